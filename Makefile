@@ -43,7 +43,7 @@ print-venv: ## print where the environment is
 	@echo $(VENV)
 
 .PHONY: lint format types crds dashboards dashboard-pictures
-lint: venv ## ruff: rules and format; deptry: each extra against what its process imports; and whether the documentation is in plain words
+lint: venv ## ruff: rules and format; deptry: each extra against what its process imports; and whether pages, docstrings, comments and messages are in plain words
 	$(PY) -m ruff check $(wildcard $(SOURCES))
 	$(PY) -m ruff format --check $(wildcard $(SOURCES))
 	$(PY) hack/python/extras.py
@@ -111,7 +111,7 @@ test-oracles: oracles ## the objective against verl and TRL, value and gradient 
 	$(ORACLES) -m pytest --durations=10 $(PYTEST_ARGS) tests/unit/trainer/test_oracle_*.py
 test-integration: venv ## against real vLLM, DeepSpeed, S3 and MLflow on this machine
 	$(TOGETHER) $(SHORT) tests/integration
-test-clients: CLIENTS = test_conformance.py test_other_clients.py test_frameworks.py test_edited_contexts.py test_coding_agent.py test_agent_faults.py
+test-clients: CLIENTS = test_conformance.py test_other_clients.py test_frameworks.py test_two_user_turns.py test_edited_contexts.py test_coding_agent.py test_agent_faults.py
 test-clients: venv ## other people's agents and clients, each with the packages of requirements/guests, through whole episodes (2 minutes)
 	$(TOGETHER) $(addprefix tests/integration/coordinator/,$(CLIENTS))
 test-e2e: venv ## jobs from apply to their end on a real cluster, started and stopped if none is up
@@ -164,13 +164,15 @@ bench-preflight: venv ## what the preflight's checks cost, and how often they ar
 record-signals: venv ## record the series that collapse signals are tested on, those that are missing (over an hour for all; SPLIT=held_out, ONLY="clean-*": some)
 	PYTHONPATH=.:tests/support nice -n 15 $(PY) -m tests.signals.record $(if $(SPLIT),--split $(SPLIT)) $(if $(ONLY),--only $(foreach name,$(ONLY),'$(name)'))
 
-.PHONY: try demo images image-base cluster-up cluster-down
+.PHONY: try newcomer demo images image-base cluster-up cluster-down
 demo: export DEMO_BEGUN := $(shell date +%s)
 try: export DEMO_BEGUN := $(shell date +%s)
 try: venv ## a model learns on this machine without a cluster, from job to bill (FRESH=1: begin anew)
 	$(PY) hack/demo/try_local.py
-demo: venv ## a model learns on a cluster on this machine, from apply to bill
-	$(PY) hack/demo/demo.py $(DEMO_ARGS)
+newcomer: venv ## follow README and first environment as a new user in an empty folder, each block timed (PARTS="page cluster": some; WARM=1: with this checkout's environment)
+	$(PY) hack/newcomer/newcomer.py $(PARTS) $(if $(WARM),--warm)
+demo: ## a model learns on a cluster on this machine, from apply to bill
+	@$(SYSTEM_PYTHON) hack/demo/begin.py $(DEMO_ARGS)
 images: ## build what a cluster pulls (gigabytes); IMAGE_ARGS="--push --prefix registry.example.com/headway"
 	$(IMAGES) --all $(IMAGE_ARGS)
 image-base: ## build the base image only

@@ -3,24 +3,24 @@
     recount.py s3://bucket/runs/NAMESPACE/NAME/UID [--endpoint-url URL] [--region NAME] [--prices FILE]
                [--price CLASS=USD_A_MILLION ...] [--method NAME] [--status FILE] [--json]
 
-Independent of Headway on purpose: standard library and boto3, none of the product's own code, so that a bill
-can be held against what was really sampled and trained. It reads `trajectories/`, `preflight-judgements/` and
-`steps/` (not `usage/`) and follows the rules that the documentation states:
+Independent of Headway on purpose: it uses standard library and boto3, and none of the product's own code. So
+a bill can be compared with what was really sampled and trained. It reads `trajectories/`,
+`preflight-judgements/` and `steps/` (not `usage/`) and follows the rules that the documentation states:
 
-* an episode that completed, was truncated, or failed by its agent is billed: for each turn the prompt tokens
-  the engine did not have cached are `prefill`, those it had are `cachedPrefill`, sampled ones are `sample`;
-  in a validation or an evaluation these three are of the evaluation classes;
+* an episode that completed, was truncated, or failed by its agent is billed. For each turn the prompt tokens
+  the engine did not have cached are `prefill`, those it had are `cachedPrefill`, sampled ones are `sample`.
+  In a validation or an evaluation these three are of the evaluation classes;
 * of a group that an endpoint sampled (`sampled_by`), every turn of every episode is `endpointPrompt` and
-  `endpointSample`, those of retried and lost episodes too; nothing of it is discarded, and it has no rows;
+  `endpointSample`, also in retried and lost episodes. Nothing of it is discarded, and it has no rows;
 * what an episode, a group or a script of the preflight asked of judges is `judgePrompt` and `judgeSample`,
   whatever became of it;
 * of a group that nobody sampled, whose episodes were scored again, no token is counted;
-* an episode that was retried or stayed InfraError, and every episode of a training group with fewer than two
-  scored ones, is not billed; what it prefilled and sampled is `discarded`;
-* `train` is, of each group that a step report acknowledges, every token of the rows of its scored
-  episodes, or none where it has no gradient; each report must say the same, and of a group once. By most
-  methods of advantages a group has none where its episodes all scored alike, but for rounding; by the others
-  (`--method`) the report's word for it is taken.
+* an episode that was retried or stayed InfraError is not billed. An episode of a training group with fewer
+  than two scored ones is not billed either. What it prefilled and sampled is `discarded`;
+* `train` counts each group that a step report acknowledges. It is every token of the rows of the group's
+  scored episodes, or none if the group has no gradient. Each report must say the same, and name a group once.
+  By most methods of advantages a group has no gradient if its episodes all scored alike, up to rounding. For
+  the other methods (`--method`) the report's word for it is used.
 
 `--status` takes the job as `kubectl get rltj NAME -o json` prints it, and fails where the two differ.
 """
@@ -141,7 +141,7 @@ def count_elsewhere(group: dict[str, Any], counted: Counter[str]) -> None:
 
 
 def count_episode(episode: dict[str, Any], counted: Counter[str], *, billed: bool, evaluation: bool) -> None:
-    """Add one episode's turns; sampled tokens are also held against the rows that are trained on."""
+    """Add one episode's turns; sampled tokens are also compared with the rows that are trained on."""
     for turn in episode["turns"]:
         fresh = turn["prompt_tokens"] - turn["cached_tokens"]
         if not billed or not turn.get("delivered", True):

@@ -6,8 +6,8 @@ Independent of Headway on purpose: the standard library and pyarrow, none of the
 follows docs/evaluation.md: values, intervals, paired differences, p values, the gate, usage and cost. Of the
 report it takes the settings (threshold, k, prices, baseline, gate), which the table does not hold.
 
-A p value of more than 13 clusters is drawn at random, so it is held against another draw within five standard
-errors. `--status` takes the job as `kubectl get rlev NAME -o json` prints it, `--metrics` what the
+A p value of more than 13 clusters is drawn at random, so it is compared with another draw within five
+standard errors. `--status` takes the job as `kubectl get rlev NAME -o json` prints it, `--metrics` what the
 coordinator's /metrics answers at the end. Anything that differs is printed, and the exit status is 1.
 """
 
@@ -20,6 +20,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
+from functools import cached_property
 from hashlib import sha256
 from math import comb, fsum, isclose
 from typing import Any
@@ -41,10 +42,14 @@ MEANS = (
     "tool_calls",
 )
 COSTS, COUNTED = ("cost", "cost_per_success"), ("prompt_tokens", "cached_tokens", "sampled_tokens")
+HEADLINE, LOST_MORE = "external_score", 0.05
+ROUNDED = 0.5001e-4
+"""A status has four digits after the point."""
+IN_STATUS = (("reward", "reward"), ("externalScore", HEADLINE), ("success", "success"))
 
 
 def word(name: str) -> str:
-    """A name as it stands in a measure's name."""
+    """A name as it is written in a measure's name."""
     return re.sub(r"[^A-Za-z0-9_]", "_", name)
 
 
@@ -120,7 +125,7 @@ def values(lines: Sequence[Line], name: str, costs: Mapping[str, Decimal | None]
 
 
 class Recount:
-    """The table, held against a report. `wrong` has what differs."""
+    """The table, compared with a report. `wrong` has what differs."""
 
     def __init__(self, lines: Sequence[Line], report: Json) -> None:
         self.lines, self.report = lines, report
@@ -159,12 +164,18 @@ class Recount:
         for suite in suites & self.report["suites"].keys():
             self.differences(self.report["suites"][suite]["differences"], suite)
         self.usage()
+        self.headline()
         if self.report["gate"] is not None:
-            gate = self.report["gate"]["spec"]
-            failed = {each["name"] for each in self.report["candidates"] if each["state"] == "Failed"}
-            rewards = self.report["job"]["rewardRange"]
-            found = verdict(gate, self.sample, failed, rewards, self.report["suites"].keys())
-            self.same("gate", self.report["gate"]["verdict"], found)
+            self.same("gate", self.report["gate"]["verdict"], self.verdict)
+
+    @cached_property
+    def verdict(self) -> str | None:
+        """The gate's; None if the job has no gate."""
+        if self.report["gate"] is None:
+            return None
+        gate, rewards = self.report["gate"]["spec"], self.report["job"]["rewardRange"]
+        failed = {each["name"] for each in self.report["candidates"] if each["state"] == "Failed"}
+        return verdict(gate, self.sample, failed, rewards, self.report["suites"].keys())
 
     def judgments(self, line: Line) -> None:
         """Success, by score and by reward, and the try's cost."""
@@ -186,11 +197,44 @@ class Recount:
         )
         self.same(f"{name} unpriced", told["unpriced"], self.bill.unpriced(mine))
         self.same(f"{name} uncounted", told["uncounted"], sum(line["uncounted_turns"] for line in mine))
+        differing = sum(line["differing_answers"] for line in mine)
+        self.same(f"{name} differing answers", told["differingAnswers"], differing)
         self.amounts(name, told["usage"], mine)
         tasks = {ALL, *(line["task"] for line in mine)} - {""} if mine else set()
         self.same(f"{name} tasks", sorted(told["measures"]), sorted(tasks))
         for task in told["measures"]:
             self.measures(name, task, told["measures"][task])
+
+    def named(self) -> tuple[str | None, dict[str, Any] | None]:
+        """The candidate of the headline, and its external score: the gate's candidate, or the best one."""
+        found = {
+            name: estimate(HEADLINE, values(self.of(name), HEADLINE, self.costs)) for name in self.by_name
+        }
+        scores = {name: each for name, each in found.items() if each is not None}
+        if self.report["gate"] is not None:
+            name = self.report["gate"]["spec"]["candidate"]
+            return (name, scores[name]) if name in scores else (None, None)
+        if not scores:
+            return None, None
+        lost = {name: self.lost(name) for name in scores}
+        most = min(lost.values()) + LOST_MORE + 1e-9
+        # Means that are equal may differ in their last digit; the first candidate is then named.
+        best = max(scores, key=lambda name: (lost[name] <= most, round(scores[name]["value"], 12)))
+        return best, scores[best]
+
+    def lost(self, candidate: str) -> float:
+        """The share of a candidate's tries that no mean contains."""
+        mine = self.of(candidate)
+        return sum(line["outcome"] == "InfraError" for line in mine) / len(mine)
+
+    def headline(self) -> None:
+        """The report's headline."""
+        told, (name, score) = self.report["headline"], self.named()
+        self.same("headline candidate", told and told["candidate"], name)
+        if told is not None and score is not None:
+            self.same("headline measure", told["measure"], HEADLINE)
+            for key, number in score.items():
+                self.same(f"headline {key}", told.get(key), number)
 
     def amounts(self, what: str, told: Json, lines: Iterable[Line]) -> None:
         """Usage by class."""
@@ -266,27 +310,61 @@ class Recount:
         known = values(self.of(candidate, task), name, self.costs)
         return known if fsum(value.bottom for value in known.values()) > 0 else None
 
+    def rounded(self, what: str, told: str | None, counted: float | None) -> None:
+        """Note a number of a status that is not the counted one at the digits that a status has."""
+        near = told is not None and counted is not None and abs(float(told) - counted) <= ROUNDED
+        self.same(what, told, told if near else counted)
+
     def status(self, job: Json) -> None:
-        """What `kubectl get` shows of each candidate, at the digits that it shows."""
-        measures = {each["name"]: each["measures"] for each in self.report["candidates"]}
-        told = {name: of.get(ALL, {}) for name, of in measures.items()}
-        for result in job["status"]["results"]:
-            for suite in result.get("suites", []):
-                figure = measures[result["name"]][suite["name"]]["external_score"]
-                self.same(f"status {result['name']} {suite['name']}", suite["score"], in_a_line(figure))
-            for key, name in (
-                ("reward", "reward"),
-                ("externalScore", "external_score"),
-                ("success", "success"),
-            ):
-                for end in ("value", "low", "high"):
-                    shown, number = result.get(key, {}).get(end), told[result["name"]].get(name, {}).get(end)
-                    error = 0.0 if shown is None else 0.5001 * 10 ** -len(shown.partition(".")[2])
-                    what = f"status {result['name']} {name} {end}"
-                    self.same(what, None if shown is None else float(shown), number, error)
+        """What `kubectl get` shows, at the digits that it shows."""
+        told, (name, score) = job["status"], self.named()
+        results = told.get("results", [])
+        self.same("status candidates", [each["name"] for each in results], [*self.by_name])
+        for result in results:
+            if result["name"] in self.by_name:
+                self.result(result)
+        headline = told.get("headline") or {}
+        self.same("status headline candidate", headline.get("candidate"), name)
+        self.same("status headline score", headline.get("score"), in_a_line(score))
+        self.same("status gate result", (told.get("gate") or {}).get("result"), self.verdict)
+
+    def result(self, told: Json) -> None:
+        """A candidate in the status."""
+        name, what = told["name"], f"status {told['name']}"
+        mine, own = self.by_name[name], self.of(name)
+        scored = sum(line["outcome"] != "InfraError" for line in own)
+        self.same(f"{what} rows", told.get("rows", 0), len({line["row"] for line in own}))
+        self.same(f"{what} tries", told.get("tries", 0), scored)
+        self.same(f"{what} infraErrors", told.get("infraErrors", 0), len(own) - scored)
+        self.rounded(f"{what} cost", told.get("cost"), self.bill.total(mine) if mine else None)
+        measures = next(each["measures"] for each in self.report["candidates"] if each["name"] == name)
+        figures = measures.get(ALL, {})
+        self.same(f"{what} score", told.get("score"), in_a_line(figures.get(HEADLINE)))
+        for key, measure in IN_STATUS:
+            for end in ("value", "low", "high"):
+                number = figures.get(measure, {}).get(end)
+                self.rounded(f"{what} {measure} {end}", told.get(key, {}).get(end), number)
+        shown = {each["name"]: each["score"] for each in told.get("suites", [])}
+        suites = {suite: in_a_line(measures.get(suite, {}).get(HEADLINE)) for suite in self.report["suites"]}
+        self.same(f"{what} suites", sorted(shown), sorted(suite for suite in suites if suites[suite]))
+        for suite in shown.keys() & suites.keys():
+            self.same(f"{what} {suite}", shown[suite], suites[suite])
+        self.beside(what, told.get("difference"), self.report["differences"].get(HEADLINE, {}).get(name))
+
+    def beside(self, what: str, told: Json, counted: Json) -> None:
+        """A candidate's difference from the baseline in the status. Its p is the one after Holm."""
+        baseline = None if counted is None else self.report["baseline"]
+        self.same(f"{what} difference baseline", told and told["baseline"], baseline)
+        for end, key in (("value", "value"), ("low", "low"), ("high", "high"), ("p", "p_holm")):
+            self.rounded(f"{what} difference {end}", (told or {}).get(end), (counted or {}).get(key))
 
     def metrics(self, text: str) -> None:
-        """The gauges of every measure, and of its interval, in what /metrics answers."""
+        """The rows of each candidate, and every measure with its interval, in what /metrics answers."""
+        rows = dict(re.findall(r'^\w*eval_rows\{.*candidate="([^"]*)".*\} (\S+)$', text, re.MULTILINE))
+        self.same("candidates in /metrics", sorted(rows), sorted(self.by_name))
+        for name in rows.keys() & self.by_name.keys():
+            counted = len({line["row"] for line in self.of(name)})
+            self.same(f"/metrics {name} rows", float(rows[name]), float(counted))
         shown = {}
         gauge = re.compile(r"^\w*eval_measure(_low|_high|)\{(.*)\} (\S+)$", re.MULTILINE)
         for end, labels, number in gauge.findall(text):
@@ -305,8 +383,10 @@ class Recount:
             self.same(f"/metrics {' '.join(key)}", shown[key], told[key])
 
 
-def in_a_line(figure: Json) -> str:
+def in_a_line(figure: Json) -> str | None:
     """A figure as kubectl shows it."""
+    if figure is None:
+        return None
     if figure["low"] is None:
         return f"{figure['value']:.2f} (too few rows)"
     return f"{figure['value']:.2f} ± {(figure['high'] - figure['low']) / 2:.2f}"

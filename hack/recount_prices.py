@@ -1,7 +1,7 @@
 """What tries cost, counted again from the table of tries and the report's price book.
 
-Independent of Headway on purpose, like recount_eval.py. A class that the book has no price for makes what a
-try costs unknown, and so does an answer that its endpoint did not count.
+Independent of Headway on purpose, like recount_eval.py. A try's cost is unknown if
+the book has no price for one of its classes, or if the endpoint did not count an answer.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from functools import cache
 from pathlib import PurePath
@@ -35,8 +36,8 @@ ON_CLUSTER = (
     "tests/e2e",
 )
 """Tests on a cluster, in the order in which they run. Some look at everything on it: no two may run at once.
-The end-to-end tests come last, for they install Headway on it: first those that look into a running job,
-then those that judge its checkpoints, then those that look at what Prometheus saw of both."""
+The end-to-end tests come last, because they install Headway on the cluster. The first of them look into a
+running job, and the next judge its checkpoints. Those after them look at what Prometheus saw of both."""
 CLUSTER_FIXTURES = {"bench", "cluster"}
 FIRST_BUILD_S = 2700
 """Longest that the first test on a cluster may take: a fresh machine builds Kubernetes and images first."""
@@ -64,6 +65,12 @@ class Sharing(LoadScopeScheduling):  # type: ignore[misc]
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Sharing:
     """Ours, whatever `--dist` says; `--no-loadscope-reorder` keeps `ORDER`."""
     return Sharing(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """Exempt the collected tests from garbage collection. Looking through them takes seconds."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)  # after those that `-m` leaves out are gone

@@ -38,7 +38,7 @@ class Comparison:
     differences: Mapping[str, Mapping[str, Difference]] = field(default_factory=dict)
     """Measure -> candidate -> paired difference from the baseline, over all rows that are of no suite."""
     suites: Mapping[str, Mapping[str, Mapping[str, Difference]]] = field(default_factory=dict)
-    """The same by suite: of each that was measured."""
+    """Suite that was measured -> measure -> candidate -> paired difference from the baseline."""
     gate: Judgment | None = None
 
     def estimate(self, candidate: str, measure: str, task: str = "all") -> Estimate | None:

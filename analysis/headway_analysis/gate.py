@@ -1,9 +1,9 @@
 """Whether a candidate may be promoted: a pure verdict over the values that the candidates' tries gave.
 
 A gate passes if the rows show what it asks for, not if the values reach it by chance. So a candidate that is
-exactly at a bound is promoted by accident in at most 5 % of runs: nominally in 2.5 %, the part below the
-lower end of a 95 % interval. Of shares the gate takes the lower of that end and of the bound in
-`statistics.floors`, which holds where rare rows fail that the sample lacks.
+exactly at a bound is promoted by accident in at most 5 % of runs. Nominally it is 2.5 %, the part below the
+lower end of a 95 % interval. For shares the gate uses that end or the bound in `statistics.floors`, whichever
+is lower. The bound holds even if rare rows fail that the sample lacks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headway_analysis.statistics.floors import SHARE, least_value
 Samples = Mapping[str, Mapping[str, Sample]]
 """Candidate -> metric -> values, over the rows that are judged."""
 ByTask = Mapping[str, Samples]
-"""The same by task."""
+"""`Samples` by task."""
 
 
 @dataclass(frozen=True)
@@ -195,8 +195,8 @@ def _losses(spec: GateSpec, by_task: ByTask) -> Iterator[Check]:
             yield Check(
                 Verdict.TOO_FEW_ROWS,
                 f"{name} lost {count} of {of} tries{where} to InfraError, more than the "
-                f"{_number(spec.max_lost)} of spec.gate.maxLost: read their errors in results.parquet, mend "
-                "the sandbox or server, or raise spec.rollout.timeoutSeconds",
+                f"{_number(spec.max_lost)} of spec.gate.maxLost. Read their errors in results.parquet, "
+                "repair the sandbox or server, or raise spec.rollout.timeoutSeconds",
             )
 
 
@@ -310,9 +310,8 @@ def _against(
     both = samples[ours][metric], samples[baseline][metric]
     gain = least_gain(*both, sign, _ends(spec, metric, rows.task, *both))
     verdict, why = _differs(found, least, sign, gain)
-    return Check(
-        verdict, f"{metric}{where} of {ours} against {baseline}: {told(found)}; asked: {asked}: {why}"
-    )
+    text = f"{metric}{where} of {ours} against {baseline}: {difference_text(found)}; asked: {asked}"
+    return Check(verdict, f"{text}: {why}")
 
 
 def _without(candidate: str, metric: str, rows: _Rows, spec: GateSpec) -> Check | None:
@@ -344,7 +343,7 @@ def _differs(found: Difference, least: float, sign: int, gain: float | None) -> 
     way = "better" if shown_least >= 0 else "worse"
     edge = f"at {'least' if shown_least >= 0 else 'most'} {_number(abs(shown_least))} {way}"
     if shown_least > least:
-        return Verdict.PASSED, f"so it is; the rows show that it is {edge}"
+        return Verdict.PASSED, f"it is; the rows show that it is {edge}"
     if sign * found.value <= least:
         return Verdict.REFUSED, "it is not"
     return Verdict.TOO_FEW_ROWS, f"the value is, but the rows show only that it is {edge}: too few to tell"
@@ -362,7 +361,7 @@ def shown(found: Estimate) -> str:
     return f"{_number(found.value)} (95 % interval {_number(found.low)} to {_number(found.high)}; {counts})"
 
 
-def told(found: Difference) -> str:
+def difference_text(found: Difference) -> str:
     """A difference in words."""
     values = f"{_number(found.candidate)} - {_number(found.baseline)} = {_number(found.value)}"
     if found.low is None or found.high is None or found.p is None or found.smallest is None:

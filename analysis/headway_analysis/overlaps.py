@@ -28,7 +28,7 @@ class Pair(NamedTuple):
 def normalized(text: str) -> str:
     """A text without what copies often differ in: case, width, punctuation and white space.
 
-    A text of nothing but punctuation stays as it is, or all such texts would be alike.
+    A text of punctuation alone stays as it is, or all such texts would be alike.
     """
     folded = unicodedata.normalize("NFKC", text).casefold()
     words = "".join(" " if unicodedata.category(sign).startswith("P") else sign for sign in folded)

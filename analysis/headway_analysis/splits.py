@@ -16,7 +16,7 @@ MOST_EXAMPLES: Final = 3
 MOST_CHARACTERS: Final = 60
 """The most characters of a quoted prompt."""
 TRAIN: Final = "train"
-ALIKE: Final = "have the same prompt, but for case and punctuation, as"
+ALIKE: Final = "have the same prompt, except for case and punctuation, as"
 
 
 @dataclass(frozen=True)
@@ -59,26 +59,26 @@ def check(splits: Sequence[Split], *, allowed: bool) -> list[str]:
         if same and one.name == TRAIN and not allowed:
             raise JobError(
                 "SplitsOverlap",
-                f"{_told(same, other, one)}; remove them from one of the two, or write "
+                f"{_overlap(same, other, one)}; remove them from one of the two, or write "
                 "spec.data.allowOverlap: true",
                 field=other.field,
             )
         if same:
-            warnings.append(_told(same, other, one))
+            warnings.append(_overlap(same, other, one))
         known = {pair.row for pair in same}
         alike = [pair for pair in shared(other.texts, one.texts) if pair.row not in known]
         if alike:
-            warnings.append(_told(alike, other, one, ALIKE))
+            warnings.append(_overlap(alike, other, one, ALIKE))
     return [*warnings, *_twice(splits)]
 
 
 def _twice(splits: Sequence[Split]) -> Iterator[str]:
     for split in splits:
         if split.name != TRAIN and (found := repeated(split.texts)):
-            yield _told(found, split, split, "repeat the prompt, but for case and punctuation, of")
+            yield _overlap(found, split, split, "repeat the prompt, except for case and punctuation, of")
 
 
-def _told(pairs: Sequence[Pair], here: Split, there: Split, are: str = "are also") -> str:
+def _overlap(pairs: Sequence[Pair], here: Split, there: Split, are: str = "are also") -> str:
     examples = [
         f"row {pair.row} and row {pair.other}, {here.quoted(pair.row)}" for pair in pairs[:MOST_EXAMPLES]
     ]

@@ -26,6 +26,7 @@
     preflight.md                                  the same for people
     estimates/<basis>.json                        estimated cost of the whole job, by what was known
     rows.sha256                                   digest of the rows of an RLEvalJob at its start
+    chat-templates/<sha256>.jinja                 the base model's chat template, as a training job read it
     incarnations/000001                           empty: a coordinator started
     learners/000003                               empty: a learner started, and resumed
     latest.json                                   pointer to the newest complete checkpoint
@@ -135,7 +136,7 @@ class Layout:
 
     @property
     def preflight_for_people(self) -> str:
-        """The same as Markdown."""
+        """What the preflight found, as Markdown."""
         return f"{self.root}/preflight.md"
 
     @property
@@ -153,7 +154,7 @@ class Layout:
         return f"{self.root}/trajectories/failed"
 
     def failed_group(self, key: str) -> str:
-        """One of them, by `GroupRecord.key`."""
+        """An evaluation group without any scored episode, by `GroupRecord.key`."""
         return f"{self.failed_groups}/{key}.json.gz"
 
     def judgement(self, question: str) -> str:
@@ -191,7 +192,7 @@ class Layout:
         return f"{self.root}/export/focus/{day.isoformat()}.csv"
 
     def focus_parquet(self, day: date) -> str:
-        """The same for tools that read Parquet."""
+        """The bill of a UTC day as a FOCUS-style table, for tools that read Parquet."""
         return f"{self.root}/export/focus/{day.isoformat()}.parquet"
 
     @property
@@ -200,7 +201,7 @@ class Layout:
         return f"{self.root}/prices"
 
     def price_edition(self, number: int) -> str:
-        """One of them."""
+        """Edition `number` of the price book."""
         return f"{self.prices}/{number:06d}.json"
 
     def estimate(self, basis: str) -> str:
@@ -271,13 +272,22 @@ class Layout:
         return f"{self.root}/rows.sha256"
 
     @property
-    def incarnations(self) -> str:
+    def chat_templates(self) -> str:
+        """Folder of the chat templates of a training job: one, unless its base model changed meanwhile."""
+        return f"{self.root}/chat-templates"
+
+    def chat_template(self, digest: str) -> str:
+        """A chat template, by its SHA-256 in hex."""
+        return f"{self.chat_templates}/{digest}.jinja"
+
+    @property
+    def coordinator_starts(self) -> str:
         """Folder with an empty object for each start of a coordinator."""
         return f"{self.root}/incarnations"
 
-    def incarnation(self, number: int) -> str:
-        """One of them."""
-        return f"{self.incarnations}/{number:06d}"
+    def coordinator_start(self, number: int) -> str:
+        """The empty object for start `number` of a coordinator."""
+        return f"{self.coordinator_starts}/{number:06d}"
 
     @property
     def learners(self) -> str:
@@ -285,7 +295,7 @@ class Layout:
         return f"{self.root}/learners"
 
     def learner(self, start: int) -> str:
-        """One of them."""
+        """The empty object for start `start` of the learner."""
         return f"{self.learners}/{start:06d}"
 
     @property
@@ -323,7 +333,7 @@ class Layout:
 
     @property
     def report_for_people(self) -> str:
-        """The same as Markdown, of an RLEvalJob."""
+        """Summary of a finished RLEvalJob, as Markdown."""
         return f"{self.root}/report.md"
 
     @property
@@ -343,6 +353,20 @@ class Layout:
     def log(self, candidate: str) -> str:
         """The Inspect log of one candidate."""
         return f"{self.logs}/{candidate}.eval"
+
+
+@dataclass(frozen=True)
+class RunLayout(Layout):
+    """Keys below a folder whose address is known."""
+
+    @classmethod
+    def of(cls, root: str) -> RunLayout:
+        """The layout of the folder at `root`."""
+        return cls(root.rstrip("/"), "", "", "")
+
+    @property
+    def root(self) -> str:
+        return self.output_uri
 
 
 def shared_preflight(layout: Layout, key: str) -> str:
@@ -369,6 +393,7 @@ GROUPS: Final = re.compile(rf"(?:{_PART}/)*{_PART}\.json\.gz")
 SEGMENTS: Final = re.compile(rf"{_PART}\.jsonl")
 _HELD: Final = re.compile(r"accelerators-([0-9]{6,18})\.jsonl")
 JUDGEMENTS: Final = re.compile(rf"{_PART}\.json")
+TEMPLATES: Final = re.compile(r"[0-9a-f]{64}\.jinja")
 NUMBERED: Final = re.compile(r"[0-9]{6,18}\.json")
 REMEDIES: Final = re.compile(r"[0-9]{6,18}(?:-kept)?\.json|orders/[0-9a-f]{32}\.json")
 """Names of objects below the folder of their kind, as a job writes them."""

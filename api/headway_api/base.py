@@ -28,7 +28,7 @@ class Model(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
     @model_validator(mode="after")
-    def _hold_rules(self) -> Self:
+    def _check_rules(self) -> Self:
         broken = [rule.message for rule in self.validations if not rule.holds(self)]
         if broken:
             raise ValueError("; ".join(broken))

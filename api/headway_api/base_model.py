@@ -37,7 +37,7 @@ def read_config(path: Path) -> dict[str, Any]:
     with path.open("rb") as stream:
         found = json_within(stream.read(MOST_CONFIG + 1), MOST_CONFIG, finite=False)
     if not isinstance(found, dict):
-        raise OutOfBounds("no object of JSON")
+        raise OutOfBounds("not a JSON object")
     return found
 
 
@@ -78,7 +78,7 @@ def _room(base: str) -> Iterator[None]:
         raise JobError(
             "DiskFull",
             f"cacheSizeLimit of the chart's values: the volume for models has no room for {base} "
-            f"({error.strerror}); have it raised, or give the nodes larger disks",
+            f"({error.strerror}); ask an administrator for a larger limit or larger disks",
             permanent=False,
         ) from error
 
@@ -96,7 +96,7 @@ def _fetched(model: Source, store: Store, cache: Path, weights: bool, field: str
     except NotFound as error:
         raise JobError(
             "ModelUnavailable",
-            f"nothing lies at {model.base}; upload a Hugging Face folder there, or correct the address",
+            f"there is nothing at {model.base}; upload a Hugging Face folder there, or correct the address",
             field=field,
         ) from error
     except Denied as error:
@@ -132,18 +132,18 @@ def _from_hub(model: Source, cache: Path, weights: bool, field: str) -> Path:
     except (GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError) as error:
         raise JobError(
             "ModelUnavailable",
-            f"{name} at revision {model.revision or 'main'} cannot be read ({error}); correct the name or "
-            "the revision, or put an HF_TOKEN that may read it into the Secret of spec.output.secretRef",
+            f"{name} at revision {model.revision or 'main'} cannot be read ({error}); correct name or "
+            "revision, or put an HF_TOKEN that may read it into the Secret of spec.output.secretRef",
             field=field,
         ) from error
     except OSError as error:  # huggingface_hub raises nothing else if the hub does not answer
         if error.errno in FULL:
             raise
         known, first = ERRNO.search(str(error)), str(error).partition("\n")[0]
-        said = known[1].strip() if known else f"{type(error).__name__}: {first}"
+        why = known[1].strip() if known else f"{type(error).__name__}: {first}"
         raise JobError(
             "ModelNotFetched",
-            f"{name} could not be fetched from the hub ({said}); let the pods reach "
+            f"{name} could not be fetched from the hub ({why}); let the pods reach "
             "it, or copy the model's folder to s3:// and name it here",
             field=field,
             permanent=False,

@@ -1,8 +1,9 @@
 """Bounds on values from outside (size, depth, count, magnitude), and how to read values within them.
 
-A value is from outside if another user, program or machine wrote it: a custom resource, a request or an
-answer, a dataset row, an object in the store, a termination message. Every reader takes its bounds from here
-and reads JSON with `json_within`. So a bad value ends in one `OutOfBounds`, and harms nothing else.
+A value is from outside if another user, program or machine wrote it. Examples are a custom resource, a
+request or an answer, a dataset row, an object in the store, and a termination message. Every reader takes its
+bounds from here and reads JSON with `json_within`. So a bad value ends in one `OutOfBounds`, and harms
+nothing else.
 
 This module needs only the standard library, because sandboxes import it before an episode. Decompression,
 timeouts and authentication happen before it, at the reader.
@@ -74,7 +75,7 @@ LISTING: Final = 1024 * MIB
 WAIT_SECONDS: Final = 60.0
 """Longest pause, in seconds, that another process may ask for."""
 
-_HALF: Final = "not JSON that UTF-8 can hold: half of a surrogate pair is no text"
+_HALF: Final = "not JSON in UTF-8: it has half of a surrogate pair"
 _STRINGS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _REST: Final = bytes(set(range(256)) - set(b"{}[],"))
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
@@ -164,7 +165,7 @@ def json_members(raw: bytes, most: int) -> dict[str, bytes]:
 
 
 def json_elements(raw: bytes, most: int) -> list[bytes]:
-    """The same for one JSON list: the text of each element."""
+    """Text of each element of one JSON list, within the bounds of `json_members`."""
     return [value for _, value in _parts(raw, most, b"[")]
 
 
@@ -270,12 +271,12 @@ def _finite(text: str) -> float:
     """Parse a finite number: 1e999 is valid JSON, but infinite."""
     number = float(text)
     if not math.isfinite(number):
-        raise OutOfBounds(f"{text[:32]} is no finite number")
+        raise OutOfBounds(f"{text[:32]} is not a finite number")
     return number
 
 
 def _not_finite(name: str) -> NoReturn:
-    raise OutOfBounds(f"{name} is no finite number")
+    raise OutOfBounds(f"{name} is not a finite number")
 
 
 def within(number: float, most: float) -> bool:

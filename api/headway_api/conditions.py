@@ -61,8 +61,8 @@ class ConditionType(StrEnum):
     lowest limit that would. The coordinator sets it, without observedGeneration. On an RLBudget the operator
     sets it: a job needs more than is left."""
     SUSPENDED = "Suspended"
-    """spec.suspend is true, the job is paused (`Paused`; status.pause says why), or its budget is exhausted
-    (`BudgetExhausted`; status.budget says how far), and every pod is gone."""
+    """Every pod is gone. spec.suspend is true, the job is paused (`Paused`; status.pause says why), or its
+    budget is exhausted (`BudgetExhausted`; status.budget says how far)."""
     COMPLETE = "Complete"
     """The job has succeeded. Terminal."""
     FAILED = "Failed"

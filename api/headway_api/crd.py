@@ -234,7 +234,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Write the CRDs into a folder, or tell which of its files differ."""
     parser = argparse.ArgumentParser(prog="python -m headway_api.crd", description=main.__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where a file differs")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing; fail if a file differs from what would be generated",
+    )
     options = parser.parse_args(arguments)
     stale = [
         options.folder / name
@@ -243,10 +247,7 @@ def main(arguments: list[str] | None = None) -> int:
     ]
     if options.check:
         for path in stale:
-            print(
-                f"{path} differs from the models; run: python -m headway_api.crd {options.folder}",
-                file=sys.stderr,
-            )
+            print(f"{path} differs from the models; run: make crds", file=sys.stderr)
         return 1 if stale else 0
     options.folder.mkdir(parents=True, exist_ok=True)
     for path in stale:

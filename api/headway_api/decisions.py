@@ -61,7 +61,7 @@ class Decision(Record):
         if self.in_force.number != self.number:
             raise ValueError(f"decision {self.number} brings what has the number {self.in_force.number}")
         if self.directive.undo != (self.undoes is not None):
-            raise ValueError("what takes a remedy back says which one")
+            raise ValueError("a decision that takes a remedy back must name it")
         return self
 
 

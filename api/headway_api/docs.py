@@ -17,7 +17,7 @@ INTRODUCTION = """\
 # RLTrainingJob, RLEvalJob and RLBudget, field by field
 
 Generated from the models by `python -m headway_api.docs docs/reference/crds.md`; do not edit.
-A field in **bold** is required where its block is given. Default: the value of a field that is left
+A field in **bold** is required if its block is given. Default: the value of a field that is left
 out; a block's defaults are those of its fields.
 """
 
@@ -121,13 +121,17 @@ def main(arguments: list[str] | None = None) -> int:
     """Write the page, or tell whether it differs."""
     parser = argparse.ArgumentParser(prog="python -m headway_api.docs", description=main.__doc__)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where the file differs")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing; fail if a file differs from what would be generated",
+    )
     options = parser.parse_args(arguments)
     text = page()
     if options.check:
         same = options.file.exists() and options.file.read_text() == text
         if not same:
-            print(f"{options.file} differs; run: python -m headway_api.docs {options.file}", file=sys.stderr)
+            print(f"{options.file} differs from the models; run: make crds", file=sys.stderr)
         return 0 if same else 1
     options.file.parent.mkdir(parents=True, exist_ok=True)
     options.file.write_text(text)

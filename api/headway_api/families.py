@@ -36,8 +36,8 @@ class Family:
 
     name: str
     models: str
-    """Regular expression, in RE2's syntax and lower case, for the whole name of a model, without the part
-    that says how its weights are stored (FP8, AWQ, ...)."""
+    """Regular expression, in RE2's syntax and lower case, for the whole name of a model. The part of the name
+    that says how weights are stored (FP8, AWQ, ...) is left out."""
     context_length: int
     """Tokens: max_position_embeddings of the configurations as published."""
     starts: tuple[Start, ...]

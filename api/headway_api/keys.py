@@ -77,5 +77,5 @@ def _read(file: Path) -> str:
 
 
 def _missing(file: Path, wrong: str) -> JobError:
-    text = f"the key in {file} {wrong}: delete the job and create it again, and its keys are made anew"
+    text = f"the key in {file} {wrong}: delete the job and create it again; it then gets new keys"
     return JobError("ConfigUnreadable", text, permanent=False)

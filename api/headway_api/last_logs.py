@@ -64,7 +64,7 @@ class LastLogs:
         self._lock, self._keeping = threading.Lock(), threading.Lock()
         self._text = ""
         self._kept = b""
-        self._told = False
+        self._failure_printed = False
 
     def hear(self, text: str) -> None:
         """Record that the process wrote `text`."""
@@ -92,14 +92,14 @@ class LastLogs:
             try:
                 self._put(content)
             except Exception as error:  # a store's client may raise anything; the job must survive it
-                if not self._told:
+                if not self._failure_printed:
                     print(f"last logs are not kept: {type(error).__name__}", file=sys.__stderr__, flush=True)
-                self._told = True
+                self._failure_printed = True
                 return
             self._kept = content
 
     def keep_at_end(self) -> None:
-        """The same for a process that ends, within `END_SECONDS`."""
+        """Store the content of a process that ends, within `END_SECONDS`."""
         last = threading.Thread(target=self.keep, daemon=True)
         try:
             last.start()
@@ -137,9 +137,9 @@ def begin(
     if pod is None or _current is not None:
         return
     uri = Layout(job.spec.output.uri, job.namespace, job.name, job.uid).last_log(pod, container)
-    held = [*secrets, *(value for name, value in environ.items() if SECRET_NAME.search(name.upper()))]
+    hidden = [*secrets, *(value for name, value in environ.items() if SECRET_NAME.search(name.upper()))]
     store = cache(lambda: open_store(job.spec.output))
-    _current = LastLogs(lambda content: store().put(uri, content), held)
+    _current = LastLogs(lambda content: store().put(uri, content), hidden)
     _current.begin()
     atexit.register(keep_at_end)  # runs after a traceback is printed
 

@@ -98,8 +98,8 @@ ENDPOINTS_DIR: Final = "/etc/headway-endpoints"
 """In the coordinator's pod: a folder for each endpoint candidate with a Secret, which has the Secret's key
 TOKEN_KEY as a file. While that Secret or that key is missing, the folder is empty."""
 JUDGES_DIR: Final = "/etc/headway-judges"
-"""The same for each judge with a Secret. A judge whose model the job serves has a folder too, with its
-servers' key."""
+"""In the coordinator's pod: a folder like those of ENDPOINTS_DIR for each judge with a Secret. A judge whose
+model the job serves has a folder too, with its servers' key."""
 PRICES_DIR: Final = "/etc/headway-prices"
 """In the coordinator's pod: the ConfigMap of the price book; empty while there is none."""
 PRICES_KEY: Final = "prices.yaml"
@@ -124,6 +124,8 @@ ENV_PRICES: Final = "HEADWAY_PRICES_DIR"
 """Where it looks for the price book instead of in PRICES_DIR."""
 ENV_ENDPOINTS: Final = "HEADWAY_ENDPOINTS_DIR"
 """Where it looks for the tokens of endpoint candidates instead of in ENDPOINTS_DIR."""
+ENV_BASELINE_ENDPOINT: Final = "HEADWAY_BASELINE_ENDPOINT_DIR"
+"""In a coordinator: folder of the endpoint that samples the baseline instead of the job's model."""
 ENV_JUDGES: Final = "HEADWAY_JUDGES_DIR"
 """Where it looks for the tokens of judges instead of in JUDGES_DIR."""
 ENV_CACHE: Final = "HEADWAY_CACHE_DIR"
@@ -190,6 +192,8 @@ MAX_JOB_NAME: Final = 40
 
 CHECK_AGENT: Final = "Agent"
 """Name of the preflight's check that the agent's service answers."""
+CHECK_BASELINE: Final = "Baseline"
+"""What baseline episodes wait for."""
 CHECK_PRICES: Final = "PriceBook"
 TRAINING_KIND: Final = "RLTrainingJob"
 EVAL_KIND: Final = "RLEvalJob"

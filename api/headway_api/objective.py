@@ -32,7 +32,7 @@ LENGTHLESS: Final = ("token_mean", "sequence_mean", "prompt_mean")
 SAME: Final = 1e-9
 """How far apart two rewards may be that are equal up to rounding: a share of the larger one, or of 1."""
 SAME_SINGLE: Final = 2.0**-20
-"""The same for rewards that are float32 numbers: eight times float32's rounding. An environment that sums in
+"""`SAME` for rewards that are float32 numbers: eight times float32's rounding. An environment that sums in
 float32 gets other sums in another order."""
 
 

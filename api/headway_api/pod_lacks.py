@@ -36,15 +36,15 @@ LIMITS: Final = {"cache": "cacheSizeLimit", "tmp": "cacheSizeLimit", "shm": "shm
 RANGE: Final = re.compile(r"(?:maximum|minimum) \S+ usage per (?:Container|Pod)")
 
 
-def of_scheduler(role: str | None, pod: str, said: str) -> str:
+def of_scheduler(role: str | None, pod: str, message: str) -> str:
     """Why no node takes a pod.
 
     Args:
         role: its role.
         pod: its name.
-        said: the scheduler's message.
+        message: the scheduler's message.
     """
-    words = BEHIND.sub("", said).rstrip(". ")
+    words = BEHIND.sub("", message).rstrip(". ")
     part = "resources" if "Insufficient" in words else "podTemplate"
     return f"{_field(role, part)}pod {pod}: Unschedulable: {words}. {NODE}"
 
@@ -56,18 +56,20 @@ def of_memory(role: str | None, pod: str, container: str, limit: str | None) -> 
     return f"{_field(role, 'resources')}{killed}; raise its memory (limits.memory)"
 
 
-def of_eviction(pod: str, said: str) -> str:
+def of_eviction(pod: str, message: str) -> str:
     """Why the kubelet or the scheduler ends a pod."""
-    found = VOLUME.search(said)
+    found = VOLUME.search(message)
     limit = LIMITS.get(found["volume"]) if found else None
     if limit is None:
-        return f"pod {pod}: {said}"
-    return f"{limit} of the chart's values: pod {pod}: {said.rstrip('. ')}; have it raised"
+        return f"pod {pod}: {message}"
+    return (
+        f"{limit} of the chart's values: pod {pod}: {message.rstrip('. ')}; ask an administrator to raise it"
+    )
 
 
-def of_creation(role: str | None, said: str) -> str:
-    """Why the API server creates no pod of a role; `said` is its message."""
-    words = AHEAD.sub("", said).rstrip(". ")
+def of_creation(role: str | None, message: str) -> str:
+    """Why the API server creates no pod of a role; `message` is its own."""
+    words = AHEAD.sub("", message).rstrip(". ")
     if "exceeded quota" in words:
         return f"{_field(role, 'resources')}{words}; {QUOTA}"
     if RANGE.search(words):

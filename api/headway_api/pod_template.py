@@ -51,7 +51,7 @@ def merge(base: Json, layer: Json) -> Json:
             merged[key] = merge(below, value)
         elif isinstance(value, list) and isinstance(below, list) and key in APPENDED:
             merged[key] = [*below, *copy.deepcopy(value)]
-        elif key in KEYED and _told_apart(key, below) and _told_apart(key, value):
+        elif key in KEYED and _are_distinct(key, below) and _are_distinct(key, value):
             merged[key] = _merge_list(key, below or [], value)
         else:
             merged[key] = copy.deepcopy(value)
@@ -68,7 +68,7 @@ def _identity(key: str, entry: Json) -> tuple[Any, ...]:
     return tuple(entry.get(field, UNSAID.get(field)) for field in KEYED[key])
 
 
-def _told_apart(key: str, entries: Any) -> bool:
+def _are_distinct(key: str, entries: Any) -> bool:
     """Whether text or numbers identify each entry of the list uniquely. True without a list."""
     if entries is None:
         return True

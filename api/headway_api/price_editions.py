@@ -24,4 +24,4 @@ class Edition(BaseModel):
     before: str | None = None
     """US dollars that all usage so far cost by the edition before. None: nothing was corrected."""
     after: str | None = None
-    """The same, by this edition."""
+    """US dollars that the same usage costs by this edition. None: nothing was corrected."""

@@ -30,7 +30,7 @@ class _Loader(yaml.BaseLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise PriceBookFault(f"line {self.line + 1}: an alias (*name) is not taken; write the value out")
+            raise PriceBookFault(f"line {self.line + 1}: an alias (*name) is not accepted; write its value")
         self.depth += 1
         if self.depth > DEEPEST:
             raise PriceBookFault(f"nested deeper than {DEEPEST} levels; a price book has five")
@@ -44,7 +44,7 @@ class _Loader(yaml.BaseLoader):
         twice = next((key for key in keys if keys.count(key) > 1), None)
         if twice is not None:
             line = node.start_mark.line + 1
-            raise PriceBookFault(f"line {line}: {twice!r} stands twice; remove one of them")
+            raise PriceBookFault(f"line {line}: {twice!r} is written twice; remove one of them")
         return super().construct_mapping(node, deep=True)
 
 
@@ -57,34 +57,34 @@ def parse(text: bytes) -> PriceBook:
     if len(text) > MOST_BYTES:
         raise PriceBookFault(f"more than {MOST_BYTES} bytes")
     try:
-        said = yaml.load(text.decode(), Loader=_Loader)
+        document = yaml.load(text.decode(), Loader=_Loader)
     except UnicodeDecodeError as error:
         raise PriceBookFault("not UTF-8") from error
     except (yaml.YAMLError, RecursionError) as error:
         raise PriceBookFault(f"not YAML: {' '.join(str(error).split())[:300]}") from error
-    if not isinstance(said, dict):
+    if not isinstance(document, dict):
         raise PriceBookFault("must be an object with name and entries")
     try:
-        return PriceBook.model_validate(said)
+        return PriceBook.model_validate(document)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False)
-        told = "; ".join(_sentence(fault) for fault in faults[:MOST_FAULTS])
+        sentences = "; ".join(_sentence(fault) for fault in faults[:MOST_FAULTS])
         more = len(faults) - MOST_FAULTS
-        raise PriceBookFault(told + (f"; and {more} more" if more > 0 else "")) from error
+        raise PriceBookFault(sentences + (f"; and {more} more" if more > 0 else "")) from error
 
 
 def _sentence(fault: Any) -> str:
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).lstrip(".")
     given, kind = fault.get("input"), fault["type"]
     if kind == "extra_forbidden":
-        return f"{where}: no such field; the classes and fields stand in docs/prices.md"
+        return f"{where}: no such field; docs/prices.md lists the classes and fields"
     if fault["loc"] and fault["loc"][-1] == "[key]":
         return f"{where.removesuffix('.[key]')}: write a model's name, or its beginning with * at the end"
     if kind == "missing":
         return f"{where}: is missing"
     if kind == "string_pattern_mismatch" and (".prices." in where or ".models." in where):
-        return f'{where}: {str(given)[:40]!r} is no price; write US dollars of 0 or more, such as "0.13"'
+        return f'{where}: {str(given)[:40]!r} is not a price; write US dollars of 0 or more, such as "0.13"'
     if kind.startswith("date"):
-        return f"{where}: {str(given)[:40]!r} is no day; write YYYY-MM-DD"
+        return f"{where}: {str(given)[:40]!r} is not a day; write YYYY-MM-DD"
     message = fault["msg"].removeprefix("Value error, ")
     return f"{where}: {message}" if where else message

@@ -75,11 +75,11 @@ class Prices(SpecModel):
     @cached_property
     def _by_class(self) -> Mapping[str, Decimal | None]:
         found: dict[str, str | None] = self.model_dump(mode="json", by_alias=True, exclude={"accelerators"})
-        found |= {held(product): price for product, price in self.accelerators.items()}
+        found |= {of_accelerator(product): price for product, price in self.accelerators.items()}
         return {name: None if price is None else _of_one(name, price) for name, price in found.items()}
 
     def of_one(self, name: str) -> Decimal | None:
-        """The price of one token or second of a class, or of a second of one product (`held`).
+        """The price of one token or second of a class, or of a second of one product (`of_accelerator`).
 
         Raises:
             UnknownClassError: there is no such class.
@@ -96,7 +96,7 @@ def of(usage_class: str, whose: str | None) -> str:
     return usage_class if whose is None else f"{usage_class}:{whose}"
 
 
-def held(product: str) -> str:
+def of_accelerator(product: str) -> str:
     """The class of seconds of one accelerator product."""
     return of(ACCELERATORS, product)
 
@@ -149,7 +149,7 @@ class DatedPrices(SpecModel):
         return self._own or self.prices
 
     def for_job(self, model: str) -> Self:
-        """The same entry for jobs of `model`: `prices` are that model's, and other models keep theirs. An
+        """This entry for jobs of `model`: `prices` are that model's, and other models keep theirs. An
         entry that is already for jobs of a model stays unchanged."""
         if self._own is not None:
             return self
@@ -200,15 +200,15 @@ class PriceBook(SpecModel):
         return self
 
     def of(self, model: str) -> Self:
-        """The same book for jobs of one model; other models, of judges and candidates, keep their prices."""
+        """This book for jobs of one model; other models, of judges and candidates, keep their prices."""
         entries = tuple(entry.for_job(model) for entry in self.entries)
         return self.model_copy(update={"entries": entries})
 
     @property
     def digest(self) -> str:
         """SHA-256 of the whole content, in hex."""
-        told = json.dumps(self.as_object(), sort_keys=True, separators=(",", ":"))
-        return sha256(told.encode()).hexdigest()
+        document = json.dumps(self.as_object(), sort_keys=True, separators=(",", ":"))
+        return sha256(document.encode()).hexdigest()
 
     def on(self, day: date) -> DatedPrices:
         """The entry that applies on `day`."""

@@ -28,7 +28,7 @@ def amount(quantity: str) -> Decimal:
     """
     found = _QUANTITY.fullmatch(quantity)
     if found is None:
-        raise ValueError(f"{quantity!r} is no quantity: write a number, and a suffix such as m or k")
+        raise ValueError(f"{quantity!r} is not a quantity: write a number, and a suffix such as m or k")
     number, exponent, suffix = found.groups()
     power = max(-LARGEST_POWER, min(LARGEST_POWER, int(exponent or 0)))
     return Decimal(number).scaleb(power) * SUFFIXES[suffix or ""]

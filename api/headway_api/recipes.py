@@ -156,8 +156,8 @@ GUARD_RAILS: Final = (
     GuardRail(
         f"{ALGORITHM}.loss != 'cispo' || !has({ALGORITHM}.clip) || "
         f"double({ALGORITHM}.clip.high) >= {CISPO_HIGH}",
-        "spec.algorithm.clip.high is the bound of the ratio itself; below 2 it takes from cispo what sets it "
-        "apart: leave clip out, which is 6, or use ppo",
+        "spec.algorithm.clip.high bounds the ratio itself; below 2 cispo has no advantage over ppo: leave "
+        "clip out, which means 6, or use ppo",
         lambda spec: (
             spec.algorithm.loss != "cispo"
             or spec.algorithm.clip is None
@@ -176,7 +176,7 @@ GUARD_RAILS: Final = (
         f"{ALGORITHM}.updatesPerBatch * ({ALGORITHM}.correction in {_listed(CAPPED)} ? 1 : "
         f"1 + {ALGORITHM}.maxStepsOffPolicy) <= {UNBOUNDED_UPDATES}",
         "spec.algorithm.maxStepsOffPolicy: importance_sampling does not bound the ratio, which grows with "
-        "every update between a token and its training; keep updatesPerBatch x (1 + maxStepsOffPolicy) "
+        "every update between a token and its training. Keep updatesPerBatch x (1 + maxStepsOffPolicy) "
         f"within {UNBOUNDED_UPDATES} (updatesPerBatch with a capped correction), or use ppo",
         _bounded_or_fresh,
     ),
@@ -184,41 +184,41 @@ GUARD_RAILS: Final = (
         f"{ALGORITHM}.loss != 'ppo' || {BY_ROW} || !has({ALGORITHM}.clip) || "
         f"((!has({ALGORITHM}.clip.low) || double({ALGORITHM}.clip.low) >= {CLIP_LOW}) && "
         f"double({ALGORITHM}.clip.high) <= {CLIP_HIGH})",
-        "spec.algorithm.clip holds bounds of the ratio itself, not distances from 1; what papers call 0.2 is "
-        "low: 0.8 and high: 1.2",
+        "spec.algorithm.clip holds bounds of the ratio itself, not distances from 1; for the 0.2 of "
+        "papers, write low: 0.8 and high: 1.2",
         _clip_is_a_ratio,
     ),
     GuardRail(
         f"!{BY_ROW} || (has({ALGORITHM}.clip) && has({ALGORITHM}.clip.low) && "
         f"double({ALGORITHM}.clip.low) >= {ROW_LOW} && double({ALGORITHM}.clip.high) <= {ROW_HIGH})",
         "spec.algorithm.clip (absent: 0.8 and 1.2) bounds the mean ratio of a row, which moves far less than "
-        f"that of a token: outside {ROW_LOW} to {ROW_HIGH} next to nothing is clipped; GSPO's bounds are "
+        f"that of a token. Outside {ROW_LOW} to {ROW_HIGH} next to nothing is clipped; GSPO's bounds are "
         "low: 0.9997 and high: 1.0004",
         _clips_rows,
     ),
     GuardRail(
         f"!{BY_ROW} || {ALGORITHM}.correction != 'bypass'",
-        "spec.algorithm.correction: bypass takes the servers' log-probabilities as old, and their rounding "
-        "alone puts most rows beyond bounds as narrow as GSPO's; set spec.algorithm.correction: none, or tis",
+        "spec.algorithm.correction: bypass uses the servers' log-probabilities as the old ones, and their "
+        "rounding alone puts most rows outside GSPO's narrow bounds; write none, or tis",
         lambda spec: not _by_row(spec) or spec.algorithm.correction != "bypass",
     ),
     GuardRail(
         f"{ALGORITHM}.updatesPerBatch * (1 + {ALGORITHM}.maxStepsOffPolicy) <= {UPDATES}",
         "spec.algorithm.updatesPerBatch x (1 + maxStepsOffPolicy) is how many updates may come between a "
-        f"token and its training; published runs stay within {UPDATES}: lower one of them",
+        f"token and its training; published runs stay within {UPDATES}: lower either",
         lambda spec: spec.algorithm.updates_per_batch * (1 + spec.algorithm.max_steps_off_policy) <= UPDATES,
     ),
     GuardRail(
         f"{ALGORITHM}.batchSize * {ALGORITHM}.groupSize >= {EPISODES} * {ALGORITHM}.updatesPerBatch",
-        "spec.algorithm.batchSize x groupSize / updatesPerBatch is the episodes of one optimizer step; with "
-        f"fewer than {EPISODES} its direction is noisy: raise batchSize",
+        "spec.algorithm.batchSize x groupSize / updatesPerBatch is the number of episodes of one "
+        f"optimizer step; with fewer than {EPISODES} its direction is noisy: raise batchSize",
         lambda spec: spec.algorithm.episodes_per_step >= EPISODES * spec.algorithm.updates_per_batch,
     ),
     GuardRail(
         f"{ALGORITHM}.groupSize > 2 || !({ALGORITHM}.advantage.method in {_listed(NORMALIZING)}) || "
         f"{ALGORITHM}.advantage.normalize != 'std'",
-        "spec.algorithm.groupSize: of 2 episodes, divided by their own standard deviation, one has the same "
-        "advantage however little better it was; raise it, or set spec.algorithm.advantage.normalize: none",
+        "spec.algorithm.groupSize: with 2 episodes and normalize: std, the advantages do not depend on "
+        "how much the rewards differ; raise it, or set spec.algorithm.advantage.normalize: none",
         lambda spec: (
             spec.algorithm.group_size > 2
             or spec.algorithm.advantage.method not in NORMALIZING
@@ -227,19 +227,19 @@ GUARD_RAILS: Final = (
     ),
     GuardRail(
         f"!{FULL} || {RATE} <= {FULL_RATE}",
-        f"spec.optimizer.learningRate is above {FULL_RATE}: full weights want a tenth of what LoRA does; "
+        f"spec.optimizer.learningRate is above {FULL_RATE}: full weights need a tenth of LoRA's rate; "
         "published runs on models of billions of weights use 1e-6",
         lambda spec: spec.model.full is None or spec.optimizer.learning_rate <= FULL_RATE,
     ),
     GuardRail(
         f"{FULL} || {RATE} <= {LORA_RATE}",
-        f"spec.optimizer.learningRate is above {LORA_RATE}, more than LoRA bears but on very small models; "
-        "4e-5 is the default",
+        f"spec.optimizer.learningRate is above {LORA_RATE}, which is too high for LoRA except on very "
+        "small models; 4e-5 is the default",
         lambda spec: spec.model.full is not None or spec.optimizer.learning_rate <= LORA_RATE,
     ),
     GuardRail(
         f"{FULL} || !{BASE}.matches('(?i)gpt-oss') || {RATE} <= {GPT_OSS_RATE}",
-        "spec.optimizer.learningRate: gpt-oss wants a lower one than other families; start with 1e-5",
+        "spec.optimizer.learningRate: gpt-oss needs a lower rate than other families; start with 1e-5",
         lambda spec: (
             spec.model.full is not None
             or re.search("(?i)gpt-oss", spec.model.base) is None
@@ -248,28 +248,28 @@ GUARD_RAILS: Final = (
     ),
     GuardRail(
         f"object.spec.optimizer.warmupSteps < object.spec.schedule.maxSteps * {ALGORITHM}.updatesPerBatch",
-        "spec.optimizer.warmupSteps: the job is over before the learning rate is reached; lower it, or raise "
+        "spec.optimizer.warmupSteps: the job ends before it reaches the learning rate; lower it, or raise "
         "spec.schedule.maxSteps",
         lambda spec: spec.optimizer.warmup_steps < spec.schedule.max_steps * spec.algorithm.updates_per_batch,
     ),
     GuardRail(
         "double(object.spec.rollout.sampling.temperature) == 1.0",
-        "spec.rollout.sampling.temperature: what is trained is the policy at this temperature, so it must be "
-        "served at it too; 1 is usual",
+        "spec.rollout.sampling.temperature: training optimizes the policy at this temperature, so it must "
+        "be served at the same one; 1 is usual",
         lambda spec: spec.rollout.sampling.temperature == 1,
     ),
     GuardRail(
         f"!has({CONTEXT}) || {NEEDED} <= {CONTEXT}",
         "spec.model.contextLength is too short for spec.agent.builtin.maxTurns x "
-        "spec.rollout.sampling.maxTokens (or spec.evaluation.sampling.maxTokens, where larger) and a prompt; "
+        "spec.rollout.sampling.maxTokens (or spec.evaluation.sampling.maxTokens, if larger) and a prompt; "
         "the preflight will refuse it: lower one of these",
         lambda spec: spec.model.context_length is None or needed(spec) <= spec.model.context_length,
     ),
     GuardRail(
         f"{NEEDED} <= {ROOM}",
-        f"spec.agent.builtin.maxTurns ({TURNS} unless given) x spec.rollout.sampling.maxTokens (or "
-        "spec.evaluation.sampling.maxTokens, where larger) is more than models of this family hold; the "
-        "preflight will refuse it: lower one of them",
+        f"spec.agent.builtin.maxTurns ({TURNS} by default) x spec.rollout.sampling.maxTokens (or "
+        "spec.evaluation.sampling.maxTokens, if larger) is more than models of this family take; the "
+        "preflight will refuse it: lower either",
         lambda spec: needed(spec) <= room(spec.model.base),
     ),
     GuardRail(
@@ -280,8 +280,8 @@ GUARD_RAILS: Final = (
     ),
     GuardRail(
         f"{COLLAPSE}.policy != 'Remediate' || object.spec.schedule.maxSteps > {WATCH}",
-        f"spec.collapse.policy: Remediate changes nothing in the last {WATCH} steps, for a change is watched "
-        f"for so long; raise spec.schedule.maxSteps above {WATCH}, or use Pause",
+        f"spec.collapse.policy: Remediate changes nothing in the last {WATCH} steps, because it watches a "
+        f"change for that long; raise spec.schedule.maxSteps above {WATCH}, or use Pause",
         lambda spec: spec.collapse.policy != "Remediate" or spec.schedule.max_steps > WATCH,
     ),
     GuardRail(
@@ -308,8 +308,8 @@ def policy() -> str:
 
 
 def fragment(spec: RLTrainingJobSpec) -> dict[str, Any]:
-    """Fields to write into a job: the recipe of its model for the way it trains, and fewer turns if its own
-    leave no room in the context. Everything else stays unchanged."""
+    """Fields to write into a job: the recipe of its model for the way it trains. It has fewer turns if the
+    job's own leave no room in the context. Everything else stays unchanged."""
     known = recipe(spec.model.base)
     start = OTHER if known is None else known.start
     full = spec.model.full is not None
@@ -366,7 +366,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m headway_api.recipes", description=main.__doc__)
     parser.add_argument("job", type=Path, nargs="?", help="an RLTrainingJob as YAML")
     parser.add_argument("--policy", type=Path, help="file of the chart to write")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where the file differs")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing; fail if a file differs from what would be generated",
+    )
     options = parser.parse_args(arguments)
     if options.job is not None:
         try:

@@ -89,7 +89,7 @@ class ReplayResult(Record):
     digest: str
     """SHA-256 of the new weights' `file`."""
     recorded_digest: str | None
-    """The same for the weights that the run published; None if its report lacks it."""
+    """SHA-256 of `file` in the weights that the run published; None if its report lacks it."""
     file: str
     """File of published weights that the digests are for."""
     same: bool | None

@@ -122,7 +122,7 @@ def _size(number: int, row: Row) -> int:
         if total > bounds.ROW:
             raise ValueError(
                 f"row {number} is more than {bounds.ROW} bytes with column {shortened(name, 60)!r}; "
-                "shorten it, or put a reference in its place that the environment resolves"
+                "shorten it, or replace it with a reference that the environment resolves"
             )
     return total
 

@@ -94,24 +94,6 @@ def frozen_while_running(field: str) -> Rule:
     )
 
 
-def not_yet(
-    message: str, *, values: tuple[Scalar, ...] = (), unless: Scalar | tuple[()] | None = None
-) -> Rule:
-    """Refuse what this version would silently ignore.
-
-    Without options the field may not be set at all. `values` refuses some of its values; `unless` refuses all
-    but one, where `()` is the empty list. Remove the annotation in the commit that makes the field act.
-    """
-    if values:
-        listed = ", ".join(cel_literal(value) for value in values)
-        return Rule(f"!(self in [{listed}])", message, lambda value: value not in values)
-    if isinstance(unless, tuple):
-        return Rule("size(self) == 0", message, lambda value: value == ())
-    if unless is not None:
-        return Rule(f"self == {cel_literal(unless)}", message, lambda value: value == unless)
-    return Rule("false", message, lambda value: value is None)
-
-
 def cel_literal(value: Scalar) -> str:
     """A Python scalar as CEL writes it; a float keeps its point, since CEL tells 0 from 0.0."""
     if isinstance(value, bool):

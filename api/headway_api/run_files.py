@@ -59,7 +59,7 @@ class RunFiles:
         except OutOfBounds as error:
             raise unreadable(uri, str(error)) from error
         if not isinstance(found, dict):
-            raise unreadable(uri, "it is no JSON object")
+            raise unreadable(uri, "it is not a JSON object")
         return found
 
     def groups(self, uris: Sequence[str]) -> Iterator[GroupRecord]:
@@ -70,6 +70,11 @@ class RunFiles:
         """Addresses of the groups of a purpose, by name; for an evaluation, those of one candidate."""
         folder = f"{self.layout.root}/trajectories/{purpose.value}"
         folder = folder if candidate is None else f"{folder}/{candidate}"
+        return sorted(written(self._store.list(folder), folder, GROUPS))
+
+    def unanswered(self) -> list[str]:
+        """Addresses of the groups without any scored episode, of all purposes but training, by name."""
+        folder = self.layout.failed_groups
         return sorted(written(self._store.list(folder), folder, GROUPS))
 
     def _written(self, folder: str) -> list[str]:

@@ -8,7 +8,7 @@ Broker (`/v1`, `Key.COORDINATOR_TO_BROKER`):
 Sandbox (the lease's own token, bound by the first `POST /lease`):
     GET    /healthz           200 Health
     POST   /lease             {"lease": str, "token": str, "deadline": float, "seconds": float} -> 204 | 409
-                              if bound to another; after 95 % of `seconds` (may be left out) an environment
+                              if bound to another. After 95 % of `seconds` (may be left out) an environment
                               that has not returned is a Problem `EnvironmentHangs`, with file and line
     POST   /proof             Challenge -> Proof | 409 if bound to nobody; asked without the token
     POST   /reset             ResetRequest -> ResetReply
@@ -21,8 +21,8 @@ Sandbox (the lease's own token, bound by the first `POST /lease`):
     POST   /group             GroupRequest -> GroupReply | 409 if it ran an episode; it then ends
     POST   /judge/questions   QuestionWait -> Questions: questions to judges while /finish or /group runs
     POST   /judge/answer      Answer -> {} | 409 if no such question is open
-Every refusal is a `Problem`. The server in the pod is standard library only and reads and writes the same
-JSON without these models; `tests/unit/sandbox` holds the two against each other.
+Every refusal is a `Problem`. The server in the pod is standard library only, and reads and writes the same
+JSON without these models. `tests/unit/sandbox` compares the two.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MAX_QUESTION_WAIT: Final = 60
 MAX_QUESTIONS: Final = 64
 """Questions to judges of one episode."""
 TURN_REWARDS_TOLERANCE: Final = 1e-6
-"""Largest difference between the sum of rewards of turns and the reward."""
+"""Largest difference between the sum of turn rewards and the reward."""
 
 
 Metrics = Annotated[dict[str, float], BeforeValidator(bounds.named_numbers)]
@@ -252,7 +252,7 @@ class FinishRequest(Record):
     reported_metrics: dict[str, float] = Field(default_factory=dict)
     """The parts of that reward that the agent sent along."""
     turns: int = Field(default=0, ge=0)
-    """Turns that reached the agent. The environment may give as many rewards of turns."""
+    """Turns that reached the agent. The environment may give as many turn rewards."""
     judges: list[str] = Field(default_factory=list)
     """Names of the judges that reward and score may ask. The caller must then answer, by
     `/judge/questions`."""

@@ -93,6 +93,6 @@ training. Each further step is wasted, or makes the model worse:
   (PolicyMismatch, TooFewEffectiveSamples).
 
 The others are left to a person. Some are a fault of the platform or of a limit, and the steps between them
-are sound. Some come and go in runs that succeed: a policy that becomes surer (EntropyFalling), a gradient
-that is clipped (GradientSpiking), a reward that takes long to rise (RewardFlat).
+are sound. Some come and go in runs that succeed. A policy becomes surer (EntropyFalling), a gradient is
+clipped (GradientSpiking), or a reward takes long to rise (RewardFlat).
 """

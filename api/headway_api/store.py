@@ -17,7 +17,7 @@ from http import HTTPStatus
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
 from headway_api import bounds
@@ -29,6 +29,7 @@ from headway_api.store_faults import NotFound as NotFound
 from headway_api.store_faults import bucket_unavailable as bucket_unavailable
 from headway_api.store_faults import listed, require_small
 from headway_api.store_faults import unreadable as unreadable
+from headway_api.store_protocol import Store as Store
 from headway_api.store_refused import refusal
 
 if TYPE_CHECKING:
@@ -64,39 +65,6 @@ WORK: Final[dict[str, Any]] = {
 
 
 BUCKET: Final = "s3://"
-
-
-class Store(Protocol):
-    """What a process may do with the artifact store."""
-
-    def get(self, uri: str) -> bytes:
-        """Content of an object. Raises `NotFound` if there is none, and `Denied` if it may not be read.
-        Raises a JobError, `RecordUnreadable`, if it has more than `bounds.OBJECT` bytes."""
-
-    def get_start(self, uri: str, size: int) -> bytes:
-        """The first `size` bytes of an object, or all if it has fewer; raises as `get` does."""
-
-    def size(self, uri: str) -> int:
-        """Bytes of an object; raises as `get` does."""
-
-    def put(self, uri: str, data: bytes) -> None:
-        """Write a whole object, replacing an earlier one."""
-
-    def put_new(self, uri: str, data: bytes) -> bool:
-        """Write an object unless one exists; returns whether it was written."""
-
-    def list(self, prefix_uri: str) -> list[str]:
-        """URIs of all objects under a folder, in key order. Raises a JobError, `RecordUnreadable`, if there
-        are more than any job writes."""
-
-    def delete(self, uris: Iterable[str]) -> None:
-        """Delete objects; missing ones are no error."""
-
-    def download(self, uri: str, path: Path) -> None:
-        """Copy an object to a file; raises as `get` does."""
-
-    def upload(self, path: Path, uri: str) -> None:
-        """Copy a file to an object."""
 
 
 class FileStore:
@@ -242,7 +210,7 @@ class S3Store:
         together = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
         try:
             answer = self._s3.delete_objects(Bucket=bucket, Delete=together)
-            left: Sequence[str] = [said["Key"] for said in answer.get("Errors", [])]
+            left: Sequence[str] = [failed["Key"] for failed in answer.get("Errors", [])]
         except self._s3.exceptions.ClientError as error:
             if status_of(error) not in ONE_BY_ONE:
                 raise
@@ -299,10 +267,11 @@ def client(output: OutputSpec, how: dict[str, Any]) -> Any:
     return boto3.client("s3", endpoint_url=output.endpoint_url, region_name=output.region, config=config)
 
 
-def open_store(output: OutputSpec, patience: Patience | None = None) -> Store:
+def open_store(output: OutputSpec, patience: Patience | None = None, *, quick: bool = False) -> Store:
     """Client for `spec.output`; credentials come from the pod's environment or service account.
 
-    With `patience`, later requests wait for a store that is away; this first one is quick.
+    With `patience`, later requests wait for a store that is away; this first one is quick. With `quick` it is
+    quick too: somebody watches.
 
     Raises:
         JobError: `BucketUnavailable`, if the bucket does not exist or cannot be reached with the
@@ -313,7 +282,8 @@ def open_store(output: OutputSpec, patience: Patience | None = None) -> Store:
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
-        client(output, WORK if patience is None else LOOK).head_bucket(Bucket=urlsplit(output.uri).netloc)
+        looks = quick or patience is not None
+        client(output, LOOK if looks else WORK).head_bucket(Bucket=urlsplit(output.uri).netloc)
     except (ClientError, BotoCoreError) as error:
         raise bucket_unavailable(output.uri, error) from error
     working = client(output, WORK)
@@ -404,7 +374,7 @@ def below(folder: Path, name: str) -> Path:
     """
     path = folder / name
     if not is_below(name) or not path.resolve().is_relative_to(folder.resolve()):
-        raise Corrupt(f"{shortened(name, 200)!r} is no name of a file below a folder; rename the object")
+        raise Corrupt(f"{shortened(name, 200)!r} is not the name of a file below a folder; rename the object")
     return path
 
 

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from headway_api.exits import JobError, job_error
+from headway_api.store_protocol import Store
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
-
-    from headway_api.store import Store
 
 BUSY = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 """Statuses that do not answer the request: the store is too busy."""
@@ -45,16 +44,16 @@ class Patience:
     over: threading.Event = field(default_factory=threading.Event)
     """Set by a process that ends, so that no request waits any longer."""
 
-    def pause(self, since: float, now: float, said: object) -> float:
+    def pause(self, since: float, now: float, why: object) -> float:
         """Seconds until the next attempt of a request that has had no success `since`.
 
         Raises:
-            StoreAway: it has waited long enough; `said` is the last error.
+            StoreAway: it has waited long enough; `why` is the last error.
         """
         if self.over.is_set() or now - since >= self.seconds:
             raise StoreAway(
-                f"the artifact store has given no good answer for {now - since:.0f} s ({said}); what is "
-                "durable stands, and is taken up once it answers again"
+                f"the artifact store has not worked for {now - since:.0f} s ({why}); durable data is "
+                "safe, and work continues from it once the store works again"
             )
         return PAUSE
 
@@ -129,13 +128,13 @@ def wait_for(client: Any, patience: Patience) -> None:
     def again(
         *, response: Any, caught_exception: Exception | None, operation: Any, request_dict: Any, **_: Any
     ) -> float | None:
-        said = _trouble(response, caught_exception)
+        why = _trouble(response, caught_exception)
         # Do not wait again for the clean-up of an upload that was given up.
-        if said is None or operation.name == "AbortMultipartUpload":
+        if why is None or operation.name == "AbortMultipartUpload":
             return None
         now = time.monotonic()
         since = request_dict["context"].setdefault("headway_away_since", now)
-        return patience.pause(since, now, said)
+        return patience.pause(since, now, why)
 
     client.meta.events.register_last("needs-retry.s3", again, unique_id="headway-patience")
 

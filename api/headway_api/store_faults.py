@@ -35,8 +35,8 @@ def unreadable(uri: str, why: str) -> JobError:
     """The error for an object, or a folder, that is not what the job wrote."""
     return JobError(
         "RecordUnreadable",
-        f"{shortened(uri, 1200)} cannot be read: {shortened(why, 500)}; bring back what the job wrote there, "
-        "and let nothing but its pods write below spec.output.uri",
+        f"{shortened(uri, 1200)} cannot be read: {shortened(why, 500)}; restore what the job wrote there, "
+        "and let only its pods write below spec.output.uri",
         field="spec.output.uri",
     )
 

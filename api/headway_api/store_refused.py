@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from botocore.exceptions import ClientError
 
 CREDENTIALS: Final = (
-    "correct the keys in the Secret of spec.output.secretRef (or roleSecretRefs), or let the identity that "
-    "they are of use it"
+    "correct the Secret of spec.output.secretRef or roleSecretRefs, or give its identity access"
 )
 KEYS: Final = (
     "name a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in spec.output.secretRef, or give the "
@@ -50,10 +49,10 @@ def refusal(error: Exception) -> StoreRefusal:
     if isinstance(cause, ClientError):
         return _answered(cause)
     if isinstance(cause, ParamValidationError):
-        said = str(cause).removeprefix("Parameter validation failed:\n").partition(": Bucket name must")[0]
-        return StoreRefusal(f"no bucket can have this name ({shortened(said, WORDS)})", "correct it")
+        message = str(cause).removeprefix("Parameter validation failed:\n").partition(": Bucket name must")[0]
+        return StoreRefusal(f"no bucket can have this name ({shortened(message, WORDS)})", "correct it")
     if isinstance(cause, NoCredentialsError | PartialCredentialsError):
-        return StoreRefusal("there are no credentials for it", KEYS)
+        return StoreRefusal("no credentials", KEYS)
     if isinstance(cause, ConnectionError | HTTPClientError):
         return StoreRefusal(_silent(cause), ADDRESS)
     return StoreRefusal(shortened(str(cause), WORDS), "correct spec.output")
@@ -61,22 +60,22 @@ def refusal(error: Exception) -> StoreRefusal:
 
 def _silent(error: BaseException) -> str:
     """Who does not answer, and the operating system's message about it."""
-    told = getattr(error, "kwargs", {})
-    found = ERRNO.search(str(told.get("error", "")))
+    details = getattr(error, "kwargs", {})
+    found = ERRNO.search(str(details.get("error", "")))
     why = f" ({found[1].strip()})" if found else ""
-    return f"{told.get('endpoint_url') or 'the store'} does not answer{why}"
+    return f"{details.get('endpoint_url') or 'the store'} does not answer{why}"
 
 
 def _answered(error: ClientError) -> StoreRefusal:
-    said, status = error.response["Error"], status_of(error)
-    code = str(said.get("Code", status))
+    answer, status = error.response["Error"], status_of(error)
+    code = str(answer.get("Code", status))
     named = "" if code.isdigit() else f" ({code})"
     if code == "NoSuchBucket" or status == HTTPStatus.NOT_FOUND:
         fix = "create it, or correct its name or spec.output.endpointUrl"
         return StoreRefusal(f"there is no such bucket{named}", fix)
     if status == HTTPStatus.FORBIDDEN:
         return StoreRefusal(f"the store refuses the credentials{named}", CREDENTIALS)
-    words = shortened(str(said.get("Message") or "it does not say why"), WORDS)
+    words = shortened(str(answer.get("Message") or "it does not say why"), WORDS)
     return StoreRefusal(
         f"the store answers {code}: {words}", "correct spec.output.uri or spec.output.endpointUrl"
     )

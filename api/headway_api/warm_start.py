@@ -87,7 +87,7 @@ def fetch(
     folder = base_model.fetch(there, store, cache, weights=weights, field=FIELD)
     start = judge(folder, model, base, modules)
     if weights:
-        _hold_against(_digests(store, uri), folder, uri)
+        _require_digests(_digests(store, uri), folder, uri)
     return start
 
 
@@ -102,12 +102,12 @@ def judge(folder: Path, model: ModelSpec, base: Path, modules: Sequence[str] | N
         return Start(folder, adapter=True)
     if not (folder / MODEL_CONFIG).exists():
         raise _unusable(
-            f"no {ADAPTER_CONFIG} and no {MODEL_CONFIG} lies there; name the folder of a LoRA adapter or of "
-            "a whole model, such as status.checkpoints.adapter.uri of the job that wrote it"
+            f"there is no {ADAPTER_CONFIG} and no {MODEL_CONFIG}; name the folder of a LoRA adapter or whole "
+            "model, such as status.checkpoints.adapter.uri of its job"
         )
     if model.effective_lora is not None:
         raise _unusable(
-            "a whole model lies there, and this job trains an adapter; name that folder in spec.model.base "
+            "it is a whole model, but this job trains an adapter; name that folder in spec.model.base "
             "instead, or set spec.model.full: {}"
         )
     _judge_model(_read(folder / MODEL_CONFIG), _read(base / MODEL_CONFIG))
@@ -118,11 +118,11 @@ def _judge_adapter(found: dict[str, Any], model: ModelSpec, modules: Sequence[st
     of, base = str(found.get("base_model_name_or_path")), model.base.removeprefix(HUB)
     if of.rstrip("/") != base.rstrip("/"):
         raise _unusable(
-            f"the adapter is of base model {of}, not {base}; start from an adapter of this base model, or, "
-            f"where both are the same model, correct base_model_name_or_path in its {ADAPTER_CONFIG}"
+            f"the adapter is of base model {of}, not {base}; start from one of this base model. "
+            f"If both are the same model, correct base_model_name_or_path in its {ADAPTER_CONFIG}"
         )
     if found.get("peft_type") != "LORA" or any(found.get(setting) for setting in VARIANTS):
-        raise _unusable("the adapter is no plain LoRA adapter, and no other kind is trained; merge it")
+        raise _unusable("the adapter is not a plain LoRA adapter, and no other kind can be trained; merge it")
     if (lora := model.effective_lora) is not None:
         _judge_size(found, lora)
         if modules is not None:
@@ -138,8 +138,8 @@ def _judge_size(found: dict[str, Any], lora: Lora) -> None:
         )
     if (rank, alpha) != (lora.rank, lora.alpha):
         raise _unusable(
-            f"the adapter has rank {rank} and alpha {alpha}, not {lora.rank} and {lora.alpha}; set "
-            "spec.model.lora.rank and alpha to the adapter's, or merge it into its base model"
+            f"the adapter has rank {rank} and alpha {alpha}, not {lora.rank} and {lora.alpha}; set the same "
+            "in spec.model.lora, or merge it into its base model"
         )
 
 
@@ -151,8 +151,8 @@ def _judge_targets(found: list[str] | str, lora: Lora, modules: Sequence[str]) -
     if there == here:  # on some layers only
         there, here = (", ".join(sorted(names)) for names in (found, asked))
     raise _unusable(
-        f"the adapter is on {there}, and the job's would be on {here}; set spec.model.lora.targets to the "
-        "adapter's, start from another, or merge it into its base model"
+        f"the adapter is on {there}, the job's on {here}; set spec.model.lora.targets to the adapter's, "
+        "start from another, or merge it into its base model"
     )
 
 
@@ -180,17 +180,17 @@ def _digests(store: Store, uri: str) -> list[FileDigest]:
     where = f"{of_a_job['root']}/steps/{of_a_job['step']}.json"
     try:
         # Another version of Headway may have written it, with other fields.
-        said = json_within(store.get(where), bounds.REPORT)
-        weights = said["weights"]
+        report = json_within(store.get(where), bounds.REPORT)
+        weights = report["weights"]
         described = str(weights["uri"]).rstrip("/") == uri
         return [FileDigest.model_validate(file) for file in weights["files"]] if described else []
     except NotFound:
         return []
     except (OutOfBounds, ValidationError, KeyError, TypeError) as error:
-        raise _unusable(f"{where} is no step's report; bring back what the job wrote there") from error
+        raise _unusable(f"{where} is not the report of a step; restore what the job wrote there") from error
 
 
-def _hold_against(expected: list[FileDigest], folder: Path, uri: str) -> None:
+def _require_digests(expected: list[FileDigest], folder: Path, uri: str) -> None:
     for file in expected:
         path = folder / file.name
         if not path.exists() or digest(path) != file:

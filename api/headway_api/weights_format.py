@@ -1,9 +1,9 @@
 """How published full weights are stored in their folder, whole or as a delta.
 
 A whole version has `model.safetensors`. A delta has `weights.delta` instead, which is a safetensors file too.
-For each tensor that changed it has, under the tensor's name, a row of bytes that turns the earlier version's
-tensor into the new one, bit for bit. Both have `digests.json`: the SHA-256 of each tensor's bytes in the new
-version.
+For each tensor that changed it has a row of bytes under the tensor's name. The row turns the earlier
+version's tensor into the new one, bit for bit. Both have `digests.json`: the SHA-256 of each tensor's bytes
+in the new version.
 
 A tensor is cut into chunks of `CHUNK` elements, one after the other. A chunk begins with two little-endian
 uint32, the lengths of two zlib streams (both 0 if nothing changed), and then these:

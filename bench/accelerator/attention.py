@@ -147,7 +147,7 @@ def _cost(
     device: torch.device,
     window: int | None = None,
 ) -> Row:
-    """Of rows of these lengths; without them, of others each time."""
+    """Time and memory of attention over rows of these lengths; without them, of others each time."""
     draw, shape = random.Random(3), replace(TIMED, window=window)
     row: Row = {
         "function": f"{name}, cuDNN allowed" if cudnn else name,

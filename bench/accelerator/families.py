@@ -97,7 +97,7 @@ def _row(name: str, dtype: torch.dtype) -> Row:
 
 
 def _gradient(policy: Policy, batch: Callable[[], Any]) -> Tensor:
-    """Of a weighted sum of log-probabilities, as one vector."""
+    """The gradient of a weighted sum of log-probabilities, as one vector."""
     model: Any = policy.model
     model.zero_grad()
     given = batch()

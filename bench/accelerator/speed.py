@@ -26,7 +26,7 @@ NAMES = {
     "trl": "TRL: GRPOTrainer's loss, backward, clip, AdamW",
 }
 BYTES = {"full": (2 + 4 + 4 + 8, 0), "lora": (2 + 4 + 4 + 8, 2)}
-"""Of a trained weight (bfloat16, float32, the sum of gradients, two moments), and of a frozen one."""
+"""Bytes of a trained weight (bfloat16, float32, the sum of gradients, two moments), and of a frozen one."""
 
 READ = """
     Episodes of 2 to 10 turns of unequal length, one row each, in bfloat16 with every default of a job on a

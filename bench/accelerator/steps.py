@@ -105,7 +105,7 @@ def measure(folder: Path) -> Section:
 
 
 def section(exact: list[Row], rounded: list[Row]) -> Section:
-    """Tables and goals."""
+    """The section of the steps in float32 and in bfloat16, with its tables and goals."""
     values = max(max(row[name] for name in ("loss", "norm", "metrics")) for row in exact)
     update = max(row["update"] for row in exact)
     worst = max(row["update"] / max(row["CPU's bf16"], LEAST) for row in rounded)
@@ -167,7 +167,7 @@ def _said(one: Path, other: Path) -> str:
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The same in float32; which micro-batches there are changes nothing."""
+    """The settings of a step in float32; its micro-batches do not change the result."""
     return {name: value for name, value in settings.items() if name not in ("dtype", "save")}
 
 

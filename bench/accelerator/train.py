@@ -114,7 +114,7 @@ class Packed:
 
 
 def spec_of(way: str, folder: Path) -> RLTrainingJobSpec:
-    """Of a job that trains `way` in bfloat16, all else as by default."""
+    """The spec of a job that trains `way` in bfloat16, all else as by default."""
     lora = ADAPTER if way == "lora" else None
     config = rig.job(folder, folder, lora=lora, dtype="bfloat16", optimizer={"learningRate": RATE})
     learner = config.spec.learner
@@ -181,8 +181,8 @@ def speed(way: str, folder: Path, target: Path) -> None:
 
 
 def sides(names: Sequence[str], ours: Ours, shape: Shape, rows: Sequence[TrainingRow]) -> dict[str, Any]:
-    """Seconds of a step of each side, turn and turn about after one that is not counted; a side that does not
-    fit into memory has none."""
+    """Seconds of a step of each side. The sides take turns, after one step each that is not counted. A side
+    that does not fit into memory has none."""
     device = ours.ranks.device
     made: dict[str, Callable[[], Callable[[], Any]]] = {
         "ours": lambda: lambda: ours.step(rows),
@@ -229,8 +229,8 @@ def _theirs(ours: Ours, shape: Shape, rows: Sequence[TrainingRow]) -> Callable[[
 
 
 def published(ours: Ours, rows: Sequence[TrainingRow], folder: Path) -> list[dict[str, Any]]:
-    """Versions one after the other, a step between two: how long each stops training, and whether a server
-    that takes it has the bytes of the tensors on the accelerator."""
+    """Versions one after the other, with a step between two: how long each stops training. Also whether a
+    server that loads it has the bytes of the tensors on the accelerator."""
     found: list[dict[str, Any]] = []
     held: Held | None = None
     for number in range(VERSIONS):
@@ -279,8 +279,8 @@ def _equal(model: Any, manifest: WeightsManifest, taken: Path) -> bool:
 
 
 def checkpoint(ours: Ours, rows: Sequence[TrainingRow], folder: Path) -> dict[str, Any]:
-    """How long a snapshot in a folder stops training, whether the engine that loads it has its bits, and
-    whether the same step, taken twice from there, ends with the same ones."""
+    """How long a snapshot in a folder stops training, and whether the engine that loads it has its bits. Also
+    whether the same step, taken twice from there, ends with the same bits."""
     before = ours.parts.engine.state()
     _wait()
     began = time.perf_counter()
@@ -382,7 +382,7 @@ def _peak() -> int:
 
 
 def main() -> None:
-    """One of them."""
+    """Measure turns, or one way to train, and write the result to a file."""
     way, folder, target = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     if way == "turns":
         target.write_text(json.dumps(turns(folder)))

@@ -1,9 +1,9 @@
 """A model whose weights are written by hand, so that it works a case off and every side samples the same.
 
 Its shape is Qwen3's, and it costs what a model of that shape costs: every matrix is multiplied. Its words are
-tokens of their own, and each token has one successor: a turn is a chain of them, from the newline that opens
-it to the token that ends it. One attention head looks for the token that ends the tool's last answer; where
-it is in the conversation, a turn begins with the answer's first word instead of the call's.
+tokens of their own, and each token has one successor. A turn is a chain of them, from the newline that opens
+it to the token that ends it. One attention head looks for the token that ends the tool's last answer. If the
+conversation has it, a turn begins with the answer's first word instead of the call's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 from bench.evaluation.environment import procedure
 from bench.support.model import Size, configuration
 
-THOUGHT = (
+REASONING = (
     "Before anything goes out, somebody has to read what each paragraph says about such cases, so let me "
     "look up which step comes next here and then decide whether more must be checked:"
 )
@@ -37,8 +37,8 @@ CERTAIN = 100.0
 SEEN = 6000.0
 """Over the conversation's tokens: what the word for the answer weighs where the last step was read. Between 1
 and CERTAIN for conversations of 60 to 6,000 tokens."""
-# Between a thought and a call Qwen3's template sets a newline that the model has not written: with it, a
-# client that sends text would have other tokens in its history than were sampled, and find fewer cached.
+# Between reasoning and a call Qwen3's template sets a newline that the model has not written. With it, a
+# client that sends text would have other tokens in its history than were sampled, and fewer would be cached.
 TEMPLATE = QWEN3_TEMPLATE.replace("(loop.first and message.content) or not loop.first", "not loop.first")
 
 
@@ -49,7 +49,7 @@ def words(text: str) -> list[str]:
 
 def chains() -> tuple[list[str], list[str]]:
     """Texts of the tokens of a turn that calls, and of one that answers; each ends with the end of turn."""
-    call, answer = [*words(THOUGHT), *CALL], words(procedure.ANSWER)
+    call, answer = [*words(REASONING), *CALL], words(procedure.ANSWER)
     assert len({*call, *answer}) == len(call) + len(answer), "every token of the two turns has one successor"
     return [*call, "<|im_end|>"], [*answer, "<|im_end|>"]
 

@@ -2,7 +2,8 @@
 
     python -m bench.evaluation.headway_side JSON     prints what its episodes took, as JSON
 
-It is the coordinator's own program but for where its servers are found and where its status goes: a file.
+It is the coordinator's own program, except for where its servers are found and that its status goes to a
+file.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from headway_coordinator.engines.router import Endpoint
 from headway_coordinator.evaluation import job
 from headway_coordinator.evaluation.run import Evaluation, Unit
 from headway_coordinator.http import call
-from headway_coordinator.process import serve
+from headway_coordinator.lifetime import serve
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Timed(Evaluation):
     in_episodes = 0.0
     """Seconds of all episodes."""
     in_calls = 0.0
-    """Of these, seconds in calls to vLLM."""
+    """Seconds of the episodes in calls to vLLM."""
 
     async def _counted(self, *arguments: Any) -> EpisodeRecord:
         Timed.began, started = Timed.began or now(), time.monotonic()

@@ -2,8 +2,8 @@
 
     python -m bench.evaluation.inspect_side JSON     prints what it took, as JSON
 
-Its tool runs in its own process, where Headway's runs in a sandbox an episode; its log goes to a folder of
-this machine, where Headway writes to S3. Whatever is not named here is as Inspect AI comes.
+Its tool runs in its own process; Headway's runs in a sandbox an episode. Its log goes to a folder of this
+machine; Headway writes to S3. Whatever is not named here is as Inspect AI comes.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def solved() -> Scorer:
 
 
 def task(rows: int) -> Task:
-    """The same rows, prompts and tool as in the environment."""
+    """A task for Inspect AI with the environment's rows, prompts and tool."""
     samples = [
         Sample(
             id=str(row["case"]),

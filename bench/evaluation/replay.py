@@ -17,7 +17,7 @@ SALT = "limit"
 
 @dataclass(frozen=True)
 class Call:
-    """One turn's request, and what came of it."""
+    """One turn's request, and the tokens that were sampled for it."""
 
     prompt: list[int]
     sampled: list[int]
@@ -69,7 +69,7 @@ def sampling_seed(group: GroupRecord, episode: EpisodeRecord, sampling: Sampling
 
 
 def body(model: str, call: Call, sampling: Sampling, stop: Sequence[int], salt: str = SALT) -> dict[str, Any]:
-    """A request to `/inference/v1/generate` as the coordinator makes it, but for its salt."""
+    """A request to `/inference/v1/generate` as the coordinator makes it, except for its salt."""
     return {
         "model": model,
         "cache_salt": salt,

@@ -105,7 +105,7 @@ def added_ms(found: Sequence[Repetition], side: str) -> list[float]:
 
 
 def row(found: Sequence[Repetition], side: str) -> Row:
-    """One side."""
+    """The table's row of one side: medians of the repetitions."""
     runs = [one[side] for one in found]
 
     def median(of: Callable[[Ran], float]) -> float:
@@ -143,7 +143,7 @@ def by_median(of: Sequence[float]) -> str:
 
 
 def section(found: Sequence[Repetition]) -> Section:
-    """Tables and goals."""
+    """The section of the repetitions, with its tables and goals."""
     of_limit, of_inspect = ratios(found, "limit"), ratios(found, "inspect")
     rows = [row(found, side) for side in SIDES]
     by_side = {side: made["episodes/s"] for side, made in zip(SIDES, rows, strict=True)}

@@ -62,9 +62,9 @@ class Ran:
     in_episodes: float
     """Seconds of all episodes, each from its sandbox's lease or its first turn to its end."""
     in_calls: float
-    """Of these, seconds in calls to vLLM, by the client's clock."""
+    """Seconds of the episodes in calls to vLLM, by the client's clock."""
     whole: float
-    """Of the process, with what comes before the first episode and after the last one."""
+    """Seconds of the process, with what comes before the first episode and after the last one."""
     engine_cpu: float
     """Seconds of vLLM's processes in the whole of it."""
     episodes: int
@@ -81,10 +81,10 @@ class Ran:
 
 
 class Stand:
-    """Runs the sides, each with an empty prefix cache but for how all episodes begin.
+    """Runs the sides. The prefix cache of each is empty, except for how all episodes begin.
 
-    Requests that arrive together find nothing of one another cached: the side whose first episodes begin at
-    one moment, which is the limit, would compute their common beginning once for each.
+    Requests that arrive together find nothing of one another cached. The limit, whose first episodes begin at
+    one moment, would compute their common beginning once for each.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Stand:
         """The first turn of all, once it is known."""
 
     async def headway(self, profile: Path | None = None) -> tuple[Ran, list[list[Call]]]:
-        """A whole evaluation, with the requests that it made, by its records."""
+        """The run of a whole evaluation by Headway, and the requests that its records say it made."""
         job = config(self._objects, f"run-{next(self._numbers)}")
         folder = self._folder / job.uid
         folder.mkdir()
@@ -134,7 +134,7 @@ class Stand:
         return found, plan
 
     async def limit(self, plan: Sequence[Sequence[Call]]) -> Ran:
-        """The same requests of vLLM alone."""
+        """A run that sends the requests of `plan` to vLLM alone."""
         stop = self._stop_token_ids
         asked = [
             [
@@ -150,7 +150,7 @@ class Stand:
         return Ran(side="limit", **await self._process("limit_side", settings, replay.SALT))
 
     async def inspect(self, rows: int | None = None) -> Ran:
-        """The same task by Inspect AI, or its first `rows`."""
+        """A run of the same task by Inspect AI, over all rows or the first `rows`."""
         settings = {
             "url": f"{self._server.url}/v1",
             "key": TO_ROLLOUT,

@@ -29,7 +29,7 @@ SETTLED_SECONDS = 15.0
 
 
 def measure(folder: Path) -> Section:
-    """The section."""
+    """Measure the CPU, memory and requests of a coordinator that waits for its learner."""
     return asyncio.run(_beside_a_broker(folder))
 
 

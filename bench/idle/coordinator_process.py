@@ -19,7 +19,7 @@ from headway_api.config import JobConfig
 from headway_api.store import open_store
 from headway_coordinator import status as status_writer
 from headway_coordinator.coordinator import Coordinator
-from headway_coordinator.process import serve
+from headway_coordinator.lifetime import serve
 from headway_coordinator.stored_job import KubernetesJob
 
 
@@ -35,7 +35,7 @@ def main(folder: Path) -> None:
         open_store(job.spec.output),
         folder / "cache",
         status_writer.sink_of(stored),
-        told=status_writer.told(stored),
+        previous=status_writer.previous_status(stored),
         broker_url=run["broker_url"],
         port=run["port"],
         gateway_port=run["gateway_port"],

@@ -1,4 +1,4 @@
-"""Jobs at work that nothing happens to: their pods are records alone, as ready as a kubelet would say."""
+"""Running jobs that nothing happens to: their pods are records alone, as ready as a kubelet would say."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def prepare(plane: ControlPlane) -> None:
 
 
 def name_of(number: int) -> str:
-    """Of a job."""
+    """Name of idle job `number`."""
     return f"idle-{number:03d}"
 
 

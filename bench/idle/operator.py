@@ -1,4 +1,4 @@
-"""The operator with jobs at work that nothing happens to."""
+"""The operator with running jobs that nothing happens to."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RESYNC = float(OperatorConfig.model_fields["resync_seconds"].default)
 
 
 def measure(folder: Path) -> Section:
-    """The section."""
+    """Measure the operator's CPU, memory and requests, by number of idle jobs."""
     rows: list[Row] = []
     shares: dict[int, float] = {}
     asked: dict[int, list[tuple[str, int]]] = {}
@@ -75,7 +75,7 @@ def measure(folder: Path) -> Section:
 def _with_jobs(
     plane: ControlPlane, folder: Path, there: int, count: int
 ) -> tuple[Row, float, list[tuple[str, int]]]:
-    """A row, the share of a core, and what was asked for in the window with a resync."""
+    """The table's row, the share of a core, and the requests of the window with resyncs."""
     began = time.time()
     with _operator(plane, folder, resync=NEVER) as process:
         if count > there:

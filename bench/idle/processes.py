@@ -34,7 +34,7 @@ class Weighed:
 
     @property
     def requests_a_minute(self) -> float:
-        """Of the API server."""
+        """Requests a minute to the API server."""
         return 60 * len(self.requests) / self.seconds
 
 

@@ -1,5 +1,5 @@
-"""What a checkpoint costs a step: what training stands still for it, what its upload takes beside it, and
-what it saves to have it there."""
+"""What a checkpoint costs a step: how long it stops training, what its upload takes beside training, and what
+an upload beside training saves."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LINK_BESIDE, LINK_AT_ONCE = f"beside training, {LINK}", f"at once, {LINK}"
 WAYS = (NONE, BESIDE, AT_ONCE, LINK_BESIDE, LINK_AT_ONCE)
 STORES = {FOLDER: (BESIDE, AT_ONCE), LINK: (LINK_BESIDE, LINK_AT_ONCE)}
 STEPS = 1
-"""Of a block: so many one after the other of one way, each with its checkpoint."""
+"""Steps of a block: so many one after the other of one way, each with its checkpoint."""
 BLOCK = "one step" if STEPS == 1 else f"{STEPS} steps"
 ROUNDS = 6
 """Each way has a block in each. An even number: see `in_turn`."""
@@ -80,8 +80,8 @@ def measure(folder: Path) -> Section:
 
 
 def in_turn(number: int) -> list[str]:
-    """The ways in the order of round `number`: every other one goes the way of the one before back, so that a
-    machine that slows down favours none, and the next two begin elsewhere."""
+    """The ways in the order of round `number`. Every second round reverses the order of the one before, so
+    that a machine that slows down favours none. The next two rounds begin with another way."""
     first = number - number % 2
     order = [WAYS[(first + place) % len(WAYS)] for place in range(len(WAYS))]
     return order if number == first else order[::-1]
@@ -131,7 +131,7 @@ def _saved(store: str, found: Found) -> Row:
 
 
 def _ratios(one: str, other: str, found: Found) -> list[float]:
-    """Of each round: seconds of the one way's block over those of the other's."""
+    """Seconds of the one way's block over those of the other's, by round."""
     return [_seconds(a) / _seconds(b) for a, b in zip(found[one], found[other], strict=True)]
 
 
@@ -169,8 +169,8 @@ def _read(parameters: int) -> list[str]:
 
 
 class Link(FileStore):
-    """A folder at the other end of a link of so many `BITS` a second: what is written takes the time that its
-    bytes would, asleep. One object after the other has the link."""
+    """A folder at the other end of a link of so many `BITS` a second. A write sleeps as long as its bytes
+    would take. One object after the other has the link."""
 
     def __init__(self) -> None:
         self._taken = threading.Lock()
@@ -221,7 +221,7 @@ class _Block:
         return [Step(*taken, after) for taken, after in zip(seconds, durable, strict=True)]
 
     def size(self) -> int:
-        """Bytes of a checkpoint; 0 where none was made."""
+        """Bytes of the checkpoint of step 1; 0 if none was made."""
         files = (self._folder / "store").rglob("checkpoints/000001/*/*.pt")
         return sum(file.stat().st_size for file in files)
 

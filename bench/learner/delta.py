@@ -54,7 +54,7 @@ READ = prose(f"""
 
 @dataclass
 class Found:
-    """Of one way to publish."""
+    """The bytes and seconds of one way to publish."""
 
     sizes: list[int] = field(default_factory=list)
     publish: list[float] = field(default_factory=list)
@@ -139,7 +139,7 @@ def _models(base: Path, dtype: str, **training: Any) -> Any:
 
 
 def _steps(model: Any, trained: list[torch.nn.Parameter], rate: float) -> Callable[[], None]:
-    """What takes one step of AdamW on tokens drawn anew."""
+    """A function that takes one step of AdamW on newly drawn tokens."""
     adam = torch.optim.AdamW(trained, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)
     generator = torch.Generator().manual_seed(0)
 

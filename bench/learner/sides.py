@@ -41,7 +41,7 @@ REPEATS = 5
 
 
 class Trl:
-    """`GRPOTrainer._compute_loss` on a trainer that has nothing but what it reads."""
+    """`GRPOTrainer._compute_loss` on a trainer that has only what it reads."""
 
     def __init__(self, model: Any, rows: Sequence[TrainingRow], device: str = "cpu") -> None:
         """Takes `model`, which is on `device`, over."""
@@ -148,7 +148,7 @@ class Bare:
 
 
 class Lean:
-    """The same, a row at a time and with the head only where a token is trained."""
+    """Forward and backward, a row at a time and with the head only where a token is trained."""
 
     def __init__(self, model: Any, rows: Sequence[TrainingRow]) -> None:
         """Takes `model` over."""
@@ -169,8 +169,8 @@ class Lean:
 
 
 class Packed:
-    """The very micro-batches that the learner plans, with its attention and the head only where a token is
-    trained: what is computed in any case, whatever a step adds to it.
+    """The same micro-batches that the learner plans, with its attention, and the head only where a token is
+    trained. This is computed in any case, whatever a step adds to it.
     """
 
     def __init__(self, model: Any, rows: Sequence[TrainingRow], choice: Choice) -> None:

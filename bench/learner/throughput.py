@@ -85,7 +85,7 @@ def measure(folder: Path) -> Section:
 def section(
     seconds: dict[str, list[float]], action_tokens: int, tokens: int, losses: dict[str, float]
 ) -> Section:
-    """Table and goals."""
+    """The section of the sides, with its table and goals."""
 
     def over(name: str) -> float:
         return statistics.median(a / b for a, b in zip(seconds[name], seconds["ours"], strict=True))

@@ -48,7 +48,7 @@ def row(turns: Sequence[Turn], vocabulary: int, *, seed: int, episode: int = 0) 
 
 
 def by_turn(turns: Sequence[Turn], vocabulary: int, *, seed: int, episode: int = 0) -> list[TrainingRow]:
-    """The same episode as one row a turn: each holds all before it as context."""
+    """An episode as one row a turn: each row holds all before it as context."""
     whole = row(turns, vocabulary, seed=seed, episode=episode)
     rows, start = [], 0
     for given, sampled in turns:

@@ -85,7 +85,7 @@ def row(seed: int, job: Job, run: Path, seconds: float) -> Row:
 
 
 def section(loss: str, rows: list[Row]) -> Section:
-    """Table and goal."""
+    """The section of one loss, with its table of seeds and its goal."""
     points = [100 * (row["after"] - row["before"]) for row in rows]
     return Section(
         title=f"Loss {loss}",

@@ -16,7 +16,7 @@ BENCHMARK = Benchmark(
     title="The preflight: what its checks cost, and how often they are wrong",
     intro=prose("""
         Made by `make bench-preflight` (one section: `make bench-preflight ONLY=cost`). The checks are the
-        product's, and so is the environment's interface. The environment is `tests/support/desk.py`, in
+        product's, and so is the environment's interface. The environment is `tests/support/help_desk.py`, in
         this process. Its model is made up: it gets each field right as often as a given skill says, and
         rows differ in how hard they are. So no figure holds a sandbox or a model's time.
     """),

@@ -6,8 +6,8 @@ import random
 from collections import Counter
 from pathlib import Path
 
-from a_baseline import of_values, play_all
-from desk import Desk, desk_baseline
+from help_desk import Desk, desk_baseline
+from made_up_baselines import of_values, play_all
 
 from bench.support.report import Goal, Row, Section, Table, prose
 from headway_analysis.preflight.catalogue import BY_ID, CHECKS
@@ -22,7 +22,7 @@ ALIKE = 4.0
 
 
 def measure(folder: Path) -> Section:
-    """The section."""
+    """Count the false alarms of clean jobs, and the verdicts of `foothold` by true success rate."""
     table, alarms = _clean()
     return Section(
         title="Alarms",

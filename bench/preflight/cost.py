@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
-from a_baseline import play_all
-from desk import Desk, desk_baseline, desk_rows
+from help_desk import Desk, desk_baseline, desk_rows
+from made_up_baselines import play_all
 
 from bench.support.report import Goal, Row, Section, Table, prose
 from headway_analysis.preflight.catalogue import CHECKS
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def measure(folder: Path) -> Section:
-    """The section."""
+    """Time the scripts, the findings and the report of one baseline."""
     baseline = desk_baseline(rows=ROWS, size=SIZE)
     rows = [*baseline.facts.rows, *desk_rows(TRAINING - ROWS, seed=1)]
     facts = replace(

@@ -39,7 +39,7 @@ from headway_coordinator.metrics.steps import StepFigures
 from headway_coordinator.remedies import shown
 from headway_coordinator.signals import Signals
 from headway_coordinator.spool import Spool
-from headway_coordinator.training import Training
+from headway_coordinator.training import Callbacks, Training
 
 NAME, NAMESPACE, UID = "cispo", "bench", "11111111-2222-3333-4444-555555555555"
 DRAWN = (
@@ -190,10 +190,9 @@ class _Job:
             spool,
             ledger,
             self.servers.episode,
-            spool.incarnation(),
+            spool.take_start_number(),
             AdaptiveSemaphore(spec.rollout.max_concurrency),
-            on_change=self._moved,
-            on_validation=self._validated,
+            Callbacks(on_change=self._moved, on_validation=self._validated),
             signals=self._signals,
         )
         self._replay = replay = spool.replay()

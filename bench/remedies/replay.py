@@ -1,4 +1,4 @@
-"""What the signals of today make of a curve on record: definitions change, and training takes hours."""
+"""What the signals of today make of a recorded curve: definitions change, and training takes hours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headway_analysis.signals.watch import Watch
 from headway_api.signals import SignalName
 
 REPLAYED: Final = (SignalName.REWARD_COLLAPSED, SignalName.ENTROPY_RISING, SignalName.POLICY_MISMATCH)
-"""Signs that a job is changed for, and that reward, entropy, mismatch and age tell of."""
+"""Signs that a job is changed for, and that reward, entropy, mismatch and age show."""
 REWARDS: Final = (0.0, 1.0)
 """spec.reward.range of the demo's job."""
 Raised = dict[SignalName, list[int]]
@@ -20,7 +20,7 @@ def again(steps: Mapping[str, Mapping[str, float]], lag: int) -> Raised:
     """Steps after which each sign would be raised now, of a job that was never changed.
 
     Args:
-        steps: figures on record, by step.
+        steps: recorded figures, by step.
         lag: `maxStepsOffPolicy`, and how many steps old every batch is once there are so many.
     """
     watch, found, before = Watch(Job(*REWARDS, lag)), Raised(), set[SignalName]()

@@ -79,18 +79,18 @@ def agree(one: Curve, other: Curve) -> int:
 
 
 def digest(files: Sequence[Any]) -> str:
-    """Of the files of a version."""
+    """A digest of the files of a version."""
     return hashlib.sha256(repr(files).encode()).hexdigest()
 
 
 def alert(curve: Curve) -> int | None:
-    """Step after which the first sign was raised that a job may be changed for; None where none was."""
+    """The first step after which a signal of `ACTED_UPON` was raised; None if none was."""
     acted = {name.value for name in ACTED_UPON}
     return next((step for step, names in sorted(curve.raised.items()) if acted & set(names)), None)
 
 
 def row(policy: str, curve: Curve, seconds: float) -> Row:
-    """What a job came to."""
+    """The result of a job."""
     told, last = alert(curve), max(curve.scores)
     before = {step: score for step, score in curve.scores.items() if told is None or step <= told}
     since = [score for step, score in curve.scores.items() if step not in before]
@@ -121,7 +121,7 @@ def curves_of(seed: int) -> str:
 
 
 def section(seed: int, rows: list[Row], recorded: str | None = None) -> Section:
-    """Table and goals. `recorded`: the curves as their file has them; None: those on record."""
+    """Table and goals. `recorded`: the curves as their file has them; None: those of the repository."""
     figures = json.loads(recorded or (RESULTS / curves_of(seed)).read_text())
     by_policy = {each["policy"]: each for each in rows}
     read = prose(f"""

@@ -54,7 +54,7 @@ SWEEP = (
 
 
 def measure(folder: Path) -> Section:
-    """All runs."""
+    """Run a job of each plan, and compare their durations."""
     return asyncio.run(_measure(folder))
 
 
@@ -76,7 +76,7 @@ def turn_seconds(plan: Plan, ran: Ran) -> float:
 
 
 def plans(plan: Plan) -> Iterator[Plan]:
-    """The runs, the one that all are held against first."""
+    """The runs, first the one that all others are compared with."""
     yield plan
     for lag in (1, 3):
         for sampler in SAMPLERS:
@@ -85,7 +85,7 @@ def plans(plan: Plan) -> Iterator[Plan]:
 
 
 def section(ran: Sequence[tuple[Plan, Ran]]) -> Section:
-    """Tables and goals."""
+    """The section of the runs, with its tables and goals."""
     (base, synchronous), *others = ran
     turn = turn_seconds(base, synchronous)
     alone = simulated(base, turn)

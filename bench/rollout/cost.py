@@ -40,7 +40,7 @@ READ = prose(f"""
 
 
 def measure(folder: Path) -> Section:
-    """All jobs."""
+    """Run jobs of more and more episodes, then of longer and longer episodes."""
     return asyncio.run(_measure(folder))
 
 
@@ -53,7 +53,7 @@ async def _measure(folder: Path) -> Section:
 
 
 def row(ran: Ran, steps: int) -> Row:
-    """One job."""
+    """The table's row of one job."""
     usage, episodes = ran.usage, [episode for group in ran.groups for episode in group.episodes]
     prefill, cached = usage["prefillTokens"], usage["cachedPrefillTokens"]
     rows = sum(len(episode.rows) for episode in episodes)
@@ -78,7 +78,7 @@ def _cost(usage: dict[str, Any]) -> float:
 
 
 def section(episodes: list[Row], turns: list[Row]) -> Section:
-    """Tables and goals."""
+    """The section of the jobs, with its tables and goals."""
     by_episodes = exponents("episodes", episodes)
     first, *longer = turns
     added = [{name: row[name] - first[name] for name in ("turns", *GROWN)} for row in longer]
@@ -109,6 +109,6 @@ def section(episodes: list[Row], turns: list[Row]) -> Section:
 
 
 def exponents(over: str, rows: list[Row]) -> Row:
-    """Of each column."""
+    """The exponent of each column of `GROWN` over the column `over`."""
     x = [row[over] for row in rows]
     return {name: shown(slope(x, [row[name] for row in rows])) for name in GROWN}

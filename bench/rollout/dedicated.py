@@ -66,7 +66,7 @@ def row(name: str, ran: dict[str, Ran]) -> Row:
 
 
 def section(ran: dict[str, Ran]) -> Section:
-    """Table and goals."""
+    """The section of the ways to validate, with its table and goals."""
     shared, dedicated = ran[SHARED], ran[DEDICATED]
     gain, same = shared.whole_seconds / dedicated.whole_seconds, batches(shared) == batches(dedicated)
     lag = max(dedicated.lags)

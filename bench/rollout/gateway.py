@@ -1,8 +1,8 @@
 """Tokens through the gateway over tokens from vLLM itself: the same prompts, seeds and turns, in turns.
 
-The gateway's side goes first: agents speak OpenAI's chat completions to it over HTTP. What it asked vLLM for
-is then asked of vLLM directly, token ids in, by as many clients at once: equal prompts, equal seeds, equal
-prefixes cached. A pair of sides is repeated, and the ratios of the pairs have a median.
+The gateway's side goes first: agents speak OpenAI's chat completions to it over HTTP. As many clients at once
+then send its requests to vLLM directly, as token ids: equal prompts, equal seeds, equal prefixes cached. A
+pair of sides is repeated, and the ratios of the pairs have a median.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Done = TypeVar("Done")
 
 CONTEXT = 2048
 SHORTEST, LONGEST = 8, 56
-"""Tokens sampled in a turn, drawn anew for each: turns of one length would all end, and begin, together."""
+"""Tokens sampled in a turn, drawn for each: turns of one length would all end, and begin, together."""
 CELLS = {
     (1, 1): (24, 1),
     (1, 4): (10, 1),
@@ -47,8 +47,10 @@ CELLS = {
     (64, 4): (3, 1),
     (64, 16): (2, 1),
 }
-"""(episodes at once, turns) -> pairs of sides, and episodes that each place runs, one after the other: a load
-that lasts, where the first moment, in which all of them arrive together, is a small part of the whole."""
+"""(episodes at once, turns) -> pairs of sides, and episodes that each place runs, one after the other.
+
+The load lasts, so that the first moment, in which all of them arrive together, is a small part of the whole.
+"""
 OF_DIRECT = 0.99
 START_SECONDS = 120.0
 
@@ -92,7 +94,7 @@ class Side:
     tokens: int = 0
     turns: int = 0
     cpu: float = 0.0
-    """Of the gateway's process, a turn."""
+    """CPU seconds of the gateway's process, a turn."""
     output: list[list[list[int]]] = field(default_factory=list)
     """By episode and turn."""
 
@@ -147,7 +149,7 @@ class Rig:
         return time.monotonic() - started
 
     async def direct(self, asked: list[Any], ways: int) -> Side:
-        """The same of vLLM itself."""
+        """The side of vLLM alone: it samples the turns of `asked` again, `ways` episodes at once."""
         side = Side()
         started = time.monotonic()
         side.output = await at_once([self._replay(episode, side) for episode in asked], ways)
@@ -181,12 +183,12 @@ class Rig:
         return found
 
     async def close(self) -> list[Any]:
-        """The same, of episodes that end with it."""
+        """End the open episodes; returns what they asked vLLM for, and how long it took."""
         found: list[Any] = await self._ask("POST", f"{self._gateway}/bench/close")
         return found
 
     def _body(self, request: Request) -> dict[str, Any]:
-        """What the gateway's fleet sends, but for the salt: neither side finds the other's prefixes."""
+        """What the gateway's fleet sends, with another salt: neither side finds the other's prefixes."""
         return {
             "model": self._model,
             "cache_salt": "direct",
@@ -296,7 +298,7 @@ def row(ways: int, turns: int, found: list[tuple[Side, Side]]) -> Row:
 
 
 def section(rows: list[Row], ratios: list[list[float]]) -> Section:
-    """Tables and goals; `ratios` by cell and pair."""
+    """The section of the cells, with its table and goal; `ratios` by cell and pair."""
     overall = statistics.geometric_mean(r["gateway / direct"] for r in rows)
     least, most = interval(ratios)
     lowest = min(r["gateway / direct"] for r in rows)
@@ -315,7 +317,7 @@ def section(rows: list[Row], ratios: list[list[float]]) -> Section:
 
 
 def measure(folder: Path) -> Section:
-    """All cells."""
+    """Measure all cells: pairs of the gateway and vLLM alone."""
     return section(*asyncio.run(_measure(folder)))
 
 

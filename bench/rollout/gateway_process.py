@@ -79,7 +79,7 @@ class Desk:
         return web.json_response([_told(rollout.session) for rollout in self._rollouts])
 
     async def close(self, _request: web.Request) -> web.Response:
-        """The same, of episodes that end with it."""
+        """End the open episodes; answers what the engine was asked and answered, by episode and turn."""
         sessions = [rollout.session for rollout in self._rollouts]
         await self._open.aclose()
         for session in sessions:
@@ -103,7 +103,7 @@ def _told(session: Session) -> dict[str, Any]:
             "seed": seed(session.seed, number),
             "seconds": _engine_seconds.get(seed(session.seed, number)),
         }
-        for number, said in enumerate(session.said)
+        for number, said in enumerate(session.recorded_turns)
     ]
     return {"turns": turns, "forks": session.forks}
 

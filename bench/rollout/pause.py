@@ -1,4 +1,4 @@
-"""What new weights cost a server that samples: how long it stands still, and what becomes of its turns."""
+"""What new weights cost a server that samples: how long it pauses, and what becomes of its turns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONTEXT = 1024
 WAYS = 8
 TOKENS = 48
 STREAMED = 256
-"""Tokens of a request that is watched: few, since with full weights they are all computed anew."""
+"""Tokens of a request that is watched: few, since with full weights they are all computed again."""
 STEP_SECONDS = 3.0
 UPDATES = 3
 """In a phase; a phase with updates follows each without."""
@@ -55,7 +55,7 @@ class Load:
     done: set[str] = field(default_factory=set)
     """Turns that ended with all their tokens."""
     mixed: int = 0
-    """Of those, sampled by more than one version."""
+    """Turns of `done` that more than one version sampled."""
 
     async def session(self, number: int) -> None:
         for turn in itertools.count():
@@ -74,7 +74,7 @@ class Load:
 
 @dataclass
 class Update:
-    """One."""
+    """One update to new weights."""
 
     began: float
     in_flight: set[str]
@@ -84,7 +84,7 @@ class Update:
 
 @dataclass
 class Found:
-    """Of one kind of weights."""
+    """Measurements with one kind of weights."""
 
     load: Load
     updates: list[Update] = field(default_factory=list)
@@ -183,7 +183,7 @@ def stand_still(at: list[float], update: Update, usual: float) -> float:
 
 
 def row(found: Found) -> Row:
-    """Of one kind of weights."""
+    """The table's row of one kind of weights."""
     usual = statistics.median(b - a for a, b in itertools.pairwise(found.tokens_at))
     still = [stand_still(found.tokens_at, update, usual) for update in found.updates]
     in_flight = [name for update in found.updates for name in update.in_flight]
@@ -206,7 +206,7 @@ def row(found: Found) -> Row:
 
 
 def section(rows: dict[str, Row], found: dict[str, Found]) -> Section:
-    """Table and goals."""
+    """The section of adapters and full weights, with its table and goal."""
     lost = sum(one["turns in flight"] - one["kept"] for one in rows.values())
     rerouted = sum(one.reroutes for one in found.values())
     return Section(

@@ -39,13 +39,13 @@ class Turn:
     """Seconds of one turn."""
 
     through: float
-    """Of the agent, through the gateway."""
+    """Seconds of the agent's request, through the gateway."""
     engine: float
-    """Of the gateway's call to vLLM."""
+    """Seconds of the gateway's call to vLLM."""
     direct: float
-    """Of a direct call afterwards."""
+    """Seconds of a direct call afterwards."""
     bare: float
-    """Of a call that does nothing."""
+    """Seconds of a call that does nothing."""
 
 
 async def played(at: Rig, name: str, turns: int) -> list[Turn]:
@@ -66,7 +66,7 @@ async def played(at: Rig, name: str, turns: int) -> list[Turn]:
 
 
 def row(turns: int, episodes: int, found: list[Turn]) -> Row:
-    """Of all turns of episodes of one length."""
+    """The table's row of all turns of episodes of one length."""
     added = [1000 * (turn.through - turn.engine) for turn in found]
     quarters = statistics.quantiles(added, n=4)
     second = statistics.median(1000 * (turn.through - turn.direct) for turn in found)

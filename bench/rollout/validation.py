@@ -84,7 +84,7 @@ def batches(ran: Ran) -> Sequence[Sequence[str]]:
 
 
 def section(ran: dict[str, Ran]) -> Section:
-    """Table and goals."""
+    """The section of the ways to validate, with its table and goals."""
     waits, beside = ran["training waits"], ran["beside training"]
     gain = waits.whole_seconds / beside.whole_seconds
     same = batches(waits) == batches(beside)

@@ -19,7 +19,10 @@ import aiohttp
 from bent_requests import bent, heavy
 
 RESULTS = Path(__file__).parents[1] / "results"
-ROUTES = ("/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/completions")
+ROUTES = (
+    *("/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"),
+    "/v1/completions",
+)
 CASES = int(os.environ.get("HOSTILE_CASES", "10000"))
 SEED = os.environ.get("HOSTILE_SEED", "1")
 HEAVY = 0.02

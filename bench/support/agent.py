@@ -22,7 +22,7 @@ class Latency:
     sigma: float
 
     def draw(self, episode: str, call: int) -> float:
-        """The same for the same call of the same episode, in whichever run and attempt."""
+        """Seconds of a call: the same for one call of one episode, in whichever run and attempt."""
         if self.mean == 0:
             return 0.0
         drawn = random.Random(f"{episode.rpartition('-')[0]}/{call}")
@@ -33,7 +33,7 @@ AT_ONCE = Latency(mean=0.0, sigma=0.0)
 
 
 class Agent:
-    """Takes prompts and works them off; knows nothing but what came with the prompt."""
+    """Takes prompts and works them off; knows only what came with the prompt."""
 
     def __init__(self, http: aiohttp.ClientSession, turns: int, latency: Latency) -> None:
         self._http = http

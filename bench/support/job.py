@@ -66,12 +66,12 @@ class Plan:
 
 @dataclass
 class Ran:
-    """What came of it."""
+    """The result of a job."""
 
     seconds: float
     """From the first announcement of weights to the last step."""
     waited: float
-    """Of these, the learner without a batch."""
+    """Seconds of this time in which the learner had no batch."""
     batches: list[Batch]
     usage: dict[str, Any]
     most_sandboxes: int
@@ -89,7 +89,7 @@ class Ran:
 
     @property
     def lags(self) -> list[int]:
-        """Of each trained group: how many steps its oldest token is behind the learner that takes it."""
+        """Steps that the oldest token of each trained group is behind the learner that takes it."""
         found = [(batch.step - 1, oldest_step(group)) for batch in self.batches for group in batch.groups]
         return [step - oldest for step, oldest in found if oldest is not None]
 

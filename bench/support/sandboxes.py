@@ -44,7 +44,7 @@ class WarmPool(LeaseService):
 
     size: int = 16
     replaces: bool = True
-    """Whether each lease has another server started in place of the one that it takes."""
+    """Whether each lease starts another server, which replaces the one that it takes."""
     _ready: asyncio.Queue[Started] = field(default_factory=asyncio.Queue)
     _starting: set[asyncio.Task[None]] = field(default_factory=set)
     _http: aiohttp.ClientSession = field(default_factory=aiohttp.ClientSession)

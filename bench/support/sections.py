@@ -27,7 +27,7 @@ class Benchmark:
     """What is measured, and how its page begins."""
 
     name: str
-    """Of its files: `bench/results/NAME.md` and `NAME.json`."""
+    """Name of its files: `bench/results/NAME.md` and `NAME.json`."""
     title: str
     intro: Sequence[str]
     sections: Mapping[str, Callable[[Path], Section]]
@@ -35,8 +35,8 @@ class Benchmark:
     described: Callable[[], str] = machine.described
     """The machine in words."""
     told: Mapping[str, Callable[[list[Row]], Section]] = field(default_factory=dict)
-    """What makes a section of the rows of its one table, for those whose words and goals follow from
-    them alone: where such a section is not run, it is told anew from the rows on record."""
+    """Functions that write a section from the rows of its one table, if words and goals follow from them
+    alone. A section of these that is not run is written again from the recorded rows."""
 
     def main(self) -> None:
         """The command line: `[--only SECTION,...|page] [--out FOLDER]`."""
@@ -76,7 +76,7 @@ class Benchmark:
             sys.exit(f"these sections failed, and keep the results they had: {', '.join(failed)}")
 
     def write(self, folder: Path, found: dict[str, Section]) -> None:
-        """The page and its figures: of `found`, and of the sections on record that were not run."""
+        """The page and its figures: of `found`, and of the recorded sections that were not run."""
         folder.mkdir(parents=True, exist_ok=True)
         for section in found.values():
             for name, text in section.files.items():
@@ -89,7 +89,7 @@ class Benchmark:
 
 
 def retold(tell: Callable[[list[Row]], Section], recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """A section on record in today's words. Its figures, and where they were measured, stay as they are."""
+    """A recorded section in today's words. Its figures, and where they were measured, stay as they are."""
     [table] = recorded["tables"]
     section = tell(table["rows"])
     section.measured = recorded["measured"]

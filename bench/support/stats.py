@@ -17,7 +17,7 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def interval(cells: Sequence[Sequence[float]], draws: int = 2000) -> tuple[float, float]:
-    """Within which the geometric mean of the cells' medians lies, at 95 %: each cell's ratios drawn again and
+    """The 95 % interval of the geometric mean of the cells' medians. Each cell's ratios are drawn again and
     again, with replacement, from those that were measured."""
     draw = random.Random(0)
     means = sorted(

@@ -97,8 +97,8 @@ def text(found: Contents, marks: Marks) -> str:
         note = "training resumes here" if step == marks.checkpoint else ""
         rows.append(_row(f"{CHECKPOINTS}/{step:06d}", each, note))
     for step, each in found.weights.items():
-        said = [word for word, at in (("best", marks.best), ("latest", marks.latest)) if at == step]
-        rows.append(_row(f"{WEIGHTS}/{step:06d}", each, ", ".join(said)))
+        notes = [word for word, at in (("best", marks.best), ("latest", marks.latest)) if at == step]
+        rows.append(_row(f"{WEIGHTS}/{step:06d}", each, ", ".join(notes)))
     rows += [_row(f"{TRAJECTORIES}/{purpose}", each) for purpose, each in found.trajectories.items()]
     rows += [_row(name, each) for name, each in found.reports.items()]
     rows += [_row(name, each) for name, each in sorted(found.folders.items(), key=_rest_last)]

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 from functools import partial
 from typing import Any, Final
 
-from headway_analysis.billing.segments import Usages, by_name, decode, fold, fold_held, once
+from headway_analysis.billing.segments import Usages, by_name, decode, fold, fold_accelerators, once
 from headway_api import names
 from headway_api.artifacts import NUMBERED, SEGMENTS, written
 from headway_api.document import Json
@@ -90,8 +90,8 @@ def read(run: StoredRun, base: str | None) -> Bill:
     model = base if base is not None else model_of(run.job)
     if model is None and any(entry.models for entry in whole.entries):
         raise NoRun(
-            "the price book has prices of single models, and this run does not say which model is its own: "
-            "write --base URI, as in spec.model.base"
+            "the price book has prices of single models, but this run does not name its own model: write "
+            "--base URI, as in spec.model.base"
         )
     last = max((day for day, _ in days), default=datetime.now(UTC).date())
     return made(days, whole, model or "", last, editions, _estimates(run))
@@ -106,7 +106,7 @@ def _usage(run: StoredRun) -> Usages:
         for uri, segment in zip(uris, read_each(run.store, uris, decode), strict=True):
             once(uri, segment, first)
             events += segment
-    return by_name(fold(events), fold_held(events, {}))
+    return by_name(fold(events), fold_accelerators(events, {}))
 
 
 def _editions(run: StoredRun) -> list[Edition]:
@@ -237,19 +237,17 @@ def text(bill: Bill) -> str:
     rows.append(("cost so far", "", bill.cost))
     lines = aligned([(*row, "") for row in rows])
     if bill.unpriced:
-        lines.append(f"not in the cost, for want of a price: {', '.join(bill.unpriced)}")
+        lines.append(f"not in the cost, because they have no price: {', '.join(bill.unpriced)}")
     lines.append(f"prices {bill.price_book}, SHA-256 {bill.price_book_hash}")
     for correction in bill.corrections:
-        said = f"edition {correction.edition} of {correction.at:%Y-%m-%d %H:%M}"
-        lines.append(f"corrected by {said}: {correction.before} -> {correction.after} USD")
+        edition = f"edition {correction.edition} of {correction.at:%Y-%m-%d %H:%M}"
+        lines.append(f"corrected by {edition}: {correction.before} -> {correction.after} USD")
     if bill.correction_count > len(bill.corrections):
         lines.append(f"corrected {bill.correction_count} times by a changed price book")
     if bill.problem:
-        lines.append(f"the price book that is there now is not in force: {bill.problem}")
+        lines.append(f"the current price book is not in force: {bill.problem}")
     for one in bill.estimates:
-        amount = (
-            "nothing can be told" if one.likely is None else f"{one.likely} USD ({one.low} to {one.high})"
-        )
+        amount = "unknown" if one.likely is None else f"{one.likely} USD ({one.low} to {one.high})"
         lines.append(f"estimate by {one.basis}, of the whole job: {amount}")
     return "\n".join(lines)
 

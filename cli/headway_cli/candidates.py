@@ -35,13 +35,16 @@ def resolved(spec: RLEvalJobSpec, trained: Trained) -> tuple[ResolvedCandidate, 
 
 
 def with_weights(job: Json, step: int) -> Json:
-    """A training job that has at least published weights up to `step` and has validated."""
+    """A copy of `job` whose status has weights of at least `step`, and some best weights."""
     status = job.get("status") or {}
-    told = status.get("checkpoints") or {}
-    newest = told.get("adapter") or {"step": 0, "uri": f"{job['spec']['output']['uri']}/weights/000000"}
+    checkpoints = status.get("checkpoints") or {}
+    newest = checkpoints.get("adapter") or {
+        "step": 0,
+        "uri": f"{job['spec']['output']['uri']}/weights/000000",
+    }
     if newest["step"] < step:
         newest = {"step": step, "uri": f"{newest['uri'].rpartition('/')[0]}/{step:06d}"}
     return {
         **job,
-        "status": {**status, "checkpoints": {"best": newest, **told, "adapter": newest}},
+        "status": {**status, "checkpoints": {"best": newest, **checkpoints, "adapter": newest}},
     }

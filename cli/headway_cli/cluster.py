@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from kubernetes.config.config_exception import ConfigException
 
 from headway_api import names
 from headway_api.document import Json
+from headway_cli import near_names, newer_fields
 
 MANAGER: Final = "headway-cli"
 CALL_SECONDS: Final = 30
@@ -24,9 +24,11 @@ AWAY_SECONDS: Final = 300.0
 AGAIN_SECONDS: Final = 5.0
 WATCH_SECONDS: Final = 240
 """Seconds after which a watch is started again, so that a dead connection is noticed by then."""
-SHOWN: Final = 3
-"""Most names that are suggested instead of one that does not exist."""
 INSTALL: Final = "helm install headway charts/headway -n headway-system --create-namespace"
+OLDER: Final = (
+    "this command knows the field, so the cluster may have an older Headway: `helm list -n headway-system` "
+    "shows its version, and `helm upgrade headway charts/headway -n headway-system` upgrades it"
+)
 
 
 class ClusterError(Exception):
@@ -60,8 +62,8 @@ class Cluster:
             self._api = client.CustomObjectsApi(config.new_client_from_config(context=chosen["name"]))
         except (ConfigException, TypeError, KeyError) as error:
             raise ClusterError(
-                f"no cluster to speak to ({error}): set KUBECONFIG, choose a context with `kubectl config "
-                "use-context`, or run the job here with `headway run --local`"
+                f"no cluster is configured ({error}): set KUBECONFIG, choose a context with `kubectl "
+                "config use-context`, or run the job here with `headway run --local`"
             ) from error
         self.context = str(chosen["name"])
         self.namespace = namespace or str(chosen["context"].get("namespace", "default"))
@@ -167,8 +169,8 @@ class Cluster:
         except ApiException as error:
             if error.status == 410 and gone_is_old:
                 return
-            said = self._words(error, kind, name)
-            raise (NoSuchJob if _is_absent(error) else ClusterError)(said) from error
+            message = self._words(error, kind, name)
+            raise (NoSuchJob if _is_absent(error) else ClusterError)(message) from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
             host = self._api.api_client.configuration.host
             raise Unreachable(
@@ -177,23 +179,25 @@ class Cluster:
             ) from error
 
     def _words(self, error: ApiException, kind: str, name: str) -> str:
-        said, _ = _said(error)
+        message, _ = _refusal(error)
         if error.status == 404 and not _is_absent(error):
+            definition = f"{names.PLURALS.get(kind, kind)}.{names.GROUP}"
             return (
-                f"the cluster of context {self.context} knows no {kind} ({names.API_VERSION}): Headway is "
-                f"not installed there, or another version of it; {INSTALL}"
+                f"the cluster of context {self.context} has no {kind} ({names.API_VERSION}): Headway is "
+                f"not installed there ({INSTALL}), or another version of it: "
+                f"`kubectl get crd {definition} -o jsonpath={{.spec.versions[*].name}}` shows which"
             )
         if _is_absent(error) and name:
-            near = difflib.get_close_matches(
-                name, [each["metadata"]["name"] for each in _quiet(lambda: self._listed(kind))], SHOWN, 0.5
-            )
-            hint = f"did you mean {', '.join(near)}?" if near else "write -n for another namespace"
+            there = (each["metadata"]["name"] for each in _quiet(lambda: self._listed(kind)))
+            hint = near_names.question(name, there) or "write -n for another namespace"
             return f"namespace {self.namespace} has no {kind} {name}; {hint}"
+        if kind in names.PLURALS and newer_fields.newer(kind, message):
+            return f"{message}; {OLDER}"
         if error.status == 403:
-            return f"{said}; ask for the role `edit` in namespace {self.namespace}"
+            return f"{message}; ask for the role `edit` in namespace {self.namespace}"
         if error.status == 401:
-            return f"the cluster of context {self.context} does not know you: log in again"
-        return said
+            return f"the cluster of context {self.context} does not accept your credentials: log in again"
+        return message
 
 
 def _named(contexts: list[Json], name: str) -> Json:
@@ -207,7 +211,7 @@ def _place(kind: str, namespace: str) -> tuple[str, str, str, str]:
     return names.GROUP, names.VERSION, namespace, names.PLURALS[kind]
 
 
-def _said(error: ApiException) -> tuple[str, str]:
+def _refusal(error: ApiException) -> tuple[str, str]:
     """Message and reason of the API server's answer."""
     try:
         body = json.loads(error.body or "")
@@ -218,7 +222,7 @@ def _said(error: ApiException) -> tuple[str, str]:
 
 def _is_absent(error: ApiException) -> bool:
     """Whether the job is absent. For an unknown kind the API server's answer is different."""
-    return bool(error.status == 404 and _said(error)[1] == "NotFound")
+    return bool(error.status == 404 and _refusal(error)[1] == "NotFound")
 
 
 def _cause(error: BaseException) -> str:

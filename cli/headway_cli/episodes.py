@@ -5,9 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from headway_analysis.measures.episodes import gap
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome
+
+FAILED: Final = (Outcome.AGENT_ERROR, Outcome.INFRA_ERROR)
+"""Outcomes of episodes that did not come to their end."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of the dataset, or a suite."""
+
+    name: str
+    rows: frozenset[int] = frozenset()
+    """Rows of the dataset that have this task."""
+
+    def has(self, group: GroupRecord) -> bool:
+        """Whether a group is on one of its rows, or a sample of the suite."""
+        return group.row in self.rows if group.suite is None else group.suite == self.name
 
 
 @dataclass(frozen=True)
@@ -20,8 +37,7 @@ class Shown:
     @property
     def gap(self) -> float:
         """Distance between reward and external score; 0 if one of them is missing."""
-        reward, score = self.episode.reward, self.episode.score
-        return 0.0 if reward is None or score is None else abs(reward - score)
+        return gap(self.episode)
 
 
 @dataclass(frozen=True)
@@ -33,6 +49,14 @@ class Filter:
     row: int | None = None
     disagree: bool = False
     """Only those whose reward and external score differ, the furthest apart first."""
+    failed: bool = False
+    """Only those whose outcome is one of `FAILED`."""
+    task: Task | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether groups without any scored episode may match: all their episodes ended with InfraError."""
+        return self.failed or self.outcome is Outcome.INFRA_ERROR
 
     def of(self, groups: Iterable[GroupRecord]) -> list[Shown]:
         """The episodes that match, in the order of their groups."""
@@ -46,6 +70,8 @@ class Filter:
             and self.row in (None, each.group.row)
             and self.outcome in (None, each.episode.outcome)
             and not (self.disagree and each.gap == 0)
+            and not (self.failed and each.episode.outcome not in FAILED)
+            and (self.task is None or self.task.has(each.group))
         )
 
 
@@ -61,8 +87,8 @@ def _messages(episode: EpisodeRecord) -> Iterator[str]:
         parts = [_plain(message.get("content"))]
         for call in message.get("tool_calls") or []:
             parts.append(f"-> {call['function']['name']}({call['function']['arguments']})")
-        said = " ".join(part for part in parts if part)
-        yield f"  {message['role']:>9}: {' '.join(said.split())}"
+        content = " ".join(part for part in parts if part)
+        yield f"  {message['role']:>9}: {' '.join(content.split())}"
 
 
 def _plain(content: Any) -> str:

@@ -9,14 +9,16 @@ import yaml
 from headway_api import names
 from headway_api.document import Json
 from headway_api.job_folder import JobFolder
-from headway_cli import eval_manifest, job_file, where
+from headway_cli import eval_manifest, job_file, near_names, where
 from headway_cli.cluster import Cluster
-from headway_cli.eval_manifest import Asked
+from headway_cli.eval_manifest import EvalOptions
 from headway_cli.local import manifest
 from headway_cli.local.manifest import ManifestWrong
 
 
-def written(asked: Asked, training: Json | None, file: Path, *, local: bool = False) -> tuple[str, Json]:
+def written(
+    asked: EvalOptions, training: Json | None, file: Path, *, local: bool = False
+) -> tuple[str, Json]:
     """Write the evaluation to a file. Return the text, and the job in it.
 
     Args:
@@ -43,13 +45,13 @@ def _check(document: Json, training: Json | None, *, local: bool) -> None:
     except ManifestWrong as error:
         if training is not None:
             raise
-        raise ManifestWrong(f"{error}; --from FILE borrows what is missing of a training job") from error
+        raise ManifestWrong(f"{error}; --from FILE takes missing fields from a training job") from error
 
 
 def training(
     file: Path | None, job: str | None, jobs: Path | None, context: str | None, namespace: str | None
 ) -> Json | None:
-    """The training job that has the rest: of a file, of this machine, or of the cluster.
+    """The training job that supplies the evaluation's missing fields; None without `file` and `job`.
 
     Args:
         file: file with the training job.
@@ -71,7 +73,8 @@ def training(
     if jobs is None:
         return _bare(Cluster(context, namespace).job(names.TRAINING_KIND, job))
     if not where.is_local_job(jobs / job):
-        raise ManifestWrong(f"--job {job}: no job of that name ran here ({jobs / job}); write --from FILE")
+        hint = near_names.question(job, (each.name for each in where.local_jobs(jobs))) or "write --from FILE"
+        raise ManifestWrong(f"--job {job}: no job of that name ran here ({jobs / job}); {hint}")
     return _bare(JobFolder(jobs / job).whole())
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from headway_api import names
 from headway_api.document import Json
-from headway_api.spec.evaluation import BASE_SUFFIX
+from headway_api.spec.candidate import BASE_SUFFIX
 from headway_api.spec.rollout import RolloutSpec, ServersSpec
 from headway_api.spec.trust import MeasureSpec
 from headway_cli.local.manifest import ManifestWrong
@@ -28,8 +28,8 @@ SHARED: Final = (
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the options say."""
+class EvalOptions:
+    """The options of `headway eval`."""
 
     name: str | None = None
     job: str | None = None
@@ -45,7 +45,7 @@ class Asked:
     agent_turns: int | None = None
 
 
-def manifest(asked: Asked, training: Json | None) -> Json:
+def manifest(asked: EvalOptions, training: Json | None) -> Json:
     """The evaluation.
 
     Args:
@@ -83,7 +83,7 @@ def manifest(asked: Asked, training: Json | None) -> Json:
     }
 
 
-def _name(asked: Asked, training: Json | None) -> str:
+def _name(asked: EvalOptions, training: Json | None) -> str:
     """A name of the evaluation's own, since each local job has a folder of its name."""
     of = asked.job or (training["metadata"]["name"] if training is not None else None)
     return "evaluation" if of is None else f"{of}-eval"
@@ -125,7 +125,7 @@ def _of_model(block: Any, model: type[ServersSpec | MeasureSpec]) -> Json:
     return {key: value for key, value in (block or {}).items() if key in known}
 
 
-def candidates_of(asked: Asked, training: Json | None) -> list[Json]:
+def candidates_of(asked: EvalOptions, training: Json | None) -> list[Json]:
     """The candidates, in this order: from --job, from --candidate, from --model.
 
     By default they are those of the given training job: its best weights, and the model before training.
@@ -205,7 +205,7 @@ def names_of(candidates: Iterable[Json]) -> list[str]:
     return found
 
 
-def gate_of(asked: Asked, candidates: Sequence[Json]) -> Json:
+def gate_of(asked: EvalOptions, candidates: Sequence[Json]) -> Json:
     """The gate that the options ask for; empty if they ask for none.
 
     It judges the first candidate other than the one to beat.

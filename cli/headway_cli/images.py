@@ -57,12 +57,14 @@ def order(folder: Path, tag: str | None, base: str | None, *, push: bool) -> Ord
         ImageWrong: the folder has no Dockerfile, or the reference cannot be built or pushed.
     """
     if not (folder / "Dockerfile").is_file():
-        said = f"{folder} has no Dockerfile" if folder.is_dir() else f"{folder} is no folder"
-        raise ImageWrong(f"{said}: name the folder of an environment that `headway init` has made")
+        lack = f"{folder} has no Dockerfile" if folder.is_dir() else f"{folder} is not a folder"
+        raise ImageWrong(f"{lack}: name the folder of an environment that `headway init` has made")
     reference = tag or f"{LOCAL}/{folder.resolve().name}"
     found = REFERENCE.fullmatch(reference)
     if found is None:
-        raise ImageWrong(f"{reference} is no name of an image: write --tag registry.example.com/team/desk:1")
+        raise ImageWrong(
+            f"{reference} is not the name of an image: write --tag registry.example.com/team/desk:1"
+        )
     host = found["host"]
     if push and (host == "localhost" or not ("." in host or ":" in host)):
         raise ImageWrong(
@@ -112,12 +114,12 @@ def push(program: str, reference: str, show: Show) -> str:
         file = Path(scratch) / "digest"
         if program == "buildah":
             run(["buildah", "push", "--digestfile", str(file), reference, f"docker://{reference}"], show)
-            said = file.read_text() if file.exists() else ""
+            output = file.read_text() if file.exists() else ""
         else:
-            said = run(["docker", "push", reference], show)
-    found = DIGEST.search(said)
+            output = run(["docker", "push", reference], show)
+    found = DIGEST.search(output)
     if found is None:
-        raise BuilderFailed(f"{program} pushed {reference} and told no digest")
+        raise BuilderFailed(f"{program} pushed {reference} but reported no digest")
     return f"{reference.rpartition(':')[0]}@{found[0]}"
 
 

@@ -16,7 +16,7 @@ from headway_cli.where import LocalJob, Stored
 
 
 @dataclass(frozen=True)
-class Asked:
+class LogOptions:
     """Which lines of a job on a cluster to read, and how."""
 
     wanted: Wanted
@@ -41,7 +41,7 @@ def of_run(run: StoredRun, wanted: Wanted) -> Iterator[Line]:
     return log_lines.of_store(run, log_lines.stems(run.job.get("kind"), run.name), wanted)
 
 
-def of_cluster(there: PodLogs, kind: str, name: str, asked: Asked) -> Iterator[Line]:
+def of_cluster(there: PodLogs, kind: str, name: str, asked: LogOptions) -> Iterator[Line]:
     """Lines of a job's pods; if pods are gone, what they kept in the store.
 
     Raises:
@@ -54,7 +54,9 @@ def of_cluster(there: PodLogs, kind: str, name: str, asked: Asked) -> Iterator[L
     if not found and (uri := raw.get("status", {}).get("artifacts", {}).get("uri")) is not None:
         kept = _kept(raw, uri, asked)
         if kept or not asked.follow:
-            asked.note(f"no such pod of {name} is there; this is the last that its processes kept in {uri}")
+            asked.note(
+                f"{name} has no such pod now; these are the last logs that its processes kept in {uri}"
+            )
             yield from kept
             return
     if asked.follow:
@@ -63,7 +65,7 @@ def of_cluster(there: PodLogs, kind: str, name: str, asked: Asked) -> Iterator[L
         yield from there.read(each, asked.wanted)
 
 
-def _kept(raw: Json, uri: str, asked: Asked) -> list[Line]:
+def _kept(raw: Json, uri: str, asked: LogOptions) -> list[Line]:
     """What a job's processes kept of their logs.
 
     Raises:
@@ -75,6 +77,6 @@ def _kept(raw: Json, uri: str, asked: Asked) -> list[Line]:
         return [*log_lines.of_store(stored_run.opened(Stored(uri), url), begins, asked.wanted)]
     except NoRun as error:
         raise NoRun(
-            f"no such pod is there, and their last logs cannot be read: {error}; name a store that this "
+            f"there is no such pod now, and its last logs cannot be read: {error}; name a store that this "
             "machine reaches with --endpoint-url"
         ) from error

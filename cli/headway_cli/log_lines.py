@@ -91,7 +91,7 @@ def of_folder(folder: Path, begins: Sequence[str], wanted: Wanted) -> Iterator[L
 
 
 def followed(folder: Path, begins: Sequence[str], wanted: Wanted) -> Iterator[Line]:
-    """The same, then new lines without end, also those of new processes."""
+    """The logs of a local job, then new lines without end, also those of new processes."""
     known: dict[Path, Growing] = {}
     while True:
         for path in _files(folder, begins, wanted):

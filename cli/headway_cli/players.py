@@ -60,11 +60,11 @@ def novice(oracle: Model) -> Player:
 
 def wanderer(seen: Seen) -> Turns:
     """Calls tools at random, and ends with the last message that it received."""
-    said = str(seen.messages[-1].get("content") or "") if seen.messages else ""
+    answer = str(seen.messages[-1].get("content") or "") if seen.messages else ""
     for _ in range(seen.random.randint(0, CALLS) if seen.tools else 0):
         result = yield random_call(seen.random.choice(list(seen.tools)), seen.random)
-        said = result.content
-    return said
+        answer = result.content
+    return answer
 
 
 def spoiled(answer: str, drawn: random.Random) -> str:
@@ -76,7 +76,7 @@ def spoiled(answer: str, drawn: random.Random) -> str:
 
 
 def _clumsy(turns: Turns, drawn: random.Random) -> Turns:
-    """The same turns, with arguments of calls altered."""
+    """A player's turns, with arguments of calls altered."""
     try:
         call = next(turns)
         while True:

@@ -76,7 +76,7 @@ class PodLogs(Cluster):
 
     def followed(self, kind: str, name: str, uid: str, wanted: Wanted) -> Iterator[Line]:
         """Lines of all containers as they are written, until the job and all its pods have ended."""
-        heard: queue.Queue[Line | Exception | None] = queue.Queue(MOST_WAITING)
+        entries: queue.Queue[Line | Exception | None] = queue.Queue(MOST_WAITING)
         known: set[Container] = set()
         running = 0
         while True:
@@ -86,13 +86,13 @@ class PodLogs(Cluster):
                 known.add(each)
                 running += 1
                 lines = wanted if first else Wanted(wanted.role)
-                threading.Thread(target=self._hear, args=(each, lines, heard), daemon=True).start()
+                threading.Thread(target=self._forward, args=(each, lines, entries), daemon=True).start()
             if not running and not fresh and self._has_ended(kind, name):
                 return
             look = time.monotonic() + LOOK_SECONDS
             while (left := look - time.monotonic()) > 0:
                 try:
-                    found = heard.get(timeout=left)
+                    found = entries.get(timeout=left)
                 except queue.Empty:
                     break
                 if isinstance(found, Exception):
@@ -102,14 +102,14 @@ class PodLogs(Cluster):
                 else:
                     yield found
 
-    def _hear(self, of: Container, wanted: Wanted, heard: queue.Queue[Line | Exception | None]) -> None:
+    def _forward(self, of: Container, wanted: Wanted, entries: queue.Queue[Line | Exception | None]) -> None:
         try:
             for line in self.read(of, wanted, follow=True):
-                heard.put(line)
+                entries.put(line)
         except Exception as error:  # the thread that reads reports it
-            heard.put(error)
+            entries.put(error)
         else:
-            heard.put(None)
+            entries.put(None)
 
     def _has_ended(self, kind: str, name: str) -> bool:
         conditions = self.job(kind, name).get("status", {}).get("conditions", [])

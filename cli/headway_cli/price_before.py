@@ -50,14 +50,14 @@ class Here:
 
 
 @dataclass(frozen=True)
-class Told:
+class DescribedEstimate:
     """An estimate, and a text that describes the job."""
 
     made: Made
     plays: str
 
 
-def of_training(job: RLTrainingJob, book: PriceBook, here: Here) -> Told:
+def of_training(job: RLTrainingJob, book: PriceBook, here: Here) -> DescribedEstimate:
     """What a training job will cost.
 
     Raises:
@@ -74,7 +74,7 @@ def of_training(job: RLTrainingJob, book: PriceBook, here: Here) -> Told:
     lengths = [] if model is None else _prompts(spec, model, train, here)
     most = _longest(spec) if model is None else model.context_length
     found = before.of_training_job(spec, plan, most, lengths, _price(book, spec.model.base, here.now))
-    return Told(_made(found, book, here), plan.why or _in_words(plan))
+    return DescribedEstimate(_made(found, book, here), plan.why or _in_words(plan))
 
 
 def _prompts(spec: RLTrainingJobSpec, model: Known, rows: list[Row], here: Here) -> list[float]:
@@ -87,7 +87,7 @@ def _prompts(spec: RLTrainingJobSpec, model: Known, rows: list[Row], here: Here)
     return prompts.tried(first, model.size, rows, column, system, _failed(here.note))
 
 
-def of_evaluation(job: RLEvalJob, book: PriceBook, here: Here, trained: Trained) -> Told:
+def of_evaluation(job: RLEvalJob, book: PriceBook, here: Here, trained: Trained) -> DescribedEstimate:
     """What an evaluation will cost. `trained` returns a training job that a candidate names.
 
     Raises:
@@ -111,7 +111,9 @@ def of_evaluation(job: RLEvalJob, book: PriceBook, here: Here, trained: Trained)
     found = before.of_eval_job(config, parts, _price(book, config.model, here.now), why)
     episodes = sum(part.groups * part.group_size for part in parts)
     names = ", ".join(each.name for each in config.candidates)
-    return Told(_made(found, book, here), f"{episodes} episodes: {len(rows)} rows by each of {names}")
+    return DescribedEstimate(
+        _made(found, book, here), f"{episodes} episodes: {len(rows)} rows by each of {names}"
+    )
 
 
 def _measured_rows(job: RLEvalJob, store: Store) -> list[Row]:
@@ -159,7 +161,7 @@ def _model(source: ModelSpec, asked: int | None, store: Store, here: Here) -> Kn
         return tokens.known(folder, asked)
     except NotAtHand as error:
         here.note(
-            f"the tokenizer of {source.base} is not at hand, so the limits decide how long a prompt is: "
+            f"the tokenizer of {source.base} is not available, so the limits decide how long a prompt is: "
             f"{error}; write --model FOLDER of one"
         )
         return None
@@ -175,7 +177,7 @@ def _longest(spec: RLTrainingJobSpec) -> int:
         return spec.model.context_length
     if (known := recipe(spec.model.base)) is None:
         raise ManifestWrong(
-            "spec.model.contextLength is not given, and the model that would say it is not at hand: write "
+            "spec.model.contextLength is not given, and the model that names it is not available: write "
             "it, or --model FOLDER of the model's configuration and tokenizer"
         )
     return known.family.context_length

@@ -19,9 +19,9 @@ def line(job: Json) -> str:
         "tokens": f"{status_values.count(usage.get('totalTokens')) or 0:,}",
         "cost": f"{status_values.figure(usage.get('cost', '0'))} {currency}",
     }
-    said = "  ".join(f"{name} {value}" for name, value in fields.items())
+    text = "  ".join(f"{name} {value}" for name, value in fields.items())
     reason = status_values.text(status.get("reason"))
-    return f"{said}  ({reason})" if reason and reason not in (fields["state"], "Running") else said
+    return f"{text}  ({reason})" if reason and reason not in (fields["state"], "Running") else text
 
 
 def _trained(status: Json) -> dict[str, str]:
@@ -89,10 +89,10 @@ def held_by(job: Json) -> str:
     """Why a job is held, and what resumes it."""
     if pause := status_values.block(job, "status", "pause"):
         why = status_values.text(pause.get("message")) or status_values.text(pause.get("signal"))
-        return f"it is paused ({why}); write --resume to go on"
-    told = {status_values.text(each.get("type")): each for each in _conditions(job)}
+        return f"it is paused ({why}); write --resume to continue"
+    by_type = {status_values.text(each.get("type")): each for each in _conditions(job)}
     for kind in ("BudgetExhausted", "Suspended", "Stalled"):
-        found = told.get(kind, {})
+        found = by_type.get(kind, {})
         if found.get("status") == "True":
             return f"{status_values.text(found.get('reason'))}: {status_values.text(found.get('message'))}"
     return "see its conditions"

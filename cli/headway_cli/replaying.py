@@ -75,7 +75,7 @@ def config_of(run: StoredRun) -> JobConfig:
         raise NoRun(f"{run.layout.root} is an evaluation, and has no steps: name a training job")
     if not run.spec:
         raise NoRun(
-            f"{run.layout.job} is missing, so what the run trained by is not known; copy it beside the rest"
+            f"{run.layout.job} is missing, so the settings of the run are not known; copy it to its place"
         )
     try:
         return JobConfig.model_validate(run.job)
@@ -98,7 +98,7 @@ def recorded_step(reports: Sequence[StepReport], step: int) -> StepReport:
     there = [report.step for report in reports if report.step > 0]
     if not there:
         raise NoRun("--step: the run has taken no step yet")
-    why = "is the untrained model" if step == 0 else "is not on record"
+    why = "is the untrained model" if step == 0 else "is not recorded"
     raise NoRun(f"--step {step}: step {step} {why}; there are {spans(there)}")
 
 
@@ -137,8 +137,8 @@ def changed_spec(
         path = setting.partition("=")[0]
         if path.removeprefix(ALGORITHM).split(".")[0] not in TRAINED_WITH or not path.startswith(ALGORITHM):
             raise ManifestWrong(
-                f"--set {setting}: the batch and all before it are those that the run recorded; below "
-                f"spec.algorithm, change {', '.join(TRAINED_WITH)}"
+                f"--set {setting}: a replay uses the recorded batch, so it cannot change this field; change "
+                f"one of these fields of spec.algorithm: {', '.join(TRAINED_WITH)}"
             )
     spec = applied(config.spec, report.in_force).as_object()
     if loss is not None:
@@ -172,12 +172,12 @@ def failure_message(termination: bytes, request: ReplayRequest, folder: Path) ->
         folder: the replay's folder, in which the learner sees them.
     """
     try:
-        said = Termination.model_validate(json_within(termination, len(termination)))
+        ending = Termination.model_validate(json_within(termination, len(termination)))
     except (OutOfBounds, ValidationError):
         return None
     config = request.config
     seen = Layout(f"file://{folder / STORE}", config.namespace, config.name, config.uid)
-    return said.sentence.replace(seen.root, request.run.uri)
+    return ending.sentence.replace(seen.root, request.run.uri)
 
 
 def report_lines(found: ReplayResult, name: str) -> list[str]:
@@ -185,29 +185,29 @@ def report_lines(found: ReplayResult, name: str) -> list[str]:
     start = "the model itself" if found.start is None else f"the checkpoint of step {found.start}"
     steps = f"step {spans(found.trained)}" if len(found.trained) == 1 else f"steps {spans(found.trained)}"
     many = "" if found.processes == 1 else f", by {found.processes} processes"
-    told = [f"{name}: {steps} trained again from {start}{many}", *_weights(found), ""]
-    return [*told, *_table(found.recorded, found.replayed)]
+    lines = [f"{name}: {steps} trained again from {start}{many}", *_weights(found), ""]
+    return [*lines, *_table(found.recorded, found.replayed)]
 
 
 def _weights(found: ReplayResult) -> list[str]:
     now = f"{found.file} {found.digest[:DIGITS]}"
     if found.first_difference is not None:
-        early = [f"step {found.first_difference} already came out otherwise: what follows is not the run's"]
+        early = [f"step {found.first_difference} is already different: later steps are not those of the run"]
     else:
         early = []
     if found.same:
         return [*early, f"same weights: {now}"]
     if found.same is None:
-        return [*early, f"nothing is left to hold the weights against; they are {now}"]
-    was = "not on record" if found.recorded_digest is None else found.recorded_digest[:DIGITS]
+        return [*early, f"no recorded weights are left for a comparison; the new ones are {now}"]
+    was = "not recorded" if found.recorded_digest is None else found.recorded_digest[:DIGITS]
     expected = ", by another algorithm" if found.changed else ""
-    told = [*early, f"other weights{expected}: {now}, recorded {was}"]
+    lines = [*early, f"other weights{expected}: {now}, recorded {was}"]
     if (difference := found.difference) is None:
-        return [*told, "the run no longer keeps the step's weights, so in what they differ is not known"]
+        return [*lines, "the run no longer keeps the step's weights, so the difference is not known"]
     count = f"{difference.differing} of {difference.total} tensors differ"
     at = difference.max_at
     most = f", by {difference.max_abs:.3g} at most ({at})" if at else ", in their shapes"
-    return [*told, f"{count}{most}; the first is {difference.first}"]
+    return [*lines, f"{count}{most}; the first is {difference.first}"]
 
 
 def figures(recorded: Mapping[str, float], replayed: Mapping[str, float]) -> list[str]:

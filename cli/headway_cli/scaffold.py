@@ -48,9 +48,11 @@ def name_of(folder: Path, given: str | None) -> str:
     name = given if given is not None else re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-")
     if len(name) <= MAX_JOB_NAME and re.fullmatch(NAME_PATTERN, name):
         return name
-    said = f"--name {name}" if given is not None else f"the folder's name {folder.name!r} makes no job's name"
+    message = (
+        f"--name {name}" if given is not None else f"the folder's name {folder.name!r} cannot be a job's name"
+    )
     raise ProjectWrong(
-        f"{said}: write --name with a name of a-z, 0-9 and -, which begins with a letter and has at most "
+        f"{message}: write --name with a name of a-z, 0-9 and -, which begins with a letter and has at most "
         f"{MAX_JOB_NAME} characters, such as my-desk"
     )
 
@@ -108,5 +110,5 @@ def _generate(folder: Path) -> None:
     command = [sys.executable, "-B", GENERATOR]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=GENERATE_SECONDS)
     if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
-        raise ProjectWrong(f"{folder / GENERATOR} failed: {last}; mend it, and run it in its folder")
+        last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+        raise ProjectWrong(f"{folder / GENERATOR} failed: {last}; correct it, and run it in its folder")

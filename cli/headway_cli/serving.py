@@ -77,8 +77,8 @@ def chosen(run: StoredRun, which: str, base: str | None) -> Chosen:
         weights = read(run.store, where, StepReport).weights
         if not weights.whole and not _is_complete(run, step):
             raise NoRun(
-                f"step {step} is a change of an earlier step until the job has ended: write another "
-                "--checkpoint"
+                f"until the job has ended, step {step} is stored as a change of an earlier step: write "
+                "another --checkpoint"
             )
     return Chosen(step, weights, run.layout.weights(step), _model(run, base))
 
@@ -99,7 +99,7 @@ def _step(run: StoredRun, which: str) -> int:
         return kept[-1]
     if which == BEST:
         if (best := run.best()) is None:
-            raise NoRun("no step was validated yet, so none is the best: write --checkpoint latest")
+            raise NoRun("no step was validated yet, so there is no best one: write --checkpoint latest")
         return best
     if not which.isdecimal() or int(which) not in kept:
         there = ", ".join(map(str, kept))
@@ -108,15 +108,13 @@ def _step(run: StoredRun, which: str) -> int:
 
 
 def _model(run: StoredRun, base: str | None) -> ModelSpec:
-    told: dict[str, Any] = dict(run.spec.get("model") or {})
+    fields: dict[str, Any] = dict(run.spec.get("model") or {})
     if base is not None:
-        told = {key: value for key, value in told.items() if key != "revision"} | {"base": base}
-    if "base" not in told:
-        raise NoRun(
-            "this run does not say which base model it trained: write --base URI, as in spec.model.base"
-        )
+        fields = {key: value for key, value in fields.items() if key != "revision"} | {"base": base}
+    if "base" not in fields:
+        raise NoRun("this run does not name its base model: write --base URI, as in spec.model.base")
     try:
-        return ModelSpec.model_validate(told)
+        return ModelSpec.model_validate(fields)
     except ValidationError as error:
         raise NoRun(f"spec.model: {'; '.join(mistakes(error, ModelSpec))}") from error
 
@@ -156,7 +154,7 @@ def fetched(run: StoredRun, of: Chosen, cache: Path) -> OnDisk:
         if of.model.base.startswith(FILES):
             base = Path(of.model.base.removeprefix(FILES))
             if not base.is_dir():
-                raise NoRun(f"the base model is not at {of.model.base} any more: write --base URI")
+                raise NoRun(f"the base model is no longer at {of.model.base}: write --base URI")
             return OnDisk(weights, base, rank)
         return OnDisk(weights, fetch(of.model, run.store, cache), rank)
 
@@ -173,9 +171,7 @@ def wrong_files(folder: Path, files: Sequence[FileDigest]) -> list[str]:
 def _require(folder: Path, files: Sequence[FileDigest] | None) -> None:
     """Raise Corrupt if a file on this machine is not what the learner wrote."""
     if wrong := wrong_files(folder, files or ()):
-        raise Corrupt(
-            f"{folder / wrong[0]} is not what the learner wrote: bring it back, or serve another step"
-        )
+        raise Corrupt(f"{folder / wrong[0]} is not what the learner wrote: restore it, or serve another step")
 
 
 def _rank(folder: Path) -> int:
@@ -199,16 +195,22 @@ def command(
         more: a person's own arguments, last, so that they win.
     """
     model = of.model
-    said = [vllm, "serve", str(there.base or there.weights)]
-    said += ["--served-model-name", BASE_MODEL if there.base else name]
-    said += ["--host", HOST, "--port", str(port), "--dtype", model.dtype]
+    arguments = [vllm, "serve", str(there.base or there.weights)]
+    arguments += ["--served-model-name", BASE_MODEL if there.base else name]
+    arguments += ["--host", HOST, "--port", str(port), "--dtype", model.dtype]
     if model.context_length is not None:
-        said += ["--max-model-len", str(model.context_length)]
+        arguments += ["--max-model-len", str(model.context_length)]
     if there.base is not None:
         rank = there.rank or 1
         place = next((offered for offered in RANKS if offered >= rank), rank)
-        said += ["--enable-lora", "--max-lora-rank", str(place), "--lora-modules", f"{name}={there.weights}"]
-    return (*said, *more)
+        arguments += [
+            "--enable-lora",
+            "--max-lora-rank",
+            str(place),
+            "--lora-modules",
+            f"{name}={there.weights}",
+        ]
+    return (*arguments, *more)
 
 
 def environment(parent: Mapping[str, str]) -> dict[str, str]:

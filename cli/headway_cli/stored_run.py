@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from headway_analysis.measures.episodes import Evaluation, ranked
 from headway_api import names
-from headway_api.artifacts import Layout, by_number, pointed
+from headway_api.artifacts import Layout, RunLayout, by_number, pointed
 from headway_api.bounds import OutOfBounds
 from headway_api.exits import JobError
 from headway_api.job_folder import JobFolder
@@ -21,27 +21,13 @@ from headway_api.spec.lifecycle import OutputSpec
 from headway_api.store import Corrupt, Denied, NotFound, Store, open_store
 from headway_api.weights_format import MODEL_FILE
 from headway_cli.runs import NoRun
-from headway_cli.where import LocalJob, Named, Place
+from headway_cli.where import LocalJob, Stored
 
 MARKS = ("trajectories", "usage", "steps", "checkpoints", "logs", "incarnations", "prices")
 """Folders of which a run has at least one once it has written anything."""
 
 WHOLE = ("/adapter_model.safetensors", f"/{MODEL_FILE}")
 """Files of weights that can be served as they are; each kind of weights has one of them."""
-
-
-@dataclass(frozen=True)
-class RunLayout(Layout):
-    """Keys below a folder whose address is known."""
-
-    @classmethod
-    def of(cls, root: str) -> RunLayout:
-        """The layout of the folder at `root`."""
-        return cls(root.rstrip("/"), "", "", "")
-
-    @property
-    def root(self) -> str:
-        return self.output_uri
 
 
 @dataclass(frozen=True)
@@ -83,14 +69,24 @@ class StoredRun:
         """Whether it is a run of an RLEvalJob."""
         return self.job.get("kind") == names.EVAL_KIND
 
-    def groups(self, purpose: Purpose) -> Iterator[GroupRecord]:
+    @property
+    def purpose(self) -> Purpose:
+        """Why most of its episodes were played: to train, or to evaluate."""
+        return Purpose.EVALUATION if self.evaluates else Purpose.TRAIN
+
+    def groups(self, purpose: Purpose, *, lost: bool = False) -> Iterator[GroupRecord]:
         """Its groups of one purpose, in the order of their names.
 
+        Args:
+            lost: also those without any scored episode, which are kept apart; they come last.
         Raises:
             NoRun: one cannot be read.
         """
         with readable(self.layout.root):
             yield from self.files.groups(self.files.addresses(purpose))
+            if lost:
+                apart = self.files.groups(self.files.unanswered())
+                yield from (each for each in apart if each.purpose is purpose)
 
     def latest(self) -> int | None:
         """Step of the newest whole checkpoint; None if there is none."""
@@ -120,20 +116,15 @@ class StoredRun:
         return next((each.step for each in order if each.step in kept), None)
 
 
-def opened(place: Place, endpoint_url: str | None = None) -> StoredRun:
+def opened(place: LocalJob | Stored, endpoint_url: str | None = None) -> StoredRun:
     """The stored run at a place.
 
     Args:
-        place: a place from `where.meant`.
+        place: a place from `where.meant` that is no job's name.
         endpoint_url: address of an S3-compatible store.
     Raises:
         NoRun: there is none, or the store cannot be used.
     """
-    if isinstance(place, Named):
-        raise NoRun(
-            f"there is no local job {place.name}; of a job on a cluster name what its status.artifacts.uri "
-            "says"
-        )
     if isinstance(place, LocalJob):
         return _of_local_job(place)
     uri = place.uri
@@ -142,8 +133,8 @@ def opened(place: Place, endpoint_url: str | None = None) -> StoredRun:
         job = run.files.document(run.layout.job)
         if job is None and not _has_written(run, uri):
             raise NoRun(
-                f"{uri} has no run: name the folder of a local job (.headway/NAME), or what "
-                "status.artifacts.uri of a job on a cluster says"
+                f"{uri} has no run: name the folder of a local job (.headway/NAME), or "
+                "status.artifacts.uri of a job on a cluster"
             )
     return StoredRun(run.store, run.layout, job or {})
 
@@ -177,7 +168,7 @@ def store_at(output: Mapping[str, Any]) -> Store:
     """
     where = output.get("uri")
     try:
-        return open_store(OutputSpec.model_validate(output))
+        return open_store(OutputSpec.model_validate(output), quick=True)
     except ModuleNotFoundError as error:
         raise NoRun(f"{where}: reading buckets needs boto3: pip install headway[coordinator]") from error
     except JobError as error:

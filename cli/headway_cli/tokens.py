@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,13 +10,12 @@ from headway_analysis.estimate.prompts import Known
 from headway_api import rope
 from headway_api.base_model import HUB, Source, fetch, read_config
 from headway_api.bounds import OutOfBounds
+from headway_api.chat_template import TODAY, object_arguments
 from headway_api.document import Json
 from headway_api.store import Store
 from headway_cli.runs import NoRun
 from headway_cli.stored_run import readable
 
-TODAY: Final = datetime(2024, 7, 26)
-"""The date for templates that contain one, as in a job."""
 CONFIG: Final = "config.json"
 
 
@@ -117,9 +114,5 @@ def _with_objects(message: Mapping[str, Any]) -> Json:
     calls = message.get("tool_calls")
     if not calls:
         return dict(message)
-    return {**message, "tool_calls": [{**call, "function": _object(call["function"])} for call in calls]}
-
-
-def _object(function: Mapping[str, Any]) -> Json:
-    arguments = function["arguments"]
-    return {**function, "arguments": json.loads(arguments) if isinstance(arguments, str) else arguments}
+    written = [{**call, "function": object_arguments(call["function"])} for call in calls]
+    return {**message, "tool_calls": written}

@@ -1,4 +1,4 @@
-"""Files of rows: what is in them, what is wrong with them, and how to upload them for a job."""
+"""Files of rows: what is in them, what is wrong with them, and how to upload them and a model for a job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import csv
 import io
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -21,7 +22,7 @@ from headway_api.bounds import shortened
 from headway_api.exits import JobError
 from headway_api.spec.data import FORMATS, Format
 from headway_api.spec.lifecycle import OutputSpec
-from headway_api.store import Denied, Store, digest, open_store
+from headway_api.store import Denied, Store, digest, open_store, upload_folder
 from headway_cli.local.manifest import ManifestWrong
 
 PROMPT: Final = "prompt"
@@ -39,6 +40,8 @@ KINDS: Final[Mapping[type, str]] = {
     dict: "object",
 }
 """Names of a value's type, as in JSON."""
+CONFIG: Final = "config.json"
+"""File that every folder of a model has."""
 NUMBERED: Final = re.compile(r"\brow (\d+)\b")
 """How the reader of rows names a row: from 0."""
 
@@ -95,15 +98,15 @@ def read(path: Path) -> Table:
     except ModuleNotFoundError as error:
         raise RowsWrong(f"{path}: reading {form} needs {error.name}: pip install {error.name}") from error
     except Exception as error:  # the remedy is the same for every error of a parser
-        said = shortened(str(error), 500)
-        named = NUMBERED.search(said)
+        why = shortened(str(error), 500)
+        named = NUMBERED.search(why)
         line = None if named is None else line_of(data, form, int(named[1]))
-        raise RowsWrong(f"{_place(path, line)}: {said}") from error
+        raise RowsWrong(f"{_place(path, line)}: {why}") from error
     if not found:
         raise RowsWrong(f"{path} has no rows: write one JSON object a line")
     if (bad := unusable(found)) is not None:
-        row, said = bad
-        raise RowsWrong(f"{_place(path, line_of(data, form, row))}: row {row} {said}")
+        row, why = bad
+        raise RowsWrong(f"{_place(path, line_of(data, form, row))}: row {row} {why}")
     keys = tuple(sha256(overlaps.content(row).encode(errors="replace")).digest() for row in found)
     return Table(path, len(found), columns_of(found), file.size, file.sha256, keys)
 
@@ -117,7 +120,7 @@ def format_of(path: Path) -> Format:
     for form in FORMATS:
         if path.suffix == f".{form}":
             return form
-    raise RowsWrong(f"{path}: a job tells a format by the name: end it in .{', .'.join(FORMATS)}")
+    raise RowsWrong(f"{path}: a job finds the format by the name: end it in .{', .'.join(FORMATS)}")
 
 
 def unusable(found: Sequence[rows.Row]) -> tuple[int, str] | None:
@@ -159,14 +162,14 @@ def line_of(data: bytes, form: Format, row: int) -> int | None:
 
 def shared(tables: Sequence[Table]) -> list[str]:
     """Warnings about files that share rows."""
-    told = []
+    warnings = []
     for one, other in itertools.combinations(tables, 2):
         if alike := overlaps.shared(other.keys, one.keys):
-            told.append(
+            warnings.append(
                 f"{other.path} has {len(alike)} of the rows of {one.path}: a job refuses held-out rows that "
                 "are training rows too (spec.data.allowOverlap)"
             )
-    return told
+    return warnings
 
 
 def _place(path: Path, line: int | None) -> str:
@@ -208,16 +211,48 @@ def push(store: Store, table: Table, target: str) -> str:
         NotPushed: the store refuses it, or the file was changed since it was read.
     """
     uri = f"{target}/{table.path.name}"
-    try:
+    with _reported(uri):
         store.upload(table.path, uri)
         arrived = store.size(uri)
+    if digest(table.path).sha256 != table.sha256 or arrived != table.size:
+        raise NotPushed(f"{table.path} was changed while it was uploaded: push it again")
+    return uri
+
+
+def model_of(folder: Path) -> Path:
+    """The folder, as a full path.
+
+    Raises:
+        NotPushed: it has no model.
+    """
+    if not (folder / CONFIG).is_file():
+        raise NotPushed(
+            f"--model {folder}: it has no {CONFIG}: name the folder of a model, such as tiny-model"
+        )
+    return folder.resolve()
+
+
+def push_model(store: Store, folder: Path, target: str) -> str:
+    """Upload the files of a model. Return the address of its folder there.
+
+    Raises:
+        NotPushed: the store refuses one.
+    """
+    uri = f"{target}/{folder.name}"
+    with _reported(uri):
+        upload_folder(store, folder, uri)
+    return uri
+
+
+@contextmanager
+def _reported(uri: str) -> Iterator[None]:
+    """Turn every error of a store into NotPushed."""
+    try:
+        yield
     except Denied as error:
         raise NotPushed(f"{error}: give this shell credentials that may write there") from error
     except Exception as error:  # of boto3, its transport, or the file system: shown as it is
         raise NotPushed(f"{uri}: {shortened(str(error), 500)}") from error
-    if digest(table.path).sha256 != table.sha256 or arrived != table.size:
-        raise NotPushed(f"{table.path} was changed while it was uploaded: push it again")
-    return uri
 
 
 def block_of(path: Path) -> str | None:

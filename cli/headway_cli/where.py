@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from headway_cli import near_names
 from headway_cli.local.manifest import NAME
 from headway_cli.runs import NoRun
 
@@ -57,10 +58,16 @@ def meant(word: str, jobs: Path) -> Place:
         return Stored(f"file://{path.resolve()}")
     if NAME.fullmatch(word):
         return Named(word)
-    raise NoRun(
-        f"{word} is not there: name the folder of a local job (.headway/NAME), a job on a cluster, or what "
-        "its status.artifacts.uri says"
+    known = (each.name for each in local_jobs(jobs)) if path.parent == jobs else ()
+    hint = near_names.question(path.name, known) or (
+        "name the folder of a local job (.headway/NAME), a job on a cluster, or its status.artifacts.uri"
     )
+    raise NoRun(f"{word} does not exist: {hint}")
+
+
+def local_jobs(jobs: Path) -> list[Path]:
+    """Folders of the local jobs in a folder."""
+    return [each for each in jobs.glob("*") if is_local_job(each)]
 
 
 def is_local_job(folder: Path) -> bool:

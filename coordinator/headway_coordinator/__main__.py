@@ -22,7 +22,8 @@ from headway_api.store_away import Patience, store_explained
 from headway_coordinator import status as status_writer
 from headway_coordinator.coordinator import Coordinator, begun
 from headway_coordinator.evaluation.job import EvalCoordinator
-from headway_coordinator.process import Process, serve
+from headway_coordinator.lifetime import serve
+from headway_coordinator.process import Process
 from headway_coordinator.stored_job import FolderJob, KubernetesJob, StoredJob
 
 _log = logging.getLogger(__name__)
@@ -36,10 +37,10 @@ def main() -> None:
     warnings.filterwarnings("ignore", category=SyntaxWarning)
     try:
         job = config.load_any(os.environ)
-        held = keys.load(os.environ, names.COORDINATOR)
-        last_logs.begin(os.environ, job, held.values(), names.COORDINATOR)
+        own_keys = keys.load(os.environ, names.COORDINATOR)
+        last_logs.begin(os.environ, job, own_keys.values(), names.COORDINATOR)
         logs.setup()
-        process, patience = process_of(job, held)
+        process, patience = process_of(job, own_keys)
         with store_explained():
             uvloop.run(serve(process, patience.over.set))
     except asyncio.CancelledError:
@@ -54,7 +55,7 @@ def main() -> None:
         last_logs.keep_at_end()
 
 
-def process_of(job: JobConfig | EvalConfig, held: keys.Keys) -> tuple[Process, Patience]:
+def process_of(job: JobConfig | EvalConfig, own_keys: keys.Keys) -> tuple[Process, Patience]:
     """The process for the job's kind, and the patience that bounds its waits for the store."""
     cache = Path(os.environ.get(names.ENV_CACHE, names.CACHE_DIR))
     patience = Patience()
@@ -62,14 +63,14 @@ def process_of(job: JobConfig | EvalConfig, held: keys.Keys) -> tuple[Process, P
     stored = stored_job(job, os.environ)
     sink = status_writer.sink_of(stored) if stored else status_writer.log_sink
     if isinstance(job, EvalConfig):
-        before = status_writer.told_of_evaluation(stored) if stored else RLEvalJobStatus()
+        before = status_writer.previous_evaluation_status(stored) if stored else RLEvalJobStatus()
         with not_final(before.progress is not None):
             store = open_store(job.spec.output, patience)
-        return EvalCoordinator(job, held, store, cache, sink, told=before, port=port), patience
-    told = status_writer.told(stored) if stored else RLTrainingJobStatus()
-    with not_final(begun(told)):
+        return EvalCoordinator(job, own_keys, store, cache, sink, previous=before, port=port), patience
+    previous = status_writer.previous_status(stored) if stored else RLTrainingJobStatus()
+    with not_final(begun(previous)):
         store = open_store(job.spec.output, patience)
-    return Coordinator(job, held, store, cache, sink, told=told, port=port), patience
+    return Coordinator(job, own_keys, store, cache, sink, previous=previous, port=port), patience
 
 
 def stored_job(job: JobConfig | EvalConfig, environ: Mapping[str, str]) -> StoredJob | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from headway_api.exits import JobError
+from headway_api.exits import JobError, job_error
 from headway_api.records import Abandoned, Batch, GroupRecord, PolicyVersion, StepReport
 from headway_api.staleness import lag
 
@@ -13,14 +13,14 @@ MIN_SCORED = 2
 NO_STEP_LEFT: Final = Abandoned(reason="NoStepLeft", message="too few groups are left to fill another batch")
 SUPERSEDED: Final = "Superseded"
 TOO_OLD: Final = Abandoned(
-    reason="TooOld", message="a coordinator before this one wrote it late, sampled by weights too old by now"
+    reason="TooOld", message="an earlier coordinator wrote it late, and its weights are too old now"
 )
 TOO_OLD_NOW: Final = Abandoned(
     reason="TooOld",
     message="a remedy has lowered how old a trained token may be, or how many are trained at once",
 )
 ROLLED_BACK: Final = Abandoned(
-    reason="RolledBack", message="a remedy went back behind the weights that sampled it"
+    reason="RolledBack", message="a remedy went back to a step before the weights that sampled it"
 )
 GIVEN_UP: Final = {"TooOld": TOO_OLD_NOW, "NoStepLeft": NO_STEP_LEFT, "RolledBack": ROLLED_BACK}
 """By reason: why a group is abandoned when a remedy leaves no step that may train it."""
@@ -31,7 +31,11 @@ LOST_LIMIT = 8
 """Abandoned groups in a row after which the job gives up for now."""
 
 
-def doomed(size: int, lost: int) -> bool:
+class Conflict(Exception):
+    """The learner asks for, or reports, a step that does not follow."""
+
+
+def has_lost_too_many(size: int, lost: int) -> bool:
     """Whether a training group can no longer get the scored episodes it needs:
 
     `lost` of its `size` failed permanently.
@@ -42,10 +46,10 @@ def doomed(size: int, lost: int) -> bool:
 def lost(group: GroupRecord) -> JobError:
     """Why a job whose episodes all fail cannot go on, in the words of the last failure."""
     errors = [episode.error for episode in group.episodes if episode.error]
-    said = group.abandoned.message if group.abandoned else errors[-1] if errors else "unknown"
+    message = group.abandoned.message if group.abandoned else errors[-1] if errors else "unknown"
     return JobError(
         "EpisodesFailing",
-        f"all episodes of one group after the other failed; at last: {said}",
+        f"all episodes of several groups in a row failed; the last error: {message}",
         permanent=False,
     )
 
@@ -65,23 +69,23 @@ def rollback(report: StepReport, last: StepReport, latest: PolicyVersion | None)
         return None
     return JobError(
         "LearnerRolledBack",
-        f"the learner, which was at step {last.step}, resumed at step {report.step}, the newest that is "
-        f"durable, and goes on as version {report.version}; the coordinator starts again at that step, and "
-        "the groups of the steps after it are trained again",
+        f"the learner was at step {last.step} and resumed at step {report.step}, the newest durable one, "
+        f"as version {report.version}. The coordinator restarts at that step, and the groups of later "
+        "steps are trained again",
         permanent=False,
         counted=False,
     )
 
 
-def superseded(said: str) -> JobError:
-    """Why a coordinator ends when another one runs its job. `said` describes the other one.
+def superseded(why: str) -> JobError:
+    """Why a coordinator ends when another one runs its job. `why` describes the other one.
 
     The job has no fault: if this process's pod is still wanted, it starts again, and the restart is not
     counted.
     """
     return JobError(
         SUPERSEDED,
-        f"another coordinator goes on with this job, so this one ends and writes nothing more: {said}",
+        f"another coordinator continues this job, so this one ends and writes nothing more: {why}",
         permanent=False,
         counted=False,
     )
@@ -110,7 +114,13 @@ def check_lag(batch: Batch, max_lag: int, went_back: int = 0) -> None:
         if lag(oldest, batch.step, batch.idle) > max_lag or oldest < went_back:
             raise JobError(
                 "StaleBatch",
-                f"group {group.group_id} has tokens of step {oldest} in the batch of step {batch.step}: "
-                "this is a fault of Headway, please report it with the artifact store's trajectories folder",
+                f"group {group.group_id} has tokens of step {oldest} in the batch of step {batch.step}. "
+                "This is a fault of Headway: report it with the artifact store's trajectories folder",
                 field="spec.algorithm.maxStepsOffPolicy",
             )
+
+
+def is_superseded(error: BaseException | None) -> bool:
+    """Whether a process ends because another has replaced it. The status then belongs to the other one."""
+    found = job_error(error)
+    return found is not None and found.termination.reason == SUPERSEDED

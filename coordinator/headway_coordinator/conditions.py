@@ -11,7 +11,7 @@ from headway_coordinator.engines.router import ALWAYS_BEHIND, Endpoint, Failure,
 OF_BUDGET = frozenset({ConditionType.BUDGET_LOW, ConditionType.BUDGET_EXHAUSTED})
 OWN = frozenset({ConditionType.WEIGHTS_IN_SYNC, ConditionType.HEALTHY, *OF_BUDGET})
 OWN_OF_EVALUATION = frozenset({ConditionType.GATE_PASSED, ConditionType.HEALTHY, *OF_BUDGET})
-TOLD_MOST = 3
+MOST_SHOWN = 3
 """The most servers that a message quotes."""
 PATIENCE_SECONDS = 30.0
 """Seconds with too few verified servers before the condition "in sync" is withdrawn. A new coordinator knows
@@ -27,8 +27,8 @@ GRAVEST_FIRST: Final = (
 class Conditions:
     """The coordinator's conditions, which follow what it knows of its servers."""
 
-    def __init__(self, told: Sequence[Condition]) -> None:
-        self._told = list(told)
+    def __init__(self, previous: Sequence[Condition]) -> None:
+        self._conditions = list(previous)
         self._enough_at: float | None = None
         """When enough servers last held verified weights, or their number was not yet known. None before the
         first look."""
@@ -43,8 +43,8 @@ class Conditions:
             self._enough_at = now
         short = now - self._enough_at
         also = {} if held_out is None or held_out.wanted is None else failures(held_out)
-        self._told = after(self._told, router, short, router.behind(now), also)
-        return self._told
+        self._conditions = after(self._conditions, router, short, router.behind(now), also)
+        return self._conditions
 
 
 def after(
@@ -60,12 +60,12 @@ def after(
     `behind`: servers that have held only overtaken weights for too long.
     `held_out`: the `failures` of a server that samples held-out rows alone.
     """
-    said = find(before, ConditionType.WEIGHTS_IN_SYNC)
-    if said is None:
+    known = find(before, ConditionType.WEIGHTS_IN_SYNC)
+    if known is None:
         return [weights_in_sync(router, behind, held_out) or _unknown(router)]
-    overtaken = said.status == "True" and short_seconds > PATIENCE_SECONDS
-    stands = _unknown(router) if said.status == "Unknown" or overtaken else said
-    return merge([said], [weights_in_sync(router, behind, held_out) or stands])
+    overtaken = known.status == "True" and short_seconds > PATIENCE_SECONDS
+    stands = _unknown(router) if known.status == "Unknown" or overtaken else known
+    return merge([known], [weights_in_sync(router, behind, held_out) or stands])
 
 
 def is_short(router: Router) -> bool:
@@ -93,13 +93,13 @@ def weights_in_sync(
     if failed:
         reasons = {failure.reason for failure in failed.values()}
         text = "; ".join(
-            sorted(f"{where}: {failure.message}" for where, failure in failed.items())[:TOLD_MOST]
+            sorted(f"{where}: {failure.message}" for where, failure in failed.items())[:MOST_SHOWN]
         )
         return condition(ConditionType.WEIGHTS_IN_SYNC, False, min(reasons, key=GRAVEST_FIRST.index), text)
     if router.met and not is_short(router):
         # The text names no version and no number. Otherwise the condition would change at every step and
         # every change of scale.
-        text = "every rollout server asked for holds the weights wanted, verified"
+        text = "every rollout server holds the wanted weights, verified"
         return condition(ConditionType.WEIGHTS_IN_SYNC, True, Reason.SYNCED, text)
     return None
 
@@ -108,6 +108,6 @@ def _unknown(router: Router) -> Condition:
     text = "the learner has not announced weights yet"
     if router.wanted is not None:
         problems = [f"{s.endpoint.engine}: {s.problem}" for s in router.servers.values() if s.problem]
-        held = f"{len(router.verified())} of {router.replicas} rollout servers hold verified weights"
-        text = "; ".join([held, *sorted(problems)[:TOLD_MOST]])
+        verified = f"{len(router.verified())} of {router.replicas} rollout servers hold verified weights"
+        text = "; ".join([verified, *sorted(problems)[:MOST_SHOWN]])
     return condition(ConditionType.WEIGHTS_IN_SYNC, None, Reason.PENDING, text)

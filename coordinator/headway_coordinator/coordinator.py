@@ -16,24 +16,19 @@ import aiohttp
 from aiohttp import web
 
 from headway_analysis.measures.figures import Figures
-from headway_analysis.remedies.course import Course
 from headway_analysis.report.page.episodes import Decode
-from headway_api import logs, names, prices
+from headway_api import baseline_endpoint, logs, names, prices
 from headway_api import status as st
 from headway_api.conditions import Condition, ConditionType, find
 from headway_api.config import JobConfig
 from headway_api.keys import Key, Keys
-from headway_api.model_names import VALIDATION
-from headway_api.records import BatchFigures, PolicyVersion, Purpose, WeightsManifest
-from headway_api.store import NotFound, Store
-from headway_api.stored import read
-from headway_api.weights_format import EXPORT_FILE
-from headway_coordinator import conditions, view
+from headway_api.records import Purpose
+from headway_api.store import Store
+from headway_coordinator import conditions, training_status, view, whole_weights
 from headway_coordinator import status as status_writer
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.agents.choice import Where, agent_url, where
 from headway_coordinator.budget import shown as budget_shown
-from headway_coordinator.budget.worst import Bill, Limits
 from headway_coordinator.engines.concurrency import Concurrency
 from headway_coordinator.engines.discovery import Discover, by_dns
 from headway_coordinator.engines.fleet import Fleet
@@ -42,12 +37,13 @@ from headway_coordinator.estimate.job import TrainingEstimates
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.judges.connected import of_job
+from headway_coordinator.kept_figures import KeptFigures
 from headway_coordinator.learner_api import LearnerApi
 from headway_coordinator.ledger import costs
 from headway_coordinator.metrics import otel
 from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.metrics.steps import StepFigures
-from headway_coordinator.metrics.tracking import tracker_of
+from headway_coordinator.metrics.tracking import ending_of, tracker_of
 from headway_coordinator.pause import Pauses
 from headway_coordinator.players import Players, episode_limits
 from headway_coordinator.preflight.dynamic import Dynamic
@@ -55,22 +51,22 @@ from headway_coordinator.preflight.run import Ready, Runner
 from headway_coordinator.process import Process
 from headway_coordinator.recurring import Recurring
 from headway_coordinator.remedies import shown
-from headway_coordinator.remedies.driver import Remedies
+from headway_coordinator.remedies.tags import RemedyTags
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.signals import Signals
 from headway_coordinator.stall import Watch, training_watch
 from headway_coordinator.state import State
-from headway_coordinator.training import Training
+from headway_coordinator.training import Callbacks, Training
+from headway_coordinator.training_bounds import fits
+from headway_coordinator.training_report import training_report
+from headway_coordinator.validation_servers import validation_servers
 from headway_coordinator.validations import Beside
 from headway_wire.listening import listening
 
 FAREWELL_SECONDS = 60.0
 """The longest that a finished coordinator waits for the learner to hear of the end."""
 LAST_CHECKPOINT_SECONDS = 3600.0
-"""The longest wait for a checkpoint of the last step. Then the job ends anyway, and the status shows what is
-durable."""
-EXPORT_POLL_SECONDS = 1.0
-NOT_VALIDATING = "no validation is under way"
+"""The longest wait for a checkpoint of the last step. Then the job ends without it."""
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +82,7 @@ class Coordinator(Process):
         cache: Path,
         sink: status_writer.Sink,
         *,
-        told: st.RLTrainingJobStatus | None = None,
+        previous: st.RLTrainingJobStatus | None = None,
         broker_url: str | None = None,
         discover: Discover | None = None,
         discover_validation: Discover | None = None,
@@ -95,43 +91,39 @@ class Coordinator(Process):
         at: Where | None = None,
         book: prices.PriceBook = prices.DEFAULT,
     ) -> None:
-        self.job = job
-        self.spec = job.spec
-        self._told = told or st.RLTrainingJobStatus()
+        self.job, self.spec = job, job.spec
+        self._started = time.time()
+        self._previous = previous or st.RLTrainingJobStatus()
         """The predecessor's status, shown until this process knows as much."""
         super().__init__(
             job,
-            job.spec.output,
+            job.spec,
             keys,
             store,
             cache,
             sink,
-            begun=begun(self._told),
+            begun=begun(self._previous),
             broker_url=broker_url,
             port=port,
-            price_book=job.spec.price_book,
             model=job.spec.model.base,
             book=book,
-            budget=job.spec.budget,
-            before=self._told,
+            before=self._previous,
         )
         self._discover = discover or by_dns(job.rollout_host)
         self._discover_validation = discover_validation or by_dns(job.validation_host)
         self._gateway_port = gateway_port
         self._where = at or where(job, os.environ.get(names.ENV_POD_IP, "127.0.0.1"), gateway_port)
-        self._api = LearnerApi(keys[Key.LEARNER_TO_COORDINATOR], self._exporter.text)
+        self._api = LearnerApi(keys[Key.LEARNER_TO_COORDINATOR], self._metrics)
         self._replicas = job.spec.rollout.replicas
         self._order: str | None = None
         """A person's latest order for a remedy."""
-        self._tagged = Course()
-        """The changes that the run in MLflow shows already."""
-        self._conditions = conditions.Conditions(self._told.conditions)
-        self._signals = Signals(job.spec, self._told.conditions)
+        self._tags = RemedyTags(job.spec)
+        self._conditions = conditions.Conditions(self._previous.conditions)
+        self._signals = Signals(job.spec, self._previous.conditions)
         self._faults = Recurring()
         self._figures = StepFigures(job.spec, self._signals)
-        self._pauses = Pauses(job, job.spec.collapse, self._told)
-        self._unkept: asyncio.Queue[BatchFigures] = asyncio.Queue()
-        """Figures of batches, still to be stored for a successor."""
+        self._pauses = Pauses(job, job.spec.collapse, self._previous)
+        self._kept_figures = KeptFigures(lambda each: self._blocking(self._spool.keep_figures, each))
         self._training: Training | None = None
         self._watch: Watch | None = None
         self._fleet: Fleet | None = None
@@ -139,7 +131,7 @@ class Coordinator(Process):
         self._players: Players | None = None
         self._dynamic: Dynamic | None = None
         self._estimates = TrainingEstimates(
-            self.spec, self.layout, store, self._ledger, self._tariff, self._told.estimate
+            self.spec, self.layout, store, self._ledger, self._tariff, self._previous.estimate
         )
         self._decode: Decode | None = None
         """Decodes the model's token ids, once its tokenizer is loaded."""
@@ -152,38 +144,40 @@ class Coordinator(Process):
 
     async def _work(self, stack: AsyncExitStack, http: aiohttp.ClientSession) -> None:
         self._send_traces(stack, http, self.spec.tracking.otlp)
-        incarnation = await self._incarnation()
+        start_number = await self._take_start_number()
         runner = Runner(self.spec, self.layout, self._checked, self._begun)
         await self._blocking(runner.prices, self._books)
         ready = await self._blocking(runner.basics, self._store, self._cache)
+        await self._blocking(self._spool.keep_template, ready.template)
         self._estimates.planned(ready.data)
         if not self._begun and self.spec.budget is not None:
             await self._blocking(
-                runner.budget, partial(self._fits, episode_limits(self.spec, ready.context_length))
+                runner.budget,
+                partial(fits, self._budget, self.spec, episode_limits(self.spec, ready.context_length)),
             )
         self._decode = ready.renderer.text
-        broker = await self._claimed(http, incarnation)
+        broker = await self._claimed(http, start_number)
         await self._load_ledger()
         if self.spec.agent.http is not None:
             await runner.agent(http, agent_url(self.job, self.spec.agent.http))
         judges = of_job(self.job, http, self._store, self.layout)
         judges.spending = self._budget
         await runner.judges(judges, self._store, self._cache)
-        await runner.environment(ready, broker, incarnation, judges)
+        await runner.environment(ready, broker, start_number, judges)
         await self._blocking(self._estimates.before, ready, runner)
         self._status.changed()
         self._background(stack, self._follow_prices())
         replay = await self._blocking(self._spool.replay)
         players = await self._open(stack, http, broker, ready, judges)
-        self._dynamic = self._second_half(http, broker, ready, runner, players, incarnation)
+        self._dynamic = self._second_half(http, broker, ready, runner, players, start_number)
         await self._dynamic.run(begun=bool(replay.reports))
         self._budget.ungrouped_billed()
         if (kept := self._dynamic.kept) is not None:
             await self._blocking(self._estimates.measured, kept.measured, kept.seconds_each)
         self._track(stack)
-        training = self._assemble(http, broker, ready, players, incarnation)
+        training = self._assemble(http, broker, ready, players, start_number)
         for lost in await self._blocking(self._figures.restore, self._spool, replay):
-            self._unkept.put_nowait(lost)
+            self._kept_figures.add(lost)
         await training.restore(replay)
         self._moved()
         self._restoring = False
@@ -200,7 +194,7 @@ class Coordinator(Process):
             if beside.limiter is not None:
                 self._background(stack, Concurrency(http, key, beside.fleet.router, beside.limiter).run())
         self._background(stack, self._watch.run())
-        self._background(stack, self._keep_figures())
+        self._background(stack, self._kept_figures.run())
         await training.run()
         await self._finish(training)
 
@@ -228,13 +222,13 @@ class Coordinator(Process):
         ready: Ready,
         runner: Runner,
         players: Players,
-        incarnation: int,
+        start_number: int,
     ) -> Dynamic:
         return Dynamic(
             self.spec, self.layout, ready, runner, self._store, self._spool, self._ledger, broker, players,
-            http, self._keys[Key.COORDINATOR_TO_ROLLOUT], self._discover, incarnation, self._faults,
+            http, self._keys[Key.COORDINATOR_TO_ROLLOUT], self._discover, start_number, self._faults,
             self._api.opened, self._status.changed, self._ended, self._book, self._estimates.plan,
-            self._estimates.price,
+            self._estimates.price, baseline_endpoint.from_environ(os.environ),
         )  # fmt: skip
 
     def _assemble(
@@ -243,7 +237,7 @@ class Coordinator(Process):
         broker: Broker,
         ready: Ready,
         players: Players,
-        incarnation: int,
+        start_number: int,
     ) -> Training:
         spec, rollout = self.spec, self.spec.rollout
         on_load = partial(self._exporter.observe, "weights/sync_seconds")
@@ -253,14 +247,9 @@ class Coordinator(Process):
         limiter = AdaptiveSemaphore(rollout.max_concurrency)
         players.places.clear()  # those of the preflight, which has ended
         episode = players.on(fleet, limiter)
-        if spec.has_validation_server:
-            own = Fleet(http, key, self._discover_validation, unannounced=NOT_VALIDATING)
-            own_room = AdaptiveSemaphore(spec.validation_episodes)
-            self._beside = Beside(own, players.on(own, own_room), own_room)
-        elif self.job.validates_beside:
-            slot = Fleet(http, key, self._discover, slot=VALIDATION, unannounced=NOT_VALIDATING)
-            slot.router.replicas = self._replicas
-            self._beside = Beside(slot, players.sharing(slot))
+        self._beside = validation_servers(
+            self.job, http, key, players, self._discover, self._discover_validation, self._replicas
+        )
         self._figures.tasks = ready.data.tasks.get("train")
         training = Training(
             spec,
@@ -269,19 +258,22 @@ class Coordinator(Process):
             self._spool,
             self._ledger,
             episode,
-            incarnation,
+            start_number,
             limiter,
-            on_change=self._moved,
-            on_validation=self._validated,
-            on_test=self._tested,
-            on_episode=self._ended,
-            paused=lambda: self._pauses.holds,
+            Callbacks(
+                on_change=self._moved,
+                on_validation=self._validated,
+                on_test=self._tested,
+                on_episode=self._ended,
+                paused=lambda: self._pauses.is_paused,
+            ),
             beside=self._beside,
             signals=self._signals,
             faults=self._faults,
             relative=players.relative,
             budget=self._budget,
             limits=players.limits,
+            started=self._started,
         )
         self._budget.busy, self._budget.drain = training.learner_may_step, training.drain
         training.remedies.order = self._order
@@ -291,96 +283,59 @@ class Coordinator(Process):
         )
         return training
 
-    async def _keep_figures(self) -> None:
-        """Store the figures of each batch, until cancelled.
-
-        A successor computes lost figures again from the groups.
-        """
-        while True:
-            await self._blocking(self._spool.keep_figures, await self._unkept.get())
-            self._unkept.task_done()
-
     async def _finish(self, training: Training) -> None:
         """Wait for the learner's last checkpoint, write report and final status, and tell the learner."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_CHECKPOINT_SECONDS):
                 await training.until_durable()
-                await self._until_whole(training.state.reports[-1].weights)
+                await whole_weights.until_whole(self._store, training.state.reports[-1].weights)
                 training.state.exported = True
-        await self._unkept.join()
+        await self._kept_figures.all()
         await self._count_last()
-        report = view.report(
-            self.job.name,
-            training.remedies.now,
-            self.layout,
-            training.state,
-            self._ledger.days,
-            self._book,
-            self._ledger.episodes,
-        )
-        report["usage"] = self._usage().as_object()
-        report["priceEditions"] = [each.model_dump(mode="json") for each in self._books.editions]
-        report["estimate"] = self._estimates.report(self._usage())
-        report["remedies"] = shown.report(training.remedies.course, self.spec)
+        self._scrapes.final()
+        report = training_report(
+            self.job.name, self.spec, training, self.layout, self._ledger, self._books, self._usage(),
+            self._estimates,
+        )  # fmt: skip
         await self._blocking(self._store.put, self.layout.report, json.dumps(report, indent=2).encode())
-        await self._write_page(self._decode)
+        await self._show_end()
         await self._last_word()
         with suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_SECONDS):
-                while not self._api.told_finished:
+                while not self._api.has_sent_finished:
                     await asyncio.sleep(0.2)
-        logs.event(_log, "finished", reason=training.state.finished, told=self._api.told_finished)
+        logs.event(_log, "finished", reason=training.state.finished, informed=self._api.has_sent_finished)
 
-    async def _until_whole(self, newest: WeightsManifest) -> None:
-        """Return once the folder of the newest weights holds all of them.
-
-        The learner completes it at the end.
-        """
-        while not newest.whole and not await self._blocking(self._is_exported, newest):
-            await asyncio.sleep(EXPORT_POLL_SECONDS)
-
-    def _is_exported(self, weights: WeightsManifest) -> bool:
-        # Another file there may come from a learner whose step was undone, or be the first of many.
-        try:
-            return read(self._store, f"{weights.uri}/{EXPORT_FILE}", PolicyVersion) == weights.version
-        except NotFound:
-            return False
+    async def _show_end(self) -> None:
+        """Write the report that people open, and have the run in MLflow show it."""
+        await self._write_page(self._decode)
+        if (tracker := self._figures.tracker) is not None:
+            tracker.finish(ending_of(self.job, self._store, self.layout))
 
     def status(self) -> st.RLTrainingJobStatus:
         """Everything this process owns of `.status`."""
-        training = self._training
-        router = self._fleet.router if self._fleet else Router()
-        finished = training is not None and training.state.finished is not None
-        sampled = self._dynamic is not None and self._dynamic.sampler is not None
-        found = self._told.model_copy(
-            update={
-                "conditions": self._said(router),
-                "preflight": self._preflight,
-                "algorithm": self._told.algorithm or view.algorithm(self.spec),
-                "artifacts": view.artifacts(self.layout, finished=finished, paged=self._paged),
-                "pause": self._pauses.last,
-                "resumed_pause": None,  # the operator writes it
-                "accelerators": None,  # the operator writes it too
-                "estimate": self._estimate,
-                "budget": self._shown_budget(),
-            }
+        training, fleet = self._training, self._fleet
+        router = fleet.router if fleet else Router()
+        found = training_status.known(
+            self._previous,
+            self.spec,
+            self.layout,
+            conditions=self._current_conditions(router),
+            preflight=self._preflight,
+            pause=self._pauses.last,
+            estimate=self._estimate,
+            budget=self._shown_budget(),
+            finished=training is not None and training.state.finished is not None,
+            paged=self._paged,
         )
-        if training is None or self._fleet is None or self._restoring:
-            if sampled:
+        if training is None or fleet is None or self._restoring:
+            if self._dynamic is not None and self._dynamic.sampler is not None:
                 found.usage = self._usage()
             return found
         found.usage = self._usage()
-        evaluations = view.curve(training.state)
         stalled = self._watch.stalled if self._watch else None
         found.progress = view.progress(training, self._ledger.episodes, router.wanted, stalled)
-        found.reward = view.reward(training.state)
-        found.signals = self._signals.status()
-        found.algorithm = view.algorithm(training.remedies.now)
-        found.remediations = shown.remediations(training.remedies.course, self.spec)
-        found.remedy_order = shown.order(training.remedies)
-        found.validation = view.validation(evaluations, training.state.score)
-        found.test = view.test(training.state)
-        found.checkpoints = view.checkpoints(self.layout, training.state, evaluations)
+        training_status.add_training(found, training, self.spec, self.layout, self._signals)
         if (run := self._figures.run) is not None:
             found.tracking = st.Tracking(mlflow=run)
         return found
@@ -392,42 +347,29 @@ class Coordinator(Process):
     @property
     def _estimate(self) -> st.Estimate | None:
         """The estimate for the whole job. It is the predecessor's until this process has its own."""
-        return self._estimates.status(None if self._restoring else self._training) or self._told.estimate
+        return self._estimates.status(None if self._restoring else self._training) or self._previous.estimate
 
-    def _said(self, router: Router) -> list[Condition]:
+    def _current_conditions(self, router: Router) -> list[Condition]:
         """The conditions of this process. The predecessor's view of health is shown until then."""
         synced = self._conditions.current(router, time.monotonic(), self._dedicated())
         synced += self._conditions_of_budget()
-        told = find(self._told.conditions, ConditionType.HEALTHY)
+        healthy = find(self._previous.conditions, ConditionType.HEALTHY)
         if self._restoring and not self._faults.standing:
-            return [*synced, *([told] if told else [])]
+            return [*synced, *([healthy] if healthy else [])]
         return [*synced, self._signals.condition(self._faults.standing)]
 
-    def _fits(self, limits: Limits) -> str:
-        """Say that a training group fits the budget, whatever follows.
-
-        Raises:
-            JobError: `BudgetTooSmall`, with the smallest budget that fits.
-        """
-        sampling, size = self.spec.rollout.sampling, self.spec.algorithm.group_size
-        most = limits.sampled(sampling.max_tokens, self.spec.rollout.episode_token_limit)
-        lacks = self._budget.least(limits, Bill(Purpose.TRAIN), size, most)
-        if lacks:
-            raise budget_shown.too_small(lacks, f"a group of {size} episodes")
-        return f"a group of {size} episodes fits every limit"
-
-    def _hear(self, heard: status_writer.Heard) -> None:
+    def _apply(self, update: status_writer.JobUpdate) -> None:
         """Apply changes to the job: another number of rollout servers, or a person's order for a remedy."""
-        self._order = heard.remedy
+        self._order = update.remedy
         if self._training is not None:
-            self._training.remedies.order = heard.remedy
-        if heard.replicas is None:
+            self._training.remedies.order = update.remedy
+        if update.replicas is None:
             return
-        self._replicas = heard.replicas
+        self._replicas = update.replicas
         if self._fleet is not None:
-            self._fleet.router.replicas = heard.replicas
+            self._fleet.router.replicas = update.replicas
         if self._beside is not None and self._beside.limiter is None:
-            self._beside.fleet.router.replicas = heard.replicas
+            self._beside.fleet.router.replicas = update.replicas
 
     def _dedicated(self) -> Router | None:
         """The router of the server for held-out rows; None if there is none."""
@@ -440,19 +382,11 @@ class Coordinator(Process):
                 self._training.state, again=self._restoring, cost=lambda: self._usage().cost
             )
             if found is not None:
-                self._unkept.put_nowait(found)
+                self._kept_figures.add(found)
                 self._trace_step(self._training.state)
             self._judge()
-            self._tag(self._training.remedies)
+            self._tags.write(self._figures.tracker, self._training.remedies)
         self._status.changed()
-
-    def _tag(self, remedies: Remedies) -> None:
-        """Write the remedies that were taken into the run in MLflow."""
-        if self._figures.tracker is None or remedies.course == self._tagged:
-            return
-        self._tagged = remedies.course
-        if remedies.course.entries:
-            self._figures.tracker.tag(shown.tags(remedies.course, self.spec, remedies.now))
 
     def _validated(self, step: int, found: Figures) -> None:
         """A validation is complete."""
@@ -492,7 +426,7 @@ class Coordinator(Process):
         places = [] if self._players is None else self._players.places
         yield from view.samples(self._figures.shown(), self._training, days, cost, fleets, places)
         if days is not None:
-            yield from costs.samples(self._ledger.used(), self._ledger.held_seconds(), self._book)
+            yield from costs.samples(self._ledger.used(), self._ledger.accelerator_totals(), self._book)
             yield from budget_shown.samples(self._budget)
         if self._dynamic is not None:
             yield from self._dynamic.samples()
@@ -510,6 +444,6 @@ class Coordinator(Process):
             stack.push_async_callback(asyncio.to_thread, tracker.close)
 
 
-def begun(told: st.RLTrainingJobStatus) -> bool:
+def begun(previous: st.RLTrainingJobStatus) -> bool:
     """Whether a predecessor got past the preflight. If so, what it used was right, and may be again."""
-    return told.progress is not None
+    return previous.progress is not None

@@ -24,11 +24,11 @@ _log = logging.getLogger(__name__)
 class Durable:
     """Spool and ledger for the event loop. A call returns once its write is durable."""
 
-    def __init__(self, spool: Spool, ledger: Ledger, incarnation: int) -> None:
-        """`incarnation`: the number of this coordinator's start."""
+    def __init__(self, spool: Spool, ledger: Ledger, start_number: int) -> None:
+        """`start_number`: the number of this coordinator's start."""
         self._spool = spool
         self._ledger = ledger
-        self._incarnation = incarnation
+        self._start_number = start_number
         self._call = SerialExecutor()
 
     @property
@@ -94,9 +94,9 @@ class Durable:
                 "segment-lost",
                 level=logging.WARNING,
                 segment=f"{key}.jsonl",
-                message="its usage was counted again from its episodes"
+                message="its usage was recounted from its episodes"
                 if group is not None
-                else "its episodes are gone too: restore one of the two, or the bill is too low",
+                else "its episodes are missing too: restore one of the two, or the bill is too low",
             )
             if group is not None:
                 await self.bill(group)
@@ -118,17 +118,17 @@ class Durable:
         return await self._call(self._spool.latest)
 
     def _claimed_put(self, group: GroupRecord) -> GroupRecord:
-        self._spool.refuse_superseded(self._incarnation)
+        self._spool.refuse_superseded(self._start_number)
         return self._spool.put(group)
 
     def _claimed_give_up(self, group: GroupRecord, why: Abandoned) -> GroupRecord:
-        self._spool.refuse_superseded(self._incarnation)
+        self._spool.refuse_superseded(self._start_number)
         return self._spool.give_up(group, why)
 
     def _claimed_decide(self, record: Record) -> Record:
-        self._spool.refuse_superseded(self._incarnation)
+        self._spool.refuse_superseded(self._start_number)
         return self._spool.decided.write(record)
 
     def _claimed_conclude(self, summary: Summary) -> None:
-        self._spool.refuse_superseded(self._incarnation)
+        self._spool.refuse_superseded(self._start_number)
         self._spool.conclude(summary)

@@ -19,16 +19,17 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from headway_api import bounds, logs
+from headway_api import logs
 from headway_api.exits import JobError
 from headway_api.record import explained
-from headway_api.records import EpisodeRecord, Judgement, Outcome, Purpose, Turn
-from headway_api.sandbox_api import TURN_REWARDS_TOLERANCE, FinishReply, ResetReply
+from headway_api.records import EpisodeRecord, Judgement, Outcome, Purpose
+from headway_api.sandbox_api import FinishReply, ResetReply
 from headway_api.spec.judge import field_of as judge_field
 from headway_coordinator.agents.agent import Agent, AgentResult, EpisodeContext
 from headway_coordinator.budget.spending import UNBOUNDED, Spending
 from headway_coordinator.cancel_token import CancelToken
 from headway_coordinator.faults import AgentFault, CandidateFault, Cause, InfraFault
+from headway_coordinator.finish_reply import by_index, check_reward, check_sizes
 from headway_coordinator.gateway.allowance import WholeAllowance
 from headway_coordinator.gateway.asks import Sampling, Session
 from headway_coordinator.judges.answering import Judges
@@ -80,7 +81,7 @@ class Task:
     attempt: int
     row: dict[str, Any]
     environment_seed: int
-    """The same for every episode of a group: the episodes differ only by what the model does."""
+    """The environment's seed. A group's episodes share it, so they differ only by what the model does."""
     sampling_seed: int
     sampling: Sampling
     stop: CancelToken = field(default_factory=CancelToken, compare=False)
@@ -89,6 +90,8 @@ class Task:
     """Reserves what the episode's questions to judges may cost."""
     suite: str | None = None
     """As `GroupRecord.suite`."""
+    queued_at: float | None = field(default=None, compare=False)
+    """As `EpisodeRecord.queued_at`."""
 
     @property
     def episode_id(self) -> str:
@@ -96,7 +99,7 @@ class Task:
 
 
 @dataclass
-class _Progress:
+class Progress:
     """What is known of a running episode, however it ends."""
 
     session: Session
@@ -121,7 +124,9 @@ class _Progress:
 
 
 @dataclass(frozen=True)
-class _Ending:
+class Ending:
+    """How an episode ended."""
+
     outcome: Outcome
     error: str | None = None
     cause: Cause | None = None
@@ -188,7 +193,7 @@ class Episodes:
             whole=WholeAllowance(self._rules.tokens()),
             spending=task.spending,
         )
-        progress = _Progress(session=session, started_at=time.time())
+        progress = Progress(session=session, started_at=time.time())
         try:
             async with task.stop.guard():
                 await self._judges.ready()
@@ -199,48 +204,48 @@ class Episodes:
             ending = self._out_of_time(progress)
         except InfraFault as fault:
             text = f"{fault}; the agent: {progress.why}" if progress.why else str(fault)
-            ending = _Ending(Outcome.INFRA_ERROR, text, fault.cause)
+            ending = Ending(Outcome.INFRA_ERROR, text, fault.cause)
         except ValidationError as error:
-            text = f"{progress.stage} answered what it must not: {explained(error)}"
-            ending = _Ending(Outcome.INFRA_ERROR, text)
+            text = f"{progress.stage} gave an invalid answer: {explained(error)}"
+            ending = Ending(Outcome.INFRA_ERROR, text)
         except (JobError, CandidateFault):  # ends the whole process, or the whole candidate
             raise
         except Exception as error:  # a bug costs its group a retry, not the job
             _log.exception("an episode failed while it waited for %s", progress.stage)
-            ending = _Ending(Outcome.INFRA_ERROR, f"{progress.stage}: {type(error).__name__}: {error}")
+            ending = Ending(Outcome.INFRA_ERROR, f"{progress.stage}: {type(error).__name__}: {error}")
         finally:
             self._sessions.forget(task.episode_id)
-        record = self._seal(task, progress, ending)
+        record = _sealed(task, progress, ending)
         if ending.cause is not None:
             self._on_cause(record.episode_id, ending.cause)
-        if ending.outcome is Outcome.INFRA_ERROR:
+        if record.outcome is Outcome.INFRA_ERROR:
             logs.event(
-                _log, "episode-failed", level=logging.WARNING, episode=record.episode_id, error=ending.error
+                _log, "episode-failed", level=logging.WARNING, episode=record.episode_id, error=record.error
             )
         return record
 
-    def _out_of_time(self, progress: _Progress) -> _Ending:
+    def _out_of_time(self, progress: Progress) -> Ending:
         """The ending of an episode whose time is up, with what it waited for."""
         rules, tool = self._rules, progress.tool
         waited = progress.stage if tool is None else f"tool {tool}"
-        text = f"no end within {rules.timeout_seconds:g} s; it was waiting for {waited}"
+        text = f"it did not end within {rules.timeout_seconds:g} s; it was waiting for {waited}"
         cause = None
         if tool is not None:
-            said = f"tool {tool} has not returned by the end of the episode's time"
-            cause = Cause(HANGS, said, ENTRYPOINT)
+            message = f"tool {tool} has not returned by the end of the episode's time"
+            cause = Cause(HANGS, message, ENTRYPOINT)
         elif progress.judge is not None:
             text += f", which waits for judge {progress.judge}"
             cause = Cause("JudgeSlow", text, judge_field(progress.judge))
         elif progress.stage == AGENT and rules.agent_field is not None:
             cause = Cause("AgentHangs", text, rules.agent_field)
-        return _Ending(Outcome.INFRA_ERROR, text, cause, timed_out=True)
+        return Ending(Outcome.INFRA_ERROR, text, cause, timed_out=True)
 
     def _agents(self, why: str) -> Cause | None:
         """The agent's own failure, if the agent is the user's own."""
         field = self._rules.agent_field
         return None if field is None else Cause(AGENT_FAILED, f"the agent failed: {why}", field)
 
-    async def _live(self, task: Task, progress: _Progress) -> _Ending:
+    async def _live(self, task: Task, progress: Progress) -> Ending:
         limit = self._rules.timeout_seconds
         async with self._sandbox(task, progress) as sandbox:
             context: EpisodeContext | None = None
@@ -260,9 +265,10 @@ class Episodes:
                         tools=first.tools,
                         messages=progress.messages,
                     )
-                    outcome, played = await self._act(context)
+                    with progress.session.clock.timed("agent"):
+                        outcome, played = await self._act(context)
                     if not progress.session.taken and outcome is not Outcome.TRUNCATED:
-                        why = played.why or "it said nothing"
+                        why = played.why or "it gave no reason"
                         cause = self._agents(f"it ended without a single turn: {why}")
                         raise InfraFault(f"the agent ended without a single turn: {why}", cause)
                     return await self._judged(sandbox, progress, outcome, played)
@@ -271,14 +277,14 @@ class Episodes:
                     raise
             async with _within(min(limit, JUDGEMENT_SECONDS)):
                 late = AgentResult(
-                    truncated=True, why=f"no end within {limit:g} s, by turns that each took their time"
+                    truncated=True, why=f"it did not end within {limit:g} s, because its turns were slow"
                 )
                 ending = await self._judged(sandbox, progress, Outcome.TRUNCATED, late)
                 return replace(ending, timed_out=True)
 
     async def _judged(
-        self, sandbox: Sandbox, progress: _Progress, outcome: Outcome, played: AgentResult
-    ) -> _Ending:
+        self, sandbox: Sandbox, progress: Progress, outcome: Outcome, played: AgentResult
+    ) -> Ending:
         """The ending of an episode whose agent has ended, as the environment judges it."""
         progress.stage, progress.why = "the environment's judgement", played.why
         unfinished, taken = outcome is not Outcome.COMPLETED, progress.session.taken
@@ -297,7 +303,7 @@ class Episodes:
         check_reward(reply, self._rules.reward_range, taken)
         check_sizes(reply)
         cause = self._agents(played.why or "") if outcome is Outcome.AGENT_ERROR else None
-        return _Ending(outcome, played.why, cause, reply)
+        return Ending(outcome, played.why, cause, reply)
 
     async def _act(self, context: EpisodeContext) -> tuple[Outcome, AgentResult]:
         try:
@@ -307,12 +313,13 @@ class Episodes:
         return (Outcome.TRUNCATED if played.truncated else Outcome.COMPLETED), played
 
     @asynccontextmanager
-    async def _sandbox(self, task: Task, progress: _Progress) -> AsyncIterator[Sandbox]:
+    async def _sandbox(self, task: Task, progress: Progress) -> AsyncIterator[Sandbox]:
         """A leased sandbox. Notes how long it was in use."""
         waiting = asyncio.timeout(self._rules.timeout_seconds)
         leased = self._broker.lease(task.episode_id, self._rules.sandbox_seconds, self._rules.timeout_seconds)
         clock = progress.session.clock
         leased_at_last = clock.begin("sandbox")
+        returned = leased_at_last
         try:
             async with waiting, leased as sandbox:
                 leased_at_last()
@@ -325,40 +332,76 @@ class Episodes:
                     # Nothing is used beyond the sandbox's longest life: the rest is a wait for its end.
                     used = time.monotonic() - start
                     progress.sandbox_seconds = min(used, self._rules.sandbox_seconds)
+                    returned = clock.begin("release")
         finally:
             leased_at_last()
+            returned()
 
-    def _seal(self, task: Task, progress: _Progress, ending: _Ending) -> EpisodeRecord:
-        reply, turns = ending.reply, progress.session.record
+
+def _sealed(task: Task, progress: Progress, ending: Ending) -> EpisodeRecord:
+    """The episode's record. One that cannot be made costs its group a retry, and not the job.
+
+    Then the record keeps its turns and judgements, which are billed, and has no training row.
+    """
+    try:
+        return seal(task, progress, ending)
+    except Exception as error:
+        _log.exception("the record of episode %s cannot be made", task.episode_id)
+        why = explained(error) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
         return EpisodeRecord(
-            episode_id=task.episode_id,
-            group_id=task.group_id,
-            index=task.index,
-            attempt=task.attempt,
-            outcome=ending.outcome,
-            timed_out=ending.timed_out,
-            token_limited=ending.outcome is Outcome.TRUNCATED and progress.session.limited,
-            error=_storable(ending.error),
-            cause=ending.cause.reason if ending.cause else None,
-            reward=reply.reward if reply else None,
-            turn_rewards=by_index(reply.turn_rewards, turns) if reply and reply.turn_rewards else None,
-            score=reply.score if reply else None,
-            metrics=reply.metrics if reply else {},
-            judgements=progress.judgements,
-            messages=progress.messages,
-            turns=turns,
-            rows=linearize(progress.session.graph, progress.session.untrained),
-            forks=progress.session.forks,
-            drifts=list(progress.session.drifts.values()),
-            ignored=dict(progress.session.ignored),
-            sandbox_seconds=progress.sandbox_seconds,
-            started_at=progress.started_at,
-            finished_at=time.time(),
-            spans=progress.session.clock.spans,
+            **_of_any_record(task, progress, ending),
+            outcome=Outcome.INFRA_ERROR,
+            error=_storable(f"its record cannot be made: {why}"),
+            messages=[],
+            rows=[],
+            turns=progress.session.turns,
         )
 
 
-def _slow_by_itself(context: EpisodeContext, progress: _Progress) -> bool:
+def seal(task: Task, progress: Progress, ending: Ending) -> EpisodeRecord:
+    """The record of an episode that has ended.
+
+    Raises:
+        ValidationError: a part of it breaks a bound of the record.
+    """
+    reply, turns = ending.reply, progress.session.record
+    return EpisodeRecord(
+        **_of_any_record(task, progress, ending),
+        outcome=ending.outcome,
+        token_limited=ending.outcome is Outcome.TRUNCATED and progress.session.limited,
+        error=_storable(ending.error),
+        cause=ending.cause.reason if ending.cause else None,
+        reward=reply.reward if reply else None,
+        turn_rewards=by_index(reply.turn_rewards, turns) if reply and reply.turn_rewards else None,
+        score=reply.score if reply else None,
+        metrics=reply.metrics if reply else {},
+        messages=progress.messages,
+        turns=turns,
+        rows=linearize(progress.session.graph, progress.session.untrained),
+        forks=progress.session.forks,
+        drifts=list(progress.session.drifts.values()),
+        ignored=dict(progress.session.ignored),
+        spans=progress.session.clock.spans,
+    )
+
+
+def _of_any_record(task: Task, progress: Progress, ending: Ending) -> dict[str, Any]:
+    """The fields that every record of an episode has, whatever its result."""
+    return {
+        "episode_id": task.episode_id,
+        "group_id": task.group_id,
+        "index": task.index,
+        "attempt": task.attempt,
+        "timed_out": ending.timed_out,
+        "judgements": progress.judgements,
+        "sandbox_seconds": progress.sandbox_seconds,
+        "queued_at": task.queued_at,
+        "started_at": progress.started_at,
+        "finished_at": time.time(),
+    }
+
+
+def _slow_by_itself(context: EpisodeContext, progress: Progress) -> bool:
     """Whether an episode whose time is up was slow by itself, and did not wait for a part that hangs."""
     if progress.stage != AGENT or not context.session.taken or context.fault() is not None:
         return False
@@ -379,50 +422,3 @@ def keeps_pace(began: float, answered: Sequence[float], now: float) -> bool:
 def _storable(text: str | None) -> str | None:
     """Text that UTF-8 can encode, cut to `ERROR_LENGTH`: errors quote what others wrote."""
     return None if text is None else text[:ERROR_LENGTH].encode(errors="replace").decode()
-
-
-def by_index(rewards: Sequence[float], turns: Sequence[Turn]) -> list[float]:
-    """Rewards of the delivered turns, in their order -> rewards of all turns, by index.
-
-    An undelivered turn earns nothing.
-    """
-    earned = iter(rewards)
-    return [next(earned) if turn.delivered else 0.0 for turn in turns]
-
-
-def check_reward(reply: FinishReply, within: tuple[float, float], turns: int) -> None:
-    """Refuse a judgement that must not reach the learner.
-
-    Raises:
-        InfraFault: the reward is out of range, or the rewards of turns do not match `turns` turns.
-    """
-    given = reply.turn_rewards
-    if given is not None and len(given) != turns:
-        said = f"the environment gave {len(given)} rewards of turns for {turns} turns"
-        raise InfraFault(said, Cause("TurnRewardsWrong", said, ENTRYPOINT))
-    if given is not None and abs(sum(given) - reply.reward) > TURN_REWARDS_TOLERANCE:
-        said = "the environment's rewards of turns add up to"
-        said += f" {sum(given):g}, and its reward is {reply.reward:g}"
-        raise InfraFault(said, Cause("TurnRewardsWrong", said, ENTRYPOINT))
-    low, high = within
-    if not low <= reply.reward <= high:
-        said = f"the environment's reward is {reply.reward}, outside spec.reward.range [{low:g}, {high:g}]"
-        raise InfraFault(said, Cause("RewardOutOfRange", said, "spec.reward.range"))
-
-
-def check_sizes(reply: FinishReply) -> None:
-    """Refuse a judgement whose numbers are too large for any figure.
-
-    Raises:
-        InfraFault: the reward, one of a turn, the score or a metric is too large.
-    """
-    sizes = [("reward", reply.reward, bounds.SCORE), ("score", reply.score, bounds.SCORE)]
-    sizes += [
-        (f"reward of turn {turn}", value, bounds.SCORE) for turn, value in enumerate(reply.turn_rewards or ())
-    ]
-    sizes += [(f"metric {name}", value, bounds.MAGNITUDE) for name, value in reply.metrics.items()]
-    for name, value, most in sizes:
-        if not bounds.within(value, most):
-            said = f"the environment's {name} is {value}, beyond {most:g}: have the code of "
-            said += f"{ENTRYPOINT} return it in a larger unit, or leave it out"
-            raise InfraFault(said, Cause("RewardOutOfBounds", said, ENTRYPOINT))

@@ -24,23 +24,28 @@ class EpisodeClock:
         """The episode starts now."""
         self._start = time.monotonic()
 
-    def begin(self, kind: SpanKind, name: str = "") -> Callable[[], None]:
-        """Begin a wait. Call what this returns when the wait is over; calling it again does nothing."""
+    def begin(self, kind: SpanKind, name: str = "", least: float = 0.0) -> Callable[[], None]:
+        """Begin a wait. Call what this returns when the wait is over; calling it again does nothing.
+
+        Args:
+            least: seconds; a shorter wait is not noted.
+        """
         began, over = time.monotonic(), False
 
         def end() -> None:
             nonlocal over
-            if not over and len(self.spans) < MOST_SPANS:
-                begun, ended = max(0.0, began - self._start), max(0.0, time.monotonic() - self._start)
+            now = time.monotonic()
+            if not over and len(self.spans) < MOST_SPANS and now - began >= least:
+                begun, ended = max(0.0, began - self._start), max(0.0, now - self._start)
                 self.spans.append(EpisodeSpan(kind=kind, name=name[:NAME_LENGTH], began=begun, ended=ended))
             over = True
 
         return end
 
     @contextmanager
-    def timed(self, kind: SpanKind, name: str = "") -> Iterator[None]:
-        """Note how long the block takes, however it ends."""
-        end = self.begin(kind, name)
+    def timed(self, kind: SpanKind, name: str = "", least: float = 0.0) -> Iterator[None]:
+        """Note how long the block takes, however it ends; unless it takes less than `least` seconds."""
+        end = self.begin(kind, name, least)
         try:
             yield
         finally:

@@ -214,13 +214,13 @@ class FinalTest:
 
 def shown(found: Comparison) -> Figures:
     """The base's figures, and the lead of the tuned weights, as metrics name them."""
-    told: Figures = {}
+    values: Figures = {}
     for measure in ("reward", "external_score"):
         if (base := found.estimate(BASE, measure)) is not None:
-            told[f"{PREFIX}/base/{measure}"] = base.value
+            values[f"{PREFIX}/base/{measure}"] = base.value
         if (ahead := found.difference(TUNED, measure)) is not None:
-            told[f"{PREFIX}/difference/{measure}"] = ahead.value
+            values[f"{PREFIX}/difference/{measure}"] = ahead.value
             if ahead.low is not None and ahead.high is not None:
-                told[f"{PREFIX}/difference_low/{measure}"] = ahead.low
-                told[f"{PREFIX}/difference_high/{measure}"] = ahead.high
-    return told
+                values[f"{PREFIX}/difference_low/{measure}"] = ahead.low
+                values[f"{PREFIX}/difference_high/{measure}"] = ahead.high
+    return values

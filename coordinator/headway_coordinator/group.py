@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Container
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from headway_api.records import Abandoned, EpisodeRecord, GroupRecord, Outcome, Purpose
 from headway_api.seeds import seed
-from headway_coordinator.bounds import doomed
+from headway_coordinator.bounds import has_lost_too_many
 from headway_coordinator.budget.spending import UNBOUNDED, Spending
 from headway_coordinator.cancel_token import CancelToken, Stopped
 from headway_coordinator.dataset import Slot
 from headway_coordinator.episode import Task
 from headway_coordinator.gateway.asks import Sampling
 
-ATTEMPTS_PER_INCARNATION = 100
+ATTEMPTS_PER_START = 100
 """A restarted coordinator counts attempts from the next hundred, so no episode id is used twice."""
 
 Run = Callable[[Task], Awaitable[EpisodeRecord]]
@@ -62,9 +63,9 @@ class Plan:
     def task(self, index: int, attempt: int) -> Task:
         """One attempt at one of the group's episodes.
 
-        The environment's seed does not depend on the attempt. A first attempt samples the same in every
-        incarnation. A retry samples with a new seed. Otherwise an episode that breaks its sandbox by what the
-        model says would repeat itself until its retries are used up.
+        The environment's seed does not depend on the attempt. A first attempt samples the same in every start
+        of the coordinator. A retry samples with a new seed. Otherwise an episode that breaks its sandbox by
+        what the model says would repeat itself until its retries are used up.
         """
         retry = (attempt,) if is_retry(attempt) else ()
         return Task(
@@ -84,7 +85,7 @@ class Plan:
 
 def is_retry(attempt: int) -> bool:
     """Whether this is not the first attempt of its coordinator."""
-    return attempt % ATTEMPTS_PER_INCARNATION > 0
+    return attempt % ATTEMPTS_PER_START > 0
 
 
 class Relative(Protocol):
@@ -109,7 +110,7 @@ async def run(
     episode: Run,
     limiter: Limiter,
     *,
-    incarnation: int,
+    start_number: int,
     max_retries: int,
     settled: Container[str] = (),
     relative: Relative | None = None,
@@ -122,24 +123,25 @@ async def run(
     Raises:
         ExceptionGroup: with a CandidateFault: the group's candidate cannot go on; nothing is sealed.
     """
-    first = ATTEMPTS_PER_INCARNATION * incarnation
+    first = ATTEMPTS_PER_START * start_number
     lost = 0
 
     async def tries(index: int) -> list[EpisodeRecord]:
         nonlocal lost
         records: list[EpisodeRecord] = []
         for attempt in range(first, first + max_retries + 1):
+            queued_at = time.time()
             async with AsyncExitStack() as place:
                 try:
                     async with plan.stop.guard():
                         await place.enter_async_context(limiter)
                 except Stopped:
                     return records
-                records.append(await episode(plan.task(index, attempt)))
+                records.append(await episode(replace(plan.task(index, attempt), queued_at=queued_at)))
             if records[-1].outcome is not Outcome.INFRA_ERROR or records[-1].episode_id in settled:
                 return records
         lost += 1
-        if plan.purpose is Purpose.TRAIN and doomed(plan.size, lost):
+        if plan.purpose is Purpose.TRAIN and has_lost_too_many(plan.size, lost):
             plan.stop.now(Abandoned(reason="TooFewScored", message=records[-1].error or "unknown"))
         return records
 

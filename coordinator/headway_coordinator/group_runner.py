@@ -43,7 +43,7 @@ class GroupRunner:
     """Bounds training episodes."""
     validation_limiter: groups.Limiter
     """Bounds all other episodes."""
-    incarnation: int
+    start_number: int
     budget: Budget
     limits: Limits
     faults: Recurring
@@ -56,12 +56,12 @@ class GroupRunner:
     async def run(self, plan: groups.Plan) -> GroupRecord:
         """Run a group; make it and its usage durable."""
         most = self.limits.sampled(plan.sampling.max_tokens, plan.sampling.episode_tokens)
-        async with self.budget.group(plan, Bill(plan.purpose), self.limits, most) as held:
+        async with self.budget.group(plan, Bill(plan.purpose), self.limits, most) as reservation:
             group = await groups.run(
-                replace(plan, spending=held),
-                held.watched(self._counted),
+                replace(plan, spending=reservation),
+                reservation.watched(self._counted),
                 self.limiter if plan.purpose is Purpose.TRAIN else self.validation_limiter,
-                incarnation=self.incarnation,
+                start_number=self.start_number,
                 max_retries=self.spec.rollout.max_retries,
                 relative=self.relative,
             )
@@ -87,8 +87,8 @@ class GroupRunner:
 
     def count_abandoned(self, group: GroupRecord, why: Abandoned) -> None:
         """Count and log an abandoned group."""
-        said = why.model_dump()
-        logs.event(_log, "group-abandoned", level=logging.WARNING, group=group.group_id, **said)
+        fields = why.model_dump()
+        logs.event(_log, "group-abandoned", level=logging.WARNING, group=group.group_id, **fields)
         self.state.abandoned[why.reason] += 1
 
     def _untrainable(self, group: GroupRecord) -> Abandoned | None:

@@ -119,9 +119,9 @@ async def call(
     try:
         async with asked as response:
             if response.status >= 300:
-                said = await _refusal(response)
+                message = await _refusal(response)
                 raise UpstreamError(
-                    f"{method} {url}", response.status, said, _seconds(response.headers.get("Retry-After"))
+                    f"{method} {url}", response.status, message, _seconds(response.headers.get("Retry-After"))
                 )
             return await _json(response, within) if response.status != 204 else None
     except TimeoutError as error:

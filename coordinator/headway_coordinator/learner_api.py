@@ -13,6 +13,7 @@ import hmac
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import ValidationError
 
 from headway_api import bounds, names
@@ -22,7 +23,8 @@ from headway_api.keys import Key
 from headway_api.record import explained
 from headway_api.records import Batch, Finished, StepReport
 from headway_api.sandbox_api import Problem
-from headway_coordinator.training import Conflict, Training
+from headway_coordinator.bounds import Conflict
+from headway_coordinator.training import Training
 from headway_wire.contents import TooLarge, TooSlow, body
 from headway_wire.listening import known
 
@@ -62,7 +64,7 @@ class Probes:
         return web.Response(text="ok")
 
     async def _prometheus(self, request: web.Request) -> web.StreamResponse:
-        return web.Response(body=self._metrics(), headers={"Content-Type": "text/plain; version=0.0.4"})
+        return web.Response(body=self._metrics(), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
 class LearnerApi:
@@ -72,8 +74,8 @@ class LearnerApi:
         self._key = key
         self._probes = Probes(metrics)
         self._training: Training | None = None
-        self.told_finished = False
-        """Whether the learner has heard that there is nothing more to train."""
+        self.has_sent_finished = False
+        """Whether the learner was sent that there is nothing more to train."""
 
     @property
     def training(self) -> Training | None:
@@ -124,8 +126,9 @@ class LearnerApi:
         if found is None:
             return web.Response(status=204)
         if isinstance(found, Finished):
-            self.told_finished = True
+            self.has_sent_finished = True
             return web.json_response(text=found.model_dump_json(), status=410)
+        found = found.model_copy(update={"waits": self.training.waits_of(found)})
         # The tokens take megabytes, so a thread packs them while episodes go on.
         packed = await asyncio.to_thread(_packed, found)
         headers = {"Content-Encoding": "gzip"}
@@ -165,6 +168,6 @@ def _packed(batch: Batch) -> bytes:
 
 def problem(status: int, reason: str, message: str) -> web.Response:
     """An answer with an error status."""
-    said = Problem(reason=reason, message=message, permanent=status in (400, 401, 409, 413))
+    answer = Problem(reason=reason, message=message, permanent=status in (400, 401, 409, 413))
     headers = {"Retry-After": "1"} if status == 503 else {}
-    return web.json_response(text=said.model_dump_json(), status=status, headers=headers)
+    return web.json_response(text=answer.model_dump_json(), status=status, headers=headers)

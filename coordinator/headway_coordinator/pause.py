@@ -61,16 +61,16 @@ def _named(found: Sequence[Verdict]) -> list[str]:
 
 
 class Pauses:
-    """The pauses of one job. `told` is its status at the start of this process."""
+    """The pauses of one job. `previous` is its status at the start of this process."""
 
-    def __init__(self, job: Identity, collapse: CollapseSpec, told: st.RLTrainingJobStatus) -> None:
+    def __init__(self, job: Identity, collapse: CollapseSpec, previous: st.RLTrainingJobStatus) -> None:
         self._job = job
         self._collapse = collapse
-        self.last = told.pause
+        self.last = previous.pause
         """The last pause, over or not."""
-        self._seen = told.pause
+        self._seen = previous.pause
         """The pause that signals are compared with. None also if the job has gone back to before it."""
-        self.holds = told.pause is not None and told.pause.time != told.resumed_pause
+        self.is_paused = previous.pause is not None and previous.pause.time != previous.resumed_pause
         """Whether the job is paused. A predecessor may have paused it while the operator was away."""
 
     def begin(self, step: int) -> None:
@@ -85,14 +85,14 @@ class Pauses:
     def look(self, step: int, raised: Sequence[Verdict], *, done: bool) -> None:
         """Pause the job if signals require it. `done`: all steps are taken, so there is nothing to pause."""
         found = acting(self._collapse, raised)
-        if self.holds:
+        if self.is_paused:
             self._add(found)
             return
         new = [] if done else unseen(found, self._seen)
         if not new:
             return
         self.last = self._seen = pause_of(self._job, step, new, found, datetime.now(UTC))
-        self.holds = True
+        self.is_paused = True
         logs.event(
             _log,
             "paused",

@@ -11,11 +11,12 @@ from headway_api.config import JobConfig
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.agents.choice import Where, agent_of
+from headway_coordinator.backends import of_servers
 from headway_coordinator.budget.gate import Budget
 from headway_coordinator.budget.worst import Limits
+from headway_coordinator.endpoint.chat import EndpointChat
 from headway_coordinator.engines.fleet import Fleet
-from headway_coordinator.episode import Episodes, Rules
-from headway_coordinator.gateway.core import Gateway
+from headway_coordinator.episode import Episodes, Rules, Sessions
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.gateway.turns import Backend, TurnLimiter
 from headway_coordinator.group import Run
@@ -74,15 +75,25 @@ class Players:
         return self.sharing(fleet, witness)
 
     def sharing(self, fleet: Fleet, witness: Callable[[str], Witness] | None = None) -> Run:
-        """The same, in another weight slot of the servers added last. Their turns share the places."""
+        """A function that runs episodes in another weight slot of the latest servers, in the same places."""
         places = self.places[-1]
         seconds = self.job.spec.rollout.timeout_seconds
-        gateway = Gateway(self.ready.renderer, fleet, self.ready.context_length, seconds)
-        backend = Backend(gateway, places, self.ready.context_length)
+        ready = self.ready
+        backend = of_servers(ready.renderer, fleet, ready.context_length, seconds, places)
+        return self._run(backend, fleet.router, witness)
+
+    def at(self, chat: EndpointChat, limiter: AdaptiveSemaphore, witness: Callable[[str], Witness]) -> Run:
+        """A function that runs episodes sampled at an endpoint. `limiter` bounds their turns."""
+        self.places.append(TurnLimiter(limiter.follower()))
+        return self._run(Backend(chat, self.places[-1]), chat, witness)
+
+    def _run(
+        self, backend: Backend, sessions: Sessions, witness: Callable[[str], Witness] | None = None
+    ) -> Run:
         agent = agent_of(self.job, backend, self.server, self.where, self.http)
         broker = self.broker if witness is None else self.broker.witnessed(witness)
-        heard = (self.faults.hear, self.judges, self.relative.hear)
-        return Episodes(self._rules, agent, broker, fleet.router, *heard).run
+        heard = (self.faults.note, self.judges, self.relative.learn)
+        return Episodes(self._rules, agent, broker, sessions, *heard).run
 
     @property
     def _rules(self) -> Rules:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -25,19 +24,21 @@ from aiohttp import web
 from headway_analysis.report.page.episodes import Decode
 from headway_api import logs, names, prices
 from headway_api import status as st
+from headway_api.accelerators import Holder
 from headway_api.artifacts import Layout
 from headway_api.conditions import Condition, merge
 from headway_api.config import Identity
 from headway_api.exits import JobError, job_error, not_final
 from headway_api.grants import Grant
-from headway_api.held import Holder
 from headway_api.keys import Key, Keys
 from headway_api.records import EpisodeRecord
-from headway_api.spec.lifecycle import BudgetSpec, OtlpTracking, OutputSpec
+from headway_api.spec.evaluation import RLEvalJobSpec
+from headway_api.spec.lifecycle import OtlpTracking
+from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import Store
 from headway_coordinator import page
 from headway_coordinator import status as status_writer
-from headway_coordinator.bounds import SUPERSEDED
+from headway_coordinator.bounds import is_superseded
 from headway_coordinator.budget import shown
 from headway_coordinator.budget.accelerators import worst_case
 from headway_coordinator.budget.gate import Budget
@@ -52,17 +53,18 @@ from headway_coordinator.metrics import otel
 from headway_coordinator.metrics.otlp import Otlp
 from headway_coordinator.metrics.prometheus import Exporter, Sample
 from headway_coordinator.sandboxes import Broker
+from headway_coordinator.scrapes import Scrapes
 from headway_coordinator.spool import Spool
 from headway_wire.listening import listening
 
 LAST_WORD_SECONDS: Final = 600.0
 """How long it tries to write its last status: an API server may be away for minutes during an upgrade."""
 CLAIM_SECONDS: Final = 600.0
-HELD_SECONDS: Final = 60.0
+COUNT_SECONDS: Final = 60.0
 """How often accelerator seconds go to the ledger: as often as the operator reports them."""
 BUDGET_SECONDS: Final = 10.0
 """How often the cost of time is checked against the budget."""
-HEARD_SECONDS: Final = 1.0
+POLL_SECONDS: Final = 1.0
 """How often it looks for new accelerator seconds."""
 STORE_SECONDS: Final = 3600.0
 """The longest that a blocking step of the start may take: it loads a model's files, or the spool of a long
@@ -79,7 +81,7 @@ class Process(ABC):
     def __init__(
         self,
         job: Identity,
-        output: OutputSpec,
+        spec: RLTrainingJobSpec | RLEvalJobSpec,
         keys: Keys,
         store: Store,
         cache: Path,
@@ -88,22 +90,18 @@ class Process(ABC):
         begun: bool,
         broker_url: str | None,
         port: int,
-        price_book: str | None,
         model: str,
         book: prices.PriceBook,
-        budget: BudgetSpec | None,
         before: status_writer.Status,
     ) -> None:
         """
         Args:
             begun: a predecessor got past the preflight. So what it used was right, and may be again.
-            price_book: name of the ConfigMap in `spec.priceBook`.
             model: the job's base model; empty if there are several.
             book: the price book if there is no ConfigMap.
-            budget: what the spec lets the job use.
             before: the job's status when this process began.
         """
-        self.layout = Layout(output.uri, job.namespace, job.name, job.uid)
+        self.layout = Layout(spec.output.uri, job.namespace, job.name, job.uid)
         self._identity = job
         self._keys = keys
         self._store = store
@@ -114,12 +112,12 @@ class Process(ABC):
         self._spool = Spool(store, self.layout)
         self._ledger = Ledger(store, self.layout)
         prices_file = Path(os.environ.get(names.ENV_PRICES, names.PRICES_DIR)) / names.PRICES_KEY
-        self._books = Books(store, self.layout, prices_file, price_book, model, book)
+        self._books = Books(store, self.layout, prices_file, spec.price_book, model, book)
         self._exporter = Exporter(job.namespace, job.name, self._samples)
         self._budget = Budget(
-            budget, Priced(self._ledger, lambda: self._book), self._budget_moved, opened=False
+            spec.budget, Priced(self._ledger, lambda: self._book), self._budget_moved, opened=False
         )
-        self._status = status_writer.Writer(sink, self.status, self._heard, self._written)
+        self._status = status_writer.Writer(sink, self.status, self._on_update, self._written)
         self._stands = False
         """Whether a status of this process was written."""
         self._grant_read = True
@@ -127,22 +125,27 @@ class Process(ABC):
         self._budget_before = before.budget
         self._accelerators = before.accelerators
         """Pods with accelerators, as last reported."""
-        self._budget_said = [each for each in before.conditions if each.type in OF_BUDGET]
+        self._budget_conditions = [each for each in before.conditions if each.type in OF_BUDGET]
         self._enforcing = asyncio.Event()
         """Set when the budget becomes exhausted, and when it no longer is."""
-        self._held: Mapping[Holder, int] = {}
+        self._accelerator_seconds: Mapping[Holder, int] = {}
         """Accelerator seconds, as last reported."""
-        self._counting_held = asyncio.Lock()
+        self._counting_accelerators = asyncio.Lock()
         self._preflight = st.Preflight(state="Running")
         self._model = model
         self._otlp: Otlp | None = None
         self._paged = False
         """Whether the report that people open was written."""
+        self._scrapes = Scrapes()
+        self._status_written = False
+        """Whether the final status was written."""
+        self.over = False
+        """Whether all work is done and written. The process may only wait for a last scrape."""
         self.fault: BaseException | None = None
         """The error that ended a background task, and with it the process."""
 
     async def run(self) -> None:
-        """Run the whole job, from preflight to report.
+        """Run the whole job, from preflight to report. Then wait for a last scrape of its figures.
 
         Raises:
             JobError: something that a person must correct.
@@ -154,12 +157,30 @@ class Process(ABC):
             session = aiohttp.ClientSession(connector=connector(), cookie_jar=jar)
             http = await stack.enter_async_context(session)
             await stack.enter_async_context(listening(self._app(), self._port))
+            ended: JobError | None = None
+            try:
+                await self._run(http)
+            except JobError as error:  # such as a gate that is not passed: the figures are valid
+                ended = error
+            if self._status_written:
+                self.over = True
+                await self._scrapes.last()
+            if ended is not None:
+                raise ended
+
+    async def _run(self, http: aiohttp.ClientSession) -> None:
+        """Do the job's work, and keep its status up to date meanwhile."""
+        async with AsyncExitStack() as stack:
             writer = self._background(stack, self._status.run())
-            self._background(stack, self._count_held())
+            self._background(stack, self._count_accelerators())
             self._background(stack, self._export_daily())
             self._background(stack, self._enforce_budget())
             try:
                 await self._work(stack, http)
+            except (JobError, ExceptionGroup, asyncio.CancelledError) as error:
+                if (failed := job_error(self.fault or error)) is not None and failed.permanent:
+                    await self._show_end()
+                raise
             finally:
                 writer.cancel()
                 self._budget.close()
@@ -178,22 +199,26 @@ class Process(ABC):
     async def _work(self, stack: AsyncExitStack, http: aiohttp.ClientSession) -> None:
         """The job's work."""
 
+    async def _show_end(self) -> None:  # noqa: B027
+        """Show what a permanently failed job has done. An evaluation shows it earlier, and adds nothing
+        here."""
+
     @abstractmethod
     def _samples(self) -> Iterator[Sample]:
         """Everything that `/metrics` shows except histograms."""
 
     @abstractmethod
-    def _hear(self, heard: status_writer.Heard) -> None:
+    def _apply(self, update: status_writer.JobUpdate) -> None:
         """Apply what others have written to the job."""
 
-    def _heard(self, heard: status_writer.Heard) -> None:
-        self._held = heard.held or self._held
-        self._accelerators = heard.accelerators or self._accelerators
-        if heard.budget != "unheard":
-            self._budget.set(heard.budget)
-        if heard.grant != "unheard":
-            self._take_grant(heard.grant)
-        self._hear(heard)
+    def _on_update(self, update: status_writer.JobUpdate) -> None:
+        self._accelerator_seconds = update.accelerator_seconds or self._accelerator_seconds
+        self._accelerators = update.accelerators or self._accelerators
+        if update.budget != "unknown":
+            self._budget.set(update.budget)
+        if update.grant != "unknown":
+            self._take_grant(update.grant)
+        self._apply(update)
 
     def _take_grant(self, grant: Grant | Literal["unread"] | None) -> None:
         """Apply what the namespace grants.
@@ -222,19 +247,26 @@ class Process(ABC):
             self._budget.open()
 
     def stop(self) -> None:
-        """Begin nothing more, because the process is about to be cancelled."""
+        """Begin nothing more, and wait for no scrape, because the process is about to be cancelled."""
         self._budget.close()
+        self._scrapes.leave()
 
-    async def _count_held(self) -> None:
+    def _metrics(self) -> bytes:
+        """What `/metrics` answers."""
+        text = self._exporter.text()
+        self._scrapes.read()
+        return text
+
+    async def _count_accelerators(self) -> None:
         """Write the seconds of held accelerators to the ledger at intervals, until cancelled."""
         while True:
-            if not (self._ledger.loaded and self._held):
-                await asyncio.sleep(HEARD_SECONDS)
+            if not (self._ledger.loaded and self._accelerator_seconds):
+                await asyncio.sleep(POLL_SECONDS)
                 continue
-            async with self._counting_held:
-                await self._blocking(self._ledger.accelerators, self._held, time.time())
+            async with self._counting_accelerators:
+                await self._blocking(self._ledger.accelerators, self._accelerator_seconds, time.time())
             self._status.changed()
-            await asyncio.sleep(HELD_SECONDS)
+            await asyncio.sleep(COUNT_SECONDS)
 
     def _budget_moved(self) -> None:
         self._enforcing.set()
@@ -267,7 +299,7 @@ class Process(ABC):
         self._open_budget()
 
     def _reserve_time(self) -> None:
-        counted, now = self._ledger.held_seconds(), datetime.now(UTC)
+        counted, now = self._ledger.accelerator_totals(), datetime.now(UTC)
         self._budget.reserve_time(worst_case(self._accelerators, counted, now))
 
     def _shown_budget(self) -> st.Budget | None:
@@ -280,17 +312,19 @@ class Process(ABC):
     def _conditions_of_budget(self) -> list[Condition]:
         """The conditions of the budget, from what is known by now."""
         if not self._ledger.loaded:
-            return self._budget_said
+            return self._budget_conditions
         fresh = shown.conditions(self._budget)
         types = {each.type for each in fresh}
-        self._budget_said = merge((each for each in self._budget_said if each.type in types), fresh)
-        return self._budget_said
+        self._budget_conditions = merge(
+            (each for each in self._budget_conditions if each.type in types), fresh
+        )
+        return self._budget_conditions
 
     async def _count_last(self) -> None:
         """Write the accelerator seconds that are known at the end, and export the bill."""
         await self._status.flush()  # the answer has what the operator has counted meanwhile
-        async with self._counting_held:
-            await self._blocking(self._ledger.accelerators, self._held, time.time(), last=True)
+        async with self._counting_accelerators:
+            await self._blocking(self._ledger.accelerators, self._accelerator_seconds, time.time(), last=True)
         await self._export()
 
     async def _export(self) -> None:
@@ -307,15 +341,15 @@ class Process(ABC):
         """Export the bill at the end of each day, until cancelled."""
         day = datetime.now(UTC).date()
         while True:
-            await asyncio.sleep(HELD_SECONDS)
+            await asyncio.sleep(COUNT_SECONDS)
             if (today := datetime.now(UTC).date()) > day and self._ledger.loaded:
                 await self._export()
                 day = today
 
-    async def _incarnation(self) -> int:
+    async def _take_start_number(self) -> int:
         """The number of this process among all coordinators of the job."""
         with not_final(self._begun):
-            number = await self._blocking(self._spool.incarnation)
+            number = await self._blocking(self._spool.take_start_number)
             await self._blocking(self._spool.describe, self._identity)
             return number
 
@@ -323,17 +357,19 @@ class Process(ABC):
         """Write the report that people open. `decode`: text of token ids; None: tokens are not shown."""
         self._paged = await self._blocking(page.write, self._store, self.layout, self._identity.kind, decode)
 
-    async def _claimed(self, http: aiohttp.ClientSession, incarnation: int, url: str | None = None) -> Broker:
+    async def _claimed(
+        self, http: aiohttp.ClientSession, start_number: int, url: str | None = None
+    ) -> Broker:
         """A broker that hands out sandboxes to this process, and no longer to its predecessors.
 
         Without `url` it is the job's own.
         """
-        owner = f"{self._identity.name}-{incarnation}"
+        owner = f"{self._identity.name}-{start_number}"
         on_tool = partial(self._exporter.observe, "sandbox/tool_call_seconds")
         broker = Broker(http, url or self._broker_url, self._keys[Key.COORDINATOR_TO_BROKER], owner, on_tool)
         # Loading the model took minutes. If a successor has begun meanwhile, a claim by this process would
         # end the successor.
-        await self._blocking(self._spool.refuse_superseded, incarnation)
+        await self._blocking(self._spool.refuse_superseded, start_number)
         await broker.claim(CLAIM_SECONDS)
         return broker
 
@@ -344,9 +380,8 @@ class Process(ABC):
 
     def _usage(self) -> st.Usage:
         """The bill so far."""
-        return usage(
-            self._ledger.days, self._book, datetime.now(UTC).date(), self._books, self._ledger.used()
-        )
+        today = datetime.now(UTC).date()
+        return usage(self._ledger.days, self._book, today, self._books, self._ledger.used())
 
     async def _follow_prices(self) -> None:
         """Apply each change of the price book. Call it once the ledger is loaded."""
@@ -364,7 +399,8 @@ class Process(ABC):
         """
         self._budget.close()
         if not await self._status.settle(LAST_WORD_SECONDS):
-            raise JobError("StatusNotWritten", "the API server takes no status", permanent=False)
+            raise JobError("StatusNotWritten", "the API server does not accept the status", permanent=False)
+        self._status_written = True
 
     def _checked(self, preflight: st.Preflight) -> None:
         """A check has ended. May be called from another thread."""
@@ -383,9 +419,8 @@ class Process(ABC):
     ) -> None:
         """Send traces of episodes from now on, if the spec asks for it."""
         if wanted is not None:
-            self._otlp = Otlp(
-                http, wanted.endpoint, self._identity, {each.name: each.value for each in wanted.headers}
-            )
+            headers = {each.name: each.value for each in wanted.headers}
+            self._otlp = Otlp(http, wanted.endpoint, self._identity, headers)
             stack.push_async_callback(self._otlp.close)
             self._background(stack, self._otlp.run())
 
@@ -411,34 +446,3 @@ class Process(ABC):
     async def _blocking(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         async with asyncio.timeout(STORE_SECONDS):
             return await asyncio.to_thread(call, *args, **kwargs)
-
-
-async def serve(process: Process, ended: Callable[[], None] = lambda: None) -> None:
-    """Run until the job is over, or until SIGTERM: the durable state is enough for a successor.
-
-    `ended` is called then. Afterwards the process waits for what still runs in threads.
-    """
-    task = asyncio.ensure_future(process.run())
-    loop = asyncio.get_running_loop()
-
-    def stop() -> None:
-        process.stop()
-        task.cancel()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    try:
-        await task
-    except asyncio.CancelledError:
-        if process.fault is not None:
-            raise process.fault from None
-        logs.event(_log, "stopped")
-        raise
-    finally:
-        ended()
-
-
-def is_superseded(error: BaseException | None) -> bool:
-    """Whether a process ends because another has replaced it. The status then belongs to the other one."""
-    found = job_error(error)
-    return found is not None and found.termination.reason == SUPERSEDED

@@ -78,14 +78,14 @@ class Recurring:
         self._counts: Counter[str] = Counter()
         self._last: dict[str, Cause] = {}
         self._standing: set[str] = set()
-        self._heard: dict[str, Cause] = {}
+        self._causes: dict[str, Cause] = {}
         self._scored = False
         self._ended = 0
         self._at_once = 1
 
-    def hear(self, episode: str, cause: Cause) -> None:
+    def note(self, episode: str, cause: Cause) -> None:
         """Note what part of the job failed in an episode, by its id. A call of `ended` follows."""
-        self._heard[episode] = cause
+        self._causes[episode] = cause
 
     def ended(self, episode: str, *, scored: bool, at_once: int = 1) -> bool:
         """An episode ended. Returns whether the standing causes changed.
@@ -95,7 +95,7 @@ class Recurring:
             scored: it has a reward.
             at_once: how many ran together.
         """
-        before, cause = self.standing, self._heard.pop(episode, None)
+        before, cause = self.standing, self._causes.pop(episode, None)
         self._scored |= scored
         self._ended += 1
         self._at_once = max(self._at_once, at_once)
@@ -137,7 +137,7 @@ class Recurring:
         return known[0] if enough and not self._scored else None
 
 
-def told(standing: Iterable[Standing]) -> str:
+def causes_message(standing: Iterable[Standing]) -> str:
     """What a condition says about the causes."""
     return "; ".join(each.words for each in [*standing][:SHOWN])
 

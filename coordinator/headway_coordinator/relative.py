@@ -1,7 +1,7 @@
 """Rewards that the environment gives to the episodes of a group against each other (`group_reward`).
 
 Each group takes one call, in a sandbox of its own. Only groups of training rows are rewarded so, including
-those of the preflight. Held-out rows keep what `reward` said, because a reward relative to other tries says
+those of the preflight. Held-out rows keep what `reward` gave, because a reward relative to other tries says
 nothing about them. A group that cannot be judged is tried again in a fresh sandbox, and then abandoned
 (`NotJudged`). No episode of it gets another reward, and never a zero. The preflight judges a job by the
 reward that it trains on, so there the episodes of such a group are lost.
@@ -27,13 +27,14 @@ from headway_api.sandbox_api import (
 from headway_coordinator import group as groups
 from headway_coordinator.bounds import MIN_SCORED
 from headway_coordinator.cancel_token import Stopped
-from headway_coordinator.episode import Rules, by_index, check_reward, check_sizes
+from headway_coordinator.episode import Rules
 from headway_coordinator.faults import Cause, InfraFault
+from headway_coordinator.finish_reply import by_index, check_reward, check_sizes
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.recurring import Recurring
 from headway_coordinator.sandboxes import ENTRYPOINT, Broker, Witness
 
-ATTEMPTS_SAID = 1500
+MOST_FAILURE_CHARACTERS = 1500
 """The most characters of the last failure in a group's record."""
 TOO_FEW = f"group_reward: fewer than {MIN_SCORED} episodes of the group are scored"
 
@@ -49,12 +50,12 @@ class Relative:
     grouped: bool = False
     """Whether the environment rewards whole groups."""
 
-    def hear(self, first: ResetReply) -> None:
+    def learn(self, first: ResetReply) -> None:
         """Learn from a sandbox of the job whether its environment rewards groups."""
         self.grouped |= first.grouped
 
     def witnessed(self, by: Callable[[str], Witness]) -> groups.Relative:
-        """The same, with a witness that notes the questions to judges. `by` finds it by the lease's name."""
+        """This `Relative` with a witness of the questions to judges. `by` finds it by the lease's name."""
         return _Witnessed(self, self.broker.witnessed(by))
 
     async def judged(
@@ -66,31 +67,31 @@ class Relative:
             return group
         if group.abandoned is not None or len(scored) < MIN_SCORED:
             return lost(group, TOO_FEW) if plan.size >= MIN_SCORED else group
-        told: list[Judgement] = []
+        judgements: list[Judgement] = []
         began, fault = time.monotonic(), InfraFault("it was not tried")
         for attempt in attempts:
             lease = f"{leases_of(plan.group_id)}{attempt}"
             try:
-                rewards = await self._once(plan, scored, lease, told, broker or self.broker)
-                return rewarded(group, rewards, told, time.monotonic() - began)
+                rewards = await self._once(plan, scored, lease, judgements, broker or self.broker)
+                return rewarded(group, rewards, judgements, time.monotonic() - began)
             except Stopped:
-                return group.model_copy(update={"judgements": told, "abandoned": plan.stop.why})
+                return group.model_copy(update={"judgements": judgements, "abandoned": plan.stop.why})
             except InfraFault as found:
                 fault = found
                 if found.cause is not None:
-                    self.faults.hear(lease, found.cause)
+                    self.faults.note(lease, found.cause)
                 self.faults.ended(lease, scored=False)
-        said = f"group_reward: {fault}"[:ATTEMPTS_SAID]
-        why = Abandoned(reason="NotJudged", message=said)
-        group = group.model_copy(update={"judgements": told, "abandoned": why})
-        return lost(group, said, fault.cause)
+        message = f"group_reward: {fault}"[:MOST_FAILURE_CHARACTERS]
+        why = Abandoned(reason="NotJudged", message=message)
+        group = group.model_copy(update={"judgements": judgements, "abandoned": why})
+        return lost(group, message, fault.cause)
 
     async def _once(
         self,
         plan: groups.Plan,
         scored: list[EpisodeRecord],
         lease: str,
-        told: list[Judgement],
+        judgements: list[Judgement],
         broker: Broker,
     ) -> list[GroupReward]:
         task, limit = plan.task(0, 0), self.rules.timeout_seconds
@@ -106,12 +107,14 @@ class Relative:
                         body = GroupRequest(
                             row=plan.row,
                             seed=task.environment_seed,
-                            episodes=[told_of(episode) for episode in scored],
+                            episodes=[group_episode(episode) for episode in scored],
                             judges=judges,
                         )
                         return await sandbox.group(body)
 
-                    reply = await self.judges.finished(sandbox, ask, told.append, spending=plan.spending)
+                    reply = await self.judges.finished(
+                        sandbox, ask, judgements.append, spending=plan.spending
+                    )
         except TimeoutError as error:
             raise InfraFault(f"no judgement of the group within {2 * limit:g} s") from error
         self._check(reply, scored)
@@ -120,8 +123,10 @@ class Relative:
     def _check(self, reply: GroupReply, scored: list[EpisodeRecord]) -> None:
         """Check the rewards against the rules for any reward. Raises InfraFault."""
         if len(reply.rewards) != len(scored):
-            said = f"the environment gave {len(reply.rewards)} rewards for {len(scored)} episodes of a group"
-            raise InfraFault(said, Cause("GroupRewardsWrong", said, ENTRYPOINT))
+            message = (
+                f"the environment gave {len(reply.rewards)} rewards for {len(scored)} episodes of a group"
+            )
+            raise InfraFault(message, Cause("GroupRewardsWrong", message, ENTRYPOINT))
         for reward, episode in zip(reply.rewards, scored, strict=True):
             one = FinishReply(**reward.model_dump(), score=0.0)
             check_reward(one, self.rules.reward_range, delivered(episode))
@@ -143,7 +148,7 @@ def leases_of(group_id: str) -> str:
     return f"{group_id}-group-"
 
 
-def lost(group: GroupRecord, said: str, cause: Cause | None = None) -> GroupRecord:
+def lost(group: GroupRecord, message: str, cause: Cause | None = None) -> GroupRecord:
     """A preflight's group that was not judged, with none of its episodes scored.
 
     Any other group is unchanged.
@@ -151,7 +156,7 @@ def lost(group: GroupRecord, said: str, cause: Cause | None = None) -> GroupReco
     if group.purpose is not Purpose.PREFLIGHT:
         return group
     reason = None if cause is None else cause.reason
-    gone: dict[str, Any] = {"outcome": Outcome.INFRA_ERROR, "error": said, "cause": reason}
+    gone: dict[str, Any] = {"outcome": Outcome.INFRA_ERROR, "error": message, "cause": reason}
     gone |= {"reward": None, "turn_rewards": None, "score": None, "metrics": {}}
     episodes = [
         episode if episode.reward is None else episode.model_copy(update=gone) for episode in group.episodes
@@ -159,7 +164,7 @@ def lost(group: GroupRecord, said: str, cause: Cause | None = None) -> GroupReco
     return group.model_copy(update={"episodes": episodes})
 
 
-def told_of(episode: EpisodeRecord) -> GroupEpisode:
+def group_episode(episode: EpisodeRecord) -> GroupEpisode:
     """An episode as the environment sees it."""
     assert episode.reward is not None
     return GroupEpisode(
@@ -177,7 +182,7 @@ def delivered(episode: EpisodeRecord) -> int:
 
 
 def rewarded(
-    group: GroupRecord, rewards: list[GroupReward], told: list[Judgement], seconds: float
+    group: GroupRecord, rewards: list[GroupReward], judgements: list[Judgement], seconds: float
 ) -> GroupRecord:
     """A group with its final rewards. Each episode gets an equal part of the sandbox's time."""
     left = iter(rewards)
@@ -185,7 +190,7 @@ def rewarded(
     episodes = [
         episode if episode.reward is None else _one(episode, next(left), share) for episode in group.episodes
     ]
-    return group.model_copy(update={"episodes": episodes, "judgements": told})
+    return group.model_copy(update={"episodes": episodes, "judgements": judgements})
 
 
 def _one(episode: EpisodeRecord, given: GroupReward, seconds: float) -> EpisodeRecord:

@@ -196,7 +196,7 @@ class Sandbox:
             )
             return kind.model_validate(answer)
         except ValidationError as error:
-            what = f"answered /{path} with what it must not: {explained(error)}"
+            what = f"answered /{path} with an invalid reply: {explained(error)}"
             cause = Cause("AnswerUnusable", f"the environment {what}", ENTRYPOINT)
             raise AnswerFault(f"sandbox {self.lease.pod} {what}", cause) from error
         except UpstreamError as error:
@@ -209,8 +209,8 @@ class Sandbox:
         """Why a sandbox may have been lost while a tool ran: the tool's memory use, or its node."""
         if path != "tool" or error.answered or isinstance(error.__cause__, TimeoutError):
             return None
-        said = f"the sandbox ended while tool {self.calling} ran: it may have used up its memory"
-        return Cause("SandboxLost", said, RESOURCES)
+        message = f"the sandbox ended while tool {self.calling} ran: it may have used up its memory"
+        return Cause("SandboxLost", message, RESOURCES)
 
 
 async def pool_of(brokers: Sequence[Broker]) -> PoolState:
@@ -246,7 +246,7 @@ class Broker:
         self._witness: Callable[[str], Witness | None] = lambda episode_id: None
 
     def witnessed(self, by: Callable[[str], Witness]) -> Broker:
-        """The same leases, with a witness that notes what the sandbox of each episode answers."""
+        """A copy of this broker with a witness that notes what the sandbox of each episode answers."""
         seen = copy.copy(self)
         seen._witness = by
         return seen
@@ -269,8 +269,8 @@ class Broker:
                         logs.event(_log, "broker-not-ready", level=logging.WARNING, error=str(error))
                         await asyncio.sleep(PAUSE_SECONDS)
         except TimeoutError:
-            said = f"no sandbox broker within {deadline:g} s: {error}"
-            raise JobError("BrokerUnavailable", said, permanent=False) from error
+            message = f"no sandbox broker within {deadline:g} s: {error}"
+            raise JobError("BrokerUnavailable", message, permanent=False) from error
 
     async def pool(self) -> PoolState:
         """The pool as the broker sees it.
@@ -324,8 +324,8 @@ class Broker:
         try:
             return kind.model_validate(answer)
         except ValidationError as error:
-            said = f"{self._url} answered with what is no {kind.__name__}: {explained(error)}"
-            raise Unreachable(said, answered=True) from error
+            message = f"{self._url} answered with an invalid {kind.__name__}: {explained(error)}"
+            raise Unreachable(message, answered=True) from error
 
     async def _call(self, method: str, path: str, body: Any = None, timeout: float = ASK_SECONDS) -> Any:
         return await call(

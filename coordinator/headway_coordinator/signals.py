@@ -17,7 +17,7 @@ from headway_api.conditions import Condition, ConditionType, Reason, condition, 
 from headway_api.signals import SHOWN_MOST, STATE_VALUES, SignalState
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.metrics.prometheus import Sample
-from headway_coordinator.recurring import Standing, told
+from headway_coordinator.recurring import Standing, causes_message
 
 TEXT_LENGTH: Final = 1024
 DIGITS: Final = 4
@@ -26,17 +26,17 @@ _log = logging.getLogger(__name__)
 
 
 class Signals:
-    """The signals of one job. `told`: a predecessor's conditions, shown until this process knows as much."""
+    """The signals of one job. `previous`: a predecessor's conditions, shown until this one knows as much."""
 
     def __init__(
         self,
         spec: RLTrainingJobSpec,
-        told: Sequence[Condition] = (),
+        previous: Sequence[Condition] = (),
         catalogue: Sequence[Signal] = SIGNALS,
     ) -> None:
         self._job = job_of(spec)
         self._watch = Watch(self._job, catalogue)
-        self._told = [known for known in told if known.type == ConditionType.HEALTHY]
+        self._conditions = [known for known in previous if known.type == ConditionType.HEALTHY]
         self._states = self._by_name()
 
     def recall(self, step: int, figures: Figures) -> None:
@@ -82,8 +82,8 @@ class Signals:
 
         It equals the previous one if nothing changed.
         """
-        merged = merge(self._told, [healthy(self._watch.verdicts(), failing)])
-        self._told = merged
+        merged = merge(self._conditions, [healthy(self._watch.verdicts(), failing)])
+        self._conditions = merged
         return merged[-1]
 
     def samples(self) -> Iterator[Sample]:
@@ -164,11 +164,11 @@ def message(verdict: Verdict) -> str:
 def healthy(verdicts: Sequence[Verdict], failing: Sequence[Standing] = ()) -> Condition:
     """The condition Healthy. Its reason is that episodes fail, or the most severe raised signal."""
     raised = [verdict for verdict in verdicts if verdict.standing.state == "Raised"]
-    said = [told(failing)] if failing else []
-    said += [f"{each.signal.name.value}: {message(each)}" for each in raised]
-    if said:
+    causes = [causes_message(failing)] if failing else []
+    causes += [f"{each.signal.name.value}: {message(each)}" for each in raised]
+    if causes:
         reason = Reason.EPISODES_FAILING if failing else raised[0].signal.name.value
-        return condition(ConditionType.HEALTHY, False, reason, "; ".join(said))
+        return condition(ConditionType.HEALTHY, False, reason, "; ".join(causes))
     known = sum(verdict.standing.state != "Unknown" for verdict in verdicts)
     if not known:
         return condition(ConditionType.HEALTHY, None, Reason.PENDING, "no step says enough yet")

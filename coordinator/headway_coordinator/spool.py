@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import sha256
 from typing import Final
 
 from headway_api.artifacts import GROUPS, NUMBERED, Layout, by_number, pointed, written
@@ -158,6 +159,10 @@ class Spool:
             return digest
         return self._store.get(uri)[:MOST_DIGEST].decode(errors="replace")
 
+    def keep_template(self, text: str) -> None:
+        """Keep a chat template that this job renders conversations with."""
+        self._store.put_new(self._layout.chat_template(sha256(text.encode()).hexdigest()), text.encode())
+
     def conclude(self, summary: Summary) -> None:
         """Store a validation's summary. Its groups, and their usage, are in the store already.
 
@@ -201,15 +206,15 @@ class Spool:
         reports, _ = standing(self._reports())
         return reports[-1].version if reports else None
 
-    def incarnation(self) -> int:
+    def take_start_number(self) -> int:
         """The number of this coordinator process: one more than any before it, alive or not.
 
         Raises:
             JobError: `BucketUnavailable`: this is a coordinator's first write.
         """
         try:
-            number = len(self._store.list(self._layout.incarnations))
-            while not self._store.put_new(self._layout.incarnation(number), b""):
+            number = len(self._store.list(self._layout.coordinator_starts))
+            while not self._store.put_new(self._layout.coordinator_start(number), b""):
                 number += 1
         except Denied as error:
             raise bucket_unavailable(self._layout.root, error) from error
@@ -223,7 +228,7 @@ class Spool:
         found = public(job.model_dump(mode="json", by_alias=True, exclude_none=True))
         self._store.put(self._layout.job, json.dumps(found).encode())
 
-    def refuse_superseded(self, incarnation: int) -> None:
+    def refuse_superseded(self, start_number: int) -> None:
         """Refuse to go on if a successor exists.
 
         Call it before each write that a successor would mistake for its own.
@@ -232,13 +237,13 @@ class Spool:
         that.
 
         Raises:
-            JobError: `Superseded`: there is a coordinator newer than `incarnation`.
+            JobError: `Superseded`: there is a coordinator newer than number `start_number`.
         """
         try:
-            self._store.get(self._layout.incarnation(incarnation + 1))
+            self._store.get(self._layout.coordinator_start(start_number + 1))
         except NotFound:
             return
-        raise superseded(f"incarnation {incarnation + 1} has begun, and this is {incarnation}")
+        raise superseded(f"incarnation {start_number + 1} has begun, and this is {start_number}")
 
     def _uri(self, group: GroupRecord) -> str:
         if group.purpose is Purpose.TRAIN:

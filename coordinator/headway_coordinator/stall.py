@@ -10,7 +10,7 @@ from typing import NamedTuple
 from headway_api.sandbox_api import PoolState
 from headway_coordinator.engines.router import Router
 from headway_coordinator.http import Unreachable, UpstreamError
-from headway_coordinator.recurring import Recurring, told
+from headway_coordinator.recurring import Recurring, causes_message
 from headway_coordinator.training import Training
 
 AFTER_SECONDS = 120.0
@@ -22,7 +22,7 @@ STORE_SECONDS = 60.0
 CHECK_SECONDS = 5.0
 
 
-class Culprit(NamedTuple):
+class Blocker(NamedTuple):
     """The part that has to move next."""
 
     words: str
@@ -30,7 +30,7 @@ class Culprit(NamedTuple):
     """Seconds for which the part may keep the job waiting before anything is wrong."""
 
 
-def blocker(training: Training, router: Router, pool: PoolState | str, episode_seconds: float) -> Culprit:
+def blocker(training: Training, router: Router, pool: PoolState | str, episode_seconds: float) -> Blocker:
     """The part that has to move next, in its own words.
 
     Args:
@@ -42,40 +42,46 @@ def blocker(training: Training, router: Router, pool: PoolState | str, episode_s
     step = training.state.step
     if training.store_busy > STORE_SECONDS:
         words = "artifact store: a write has waited for it for over a minute"
-        return Culprit(words, AFTER_SECONDS)
+        return Blocker(words, AFTER_SECONDS)
     if training.paused():
         words = "operator: the job is paused, and its pods are there; see status.pause"
-        return Culprit(words, AFTER_SECONDS)
+        return Blocker(words, AFTER_SECONDS)
     if step < 0:
-        return Culprit("learner: it has not announced its untrained weights yet", AFTER_SECONDS)
+        return Blocker("learner: it has not announced its untrained weights yet", AFTER_SECONDS)
     if training.batch_ready:
-        words = f"learner: the batch of step {step + 1} is ready, and has not been reported as trained"
-        return Culprit(words, LEARNER_SECONDS)
+        words = f"learner: the batch of step {step + 1} is ready, but has not been reported as trained"
+        return Blocker(words, LEARNER_SECONDS)
     if router.problem() is None and (problem := training.validations.problem) is not None:
-        return Culprit(f"rollout servers, for the validation: {problem}", AFTER_SECONDS)
+        return Blocker(f"rollout servers, for the validation: {problem}", AFTER_SECONDS)
     running = sum(training.state.in_flight.values())
-    return of_episodes(router, pool, training.faults, running, episode_seconds)
+    return of_episodes(_of_servers(router), pool, training.faults, running, episode_seconds)
+
+
+def _of_servers(router: Router) -> str | None:
+    problem = router.problem()
+    return None if problem is None else f"rollout servers: {problem}"
 
 
 def of_episodes(
-    router: Router, pool: PoolState | str, faults: Recurring, running: int, episode_seconds: float
-) -> Culprit:
+    problem: str | None, pool: PoolState | str, faults: Recurring, running: int, episode_seconds: float
+) -> Blocker:
     """The part that has to move if episodes run and none ends. Arguments as for `blocker`.
 
     Args:
+        problem: the part that samples and why it does not; None if it does.
         faults: why episodes failed.
         running: episodes in flight.
     """
-    if (problem := router.problem()) is not None:
-        return Culprit(f"rollout servers: {problem}", AFTER_SECONDS)
+    if problem is not None:
+        return Blocker(problem, AFTER_SECONDS)
     if isinstance(pool, str):
-        return Culprit(f"sandbox broker: {pool}", AFTER_SECONDS)
+        return Blocker(f"sandbox broker: {pool}", AFTER_SECONDS)
     if pool.problem is not None:
-        return Culprit(f"sandboxes: {pool.problem.reason}: {pool.problem.message}", AFTER_SECONDS)
+        return Blocker(f"sandboxes: {pool.problem.reason}: {pool.problem.message}", AFTER_SECONDS)
     if standing := faults.standing:
-        return Culprit(told(standing), AFTER_SECONDS + (episode_seconds if pool.leased else 0.0))
+        return Blocker(causes_message(standing), AFTER_SECONDS + (episode_seconds if pool.leased else 0.0))
     words = f"{running} episodes are running and none has ended; {pool.leased} sandboxes are leased"
-    return Culprit(words, AFTER_SECONDS + (episode_seconds if pool.leased else 0.0))
+    return Blocker(words, AFTER_SECONDS + (episode_seconds if pool.leased else 0.0))
 
 
 class Watch:
@@ -91,7 +97,7 @@ class Watch:
     def __init__(
         self,
         idle: Callable[[], float | None],
-        blame: Callable[[PoolState | str], Culprit],
+        blame: Callable[[PoolState | str], Blocker],
         pool: Callable[[], Awaitable[PoolState]],
         changed: Callable[[], None],
     ) -> None:
@@ -135,4 +141,6 @@ def training_watch(
         state = training.state
         return None if state.finished is not None else time.monotonic() - state.moved_at
 
-    return Watch(idle, lambda said: blocker(training, router, said, episode_seconds), pool, changed)
+    return Watch(
+        idle, lambda pool_state: blocker(training, router, pool_state, episode_seconds), pool, changed
+    )

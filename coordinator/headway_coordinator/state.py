@@ -54,7 +54,7 @@ class State:
     updated_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     """When there was progress last: a start of this process, a scored episode, a group or a step."""
     moved_at: float = field(default_factory=time.monotonic)
-    """The same moment, in monotonic seconds."""
+    """The moment of `updated_at`, in monotonic seconds."""
 
     def moved(self) -> None:
         """Note progress."""

@@ -17,15 +17,15 @@ from typing import Any, Literal, Protocol
 from pydantic import ValidationError
 
 from headway_api import logs, names
+from headway_api.accelerators import Accelerators, Holder, seconds
 from headway_api.grants import Grant
-from headway_api.held import Accelerators, Holder, seconds
 from headway_api.spec.lifecycle import BudgetSpec
 from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
 from headway_coordinator.conditions import OWN, OWN_OF_EVALUATION
 from headway_coordinator.stored_job import WRITE_SECONDS, StoredJob
 
 LEAST_SECONDS = 2.0
-HEAR_SECONDS = 30.0
+REFRESH_SECONDS = 30.0
 """Seconds after which an unchanged status is written again, because the answer shows what others wrote."""
 Status = RLTrainingJobStatus | RLEvalJobStatus
 
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Heard:
+class JobUpdate:
     """What others have written to the job meanwhile."""
 
     replicas: int | None = None
@@ -42,23 +42,23 @@ class Heard:
     """A person's order for a remedy."""
     lost: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Candidates whose servers the operator has abandoned: name -> reason and message."""
-    held: Mapping[Holder, int] = field(default_factory=dict)
+    accelerator_seconds: Mapping[Holder, int] = field(default_factory=dict)
     """Accelerator seconds so far, as the operator counts them."""
     accelerators: Accelerators | None = None
-    """The same by pod."""
-    budget: BudgetSpec | Literal["unheard"] | None = "unheard"
+    """Accelerator seconds so far by pod, as the operator counts them."""
+    budget: BudgetSpec | Literal["unknown"] | None = "unknown"
     """spec.budget; it may change while the job runs."""
-    grant: Grant | Literal["unheard", "unread"] | None = "unheard"
+    grant: Grant | Literal["unknown", "unread"] | None = "unknown"
     """The namespace's RLBudget grant for the job. `unread`: this version cannot read it."""
 
 
 class Sink(Protocol):
     """Where a status goes. Blocking. Returns the job as it is then, if that is known."""
 
-    def __call__(self, status: dict[str, Any]) -> Heard | None: ...
+    def __call__(self, status: dict[str, Any]) -> JobUpdate | None: ...
 
 
-def told(stored: StoredJob) -> RLTrainingJobStatus:
+def previous_status(stored: StoredJob) -> RLTrainingJobStatus:
     """The coordinator's part of a training job's status as a predecessor left it.
 
     It includes which pause is over, and which accelerators the job holds.
@@ -89,7 +89,7 @@ def told(stored: StoredJob) -> RLTrainingJobStatus:
     )
 
 
-def told_of_evaluation(stored: StoredJob) -> RLEvalJobStatus:
+def previous_evaluation_status(stored: StoredJob) -> RLEvalJobStatus:
     """The coordinator's part of an evaluation's status that a successor needs.
 
     It includes which accelerators the job holds.
@@ -122,10 +122,10 @@ def _read(stored: StoredJob) -> dict[str, Any]:
 
 def sink_of(stored: StoredJob) -> Sink:
     """A sink for the stored job's status. It returns what others have written to the job."""
-    return lambda status: _heard(stored.write_status(status))
+    return lambda status: _update(stored.write_status(status))
 
 
-def _heard(job: Mapping[str, Any]) -> Heard:
+def _update(job: Mapping[str, Any]) -> JobUpdate:
     """What a job at the API server tells its coordinator."""
     candidates = job.get("status", {}).get("candidates", [])
     lost = {
@@ -135,32 +135,32 @@ def _heard(job: Mapping[str, Any]) -> Heard:
     }
     remedy = job.get("metadata", {}).get("annotations", {}).get(names.ANNOTATION_REMEDY)
     replicas = job.get("spec", {}).get("rollout", {}).get("replicas")
-    return Heard(replicas, remedy, lost, *_held(job), _budget(job), _grant(job))
+    return JobUpdate(replicas, remedy, lost, *_accelerators(job), _budget(job), _grant(job))
 
 
-def _held(job: Mapping[str, Any]) -> tuple[dict[Holder, int], Accelerators | None]:
-    told = job.get("status", {}).get("accelerators")
+def _accelerators(job: Mapping[str, Any]) -> tuple[dict[Holder, int], Accelerators | None]:
+    stored = job.get("status", {}).get("accelerators")
     try:
-        found = None if told is None else Accelerators.model_validate(told)
+        found = None if stored is None else Accelerators.model_validate(stored)
         return seconds(found), found
     except (ValidationError, ValueError) as error:  # an operator of another version wrote it
         logs.event(_log, "accelerators-not-read", level=logging.WARNING, error=str(error))
         return {}, None
 
 
-def _budget(job: Mapping[str, Any]) -> BudgetSpec | Literal["unheard"] | None:
-    told = job.get("spec", {}).get("budget")
+def _budget(job: Mapping[str, Any]) -> BudgetSpec | Literal["unknown"] | None:
+    stored = job.get("spec", {}).get("budget")
     try:
-        return None if told is None else BudgetSpec.model_validate(told)
+        return None if stored is None else BudgetSpec.model_validate(stored)
     except ValidationError as error:  # a definition of another version let it through
         logs.event(_log, "budget-not-read", level=logging.WARNING, error=str(error))
-        return "unheard"
+        return "unknown"
 
 
 def _grant(job: Mapping[str, Any]) -> Grant | Literal["unread"] | None:
-    told = job.get("status", {}).get("grant")
+    stored = job.get("status", {}).get("grant")
     try:
-        return None if told is None else Grant.model_validate(told)
+        return None if stored is None else Grant.model_validate(stored)
     except ValidationError as error:  # an operator of another version wrote it
         logs.event(_log, "grant-not-read", level=logging.WARNING, error=str(error))
         return "unread"
@@ -176,7 +176,7 @@ class Writer:
 
     It writes an unchanged status only to read the answer.
 
-    A failed write is tried again with newer content; the job does not wait for it. `on_heard` gets what the
+    A failed write is tried again with newer content; the job does not wait for it. `on_update` gets what the
     sink returns. `on_written` is called after a successful write.
     """
 
@@ -184,18 +184,18 @@ class Writer:
         self,
         sink: Sink,
         current: Callable[[], Status],
-        on_heard: Callable[[Heard], None] = lambda heard: None,
+        on_update: Callable[[JobUpdate], None] = lambda update: None,
         on_written: Callable[[], None] = lambda: None,
     ) -> None:
         self._sink = sink
         self._current = current
-        self._on_heard = on_heard
+        self._on_update = on_update
         self._on_written = on_written
         self.waits = False
         """Whether somebody waits for an answer. If so, the status is written as often as allowed."""
         self._changed = asyncio.Event()
         self._written: dict[str, Any] | None = None
-        self._heard_at = -math.inf
+        self._answered_at = -math.inf
         self.failures = 0
 
     def changed(self) -> None:
@@ -226,20 +226,20 @@ class Writer:
         """Write now, unless nothing is new. Returns whether the stored status is current."""
         self._changed.clear()
         status = self._current().as_object()
-        stale = self.waits or time.monotonic() - self._heard_at >= HEAR_SECONDS
+        stale = self.waits or time.monotonic() - self._answered_at >= REFRESH_SECONDS
         if status == self._written and not stale:
             return True
         try:
             async with asyncio.timeout(2 * WRITE_SECONDS):
-                heard = await asyncio.to_thread(self._sink, status)
+                update = await asyncio.to_thread(self._sink, status)
         except (
             Exception
         ) as error:  # the client's errors have no common base; training goes on without a status
             self.failures += 1
             logs.event(_log, "status-write-failed", level=logging.WARNING, error=str(error))
             return False
-        self._written, self._heard_at = status, time.monotonic()
-        if heard is not None:
-            self._on_heard(heard)
+        self._written, self._answered_at = status, time.monotonic()
+        if update is not None:
+            self._on_update(update)
         self._on_written()
         return True

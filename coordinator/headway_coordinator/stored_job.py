@@ -18,7 +18,7 @@ WRITE_SECONDS: Final = 15.0
 
 
 class StoredJob(Protocol):
-    """One job."""
+    """One stored job, whose status this process reads and writes."""
 
     def read_status(self) -> Json:
         """The whole status, from all writers."""

@@ -116,7 +116,7 @@ class Validations:
         return self._beside
 
     @property
-    def hold(self) -> bool:
+    def blocks_batches(self) -> bool:
         """Whether the learner gets no batch until a validation is complete."""
         return len(self.unfinished) > (MOST_UNFINISHED if self._beside else 0)
 
@@ -137,7 +137,7 @@ class Validations:
         for summary in replay.summaries.values():
             self._concluded(summary)
         if replay.summaries:
-            await self._tell_score(replay.summaries[max(replay.summaries)])
+            await self._store_score(replay.summaries[max(replay.summaries)])
         for step in sorted(replay.validations.keys() - replay.summaries.keys()):
             standing = driver.standing(replay.validations[step])
             # A rollback takes a step beyond this one again, from the same groups. Its answers count then.
@@ -213,10 +213,10 @@ class Validations:
         limit = self._spec.agent.turn_limit
         summary = Summary.of(step, found, self._spec.evaluation, limit, self._tasks)
         await self._keep(summary)
-        await self._tell_score(summary)  # before it is the last one, so that the status shows both at once
+        await self._store_score(summary)  # before it is the last one, so that the status shows both at once
         self._concluded(summary)
 
-    async def _tell_score(self, summary: Summary) -> None:
+    async def _store_score(self, summary: Summary) -> None:
         """Compute a validation's interval for the status.
 
         With many tries that would take too long on the event loop.

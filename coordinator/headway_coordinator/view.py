@@ -141,7 +141,7 @@ def _in_words(found: Estimate | Difference | None) -> str | None:
 
 
 def test_report(state: State) -> dict[str, Any] | None:
-    """The same for the report, with full precision and every measure by task."""
+    """The judgement on the test split for the report: every measure by task, with full precision."""
     found = state.tested
     if found is None:
         return None

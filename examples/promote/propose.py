@@ -2,8 +2,8 @@
 
     kubectl get rltj refunds -n team -o json | python3 propose.py deploy
 
-The job's name in gate/eval.yaml has the step and six digits of the weights' address in it, so that each
-promotion is a job of its own. Python's standard library only.
+The job's name in gate/eval.yaml has the step and six digits of the weights' address in it. So each promotion
+is a job of its own. Python's standard library only.
 """
 
 from __future__ import annotations

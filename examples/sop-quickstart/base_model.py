@@ -2,9 +2,9 @@
 
     python base_model.py --out base-model [--seed 0] [--steps 400] [--current 0.3]
 
-Most demonstrations follow rules that have since changed, each decision on its own, so the model writes
-well-formed calls and mostly wrong answers: a foothold that reinforcement learning must overturn and not
-merely sharpen. Demonstrations are rendered turn by turn exactly as a rollout is (`renderers`, Qwen3), so
+Most demonstrations follow rules that have since changed, each decision on its own. So the model writes
+well-formed calls and mostly wrong answers. Reinforcement learning must overturn this foothold and not merely
+sharpen it. Demonstrations are rendered turn by turn exactly as a rollout is (`renderers`, Qwen3), so
 nothing differs between warm start and serving. Same seed, same files. Well under two minutes on one core.
 """
 
@@ -74,7 +74,7 @@ CHAT_TEMPLATE = r"""
 
 
 class Recorder:
-    """Stands in for a tokenizer to learn which strings the renderer encodes as one piece."""
+    """Replaces a tokenizer, to learn which strings the renderer encodes as one piece."""
 
     unk_token_id = None
 

@@ -2,9 +2,9 @@
 
     python check_learnable.py --model base-model [--seeds 0 1 2] [--rank 16] [--lr 1e-3] [--steps 40]
 
-Samples episodes with the real environment, renderer and parser, and trains with the objective that a job
-uses by default (PPO clipping, group-normalized advantage, token mean) in plain PyTorch: `--rank 0` trains
-every weight. Prints mean training reward a step, and greedy and sampled success on held-out cases.
+Samples episodes with the real environment, renderer and parser. Trains in plain PyTorch with the objective
+that a job uses by default: PPO clipping, group-normalized advantage, token mean. `--rank 0` trains every
+weight. Prints mean training reward a step, and greedy and sampled success on held-out cases.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python generate.py --out data [--seed 0] [--validation 100] [--test 160]
 
-Every case id falls into a split by its hash, whatever the seed, so that no case is ever in two splits;
-the seed only orders the rows.
+Every case id falls into a split by its hash, whatever the seed, so that no case is ever in two splits.
+The seed only orders the rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The refund desk with a judge: what no rule can tell of an answer, another model is asked."""
+"""The refund desk with a judge: another model answers what no rule can decide about an answer."""
 
 from __future__ import annotations
 

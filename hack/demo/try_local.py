@@ -1,7 +1,7 @@
 """`make try`: a better agent, its checkpoint and its bill on this machine, without a cluster.
 
 The job is the example's, and so are its processes: what a cluster starts in pods is started here without
-(`headway run --local`). A second `make try` goes on where the first stopped; FRESH=1 begins anew.
+(`headway run --local`). A second `make try` continues where the first stopped; FRESH=1 starts over.
 """
 
 from __future__ import annotations

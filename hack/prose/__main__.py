@@ -1,8 +1,8 @@
-"""Checks that documentation is in plain words: `python hack/prose [PAGE ...]`, from any folder.
+"""Checks that pages and Python sources are in plain words: `python hack/prose [FILE ...]`, from any folder.
 
-Without pages it checks all that people write, and allows what `hack/prose/allowed.txt` lists.
-With pages it prints all of their faults. It exits with 1 where it prints anything.
-Standard library only.
+It reads docstrings, comments and messages of a source. Without files it checks all that people write,
+and allows what `hack/prose/allowed.txt` lists. With files it prints all of their faults.
+It exits with 1 where it prints anything. Standard library only.
 """
 
 from __future__ import annotations
@@ -10,23 +10,37 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from headway_prose.faults import allowed, faults, verdicts
-from headway_prose.pages import pages
+from headway_prose.faults import Fault, allowed, faults, faults_of_source, verdicts
+from headway_prose.pages import has_messages, pages, sources
 
 ROOT = Path(__file__).resolve().parents[2]
 ALLOWED = ROOT / "hack" / "prose" / "allowed.txt"
 
 
+def judged(name: str, text: str) -> list[Fault]:
+    """Faults of a file, by its path from the root and its text."""
+    if name.endswith(".py"):
+        return [*faults_of_source(text, messages=has_messages(name))]
+    return [*faults(text)]
+
+
 def main(named: list[str]) -> int:
     if named:
-        found = {name: [*faults(Path(name).read_text(encoding="utf-8"))] for name in named}
+        paths = {name: Path(name).resolve() for name in named}
+        found = {
+            name: judged(_from_root(path), path.read_text(encoding="utf-8")) for name, path in paths.items()
+        }
         lines = [*verdicts(found, {})]
     else:
-        found = {name: [*faults(text)] for name, text in pages(ROOT)}
+        found = {name: judged(name, text) for name, text in (*pages(ROOT), *sources(ROOT))}
         lines = [*verdicts(found, allowed(ALLOWED.read_text(encoding="utf-8")))]
     for line in lines:
         print(line)
     return 1 if lines else 0
+
+
+def _from_root(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@
 A guest is somebody else's program that the tests run as its users do: an agent, or a library to compare
 with. It has an environment of its own, without this repository, so that neither bends the other's versions.
 
-The interpreter is Debian's own /usr/bin/python3 and not whichever comes first on PATH: the base image has
+The interpreter is Debian's own /usr/bin/python3 and not whichever comes first on PATH. The base image has
 the same one at the same path, so a pod on this machine can mount the environment read-only and run it.
 Standard library only: this runs before anything is installed.
 """
@@ -79,7 +79,7 @@ INSTALLS: dict[str, tuple[str, ...]] = {
         word for said in FILES for word in ("--config-settings-package", f"llama-cpp-python:{said}")
     ),
 }
-"""Name -> what its installation is told besides."""
+"""Name -> further options of its installation."""
 
 
 TOOLS = ("audit", "docs")
@@ -158,7 +158,7 @@ class Environment:
     locks: tuple[Path, ...]
     ours: bool
     told: tuple[str, ...] = ()
-    """What the installation is told besides."""
+    """Further options of the installation."""
 
     @property
     def folder(self) -> Path:

@@ -4,8 +4,8 @@
     extras.py NAME ...   those processes alone
 
 pyproject.toml has one distribution with an extra per process, so deptry cannot check it as one project: what
-the learner imports would excuse the operator. Each process is therefore shown to deptry as a project of its
-own: its extras, and the files that its folders reach by imports, however deep.
+the learner imports would excuse the operator. So deptry sees each process as a project of its own: its
+extras, and the files that its folders reach by imports, however deep.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Process:
     apart: tuple[str, ...] = ()
     """Files and folders within `roots`, or reached from there, that run somewhere else."""
     beside: tuple[str, ...] = ()
-    """Extras that are installed too and may go unused: another process is held to them."""
+    """Extras that are installed too and may go unused here: another process is checked against them."""
     unused: Mapping[str, str] = field(default_factory=dict)
     """Package that nothing imports -> why it is declared."""
     undeclared: Mapping[str, str] = field(default_factory=dict)
@@ -90,6 +90,7 @@ PROCESSES: Final[Mapping[str, Process]] = {
         ("cli/headway_cli",),
         undeclared={
             "pandas": "only `figures()` imports it, and says that it is missing",
+            "inspect_ai": "only `headway trajectories --output inspect` imports it, and says what to install",
             **dict.fromkeys(("renderers", "safetensors", "torch", "transformers"), OF_TEACHING),
         },
     ),

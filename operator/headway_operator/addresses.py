@@ -74,7 +74,7 @@ def check_pattern(pattern: str) -> str:
     """
     if PATTERN.fullmatch(pattern) is None or _of_pattern(pattern) is None:
         raise ValueError(
-            f"{shortened(pattern, 200)} is no pattern of addresses; write http(s)://HOST[:PORT][/PATH], "
+            f"{shortened(pattern, 200)} is not a pattern of addresses; write http(s)://HOST[:PORT][/PATH], "
             f"where HOST may begin with {WILD}"
         )
     return pattern

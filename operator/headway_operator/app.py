@@ -55,12 +55,14 @@ def registry(controller: Controller) -> kopf.OperatorRegistry:
         return _session(kopf.login_via_client(**arguments))
 
     for kind in kube.CUSTOM:
-        kopf.on.event(names.GROUP, names.VERSION, kind.plural, registry=handlers)(_told(controller, kind))
+        kopf.on.event(names.GROUP, names.VERSION, kind.plural, registry=handlers)(
+            _event_handler(controller, kind)
+        )
     return handlers
 
 
 def _session(found: kopf.ConnectionInfo | None) -> kopf.AiohttpSession | None:
-    """The same connection, with a session that shows kopf only the identities of jobs."""
+    """The connection `found`, with a session that shows kopf only the identities of jobs."""
     if found is None:
         return None
     connector = aiohttp.TCPConnector(limit=0, ssl=found.as_ssl_context())
@@ -72,7 +74,7 @@ def _session(found: kopf.ConnectionInfo | None) -> kopf.AiohttpSession | None:
     )
 
 
-def _told(controller: Controller, kind: kube.Kind) -> Callable[..., None]:
+def _event_handler(controller: Controller, kind: kube.Kind) -> Callable[..., None]:
     def custom(*, type: str | None, body: kopf.Body, **_: Any) -> None:
         known = body["metadata"]
         identity = {key: known[key] for key in (*IDENTITY, "deletionTimestamp") if key in known}

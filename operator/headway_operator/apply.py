@@ -23,6 +23,7 @@ from headway_api.document import Json
 from headway_api.keys import Key
 from headway_operator.cache import Cache, Ref, ref_of
 from headway_operator.kube import KINDS, Api, ApiError
+from headway_operator.plan.children import controller
 from headway_operator.plan.context import Mode, Wanted
 from headway_operator.plan.health import Issue
 
@@ -72,7 +73,7 @@ class Applier:
                 self._applied.pop(ref, None)
         self._mended.clear()
 
-    def hold(self, raw: Json, held: bool) -> Json:
+    def set_finalizer(self, raw: Json, wanted: bool) -> Json:
         """Add the teardown finalizer to a job, or remove it; returns the updated job.
 
         The request is a merge patch of the whole list, valid only for the version that was read. So it never
@@ -87,7 +88,7 @@ class Applier:
         """
         metadata = raw["metadata"]
         others = [name for name in metadata.get("finalizers", []) if name != names.FINALIZER_TEARDOWN]
-        finalizers = [*others, names.FINALIZER_TEARDOWN] if held else others
+        finalizers = [*others, names.FINALIZER_TEARDOWN] if wanted else others
         change = {"resourceVersion": metadata["resourceVersion"], "finalizers": finalizers}
         try:
             kind, namespace, name = ref_of(raw)
@@ -95,7 +96,7 @@ class Applier:
         except ApiError as error:
             if error.status in (404, 409):
                 raise Outdated from error
-            if not held:
+            if not wanted:
                 raise
             text = f"finalizer {names.FINALIZER_TEARDOWN}: {error}"
             raise Blocked(Issue(Reason.CREATE_FAILED, text)) from error
@@ -148,8 +149,8 @@ class Applier:
             raise Blocked(
                 Issue(
                     Reason.CONTESTED,
-                    f"{ref[0]} {ref[2]} is changed by somebody else whenever it is mended; its managedFields "
-                    "name whom",
+                    f"another client changes {ref[0]} {ref[2]} after each correction; its managedFields "
+                    "name the client",
                 )
             )
         self._mended[ref] = [*recent, now]
@@ -160,14 +161,14 @@ class Applier:
         known = self._cache.get(kind, namespace, name) or self._api.get(KINDS[kind], namespace, name)
         if known is None:
             return None
-        if _controller(known).get("uid") == uid:
+        if controller(known).get("uid") == uid:
             self._cache.put(known)
             return known
-        owner, ours = _controller(known), _controller(item.body)
+        owner, ours = controller(known), controller(item.body)
         if owner and all(owner[key] == ours[key] for key in ("kind", "name")):
-            text = f"{kind} {name} of a deleted job of the same name is still there"
+            text = f"{kind} {name} of a deleted job with the same name still exists"
             raise Blocked(Issue(Reason.RECONCILING, text))
-        whose = f"{owner['kind']} {owner['name']}" if owner else "nobody this operator knows"
+        whose = f"{owner['kind']} {owner['name']}" if owner else "an unknown owner"
         raise Blocked(
             Issue(
                 Reason.NAME_CONFLICT,
@@ -216,11 +217,6 @@ class Applier:
             return 0
         self._count(ref[0], "deleted")
         return 1
-
-
-def _controller(body: Json) -> Json:
-    owners = body["metadata"].get("ownerReferences") or []
-    return next((owner for owner in owners if owner.get("controller")), {})
 
 
 def _mark(body: Json) -> str:

@@ -48,7 +48,11 @@ class Cache:
         """uid of each object whose deletion was seen -> its last resource version."""
 
     def put(self, body: Json) -> bool:
-        """Store an object unless a newer one is stored; returns whether anything changed."""
+        """Store an object unless this version, a newer one or its deletion is known.
+
+        Returns:
+            whether anything changed.
+        """
         with self._lock:
             return self._put(body)
 

@@ -40,8 +40,11 @@ WEDGED_SECONDS: Final = 300.0
 
 
 class Controller:
-    """Runs from `start` to `stop`. Events of jobs and budgets come from outside, through `custom_changed` and
-    `custom_deleted`. They only identify the object: a worker fetches it."""
+    """Reconciles jobs and budgets from `start` to `stop`.
+
+    The kopf handlers report changed objects through `custom_changed` and `custom_deleted`. They pass only the
+    object's identity; a worker fetches the object.
+    """
 
     def __init__(self, api: Api, platform: OperatorConfig, telemetry: Telemetry) -> None:
         self._api = api
@@ -93,7 +96,7 @@ class Controller:
 
     def custom_changed(self, identity: Json) -> None:
         """A job or a budget was seen."""
-        ref = self._jobs.told(identity)
+        ref = self._jobs.announced(identity)
         known = self.cache.get(*ref)
         pause = UNREAD_PAUSE if known is not None and UNREAD in known else 0.0
         self.queue.add(ref, pause)
@@ -124,9 +127,9 @@ class Controller:
         """A fault of this process that a restart would fix, or an empty text."""
         if not self._threads:
             return ""
-        silent = min((time.monotonic() - informer.last_heard for informer in self._informers), default=0.0)
+        silent = min((time.monotonic() - informer.last_event_at for informer in self._informers), default=0.0)
         if silent > self._platform.liveness_seconds:
-            return f"no watch has heard from the API server for {silent:.0f} s"
+            return f"no watch has received anything from the API server for {silent:.0f} s"
         if (waited := self.queue.oldest_wait()) > WEDGED_SECONDS:
             return f"a job has been waiting for a worker for {waited:.0f} s"
         return ""

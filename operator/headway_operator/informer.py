@@ -67,7 +67,7 @@ class Informer:
         self._source = source
         self._changed = changed
         self.synced = threading.Event()
-        self.last_heard = time.monotonic()
+        self.last_event_at = time.monotonic()
         """When the API server last sent anything, on the monotonic clock."""
         self._stop = threading.Event()
 
@@ -109,7 +109,7 @@ class Informer:
             kind, namespace, selector=SELECTOR, metadata_only=self._source.metadata_only
         )
         items = [body for body in items if UNREAD not in body]
-        self.last_heard = time.monotonic()
+        self.last_event_at = time.monotonic()
         for body in self._cache.replace(kind.kind, namespace, items, int(version)):
             self._changed(body)
         self.synced.set()
@@ -124,7 +124,7 @@ class Informer:
             metadata_only=self._source.metadata_only,
         )
         for event in events:
-            self.last_heard = time.monotonic()
+            self.last_event_at = time.monotonic()
             version = event["object"]["metadata"]["resourceVersion"]
             if event["type"] != "BOOKMARK":
                 self._take(event["type"], event["object"])

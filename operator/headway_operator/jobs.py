@@ -18,23 +18,23 @@ class Jobs:
     def __init__(self, api: Api, cache: Cache) -> None:
         self._api = api
         self._cache = cache
-        self._told = Cache()
+        self._announced = Cache()
         """Identities of the announced objects."""
 
-    def told(self, identity: Json) -> Ref:
+    def announced(self, identity: Json) -> Ref:
         """Note that a job was seen; it is not read yet."""
-        self._told.put(identity)
+        self._announced.put(identity)
         return ref_of(identity)
 
     def gone(self, identity: Json) -> Ref:
         """Note that a job was deleted."""
-        self._told.remove(identity)
+        self._announced.remove(identity)
         self._cache.remove(identity)
         return ref_of(identity)
 
     def of_namespace(self, namespace: str) -> list[Json]:
         """The identities of the jobs of a namespace."""
-        known = (body for kind in JOBS for body in self._told.of_kind(kind.kind))
+        known = (body for kind in JOBS for body in self._announced.of_kind(kind.kind))
         return [body for body in known if body["metadata"]["namespace"] == namespace]
 
     def list(self, namespaces: Iterable[str | None]) -> set[Ref]:
@@ -47,18 +47,18 @@ class Jobs:
         for kind in CUSTOM:
             for namespace in namespaces:
                 items, version = self._api.list(kind, namespace)
-                changed = self._told.replace(kind.kind, namespace, items, int(version))
+                changed = self._announced.replace(kind.kind, namespace, items, int(version))
                 for body in changed:
-                    known = self._told.get(*ref_of(body))
+                    known = self._announced.get(*ref_of(body))
                     if known is None or known["metadata"]["uid"] != body["metadata"]["uid"]:
                         self._cache.remove(body)
                     found.add(ref_of(body))
-            found |= {ref_of(body) for body in self._told.of_kind(kind.kind)}
+            found |= {ref_of(body) for body in self._announced.of_kind(kind.kind)}
         return found
 
     def is_known(self, ref: Ref) -> bool:
         """Whether an object was announced."""
-        return self._told.get(*ref) is not None
+        return self._announced.get(*ref) is not None
 
     def latest(self, ref: Ref) -> Json | None:
         """A job at least as new as its announced version; None if it does not exist.
@@ -66,13 +66,13 @@ class Jobs:
         Raises:
             ApiError, urllib3.exceptions.HTTPError: the job cannot be fetched.
         """
-        known, told = self._cache.get(*ref), self._told.get(*ref)
-        if told is None or (known is not None and _version(known) >= _version(told)):
+        known, announced = self._cache.get(*ref), self._announced.get(*ref)
+        if announced is None or (known is not None and _version(known) >= _version(announced)):
             return known
         kind, namespace, name = ref
         fresh = self._api.get(KINDS[kind], namespace, name)
         if fresh is None:
-            self.gone(told)
+            self.gone(announced)
         else:
             self._cache.put(fresh)
         return self._cache.get(*ref)

@@ -124,8 +124,8 @@ class Api:
     ) -> tuple[list[Json], str]:
         """All objects of a kind (the first `EVENTS` events), and the resource version to watch from.
 
-        Custom resources contain only their identity (`wire.sighting`). So do objects that are out of bounds,
-        with the reason.
+        Custom resources contain only their identity (`wire.sighting`). Objects that are out of bounds contain
+        it too, with the reason.
         """
         items: list[Json] = []
         query = {"limit": str(PAGE), "labelSelector": selector, "fieldSelector": fields}
@@ -282,12 +282,12 @@ class Api:
         )
         if response.status >= 400:
             try:
-                said = _within(response, REFUSAL_BYTES)
+                refusal = _within(response, REFUSAL_BYTES)
             except OutOfBounds as error:
-                said = str(error).encode()
+                refusal = str(error).encode()
             finally:
                 response.release_conn()
-            raise ApiError.of(response.status, said)
+            raise ApiError.of(response.status, refusal)
         return response
 
 

@@ -50,10 +50,10 @@ class _Lock(LeaseLock):  # type: ignore[misc]
         with self._guard:
             self._released = True
             try:
-                held = self.api_instance.read_namespaced_lease(self.name, self.namespace)
-                if held.spec.holder_identity != self.identity:
+                lease = self.api_instance.read_namespaced_lease(self.name, self.namespace)
+                if lease.spec.holder_identity != self.identity:
                     return
-                version = held.metadata.resource_version
+                version = lease.metadata.resource_version
                 body = {"metadata": {"resourceVersion": version}, "spec": {"holderIdentity": None}}
                 self.api_instance.patch_namespaced_lease(self.name, self.namespace, body)
             except client.ApiException as error:

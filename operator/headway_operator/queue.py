@@ -70,19 +70,19 @@ class KeyedQueue(Generic[Key]):
             raise Closed
 
     def _pop(self) -> Key | None:
-        held = []
+        busy = []
         found: Key | None = None
         while self._heap and self._heap[0][0] <= self._clock():
             due, ticket, key = heapq.heappop(self._heap)
             if self._due.get(key) != due:
                 continue
             if key in self._working:
-                held.append((due, ticket, key))
+                busy.append((due, ticket, key))
                 continue
             del self._due[key]
             found = key
             break
-        for entry in held:
+        for entry in busy:
             heapq.heappush(self._heap, entry)
         return found
 
@@ -132,7 +132,7 @@ class KeyedQueue(Generic[Key]):
             return len(self._working) + sum(due <= now for due in self._due.values())
 
     def oldest_wait(self) -> float:
-        """Seconds for which the longest due key has been waiting."""
+        """Seconds for which the oldest due key has waited. Keys that are being processed do not count."""
         with self._changed:
             now = self._clock()
             return max((now - due for key, due in self._due.items() if key not in self._working), default=0.0)

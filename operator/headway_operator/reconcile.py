@@ -71,13 +71,13 @@ class Reconciler:
                 return None
             raw, made = fresh, self._plan(fresh)
         try:
-            raw = self._hold(raw, made.held)
+            raw = self._set_finalizer(raw, made.finalizer)
             writes = self._applier.carry_out(raw["metadata"]["uid"], made.wanted, made.to_delete)
         except Outdated:
             return None if self._look_again(raw) is None else 0.0
         except Blocked as blocked:
-            told = planner.make(raw, self._platform, self._observed(raw), blocked.issue)
-            self._report(raw, told.status)
+            plan = planner.make(raw, self._platform, self._observed(raw), blocked.issue)
+            self._report(raw, plan.status)
             raise
         if made.delete_job:
             kind, namespace, name = key
@@ -88,10 +88,10 @@ class Reconciler:
         self._report(raw, made.status)
         return made.requeue_after
 
-    def _hold(self, raw: Json, held: bool | None) -> Json:
+    def _set_finalizer(self, raw: Json, wanted: bool | None) -> Json:
         """The job with its finalizer as planned: added before the first object, removed after the last."""
-        holds = names.FINALIZER_TEARDOWN in raw["metadata"].get("finalizers", [])
-        return raw if held in (None, holds) else self._applier.hold(raw, held)
+        present = names.FINALIZER_TEARDOWN in raw["metadata"].get("finalizers", [])
+        return raw if wanted in (None, present) else self._applier.set_finalizer(raw, wanted)
 
     def _observed(self, raw: Json) -> Observed:
         namespace = raw["metadata"]["namespace"]
@@ -109,8 +109,8 @@ class Reconciler:
             seen = replace(seen, namespace_ends=self._namespace_ends(namespace))
         if not (childless := seen.childless()):
             return seen
-        told = {body["metadata"]["uid"]: self._refusal(body) for body in childless}
-        return replace(seen, refusals={uid: words for uid, words in told.items() if words})
+        refusals = {body["metadata"]["uid"]: self._refusal(body) for body in childless}
+        return replace(seen, refusals={uid: words for uid, words in refusals.items() if words})
 
     def _namespace_ends(self, name: str) -> bool:
         namespace = self._api.get(NAMESPACE, None, name, metadata_only=True)
@@ -138,16 +138,16 @@ class Reconciler:
         self._cache.put(fresh)
         return fresh
 
-    def _report(self, raw: Json, told: JobStatus | None) -> None:
+    def _report(self, raw: Json, new_status: JobStatus | None) -> None:
         """Write the operator's part of the status if it differs from the stored one; record new facts."""
-        if told is None:
+        if new_status is None:
             return
-        body = told.as_object()
+        body = new_status.as_object()
         subject = subject_of(raw)
         stored = parse_status(subject.model, raw)
         self._recorder.look(raw, stored)
         if body == subject.own_part(stored).as_object():
-            self._recorder.tell(raw, stored)
+            self._recorder.record(raw, stored)
             return
         metadata = {key: raw["metadata"][key] for key in ("name", "namespace", "uid")}
         document = {
@@ -165,15 +165,22 @@ class Reconciler:
             if UNREAD not in raw:
                 raise
             # Its status cannot be written either: an event and the counter of failed reconciles report it.
-            self._recorder.tell(raw, told)
+            self._recorder.record(raw, new_status)
             return
         self._cache.put(answer)
-        _log_changes(raw, told)
-        self._recorder.tell(answer, parse_status(subject.model, answer))
+        _log_changes(raw, new_status)
+        self._recorder.record(answer, parse_status(subject.model, answer))
 
 
-def _log_changes(raw: Json, told: JobStatus) -> None:
+def _log_changes(raw: Json, new_status: JobStatus) -> None:
     before = raw.get("status", {})
-    if before.get("state") == told.state and before.get("reason") == told.reason:
+    if before.get("state") == new_status.state and before.get("reason") == new_status.reason:
         return
-    logs.event(log, "state", logging.INFO, **particulars(ref_of(raw)), state=told.state, reason=told.reason)
+    logs.event(
+        log,
+        "state",
+        logging.INFO,
+        **particulars(ref_of(raw)),
+        state=new_status.state,
+        reason=new_status.reason,
+    )

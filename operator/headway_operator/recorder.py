@@ -31,29 +31,29 @@ class Recorder:
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._told: dict[Ref, tuple[str, set[str]]] = {}
+        self._keys: dict[Ref, tuple[str, set[str]]] = {}
         """uid of the job, and keys of its recorded facts."""
 
     def look(self, raw: Json, status: JobStatus) -> None:
         """See a stored job before this operator changes its status."""
         ref, uid = ref_of(raw), raw["metadata"]["uid"]
-        if self._told.get(ref, ("",))[0] == uid:
+        if self._keys.get(ref, ("",))[0] == uid:
             return
         now = utc_now()
         quiet = not status.conditions or events.is_old(status, now)
         recorded = set() if quiet else self._recorded(raw)
-        self._told[ref] = uid, events.told_before(status, recorded, now)
+        self._keys[ref] = uid, events.recorded_before(status, recorded, now)
 
-    def tell(self, raw: Json, status: JobStatus) -> None:
+    def record(self, raw: Json, status: JobStatus) -> None:
         """Record the new facts in the status of a job that `look` has seen."""
-        _, told = self._told[ref_of(raw)]
-        for fact in events.news(status, told):
-            if self._record(raw, fact):
-                told.add(fact.key)
+        _, recorded = self._keys[ref_of(raw)]
+        for fact in events.news(status, recorded):
+            if self._create_event(raw, fact):
+                recorded.add(fact.key)
 
     def forget(self, ref: Ref) -> None:
         """Forget a job that is gone."""
-        self._told.pop(ref, None)
+        self._keys.pop(ref, None)
 
     def _recorded(self, raw: Json) -> set[str]:
         metadata = raw["metadata"]
@@ -66,7 +66,7 @@ class Recorder:
             return set()
         return events.keys(raw, found)
 
-    def _record(self, raw: Json, fact: Fact) -> bool:
+    def _create_event(self, raw: Json, fact: Fact) -> bool:
         """Create the event; returns whether nothing remains to do. No job waits for it: the status shows the
         fact too."""
         try:

@@ -71,15 +71,15 @@ class _Lines:
             if b"\n" in chunk:
                 *lines, last = bytes(rest).split(b"\n")
                 for line in lines[beyond:]:
-                    if told := _identity(line):
-                        yield told
+                    if identity := _identity(line):
+                        yield identity
                 rest, beyond = bytearray(last), False
             if len(rest) > wire.OBJECT_BYTES:
                 rest, beyond = bytearray(), True
 
 
 def _identity(line: bytes) -> bytes:
-    """The same event with only the object's identity; empty if it has none."""
+    """The event of a line, with only the object's identity; empty if none can be read."""
     if not line.strip():
         return b""
     try:

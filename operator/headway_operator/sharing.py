@@ -103,12 +103,12 @@ class Sharer:
     def _report(self, raw: Json, budget: RLBudget, jobs: list[Json]) -> tuple[RLBudget, float | None]:
         claims = [grants.claim(job) for job in jobs]
         shared = grants.share(limits_of(budget.spec), budget.status, claims)
-        told = grants.status(budget, shared)
+        new_status = grants.status(budget, shared)
         key = ref_of(raw)
-        if told == budget.status:
+        if new_status == budget.status:
             return budget, None
         wait = self._written.get(key, -math.inf) + SPENT_SECONDS - time.monotonic()
-        if wait > 0 and _but_spent(told) == _but_spent(budget.status):
+        if wait > 0 and _but_spent(new_status) == _but_spent(budget.status):
             return budget, wait
         self._written[key] = time.monotonic()
         metadata = {key: raw["metadata"][key] for key in ("name", "namespace", "uid", "resourceVersion")}
@@ -116,21 +116,25 @@ class Sharer:
             "apiVersion": names.API_VERSION,
             "kind": names.BUDGET_KIND,
             "metadata": metadata,
-            "status": told.as_object(),
+            "status": new_status.as_object(),
         }
         answer = self._api.apply(document, subresource="/status")
         self._cache.put(answer)
-        if told.jobs != budget.status.jobs:
+        if new_status.jobs != budget.status.jobs:
             logs.event(
-                log, "granted", logging.INFO, namespace=raw["metadata"]["namespace"], jobs=len(told.jobs)
+                log,
+                "granted",
+                logging.INFO,
+                namespace=raw["metadata"]["namespace"],
+                jobs=len(new_status.jobs),
             )
-        return budget.model_copy(update={"status": told}), None
+        return budget.model_copy(update={"status": new_status}), None
 
 
-def _but_spent(told: RLBudgetStatus) -> RLBudgetStatus:
+def _but_spent(new_status: RLBudgetStatus) -> RLBudgetStatus:
     """A status without the jobs' usage: a change of usage alone is written less often."""
-    limits = [limit.model_copy(update={"spent": ""}) for limit in told.limits]
-    return told.model_copy(update={"limits": limits})
+    limits = [limit.model_copy(update={"spent": ""}) for limit in new_status.limits]
+    return new_status.model_copy(update={"limits": limits})
 
 
 def _lags(job: Json, budget: RLBudget | None) -> bool:
@@ -138,11 +142,11 @@ def _lags(job: Json, budget: RLBudget | None) -> bool:
     if grants.has_ended(job) or job["metadata"].get("deletionTimestamp"):
         return False
     status = job.get("status") or {}
-    said = status.get("grant")
+    grant = status.get("grant")
     if budget is None:
-        return said is not None
+        return grant is not None
     try:
-        before = None if said is None else Grant.model_validate(said)
+        before = None if grant is None else Grant.model_validate(grant)
     except ValidationError:
         return True
     begun = status.get("startTime") is not None

@@ -10,6 +10,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from headway_api import metrics, names
 from headway_api.document import Json
@@ -23,7 +24,6 @@ from headway_wire.threads import ThreadedServer
 SUCCESS: Final = "success"
 ERRORS: Final = ("ApiError", "Bug", "Unreadable")
 """Error results of a reconcile. Their counters start at 0, or the first error of each would have no rate."""
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15)
@@ -109,8 +109,8 @@ def _by_state(jobs: list[Json]) -> Metric:
 def _one_by_one(jobs: list[Json]) -> Iterator[Metric]:
     found = {known.name: _family(known) for known in metrics.JOBS}
     for body in jobs:
-        told = {(figure.name, figure.more): figure.value for figure in figures(body)}
-        for (name, more), value in told.items():
+        by_name = {(figure.name, figure.more): figure.value for figure in figures(body)}
+        for (name, more), value in by_name.items():
             found[f"job/{name}"].add_metric([*labels_of(body), *more], value)
     yield from found.values()
 
@@ -139,7 +139,7 @@ def serve(
 
         def do_GET(self) -> None:
             if self.path == "/metrics":
-                self._answer(200, generate_latest(telemetry.registry), CONTENT_TYPE)
+                self._answer(200, generate_latest(telemetry.registry), CONTENT_TYPE_PLAIN_0_0_4)
             elif self.path in ("/healthz", "/readyz"):
                 wrong = healthy() if self.path == "/healthz" else ready()
                 self._answer(503 if wrong else 200, (wrong or "ok").encode(), "text/plain")

@@ -52,12 +52,12 @@ def document(raw: bytes) -> Json:
     """
     found = json_within(raw, OBJECT_BYTES, depth=DEPTH, values=VALUES)
     if not isinstance(found, dict):
-        raise OutOfBounds("no JSON object")
+        raise OutOfBounds("not a JSON object")
     return found
 
 
 def sighting(raw: bytes) -> Json:
-    """The identity of an object, whatever else it contains.
+    """Name, namespace, uid, resource version and deletion time of an object. No other field is parsed.
 
     Raises:
         OutOfBounds: the object has no readable identity.
@@ -83,7 +83,7 @@ def _identified(body: Any) -> Json:
 def _word(raw: bytes) -> str:
     found = json_within(raw, WORD_BYTES)
     if not isinstance(found, str):
-        raise OutOfBounds("no text in metadata")
+        raise OutOfBounds("a value in metadata that is not text")
     return found
 
 
@@ -166,7 +166,7 @@ def job(raw: bytes) -> Json:
         body["status"] = json_within(parts.get("status", b"{}"), STATUS_BYTES, values=STATUS_VALUES)
     except OutOfBounds as error:
         body["status"] = {}
-        issues.append(f"status: {error}; delete the job and make it again")
+        issues.append(f"status: {error}; delete the job and create it again")
     return body | ({UNREAD: "; ".join(issues)} if issues else {})
 
 
@@ -185,11 +185,11 @@ def _blocks(raw: bytes) -> tuple[Json, list[str]]:
         try:
             spec[name] = json_within(text, BLOCK_BYTES, values=BLOCK_VALUES)
         except OutOfBounds as error:
-            issues.append(f"{_culprit(f'spec.{name}', text)}: {error}; {SMALLER}")
+            issues.append(f"{_field_out_of_bounds(f'spec.{name}', text)}: {error}; {SMALLER}")
     return spec, issues
 
 
-def _culprit(field: str, raw: bytes) -> str:
+def _field_out_of_bounds(field: str, raw: bytes) -> str:
     """The deepest field of a block that is out of bounds by itself."""
     for _ in range(FIELD_LEVELS - 1):
         if field.rpartition(".")[2] in FREE_FORM:

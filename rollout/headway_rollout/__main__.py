@@ -29,11 +29,11 @@ def main() -> None:
     settings.cache.mkdir(parents=True, exist_ok=True)
     try:
         judges = names.ENV_JUDGE in os.environ
-        held = keys.load(os.environ, names.JUDGE if judges else names.ROLLOUT)
-        last_logs.begin(os.environ, config.load_any(os.environ), held.values(), names.ROLLOUT)
+        own_keys = keys.load(os.environ, names.JUDGE if judges else names.ROLLOUT)
+        last_logs.begin(os.environ, config.load_any(os.environ), own_keys.values(), names.ROLLOUT)
         logs.setup()
         asked = Key.COORDINATOR_TO_JUDGE if judges else Key.COORDINATOR_TO_ROLLOUT
-        server = RolloutServer(served(os.environ), held, settings, asked)
+        server = RolloutServer(served(os.environ), own_keys, settings, asked)
         asyncio.run(server.run())
     except JobError as error:
         leave(error)

@@ -69,10 +69,10 @@ def application(server: Server, key: str) -> web.Application:
         except TooSlow as error:
             return _problem(408, "BodyTooSlow", f"{error}; send it at once")
         except ValidationError as error:
-            return _problem(400, "InvalidManifest", f"this is no manifest: {explained(error)}")
+            return _problem(400, "InvalidManifest", f"this is not a manifest: {explained(error)}")
         except (OutOfBounds, web.RequestPayloadError) as error:
-            said = shortened(str(error), SHOWN_CHARACTERS)
-            return _problem(400, "InvalidManifest", f"the manifest cannot be read: {said}")
+            why = shortened(str(error), SHOWN_CHARACTERS)
+            return _problem(400, "InvalidManifest", f"the manifest cannot be read: {why}")
         try:
             state = await server.take(_slot(request), manifest)
         except SlotRefused as error:

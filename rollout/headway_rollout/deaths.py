@@ -45,7 +45,7 @@ CORE_EXIT: Final = re.compile(r"Failed core proc\(s\): \{.*?'(?P<name>[^']+)': -
 CORE_GONE: Final = "engine core exited unexpectedly"
 """vLLM prints this if EngineCore ended without reporting why."""
 MEMORY: Final = (
-    "; where memory ran out, raise the memory limit in spec.rollout.resources (of a judge: model.resources)"
+    "; if memory ran out, raise the memory limit in spec.rollout.resources (of a judge: model.resources)"
 )
 
 
@@ -64,7 +64,7 @@ class Death:
     def sentence(self) -> str:
         """The death as an error message describes it."""
         if self.signal is None:
-            return f"{self.process} ended without an error, as a process does that gets SIGKILL{MEMORY}"
+            return f"{self.process} ended without an error, like a process that gets SIGKILL{MEMORY}"
         where = f" in {self.place}" if self.place else ""
         return (
             f"{self.process} died of {name_of(self.signal)}{where}{MEMORY * (self.signal == signal.SIGKILL)}"

@@ -46,7 +46,7 @@ class Door:
         self._app = app
         self._digest = bytes.fromhex(os.environ[ENV_DIGEST])
         if len(self._digest) != sha256().digest_size:
-            raise ValueError(f"{ENV_DIGEST} is no SHA-256; start vLLM by the rollout server")
+            raise ValueError(f"{ENV_DIGEST} is not a SHA-256; let the rollout server start vLLM")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on requests with the key, and the server's own messages (`lifespan`); refuse the rest."""

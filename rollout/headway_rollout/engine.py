@@ -57,7 +57,7 @@ class Engine:
         self._http = http
         self._url = url
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        self.held = False
+        self.suspended = False
         """Whether it must not compute now: it is paused, or its workers meet the learner."""
 
     async def healthy(self) -> bool:
@@ -104,8 +104,8 @@ class Engine:
             async with self._http.get(url, timeout=limit, headers=plain, allow_redirects=False) as response:
                 if response.status != 200:
                     raise EngineRefused(f"GET /metrics: {response.status}")
-                said = await content(response, most)
-                return Exposition(said, response.headers.get("Content-Type", "text/plain"))
+                body = await content(response, most)
+                return Exposition(body, response.headers.get("Content-Type", "text/plain"))
         except OutOfBounds as error:
             raise EngineRefused(f"GET /metrics: vLLM says {error}") from error
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -137,20 +137,20 @@ class Engine:
             entries = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
             found = [float(entry["logprob"]) for entry in entries if entry["token_id"] == token]
         except (LookupError, TypeError, ValueError, OverflowError) as error:
-            raise EngineRefused(f"what vLLM answered has no log-probabilities: {error!r}"[:500]) from error
+            raise EngineRefused(f"vLLM's answer has no log-probabilities: {error!r}"[:500]) from error
         if not found:
-            raise EngineRefused(f"no log-probability came back for token {token}")
+            raise EngineRefused(f"vLLM returned no log-probability for token {token}")
         return found[0]
 
     async def pause(self) -> None:
         """Freeze all requests and drop every computed key and value; `resume` computes them again."""
         await self._post("/pause?mode=keep&clear_cache=true", None, LOAD_SECONDS)
-        self.held = True
+        self.suspended = True
 
     async def resume(self) -> None:
         """Continue the frozen requests."""
         await self._post("/resume", None, SHORT_SECONDS)
-        self.held = False
+        self.suspended = False
 
     async def update_weights(self, folder: str, files: list[str], digests: str | None, version: str) -> None:
         """Read a whole checkpoint into the paused engine; tokens sampled from here on carry `version`.
@@ -167,19 +167,19 @@ class Engine:
         """
         where = {"host": host, "place": place.model_dump_json()}
         body = {"method": "meet_learner", "kwargs": where}
-        self.held = True
+        self.suspended = True
         try:
             answer = await self._post("/collective_rpc", body, JOIN_SECONDS)
         except EngineRefused as error:
             raise NotJoined(str(error)) from error
         finally:
-            self.held = False
+            self.suspended = False
         results = answer.get("results") if isinstance(answer, dict) else None
         if not isinstance(results, list):
-            raise NotJoined("what vLLM answered does not say whether its workers met the learner")
+            raise NotJoined("vLLM's answer does not say whether its workers reached the learner")
         failures = [why for why in results if why is not None]
         if failures:
-            raise NotJoined(f"a worker did not meet the learner: {shortened(str(failures[0]), 2000)}")
+            raise NotJoined(f"a worker did not reach the learner: {shortened(str(failures[0]), 2000)}")
 
     async def take_joined(self, folder: str, header: str, version: str) -> None:
         """Load the joined learner's weights into the paused engine; later tokens carry `version`.

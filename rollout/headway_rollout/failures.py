@@ -72,8 +72,8 @@ def before_ready(code: int, lines: Sequence[str], field: str = FIELD) -> JobErro
     error = last_error(lines)
     if error is not None and any(mark in error for mark in PASSING):
         return JobError("EngineNotStarted", error, permanent=False)
-    said = error.rstrip(". ") if error else f"vLLM ended with exit code {code} and no error message"
-    return JobError("ModelNotLoadable", f"{said}; {LOADABLE if error else LOGGED}", field=field)
+    message = error.rstrip(". ") if error else f"vLLM ended with exit code {code} and no error message"
+    return JobError("ModelNotLoadable", f"{message}; {LOADABLE if error else LOGGED}", field=field)
 
 
 def after_ready(code: int, lines: Sequence[str]) -> JobError:

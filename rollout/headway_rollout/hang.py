@@ -51,10 +51,10 @@ class Standstill(NamedTuple):
 
 def read(text: str) -> Pulse | None:
     """The pulse in vLLM's `/metrics`; None if they do not contain it."""
-    said = engine_metrics.read(text, (RUNNING, PROMPT, GENERATED))
-    if said is None:
+    values = engine_metrics.read(text, (RUNNING, PROMPT, GENERATED))
+    if values is None:
         return None
-    return Pulse(sum(said[RUNNING]), sum(said[PROMPT]) + sum(said[GENERATED]))
+    return Pulse(sum(values[RUNNING]), sum(values[PROMPT]) + sum(values[GENERATED]))
 
 
 def after(before: Standstill | None, pulse: Pulse | None, now: float) -> Standstill | None:
@@ -82,7 +82,7 @@ async def found(engine: Engine) -> str:
                 pulse = read(await engine.metrics(LOOK_SECONDS))
             except EngineRefused:  # an engine that does not even answer has computed nothing new
                 pulse = Pulse(running=1, tokens=standstill.tokens if standstill is not None else 0.0)
-            if engine.held:
+            if engine.suspended:
                 pulse = None
             elif pulse is not None and not beat.done():
                 pulse = pulse._replace(running=pulse.running + 1)
@@ -92,7 +92,7 @@ async def found(engine: Engine) -> str:
             elif now - busy > BEAT_SECONDS:
                 beat, busy = asyncio.create_task(_beat(engine)), now
             if standstill is not None and time.monotonic() - standstill.since > HUNG_SECONDS:
-                return f"vLLM has computed no token of what it was asked for in {HUNG_SECONDS:.0f} s"
+                return f"vLLM has computed no token of its requests for {HUNG_SECONDS:.0f} s"
     finally:
         beat.cancel()
 

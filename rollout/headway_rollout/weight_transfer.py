@@ -43,7 +43,7 @@ BACKEND = "headway-folder"
 HASHED_AHEAD = 8
 """Tensors that are hashed while earlier ones are loaded."""
 HASHED_AHEAD_DIRECT = 2
-"""The same for tensors that arrive in the device's memory."""
+"""Tensors that are hashed while earlier ones are loaded, if they arrive in the device's memory."""
 
 
 class WrongTensor(Exception):
@@ -144,7 +144,7 @@ class FolderTransferEngine(WeightTransferEngine[NoInit, Folder]):
         if current_platform.is_cpu():
             _pack_output_heads(self.model)
         kept = {name: self._dtypes[name] for name in self._kept or () if name in self._dtypes}
-        check_held(self.model, kept, self._expected)
+        check_kept(self.model, kept, self._expected)
 
     def shutdown(self) -> None:
         """Release a learner that was joined."""
@@ -168,7 +168,7 @@ def verified(
     dtypes: MutableMapping[str, torch.dtype],
     ahead_of_use: int = HASHED_AHEAD,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """The same tensors, each after its digest was checked; some are hashed ahead of use.
+    """Each tensor of `tensors` after its digest was checked; some are hashed ahead of use.
 
     `dtypes` is filled with the number format of each.
 
@@ -200,26 +200,28 @@ def kept_as_they_are(model: torch.nn.Module, base: Path) -> frozenset[str]:
 
     As a rule these are embeddings and norms, and on a GPU all that is neither fused nor split over workers.
     """
-    held = dict(model.named_parameters())
+    parameters = dict(model.named_parameters())
     files = sorted(path.name for path in base.glob("*.safetensors"))
-    found = _tensors(base, files, of=held)
-    return frozenset(name for name, tensor in found if _same(held[name], tensor))
+    found = _tensors(base, files, of=parameters)
+    return frozenset(name for name, tensor in found if _same(parameters[name], tensor))
 
 
-def _same(held: torch.Tensor, tensor: torch.Tensor) -> bool:
-    return held.shape == tensor.shape and torch.equal(held.detach().cpu(), tensor.to(held.dtype))
+def _same(parameter: torch.Tensor, tensor: torch.Tensor) -> bool:
+    return parameter.shape == tensor.shape and torch.equal(
+        parameter.detach().cpu(), tensor.to(parameter.dtype)
+    )
 
 
-def check_held(model: torch.nn.Module, kept: Mapping[str, torch.dtype], expected: Mapping[str, str]) -> None:
+def check_kept(model: torch.nn.Module, kept: Mapping[str, torch.dtype], expected: Mapping[str, str]) -> None:
     """Raise `WrongTensor` if a parameter that is kept unchanged does not have the expected digest.
 
     `kept` has the number format in which each was received. A parameter held in another format has other
     bytes, and is skipped.
     """
     parameters = dict(model.named_parameters())
-    held = {name: parameters[name] for name, dtype in kept.items() if parameters[name].dtype == dtype}
+    same_format = {name: parameters[name] for name, dtype in kept.items() if parameters[name].dtype == dtype}
     with ThreadPoolExecutor(HASHED_AHEAD) as threads:
-        for name, found in zip(held, threads.map(digest, held.values()), strict=True):
+        for name, found in zip(same_format, threads.map(digest, same_format.values()), strict=True):
             check(name, found, expected)
 
 

@@ -105,9 +105,9 @@ def start(command: list[str], episode: Mapping[str, Any], variables: Mapping[str
         raise HttpError(500, "AgentNotStarted", f"the agent's program was not started: {error}") from error
 
 
-def not_started(program: str, said: bytes) -> HttpError:
+def not_started(program: str, output: bytes) -> HttpError:
     """The runner's error, for the person who wrote the command."""
-    code, _, words = said.decode(errors="replace").partition(" ")
+    code, _, words = output.decode(errors="replace").partition(" ")
     if not code:
         return HttpError(500, "AgentNotStarted", f"{program} was not started: its parent process ended")
     permanent = int(code) not in PASSING

@@ -83,9 +83,9 @@ def written(value: object, *, finite: bool = True) -> str:
         if deeper(value):
             raise RecursionError
     except RecursionError:
-        raise NotGiven(f"what is nested more than {DEPTH} levels deep") from None
+        raise NotGiven(f"a value nested more than {DEPTH} levels deep") from None
     except (TypeError, ValueError) as error:
-        raise NotGiven(f"what is no JSON: {error}") from None
+        raise NotGiven(f"a value that is not JSON: {error}") from None
     return text
 
 

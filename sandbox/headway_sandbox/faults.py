@@ -25,27 +25,27 @@ def fault(reason: str, where: str, error: BaseException, method: object = None) 
     sys.excepthook(type(error), error, error.__traceback__)
     if isinstance(error, NotGiven):
         at = home(method)
-        said = f"returned {error}" + (f" ({at})" if at else "")
+        what = f"returned {error}" + (f" ({at})" if at else "")
     else:
-        said = f"raised {described(error, method)}"
-    return HttpError(500, reason, f"{where} {said}", field=ENTRYPOINT_FIELD)
+        what = f"raised {described(error, method)}"
+    return HttpError(500, reason, f"{where} {what}", field=ENTRYPOINT_FIELD)
 
 
-def unusable(reason: str, said: str, method: object) -> HttpError:
+def unusable(reason: str, message: str, method: object) -> HttpError:
     """The error for a judgement with unusable numbers: a retry would not help."""
     at = home(method)
-    said += f" ({at})" if at else ""
-    return HttpError(500, reason, said, field=ENTRYPOINT_FIELD, permanent=True)
+    message += f" ({at})" if at else ""
+    return HttpError(500, reason, message, field=ENTRYPOINT_FIELD, permanent=True)
 
 
 def described(error: BaseException, method: object = None) -> str:
     """An exception in one line, with the line of the environment that it came from."""
     try:
-        said = shortened(str(error))
+        text = shortened(str(error))
     except Exception:  # the environment's own exception class may raise
-        said = "(its text cannot be had)"
+        text = "(its text cannot be had)"
     at = place(frames(error.__traceback__)) or home(method)
-    return f"{type(error).__name__}: {said}" + (f" ({at})" if at else "")
+    return f"{type(error).__name__}: {text}" + (f" ({at})" if at else "")
 
 
 def home(method: object) -> str:
@@ -66,7 +66,7 @@ def frames(traceback: TracebackType | None) -> list[tuple[CodeType, int]]:
 
 
 def stack(frame: FrameType | None) -> list[tuple[CodeType, int]]:
-    """The same for a running thread."""
+    """Code and line of each level of a running thread, the innermost last."""
     found: list[tuple[CodeType, int]] = []
     while frame is not None:
         found.append((frame.f_code, frame.f_lineno))

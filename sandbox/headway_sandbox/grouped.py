@@ -22,14 +22,14 @@ def grouped(episodes: object, row: Mapping[str, Any]) -> list[Transcript]:
     try:
         return [transcript(each, row) for each in episodes]
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        said = f"an episode of a group is none: {type(error).__name__}: {error}"
-        raise HttpError(400, "MalformedRequest", said) from error
+        message = f"an episode of a group is not valid: {type(error).__name__}: {error}"
+        raise HttpError(400, "MalformedRequest", message) from error
 
 
-def transcript(told: Mapping[str, Any], row: Mapping[str, Any]) -> Transcript:
+def transcript(episode: Mapping[str, Any], row: Mapping[str, Any]) -> Transcript:
     """The transcript of one episode."""
-    messages, truncated, turns = list(told["messages"]), bool(told["truncated"]), int(told["turns"])
-    alone = Reward(float(told["reward"]), told.get("metrics"))
+    messages, truncated, turns = list(episode["messages"]), bool(episode["truncated"]), int(episode["turns"])
+    alone = Reward(float(episode["reward"]), episode.get("metrics"))
     return Transcript(messages, tuple(calls(messages)), truncated, turns=turns, row=row, reward=alone)
 
 

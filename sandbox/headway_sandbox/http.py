@@ -266,7 +266,7 @@ def length_of(headers: dict[str, str], most: int) -> int:
         raise Malformed(411, "send a Content-Length; chunked bodies are not read")
     text = headers.get("content-length", "0")
     if not (text.isascii() and text.isdigit() and len(text) <= 12):
-        raise Malformed(413 if text.isdigit() else 400, "Content-Length is no number of a body's bytes")
+        raise Malformed(413 if text.isdigit() else 400, "Content-Length is not a number of bytes")
     length = int(text)
     if length > most:
         raise Malformed(413, f"body above {most} bytes")

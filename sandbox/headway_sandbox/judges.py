@@ -115,7 +115,7 @@ QUESTIONS = Questions()
 
 
 def judge(name: str, messages: Sequence[Mapping[str, Any]], schema: Mapping[str, Any] | None = None) -> Any:
-    """The same as `Environment.judge`, for a reward that is a separate function."""
+    """Ask a judge, as `Environment.judge` does, for a reward that is a separate function."""
     return QUESTIONS.ask(name, messages, schema)
 
 
@@ -135,11 +135,11 @@ def written(name: object, messages: object, schema: object) -> dict[str, Any]:
     except bounds.NotGiven as error:
         raise ValueError(f"the question is {error}") from None
     if size > bounds.QUESTION:
-        raise ValueError(f"the question has {size} bytes; ask with {bounds.QUESTION} at most")
+        raise ValueError(f"the question has {size} bytes; shorten it to {bounds.QUESTION} bytes")
     found: dict[str, Any] = json.loads(text)  # a copy: later changes of the arguments have no effect
     if not shallow(found):
-        said = f"at most {MOST_DEPTH} levels and {MOST_VALUES} values"
-        raise ValueError(f"the question is nested or long beyond what is read: ask with {said}")
+        limits = f"at most {MOST_DEPTH} levels and {MOST_VALUES} values"
+        raise ValueError(f"the question is too long or nested too deeply: ask with {limits}")
     return found
 
 

@@ -41,11 +41,13 @@ def probe(body: dict[str, Any]) -> dict[str, Any]:
     """
     wanted = body.get("destinations")
     if not isinstance(wanted, list) or len(wanted) > DESTINATIONS:
-        text = f"destinations is no list of at most {DESTINATIONS}; write [{{address, port, protocol}}, ...]"
+        text = (
+            f"destinations is not a list of at most {DESTINATIONS}; write [{{address, port, protocol}}, ...]"
+        )
         raise HttpError(400, "BadRequest", text)
     tried = Tried([_place(each) for each in wanted])
     found = {"reached": tried.reached(), "age": tried.age, "protocols": list(PROTOCOLS)}
-    return found if STARTED is None else {**found, "start": STARTED.told()}
+    return found if STARTED is None else {**found, "start": STARTED.as_object()}
 
 
 class Tried:
@@ -68,8 +70,8 @@ class Tried:
             lock.release()
         return self._reached
 
-    def told(self) -> dict[str, Any]:
-        """The same, with the destinations."""
+    def as_object(self) -> dict[str, Any]:
+        """The destinations, which of them answered once every attempt has ended, and the pod's age."""
         keys = ("address", "port", "protocol")
         places = [dict(zip(keys, place, strict=True)) for place in self.places]
         return {"destinations": places, "reached": self.reached(), "age": self.age}

@@ -64,8 +64,8 @@ def reward_of(returned: object, turns: int) -> Reward:
     # An agent without a turn gets its reward as a whole: there is no turn to assign it to.
     if not turns:
         of_turns = None
-    if of_turns is not None and (said := wrong_turns(of_turns, turns, total)):
-        raise Unusable("TurnRewardsWrong", said)
+    if of_turns is not None and (wrong := wrong_turns(of_turns, turns, total)):
+        raise Unusable("TurnRewardsWrong", wrong)
     return Reward(total, metrics, of_turns)
 
 
@@ -86,7 +86,7 @@ def score_of(returned: object) -> float:
 
 
 def parts_of(returned: object) -> tuple[Any, Any, Any]:
-    """Value, metrics by name, and rewards of turns, not checked yet."""
+    """Value, metrics by name, and turn rewards, not checked yet."""
     if isinstance(returned, Reward):
         return returned.value, returned.metrics, returned.turns
     if isinstance(returned, tuple) and len(returned) == 2 and hasattr(returned[1], "items"):
@@ -97,14 +97,14 @@ def parts_of(returned: object) -> tuple[Any, Any, Any]:
 def metrics_of(fields: Mapping[Any, object]) -> dict[str, float]:
     """Metrics by name, at most as many and with names at most as long as a coordinator reads."""
     if len(fields) > bounds.METRICS:
-        said = f"there are {len(fields)} metrics; give {bounds.METRICS} at most"
-        raise Unusable("RewardOutOfBounds", said)
+        message = f"there are {len(fields)} metrics; give {bounds.METRICS} at most"
+        raise Unusable("RewardOutOfBounds", message)
     found: dict[str, float] = {}
     for key, value in fields.items():
         name = str(key)
         if len(name) > bounds.NAME:
-            said = f"the metric {shortened(name, 50)} has a name of {len(name)} characters"
-            raise Unusable("RewardOutOfBounds", f"{said}; give {bounds.NAME} at most")
+            message = f"the metric {shortened(name, 50)} has a name of {len(name)} characters"
+            raise Unusable("RewardOutOfBounds", f"{message}; give {bounds.NAME} at most")
         found[bounds.text(name)] = number(value, f"metric {name}: ", "a number for it")
     return found
 
@@ -118,7 +118,7 @@ def turns_of(given: Any) -> list[float]:
 
 def too_many(count: int) -> str:
     """The message about more rewards than an episode has turns."""
-    return f"there are {count} rewards of turns; give one for each turn"
+    return f"there are {count} turn rewards; give one for each turn"
 
 
 def number(value: Any, where: str, instead: str) -> float:
@@ -146,13 +146,13 @@ def check(found: float, name: str, most: float = bounds.SCORE) -> None:
 
 
 def wrong_turns(rewards: list[float], turns: int, reward: float) -> str:
-    """What is wrong with the rewards of turns; empty if nothing is."""
+    """What is wrong with the turn rewards; empty if nothing is."""
     if len(rewards) != turns:
-        return f"there are {len(rewards)} rewards of turns for {turns} turns; give one for each, or none"
+        return f"there are {len(rewards)} turn rewards for {turns} turns; give one for each, or none"
     if not all(map(math.isfinite, rewards)):
-        return f"the rewards of turns {rewards} are not all finite"
+        return f"the turn rewards {rewards} are not all finite"
     if abs(sum(rewards) - reward) > TURN_REWARDS_TOLERANCE:
-        return f"the rewards of turns add up to {sum(rewards):g}, and the reward is {reward:g}"
+        return f"the turn rewards add up to {sum(rewards):g}, and the reward is {reward:g}"
     if not all(bounds.within(each, bounds.SCORE) for each in rewards):
-        return f"one of the rewards of turns is beyond {bounds.SCORE:g}"
+        return f"one of the turn rewards is beyond {bounds.SCORE:g}"
     return ""

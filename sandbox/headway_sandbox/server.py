@@ -59,11 +59,11 @@ def load(entrypoint: str, config: Mapping[str, Any]) -> Environment:
         module = __import__(module_name, fromlist=[class_name])
         cls = getattr(module, class_name)
     except BaseException as error:  # also SystemExit: an environment must not end its server
-        said = f"{entrypoint} cannot be imported: {described(error)}"
-        raise NotImportable(said + (instead(module_name, module) if module else "")) from error
+        message = f"{entrypoint} cannot be imported: {described(error)}"
+        raise NotImportable(message + (instead(module_name, module) if module else "")) from error
     if not is_environment(cls):
-        said = f"{entrypoint} is not a subclass of headway_sandbox.environment.Environment"
-        raise NotImportable(said + instead(module_name, module))
+        message = f"{entrypoint} is not a subclass of headway_sandbox.environment.Environment"
+        raise NotImportable(message + instead(module_name, module))
     try:
         environment: Environment = cls(config)
         settled(environment.tools())

@@ -229,7 +229,7 @@ class Session:
         transcripts = grouped(body.get("episodes"), row)
         with self._busy:
             if self._begun:
-                raise HttpError(409, "AlreadyReset", "a sandbox that had an episode judges no group")
+                raise HttpError(409, "AlreadyReset", "a sandbox that had an episode cannot judge a group")
             self._begun = self._finished = True
             method = self._environment.group_reward
             if method is None:
@@ -291,11 +291,11 @@ class Session:
             late = running is not None and time.monotonic() - running.since > HANG_SECONDS
             if running is not None and late and not awaits_a_judge():
                 at = place(stack(sys._current_frames().get(running.thread)) + awaited.standing())
-                said = f"{running.where} has not returned by the end of the episode's time"
-                said += f": {at}" if at else ""
-                problem = HttpError(504, "EnvironmentHangs", said, field=ENTRYPOINT_FIELD)
+                message = f"{running.where} has not returned by the end of the episode's time"
+                message += f": {at}" if at else ""
+                problem = HttpError(504, "EnvironmentHangs", message, field=ENTRYPOINT_FIELD)
                 if self.answer_for(running.thread, problem):
-                    print(f"EnvironmentHangs: {said}", file=sys.stderr, flush=True)
+                    print(f"EnvironmentHangs: {message}", file=sys.stderr, flush=True)
             time.sleep(WATCH_SECONDS)
 
     def _require_open(self) -> None:

@@ -127,7 +127,7 @@ def test_a_program_works_the_desk(programmed: Programmed) -> None:
     assert max(e["metrics"]["procedure"] for e in scored) == 1.0, "the environment saw its tools used"
 
 
-def test_a_program_reaches_its_gateway_and_cannot_read_its_server(programmed: Programmed) -> None:
+def test_a_program_can_reach_its_gateway_but_not_read_its_server(programmed: Programmed) -> None:
     seen = programmed.seen
     assert seen["lease"] == programmed.sandbox.episode, "the sandbox changed hands while it was looked into"
     assert [found for found in seen["reached"] if found.startswith("coordinator/")]

@@ -5,6 +5,9 @@ The one that is left alone measures a model behind an endpoint too: a vLLM of it
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from decimal import ROUND_FLOOR, Decimal
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +15,7 @@ from typing import Any, TypeVar
 import pytest
 from judged_job import ENDPOINT, JUDGED, ROWS, Outcome, Trained, ended, evaluation, get, rows_done
 from live_job import pods, sandbox_in_use
+from recounting import SCRIPT
 
 from headway_cli.progress import is_true
 from headway_demo.bill import recount, status_tokens
@@ -55,7 +59,7 @@ def test_an_endpoint_is_measured_beside_them_and_counted_apart(judged: Outcome) 
     assert counted["endpoint"] == status_tokens(judged.job, counted)["endpoint"] > 0
 
 
-def test_a_gate_that_is_not_met_fails_the_job_and_leaves_its_results(bench: Any, judged: Outcome) -> None:
+def test_an_unmet_gate_fails_the_job_and_keeps_its_results(bench: Any, judged: Outcome) -> None:
     failed, gate = condition(judged.job, "Failed"), condition(judged.job, "GatePassed")
     assert failed is not None
     assert gate is not None
@@ -73,6 +77,17 @@ def test_its_servers_are_gone_and_the_bill_adds_up(bench: Any, judged: Outcome) 
     counted = recount(judged.folder).tokens
     assert counted == status_tokens(judged.job, counted)
     assert counted["evaluation"] > 0
+
+
+def test_an_independent_recount_finds_every_number(judged: Outcome, tmp_path: Path) -> None:
+    """Of the report, and of the status as `kubectl get` prints it. It shares no code with Headway."""
+    status = tmp_path / "status.json"
+    status.write_text(json.dumps(judged.job))
+    files = [judged.folder / "results.parquet", judged.folder / "report.json"]
+    command = [sys.executable, SCRIPT, *files, "--status", status]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout.split()[0]) > len(judged.rewards()), "it looks at every try"
 
 
 @pytest.mark.long

@@ -1,11 +1,15 @@
 """A sandbox in use reaches nothing and may do nothing; its coordinator reaches it; every pod is limited.
 
-The same look is taken from three pods at one moment, while the engines are held so that no episode ends: from
-a leased sandbox, from a pod of the same image that no policy covers (what it reaches, the sandbox could, were
-the wall not there), and from the job's coordinator. `test_agents` looks into a sandbox with an agent in it.
+Four pods look around at the same moment, while the engines are held so that no episode ends:
 
-A moment before, while the engines still answer, two pods scrape a pod of each role: the stranger, and one of
-a namespace that the chart's `metricsFrom` names.
+- a leased sandbox;
+- two pods of the same image that no policy covers: they reach what a sandbox would without the wall;
+- the job's coordinator.
+
+`test_agents` looks into a sandbox with an agent in it.
+
+A moment before, while the engines still answer, the two pods without a policy scrape a pod of each role. One
+is a stranger. The other is in a namespace that the chart's `metricsFrom` names.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ FAMILIES = {
     "broker": "headway_sandbox_pool_size",
     "rollout": "vllm:num_requests_running",
 }
-"""Role -> one of those that it tells of."""
+"""Role -> one of the metric families that it serves."""
 OUTSIDE = "outside/"
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ci, pytest.mark.timeout(1200)]
@@ -75,7 +79,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(bench: Any, shared_job: str) -> Iterator[Scene]:
-    """A job at work, and a look around from three of its neighbourhood's pods."""
+    """A running job, and what four pods around it reach."""
     kube = bench.kube
     with ExitStack() as stack:
         outside = stack.enter_context(outside_host()) if os.geteuid() == 0 else None
@@ -142,7 +146,7 @@ def test_strangers_reach_nothing_of_the_job(scene: Scene) -> None:
     assert not own & set(scene.stranger["reached"])
 
 
-def test_a_pod_of_a_namespace_that_may_scrape_is_told_of_every_role(scene: Scene) -> None:
+def test_a_pod_in_a_scraping_namespace_gets_every_roles_metrics(scene: Scene) -> None:
     found = scene.scraped[SCRAPERS]
     assert {role: FAMILIES[role] in (found[role] or ()) for role in FAMILIES} == dict.fromkeys(FAMILIES, True)
 
@@ -187,7 +191,7 @@ def test_a_pod_holds_the_keys_of_its_role_and_no_other(scene: Scene) -> None:
     assert scene.keys == {role: {key.value for key in HELD_BY[role]} for role in names.ROLES}
 
 
-def test_every_container_of_the_cluster_is_held_to_requests_and_limits(scene: Scene) -> None:
+def test_every_container_has_resource_requests_and_limits(scene: Scene) -> None:
     labels = [pod["metadata"].get("labels", {}) for pod in scene.everyone]
     roles = {found.get("app.kubernetes.io/component") or found.get("app") for found in labels}
     assert {"operator", "objects", "mlflow"} <= roles
@@ -195,7 +199,7 @@ def test_every_container_of_the_cluster_is_held_to_requests_and_limits(scene: Sc
     assert unheld(scene.everyone) == []
 
 
-def test_the_episode_in_that_sandbox_ends_well_and_the_job_goes_on(
+def test_the_inspected_sandboxs_episode_and_its_job_end_well(
     bench: Any, shared_job: str, scene: Scene, tmp_path: Path
 ) -> None:
     bench.wait_condition(shared_job, "Complete", deadline_s=300)

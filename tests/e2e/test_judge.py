@@ -1,5 +1,7 @@
-"""A judge whose model the job itself serves on the cluster, killed while it is asked: no reward is a zero by
-that, and nobody but the coordinator reaches it."""
+"""A judge whose model the job itself serves on the cluster is killed while it is asked.
+
+No reward becomes 0 because of that. Only the coordinator reaches the judge.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job that is deleted at work, and one that an earlier operator began. `test_survival` suspends one and
+"""A running job that is deleted, and one that an earlier operator began. `test_survival` suspends one and
 resumes it."""
 
 from __future__ import annotations

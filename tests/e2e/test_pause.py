@@ -71,9 +71,7 @@ def test_an_annotation_that_does_not_name_the_pause_is_told_of(bench: Any, halte
     assert not bench.pods(NAME)
 
 
-def test_it_goes_on_by_that_command_though_the_operator_dies_and_ends(
-    bench: Any, halted: dict[str, Any]
-) -> None:
+def test_a_job_resumed_by_command_completes_if_the_operator_dies(bench: Any, halted: dict[str, Any]) -> None:
     before = halted["status"]["pause"]
     bench.kube.run(*before["resume"].split()[1:])
     leader = pods(bench.kube, NAME, "operator")[0]["metadata"]

@@ -1,4 +1,4 @@
-"""Images and rewards that cannot be used are told with their field; spoilt weights leave their pods' logs.
+"""A job whose image or reward cannot be used names the field; one whose weights do not load leaves its logs.
 
 `test_faults` has the other faults.
 """
@@ -64,9 +64,7 @@ def refused(bench: Any, spoilt_models: None) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_job_fails_before_accelerators_and_says_what_to_write(
-    bench: Any, refused: None, name: str
-) -> None:
+def test_the_job_fails_before_accelerators_and_names_the_field(bench: Any, refused: None, name: str) -> None:
     _, reason, field = CASES[name]
     failed = bench.wait_condition(name, "Failed")
     assert failed["reason"] == reason, failed

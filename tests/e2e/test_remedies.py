@@ -1,7 +1,7 @@
-"""Each remedy is ordered of a running job by its annotation, and a process dies in the middle of it.
+"""An annotation orders each remedy of a running job, and a process dies in the middle of it.
 
-`make test-remedies` runs it, in half an hour. It has one job, which may change itself: so its
-servers have room for a wider adapter. But it acts upon a sign that it cannot show: its rows have no tasks.
+`make test-remedies` runs it, in half an hour. It has one job, which may change itself. So its servers have
+room for a wider adapter. But the job acts on a signal that it cannot show, because its rows have no tasks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a stranger tries against a job at work: each try is refused by name, and no neighbour notices.
+"""What a stranger tries against a running job: each try is refused by name, and no neighbour notices.
 
-`docs/security.md` has a table of all tries. Those that need no job at work are shown by tests of operator and
-broker. `make test-hostile` runs all of them.
+`docs/security.md` has a table of all tries. Tests of operator and broker show those that need no running job.
+`make test-hostile` runs all of them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ pytestmark = [
 
 @dataclass(frozen=True)
 class Scene:
-    """A job at work beside a neighbour, and a stranger's pod."""
+    """A running job beside a neighbour, and a stranger's pod."""
 
     bench: Any
     stranger: dict[str, Any]
@@ -164,7 +164,8 @@ def test_a_key_that_leads_out_of_the_models_folder_is_refused(bench: Any, scene:
     assert found["reason"] == "ModelUnavailable", found
     assert "spec.model.base" in found["message"]
     assert (
-        "'../../../../.aws/config' is no name of a file below a folder; rename the object" in found["message"]
+        "'../../../../.aws/config' is not the name of a file below a folder; rename the object"
+        in found["message"]
     )
     assert not {"learner", "rollout"} & set(bench.pods(FETCHING))
 

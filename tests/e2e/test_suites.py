@@ -1,5 +1,7 @@
-"""A suite of an evaluation on a cluster: its own image and broker, which is killed once; one way out of its
-pods; every sample measured; nothing left."""
+"""An evaluation measures a suite on a cluster, with the suite's own image and broker.
+
+The broker is killed once. The suite's pods have one way out. Every sample is measured, and nothing is left.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from headway_demo.watch import why
 
 NAME, SUITE = "kept", "sums"
 ROWS, SAMPLES = 2, 16
-"""So many samples that the job is still at work when its suite's new broker has a sandbox to look from."""
+"""So many samples that the job still runs when its suite's new broker has a sandbox to look from."""
 GATE = {
     "candidate": "base",
     "task": SUITE,
@@ -149,8 +151,10 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(bench: Any, image: str) -> Iterator[Scene]:
-    """The job at work, a look around from its own sandbox, the end of its suite's broker, and a look around
-    from the suite's."""
+    """A running job: a look around from its own sandbox, and then one from its suite's.
+
+    The suite's broker is killed between the two.
+    """
     bench.kube.apply(evaluation(bench, image))
     try:
         bench.kube.wait(

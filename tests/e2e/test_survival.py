@@ -1,8 +1,8 @@
 """Any one process may be killed: the job goes on, loses no acknowledged group and bills nothing twice.
 
-One job, and while it trains each of its processes is killed in turn, without notice: its pod is deleted by
-force, as where its node is lost. The job's books are read before and after each kill, and at its end; its
-bill is watched all the time.
+There is one job. While it trains, each of its processes is killed in turn, without notice. Its pod is deleted
+by force, as happens where a node is lost. The job's books are read before and after each kill, and at its
+end. Its bill is watched all the time.
 """
 
 from __future__ import annotations

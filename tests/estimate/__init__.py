@@ -1,9 +1,9 @@
 """Whole jobs in one process, each with the estimate that its preflight made: was it right?
 
-jobs.py      six jobs that differ in what moves a bill
-served.py    rollout servers: the demo's tiny model behind vLLM's route, or a model that is played
-boxes.py     sandboxes: the demo's desk in this process, behind the sandbox's and the broker's routes
-learner.py   the product's learner, behind the coordinator's API
-run.py       one job, from preflight to report
-page.py      bench/results/estimate.md
+jobs.py      six jobs that differ in what moves a bill.
+served.py    rollout servers: the demo's tiny model behind vLLM's route, or a model that is played.
+boxes.py     sandboxes: the demo's desk in this process, behind the sandbox's and the broker's routes.
+learner.py   the product's learner, behind the coordinator's API.
+run.py       one job, from preflight to report.
+page.py      bench/results/estimate.md.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from a_job import manifest
+from job_rig import manifest
 from scripted_learner import ScriptedLearner
 from tests.estimate.served import Served
 from tests.signals.learner import Learner

@@ -1,4 +1,4 @@
-"""Runs the six jobs and writes `bench/results/estimate.md`: what each preflight said, and what came of it."""
+"""Runs the six jobs and writes `bench/results/estimate.md`: what each preflight said, and what happened."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOKENS = ("prefill", "cachedPrefill", "sample", "train", "evaluationSample")
 
 
 def played(jobs: Sequence[Job]) -> list[tuple[Came, float]]:
-    """Each job with what came of it, and the seconds that it took."""
+    """What each job did, and the seconds that it took."""
     logging.getLogger("headway_coordinator").setLevel(logging.ERROR)
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # sandboxes break off on purpose
     found = []

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from a_job import publishing
+from job_rig import publishing
 from ports import free_port
 from role_keys import KEYS, TO_COORDINATOR
+from scripted_job import until_ready
 from scripted_learner import ScriptedLearner
-from speaking_job import until_ready
 from tests.estimate.boxes import Box, Boxes, of_environment, serving
 from tests.estimate.jobs import SMALL, Job
 from tests.estimate.spoken import Clerk, Course, Spoken
@@ -35,7 +35,7 @@ ROWS = {"train": 96, "validation": 64, "test": 32}
 
 @dataclass(frozen=True)
 class Came:
-    """What a job's preflight said, and what came of it."""
+    """What a job's preflight said, and what the job then did."""
 
     job: Job
     report: Json

@@ -1,4 +1,4 @@
-"""What a rollout server answers beside turns: its load, and which weights it was told to hold."""
+"""What a rollout server answers beside turns: its load, and the weights that it was asked to hold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOTHING = {"version": None, "ready": False}
 
 
 class Slots:
-    """A weight agent that takes whatever it is told to take."""
+    """A weight agent that takes any weights it is asked to take."""
 
     def __init__(self) -> None:
         self.held: dict[str, Json] = {}

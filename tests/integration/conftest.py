@@ -83,7 +83,7 @@ def _described() -> Cluster:
 def cluster() -> Iterator[Cluster]:
     """The cluster of this machine; started, and taken down again, only where none was up."""
     if obstacle := cluster_obstacle():
-        # Where everything is meant to be tested, a skipped test would be taken for a passed one.
+        # Where everything is meant to be tested, a skipped test would look like a passed one.
         (pytest.fail if os.environ.get("CI") else pytest.skip)(obstacle)
     was_up = cluster_command("status").returncode == 0
     if not was_up:

@@ -43,7 +43,7 @@ class World:
     lags: tuple[int, ...] = (0,)
     """How many steps old the weights are that sample a batch's groups: the groups take them in turn."""
     lost: float = 0.0
-    """Share of episodes whose sandbox fails for good."""
+    """Share of episodes whose sandbox fails permanently."""
     late: float = 0.0
     """Share of episodes that do not end in time."""
     garbled: float = 0.0

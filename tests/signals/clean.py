@@ -1,7 +1,7 @@
 """Runs that are to go as they should, over losses, advantages, sampling, sizes, staleness and learning rates.
 
-The settings of each are drawn by its number from what a sane job may have. Whether a run did go well is
-judged by its held-out score (`describe.unclean`): one that did not is kept on record, and counts for nothing.
+The settings of each are drawn by its number from what a sane job may have. Its held-out score decides whether
+it did go well (`describe.unclean`). A run that did not stays recorded, and counts for nothing.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ NUMBERS: Final[Mapping[Split, range]] = {
 }
 """A run's number makes its settings. There are more than are needed: some do not go as they should.
 
-They are recorded in this order. So those of `untouched` and `sealed` that are on record are the first ones
-of their lists, however many the time allowed: which ones they are does not depend on what they showed.
+They are recorded in this order. So the recorded runs of `untouched` and `sealed` are the first ones of their
+lists, however many the time allowed. Which ones they are does not depend on what they showed.
 """
 LOSSES: Final = ("ppo", "cispo", "gspo", "importance_sampling", "ppo")
 ADVANTAGES: Final[tuple[Mapping[str, Any], ...]] = (

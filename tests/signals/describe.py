@@ -53,8 +53,8 @@ def described(circumstances: Circumstances, steps: Sequence[Step]) -> Series:
 def unclean(steps: Sequence[Step]) -> str:
     """Why a run is none that goes as it should; empty where it is one.
 
-    It goes as it should where its held-out external score ends at most `MARGIN` below its best, not below
-    where it began, and was never more than `FALL` below the best before.
+    In a run that does, the held-out external score ends at most `MARGIN` below its best, and not below where
+    it began. It was never more than `FALL` below the best before.
     """
     scores = [(step.step, step.validation[HELD_OUT]) for step in steps if step.validation]
     (_, start), (_, end), best = scores[0], scores[-1], max(score for _, score in scores)

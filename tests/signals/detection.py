@@ -126,7 +126,7 @@ def detections(series: Series) -> list[Detection]:
 
 
 def false_alarms(series: Series) -> list[Alarm]:
-    """The alarms of a clean run, but for symptoms that it shows."""
+    """The alarms of a clean run, except for symptoms that it shows."""
     return [alarm for alarm in alarms(series) if not labels.shows(series, alarm.signal, alarm.step)]
 
 

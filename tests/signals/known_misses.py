@@ -43,23 +43,23 @@ LATER: Final = ("clean-039", "clean-040")
 ANEW: Final = (
     "ScoreParted, RewardOneSided, and the label of an entropy that rises while the reward falls with it"
 )
-"""What was defined anew after the split `held_out` had been looked at."""
+"""What was redefined after the split `held_out` had been looked at."""
 BEFORE: Final = (
     "With the definitions as they were, 35 of the 38 symptoms of `held_out` were found, and 2 alarms of its "
     "586 clean steps were false: 3.41 in 1,000 (as told at commit f8d202d)."
 )
-"""What the definitions as they were came to: no command makes it of today's code."""
+"""The result of the definitions as they were: no command makes it of today's code."""
 ANEW_SINCE: Final = (
     "ValidationParted asks for two validations in a row, or for one that parts by far. Three labels were "
     "written: batches without an advantage that are unsolved by their mean, malformed calls, and a norm that "
     "jumps"
 )
-"""What was defined anew after the split `fresh` had been looked at."""
+"""What was redefined after the split `fresh` had been looked at."""
 BEFORE_SINCE: Final = (
     "With the definitions and labels as they were, 15 of its 15 symptoms were found, and 4 alarms of its "
     "1,058 clean steps were false: 3.78 in 1,000 (1.03 to 9.68; as told at commit cf5d4b5)."
 )
-"""What they came to as they were: no command makes it of today's code."""
+"""The result of definitions and labels as they were: no command makes it of today's code."""
 BEFORE_UNSEEN: Final = (
     "With the definitions and labels as they were, 3 alarms of its 1,756 clean steps were false: 1.71 in "
     "1,000 (0.35 to 4.99). With those before `fresh` was looked at, 6 were: 3.42 in 1,000 (1.25 to 7.44). "
@@ -72,7 +72,7 @@ ANEW_LAST: Final = (
     "MismatchTail look at more steps of old batches, so that one jump of the policy does not raise them. A "
     "label was written: a policy that falls apart and comes back."
 )
-"""What was defined anew after the split `unseen` had been looked at."""
+"""What was redefined after the split `unseen` had been looked at."""
 BEFORE_UNTOUCHED: Final = (
     "With the definitions and labels as they were, 12 alarms of its 2,654 clean steps were false: 4.52 in "
     "1,000 (2.34 to 7.90). With those before `unseen` was looked at, 16 were: 6.03 in 1,000 (3.45 to 9.79). "
@@ -89,7 +89,7 @@ ANEW_UNTOUCHED: Final = (
     "ask for five medians in a row. A label was widened: around the steps at which a policy falls apart, "
     "its update and what it does are ill, too."
 )
-"""What was defined anew after the split `untouched` had been looked at."""
+"""What was redefined after the split `untouched` had been looked at."""
 SEALED: Final = (
     "{found} of its {symptoms} symptoms are found, and {false} alarms of its {steps} clean steps are false: "
     "{rate} in 1,000 ({low} to {high}). The goal is at most {goal} in 1,000: that is {met} of the rate that "

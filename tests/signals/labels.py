@@ -1,6 +1,6 @@
-"""What a clean run shows all the same. Rules over raw figures alone; `describe.unclean` says which are clean.
+"""Symptoms that a clean run shows. Rules over raw figures alone; `describe.unclean` says which are clean.
 
-No threshold of a signal is known here, but for those that the practice guide gives.
+No threshold of a signal is known here, except for those that the practice guide gives.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def garbles(series: Series) -> bool:
     """Whether the share of malformed calls is somewhere what a provocation must bring about.
 
     That is `MALFORMED_GROWS` on the mean of `WINDOW` steps and one. The rule is older than the runs that it
-    speaks of.
+    judges.
     """
     begins = range(NORMAL + 1, len(series.steps) - WINDOW)
     return any(grows(MALFORMED, *MALFORMED_GROWS, series, begin) for begin in begins)

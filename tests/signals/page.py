@@ -82,7 +82,7 @@ Many are of signals that were made more patient before. {sealed}
 
 
 def recorded() -> list[Split]:
-    """Splits of which runs are on record."""
+    """Splits that have recorded runs."""
     return [split for split in get_args(Split) if read.all_series(split)]
 
 
@@ -206,13 +206,13 @@ def _false(runs: Iterable[_Judged]) -> list[tuple[Series, Alarm]]:
 
 
 def _recorded(runs: Sequence[Series], split: Split) -> dict[str, int]:
-    """How many runs of a split are on record."""
+    """How many runs of a split are recorded."""
     provoked = sum(bool(series.expected) for series in runs)
     return {"provoked": provoked, "recorded": len(runs) - provoked, "listed": len(clean.NUMBERS[split])}
 
 
 def _sealed(runs: Sequence[_Judged]) -> list[str]:
-    """What is said of the last split; nothing while no run of it is on record, or it is not asked for."""
+    """What is said of the last split; nothing while no run of it is recorded, or it is not asked for."""
     if not runs:
         return []
     symptoms, false, steps = _found(runs), len(_false(runs)), steps_of(_clean(runs))

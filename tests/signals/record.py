@@ -2,9 +2,9 @@
 
     python -m tests.signals.record [--split chosen_on] [--only NAME ...] [--again] [--describe]
 
-A run is a function of its circumstances, as far as torch rounds alike on the machine. One that is on record
-is left alone, so that an interrupted recording goes on where it was. `--describe` runs nothing: it says anew
-what is to be expected of the figures on record, and forgets runs that are no more.
+A run is a function of its circumstances, as far as torch rounds alike on the machine. A recorded run is left
+alone, so that an interrupted recording goes on where it was. `--describe` runs nothing: it says again what is
+to be expected of the recorded figures, and forgets runs that are no longer listed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def wanted(split: str | None, only: Sequence[str], *, again: bool) -> list[Circu
 
 
 def describe() -> None:
-    """Bring what is said of the runs on record up to date."""
+    """Bring what is said of the recorded runs up to date."""
     runs = {run.name: run for run in every_run()}
     for recorded in series.read_all():
         if recorded.name in runs:

@@ -1,7 +1,7 @@
 """When a symptom begins that comes of itself: rules over raw figures.
 
-None of them knows a signal's threshold: they compare a figure with what it was in the same run, by halves and
-multiples, or wait for half of all.
+None of them knows a signal's threshold. Some compare a figure with what it was in the same run, by halves and
+multiples. Others wait until it has gone half of its way.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Samples turns of many episodes at once from a small Qwen3 in plain torch, with what it has computed kept.
 
-The forward pass is written out here since it is given weights by name, as the learner publishes them: of
-several versions side by side, with faults laid over them. A test holds it against transformers' own.
+The forward pass is written out here since it is given weights by name, as the learner publishes them. They
+are of several versions side by side, with faults laid over them. A test compares it with transformers' own.
 
-Dimensions: B turns, Q tokens of a piece, L tokens of a conversation, H heads, K heads of keys, D size of a
-head, V vocabulary.
+Dimensions of the data: B turns, Q tokens of a piece, L tokens of a conversation. Dimensions of the model: H
+heads, K heads of keys, D size of a head, V vocabulary.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Said:
     """Of the distribution it was drawn from, after temperature and top_p."""
     finish_reason: str
     cached: int
-    """Tokens of the prompt that were not computed anew."""
+    """Tokens of the prompt that were not computed again."""
 
 
 class Sampler:

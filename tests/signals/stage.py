@@ -248,7 +248,7 @@ class Stage:
             tasks = [
                 running.create_task(
                     groups.run(
-                        plan, episode, nullcontext(), incarnation=0, max_retries=spec.rollout.max_retries
+                        plan, episode, nullcontext(), start_number=0, max_retries=spec.rollout.max_retries
                     )
                 )
                 for plan in plans

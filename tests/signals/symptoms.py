@@ -1,8 +1,8 @@
 """Whether a symptom that a run provokes shows in its raw figures. Rules over raw figures alone.
 
-A run whose symptom does not show provokes nothing, and is made anew with another seed or setting. Whether its
-signal was raised plays no part in that. A rule asks for no more than its signal does, so that no run is
-dropped for which the signal is merely too coarse.
+A run whose symptom does not show provokes nothing, and is replaced by one with another seed or setting.
+Whether its signal was raised plays no part in that. A rule asks for no more than its signal does, so that no
+run is dropped for which the signal is merely too coarse.
 """
 
 from __future__ import annotations

@@ -43,14 +43,14 @@ def test_every_signal_is_found_in_two_runs() -> None:
     assert {name for name in SignalName if found[name] < 2} == FOUND_ONCE.keys()
 
 
-@pytest.mark.ci
+@pytest.mark.long
 def test_clean_runs_raise_no_alarm_but_those_that_are_known() -> None:
     """bench/results/signals.md has the rates, by split."""
     found = [(series.name, alarm.signal) for series in read.clean() for alarm in false_alarms(series)]
     assert Counter(found) == Counter(FALSE.keys())
 
 
-@pytest.mark.ci
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_page_of_results_is_what_the_runs_come_to() -> None:
     made = page.page(page.recorded())

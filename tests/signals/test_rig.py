@@ -59,7 +59,7 @@ def test_the_servers_say_what_the_model_says(base: Path) -> None:
     assert torch.allclose(logits[1], expected[1, 9:], atol=1e-4)
 
 
-def test_a_turn_does_not_depend_on_which_others_are_answered_with_it(base: Path) -> None:
+def test_a_sampled_turn_does_not_depend_on_others_in_its_batch(base: Path) -> None:
     from safetensors.torch import load_file
 
     shape, weights = Shape.of(base), load_file(base / "model.safetensors")
@@ -79,7 +79,7 @@ def request(seed: int, prompt: list[int]) -> Request:
     )
 
 
-def test_tokens_are_drawn_as_likely_as_they_are_and_from_the_share_that_is_asked_for() -> None:
+def test_tokens_are_drawn_by_their_probability_within_top_p() -> None:
     logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().expand(20_000, 4)
     uniform = torch.rand(20_000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     tokens, logprobs = drawn(logits, uniform, temperature=1.0, top_p=1.0)
@@ -92,7 +92,7 @@ def test_tokens_are_drawn_as_likely_as_they_are_and_from_the_share_that_is_asked
     assert set(drawn(logits, uniform, temperature=0.0, top_p=1.0)[0].tolist()) == {0}
 
 
-def test_two_steps_on_the_real_learner_give_the_figures_that_are_recorded(two_steps: series.Series) -> None:
+def test_two_real_learner_steps_give_the_recorded_figure_names(two_steps: series.Series) -> None:
     [start, one, two] = two_steps.steps
     assert start.figures == {}
     assert start.validation is not None
@@ -108,7 +108,7 @@ def test_two_steps_on_the_real_learner_give_the_figures_that_are_recorded(two_st
     assert series.columns(two_steps.steps) - newer <= recorded
 
 
-def test_the_figures_of_two_steps_are_those_of_what_was_done_to_them(two_steps: series.Series) -> None:
+def test_figures_of_two_steps_reflect_what_was_done_to_them(two_steps: series.Series) -> None:
     _, one, two = two_steps.steps
     late, gone = (one.figures[f"episodes/{name}_rate"] for name in ("time_limit", "outcome_InfraError"))
     assert 0 <= late <= gone < 1
@@ -125,7 +125,7 @@ def test_learner_and_servers_follow_a_change_of_the_spec() -> None:
     later = {2: Change({"optimizer": {"warmupSteps": 1}}), 3: change}
     found = rig.run(Circumstances("changed", "chosen_on", "another spec", steps=3, spec=FEW, later=later))
     assert [step.figures["training/learning_rate"] for step in found.steps[1:]] == [2e-4, 1e-3, 5e-3]
-    assert found.steps[3].figures["training/mismatch_kl"] < 1e-9  # both go by the new temperature
+    assert found.steps[3].figures["training/mismatch_kl"] < 1e-9  # both sides use the new temperature
 
 
 def test_a_series_is_kept_as_the_rig_gives_it(two_steps: series.Series, tmp_path: Path) -> None:

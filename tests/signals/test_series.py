@@ -73,7 +73,7 @@ def test_a_figure_that_a_step_does_not_have_is_no_key(tmp_path: Path) -> None:
     assert found.curve("training/entropy") == [(1, 0.5)]
 
 
-def test_a_run_that_is_recorded_again_takes_the_place_of_the_first(tmp_path: Path) -> None:
+def test_a_run_recorded_again_replaces_the_first(tmp_path: Path) -> None:
     series.write(a_run((Step(1, {REWARD: 1.0}, None),)), tmp_path)
     series.write(a_run((Step(1, {REWARD: 0.5}, None),)), tmp_path)
     assert [s.curve(REWARD) for s in series.read_all(folder=tmp_path)] == [[(1, 0.5)]]
@@ -110,7 +110,7 @@ def test_there_are_clean_runs_enough(split: series.Split, least: int) -> None:
 
 @pytest.mark.parametrize("split", ["untouched", "sealed"])
 def test_runs_that_are_on_record_are_the_first_ones_listed(split: series.Split) -> None:
-    """So which of them are on record does not depend on what they showed."""
+    """So which of them are recorded does not depend on what they showed."""
     listed = [run.name for run in record.every_run() if run.split == split]
     recorded = {s.name for s in read.all_series(split)}
     assert recorded == {*listed[: len(recorded)]}
@@ -124,7 +124,7 @@ def test_a_clean_run_ends_about_as_good_as_it_has_been() -> None:
         assert all(score >= max(scores[: n + 1]) - 0.25 for n, score in enumerate(scores)), s.name
 
 
-def test_a_symptom_begins_within_its_run_with_ten_steps_to_be_seen_in() -> None:
+def test_a_symptom_begins_in_its_run_with_steps_left_to_show_it() -> None:
     for s in read.provoking():
         for each in s.expected:
             assert 1 <= each.begin <= s.steps[-1].step, s.name

@@ -31,7 +31,7 @@ HELD: dict[str, dict[str, Any]] = {
     "/v1/messages/count_tokens": {"output_format": {"type": "json_schema", "schema": SCHEMA}},
     "/v1/responses": {"text": {"format": {"type": "json_schema", "name": "metal", "schema": SCHEMA}}},
 }
-"""What a request that is held to a schema says instead of its tools."""
+"""What a request whose answer must follow a schema says instead of its tools."""
 EPISODE = "t0-000009-0-0"
 CALL = {"id": "c", "type": "function", "function": {"name": "look_up", "arguments": '{"key": "x"}'}}
 PROMPT: dict[str, Any] = {
@@ -159,8 +159,18 @@ KNOWN: dict[str, Any] = {
 """Fields that are known and not applied."""
 
 
+CROWD = {f"field_{number}": number for number in range(300)}
+CROWDED: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"chat_template_kwargs": CROWD},
+    "/v1/completions": CROWD,
+    "/v1/messages": {"output_config": CROWD},
+    "/v1/responses": CROWD,
+}
+"""Fields of more names than a record has room for."""
+
+
 def held(path: str) -> dict[str, Any]:
-    """A good request whose answer is held to `SCHEMA`."""
+    """A good request whose answer must follow `SCHEMA`."""
     kept = {name: value for name, value in GOOD[path].items() if name not in ("tools", "tool_choice")}
     return copy.deepcopy(kept | HELD[path])
 
@@ -172,6 +182,8 @@ def bent(path: str, chance: random.Random) -> tuple[bytes, dict[str, str]]:
         body = changed(body, chance)
     if path in KNOWN and isinstance(body, dict) and chance.random() < 0.3:
         body = body | {chance.choice(list(KNOWN[path])): chance.choice(VALUES)}
+    if path in CROWDED and isinstance(body, dict) and chance.random() < 0.1:
+        body = body | CROWDED[path]
     data = json.dumps(body).encode()
     if chance.random() < 0.1:
         data = data[: chance.randrange(len(data) + 1)]
@@ -211,7 +223,7 @@ WORDS = ("a", "🦊", "ab ", " ", "<tool_call>", "x" * 40 + "\n")
 
 
 def heavy(path: str, chance: random.Random, size: int) -> bytes:
-    """A request that is as it should be, but for its size: some `size` bytes, or a large schema."""
+    """A request that is as it should be, except for its size: some `size` bytes, or a large schema."""
     body = copy.deepcopy(GOOD[path])
     if chance.random() < 0.5:
         body = held(path) if path in HELD else body

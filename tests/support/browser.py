@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
-import pytest
+from debian_program import program
 from guests import guest
 
 PROGRAM = Path(__file__).resolve().parents[1] / "integration" / "pages" / "visit.py"
@@ -29,30 +26,11 @@ class Visit:
     """What the page's controls did: see `visit.py`."""
 
 
-@cache
-def chromium() -> str:
-    """The browser's path. It is installed where this is Debian and the user root.
-
-    Skips the test where that cannot be; where everything is meant to be tested (CI), fails it.
-    """
-    if found := shutil.which("chromium"):
-        return found
-    if os.geteuid() == 0 and shutil.which("apt-get"):
-        for command in (["update"], ["install", "-y", "--no-install-recommends", "chromium"]):
-            subprocess.run(["apt-get", "-qq", *command], check=False, capture_output=True)
-        if found := shutil.which("chromium"):
-            return found
-    why = "no chromium: as root on Debian, apt-get install chromium"
-    if os.environ.get("CI"):
-        pytest.fail(why)
-    pytest.skip(why)
-
-
 def visit(page: Path, *, dark: bool = False, width: int = 1280, picture: Path | None = None) -> Visit:
     """Open a page, use its keyboard, look for faults, and take its picture."""
     options = {
         "page": f"file://{page}",
-        "browser": chromium(),
+        "browser": program("chromium"),
         "dark": dark,
         "width": width,
         "picture": None if picture is None else str(picture),

@@ -42,7 +42,7 @@ def plan(number: int, size: int = 2, purpose: Purpose = Purpose.TRAIN) -> Plan:
 
 
 class Running:
-    """A group in the gate, held open until it is told to end."""
+    """A group in the gate, held open until `end` is called."""
 
     def __init__(self, found: Budget, planned: Plan) -> None:
         self.plan = planned

@@ -1,8 +1,8 @@
 """A whole job without Kubernetes whose processes can be killed one by one, and what must hold afterwards.
 
 Real: coordinator, rollout servers (vLLM and weight agent), sandbox servers, the example's agent service, the
-store. The learner is scripted: it takes batches and acknowledges them in the learner's order of writing, with
-weights that change nothing, so that the base model goes on solving about two cases in five.
+store. The learner is scripted: it takes batches and acknowledges them in the learner's order of writing. Its
+weights change nothing, so that the base model goes on solving about two cases in five.
 """
 
 from __future__ import annotations
@@ -212,8 +212,10 @@ class ChaosJob:
         return amounts({"status": self.status()})
 
     def recount(self, *prices: str) -> dict[str, Any]:
-        """The bill, counted anew from the stored trajectories. `prices`: CLASS=USD a million tokens, in place
-        of the default book's."""
+        """The bill, counted again from the stored trajectories.
+
+        `prices`: CLASS=USD a million tokens, instead of the default book's.
+        """
         command = [sys.executable, str(ROOT / "hack" / "recount.py"), self.layout.root, "--json"]
         command += [word for price in prices for word in ("--price", price)]
         found: dict[str, Any] = json.loads(
@@ -248,7 +250,7 @@ def chaos_job(
 
 
 def judged_anew(episode: EpisodeRecord, case_id: str) -> float:
-    """The reward that the example's own rules give to the conversation on record."""
+    """The reward that the example's own rules give to the recorded conversation."""
     sys.path[:0] = [path for path in (str(EXAMPLE), str(ROOT / "sandbox")) if path not in sys.path]
     from environment import RefundDesk  # type: ignore[import-not-found]
 

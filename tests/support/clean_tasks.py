@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from a_baseline import Policy, sample_of
+from made_up_baselines import Policy, sample_of
 
 from headway_analysis.preflight.evidence import Baseline, Call
 from headway_sandbox.environment import (
@@ -77,7 +77,7 @@ def exact(seed: int) -> Policy:
 
 
 class Boxed(Plain):
-    """Thoughts, and the last box counts."""
+    """Reasoning, and the last box counts."""
 
     asked = "Think, then write the result as \\boxed{...}."
 
@@ -125,7 +125,7 @@ def coin(seed: int) -> Policy:
 
 
 class Extract(Plain):
-    """All that is asked for stands in the prompt."""
+    """All that is asked for is in the prompt."""
 
     asked = 'Extract as JSON: {"name": "Ada", "city": "Rome", "amount": 10}'
 

@@ -1,8 +1,13 @@
 """The coordinator as a process without a cluster: `python coordinator_main.py FOLDER`.
 
-FOLDER holds what a cluster would tell it: `run.json` (ports and addresses), `job.json`, `endpoints.json` (the
-rollout servers there are now, read again and again), and `status.json`, its last status, which the next
-process is told. Killed without notice and started again, it is what a restarted pod is.
+FOLDER holds what a cluster would give it:
+
+- `run.json`: ports and addresses.
+- `job.json`: the job.
+- `endpoints.json`: the rollout servers there are now, read again and again.
+- `status.json`: its last status, which the next process reads.
+
+Killed without notice and started again, it is what a restarted pod is.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from headway_api.store import open_store
 from headway_coordinator.agents.choice import where
 from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines.router import Endpoint
-from headway_coordinator.process import serve
+from headway_coordinator.lifetime import serve
 
 
 def main(folder: Path) -> None:
@@ -49,7 +54,7 @@ def main(folder: Path) -> None:
         open_store(job.spec.output),
         folder / "cache",
         sink,
-        told=told,
+        previous=told,
         broker_url=run["broker_url"],
         discover=discover,
         port=run["port"],

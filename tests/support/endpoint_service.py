@@ -13,8 +13,9 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from headway_api.spec.evaluation import CandidateEndpoint
+from headway_api.spec.candidate import CandidateEndpoint
 from headway_coordinator.endpoint.chat import EndpointChat
+from headway_coordinator.endpoint.owner import OfCandidate
 
 Answer = Callable[[web.Request, Any], Awaitable[web.StreamResponse]]
 TOKEN = "sk-a/secret+token"
@@ -184,5 +185,5 @@ async def asking(
     endpoint = CandidateEndpoint.model_validate(wanted)
     async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as http:
         yield EndpointChat(
-            http, "other", endpoint, token, timeout=timeout, patience=patience, answered=answered
+            http, OfCandidate("other"), endpoint, token, timeout=timeout, patience=patience, answered=answered
         )

@@ -16,7 +16,7 @@ from headway_api.records import (
     Turn,
     VersionSpan,
 )
-from headway_coordinator.bounds import doomed
+from headway_coordinator.bounds import has_lost_too_many
 
 PROMPT, SAMPLED, CACHED = 10, 4, 3
 
@@ -99,7 +99,9 @@ def a_group(
     retried: int = 0,
 ) -> GroupRecord:
     """One episode for each reward, and `retried` earlier attempts of the first."""
-    gone = purpose is Purpose.TRAIN and doomed(len(rewards), sum(reward is None for reward in rewards))
+    gone = purpose is Purpose.TRAIN and has_lost_too_many(
+        len(rewards), sum(reward is None for reward in rewards)
+    )
     return GroupRecord(
         group_id=group_id,
         purpose=purpose,

@@ -1,9 +1,9 @@
 """An evaluation's coordinator as a process without a cluster: `python eval_coordinator_main.py FOLDER`.
 
-FOLDER holds `run.json` (ports and addresses), `job.json`, and `status.json`, its last status, which the next
-process is told. Killed without notice and started again, it is what a restarted pod is.
+FOLDER holds `run.json` (ports and addresses), `job.json`, and `status.json`: its last status, which the next
+process reads. Killed without notice and started again, it is what a restarted pod is.
 
-Whenever it tells its status, its own `/metrics` is scraped into `metrics.txt`: at the end, beside the final
+Whenever it writes its status, its own `/metrics` is scraped into `metrics.txt`: at the end, beside the final
 status.
 """
 
@@ -26,7 +26,7 @@ from headway_api.exits import job_error, leave
 from headway_api.store import open_store
 from headway_coordinator.agents.choice import Where
 from headway_coordinator.evaluation.job import EvalCoordinator
-from headway_coordinator.process import serve
+from headway_coordinator.lifetime import serve
 
 
 def main(folder: Path) -> None:
@@ -47,7 +47,7 @@ def main(folder: Path) -> None:
         open_store(job.spec.output),
         folder / "cache",
         sink,
-        told=st.RLEvalJobStatus.model_validate_json(status.read_text()) if status.exists() else None,
+        previous=st.RLEvalJobStatus.model_validate_json(status.read_text()) if status.exists() else None,
         broker_url=run["broker_url"],
         suite_broker_urls=run["suite_broker_urls"],
         port=run["port"],

@@ -1,4 +1,4 @@
-"""A job whose status changes, and an operator that tells of it by events."""
+"""A job whose status changes, and an operator that reports it by events."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Stage:
         known = set(self.book.kept)
         status = parse_status(subject_of(self.body).model, self.body)
         self.operator.look(self.body, status)
-        self.operator.tell(self.body, status)
+        self.operator.record(self.body, status)
         fresh = [body for name, body in self.book.kept.items() if name not in known]
         return [(body["type"], body["reason"], body["message"]) for body in fresh]
 

@@ -176,7 +176,7 @@ def engine(tokens: list[int], logprob: float = -0.5) -> Scripted:
 
 
 def weight_agent() -> Scripted:
-    """A weight agent that takes whatever it is told to take."""
+    """A weight agent that takes any weights it is asked to take."""
     return Scripted({**weights_slot("?slot=validation"), **weights_slot()})
 
 

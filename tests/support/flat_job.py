@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from a_job import publishing
 from faulty_servers import Scripted, broker, sandbox, serving, weights_slot
+from job_rig import publishing
 from ports import free_port
 from role_keys import KEYS, TO_COORDINATOR
+from scripted_job import job, speaking_engine, until_ready
 from scripted_learner import ScriptedLearner
-from speaking_job import job, speaking_engine, until_ready
 
 from headway_api.config import JobConfig
 from headway_api.status import RLTrainingJobStatus
 from headway_api.store import FileStore
 from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines.router import Endpoint
+from headway_coordinator.status import Sink
 
 STEPS = 5
 
@@ -30,7 +32,11 @@ def config(folder: Path, steps: int = STEPS, **fields: Any) -> JobConfig:
 
 
 async def run(
-    folder: Path, config: JobConfig, told: RLTrainingJobStatus | None, steps: int | None
+    folder: Path,
+    config: JobConfig,
+    previous: RLTrainingJobStatus | None,
+    steps: int | None,
+    sink: Sink = lambda status: None,
 ) -> Coordinator:
     """Live a job for some steps, or to its end; every reward is 0, so that no group has an advantage."""
     async with AsyncExitStack() as stack:
@@ -44,8 +50,8 @@ async def run(
 
         store, port = FileStore(), free_port()
         coordinator = Coordinator(
-            config, KEYS, store, folder / "cache", lambda status: None, told=told, broker_url=leases.url,
-            discover=discover, port=port,
+            config, KEYS, store, folder / "cache", sink, previous=previous,
+            broker_url=leases.url, discover=discover, port=port,
         )  # fmt: skip
         learner = ScriptedLearner(
             f"http://127.0.0.1:{port}",
@@ -54,6 +60,7 @@ async def run(
             coordinator.layout,
             publishing(store, coordinator.layout),
         )
+        learner.clock = time.time
         async with asyncio.timeout(60):
             running = asyncio.create_task(coordinator.run())
             await until_ready(running, port)

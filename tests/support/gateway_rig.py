@@ -30,10 +30,10 @@ from headway_coordinator.agents.builtin import Builtin
 from headway_coordinator.agents.http import HttpAgent
 from headway_coordinator.agents.remote import RemoteAgentHost
 from headway_coordinator.agents.sandboxed import SandboxedAgent
+from headway_coordinator.backends import of_servers
 from headway_coordinator.engines.router import Router
 from headway_coordinator.episode import Episodes, Rules, Task
 from headway_coordinator.gateway.asks import Sampling, Session
-from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.gateway.rollouts import Rollout
 from headway_coordinator.gateway.server import RETRIES, GatewayServer
 from headway_coordinator.gateway.turns import Backend, TurnLimiter
@@ -71,7 +71,7 @@ class GatewayRig:
 
     server: GatewayServer
     backend: Backend
-    speaker: ScriptedModel
+    model: ScriptedModel
     http: aiohttp.ClientSession
     url: str
     answered: list[Answered] = field(default_factory=list)
@@ -128,15 +128,14 @@ async def gateway_rig(
     tok: Any, *texts: str | Exception, context: int = 4000, places: int = 32
 ) -> AsyncIterator[GatewayRig]:
     """A gateway whose model says `texts` in each episode."""
-    speaker = ScriptedModel(tok, texts)
-    backend = Backend(
-        Gateway(choose(tok, "qwen3"), speaker, context, 30.0), TurnLimiter(AdaptiveSemaphore(places))
-    )
+    model = ScriptedModel(tok, texts)
+    limiter = TurnLimiter(AdaptiveSemaphore(places))
+    backend = of_servers(choose(tok, "qwen3"), model, context, 30.0, limiter)
     server = GatewayServer()
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(aiohttp.ClientSession())
         port = _port()
-        rig = GatewayRig(server, backend, speaker, http, f"http://127.0.0.1:{port}")
+        rig = GatewayRig(server, backend, model, http, f"http://127.0.0.1:{port}")
         app = server.app()
         app.middlewares.insert(0, _recording(rig))
         runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
@@ -169,11 +168,11 @@ def a_task(row: dict[str, Any], *, index: int = 0, attempt: int = 0, max_tokens:
 def token_truth(rig: GatewayRig, record: EpisodeRecord) -> TrainingSequence:
     """The episode's only row, after checks against what the engine saw and said.
 
-    Every turn's prompt begins with all of the turn before it, the row is the last turn whole, and trains
+    Every turn's prompt begins with all of the turn before it. The row is the last turn whole, and trains
     exactly the tokens that were sampled.
     """
     assert record.forks == 0
-    spoken = rig.speaker.spoken[record.episode_id]
+    spoken = rig.model.spoken[record.episode_id]
     for before, after in pairwise(spoken):
         so_far = before.prompt + before.sampled
         assert after.prompt[: len(so_far)] == so_far

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from agent_service import AgentService
+from episodes import a_group
 from gateway_rig import GatewayRig, a_task, gateway_rig, sandboxes
 from guests import ROOT, guest
 from lease_service import LeaseService
 
-from headway_api.records import EpisodeRecord
+from headway_api.records import EpisodeRecord, GroupRecord
 from headway_coordinator.agents.http import HttpAgent
+from headway_coordinator.ledger.events import of_group
 
 GUESTS = ROOT / "tests" / "integration" / "coordinator" / "guests"
 PROGRAMS = {
@@ -89,3 +92,27 @@ async def play(
 ) -> EpisodeRecord:
     row = {"prompt": "Which metal is x?"} | row
     return await rig.episodes(agent, leases).run(a_task(row, attempt=attempt))
+
+
+def a_batch(record: EpisodeRecord) -> GroupRecord:
+    """A group of this episode alone."""
+    group = a_group("t0-000000", [0.0])
+    return group.model_copy(update={"episodes": [record], "abandoned": None})
+
+
+def billed(record: EpisodeRecord) -> Counter[str]:
+    """Tokens of the bill, by their class."""
+    found: Counter[str] = Counter()
+    for event in of_group(a_batch(record)):
+        found[event.usage_class.value] += int(event.quantity)
+    del found["sandboxSeconds"]
+    return found
+
+
+def billed_whole(rig: GatewayRig, record: EpisodeRecord) -> None:
+    """All that was sampled is billed, and each prompt as it was sent."""
+    spoken = rig.model.spoken[record.episode_id]
+    assert billed(record) == {
+        "prefill": sum(len(turn.prompt) for turn in spoken),
+        "sample": sum(len(turn.sampled) for turn in spoken),
+    }

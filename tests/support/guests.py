@@ -14,11 +14,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @cache
 def guest(name: str) -> Path:
-    """The python of `requirements/guests/NAME.txt`, created where it is missing (once a machine; minutes
-    where nothing is cached, so mark the test with a timeout that allows it).
+    """The python of `requirements/guests/NAME.txt`, created where it is missing, once a machine.
 
-    Skips the test where it cannot be created, with what the set-up said; where everything is meant to be
-    tested (CI), fails it.
+    That takes minutes where nothing is cached, so mark the test with a timeout that allows it. If it cannot
+    be created, the test is skipped with what the set-up said. Where everything is meant to be tested (CI),
+    the test fails.
     """
     done = subprocess.run(
         ["/usr/bin/python3", str(ROOT / "hack" / "python" / "env.py"), "guest", name],

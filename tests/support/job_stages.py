@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-import a_finished_evaluation as measured
+import finished_evaluation as measured
 from observed_cluster import World, eval_job, evaluating, job, running, stamp
 from raised import a_pause, verdict
 
@@ -28,7 +28,7 @@ from headway_operator.wire import UNREAD
 
 Json = dict[str, Any]
 Make = Callable[..., World]
-"""A job at work, with these blocks in its spec."""
+"""Makes a running job, with these blocks in its spec."""
 ROLES: Final = ("coordinator", "broker", "rollout", "learner")
 ENOUGH, TOO_MUCH = "0.2", "0.99"
 """Minimum of a gate that the finished evaluation passes, and of one that it does not."""
@@ -56,7 +56,7 @@ def gate(minimum: str = ENOUGH) -> Json:
 
 
 def gated(minimum: str = ENOUGH, **spec: Any) -> World:
-    """An evaluation at work, with a gate, of which the coordinator says that rows are still measured."""
+    """A running evaluation with a gate, of which the coordinator says that rows are still measured."""
     names = [{"name": name, "model": {"base": "hf://Qwen/Qwen3-8B"}} for name in ("base", "tuned")]
     world = evaluating(candidates=names, gate=gate(minimum), **spec)
     coordinator_says(world, None)
@@ -84,7 +84,7 @@ def coordinator_says(world: World, found: Comparison | None) -> str:
 
 
 def complete(world: World) -> World:
-    """The coordinator has ended well."""
+    """The coordinator has completed."""
     if world.body["kind"] == "RLEvalJob":
         coordinator_says(world, judged(ENOUGH))
     world.workload_status("Job", "coordinator", conditions=[world.condition("Complete", True)])
@@ -214,7 +214,7 @@ def episodes_fail(world: World) -> World:
 
 
 def started_again(world: World) -> World:
-    """A process that was at work is gone, and another one starts."""
+    """A process that was running is gone, and another one starts."""
     said(world, progress={"step": 4}).gone("learner").carry_out()
     return world
 
@@ -267,7 +267,7 @@ def deleting(world: World) -> World:
 
 
 def died(world: World) -> World:
-    """A process gave up for good."""
+    """A process gave up permanently."""
     world.died("coordinator", PERMANENT)
     world.carry_out()
     return world

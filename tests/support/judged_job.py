@@ -69,7 +69,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Said:
-    """What a model said in an episode. Ids of tool calls are left out: they are drawn anew."""
+    """What a model said in an episode. Ids of tool calls are left out: they are drawn at random."""
 
     messages: list[tuple[str | None, list[tuple[str, Any]]]]
     """Of each turn: the words, and the tool calls by name and arguments."""

@@ -1,7 +1,7 @@
-"""What the learner's tests stand on: episodes made of thin air, a scripted coordinator, the real process.
+"""What the learner's tests use: made-up episodes, a scripted coordinator, the real process.
 
-The coordinator here keeps to the learner API and to nothing else: it hands out the batches it was given, in
-order, and can be told to drop connections, to answer 503, or to be away. The learner is the real one.
+The coordinator here has the learner API alone. It hands out the batches it was given, in order. A
+test can have it drop connections, answer 503, or be away. The learner is the real one.
 """
 
 from __future__ import annotations

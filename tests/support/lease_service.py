@@ -1,7 +1,7 @@
 """A broker without Kubernetes: the broker's API, with one real sandbox server process a lease.
 
-Everything the coordinator sees is real but for where the sandbox runs. `kill` ends one sandbox abruptly, as
-a lost node would.
+Everything the coordinator sees is real, except for where the sandbox runs. `kill` ends one sandbox abruptly,
+as a lost node would.
 """
 
 from __future__ import annotations

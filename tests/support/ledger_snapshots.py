@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 FOLDERS = ("trajectories", "usage", "steps")
-"""Where nothing is ever removed, or changed but for what a step report says beside its groups: a learner that
-resumes writes the step's report anew, and takes the steps after it again."""
+"""Where nothing is ever removed. Only what a step report says beside its groups changes. A learner that
+resumes writes the step's report again, and takes the steps after it again."""
 SUMMED = {
     "evaluation": ("evaluationPrefill", "evaluationCachedPrefill", "evaluationSample"),
     "endpoint": ("endpointPrompt", "endpointSample"),

@@ -19,11 +19,11 @@ from headway_demo.settings import NAMESPACE, SYSTEM_NAMESPACE
 PROBE = (Path(__file__).parent / "pod_probe.py").read_text()
 SCRAPE = (Path(__file__).parent / "scrape_probe.py").read_text()
 HOLDS = 20
-"""Tries to hold the engines while an episode runs: between two batches there is none, which where weights are
-slow to come is half of the time."""
+"""Tries to hold the engines while an episode runs. Between two batches there is none: where weights are slow
+to come, that is half of the time."""
 
 SETTLED_S = 2.0
-"""After so long an episode that needs no engine any more has ended, and every other one stands still."""
+"""After so long an episode that needs no engine any more has ended, and every other one waits."""
 
 SIGNAL_ENGINES = """
 import os, signal, sys
@@ -86,7 +86,7 @@ def _asked(
 
 @contextmanager
 def engines_held(kube: Kube, job: str) -> Iterator[None]:
-    """vLLM stands still in every rollout server, and so does every episode, until the block ends."""
+    """vLLM is stopped in every rollout server, and so every episode waits, until the block ends."""
     servers = [pod["metadata"]["name"] for pod in pods(kube, job, "rollout")]
     assert servers, f"{job} has no rollout server to hold"
     try:

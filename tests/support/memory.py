@@ -15,8 +15,8 @@ _MMAP_THRESHOLD = -3
 """M_MMAP_THRESHOLD of malloc.h."""
 _LARGE = 1024 * 1024
 _LIBC = ctypes.CDLL(None)
-# A larger block goes back to the kernel when it is freed. By default malloc keeps such blocks, the more of
-# them the more tests a process has run, and a peak would be that of what lies between them.
+# A larger block goes back to the kernel when it is freed. By default malloc keeps such blocks: the more tests
+# a process has run, the more it keeps. A peak would then also count what lies between them.
 _LIBC.mallopt(_MMAP_THRESHOLD, _LARGE)
 
 
@@ -68,7 +68,9 @@ def _give_back() -> None:
 
 @lru_cache(maxsize=1)
 def _set_aside(test: str) -> None:
-    """What there was before a test stays: to look through it at each collection takes most of the time."""
-    gc.unfreeze()
+    """Exempt what there was before a test from later collections, which would take most of the time.
+
+    It stays exempt. With all tests collected, one look through the whole heap takes seconds.
+    """
     gc.collect()
     gc.freeze()

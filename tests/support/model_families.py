@@ -1,8 +1,8 @@
-"""Model families: the form in which each writes turns, calls and thoughts, as its makers document it.
+"""Model families: the form in which each writes turns, calls and reasoning, as its makers document it.
 
-No model's template is copied. Each template here is made by `template` of a few facts: the tags of the
-family, how it writes a call, and what it does with thoughts. Tokenizers have the family's special tokens
-beside single bytes, but where `Family.real` says otherwise: real ids are not what is shown.
+No model's template is copied. `template` makes each template here of a few facts: the tags of the family, how
+it writes a call, and what it does with reasoning. Tokenizers have the family's special tokens beside single
+bytes, except where `Family.real` says otherwise. Real ids are not what the tests show.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Family:
     source: str
     """Where the form is documented."""
     call: str = ""
-    """What a template writes of each call; `name` and `arguments` are at hand."""
+    """What a template writes of each call; it may use `name` and `arguments`."""
     before: str = ""
     """What it writes before the first call."""
     after: str = ""
@@ -46,11 +46,11 @@ class Family:
     tool: tuple[str, str] | None = None
     """Around a tool's result; None: as any message, of the role `tool`."""
     think: tuple[str, str] | None = None
-    """Around a thought; None: the template writes none."""
+    """Around reasoning; None: the template writes none."""
     drops: bool = False
-    """Thoughts of turns before the user's last word are dropped."""
+    """Reasoning of turns before the user's last word is dropped."""
     strips: bool = False
-    """What stands before </think> in a past turn is left out."""
+    """What is before </think> in a past turn is left out."""
     begins: str = ""
     """What a prompt adds behind the head of the model's turn."""
     ids: str = ""

@@ -26,12 +26,13 @@ HEAD = """\
 
 A job's tool calls are read by proof. Before an accelerator is asked for, the coordinator lets the model's own
 chat template write calls of every kind. It takes the reader that reads them back, and goes on from them token
-by token. Where none does and the environment offers tools, the preflight fails with `ToolCallsUnreadable`.
-`spec.agent.builtin.toolCallParser` names a reader instead.
+by token. If none does and the environment offers tools, the preflight fails with `ToolCallsUnreadable`.
+`spec.agent.builtin.toolCallParser` names a reader instead. For an agent with tools of its own the preflight
+warns, and the gateway refuses the tools.
 
 This page is the same proof for the templates of models, and for a template in each family's documented form.
 Between the two are turns of models, read as a job's are. A model's own files are proved when its job starts:
-the message of the check `ToolCalls` is what counts.
+the message of the check `ToolCalls` is what counts. It says in words what is **no**.
 
 A call that cannot be read is kept in the row, counted by what is wrong with it, and never carried out. The
 metrics are `rollout/tool_calls/malformed_share` and, by kind, `rollout/tool_calls/malformed_share_of/{kind}`
@@ -41,33 +42,36 @@ The columns:
 
 - **Reader:** the name for `toolCallParser`.
 - **Calls:** a call is read as the template wrote it.
-- **Arguments:** every type of JSON, quotes, lines and letters of every script come back as they were.
+- **Arguments:** every type of JSON, quotes, lines and letters of every script are read back unchanged.
 - **Text before:** text before a call is kept apart from it.
-- **Thinking:** a thought is told apart from what follows. `none`: the form has no place for it.
+- **Reasoning:** reasoning is separated from the text after it. `none`: the form has no place for it.
 - **Parallel:** several calls of one turn.
 - **Forced:** `tool_choice` of `required`, or of a tool.
-- **One row:** a call, its result and an answer stay one row, token by token. So they do with thoughts.
-- **Next word:** the user's next word stays in that row, where nothing was thought.
-- **Thoughts:** what becomes of them at the user's next word. `kept`: the row goes on. `dropped`: the template
-  leaves them out, and another row begins. `at once`: so it does behind every turn. The model is trained on
-  the prompts that it is served with. Without an edit, nothing else begins another row.
+- **One row:** a call, its result and an answer stay one row, token by token, also with reasoning.
+- **Next word:** the user's next word stays in that row, if there was no reasoning.
+- **Past reasoning:** what becomes of it at the user's next word. `kept`: the row goes on. `dropped`: the
+  template leaves it out, and another row begins. `at once`: it leaves it out after every turn. The model is
+  trained on the prompts that it is served with.
+
+Without an edit, another row begins in three cases only: past reasoning is dropped, **One row** is **no**, or
+**Next word** is **no**.
 """
 OWN = """\
 
 ## Families, by their documented forms
 
 The templates are ours, made from the sources below, and none is a copy of a model's. The tokenizers have the
-family's special tokens beside single bytes, where the last column does not say that the ids are the family's.
-Where a model's own template above says otherwise, it is right.
+family's special tokens and single bytes, unless the last column says that the ids are the family's.
+If a model's own template above differs, the template is right.
 
 """
 THEIRS = """\
 
 ## Templates of models
 
-The templates are those that models ship, as they lie in the packages below. None is copied into this
+The templates are those that models ship, from the packages below. None is copied into this
 repository, and some packages keep an older one than the model has now. Mistral's are made by its own
-package. Where the last column names no vocabulary, the tokenizer has the template's special tokens beside
+package. If the last column names no vocabulary, the tokenizer has the template's special tokens beside
 single bytes.
 
 """
@@ -93,8 +97,18 @@ what each must be read as. Some of their calls are cut off, malformed, or have t
 
 """
 COLUMNS = (
-    *("Renderer", "Reader", "Calls", "Arguments", "Text before", "Thinking", "Parallel", "Forced", "One row"),
-    *("Next word", "Thoughts"),
+    *(
+        "Renderer",
+        "Reader",
+        "Calls",
+        "Arguments",
+        "Text before",
+        "Reasoning",
+        "Parallel",
+        "Forced",
+        "One row",
+    ),
+    *("Next word", "Past reasoning"),
 )
 READERS = {"qwen3": "hermes", "llama-3": "llama", "gpt-oss": "harmony"}
 """Renderer of a family -> the name of its reader."""
@@ -118,10 +132,12 @@ def shown_of(real: Real) -> tuple[str, Proof]:
 def facts(proof: Proof) -> list[str]:
     """What is shown, a cell each."""
     found = (
-        *(proof.call, proof.values and proof.words, proof.before, proof.thought, proof.parallel),
+        *(proof.call, proof.values and proof.words, proof.before, proof.reasoning, proof.parallel),
         *(proof.forced, proof.row and proof.thinking_row is not False, proof.word),
     )
-    return ["none" if fact is None else "yes" if fact else "**no**" for fact in found] + [proof.thoughts]
+    return ["none" if fact is None else "yes" if fact else "**no**" for fact in found] + [
+        proof.past_reasoning
+    ]
 
 
 def row(family: Family) -> str:

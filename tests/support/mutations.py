@@ -21,7 +21,7 @@ FREE_FORM: Final = ("config", "contract", "args", "podTemplate")
 RAW: Final = (
     "1e400", "-0", "99999999999999999999999", "0.1", "1e-9", '"\\ud800"', '"\\u0000"', "[[[]]]", "{}",
 )  # fmt: skip
-"""JSON that is put in as it stands."""
+"""JSON that is put in unchanged."""
 ODD: Final = (
     None, True, 0, -1, 2**31, 2**63, 1.5, "", " ", "a" * 300, "x" * 20_000, "é☃\u202e", "../..", "s3://", "http://[::",
     "1" * 40, "0x10", "NaN", "9e99", "-5Gi", "null", "{{ .x }}", "$(A)", [], [None], [[]], {}, {"a": None},

@@ -108,8 +108,8 @@ class World:
     def carry_out(self) -> planner.Plan:
         """Plan, and let it be done as an API server without controllers would."""
         made = self.plan()
-        if made.held is not None:
-            self.body["metadata"]["finalizers"] = [names.FINALIZER_TEARDOWN] if made.held else []
+        if made.finalizer is not None:
+            self.body["metadata"]["finalizers"] = [names.FINALIZER_TEARDOWN] if made.finalizer else []
         for to_delete in made.to_delete:
             self.objects.pop((to_delete["kind"], to_delete["metadata"]["name"]), None)
         for item in made.wanted:
@@ -138,8 +138,8 @@ class World:
         return names.stem(self.body["kind"], self.body["metadata"]["name"])
 
     @property
-    def held(self) -> bool:
-        """Whether the job waits for its teardown."""
+    def has_finalizer(self) -> bool:
+        """Whether the job has the finalizer of its teardown."""
         return names.FINALIZER_TEARDOWN in self.body["metadata"].get("finalizers", [])
 
     def deleted(self) -> World:
@@ -154,7 +154,7 @@ class World:
         return self
 
     def ending(self, role: str, grace: float = 30) -> Json:
-        """A pod of a role that was told to end, and has this long for it."""
+        """A pod of a role that is being deleted, and has this long to end."""
         pod = self.pod(role, phase="Running", conditions=[self.condition("Ready", True)])
         pod["metadata"]["deletionTimestamp"] = stamp(self.now + timedelta(seconds=grace))
         return pod
@@ -168,7 +168,7 @@ class World:
             self.objects[key] = wanted | {"metadata": wanted["metadata"] | metadata}
 
     def pod(self, role: str, index: int = 0, **status: Any) -> Json:
-        """Put a pod of a role there, in place of the one of the same index."""
+        """Put a pod of a role there; it replaces the one of the same index."""
         name = f"{self.stem}-{role}-{index}"
         metadata = {
             "name": name,
@@ -247,7 +247,7 @@ class World:
         status = "True" if true else "False"
         return {"type": kind, "status": status, "lastTransitionTime": stamp(self.now)}
 
-    def told(self, kind: str) -> Json:
+    def status_condition(self, kind: str) -> Json:
         """A condition of the job's status."""
         return next(c for c in self.body["status"]["conditions"] if c["type"] == kind)
 
@@ -275,7 +275,7 @@ def chosen(*others: Json, **spec: Any) -> World:
 
 
 def evaluating(*others: Json, sets: tuple[int, ...] = (0,), **spec: Any) -> World:
-    """An evaluation at work: its preflight has passed, and a server of each of `sets` is ready."""
+    """A running evaluation: its preflight has passed, and a server of each of `sets` is ready."""
     world = chosen(*others, **spec)
     world.body["status"] |= copy.deepcopy(PASSED)
     world.wants_sets(*sets)

@@ -1,6 +1,6 @@
 """The operator's view of a fleet, without a cluster: its planner over observed worlds, its own telemetry.
 
-One job is told its coordinator's status as it comes; the others stand beside it in other states.
+One job receives its coordinator's status as it comes. The others beside it are in other states.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from observed_cluster import PASSED, World, evaluating, job
 from prometheus_client import generate_latest
 
 from headway_api import names
+from headway_api.accelerators import Holder
 from headway_api.grants import Grant
-from headway_api.held import Holder
 from headway_api.spec.budget import RLBudget
 from headway_api.spec.lifecycle import limits_of
-from headway_coordinator.status import Heard
+from headway_coordinator.status import JobUpdate
 from headway_operator.cache import Cache
 from headway_operator.plan import grants
 from headway_operator.telemetry import SUCCESS, Telemetry
@@ -47,7 +47,7 @@ class Fleet:
         self._share()
         self.telemetry.reconciled(0.02, "Conflict")
 
-    def coordinator_says(self, status: Json) -> Heard:
+    def coordinator_says(self, status: Json) -> JobUpdate:
         """What its coordinator writes, and what the operator makes of it; what the coordinator hears."""
         began = time.monotonic()
         with self._lock:
@@ -61,7 +61,7 @@ class Fleet:
             self._put(self.world.body)
             grant = Grant.model_validate(self.world.body["status"]["grant"])
         self.telemetry.reconciled(time.monotonic() - began, SUCCESS)
-        return Heard(held={Holder("learner", "nvidia.com/gpu"): 60}, grant=grant)
+        return JobUpdate(accelerator_seconds={Holder("learner", "nvidia.com/gpu"): 60}, grant=grant)
 
     def _share(self) -> None:
         """Grant the job what it needs of the namespace's budget."""
@@ -106,7 +106,7 @@ def _running(body: Json, namespace: str) -> World:
 
 
 def _others(namespace: str) -> list[World]:
-    """A job that stalls, one that failed, an evaluation at work."""
+    """A job that stalls, one that failed, a running evaluation."""
     stalled = _running(job("invoices", schedule={"maxSteps": 200}), namespace)
     stalled.body["metadata"]["uid"] = "uid-of-invoices"
     reading = {"step": 12, "maxSteps": 200, "stalled": "no sandbox is to be had: 0/4 nodes are available"}

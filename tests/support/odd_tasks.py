@@ -14,7 +14,7 @@ from inspect_ai.tool import Tool, tool
 
 LETTERS = "abcdefgh"
 DRAWN = random.sample(range(1000), 8)
-"""Drawn anew by each process that imports this."""
+"""Each process that imports this draws its own."""
 
 
 def dataset() -> MemoryDataset:

@@ -14,10 +14,12 @@ import aiohttp
 from aiohttp import web
 from scripted_model import ANSWER, ScriptedModel
 
+from headway_api.records import EpisodeRecord, Outcome, Purpose
 from headway_api.sandbox_api import ToolReply
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
+from headway_coordinator.backends import of_servers
+from headway_coordinator.episode import Ending, Progress, Task, seal
 from headway_coordinator.gateway.asks import Sampling, Session
-from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.gateway.rollouts import Rollout
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.gateway.turns import Backend, TurnLimiter
@@ -46,7 +48,7 @@ class Rig:
     server: GatewayServer
     backend: Backend
     rollout: Rollout
-    speaker: ScriptedModel
+    model: ScriptedModel
     http: aiohttp.ClientSession
     url: str
 
@@ -68,10 +70,9 @@ async def rig(
 ) -> AsyncIterator[Rig]:
     """`around`: a middleware outside the gateway's own."""
     async with AsyncExitStack() as stack:
-        speaker = ScriptedModel(tok, texts or [ANSWER])
-        backend = Backend(
-            Gateway(choose(tok, "qwen3"), speaker, context, 5.0), TurnLimiter(AdaptiveSemaphore(limit))
-        )
+        model = ScriptedModel(tok, texts or [ANSWER])
+        places = TurnLimiter(AdaptiveSemaphore(limit))
+        backend = of_servers(choose(tok, "qwen3"), model, context, 5.0, places)
         gateway = GatewayServer()
         app = gateway.app()
         if around is not None:
@@ -82,11 +83,12 @@ async def rig(
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         http = await stack.enter_async_context(aiohttp.ClientSession())
         one = await stack.enter_async_context(gateway.open(a_rollout(), backend))
-        yield Rig(gateway, backend, one, speaker, http, f"http://127.0.0.1:{runner.addresses[0][1]}")
+        yield Rig(gateway, backend, one, model, http, f"http://127.0.0.1:{runner.addresses[0][1]}")
 
 
-def a_rollout(episode: str = "t0-000001-0-0") -> Rollout:
+def a_rollout(episode: str = "t0-000001-0-0", *, lenient: bool = False) -> Rollout:
     return Rollout(
+        lenient=lenient,
         session=Session(episode_id=episode, seed=3, sampling=Sampling(1.0, 1.0, 64)),
         job_arn=ARN,
         sandbox=Gold(),
@@ -95,6 +97,17 @@ def a_rollout(episode: str = "t0-000001-0-0") -> Rollout:
         takes_reward=True,
         expires_at=time.monotonic() + 60,
     )
+
+
+def sealed(rollout: Rollout) -> EpisodeRecord:
+    """The episode's record, as the ledger would read it again."""
+    session = rollout.session
+    group, index, attempt = session.episode_id.rsplit("-", 2)
+    task = Task(group, Purpose.TRAIN, int(index), int(attempt), {}, 11, 12, session.sampling)
+    progress = Progress(session=session, started_at=1.0, messages=rollout.conversation)
+    record = seal(task, progress, Ending(Outcome.INFRA_ERROR, "the test ends it"))
+    assert EpisodeRecord.model_validate_json(record.model_dump_json()) == record
+    return record
 
 
 async def until(condition: Any) -> None:

@@ -60,7 +60,7 @@ def wait(
 
 
 def shell(script: str = "exec sleep 3600") -> Json:
-    """A pod template fragment that runs a script in place of a role's process."""
+    """A pod template fragment that runs a script instead of a role's process."""
     no_probes = dict.fromkeys(("startupProbe", "readinessProbe", "livenessProbe"))
     return {"command": ["/bin/sh", "-c", script], **no_probes}
 

@@ -17,8 +17,9 @@ from headway_api.records import GroupRecord
 
 Json = dict[str, Any]
 OF_COORDINATOR = {"timing_s/eval", "timing_s/weight_sync"}
-LEARNERS = {family.name for family in (*OBJECTIVE, *TRAINING, *TIMING)} - OF_COORDINATOR
-"""Every figure of a step that the learner reports."""
+OF_A_FIRST_STEP = {"timing_s/start"}
+LEARNERS = {family.name for family in (*OBJECTIVE, *TRAINING, *TIMING)} - OF_COORDINATOR - OF_A_FIRST_STEP
+"""Every figure that the learner reports of each step."""
 SPIKES = {*range(10, 15), *range(41, 61)}
 """Steps whose gradient is far above that of the others, so that the signal GradientSpiking is raised."""
 TOOLS = ("look_up", "count", "list_rows")
@@ -130,6 +131,7 @@ class Course:
             "timing_s/report": around(0.02),
             "timing_s/prune": around(0.01),
             "timing_s/publish_weights": around(0.05),
+            "timing_s/other": around(0.001),
         }
         training = sum(found.values()) - found["timing_s/wait_for_batch"]
         return found | {"timing_s/training": training, "timing_s/step": sum(found.values())}

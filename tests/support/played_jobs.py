@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from a_job import report, spec
+from job_rig import report, spec
 from watched import a_signal
 
 from headway_analysis.remedies.context import RemedyContext, Validated

@@ -1,9 +1,10 @@
-"""What a process inside a pod can reach and do; runs there, and needs nothing but Python's standard library:
+"""What a process inside a pod can reach and do; runs there, and needs only Python's standard library:
 
     kubectl exec -i POD -- python3 - TARGETS < pod_probe.py
 
-TARGETS is JSON: name -> ["tcp" | "dns", address, port]. One JSON object is printed: what was reached, whether
-a name resolves, what the pod's first process may do, and who has leased the sandbox that runs here.
+TARGETS is JSON: name -> ["tcp" | "dns", address, port]. One JSON object is printed. It says what was reached,
+whether a name resolves, and what the pod's first process may do. It also says who has leased the sandbox that
+runs here.
 """
 
 from __future__ import annotations

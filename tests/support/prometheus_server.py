@@ -60,7 +60,7 @@ def plain(label: str) -> str:
 
 
 def scrape_configs(monitor: Json, pods: list[Pod]) -> Iterator[Json]:
-    """A PodMonitor as the Prometheus operator translates it, with `pods` in place of service discovery."""
+    """A PodMonitor as the Prometheus operator translates it, with `pods` instead of service discovery."""
     in_reach = [pod for pod in pods if pod.namespace in watched(monitor)]
 
     def listed(port: str) -> Json:

@@ -1,7 +1,7 @@
 """Chat templates as models ship them, from the packages of requirements/guests/templates.in and mistral.in.
 
-None is copied here. Most are rendered with a tokenizer that has their special tokens beside single bytes;
-where a package ships the family's vocabulary, with its own ids (`Real.ids`).
+None is copied here. Most are rendered with a tokenizer that has their special tokens beside single bytes.
+Where a package ships the family's vocabulary, they are rendered with that one and its own ids (`Real.ids`).
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ REAL: tuple[Real, ...] = (
         TRL,
         "deepseek_r1_distill.jinja",
         **DEEPSEEK,
-        why="It writes a call or text, never both, and drops what was thought behind every turn. "
-        "Prefer tasks of few turns, or add a template that keeps thoughts.",
+        why="It writes a call or text, never both, and drops reasoning after every turn. "
+        "Prefer tasks of few turns, or add a template that keeps reasoning.",
     ),
     Real("DeepSeek V3.1", LLAMA_CPP, "deepseek-ai-DeepSeek-V3.1.jinja", **DEEPSEEK),
     Real(
@@ -214,8 +214,8 @@ REAL: tuple[Real, ...] = (
         "lfm2_2_5_v2.jinja",
         IM_END,
         "<|startoftext|>",
-        why="It writes text without escapes, so one with quotes or lines cannot be told from what "
-        "follows. A call that the model writes as Python is read.",
+        why="It writes text without escapes, so one with quotes or lines cannot be separated from the "
+        "text after it. A call that the model writes as Python is read.",
     ),
     Real(
         "SmolLM3",

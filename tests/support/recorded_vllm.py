@@ -1,6 +1,6 @@
-"""What a real vLLM says on `/metrics` under load, once a second: recorded, and told again at the same pace.
+"""What a real vLLM says on `/metrics` under load, once a second: recorded, and replayed at the same pace.
 
-    python tests/support/recorded_vllm.py      # record anew, with the vLLM of this environment (2 minutes)
+    python tests/support/recorded_vllm.py      # record again, with the vLLM of this environment (2 minutes)
 
 Kept are the families that the dashboards show and the coordinator reads.
 """

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import a_finished_evaluation as job
+import finished_evaluation as job
 import pyarrow.parquet as pq
 import pytest
 

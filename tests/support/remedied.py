@@ -6,13 +6,13 @@
 The learner is the product's, from the artifact store to the weights; a list stands for the coordinator.
 FOLDER/NAME.json gets the report of each step, and FOLDER/NAME holds the job. The moves:
 
-    {"train": n}        batch n of the rig, as the next step
-    {"directive": {}}   a batch without groups: `in_force`, `restore`; its number is the next one unless given
-    {"under": {}}       what is in force of the batches from here on, by no directive to this learner
-    {"start": {}}       the process ends and another begins, with other settings of the job; also of another
-                        job's folder ("copy": NAME)
-    {"spoil": n}        a file of the checkpoint of step n is damaged; {"lose": n}: the checkpoint is gone
-    {"short": true}     from now on there is no memory to be had; {"short": false}: there is again
+    {"train": n}        batch n of the rig, as the next step.
+    {"directive": {}}   a batch without groups: `in_force`, `restore`. Its number is the next one by default.
+    {"under": {}}       what is in force of the batches from here on, by no directive to this learner.
+    {"start": {}}       the process ends and another begins, with other settings of the job. It may begin with
+                        another job's folder ("copy": NAME).
+    {"spoil": n}        a file of the checkpoint of step n is damaged; {"lose": n}: the checkpoint is gone.
+    {"short": true}     from now on there is no memory to be had; {"short": false}: there is again.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class _Played:
         self._note(self._learner.resume())
 
     def train(self, n: int) -> None:
-        from headway_trainer.loop import Stopwatch
+        from headway_trainer.stopwatch import Stopwatch
 
         batch = rig.batch(n, groups=3).model_copy(update={"step": self._next, "in_force": self._in_force})
         prepared = self._learner.prepare(batch)
@@ -106,7 +106,7 @@ class _Played:
     def directive(self, said: dict[str, Any]) -> None:
         from headway_api.in_force import Directive, InForce
         from headway_api.records import Batch
-        from headway_trainer.loop import Stopwatch
+        from headway_trainer.stopwatch import Stopwatch
 
         number = said.get("number", self._in_force.number + 1)
         batch = Batch(

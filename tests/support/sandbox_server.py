@@ -92,7 +92,7 @@ class Server:
             ENV_EPISODE_FILE: str((work or folder) / "episode.json"),
             ENV_RUNNER: runner,
         }
-        # -S: no site-packages, so that nothing but the standard library can be imported.
+        # -S: no site-packages, so that only the standard library can be imported.
         command = [os.path.realpath(sys.executable), "-S", "-m", "headway_sandbox.server"]
         groups = None if user is None else ()
         with (folder / "server.log").open("wb") as log:

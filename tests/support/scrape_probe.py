@@ -1,4 +1,4 @@
-"""What a scraper in a pod is answered; runs there, and needs nothing but Python's standard library:
+"""The answers that a scraper in a pod receives; runs there, and needs only Python's standard library:
 
     kubectl exec -i POD -- python3 - TARGETS < scrape_probe.py
 

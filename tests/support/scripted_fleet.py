@@ -24,7 +24,7 @@ def manifest(step: int) -> WeightsManifest:
 
 
 class Servers:
-    """Rollout servers that may be told to fail."""
+    """Rollout servers that a test can make fail."""
 
     def __init__(self) -> None:
         self.engines: list[Scripted] = []

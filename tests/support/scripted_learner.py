@@ -1,6 +1,6 @@
 """A learner that trains nothing: it takes batches and reports steps over the real API, with the same weights.
 
-It does what a directive asks for as far as records go: what is in force is in its reports, and it goes back
+It does what a directive asks for as far as records go. What is in force is in its reports, and it goes back
 to the first step named whose checkpoint is there. `refuses` has it refuse some.
 
 Every step is durable before it is announced: checkpoint report, `latest.json`, `steps/`, and only then the
@@ -46,6 +46,8 @@ class ScriptedLearner:
         self._publish = publish
         self.figures: Callable[[int, list[GroupRecord]], dict[str, float]] = lambda step, groups: {}
         """What it reports of a step, beside its number."""
+        self.clock: Callable[[], float | None] = lambda: None
+        """When it says that a step ended."""
         self.counted: Callable[[GroupRecord], int] = trained_tokens
         """Tokens of a group that it says it trained."""
         self.batches: list[Batch] = []
@@ -99,6 +101,7 @@ class ScriptedLearner:
             durable=step,
             metrics={"training/global_step": float(step)} | self.figures(step, groups),
             in_force=self.in_force,
+            ended_at=self.clock(),
             **said,
         )
         body = report.model_dump_json().encode()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ScriptedEngine(Engine):
-    """Reads what it is told to, and computes what the canary wants."""
+    """Reads what it is asked to read, and computes what the canary wants."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []

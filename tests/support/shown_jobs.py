@@ -57,7 +57,8 @@ def training() -> Json:
         since=31,
         value="0.12",
         threshold="0.2",
-        message="entropy fell from 0.61 to 0.12 in 10 steps: raise spec.algorithm.entropyCoefficient to 0.01",
+        message="entropy fell from 0.61 to 0.12 in 10 steps: "
+        "raise spec.algorithm.entropy.coefficient to 0.01",
     )
     suspect = st.Signal(
         name="TurnsTruncated",
@@ -72,7 +73,7 @@ def training() -> Json:
         step=33,
         remedy="RaiseEntropy",
         signal="EntropyFalling",
-        action="entropyCoefficient 0 -> 0.01",
+        action="entropy.coefficient 0 -> 0.01",
         state="Watching",
     )
     status = RLTrainingJobStatus(
@@ -174,7 +175,7 @@ def paused() -> Json:
 
 
 def complete() -> Json:
-    """Ended well, with a judgement on the test split."""
+    """Completed, with a judgement on the test split."""
     status = RLTrainingJobStatus(
         state="Complete",
         reason="MaxStepsReached",

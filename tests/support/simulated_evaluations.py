@@ -20,9 +20,9 @@ from typing import Any
 from headway_analysis.estimate.amounts import exactly
 from headway_analysis.estimate.candidates import Opening
 from headway_analysis.estimate.made import Made
+from headway_api.accelerators import Holder
 from headway_api.artifacts import Layout
 from headway_api.config import EvalConfig
-from headway_api.held import Holder
 from headway_api.prices import DatedPrices, PriceBook, Tariff
 from headway_api.records import EpisodeRecord, Judgement, Outcome, PolicyVersion, Turn
 from headway_api.store import FileStore
@@ -211,7 +211,13 @@ class Simulated:
         self.ledger, self.estimates = ledger, made
         names = [each.name for each in self.job.candidates]
         self.evaluation = Evaluation(
-            self.job.spec, self.rows, names, spool, ledger, spool.incarnation(), on_change=lambda: moved()
+            self.job.spec,
+            self.rows,
+            names,
+            spool,
+            ledger,
+            spool.take_start_number(),
+            on_change=lambda: moved(),
         )
         looked = -1.0
 
@@ -236,7 +242,7 @@ class Simulated:
 
     def look(self, share: float) -> None:
         """Have it estimated, and remember what is shown."""
-        with self.estimates._telling:  # no group is billed in between
+        with self.estimates._learning:  # no group is billed in between
             if self.case.accelerators:
                 ran = self._ran()
                 held = {Holder("rollout", "H100"): self.case.accelerators * fsum(ran.values())}

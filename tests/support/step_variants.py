@@ -6,11 +6,13 @@
 Everything between a batch and the weights is the product's; FOLDER gets NAME.json (losses, norms, layout) and
 NAME.safetensors (the trained weights) of each. Starting a process costs more than the steps of ten variants.
 
-A variant with `save` leaves the learner's state before its last step in NAME.state, and the weights in
-NAME.before; one with `load` begins at such a state, of so many processes, and takes the last step alone. One
-with `state` leaves what the optimizer holds, in float32: before the first of its steps in NAME.start, before
-the last in NAME.last, after it in NAME.end. One with `sum` takes no rows: its gradients are given
-(see `_sum`).
+A variant may have these settings:
+
+- `save`: it leaves the learner's state before its last step in NAME.state, and the weights in NAME.before.
+- `load`: it begins at such a state, of so many processes, and takes the last step alone.
+- `state`: it leaves what the optimizer holds, in float32. Before its first step that goes to NAME.start,
+  before the last to NAME.last, and after it to NAME.end.
+- `sum`: it takes no rows, and its gradients are given (see `_sum`).
 """
 
 from __future__ import annotations

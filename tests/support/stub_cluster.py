@@ -58,6 +58,8 @@ class StubCluster:
     """What is said instead of any log."""
     asked: list[Json] = field(default_factory=list)
     """Queries for logs."""
+    refusal: tuple[int, Json | str] | None = None
+    """Status and body that answer each request for jobs."""
     applied: list[Json] = field(default_factory=list)
     watches: int = 0
     """Watches that were begun."""
@@ -81,6 +83,8 @@ class StubCluster:
     def answer(self, path: str, query: dict[str, str]) -> tuple[int, Json | str]:
         parts = path.strip("/").split("/")
         if parts[:2] == ["apis", names.GROUP]:
+            if self.refusal is not None:
+                return self.refusal
             found = self.jobs.get((parts[5], parts[6])) if len(parts) > 6 else None
             items = [job for (plural, _), job in self.jobs.items() if plural == parts[5]]
             if len(parts) == 6:
@@ -137,6 +141,9 @@ def served(cluster: StubCluster, folder: Path) -> Iterator[Path]:
 
         def do_PATCH(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if cluster.refusal is not None:
+                self._say(*cluster.refusal)
+                return
             cluster.applied.append(body)
             self._say(200, body)
 

@@ -2,9 +2,10 @@
 
     python tests/support/tiny_model.py FOLDER [--untied] [--seed N]
 
-Two layers, hidden size 128, head size 32 (the smallest vLLM's CPU attention has), a byte-level BPE of 512
-entries and a chat template of Qwen's form (ChatML turns, tool calls as JSON in `<tool_call>` tags), so that
-everything between the dataset and the gradient runs as it does with the large ones.
+It has two layers, hidden size 128, and head size 32: the smallest that vLLM's CPU attention has. Its
+tokenizer is a byte-level BPE of 512 entries. Its chat template has Qwen's form: ChatML turns, tool calls as
+JSON in `<tool_call>` tags. So everything between the dataset and the gradient runs as it does with the large
+ones.
 """
 
 from __future__ import annotations
@@ -92,8 +93,8 @@ def write_tokenizer(folder: Path) -> None:
 def write_model(folder: Path, *, seed: int = 0, tied: bool = True, scale: float = 0.05) -> Path:
     """Write config, weights (model.safetensors, float32) and tokenizer; returns `folder`.
 
-    `scale` is the standard deviation of the weights: large enough that two seeds disagree by whole nats,
-    so that a server holding the wrong weights cannot pass for the right one.
+    `scale` is the standard deviation of the weights. It is large enough for two seeds to disagree by whole
+    nats, so a server with the wrong weights cannot pass for the right one.
     """
     import torch
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM

@@ -1,8 +1,8 @@
 """An agent of a few lines: OpenAI's tool loop over the environment's own tools. Standard library only.
 
 As a program it is a sandboxed agent; a service may run `play` as well. A mood (the program's argument) is how
-it misbehaves: `crash` after its first turn, `linger` there for ever, or `shrug`, which takes any refusal for
-its end.
+it misbehaves. It may `crash` after its first turn, or `linger` there for ever. Or it may `shrug`: it treats
+any refusal as its end.
 """
 
 from __future__ import annotations

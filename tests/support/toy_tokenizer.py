@@ -134,7 +134,7 @@ GPT_OSS_TEMPLATE = """\
 
 
 def tokenizer(folder: Path, template: str | None = None) -> Any:
-    """The tiny model's tokenizer, with `template` in place of its own."""
+    """The tiny model's tokenizer, with `template` instead of its own."""
     from tiny_model import write_tokenizer
     from transformers import PreTrainedTokenizerFast
 

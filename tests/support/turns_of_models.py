@@ -1,7 +1,7 @@
 """Turns that models' own templates, and other engines' tests, write; and what they must be read as.
 
-They come from the package `canitoolcall` (requirements/guests/templates.in): for each the text, the tools,
-and the calls in it, or that there is none that may be carried out.
+They come from the package `canitoolcall` (requirements/guests/templates.in). Each has the text and the tools.
+It also has the calls in the text, or says that there is none that may be carried out.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class Turn:
     model: str
     text: str
     prompt: str
-    """The end of what stands before it."""
+    """The end of what comes before it."""
     tools: list[dict[str, Any]]
     calls: list[tuple[str, dict[str, Any]]] | None
     """Those in it; None: none that may be carried out."""
-    thought: str
+    reasoning: str
 
 
 @cache

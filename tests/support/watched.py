@@ -1,4 +1,4 @@
-"""Signals made of thin air, for what only goes by their states."""
+"""Made-up signals, for code that uses only their states."""
 
 from __future__ import annotations
 

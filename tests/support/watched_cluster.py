@@ -100,7 +100,7 @@ class Discovery:
 
 
 def targets(pod: Json, port: str) -> Iterator[Json]:
-    """A running pod as Prometheus is told of it; nothing where it has no port of this name."""
+    """A running pod as Prometheus discovers it; nothing where it has no port of this name."""
     status, meta = pod["status"], pod["metadata"]
     if status.get("phase") != "Running" or "podIP" not in status or "deletionTimestamp" in meta:
         return
@@ -121,7 +121,7 @@ def watched_cluster(
     often = f"{SCRAPE_S}s"
     values: Json = {
         "watchNamespaces": [*namespaces],
-        # A gate that is not met is told too, so that an alert fires.
+        # A gate that is not met raises the alert too.
         "prometheusRule": {"enabled": True, "expectedFailures": []},
         "podMonitor": {"enabled": True, "interval": often, "scrapeTimeout": often},
     }

@@ -1,9 +1,14 @@
 """One job whose every `/metrics` is there to be scraped: coordinator, broker, servers, operator.
 
-Real: the coordinator with its whole loop, the broker with its pool and leases, the operator's planner and
-telemetry over a cache that holds the job, the port of the rollout servers for scrapers. Played: the model's
-words and the optimizer's figures (`a_course`), Kubernetes' API of pods (`played_pods`), and weight agents.
-vLLM's own figures are a recording of a real one (`recorded_vllm`).
+Real are
+
+- the coordinator with its whole loop,
+- the broker with its pool and leases,
+- the operator's planner and telemetry over a cache that holds the job, and
+- the port of the rollout servers for scrapers.
+
+Played are the model's words and the optimizer's figures (`a_course`), Kubernetes' API of pods
+(`played_pods`), and weight agents. vLLM's own figures are a recording of a real one (`recorded_vllm`).
 
 The job runs in a thread of its own, as does what answers for it.
 """
@@ -24,18 +29,18 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from a_job import publishing
 from aiohttp import web
 from faulty_servers import Fault, Scripted, serving, weights_slot
+from job_rig import publishing
 from observed_fleet import Fleet
 from played_course import Course
 from played_pods import PlayedPods, sandboxes
 from ports import free_port
 from recorded_vllm import Told
 from role_keys import KEYS, LEASES, TO_BROKER, TO_COORDINATOR
+from scripted_job import job as speaking
+from scripted_job import speaking_engine, until_ready
 from scripted_learner import ScriptedLearner
-from speaking_job import job as speaking
-from speaking_job import speaking_engine, until_ready
 
 from headway_api.config import JobConfig
 from headway_api.prices import DatedPrices, PriceBook, Prices
@@ -91,7 +96,7 @@ class Shown:
 
 
 def configured(folder: Path, steps: int) -> JobConfig:
-    """The job as its coordinator and its broker are told."""
+    """The job as its coordinator and its broker read it."""
     fields: Json = {
         "algorithm": {"batchSize": 4, "groupSize": 4},
         "schedule": {"maxSteps": steps, "maxEpochs": 1000},
@@ -173,7 +178,7 @@ async def listening(app: web.Application, host: str = "127.0.0.1") -> AsyncItera
 
 
 def weight_agent(rng: random.Random) -> Scripted:
-    """It takes what it is told after a moment; the first weights are not those described."""
+    """It takes the weights it is asked to take, after a moment. The first ones are not those described."""
     made = Scripted({**weights_slot("?slot=validation"), **weights_slot()})
     take, refused = made.answers["POST /v1/weights"], [True]
 
@@ -263,7 +268,7 @@ async def _live(
 
 
 async def _server(stack: AsyncExitStack, folder: Path, shown: Shown, rng: random.Random) -> Endpoint:
-    """A rollout server: scripted, but for its figures and the port that scrapers reach."""
+    """A rollout server: scripted, except for its figures and the port that scrapers reach."""
     made, told = speaking_engine(folder, shown.course.says), Told()
 
     async def metrics(request: web.Request) -> web.StreamResponse:

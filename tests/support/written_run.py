@@ -10,16 +10,26 @@ import json
 import math
 import random
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import learner_rig
+import made_up_baselines
 
+from headway_analysis.billing.segments import fold, total
 from headway_analysis.measures import figures
+from headway_analysis.preflight import report as preflight_report
+from headway_analysis.preflight.definition import Finding
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
+from headway_api.decisions import Decision
+from headway_api.in_force import Directive, InForce
+from headway_api.prices import DEFAULT
 from headway_api.records import (
     BatchFigures,
+    BatchWait,
+    BatchWaits,
     EpisodeRecord,
     EpisodeSpan,
     GroupRecord,
@@ -27,27 +37,40 @@ from headway_api.records import (
     Purpose,
     StepReport,
     Turn,
+    UsageEvent,
 )
+from headway_api.signals import SignalName
 from headway_api.spec.trust import MeasureSpec
 from headway_api.store import FileStore
 from headway_coordinator.evaluation.summary import Summary
+from headway_coordinator.ledger import events
+from headway_coordinator.ledger.usage import usage
 from headway_coordinator.spool import Spool
 
 Course = Literal["good", "collapsed"]
 HOSTILE: Final = "<script>alert(1)</script> & $x_1$"
-"""Stands in every conversation: what a stranger's tool may answer."""
+"""It is in every conversation: what a stranger's tool may answer."""
 
 
 BEGUN: Final = 1_767_312_000.0
 STEP_SECONDS: Final = 12.0
 SPANS: Final = [
     EpisodeSpan(kind="sandbox", began=0, ended=1),
+    EpisodeSpan(kind="agent", began=1, ended=7),
     EpisodeSpan(kind="turn", name="0", began=1, ended=3),
     EpisodeSpan(kind="tool", name="look", began=3, ended=4.5),
     EpisodeSpan(kind="turn", name="1", began=5, ended=7),
     EpisodeSpan(kind="judgement", began=7, ended=8),
 ]
 """What each episode waits for, of its 8 seconds; the learner has the batch half a second after them."""
+LEARNER: Final = {"report": 0.5, "wait_for_batch": 9.0, "policy_update": 2.5}
+"""What the learner does of a step, in its order. An episode is queued when the wait begins."""
+FINDINGS: Final = (
+    Finding("foothold", "Pass", "41 of 96 episodes earn more than 0."),
+    Finding("reward-variance", "Warn", "5 of 24 groups differ.", advice="Raise algorithm.groupSize."),
+    Finding("scorer-agrees", "Unknown", "No episode has both.", advice="Return an external score.", needs=32),
+)
+"""What the preflight found."""
 
 
 @dataclass(frozen=True)
@@ -80,26 +103,43 @@ def write(
     every: int = 5,
     name: str = "refunds",
     finished: bool = True,
+    remedy_at: int | None = None,
     **spec: Any,
 ) -> Made:
     """Write a run below `root`: `steps` steps of `groups` groups of `size` episodes, validated each `every`
-    steps."""
+    steps. The step `remedy_at` is a remedy, and has no groups."""
     layout = Layout(f"file://{root}", "team", name, "0f0e0d0c-1111-4222-8333-444455556666")
     store, rng = FileStore(), random.Random(f"{course}/{steps}")
     spool = Spool(store, layout)
     job = config(layout, **spec)
     spool.describe(job)
     spool.keep(learner_rig.report(0).model_copy(update={"ended_at": BEGUN}))
+    checked = preflight_report.document(made_up_baselines.of_values([[(1.0, 1.0), (0.0, 0.0)]]), FINDINGS)
+    store.put(layout.preflight, json.dumps(checked).encode())
+    billed: list[UsageEvent] = []
     for step in range(steps + 1):
         odds = chance(course, step, steps)
         if step % every == 0:
-            _validated(spool, step, odds, rng)
-        if step:
-            _stepped(spool, step, odds, groups, size, rng)
+            billed += _validated(spool, step, odds, rng)
+        if step == remedy_at:
+            _remedied(spool, step)
+        elif step:
+            billed += _stepped(spool, step, odds, groups, size, rng)
     if finished:
-        report = {"job": name, "finished": "MaxSteps", "usage": {"cost": "0.0123", "currency": "USD"}}
-        store.put(layout.report, json.dumps(report).encode())
-    return Made(layout, steps * groups * size)
+        store.put(layout.report, json.dumps(_report(name, billed)).encode())
+    return Made(layout, (steps - (remedy_at is not None)) * groups * size)
+
+
+def _report(name: str, billed: list[UsageEvent]) -> dict[str, Any]:
+    """`report.json`: what a page shows of it."""
+    days = fold(billed)
+    used = usage(days, DEFAULT, datetime.fromtimestamp(BEGUN, UTC).date()).as_object()
+    return {
+        "job": name,
+        "finished": "MaxSteps",
+        "usage": {**used, "cost": "0.0123", "currency": "USD"},
+        "usageByClass": {each.value: quantity for each, quantity in total(days).items()},
+    }
 
 
 def config(layout: Layout, **spec: Any) -> JobConfig:
@@ -115,7 +155,28 @@ def config(layout: Layout, **spec: Any) -> JobConfig:
     return JobConfig.model_validate({**identity, "spec": fields})
 
 
-def _stepped(spool: Spool, step: int, odds: float, groups: int, size: int, rng: random.Random) -> None:
+def _remedied(spool: Spool, step: int) -> None:
+    """A step without groups, which lowers the learning rate."""
+    directive = Directive(remedy="LowerLearningRate")
+    in_force = InForce(number=1, learning_rate=1e-6)
+    why = "RewardCollapsed is raised: the reward fell from 0.9 to 0.1."
+    decision = Decision(
+        number=1,
+        step=step,
+        directive=directive,
+        in_force=in_force,
+        signal=SignalName.REWARD_COLLAPSED,
+        why=why,
+    )
+    spool.decided.write(decision)
+    told = {"directive": directive, "in_force": in_force, "ended_at": BEGUN + STEP_SECONDS * step}
+    spool.keep(learner_rig.report(step).model_copy(update=told))
+
+
+def _stepped(
+    spool: Spool, step: int, odds: float, groups: int, size: int, rng: random.Random
+) -> list[UsageEvent]:
+    """A step that trains; what it used."""
     made = [_group(f"t0-{step * groups + n:06d}", step - 1, odds, size, rng, step) for n in range(groups)]
     for each in made:
         spool.put(each)
@@ -129,9 +190,8 @@ def _stepped(spool: Spool, step: int, odds: float, groups: int, size: int, rng: 
             sum(len({e.reward for e in each.episodes}) > 1 for each in made)
         ),
         "training/total_tokens": 1000.0,
-        "timing_s/step": 12.0,
-        "timing_s/wait_for_batch": 9.0,
-        "timing_s/policy_update": 2.5,
+        "timing_s/step": STEP_SECONDS,
+        **{f"timing_s/{name}": seconds for name, seconds in LEARNER.items()},
     }
     told = learner_rig.report(step)
     report = told.model_copy(
@@ -139,16 +199,21 @@ def _stepped(spool: Spool, step: int, odds: float, groups: int, size: int, rng: 
             "groups": ids,
             "train_tokens": dict.fromkeys(ids, 500),
             "metrics": metrics,
-            "ended_at": BEGUN + STEP_SECONDS * step,
+            "ended_at": (ended := BEGUN + STEP_SECONDS * step),
+            "waits": BatchWaits(
+                sent_at=ended - 2.7, waits=[BatchWait(kind="storing", began=ended - 3, ended=ended - 2.8)]
+            ),
         }
     )
     spool.keep(StepReport.model_validate(report.model_dump()))
     found = figures.batch(made, step, trained=frozenset(ids), max_turns=4)
     cost = {"usage/cost_at_step_usd": 0.0006 * step}
     spool.keep_figures(BatchFigures(step=step, groups=ids, figures=found | cost))
+    return [*(event for each in made for event in events.of_group(each)), *events.of_step(report, BEGUN)]
 
 
-def _validated(spool: Spool, step: int, odds: float, rng: random.Random) -> None:
+def _validated(spool: Spool, step: int, odds: float, rng: random.Random) -> list[UsageEvent]:
+    """A validation; what it used."""
     rows = [
         _group(f"v{step:06d}-{row:06d}", step, odds, 1, rng).model_copy(
             update={"purpose": Purpose.VALIDATION, "row": row}
@@ -158,6 +223,7 @@ def _validated(spool: Spool, step: int, odds: float, rng: random.Random) -> None
     for each in rows:
         spool.put(each)
     spool.conclude(Summary.of(step, rows, MeasureSpec(), 4))
+    return [event for each in rows for event in events.of_group(each)]
 
 
 def _group(name: str, step: int, odds: float, size: int, rng: random.Random, trained: int = 0) -> GroupRecord:
@@ -199,7 +265,8 @@ def _told(episode: EpisodeRecord, rng: random.Random, trained: int) -> EpisodeRe
             "score": float(reward == 1.0 and rng.random() < 0.9),
             "metrics": {"well_formed": 1.0, "fields": reward},
             "outcome": Outcome.TRUNCATED if rng.random() < 0.05 else Outcome.COMPLETED,
-            "started_at": (began := BEGUN + STEP_SECONDS * (trained - 1) + 1),
+            "queued_at": (queued := BEGUN + STEP_SECONDS * (trained - 1) + LEARNER["report"]),
+            "started_at": (began := queued + 0.5),
             "finished_at": began + 8,
             "spans": SPANS,
         }

@@ -1,6 +1,6 @@
 """The quickstart's refund desk and its faults, which its tiny model plays in a real vLLM (`with_vllm`).
 
-The model knows nothing but that desk, so the faults are of reward, score, job and data.
+The model knows only that desk, so the faults are of reward, score, job and data.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def orders_of_one_third(splits: Splits) -> Splits:
     return train, whole[0], whole[1]
 
 
-IN_CI = (
+TRAPS = (
     Trap(
         "desk-anywhere-in-the-text", "scorer-mutants",
         "Reward and score look for each value anywhere in the answer.",
@@ -141,8 +141,6 @@ IN_CI = (
         "The base model's weights are random: it never succeeds.",
         task=DESK, habit="untrained",
     ),
-)  # fmt: skip
-LONG = (
     Trap(
         "desk-any-of-several", "scorer-mutants",
         "Reward and score take any of several answers.",
@@ -243,5 +241,13 @@ LONG = (
         task=DESK, entrypoint="desk_faults:NeedsAnOrder", rows=orders_of_one_third,
     ),
 )  # fmt: skip
-TRAPS = (*IN_CI, *LONG)
-"""Each plays 64 episodes: `.ci/run` has time for some."""
+SHORT = (
+    "desk-anywhere-in-the-text",
+    "desk-full-for-form",
+    "desk-pays-silence",
+    "desk-too-few-turns",
+    "desk-untrained-model",
+)
+"""Names of the traps that `.ci/run` has time for: each plays 64 episodes."""
+IN_CI = tuple(trap for trap in TRAPS if trap.name in SHORT)
+LONG = tuple(trap for trap in TRAPS if trap.name not in SHORT)

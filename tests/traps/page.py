@@ -51,7 +51,7 @@ since is told below.
 VLLM: Final = """\
 The {number} traps below are faults of the quickstart's desk, and its tiny model plays them in a real vLLM \
 (`tests/traps/test_with_vllm.py`). Each is named there by its check, and the desk without a fault by none. \
-`make test LONG=ci` runs the first {first}, and `make test-long IN=tests/traps/test_with_vllm.py` the rest. \
+`make test LONG=ci` runs {first} of them, and `make test-long IN=tests/traps/test_with_vllm.py` the rest. \
 All other traps are played by simulated models alone: the tiny model knows one desk, and no other task.
 
 The first run named 11 of the first 12: at `maxTokens: 12` no answer of `desk-answers-cut` was cut off. Its \

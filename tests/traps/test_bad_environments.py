@@ -1,4 +1,4 @@
-"""A bad environment is told with its method and its row, in time, and harms no other episode."""
+"""A bad environment's fault is reported in time, with its method and row, and harms no other episode."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BAD = [
     ("reset", "leaves", "reset raised SystemExit: 3"),
     ("look", "raises", "tool look raised RuntimeError: on purpose"),
     ("look", "hangs", "tool look has not returned by the end of the episode's time"),
-    ("look", "a set", "tool look returned what is no JSON"),
+    ("look", "a set", "tool look returned a value that is not JSON"),
     ("look", "leaves", "tool look raised SystemExit: 3"),
     ("reward", "raises", "reward raised RuntimeError: on purpose"),
     ("reward", "hangs", "reward has not returned by the end of the episode's time"),
@@ -100,7 +100,7 @@ def test_the_other_episodes_are_as_they_would_be(report: Report) -> None:
 
 
 def test_no_fault_takes_longer_than_the_episode(report: Report) -> None:
-    """What hangs is told within its time: nobody waits for what comes after it."""
+    """What hangs is reported within its time: nobody waits for what comes after it."""
     for one in report.baseline.sampled:
         assert "did not answer" not in (one.record.error or ""), "the server itself said what hangs"
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import builtins
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -34,13 +36,16 @@ STANDARD_LIBRARY_ONLY = (
 )
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> list[str]:
     """Every module that a file names in an import, wherever in the file."""
+    found: list[str] = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            yield node.module
+            found.append(node.module)
+    return found
 
 
 def importers(package: str, library: str) -> set[str]:
@@ -94,8 +99,71 @@ def test_processes_import_only_the_contracts_and_themselves(package: str) -> Non
     assert not found
 
 
+def module_of(path: Path, root: Path) -> str:
+    """The dotted name of a file, of which `root` is the package."""
+    parts = path.relative_to(root.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(path: Path, module: str, known: Container[str]) -> Iterator[str]:
+    """The known modules that a file imports: of `from PACKAGE import MODULE` the module, not its package."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: 1 - node.level or None] if node.level else []
+            source = ".".join([*above, *([node.module] if node.module else [])])
+            for name in (f"{source}.{alias.name}" for alias in node.names):
+                yield from [each for each in (name, source) if each in known][:1]
+
+
+def import_graph(roots: Iterable[Path]) -> dict[str, set[str]]:
+    """The modules that each module of some packages imports, wherever in the file, and for types too."""
+    files = {module_of(path, root): path for root in roots for path in root.rglob("*.py")}
+    return {module: {*imported(path, module, files)} for module, path in files.items()}
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """Modules of which each imports the one before it, and the first is the last; none if there are none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert circle(import_graph(PACKAGES.values())) == []
+
+
+def test_a_circle_is_found_even_among_imports_for_types(tmp_path: Path) -> None:
+    house = tmp_path / "house"
+    (house / "rooms").mkdir(parents=True)
+    (house / "__init__.py").write_text("")
+    (house / "rooms/__init__.py").write_text("from house.rooms.hall import Hall as Hall\n")
+    (house / "door.py").write_text("class Door: ...\n")
+    (house / "rooms/hall.py").write_text("from house import door\nfrom house.rooms import kitchen\n")
+    (house / "rooms/kitchen.py").write_text("import house.door\n")
+    assert circle(import_graph([house])) == []
+    for back in ("from house.rooms.hall import Hall", "from .hall import Hall", "from ..rooms import hall"):
+        (house / "rooms/kitchen.py").write_text(
+            f"from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    {back}\n"
+        )
+        assert {*circle(import_graph([house]))} == {"house.rooms.hall", "house.rooms.kitchen"}, back
+
+
 def test_one_module_of_the_operator_knows_kopf() -> None:
     assert importers("headway_operator", "kopf") == {"app.py"}
+
+
+def test_only_the_modules_of_decision_0045_import_kubernetes() -> None:
+    found = {name: importers(name, "kubernetes") for name in PACKAGES}
+    assert {name: files for name, files in found.items() if files} == {
+        "headway_operator": {"kube.py", "lease.py"},
+        "headway_coordinator": {"stored_job.py"},
+        "headway_cli": {"cluster.py", "pod_logs.py"},
+    }
 
 
 def test_one_module_of_the_learner_knows_deepspeed() -> None:
@@ -153,6 +221,53 @@ def test_nothing_listens_but_by_the_bounded_servers() -> None:
     assert found == LISTENS
 
 
+LISTED = re.compile(r"^(\w+\.py) {2,}\S", re.MULTILINE)
+"""An entry of a package's docstring: a file, and what it is for."""
+
+
+def test_a_package_lists_files_that_exist() -> None:
+    listed = {
+        path.parent / name
+        for root in PACKAGES.values()
+        for path in root.rglob("__init__.py")
+        for name in LISTED.findall(ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "")
+    }
+    assert listed
+    assert not {str(path.relative_to(ROOT)) for path in listed if not path.is_file()}
+
+
+MOST_LINES_OF_A_FILE = 449
+MOST_LINES_OF_A_FUNCTION = 63
+LONGER = {
+    "api/headway_api/metrics/episodes.py:conduct": "a table of metrics, one entry after another",
+    "cli/headway_cli/commands/eval.py:eval_": "each option of the command is a parameter",
+    "coordinator/headway_coordinator/coordinator.py:__init__": "it sets each part of the process, one a line",
+    "coordinator/headway_coordinator/process.py:__init__": "it sets each part of the process, one a line",
+    "coordinator/headway_coordinator/training.py:__init__": "it connects the parts of a training job",
+}
+"""Functions that are longer than others may be, and why."""
+
+
+def lengths(path: Path) -> Iterator[tuple[str, int]]:
+    """Each function of a file with its lines, from its first decorator to its end."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            yield f"{path.relative_to(ROOT)}:{node.name}", (node.end_lineno or node.lineno) - first + 1
+
+
+def test_files_and_functions_can_be_read_at_a_sitting() -> None:
+    paths = [
+        path for root in PACKAGES.values() for path in root.rglob("*.py") if "templates" not in path.parts
+    ]
+    lines = {
+        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in paths
+    }
+    assert {name for name, count in lines.items() if count > MOST_LINES_OF_A_FILE} == set()
+    found = {name for path in paths for name, count in lengths(path) if count > MOST_LINES_OF_A_FUNCTION}
+    assert found == set(LONGER)
+
+
 RAISED = re.compile(r"^    ([A-Z]\w+(?:, [A-Z]\w+)*):", re.MULTILINE)
 """An entry of a docstring's section `Raises`."""
 
@@ -189,3 +304,28 @@ def test_docstrings_name_errors_that_exist() -> None:
         if name not in known
     }
     assert unknown == set()
+
+
+MOST_CHARACTERS_OF_A_TEST = 60
+
+
+def test_a_test_s_name_can_be_read_in_one_line() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}: {node.name}"
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+        and len(node.name) > MOST_CHARACTERS_OF_A_TEST
+    ]
+    assert long == [], f"shorten it to {MOST_CHARACTERS_OF_A_TEST} characters: what behaves how"
+
+
+def test_no_two_modules_that_tests_import_share_a_name() -> None:
+    """Tests put these folders on `sys.path`, so a second module of a name would hide the first."""
+    folders = [ROOT / "tests/support", *(ROOT / "hack").iterdir(), *(ROOT / "examples").iterdir()]
+    modules = [each for folder in folders if folder.is_dir() for each in folder.glob("*.py")]
+    found: dict[str, list[str]] = {}
+    for each in modules:
+        found.setdefault(each.stem, []).append(str(each.relative_to(ROOT)))
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}

@@ -1,4 +1,4 @@
-"""Every reader of what lies in the store: an object that no job wrote is one typed fault, or passed over.
+"""Every reader of what is in the store: an object that no job wrote is one typed fault, or skipped.
 
 A reader that is added is to be added here. What holds of it costs little memory, whatever the object holds.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import a_job
+import job_rig
 import pytest
 from episodes import a_group
 from evil_replies import MIB, bomb
@@ -25,7 +25,7 @@ from headway_api.artifacts import Layout
 from headway_api.exits import JobError
 from headway_api.records import PolicyVersion
 from headway_api.run_files import RunFiles
-from headway_api.spec.evaluation import CandidateRescore
+from headway_api.spec.candidate import CandidateRescore
 from headway_api.spec.model import ModelSpec
 from headway_api.status import MlflowRun, ResolvedCandidate
 from headway_api.store import FileStore, NotFound, S3Store
@@ -210,7 +210,6 @@ WHERE = {
     "api/headway_api/run_files.py": "a run's steps, figures, validations, decisions, groups and report",
     "api/headway_api/stored.py": "all of them",
     "api/headway_api/warm_start.py": "weights to start from",
-    "coordinator/headway_coordinator/coordinator.py": "an exported version",
     "coordinator/headway_coordinator/estimate/kept.py": "an estimate",
     "coordinator/headway_coordinator/evaluation/candidates.py": "a candidate's weights",
     "coordinator/headway_coordinator/evaluation/rescore.py": "a run to rescore",
@@ -219,6 +218,7 @@ WHERE = {
     "coordinator/headway_coordinator/ledger/segments.py": "a segment of the ledger",
     "coordinator/headway_coordinator/metrics/evaluations.py": "a tracked run",
     "coordinator/headway_coordinator/metrics/mlflow.py": "a tracked run",
+    "coordinator/headway_coordinator/metrics/tracking.py": "bytes that MLflow keeps as they are",
     "coordinator/headway_coordinator/preflight/evidence.py": "what a group's sandboxes answered",
     "coordinator/headway_coordinator/preflight/judges_bill.py": "what a preflight asked of judges",
     "coordinator/headway_coordinator/preflight/keyed.py": "what a preflight found",
@@ -227,6 +227,7 @@ WHERE = {
     "coordinator/headway_coordinator/preflight/tensors.py": "`test_headers_out_of_bounds_are_refused`",
     "coordinator/headway_coordinator/remedies/journal.py": "a decision",
     "coordinator/headway_coordinator/spool.py": "a group to train on",
+    "coordinator/headway_coordinator/whole_weights.py": "an exported version",
     "trainer/headway_trainer/checkpoint/journal.py": "the learner's pointer",
     "trainer/headway_trainer/checkpoint/manager.py": "only names: `by_number`",
     "trainer/headway_trainer/checkpoint/state.py": "a rank's record",
@@ -280,7 +281,7 @@ def test_every_file_that_reads_the_store_is_known_here() -> None:
 def test_an_object_that_no_job_wrote_is_a_typed_fault(name: str, layout: Layout) -> None:
     reader, store = READERS[name], FileStore()
     # Of a run there are other records as well: a reader is to come to the bad one.
-    store.put(layout.step_history(2), a_job.report(2).model_dump_json().encode())
+    store.put(layout.step_history(2), job_rig.report(2).model_dump_json().encode())
     for which, content in (PACKED if reader.packed else CONTENTS).items():
         store.put(reader.uri(layout), content)
         with flat(MOST):
@@ -295,7 +296,7 @@ def test_an_object_that_is_too_large_is_not_read(
 ) -> None:
     monkeypatch.setattr(bounds, "OBJECT", 4 * MIB)
     reader, store = READERS[name], FileStore()
-    store.put(layout.step_history(2), a_job.report(2).model_dump_json().encode())
+    store.put(layout.step_history(2), job_rig.report(2).model_dump_json().encode())
     store.put(reader.uri(layout), b"")
     with Path(reader.uri(layout).removeprefix("file://")).open("wb") as stream:
         stream.truncate(1 << 40)  # a terabyte, of which the disk holds nothing
@@ -331,7 +332,7 @@ ODD_NAMES = (
 @pytest.mark.parametrize("name", READERS)
 def test_odd_names_beside_a_jobs_objects_are_passed_over(name: str, layout: Layout) -> None:
     reader, store = READERS[name], FileStore()
-    store.put(layout.step_history(2), a_job.report(2).model_dump_json().encode())
+    store.put(layout.step_history(2), job_rig.report(2).model_dump_json().encode())
     before = outcome(reader, store, layout)
     folder = reader.uri(layout).rpartition("/")[0]
     for odd in ODD_NAMES:

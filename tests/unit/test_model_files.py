@@ -25,7 +25,7 @@ DEEP = '{"a":' * 5_000 + "1" + "}" * 5_000
 WRONG = {
     "deep": (DEEP, "nested more than 32 levels deep"),
     "large": (f'{{"a": "{"x" * base_model.MOST_CONFIG}"}}', "more than 4194304 bytes"),
-    "list": ("[]", "no object of JSON"),
+    "list": ("[]", "not a JSON object"),
     "cut": ('{"a": ', "not JSON"),
 }
 each = pytest.mark.parametrize(("text", "says"), WRONG.values(), ids=WRONG)
@@ -67,7 +67,7 @@ async def test_an_adapter_that_cannot_be_read_is_told(tmp_path: Path, text: str,
         version=PolicyVersion(incarnation=0, step=0), kind="base", uri=uri, files=files
     )
     loader = LoraLoader(cast("Engine", None), 8)  # fetching touches no engine
-    with pytest.raises(Unusable, match=rf"adapter_config\.json is not JSON that is read: .*{says}"):
+    with pytest.raises(Unusable, match=rf"adapter_config\.json is not valid JSON: .*{says}"):
         await loader.fetch(store, manifest, tmp_path / "here")
 
 

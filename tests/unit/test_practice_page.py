@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ TARGETS = sorted(set(re.findall(r"`make ([a-z0-9-]+)`", TEXT)))
 METRICS = sorted(set(re.findall(r"`((?:[a-z]+/)?(?:rollout|episodes|analysis|val)/[a-z0-9_/]+)`", TEXT)))
 
 
-def schemas() -> Iterator[Mapping[str, Any]]:
-    for path in sorted((ROOT / "crds").glob("*.yaml")):
-        document = yaml.safe_load(path.read_text())
-        yield document["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+@cache
+def schemas() -> list[Mapping[str, Any]]:
+    """The schemas of both kinds. To read their YAML takes seconds."""
+    documents = [yaml.safe_load(path.read_text()) for path in sorted((ROOT / "crds").glob("*.yaml"))]
+    return [document["spec"]["versions"][0]["schema"]["openAPIV3Schema"] for document in documents]
 
 
 def has(schema: Mapping[str, Any], field: str) -> bool:

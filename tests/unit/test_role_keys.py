@@ -68,8 +68,10 @@ SERVERS: dict[Key, tuple[Callable[[], Any], int]] = {
     Key.COORDINATOR_TO_BROKER: (broker, 200),
     Key.ROLLOUT_TO_LEARNER: (sender, 404),
 }
-"""Key -> the server that checks it, and what it answers to who has it: a coordinator that has not begun, a
-learner with nothing to hand out."""
+"""Key -> the server that checks it, and what it answers to a caller that has it.
+
+The coordinator has not begun, and the learner has nothing to hand out.
+"""
 
 
 async def status(url: str, authorization: str | None) -> tuple[int, dict[str, Any]]:

@@ -122,14 +122,14 @@ class Assembly:
         if not anew and wanted < now:
             return DirectiveRefusal(
                 reason="AdapterCannotNarrow",
-                message=f"the adapter has rank {now} and is to have {wanted}, with which it would compute "
-                "something else; restore a checkpoint from before it was widened",
+                message=f"the adapter has rank {now}, but rank {wanted} is wanted, which would change its "
+                "results; restore a checkpoint from before it was widened",
             )
         if self._lacks_copy(spec) and (short := self._short_of_memory()):
             return DirectiveRefusal(
                 reason="TooLittleMemory",
-                message="each process of the learner needs a frozen copy of the base model beside the rest "
-                f"({short}); give the learner more memory, or train an adapter, which has the base below it",
+                message="each process of the learner also needs a frozen copy of the base model "
+                f"({short}). Give the learner more memory, or train an adapter, which already has the base",
             )
         return None
 
@@ -211,8 +211,8 @@ def _resumed(spec: RLTrainingJobSpec, in_force: InForce) -> RLTrainingJobSpec:
     except NotApplicable as why:
         raise JobError(
             "CheckpointUnusable",
-            f"directive {in_force.number}, in force at the checkpoint, does not go with the spec ({why}); "
-            "set latest.json in the job's folder to an older step",
+            f"directive {in_force.number}, in force at the checkpoint, does not fit the spec ({why}); set "
+            "latest.json in the job's folder to an older step",
             permanent=False,
         ) from why
 

@@ -48,8 +48,8 @@ class RowSpans:
     def of(cls, lengths: Sequence[int], device: torch.device) -> RowSpans:
         """Rows of these lengths, in this order."""
         ends = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
-        positions = torch.cat([torch.arange(length) for length in lengths])
-        return cls(tuple(lengths), ends.to(device), positions[None].to(device))
+        positions_L = torch.cat([torch.arange(length) for length in lengths])
+        return cls(tuple(lengths), ends.to(device), positions_L[None].to(device))
 
     @cached_property
     def runs(self) -> list[tuple[int, int, int]]:
@@ -92,9 +92,9 @@ def by_length(
         return _causal(query, key, value, scaling, sliding_window).transpose(1, 2), None
     parts = []
     for start, count, length in rows.runs:
-        q, k, v = (_cut(x, start, count, length) for x in (query, key, value))
-        part = _causal(q, k, v, scaling, sliding_window)
-        parts.append(part.transpose(1, 2).flatten(0, 1))
+        q_BNLD, k_BNLD, v_BNLD = (_cut(x_1NLD, start, count, length) for x_1NLD in (query, key, value))
+        part_BNLD = _causal(q_BNLD, k_BNLD, v_BNLD, scaling, sliding_window)
+        parts.append(part_BNLD.transpose(1, 2).flatten(0, 1))
     return torch.cat(parts)[None], None
 
 
@@ -110,7 +110,7 @@ def variable(
     rows: RowSpans | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """The same as `by_length`, with one kernel for all rows, in 16 bits on CUDA."""
+    """The attention of `by_length`, with one kernel for all rows, in 16 bits on CUDA."""
     if rows is None:
         options: dict[str, Any] = {"scaling": scaling, "sliding_window": sliding_window, **others}
         return by_length(module, query, key, value, attention_mask, **options)
@@ -118,11 +118,11 @@ def variable(
     from torch.nn.attention.varlen import varlen_attn
 
     longest = max(rows.lengths)
-    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-    out = varlen_attn(
-        q,
-        k,
-        v,
+    q_LND, k_LND, v_LND = (x_1NLD[0].transpose(0, 1) for x_1NLD in (query, key, value))
+    out_LND = varlen_attn(
+        q_LND,
+        k_LND,
+        v_LND,
         rows.bounds,
         rows.bounds,
         longest,
@@ -131,8 +131,8 @@ def variable(
         window_size=(-1 if sliding_window is None else sliding_window - 1, 0),
         enable_gqa=query.shape[1] != key.shape[1],
     )
-    assert isinstance(out, Tensor)
-    return out[None], None
+    assert isinstance(out_LND, Tensor)
+    return out_LND[None], None
 
 
 def variable_fails(heads: int, groups: int, size: int, device: torch.device, dtype: torch.dtype) -> str:
@@ -155,19 +155,19 @@ def variable_fails(heads: int, groups: int, size: int, device: torch.device, dty
                 torch.randn(1, n, sum(lengths), size, generator=generator, device=device, dtype=dtype)
                 for n in (heads, groups, groups)
             ]
-            q, k, v = inputs = [x.requires_grad_() for x in given]
-            out, _ = function(nn.Identity(), q, k, v, None, rows=spans)
-            weights = torch.linspace(-1, 1, out.numel(), device=device).view_as(out)
-            gradients = torch.autograd.grad((out.float() * weights).sum(), inputs)
-        found.append([x.detach().float() for x in (out, *gradients)])
+            q_1NLD, k_1NLD, v_1NLD = inputs = [x.requires_grad_() for x in given]
+            out_1LND, _ = function(nn.Identity(), q_1NLD, k_1NLD, v_1NLD, None, rows=spans)
+            weights_1LND = torch.linspace(-1, 1, out_1LND.numel(), device=device).view_as(out_1LND)
+            gradients = torch.autograd.grad((out_1LND.float() * weights_1LND).sum(), inputs)
+        found.append([x.detach().float() for x in (out_1LND, *gradients)])
     apart = max(float((a - b).norm() / b.norm()) for a, b in zip(*found, strict=True))
     return "" if apart <= KERNELS_APART else f"kernels differ by {apart:.2g}"
 
 
-def _cut(x_1HLD: Tensor, start: int, count: int, length: int) -> Tensor:
+def _cut(x_1NLD: Tensor, start: int, count: int, length: int) -> Tensor:
     """Rows of one length as a batch: (count, heads, length, size)."""
-    part_HND = x_1HLD[0, :, start : start + count * length]
-    return part_HND.unflatten(1, (count, length)).transpose(0, 1)
+    part_NLD = x_1NLD[0, :, start : start + count * length]
+    return part_NLD.unflatten(1, (count, length)).transpose(0, 1)
 
 
 def takes_groups(device: str, dtype: torch.dtype, *, masked: bool) -> bool:
@@ -179,18 +179,23 @@ def takes_groups(device: str, dtype: torch.dtype, *, masked: bool) -> bool:
     return device != "cuda" or (dtype != torch.float32 and not masked)
 
 
-def _causal(q: Tensor, k: Tensor, v: Tensor, scaling: float | None, window: int | None) -> Tensor:
-    length, grouped = q.shape[2], q.shape[1] != k.shape[1]
+def _causal(
+    q_BNLD: Tensor, k_BNLD: Tensor, v_BNLD: Tensor, scaling: float | None, window: int | None
+) -> Tensor:
+    """Attention of each position to itself and those before it, within `window` of them; (B, N, L, D)."""
+    length, grouped = q_BNLD.shape[2], q_BNLD.shape[1] != k_BNLD.shape[1]
     masked = window is not None and window < length
-    if grouped and not takes_groups(q.device.type, q.dtype, masked=masked):
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    if grouped and not takes_groups(q_BNLD.device.type, q_BNLD.dtype, masked=masked):
+        heads = q_BNLD.shape[1] // k_BNLD.shape[1]
+        k_BNLD, v_BNLD = (x_BNLD.repeat_interleave(heads, 1) for x_BNLD in (k_BNLD, v_BNLD))
         grouped = False
+    options: dict[str, Any] = {"scale": scaling, "enable_gqa": grouped}
     if window is None or not masked:
-        return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=grouped)
-    ahead = torch.arange(length, device=q.device)
-    behind = ahead[:, None] - ahead[None, :]
-    mask = (behind >= 0) & (behind < window)
-    return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling, enable_gqa=grouped)
+        return scaled_dot_product_attention(q_BNLD, k_BNLD, v_BNLD, is_causal=True, **options)
+    ahead_L = torch.arange(length, device=q_BNLD.device)
+    behind_LL = ahead_L[:, None] - ahead_L[None, :]
+    mask_LL = (behind_LL >= 0) & (behind_LL < window)
+    return scaled_dot_product_attention(q_BNLD, k_BNLD, v_BNLD, attn_mask=mask_LL, **options)
 
 
 def _refuse_unknown(module: nn.Module, mask: Tensor | None, others: dict[str, Any]) -> None:

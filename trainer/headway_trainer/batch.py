@@ -20,7 +20,15 @@ from headway_api.bounds import SCORE
 from headway_api.exits import JobError
 from headway_api.in_force import InForce
 from headway_api.objective import uniform
-from headway_api.records import Batch, EpisodeRecord, GroupRecord, TrainingSequence, TurnSpan, VersionSpan
+from headway_api.records import (
+    Batch,
+    BatchWaits,
+    EpisodeRecord,
+    GroupRecord,
+    TrainingSequence,
+    TurnSpan,
+    VersionSpan,
+)
 from headway_trainer.objective.advantage import Numbers, Scored
 from headway_trainer.objective.presets import Objective
 from headway_trainer.objective.reduction import RowShape
@@ -103,6 +111,8 @@ class TrainingBatch:
     """The settings to train it with."""
     idle: dict[str, tuple[RowShape, ...]] = field(default_factory=dict)
     """Rows of the groups that have no gradient, for denominators that count them too."""
+    waits: BatchWaits | None = None
+    """As `Batch.waits`."""
 
     @property
     def train_tokens(self) -> dict[str, int]:
@@ -139,6 +149,7 @@ def training_batch(batch: Batch, objective: Objective) -> TrainingBatch:
         lag=lag([span for e in scored for row in e.rows for span in row.versions], batch.step, batch.idle),
         in_force=batch.in_force,
         idle=idle,
+        waits=batch.waits,
     )
 
 
@@ -246,7 +257,7 @@ def _training_row(
     group_id: str, episode: int, row: TrainingSequence, by_turn: Mapping[int, float]
 ) -> TrainingRow:
     if row.mask[0]:
-        raise MalformedRow(group_id, "the first token of a row is said to have been sampled")
+        raise MalformedRow(group_id, "the first token of a row is marked as sampled")
     advantages = np.zeros(len(row.tokens), dtype=np.float32)
     for span in _spans(row):
         advantages[span.start : span.end] = by_turn[span.turn]

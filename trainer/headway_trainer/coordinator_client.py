@@ -110,8 +110,8 @@ class CoordinatorClient:
         try:
             return record.model_validate_json(_plain(answer.body))
         except (ValidationError, OutOfBounds) as error:
-            said = explained(error) if isinstance(error, ValidationError) else shortened(str(error), SHOWN)
-            raise JobError("ContractMismatch", f"the coordinator's answer cannot be read: {said}") from error
+            why = explained(error) if isinstance(error, ValidationError) else shortened(str(error), SHOWN)
+            raise JobError("ContractMismatch", f"the coordinator's answer cannot be read: {why}") from error
 
     def _exchange(self, method: str, path: str, body: bytes | None = None, *, wait: float = 0.0) -> Answer:
         headers = {"Authorization": f"Bearer {self._key}", "Accept-Encoding": "gzip"}
@@ -152,13 +152,13 @@ def _is_starting(answer: Answer) -> bool:
 def _refuse(answer: Answer, method: str, path: str) -> None:
     if answer.status in (200, 201, 202, 204, 410):
         return
-    said = shortened(answer.body[:SHOWN].decode(errors="replace"), SHOWN)
+    message = shortened(answer.body[:SHOWN].decode(errors="replace"), SHOWN)
     if answer.status == http.client.CONFLICT and method == "GET":
-        raise AnnounceFirst(said)
+        raise AnnounceFirst(message)
     refused = answer.status in (401, 403, 409)
     raise JobError(
         "CoordinatorRefused" if refused else "ContractMismatch",
-        f"{method} {path} was answered {answer.status}: {said}",
+        f"{method} {path} was answered {answer.status}: {message}",
         permanent=not refused,
     )
 

@@ -33,8 +33,8 @@ class Directives:
         if number <= now:
             return DirectiveRefusal(
                 reason="TakenBefore",
-                message=f"directive {number} is not above {now}, which is in force: it was done before; give "
-                "a new one the next number",
+                message=f"directive {number} is not above {now}, which is in force: it was done before; "
+                "give a new directive the next number",
             )
         if (refusal := self._parts.obstacle(batch.in_force, anew=bool(restore))) is not None:
             return refusal
@@ -62,7 +62,7 @@ class Directives:
             return ""
         try:
             found = self._journal.find(step, last)
-            held, wanted = self._parts.rank(found.report.in_force), self._parts.rank(in_force)
+            own, wanted = self._parts.rank(found.report.in_force), self._parts.rank(in_force)
         except (NotWhole, NotApplicable) as error:
             return str(error)
-        return found if held <= wanted else f"its adapter has rank {held}, and {wanted} is to be in force"
+        return found if own <= wanted else f"its adapter has rank {own}, but rank {wanted} must be in force"

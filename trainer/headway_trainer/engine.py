@@ -243,10 +243,10 @@ class Engine:
             taken = state.parameters[name]
             _put(piece, piece.flat, taken.weight)
             for moment, tensor in taken.moments.items():
-                held = self._adam.state[piece.flat]
-                if moment not in held:
-                    held |= {moment: torch.zeros_like(piece.flat), "step": torch.tensor(state.steps)}
-                _put(piece, held[moment], tensor)
+                adam_state = self._adam.state[piece.flat]
+                if moment not in adam_state:
+                    adam_state |= {moment: torch.zeros_like(piece.flat), "step": torch.tensor(state.steps)}
+                _put(piece, adam_state[moment], tensor)
         self.updates = state.updates
 
     def close(self) -> None:
@@ -262,15 +262,15 @@ class Engine:
         """The pieces of this rank, by parameter. DeepSpeed records their places differently at each stage."""
         found, zero = {}, self._engine.optimizer
         for name, parameter in self._trained():
-            held: Any = parameter
+            sharded: Any = parameter
             if self._stage == 0:
                 found[name] = _Piece(parameter, 0, 0, parameter.numel())
             elif self._stage == 3:
                 group, begin, size = zero.grad_position[zero.get_param_id(parameter)]
                 place = size * self._ranks.rank
-                size = max(0, min(size, held.ds_numel - place))
+                size = max(0, min(size, sharded.ds_numel - place))
                 found[name] = _Piece(zero.fp32_partitioned_groups_flat[group], begin, place, size)
-            elif (link := held._hp_mapping) is not None:
+            elif (link := sharded._hp_mapping) is not None:
                 (flat,) = self._adam.param_groups[link.param_group_index]["params"]
                 there, here = link.hp_fragment_address, link.lp_fragment_address
                 found[name] = _Piece(flat, there.start, here.start, there.numel)

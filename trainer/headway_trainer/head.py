@@ -44,8 +44,8 @@ def finish(model: nn.Module) -> Callable[[Tensor], Tensor] | None:
 
         given = MoeModelOutputWithPast(last_hidden_state=raw_1TV)
         shell = _Shell(causal, {body: lambda *_, **__: given, names[0]: _Through(head)})
-        logits: Tensor = type(causal).forward(shell, use_cache=False).logits
-        return logits
+        logits_1TV: Tensor = type(causal).forward(shell, use_cache=False).logits
+        return logits_1TV
 
     return run
 
@@ -67,8 +67,8 @@ class _Through:
     def __init__(self, head: nn.Module) -> None:
         self._head = head
 
-    def __call__(self, logits: Tensor) -> Tensor:
-        return logits
+    def __call__(self, logits_1TV: Tensor) -> Tensor:
+        return logits_1TV
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._head, name)

@@ -150,7 +150,7 @@ def several(place: Place, peers: PeerShutdown | None, rank: Sequence[str] = ()) 
     except SignalException as stopped:
         return 128 + stopped.sigval
     except DistError as apart:
-        log("the pods have not met", why=str(apart).partition("\n")[0])
+        log("the pods have not connected", why=str(apart).partition("\n")[0])
         return ANEW
     return 0
 

@@ -108,7 +108,7 @@ def _try(models: list[Any], name: str, proof: _Proof) -> str:
         for model in models:
             attention.install(model, name)
             if model.config._attn_implementation != name:
-                return "the model has an attention of its own"
+                return "the model has its own attention"
         if name == attention.VARIABLE and (failed := _kernel_fails(models[0].config, proof)):
             return failed
         return proof.packing_fails()
@@ -149,7 +149,7 @@ class _Proof:
     dtype: torch.dtype
     rows: tuple[TrainingRow, TrainingRow]
     others: tuple[TrainingRow, TrainingRow]
-    """Of the same lengths."""
+    """Rows of the same lengths as `rows`."""
     alone: tuple[Tensor, Tensor]
 
     @classmethod
@@ -191,8 +191,8 @@ class _Proof:
         batch = micro_batch(rows, self.device, packed=True)
         return self.policy(batch).logprob_T.split([row.action_tokens for row in rows])
 
-    def _close(self, found: Tensor, expected: Tensor) -> bool:
-        return float((found - expected).abs().mean()) <= AGREEMENT[self.dtype]
+    def _close(self, found_T: Tensor, expected_T: Tensor) -> bool:
+        return float((found_T - expected_T).abs().mean()) <= AGREEMENT[self.dtype]
 
 
 def _row(tokens: np.ndarray[Any, np.dtype[np.int64]]) -> TrainingRow:

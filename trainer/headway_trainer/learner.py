@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -38,13 +39,14 @@ from headway_trainer.checkpoint.signer import Signer
 from headway_trainer.coordinator_client import CoordinatorClient
 from headway_trainer.directives import Directives
 from headway_trainer.logs import log
-from headway_trainer.loop import Stopwatch, serve
+from headway_trainer.loop import serve
 from headway_trainer.metrics import step_metrics, without_groups
 from headway_trainer.probes import Probes
 from headway_trainer.publish.links import built_on, delta_steps
 from headway_trainer.publish.sender import Sender, sender_of
 from headway_trainer.ranks import Ranks
 from headway_trainer.step import optimizer_step, refuse_broken, with_old
+from headway_trainer.stopwatch import Stopwatch
 from headway_trainer.termination import AT_END, EXIT, SHUTDOWN_GUARD, end, exit_on_sigterm, live
 
 
@@ -73,9 +75,9 @@ class Learner:
         self._latest: Checkpoint | None = ranks.share(self._journal.begin() if ranks.first else None)
         scratch = cache / "learner"
         self._sender = sender
-        self._parts = Assembly(spec, self._held(), base, scratch / "weights", ranks, sender)
-        held = config.model_copy(update={"spec": self._parts.spec})
-        self._parts.put_together(warm_start.load(held, store, base, cache, ranks))
+        self._parts = Assembly(spec, self._in_force(), base, scratch / "weights", ranks, sender)
+        resumed = config.model_copy(update={"spec": self._parts.spec})
+        self._parts.put_together(warm_start.load(resumed, store, base, cache, ranks))
         self.checkpointer = CheckpointManager(
             spec.checkpoints,
             self._parts.engine,
@@ -87,7 +89,7 @@ class Learner:
         )
         self._directives = Directives(self._parts, self.checkpointer, self._journal, ranks)
 
-    def _held(self) -> InForce:
+    def _in_force(self) -> InForce:
         """The settings in force at the step to resume from."""
         return InForce() if self._latest is None else self._latest.report.in_force
 
@@ -117,7 +119,7 @@ class Learner:
         Raises:
             JobError: `InForceOutOfReach`: this learner cannot apply the settings that the batch needs.
         """
-        watch = Stopwatch(dict(before.seconds))
+        watch = replace(before, seconds=dict(before.seconds))
         self._catch_up(batch.in_force)
         parts = self._parts
         with watch("policy_update"):
@@ -147,6 +149,7 @@ class Learner:
             lambda seconds: step_metrics(batch, updates, seconds),
             groups=list(batch.group_ids),
             train_tokens=batch.train_tokens,
+            waits=batch.waits,
         )
 
     def remedy(self, batch: Batch, incarnation: int, before: Stopwatch) -> StepReport:
@@ -155,7 +158,7 @@ class Learner:
         A directive that cannot be done is refused before anything has changed, and the step is taken without
         it. `before` is as for `train`.
         """
-        watch = Stopwatch(dict(before.seconds))
+        watch = replace(before, seconds=dict(before.seconds))
         found = self._directives.decide(batch)
         refused, restored = (found, None) if isinstance(found, DirectiveRefusal) else (None, found)
         if restored is not None:
@@ -164,17 +167,17 @@ class Learner:
             self.checkpointer.load(restored)
         if refused is None:
             self._bring(batch.in_force)
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "directive": batch.directive,
             "restored": None if restored is None else restored.report.step,
             "refused": refused,
         }
-        log("directive", step=batch.step, number=batch.in_force.number, **said)
+        log("directive", step=batch.step, number=batch.in_force.number, **fields)
         return self._finish(
             PolicyVersion(incarnation=incarnation, step=batch.step),
             watch,
             lambda seconds: without_groups(batch.step, batch.epoch, seconds),
-            **said,
+            **fields,
         )
 
     def _catch_up(self, in_force: InForce) -> None:
@@ -184,8 +187,8 @@ class Learner:
         if (refusal := self._parts.obstacle(in_force)) is not None:
             raise JobError(
                 "InForceOutOfReach",
-                f"this batch is to be trained under directive {in_force.number}, which cannot be done "
-                f"({refusal.reason}: {refusal.message})",
+                f"this batch needs directive {in_force.number}, which cannot be done ({refusal.reason}: "
+                f"{refusal.message})",
                 permanent=False,
             )
         log("caught up", number=in_force.number, before=self._parts.in_force.number)
@@ -255,20 +258,22 @@ class Learner:
         *,
         groups: Sequence[str] = (),
         train_tokens: Mapping[str, int] = MappingProxyType({}),
-        **said: Any,
+        **fields: Any,
     ) -> StepReport:
         """Publish the present weights as `version` and record the step.
 
         Args:
             metrics: makes metrics from seconds by the last part of a `timing_s/` name.
-            said: further fields of the report.
+            fields: further fields of the report.
         """
         self._journal.refuse_superseded()
         with watch("publish_weights"):
             uri = self._layout.weights(version.step)
             weights = self._parts.publisher.publish(self._store, uri, version)
-        whole = sum(watch.seconds.values())
-        waited = watch.seconds.get("wait_for_batch", 0.0)
+        ended = time.time()
+        seconds = watch.complete(ended)
+        whole = sum(seconds.values()) - seconds.get("start", 0.0)
+        waited = seconds.get("wait_for_batch", 0.0)
         report = StepReport(
             step=version.step,
             version=version,
@@ -276,10 +281,10 @@ class Learner:
             train_tokens=dict(train_tokens),
             weights=weights,
             durable=max(0, self.checkpointer.durable),
-            metrics=metrics(watch.seconds | {"training": whole - waited, "step": whole}),
+            metrics=metrics(seconds | {"training": whole - waited, "step": whole}),
             in_force=self._parts.in_force,
-            ended_at=time.time(),
-            **said,
+            ended_at=ended,
+            **fields,
         )
         if self._ranks.first:
             self._journal.take(report)
@@ -292,12 +297,12 @@ def run(environ: Mapping[str, str]) -> None:
     Raises:
         JobError: what a person must mend, or what a restart of the process may solve.
     """
-    started = time.monotonic()
+    started = time.time()
     config = job_config.load(environ)
-    held = keys.load(environ, names.LEARNER)
+    own_keys = keys.load(environ, names.LEARNER)
     rank = environ["LOCAL_RANK"]
     container = names.LEARNER if _first_here(environ) else f"{names.LEARNER}-{rank}"
-    last_logs.begin(environ, config, held.values(), container)
+    last_logs.begin(environ, config, own_keys.values(), container)
     AT_END.append(last_logs.keep_at_end)
     cache = Path(environ.get(names.ENV_CACHE, names.CACHE_DIR))
     with not_final():  # the preflight has used this bucket already
@@ -310,19 +315,19 @@ def run(environ: Mapping[str, str]) -> None:
         folders = ranks.gather(fetching.result() if fetching else None)
     base = folders[ranks.rank - ranks.local_rank]
     assert base is not None
-    sender = sender_of(config, held[Key.ROLLOUT_TO_LEARNER], environ, ranks)
-    learner = Learner(config, held[Key.CHECKPOINTS], store, base, cache, ranks, sender)
-    log("loaded", seconds=round(time.monotonic() - started, 1), processes=ranks.world)
+    sender = sender_of(config, own_keys[Key.ROLLOUT_TO_LEARNER], environ, ranks)
+    learner = Learner(config, own_keys[Key.CHECKPOINTS], store, base, cache, ranks, sender)
+    log("loaded", seconds=round(time.time() - started, 1), processes=ranks.world)
     probes = (
         Probes(int(environ.get(names.ENV_PROBE_PORT, names.PORT_LEARNER))) if ranks.local_rank == 0 else None
     )
-    url, key = _coordinator_url(config, environ), held[Key.LEARNER_TO_COORDINATOR]
+    url, key = _coordinator_url(config, environ), own_keys[Key.LEARNER_TO_COORDINATOR]
     coordinator = CoordinatorClient(url, key) if ranks.first else None
-    finished = serve(learner, coordinator, ranks, probes)
+    finished = serve(learner, coordinator, ranks, probes, started)
     if sender is not None:
         sender.close()
     if finished is None:
-        log("stopped", told=SHUTDOWN_GUARD.asked)
+        log("stopped", shutdown_asked=SHUTDOWN_GUARD.asked)
         # A process that ends because another got SIGTERM has not failed, and nobody evicted its pod.
         end(EXIT if SHUTDOWN_GUARD.asked else ANEW)
     log("finished", reason=finished.reason)

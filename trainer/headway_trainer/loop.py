@@ -1,11 +1,11 @@
 """The learner's loop once it is loaded: batch after batch, until the job ends.
 
-    start     resume, announce
-    loop      ask for batch n+1 -> advantages, optimizer steps -> weights -> announce n+1 -> checkpoint
-              or, if the batch is a directive -> do it -> weights -> announce n+1 -> checkpoint
-    end       410 from the coordinator: a last checkpoint, exit 0; SIGTERM: the same, exit 143 (44 if
-              another rank got it); no answer from the coordinator for `PATIENCE`: the same, exit 43, and
-              the operator starts it again
+    start      resume, announce
+    loop       ask for batch n+1 -> advantages, optimizer steps -> weights -> announce n+1 -> checkpoint
+    directive  if the batch is one: do it -> weights -> announce n+1 -> checkpoint
+    end        410 from the coordinator: a last checkpoint, exit 0
+    SIGTERM    the same, exit 143 (44 if another rank got it)
+    silence    no answer from the coordinator for `PATIENCE`: the same, exit 43. The operator starts it again
 
 Only rank 0 talks to the coordinator. After SIGTERM no rank does: the time left is for saving.
 """
@@ -13,38 +13,51 @@ Only rank 0 talks to the coordinator. After SIGTERM no rank does: the time left 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from headway_api.records import Batch, Finished, StepReport
 from headway_trainer.batch import TrainingBatch
+from headway_trainer.checkpoint.manager import CheckpointManager
 from headway_trainer.coordinator_client import LONG_POLL, AnnounceFirst, CoordinatorClient, Unreachable
 from headway_trainer.logs import log
 from headway_trainer.probes import Probes
 from headway_trainer.ranks import Ranks
+from headway_trainer.stopwatch import Stopwatch
 from headway_trainer.termination import SHUTDOWN_GUARD
-
-if TYPE_CHECKING:
-    from headway_trainer.learner import Learner
 
 SHORT_POLL: Final = 2.0
 """Seconds of a poll while something is not durable: the longest that one rank can delay the others at
 SIGTERM."""
 
 
-@dataclass
-class Stopwatch:
-    """Seconds spent, by name."""
+class LearnerProtocol(Protocol):
+    """What the loop asks of a learner. Every method is collective, except `prepare` and `announced`."""
 
-    seconds: dict[str, float] = field(default_factory=dict)
+    checkpointer: CheckpointManager
 
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        start = time.monotonic()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - start
+    def resume(self) -> StepReport:
+        """Resume the newest durable step, or make step 0 durable."""
+
+    def prepare(self, batch: Batch) -> TrainingBatch:
+        """Rows and advantages of a batch."""
+
+    def train(self, batch: TrainingBatch, incarnation: int, before: Stopwatch) -> StepReport:
+        """Train one batch, publish its weights and record its step."""
+
+    def remedy(self, batch: Batch, incarnation: int, before: Stopwatch) -> StepReport:
+        """Carry out the directive of `batch`, publish the resulting weights and record the step."""
+
+    def announced(self) -> None:
+        """Note that servers now learn of the newest weights."""
+
+    def export(self, newest: StepReport) -> None:
+        """Write the newest weights whole into the store."""
+
+    def prune(self, latest: int, validated: Sequence[int], validating: Sequence[int] = ()) -> None:
+        """Delete files of the steps up to `latest` that are no longer kept."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +75,18 @@ class RankMessage:
 
 
 def serve(
-    learner: Learner, coordinator: CoordinatorClient | None, ranks: Ranks, probes: Probes | None
+    learner: LearnerProtocol,
+    coordinator: CoordinatorClient | None,
+    ranks: Ranks,
+    probes: Probes | None,
+    started: float,
 ) -> Finished | None:
     """Train batch after batch until the coordinator has no more, or until any rank gets SIGTERM (None).
 
     Only rank 0 has a coordinator. What was trained is durable at the end.
+
+    Args:
+        started: when this process started, in Unix time.
 
     Raises:
         Unreachable: the coordinator did not answer; what was trained is durable then too.
@@ -76,12 +96,12 @@ def serve(
         _announce(learner, coordinator, report)
     if probes:
         probes.ready = True
-    watch = Stopwatch()
+    watch = Stopwatch.of_first_step(report, started)
     while True:
         with watch("wait_for_batch"):
             if coordinator and not SHUTDOWN_GUARD.asked:
                 with suppress(Unreachable):  # `_next` tries again, and informs every rank
-                    report = _said_again(learner, coordinator, report)
+                    report = _announced_again(learner, coordinator, report)
             message = ranks.share(
                 _next(learner, coordinator, report) if coordinator else RankMessage(None, -1)
             )
@@ -97,31 +117,20 @@ def serve(
                 raise message.received
             if not isinstance(message.received, Finished):
                 return None
-            learner.export(report)
-            learner.prune(report.step, message.received.validated)
-            if coordinator:
-                _said_again(learner, coordinator, report)
-            # A node that exits with 0 is not started again. If the first one failed before this point, it
-            # would wait for the others forever.
-            ranks.barrier()
+            _complete(learner, coordinator, ranks, report, message.received)
             return message.received
         if message.received is None:
             continue
-        incarnation = report.version.incarnation
-        if isinstance(message.received, Batch):
-            report = learner.remedy(message.received, incarnation, watch)
-        else:
-            report = learner.train(message.received, incarnation, watch)
+        report = _step(learner, message.received, report.version.incarnation, watch)
         SHUTDOWN_GUARD.set(True)
         if _stopped(ranks):
             _save(learner, report)  # a learner that resumes announces it
             return None
-        watch = Stopwatch()
+        ended = time.time() if report.ended_at is None else report.ended_at
         if coordinator:
             with suppress(Unreachable):  # as above
                 _announce(learner, coordinator, report)
-        if report.ended_at is not None:
-            watch.seconds["report"] = max(0.0, time.time() - report.ended_at)
+        watch = Stopwatch({"report": max(0.0, time.time() - ended)}, ended)
         with watch("save_checkpoint"):
             learner.checkpointer.after(report)
         with watch("prune"):
@@ -130,19 +139,45 @@ def serve(
             log("step", step=report.step, version=str(report.version), **report.metrics)
 
 
+def _step(
+    learner: LearnerProtocol, received: TrainingBatch | Batch, incarnation: int, before: Stopwatch
+) -> StepReport:
+    """Take one step: train a batch, or carry out its directive."""
+    if isinstance(received, Batch):
+        return learner.remedy(received, incarnation, before)
+    return learner.train(received, incarnation, before)
+
+
+def _complete(
+    learner: LearnerProtocol,
+    coordinator: CoordinatorClient | None,
+    ranks: Ranks,
+    report: StepReport,
+    finished: Finished,
+) -> None:
+    """Leave the newest weights whole in the store, once the coordinator has no more batches."""
+    learner.export(report)
+    learner.prune(report.step, finished.validated)
+    if coordinator:
+        _announced_again(learner, coordinator, report)
+    # A node that exits with 0 is not started again. If the first one failed before this point, it
+    # would wait for the others forever.
+    ranks.barrier()
+
+
 def _stopped(ranks: Ranks) -> bool:
     """Whether any rank got SIGTERM; collective."""
     return bool(ranks.maximum([SHUTDOWN_GUARD.asked])[0])
 
 
-def _save(learner: Learner, report: StepReport) -> None:
+def _save(learner: LearnerProtocol, report: StepReport) -> None:
     """Make `report`'s step durable in any case: when the job is over, the operator ends the learner."""
     SHUTDOWN_GUARD.set(True)
     learner.checkpointer.save(report)
     learner.checkpointer.settle()
 
 
-def _next(learner: Learner, coordinator: CoordinatorClient, report: StepReport) -> RankMessage:
+def _next(learner: LearnerProtocol, coordinator: CoordinatorClient, report: StepReport) -> RankMessage:
     durable = learner.checkpointer.durable
     if SHUTDOWN_GUARD.asked:
         return RankMessage(None, durable)
@@ -156,7 +191,9 @@ def _next(learner: Learner, coordinator: CoordinatorClient, report: StepReport) 
     return RankMessage(answer, durable)
 
 
-def _asked(learner: Learner, coordinator: CoordinatorClient, report: StepReport) -> Batch | Finished | None:
+def _asked(
+    learner: LearnerProtocol, coordinator: CoordinatorClient, report: StepReport
+) -> Batch | Finished | None:
     try:
         return coordinator.poll(report.step + 1, SHORT_POLL if SHUTDOWN_GUARD.held else LONG_POLL)
     except AnnounceFirst as unknown:
@@ -165,7 +202,9 @@ def _asked(learner: Learner, coordinator: CoordinatorClient, report: StepReport)
         return None
 
 
-def _said_again(learner: Learner, coordinator: CoordinatorClient, report: StepReport) -> StepReport:
+def _announced_again(
+    learner: LearnerProtocol, coordinator: CoordinatorClient, report: StepReport
+) -> StepReport:
     """`report` with the newest durable step, announced again if that step is newer."""
     durable = learner.checkpointer.durable
     if durable <= report.durable:
@@ -175,6 +214,6 @@ def _said_again(learner: Learner, coordinator: CoordinatorClient, report: StepRe
     return report
 
 
-def _announce(learner: Learner, coordinator: CoordinatorClient, report: StepReport) -> None:
+def _announce(learner: LearnerProtocol, coordinator: CoordinatorClient, report: StepReport) -> None:
     coordinator.announce(report, give_up=lambda: SHUTDOWN_GUARD.asked)
     learner.announced()

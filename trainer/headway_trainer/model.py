@@ -30,9 +30,9 @@ def load(folder: Path, spec: ModelSpec, seed: int) -> nn.Module:
     The adapter's initial weights are a function of `seed`.
 
     Raises:
-        JobError: `ModelNotLoadable`, if the folder does not hold a complete causal language model;
-            `LoraTargetsUnusable`, if a name in spec.model.lora.targets matches no linear module;
-            `RopeDependsOnLength`, if a row's log-probabilities would depend on other rows.
+        JobError: `ModelNotLoadable`: the folder does not hold a complete causal language model.
+            `LoraTargetsUnusable`: a name in spec.model.lora.targets matches no linear module.
+            `RopeDependsOnLength`: a row's log-probabilities would depend on other rows.
     """
     with lean():
         from transformers import AutoConfig, AutoModelForCausalLM
@@ -78,7 +78,7 @@ def _of_other_sizes(tensors: Collection[tuple[str, Sequence[int], Sequence[int]]
     """Describe weights whose sizes differ from config.json: name, stored size, configured size."""
     name, stored, configured = min(tensors)
     more = f", and {len(tensors) - 1} more tensors differ" if len(tensors) > 1 else ""
-    return f"{name} has size {_size(stored)} in the weights and {_size(configured)} by config.json{more}"
+    return f"{name} has size {_size(stored)} in the weights, but {_size(configured)} in config.json{more}"
 
 
 def _left_out(tensors: Collection[str]) -> str:
@@ -192,8 +192,8 @@ def with_adapter(model: nn.Module, lora: Lora, seed: int) -> nn.Module:
         # server takes.
         raise JobError(
             "LoraTargetsUnusable",
-            f"{', '.join(unknown)}: the model that is trained has no linear module of that name; name some "
-            f"of {lora_targets.ends(modules)}, or leave targets out for all of them but the output head",
+            f"{', '.join(unknown)}: the trained model has no linear module of that name; name some of "
+            f"{lora_targets.ends(modules)}, or leave targets out for all except the output head",
             field=lora_targets.FIELD,
         )
     torch.manual_seed(seed)

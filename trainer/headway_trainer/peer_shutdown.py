@@ -37,14 +37,14 @@ class PeerShutdown:
         self._first = node_rank == 0
         self._master = master
         self._port = port
-        self._held: Store | None = None
+        self._open_store: Store | None = None
         self._meeting = False
 
     def meet(self) -> None:
         """Begin to meet. The first pod holds the store of the notes until its process ends."""
         if self._first:
             # Torch's agent later opens a store at the same port, and shares this one.
-            self._held = _store("127.0.0.1", self._port, is_master=True, multi_tenant=True)
+            self._open_store = _store("127.0.0.1", self._port, is_master=True, multi_tenant=True)
         self._meeting = True
 
     def stopping(self) -> None:
@@ -56,7 +56,7 @@ class PeerShutdown:
         try:
             self._notes().set(NOTE, "1")
         except DistError as error:
-            log("nobody to tell of the end", why=str(error).partition("\n")[0])
+            log("no other pod can be notified of the end", why=str(error).partition("\n")[0])
 
     def stopped(self) -> bool:
         """Whether this pod's ranks failed because another pod goes, as far as this pod can say. If so, the
@@ -72,10 +72,10 @@ class PeerShutdown:
         return True
 
     def _notes(self) -> Store:
-        if self._held is None:
+        if self._open_store is None:
             patience = timedelta(seconds=CONNECT_SECONDS)
-            self._held = _store(self._master, self._port, is_master=False, timeout=patience)
-        return self._held
+            self._open_store = _store(self._master, self._port, is_master=False, timeout=patience)
+        return self._open_store
 
 
 def _store(host: str, port: int, **options: Any) -> Store:

@@ -120,7 +120,7 @@ class Policy:
         self.refer_to(frozen)
         self._forward = forward
         self._question: _Question | None = None
-        self._answer: Tensor | None = None
+        self._answer_1T2: Tensor | None = None
         self.finish: Callable[[Tensor], Tensor] | None = None
         """The model's last lines, run on each chunk. None until they are proved: then all logits are taken at
         once."""
@@ -146,9 +146,9 @@ class Policy:
         else:
             question = _Question(batch.positions_T, batch.targets_T, entropy_gradient)
             through = self._run(question, batch.tokens_BL, batch.spans)
-            assert self._answer is not None
+            assert self._answer_1T2 is not None
             # The engine has hooks on what the model returns, so the loss must depend on it.
-            answer_T2, self._answer = self._answer[0] + through.float().sum() * 0.0, None
+            answer_T2, self._answer_1T2 = self._answer_1T2[0] + through.float().sum() * 0.0, None
         logprob_T, entropy_T = answer_T2.unbind(1)
         return Prediction(logprob_T, entropy_T if entropy_gradient else entropy_T.detach())
 
@@ -181,10 +181,10 @@ class Policy:
         packing = {} if spans is None else {"position_ids": spans.positions_1L, "rows": spans}
         self._question = question
         try:
-            logits: Tensor = self._forward(input_ids=tokens_BL, use_cache=False, **packing).logits
+            logits_1TV: Tensor = self._forward(input_ids=tokens_BL, use_cache=False, **packing).logits
         finally:
             self._question = None
-        return logits
+        return logits_1TV
 
     def _select(self, head: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if self._question is None:
@@ -216,12 +216,12 @@ class Policy:
         ]
         return torch.cat(answers)[None]
 
-    def _keep(self, head: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+    def _keep(self, head: nn.Module, inputs: tuple[Tensor, ...], output_1T2: Tensor) -> Tensor | None:
         """Keep the answer from the model's last lines, which expect logits; they get a zero."""
         if self._question is None or self._question.targets_T is None:
             return None
-        self._answer = output
-        return output[:, :1, :1] * 0.0
+        self._answer_1T2 = output_1T2
+        return output_1T2[:, :1, :1] * 0.0
 
     def _of_hidden(self, hidden_CH: Tensor, targets_C: Tensor, entropy_gradient: bool) -> Tensor:
         assert self.finish is not None

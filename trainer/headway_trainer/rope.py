@@ -90,9 +90,9 @@ def _fix(module: Any, layer_type: str | None, kind: str, context_length: int | N
     if kind == DYNAMIC and (OF_OTHERS & parameters.keys() or served > boundary):
         raise _refused(
             module,
-            "servers read dynamic NTK otherwise than the learner beyond "
-            f"{boundary} tokens, or with {' or '.join(sorted(OF_OTHERS))}; set {FIELD} to at most "
-            f"{boundary}, and use a base model whose config.json has neither parameter",
+            f"servers read dynamic NTK differently from the learner beyond {boundary} tokens, or with "
+            f"{' or '.join(sorted(OF_OTHERS))}. Set {FIELD} to at most {boundary}, and use a base model "
+            "whose config.json has neither parameter",
         )
     with lean():
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -110,7 +110,7 @@ def _fix(module: Any, layer_type: str | None, kind: str, context_length: int | N
     if (apart := _apart(module, layer_type, frequencies, scale, served)) > TOLERANCE:
         raise _refused(
             module,
-            f"it chooses factors anew for each batch (sines differ by {apart:.2g}); use another base model, "
+            f"it chooses new factors for each batch (sines differ by {apart:.2g}); use another base model, "
             f"or set {FIELD} to at most {boundary}",
         )
 
@@ -124,20 +124,20 @@ def _served_scale(config: Any, parameters: Mapping[str, Any], boundary: int, *, 
     return 1.0 if ratio <= 1 else math.sqrt(1 + math.log(ratio) / math.log(boundary))
 
 
-def _apart(module: Any, layer_type: str | None, frequencies: Tensor, scale: float, served: int) -> float:
+def _apart(module: Any, layer_type: str | None, frequencies_F: Tensor, scale: float, served: int) -> float:
     """Largest difference of cosines and sines from those of fixed factors, for a short row and for the
     longest."""
     found = []
     # The first positions are exact in float32. Factors that depend on length follow the last position.
-    for positions in (torch.arange(min(8, served)), torch.tensor([0, 1, 2, 3, served - 1])):
-        angles = positions[:, None].float() * frequencies.cpu()
-        expected = torch.cat((angles, angles), -1)
+    for positions_L in (torch.arange(min(8, served)), torch.tensor([0, 1, 2, 3, served - 1])):
+        angles_LF = positions_L[:, None].float() * frequencies_F.cpu()
+        expected_LD = torch.cat((angles_LF, angles_LF), -1)
         with torch.no_grad():
             kinds = {} if layer_type is None else {"layer_type": layer_type}
-            cos, sin = module(torch.zeros(1, 1), positions[None], **kinds)
+            cos_1LD, sin_1LD = module(torch.zeros(1, 1), positions_L[None], **kinds)
         found += [
-            (cos[0, :5] - expected.cos()[:5] * scale)[:4],
-            (sin[0, :5] - expected.sin()[:5] * scale)[:4],
+            (cos_1LD[0, :5] - expected_LD.cos()[:5] * scale)[:4],
+            (sin_1LD[0, :5] - expected_LD.sin()[:5] * scale)[:4],
         ]
     return max(float(difference.abs().max()) for difference in found)
 

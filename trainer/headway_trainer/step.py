@@ -65,11 +65,11 @@ class Broken:
 
 
 ADVICE: Final = {
-    "policy": "the trained weights give no number there: lower the learning rate",
-    "servers": "the rollout servers sent that log-probability: see that their dtype is the job's",
-    "batch": "its advantage or its weight is no number: see that rewards are finite and not far beyond 1",
-    "loss": "each of these numbers is finite, and the loss made of them is not: lower the learning rate, or "
-    "use a loss that bounds the ratio",
+    "policy": "the trained weights give a value that is not a number there: lower the learning rate",
+    "servers": "the rollout servers sent that log-probability: check that their dtype is the job's",
+    "batch": "its advantage or its weight is not a number: check that rewards are finite and near 1",
+    "loss": "each of these numbers is finite, but their loss is not: lower the learning rate, or use a "
+    "loss that bounds the ratio",
 }
 """What to do about a loss that is not finite, by its cause."""
 
@@ -234,7 +234,7 @@ def refuse_broken(updates: Sequence[StepResult], step: int, own: Mapping[str, st
         if not all(math.isfinite(value) and (what == "loss" or value >= 0) for value in values):
             broken = next(filter(None, (update.broken for update in updates)), None)
             named = ", ".join(f"{field} {name!r}" for field, name in own.items())
-            look = f"see that {named} and its gradient are finite for every ratio, or " if own else ""
+            look = f"check that {named} and its gradient are finite for every ratio, or " if own else ""
             where = f" ({broken.sentence})" if broken else ""
             advice = ADVICE[broken.cause] if broken else "lower the learning rate"
             raise JobError(

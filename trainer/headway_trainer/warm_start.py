@@ -55,7 +55,9 @@ def adapted(model: nn.Module, folder: Path) -> nn.Module:
         from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
     found = _tensors(folder)
-    _hold_against(found, get_peft_model_state_dict(model, adapter_name=ADAPTER, save_embedding_layers=False))
+    _require_shapes(
+        found, get_peft_model_state_dict(model, adapter_name=ADAPTER, save_embedding_layers=False)
+    )
     set_peft_model_state_dict(model, found, adapter_name=ADAPTER)
     return model
 
@@ -79,7 +81,7 @@ def merged(model: nn.Module, folder: Path) -> nn.Module:
             field=FIELD,
         ) from error
     own = get_peft_model_state_dict(wrapped, adapter_name=ADAPTER, save_embedding_layers=False)
-    _hold_against(found, own)
+    _require_shapes(found, own)
     whole: nn.Module = wrapped.merge_and_unload()
     return whole.requires_grad_(True)  # PEFT has frozen the base weights
 
@@ -93,11 +95,11 @@ def _start(config: JobConfig, store: Store, base: Path, cache: Path, ranks: Rank
     if ranks.local_rank == 0:
         with not_final():  # the preflight has checked that they exist and fit the job
             fetched = fetch(config.spec.model, base, store, cache)
-            _hold_against_digests(fetched.folder)
+            _require_digests(fetched.folder)
     return ranks.gather(fetched)[ranks.rank - ranks.local_rank]
 
 
-def _hold_against_digests(folder: Path) -> None:
+def _require_digests(folder: Path) -> None:
     """Compare each tensor with its recorded digest, the only proof for weights rebuilt from a delta."""
     described, written = folder / DIGESTS_FILE, folder / MODEL_FILE
     if not (described.exists() and written.exists()):
@@ -109,7 +111,7 @@ def _hold_against_digests(folder: Path) -> None:
     if not same:
         raise JobError(
             "WarmStartUnusable",
-            f"{MODEL_FILE} does not hold the tensors that {DIGESTS_FILE} beside it describes; copy both "
+            f"{MODEL_FILE} does not have the tensors that {DIGESTS_FILE} beside it describes; copy both "
             "again, or start from another step's",
             field=FIELD,
         )
@@ -131,7 +133,7 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def _hold_against(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+def _require_shapes(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
     different = sorted(
         name
         for name in found.keys() | wanted.keys()
@@ -140,7 +142,7 @@ def _hold_against(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
     if different:
         raise JobError(
             "WarmStartUnusable",
-            f"{len(different)} tensors of the adapter are not those that go on the base model, such as "
+            f"{len(different)} tensors of the adapter do not fit the base model, such as "
             f"{', '.join(different[:NAMED])}; give spec.model.lora the rank and targets it was trained with",
             field=FIELD,
         )

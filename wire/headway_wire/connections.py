@@ -53,7 +53,7 @@ class Connections:
         """The factory of a server's protocols, with each protocol in a guard."""
         return lambda: Guard(make(), self)
 
-    def hold(self, transport: asyncio.BaseTransport | None) -> None:
+    def keep_open(self, transport: asyncio.BaseTransport | None) -> None:
         """Keep a connection with a known client's request: it makes no room for others."""
         if transport is not None and (guard := self._open.get(transport)) is not None:
             self._waiting.pop(guard, None)

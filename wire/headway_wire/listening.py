@@ -22,7 +22,7 @@ LINGER_SECONDS: Final = 2.0
 """How long to read the rest of a refused body: a client that still writes would not read the answer."""
 DRAIN_SECONDS: Final = 2.0
 """How long requests may take to finish after the process stops listening."""
-HELD: Final = web.AppKey("held", Connections)
+CONNECTIONS: Final = web.AppKey("connections", Connections)
 
 _log = logging.getLogger("headway_wire.requests")
 
@@ -56,7 +56,7 @@ async def listening(
         OSError: the port is taken.
     """
     host = host or os.environ.get(names.ENV_BIND_ADDRESS)
-    held = app[HELD] = Connections(raise_descriptors())
+    connections = app[CONNECTIONS] = Connections(raise_descriptors())
     app.middlewares.insert(0, _rests)
     runner = web.AppRunner(
         app,
@@ -71,7 +71,7 @@ async def listening(
     try:
         assert runner.server is not None, "setup makes it"
         server = await asyncio.get_running_loop().create_server(
-            held.guarded(runner.server), host, port, backlog=held.backlog
+            connections.guarded(runner.server), host, port, backlog=connections.backlog
         )
         try:
             yield server
@@ -86,18 +86,18 @@ async def _rests(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     finally:
-        request.config_dict[HELD].rest(request.transport)
+        request.config_dict[CONNECTIONS].rest(request.transport)
 
 
 def known(request: web.Request) -> None:
     """Mark a known client's request: its connection makes no room for others until the answer."""
-    held = request.config_dict.get(HELD)
-    if held is not None:
-        held.hold(request.transport)
+    connections = request.config_dict.get(CONNECTIONS)
+    if connections is not None:
+        connections.keep_open(request.transport)
 
 
 def on_reset(request: web.Request, call: Callable[[], None]) -> None:
     """Call `call` if the client closes the connection without reading the answer, before its next request."""
-    held = request.config_dict.get(HELD)
-    if held is not None:
-        held.on_reset(request.transport, call)
+    connections = request.config_dict.get(CONNECTIONS)
+    if connections is not None:
+        connections.on_reset(request.transport, call)

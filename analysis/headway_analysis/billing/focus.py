@@ -1,9 +1,10 @@
 """The bill as a table in the style of FOCUS 1.2, the FinOps Open Cost and Usage Specification.
 
-One row a UTC day and class of usage; of accelerator seconds, one a role and product; of tokens that are not
-of the job's own model, one a model. Costs are exact: the sum of BilledCost is the ledger's cost to the last
-digit. Where it departs from the specification: a row without a price has no costs, and `x_Unpriced` is true.
-Nobody invoices, so billed, effective, contracted and list cost are equal. The columns are those that apply.
+It has one row a UTC day and class of usage. Accelerator seconds have one a role and product, and tokens of
+other models than the job's own have one a model. Costs are exact: the sum of BilledCost is the ledger's cost
+to the last digit. Where it departs from the specification: a row without a price has no costs, and
+`x_Unpriced` is true. Nobody invoices, so billed, effective, contracted and list cost are equal. The columns
+are those that apply.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from datetime import date, timedelta
 from decimal import Decimal, localcontext
 from typing import TYPE_CHECKING, Final
 
+from headway_api.accelerators import Holder
 from headway_api.config import Identity
-from headway_api.held import Holder
 from headway_api.prices import EXACT, class_of, whose
 from headway_api.records import UsageClass
 
@@ -65,15 +66,15 @@ class Used:
 
 
 def used(
-    days: Mapping[date, Mapping[str, float]], held: Mapping[date, Mapping[Holder, float]]
+    days: Mapping[date, Mapping[str, float]], held_seconds: Mapping[date, Mapping[Holder, float]]
 ) -> Iterator[Used]:
     """The ledger's usage by day, class and model; accelerator seconds by role and product."""
-    for day in sorted({*days, *held}):
+    for day in sorted({*days, *held_seconds}):
         for name, quantity in sorted(days.get(day, {}).items()):
             usage_class = UsageClass(class_of(name))
             if usage_class is not UsageClass.ACCELERATOR_SECONDS and quantity:
                 yield Used(day, usage_class, quantity, model=whose(name))
-        for holder, seconds in sorted(held.get(day, {}).items()):
+        for holder, seconds in sorted(held_seconds.get(day, {}).items()):
             if seconds:
                 yield Used(day, UsageClass.ACCELERATOR_SECONDS, seconds, holder.role, holder.product)
 

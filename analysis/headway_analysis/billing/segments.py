@@ -7,18 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 
 from headway_api import prices
+from headway_api.accelerators import Holder
 from headway_api.bounds import OutOfBounds
 from headway_api.exits import JobError
-from headway_api.held import Holder
 from headway_api.records import UsageClass, UsageEvent
 from headway_api.stored import parsed
 
 Totals = dict[str, float]
 """Quantity by class; of tokens that are not of the job's own model, by `prices.of` class and model."""
 Days = dict[date, Totals]
-"""The same by UTC day, which decides the price."""
+"""`Totals` by UTC day, which decides the price."""
 Usages = list[tuple[date, dict[str, float]]]
-"""The same with the classes' names, as prices take them."""
+"""Totals of each UTC day, with the classes' names, as prices take them."""
 
 
 def encode(segment: Sequence[UsageEvent]) -> bytes:
@@ -67,21 +67,21 @@ def fold(segment: Iterable[UsageEvent], start: Days | None = None) -> Days:
     return days
 
 
-def by_name(days: Days, held: Mapping[date, Mapping[Holder, float]]) -> Usages:
+def by_name(days: Days, held_seconds: Mapping[date, Mapping[Holder, float]]) -> Usages:
     """What was used by day, as prices take it: accelerator seconds by product."""
     found: Usages = []
     for day, totals in days.items():
         used = {str(name): quantity for name, quantity in totals.items()}
-        if parts := held.get(day):
+        if parts := held_seconds.get(day):
             del used[UsageClass.ACCELERATOR_SECONDS.value]
             for whose, seconds in parts.items():
-                name = prices.held(whose.product)
+                name = prices.of_accelerator(whose.product)
                 used[name] = used.get(name, 0.0) + seconds
         found.append((day, used))
     return found
 
 
-def fold_held(
+def fold_accelerators(
     segment: Iterable[UsageEvent], start: Mapping[date, Mapping[Holder, float]]
 ) -> dict[date, dict[Holder, float]]:
     """Add the accelerator seconds among events to `start`, which is left as it is."""
@@ -97,8 +97,8 @@ def duplicated(one: str, other: str, event: str) -> JobError:
     """Two segments hold the same event. If both counted, the bill would have it twice."""
     return JobError(
         "LedgerDuplicated",
-        f"{one} and {other} both hold the usage event {event}: delete the one that the job did not write, or "
-        "move it out of the folder",
+        f"{one} and {other} both have the usage event {event}: delete the one that the job did not write, "
+        "or move it out of the folder",
         field="spec.output.uri",
     )
 

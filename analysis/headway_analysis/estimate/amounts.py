@@ -23,7 +23,7 @@ class Range(NamedTuple):
         return Range(self.low * count.low, self.likely * count.likely, self.high * count.high)
 
     def spread(self, factor: float) -> Range:
-        """The same likely value, with the ends further away by a factor."""
+        """A range with this likely value, whose ends are further away by a factor."""
         return Range(self.low / factor, self.likely, self.high * factor)
 
 

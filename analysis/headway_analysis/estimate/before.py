@@ -12,7 +12,7 @@ from headway_analysis.preflight.run import episodes_for
 from headway_api.config import EvalConfig
 from headway_api.spec.training import RLTrainingJobSpec
 
-UNKNOWN_START = "how an episode begins is not known"
+UNKNOWN_START = "the first messages of an episode are not known"
 
 
 def plan_of(spec: RLTrainingJobSpec, *, train: int, validation: int = 0, test: int = 0) -> plans.Plan:

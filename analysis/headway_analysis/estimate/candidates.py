@@ -37,7 +37,7 @@ from headway_analysis.estimate.whole import (
     Estimate,
     Price,
     Spent,
-    held,
+    accelerators_to_come,
     priced,
     sampled,
 )
@@ -128,9 +128,9 @@ class _Ahead(NamedTuple):
 
     until_end: Range
     of_sets: Range
-    """For which sets of servers are up, all sets together."""
+    """Seconds that sets of servers will still be up, all sets together."""
     of_sets_before: float
-    """The same until now."""
+    """Seconds that sets of servers were up until now, all sets together."""
 
 
 def parts_of(job: EvalConfig, rows: int, known: Mapping[str, Opening]) -> list[Part]:
@@ -172,7 +172,7 @@ def _part(job: EvalConfig, shared: Part, opening: Opening, context: int, suite: 
     )
     prompt = opening.prompt if suite is None and opening.prompt is not None else limits.prompt_of([], asked)
     if opening.context_length is None and suite is None and opening.prompt is not None:
-        # Between two turns stands a tool's answer, as long as a turn.
+        # Between two turns there is a tool's answer, as long as a turn.
         turns = asked.max_turns or limits.OWN_TURNS
         asked = replace(asked, context_length=max(context, round(prompt.high) + 2 * turns * spec.max_tokens))
     found = replace(shared, limits=by_limits(prompt, asked, shared.sampled_by, shared.model), group_size=size)
@@ -200,21 +200,21 @@ def by_limits(prompt: Range, asked: Limits, sampled_by: SampledBy, model: str | 
         model: whose prices hold.
     """
     episode = limits.of_episode(prompt, asked)
-    computed, cached, said = episode[PREFILL], episode[CACHED], episode[SAMPLE]
+    computed, cached, answer = episode[PREFILL], episode[CACHED], episode[SAMPLE]
     found = {SANDBOX: episode[SANDBOX]}
     if sampled_by == "servers":
         found |= {
             of_model(HELD_OUT[PREFILL], model): ordered(0.0, computed.likely, computed.high),
             of_model(HELD_OUT[CACHED], model): ordered(prompt.low, cached.likely, cached.likely),
-            of_model(HELD_OUT[SAMPLE], model): said,
+            of_model(HELD_OUT[SAMPLE], model): answer,
             of_model(DISCARDED, model): episode[DISCARDED],
         }
     elif sampled_by == "endpoint":
         most = 1 + RETRIED  # what it answered for nothing costs what the rest does
-        told = ordered(prompt.low, computed.likely + cached.likely, computed.high * most)
+        prompt_tokens = ordered(prompt.low, computed.likely + cached.likely, computed.high * most)
         found |= {
-            of_model(PROMPT, model): told,
-            of_model(ANSWER, model): ordered(said.low, said.likely, said.high * most),
+            of_model(PROMPT, model): prompt_tokens,
+            of_model(ANSWER, model): ordered(answer.low, answer.likely, answer.high * most),
         }
     return found
 
@@ -245,7 +245,7 @@ def of_evaluation(
     rest = added(_rest(each, standings) for each in ahead)
     time = _ahead(standings, servers)
     if time is not None:
-        rest |= held(servers.accelerators, done.usage, time.of_sets_before, time.of_sets)
+        rest |= accelerators_to_come(servers.accelerators, done.usage, time.of_sets_before, time.of_sets)
     found = Estimate(
         "Running" if known else "Data",
         added([{name: exactly(much) for name, much in done.usage.items() if much}, rest]),
@@ -292,8 +292,8 @@ def _both(own: Range, theirs: Range | None) -> Range:
 
 
 def _sources(one: Standing, standings: Sequence[Standing]) -> list[Standing]:
-    """Whose episodes say what those of a part are like: on the same rows, and of a candidate that is sampled
-    for, unless nobody is to sample for this one either."""
+    """The parts whose episodes say what those of this part are like. They are on the same rows. If anybody
+    samples for this part, somebody samples for them too."""
     return [
         each
         for each in standings
@@ -306,13 +306,13 @@ def _sources(one: Standing, standings: Sequence[Standing]) -> list[Standing]:
 
 def _alike(one: Standing, sources: Sequence[Standing]) -> dict[str, Range]:
     """An episode of a part by those of others."""
-    told = [
+    usages = [
         _billed_to(one.part, each.part, sampled(each.measured, one.left, exactly(1.0), 1.0))
         for each in sources
     ]
     found = {}
-    for key in sorted({key for usage in told for key in usage}):
-        each = [usage.get(key, NOTHING) for usage in told]
+    for key in sorted({key for usage in usages for key in usage}):
+        each = [usage.get(key, NOTHING) for usage in usages]
         likely = fsum(amount.likely for amount in each) / len(each)
         low, high = min(amount.low for amount in each), max(amount.high for amount in each)
         found[key] = ordered(low / OTHERS, likely, high * OTHERS)

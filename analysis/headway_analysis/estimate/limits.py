@@ -57,13 +57,15 @@ def of_episode(prompt: Range, limits: Limits) -> dict[str, Range]:
     """An episode of training, by class of the bill, its share of training included."""
     context, most = float(max(1, limits.context_length)), float(max(1, limits.max_tokens))
     turns = float(limits.max_turns or OWN_TURNS)
-    likely_turns, said = middle(1.0, turns), middle(1.0, most)
+    likely_turns, turn_tokens = middle(1.0, turns), middle(1.0, most)
     room = max(1.0, context - prompt.likely)
     allowed = float(limits.token_limit or room)
-    sampled = ordered(1.0, min(likely_turns * said, allowed, room), min(turns * most, allowed, context))
-    # Between two turns stands a tool's answer, as long as a turn.
-    grown = min(context, prompt.likely + (2 * likely_turns - 1) * said)
-    computed = max(prompt.likely, grown - said)
+    sampled = ordered(
+        1.0, min(likely_turns * turn_tokens, allowed, room), min(turns * most, allowed, context)
+    )
+    # Between two turns there is a tool's answer, as long as a turn.
+    grown = min(context, prompt.likely + (2 * likely_turns - 1) * turn_tokens)
+    computed = max(prompt.likely, grown - turn_tokens)
     prompts = likely_turns * (prompt.likely + computed) / 2
     found = {
         UsageClass.PREFILL: ordered(prompt.low / max(1, limits.group_size), computed, turns * context),

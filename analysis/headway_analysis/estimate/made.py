@@ -68,9 +68,9 @@ def no_less(made: Made, cost: Decimal) -> Made:
 
 def compared(made: Made, actual: Decimal) -> dict[str, Any]:
     """An estimate and its error: how far the likely cost was off, as a share of the actual cost."""
-    told = made.model_dump(mode="json")
+    document = made.model_dump(mode="json")
     if made.cost is None:
-        return told
+        return document
     low, likely, high = map(Decimal, made.cost)
     error = float((likely - actual) / actual) if actual else None
-    return told | {"relative_error": error, "inside": low <= actual <= high}
+    return document | {"relative_error": error, "inside": low <= actual <= high}

@@ -88,9 +88,9 @@ class Measured:
     episodes: int = 0
     group_size: int = 1
     shared: float = 0.0
-    """Of one episode, as `Played.shared`."""
+    """`Played.shared` of one episode."""
     row_tokens: float = 0.0
-    """Of one episode, as `Played.row_tokens`: what training takes if every group has a gradient."""
+    """`Played.row_tokens` of one episode: what training takes if every group has a gradient."""
 
     @property
     def tells(self) -> bool:
@@ -158,7 +158,7 @@ def of_group(
         discarded: earlier attempts.
         judgements: what the reward of the whole group asked of judges.
         row_tokens: tokens of the scored episodes' rows.
-        trains_alike: groups whose rewards are all the same are trained too.
+        trains_alike: groups of equal rewards are trained too.
         least_scored: a group with fewer scored episodes is given up.
     """
     scored = [each for each in episodes if each.outcome is not Outcome.INFRA_ERROR]
@@ -172,8 +172,8 @@ def of_group(
     asked = [one for each in (*episodes, *retried) for one in each.judgements]
     asked += judgements
     for one in asked:
-        told = {UsageClass.JUDGE_PROMPT: one.prompt_tokens, UsageClass.JUDGE_SAMPLE: one.sampled_tokens}
-        _add(used, {of(name, one.model): float(much) for name, much in told.items()})
+        tokens = {UsageClass.JUDGE_PROMPT: one.prompt_tokens, UsageClass.JUDGE_SAMPLE: one.sampled_tokens}
+        _add(used, {of(name, one.model): float(much) for name, much in tokens.items()})
     teaches = trains_alike or len({each.reward for each in scored}) > 1
     used[UsageClass.TRAIN] += row_tokens if kept and teaches else 0.0
     first = [float(each.turns[0].cached_tokens) for each in scored if each.turns]

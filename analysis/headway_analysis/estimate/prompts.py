@@ -121,11 +121,11 @@ def unknown(job: EvalConfig, models: Mapping[str, object]) -> str:
         models: by candidate: those whose tokenizers are available.
     """
     names = [each.name for each in job.candidates if each.base is not None and each.name not in models]
-    return f"the tokenizer is not at hand of {', '.join(names)}" if names else ""
+    return f"the tokenizer of {', '.join(names)} is not available" if names else ""
 
 
 def mean(values: Sequence[float]) -> float:
-    """0 of none."""
+    """The mean of the values; 0 if there are none."""
     return fsum(values) / len(values) if values else 0.0
 
 

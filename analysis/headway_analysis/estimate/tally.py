@@ -25,7 +25,7 @@ MOST: Final = 1024
 FEWEST_BATCHES: Final = 2.0
 """Half-life of a group, in batches, at least."""
 OF_THE_PAST: Final = 0.25
-"""The same, as a share of all groups."""
+"""Half-life of a group, as a share of all groups, at least."""
 RECENT_STEPS: Final = 25
 """The number of latest steps that give pace and training tokens."""
 STEP: Final = re.compile(r"step-(\d+)")
@@ -64,7 +64,7 @@ class Group:
         return Played(self._used, self.last + 1, kept)
 
     def measured(self, episodes: int) -> Played:
-        """The same of an evaluation, in which no other group takes the place of one that was lost.
+        """An evaluation's group, as `measure` takes it: no other group replaces one that was lost.
 
         Args:
             episodes: how many it had to have.
@@ -84,7 +84,7 @@ class _Step:
 
 @dataclass
 class Tally:
-    """Of one job. Not thread-safe: one caller at a time."""
+    """What the ledger says of one training job. Not thread-safe: one caller at a time."""
 
     train: dict[str, Group] = field(default_factory=dict)
     """Groups of training by id, and those of the preflight, in the order in which they were written."""
@@ -167,7 +167,7 @@ class Tally:
 
 @dataclass
 class EvaluationTally:
-    """The same of one evaluation, by candidate and stretch of positions. Not thread-safe."""
+    """What the ledger says of one evaluation, by candidate and stretch of positions. Not thread-safe."""
 
     starts: Sequence[int] = (0,)
     """First position of each stretch: of the job's own rows, then of the samples of each suite."""

@@ -3,9 +3,9 @@
 These assumptions replace what cannot be measured:
 
 * the job completes, and no remedy changes it;
-* training may make episodes longer or shorter. The ends of what is left are `DRIFT` times further away than
-  what the measured episodes say by themselves, and less so the more of the training is over;
-* by then other groups have a gradient than did at first: the ends of the training tokens are `TEACHING` times
+* training may make episodes longer or shorter. So the ends of what is left are `DRIFT` times further away
+  than the measured episodes say by themselves. The factor falls as training goes on;
+* by then, other groups have a gradient than at first. So the ends of the training tokens are `TEACHING` times
   further away, though never more than if every group had one;
 * held-out episodes are like training's, until some were measured. They share their prompt with fewer others,
   so that servers find less of it in their cache;
@@ -143,7 +143,7 @@ def by_episodes(
         ]
     )
     if ahead is not None:
-        rest |= held(plan.accelerators, done.usage, done.seconds, ahead)
+        rest |= accelerators_to_come(plan.accelerators, done.usage, done.seconds, ahead)
     used = added([{name: exactly(much) for name, much in done.usage.items() if much}, rest])
     seconds = None if ahead is None else ahead.plus(exactly(done.seconds))
     found = Estimate(basis, used, seconds=seconds, episodes=training.episodes)
@@ -157,7 +157,7 @@ def seconds_by_episodes(plan: Plan, left: Left, each: float) -> Range:
 
 
 def seconds_by_steps(plan: Plan, left: Left, each: float) -> Range:
-    """The same from the latest steps' durations."""
+    """Seconds until the end, by the latest steps' durations."""
     drift = 1 + (PACE - 1) * min(1.0, left.steps / max(1, plan.steps))
     return exactly(left.steps * each).spread(drift)
 
@@ -171,7 +171,9 @@ def too_few(training: Measured) -> str:
     return f"{training.groups} group of episodes does not show how much they differ"
 
 
-def held(asked: int, usage: Mapping[str, float], seconds: float, ahead: Range) -> dict[str, Range]:
+def accelerators_to_come(
+    asked: int, usage: Mapping[str, float], seconds: float, ahead: Range
+) -> dict[str, Range]:
     """Accelerator seconds to come: of as many as the spec names, or as were held on average so far.
 
     Args:

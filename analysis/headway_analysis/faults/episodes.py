@@ -14,7 +14,7 @@ FAULTS: tuple[Fault, ...] = (
         "The image has no module of the entrypoint's name.",
         ENTRYPOINT + "no_such_module:Desk cannot be imported: ModuleNotFoundError: No module named "
         "'no_such_module'",
-        "Correct the name, or see that the file lies in `/environment` of the image.",
+        "Correct the name, or put the file into `/environment` of the image.",
     ),
     in_preflight(
         "no-class",
@@ -28,7 +28,7 @@ FAULTS: tuple[Fault, ...] = (
         "no-environment",
         Kind.ENVIRONMENT,
         "EnvironmentNotImportable",
-        "What the entrypoint names is no environment.",
+        "The entrypoint does not name an environment class.",
         ENTRYPOINT
         + "environment:case_ids is not a subclass of headway_sandbox.environment.Environment; write "
         "environment:RefundDesk",
@@ -37,16 +37,16 @@ FAULTS: tuple[Fault, ...] = (
         "unknown-settings",
         Kind.ENVIRONMENT,
         "EnvironmentNotImportable",
-        "The environment takes no such settings.",
+        "The environment does not accept these settings.",
         "environment:RefundDesk refused spec.environment.config: ValueError: spec.environment.config: remove "
         "['shop'], the desk has no settings",
-        "The environment's own words say what it takes.",
+        "The environment's own message says what it accepts.",
     ),
     in_preflight(
         "reward-out-of-range",
         Kind.ENVIRONMENT,
         "RewardOutOfRange",
-        "The environment's reward lies outside the range that the job gives.",
+        "The environment's reward is outside the range of the job.",
         "spec.reward.range: the environment's reward is ..., outside spec.reward.range ...; correct the "
         "environment's reward, or the range",
     ),
@@ -54,7 +54,7 @@ FAULTS: tuple[Fault, ...] = (
         "reward-no-number",
         Kind.ENVIRONMENT,
         "RewardNotFinite",
-        "The environment's reward is no number.",
+        "The environment's reward is not a finite number.",
         ENTRYPOINT + "reward is nan; return a finite number",
         "Find the division by zero, or the logarithm of zero, in the reward.",
     ),
@@ -72,9 +72,9 @@ FAULTS: tuple[Fault, ...] = (
         "no-agent-there",
         Kind.AGENT,
         Stage.PREFLIGHT,
-        "Nobody answers at the agent's address.",
+        "Nothing answers at the agent's address.",
         "spec.agent.http.service: ... does not answer; deploy the agent, or correct its address",
-        "The job waits for it for `spec.pendingDeadlineSeconds`, as long as the agent may take to come up.",
+        "The job waits `spec.pendingDeadlineSeconds` for the agent to start.",
         state="Pending",
         reason="AgentUnreachable",
         condition="Progressing",
@@ -86,7 +86,7 @@ FAULTS: tuple[Fault, ...] = (
         "ResetFailed",
         "The environment cannot begin an episode.",
         ENTRYPOINT + "reset raised KeyError: 'shop' (...",
-        "Mend the line that is named; a row may lack a column that the environment reads.",
+        "Correct the named line; a row may lack a column that the environment reads.",
     ),
     in_preflight(
         "reward-raises",
@@ -94,6 +94,6 @@ FAULTS: tuple[Fault, ...] = (
         "RewardFailed",
         "The environment cannot judge an episode without an answer.",
         ENTRYPOINT + "reward raised ZeroDivisionError: no fields to judge (...",
-        "Mend the line that is named; an episode may end without an answer.",
+        "Correct the named line; an episode may end without an answer.",
     ),
 )

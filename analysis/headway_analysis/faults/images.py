@@ -11,7 +11,7 @@ FAULTS: tuple[Fault, ...] = (
         "no-image-name",
         Kind.IMAGE,
         "ImagePullFailed",
-        "The image's name is none that an image can have.",
+        "The image's name is not valid.",
         IMAGE + "pod ... has no image Headway/Environment:1: InvalidImageName...; write it as "
         "REGISTRY/NAME:TAG, the name in lower case",
     ),
@@ -22,8 +22,8 @@ FAULTS: tuple[Fault, ...] = (
         "The image's registry is not known, or does not answer.",
         IMAGE
         + "pod ... has no image headway.invalid/no-such-environment:1: ...; correct the registry's name, "
-        "or have the nodes reach it; the pull is tried again",
-        "Correct the registry's name, or have the nodes reach it.",
+        "or let the nodes reach it; the pull is retried",
+        "Correct the registry's name, or let the nodes reach it.",
         state="Pending",
         reason="ImagePullFailed",
         condition="Progressing",
@@ -33,7 +33,7 @@ FAULTS: tuple[Fault, ...] = (
         "image-not-loaded",
         Kind.IMAGE,
         Stage.PREFLIGHT,
-        "The image is to be on the node already, and is not.",
+        "The image should be on the node already, but is not.",
         IMAGE + "pod ... has no image localhost/headway/absent:dev: ErrImageNeverPull: ...; load it onto the "
         "node, or have it pulled: imagePullPolicy IfNotPresent",
         state="Pending",
@@ -46,8 +46,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.IMAGE,
         Stage.PREFLIGHT,
         "The environment's image is not made from Headway's sandbox image.",
-        IMAGE + "5 sandboxes in a row ended before they answered, and none has answered yet; the last: ...; "
-        "build the image on Headway's sandbox image, with python3 and what the environment imports",
+        IMAGE + "5 sandboxes in a row ended before any answered; the last: ...; build it on Headway's "
+        "sandbox image, with python3 and what the environment imports",
         reason="SandboxEnded",
     ),
 )

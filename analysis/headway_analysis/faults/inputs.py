@@ -9,7 +9,7 @@ FAULTS: tuple[Fault, ...] = (
         "no-price-book",
         Kind.MANIFEST,
         "PriceBookMissing",
-        "The namespace has no ConfigMap of the name that spec.priceBook gives.",
+        "The namespace has no ConfigMap with the name in spec.priceBook.",
         "spec.priceBook: there is no ConfigMap no-such-book with key prices.yaml in the job's namespace; "
         "create it, or remove spec.priceBook",
     ),
@@ -17,15 +17,15 @@ FAULTS: tuple[Fault, ...] = (
         "negative-price",
         Kind.MANIFEST,
         "PriceBookInvalid",
-        "A price of the price book is no price.",
-        "spec.priceBook: ConfigMap odd-book, key prices.yaml: entries[0].prices.sample: '-1' is no price; "
-        'write US dollars of 0 or more, such as "0.13"',
+        "A price of the price book is not a valid price.",
+        "spec.priceBook: ConfigMap odd-book, key prices.yaml: entries[0].prices.sample: '-1' is not a "
+        'price; write US dollars of 0 or more, such as "0.13"',
     ),
     in_preflight(
         "small-budget",
         Kind.MANIFEST,
         "BudgetTooSmall",
-        "The budget has no room for a single group of episodes at its worst.",
+        "The budget does not cover the worst case of one group of episodes.",
         "spec.budget.tokens.sample: a group of ... episodes may use up to ..., and "
         "spec.budget.tokens.sample is 1; write ... or more, or lower what an episode may use",
     ),
@@ -33,14 +33,14 @@ FAULTS: tuple[Fault, ...] = (
         "no-dataset",
         Kind.DATA,
         "DatasetNotFound",
-        "No file lies at the address of the training rows.",
+        "There is no file at the address of the training rows.",
         "spec.data.train.uri: no object at ...; correct the URI",
     ),
     in_preflight(
         "no-validation-rows",
         Kind.DATA,
         "DatasetNotFound",
-        "No file lies at the address of the held-out rows.",
+        "There is no file at the address of the held-out rows.",
         "spec.data.validation.uri: no object at ...; correct the URI",
     ),
     in_preflight(
@@ -55,14 +55,14 @@ FAULTS: tuple[Fault, ...] = (
         "other-format",
         Kind.DATA,
         "DatasetUnreadable",
-        "The file is of another format than the job says.",
+        "The file has another format than the job says.",
         "spec.data.train.uri: ... is not readable parquet: ...; correct format or the file",
     ),
     in_preflight(
         "broken-row",
         Kind.DATA,
         "DatasetUnreadable",
-        "One line of the file is no JSON.",
+        "One line of the file is not JSON.",
         "spec.data.train.uri: ... is not readable jsonl: row 2 cannot be read: ...; mend or remove it",
     ),
     in_preflight(
@@ -93,14 +93,14 @@ FAULTS: tuple[Fault, ...] = (
         "unknown-task",
         Kind.DATA,
         "TaskUnknown",
-        "A task has a weight, and no row is of it.",
+        "A task has a weight, but no rows.",
         "spec.data.taskWeights: no training row has the task returns; tasks are ...: name one of them",
     ),
     in_preflight(
         "held-out-rows-trained",
         Kind.DATA,
         "SplitsOverlap",
-        "Held-out rows are training rows too, so figures of them would flatter.",
+        "Held-out rows are training rows too, so their results would be too good.",
         "spec.data.validation: ... rows of spec.data.validation are also rows of spec.data.train: ...; "
         "remove them from one of the two, or write spec.data.allowOverlap: true",
     ),
@@ -108,7 +108,7 @@ FAULTS: tuple[Fault, ...] = (
         "too-few-rows",
         Kind.DATA,
         "TooFewRows",
-        "There are fewer rows than one batch takes.",
+        "There are fewer rows than one batch needs.",
         "spec.algorithm.batchSize: ... rows in 1 epochs do not fill one batch of ...; lower batchSize, "
         "raise schedule.maxEpochs, or add rows",
     ),
@@ -116,14 +116,17 @@ FAULTS: tuple[Fault, ...] = (
         "no-model",
         Kind.MODEL,
         "ModelUnavailable",
-        "Nothing lies at the address of the base model.",
-        "spec.model.base: nothing lies at ...; upload a Hugging Face folder there, or correct the address",
+        "There is nothing at the address of the base model.",
+        (
+            "spec.model.base: there is nothing at ...; upload a Hugging Face folder there, or correct "
+            "the address"
+        ),
     ),
     in_preflight(
         "half-a-model",
         Kind.MODEL,
         "ModelIncomplete",
-        "The folder holds weights and no configuration.",
+        "The folder has weights but no configuration.",
         "spec.model.base: the base model has no config.json; upload the whole Hugging Face folder",
     ),
     in_preflight(
@@ -131,8 +134,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.MODEL,
         "ModelNotLoadable",
         "The model's config.json is damaged.",
-        "spec.model.base: the base model's config.json is no model's configuration (...); upload the whole "
-        "Hugging Face folder again",
+        "spec.model.base: the base model's config.json is not a model's configuration (...); upload the "
+        "whole Hugging Face folder again",
     ),
     in_preflight(
         "no-chat-template",
@@ -146,22 +149,22 @@ FAULTS: tuple[Fault, ...] = (
         "no-calls-read",
         Kind.MODEL,
         "ToolCallsUnreadable",
-        "The chat template writes no tool calls, so nobody can tell how the model writes them.",
+        "The chat template writes no tool calls, so Headway cannot know how the model writes them.",
         "spec.agent.builtin.toolCallParser: the environment offers ... tools, and no reader finds the calls "
-        "that the chat template of the model, ..., writes: the job would count every call as text; name the "
-        "model's reader in spec.agent.builtin.toolCallParser, or put a chat_template.jinja beside the "
-        "tokenizer that writes tool_calls",
-        advice="Look the model up in [Models](models.md): its row names the reader, or what is amiss.",
+        "that the chat template of the model, ..., writes. The job would count every call as text; name the "
+        "model's reader in spec.agent.builtin.toolCallParser, or put a chat_template.jinja that writes "
+        "tool_calls beside the tokenizer",
+        advice="Look the model up in [Models](models.md): its row names the reader, or the problem.",
     ),
     in_preflight(
         "no-results-taken",
         Kind.MODEL,
         "ToolCallsUnreadable",
         "The chat template takes no tool's result, whatever reads the calls.",
-        "spec.agent.builtin.toolCallParser: the environment offers ... tools, and the chat template of the "
-        "model, ..., takes no tool's result (...): every episode would end at its first call, whatever reads "
-        "it; put a chat_template.jinja beside the tokenizer that writes tool_calls and takes messages of the "
-        "role tool",
+        "spec.agent.builtin.toolCallParser: the environment offers ... tools, and the chat template of "
+        "the model, ..., accepts no tool results (...). Every episode would end at its first call; put a "
+        "chat_template.jinja beside the tokenizer that writes tool_calls and takes messages of the role "
+        "tool",
     ),
     in_preflight(
         "beyond-the-model",
@@ -174,16 +177,16 @@ FAULTS: tuple[Fault, ...] = (
         "no-such-module",
         Kind.MODEL,
         "LoraTargetsUnusable",
-        "The adapter is to be on modules that the model does not have.",
+        "The adapter targets modules that the model does not have.",
         "spec.model.lora.targets: w_pack: the base model has no linear module of that name that may get an "
-        "adapter (embeddings, the output head and experts get none); name some of ..., or leave targets "
-        "out for all of them",
+        "adapter. Embeddings, the output head and experts get none; name some of ..., or leave targets out "
+        "for all of them",
     ),
     in_preflight(
         "no-room-for-turns",
         Kind.MODEL,
         "ContextTooShort",
-        "Prompt, tools and all turns do not fit the context together.",
+        "Prompt, tools and all turns together do not fit the context.",
         "spec.rollout.sampling.maxTokens: ... prompt and tool tokens + ... turns x ... tokens = ..., but "
         "the context holds ..., tool results not counted; lower spec.rollout.sampling.maxTokens to ..., or "
         "spec.agent.builtin.maxTurns",
@@ -202,34 +205,33 @@ FAULTS: tuple[Fault, ...] = (
         "no-weights-to-start-from",
         Kind.WEIGHTS,
         "ModelUnavailable",
-        "Nothing lies where the job is to start from.",
-        "spec.model.warmStart: nothing lies at ...; upload a Hugging Face folder there, or correct the "
-        "address",
+        "There is nothing where the job should start from.",
+        "spec.model.warmStart: there is nothing at ...; upload a Hugging Face folder there, or correct "
+        "the address",
     ),
     in_preflight(
         "other-rank",
         Kind.WEIGHTS,
         "WarmStartUnusable",
         "The adapter to start from has another rank than the job's.",
-        "spec.model.warmStart: the adapter has rank 8 and alpha 16, not 16 and 32; set "
-        "spec.model.lora.rank and alpha to the adapter's, or merge it into its base model",
+        "spec.model.warmStart: the adapter has rank 8 and alpha 16, not 16 and 32; set the same in "
+        "spec.model.lora, or merge it into its base model",
     ),
     in_preflight(
         "adapter-of-another-model",
         Kind.WEIGHTS,
         "WarmStartUnusable",
         "The adapter to start from was trained on another base model.",
-        "spec.model.warmStart: the adapter is of base model ..., not ...; start from an adapter of this "
-        "base model, or, where both are the same model, correct base_model_name_or_path in its "
-        "adapter_config.json",
+        "spec.model.warmStart: the adapter is of base model ..., not ...; start from one of this base model. "
+        "If both are the same model, correct base_model_name_or_path in its adapter_config.json",
     ),
     Fault(
         "no-job-to-start-from",
         Kind.WEIGHTS,
         Stage.SPEC,
-        "The job is to start from the weights of a job that is not there.",
-        "spec.model.warmStart.job: there is no RLTrainingJob absent in this namespace yet; this job starts "
-        "when there is one and it has ended; to start sooner, give the uri of weights instead",
+        "The job starts from the weights of a job that does not exist.",
+        "spec.model.warmStart.job: there is no RLTrainingJob absent in this namespace yet. This job "
+        "starts when absent has ended; to start sooner, give the uri of weights instead",
         "Apply the other job, or correct the name; the two may be applied in any order.",
         state="Pending",
         reason="WaitingForWeights",
@@ -240,10 +242,10 @@ FAULTS: tuple[Fault, ...] = (
         "no-candidate",
         Kind.WEIGHTS,
         Stage.SPEC,
-        "An evaluation measures the weights of a job that is not there.",
+        "An evaluation measures the weights of a job that does not exist.",
         "spec.candidates[tuned].checkpoint.job: there is no RLTrainingJob absent in this namespace; create "
         "it, or name another job",
-        "The evaluation waits for it for `spec.pendingDeadlineSeconds`.",
+        "The evaluation waits `spec.pendingDeadlineSeconds` for it.",
         state="Pending",
         reason="CandidateMissing",
         condition="CandidatesResolved",
@@ -253,8 +255,11 @@ FAULTS: tuple[Fault, ...] = (
         "spoilt-weights",
         Kind.WEIGHTS,
         "ModelNotLoadable",
-        "The file of the base model's weights is cut short, as by an upload that broke off.",
-        "spec.model.base: .../model.safetensors has ... bytes, and by its header ...; upload the file again",
+        "The file of the base model's weights is cut short, for example by an interrupted upload.",
+        (
+            "spec.model.base: .../model.safetensors has ... bytes, but its header describes ...; upload "
+            "the file again"
+        ),
     ),
     in_preflight(
         "layer-left-out",

@@ -8,9 +8,9 @@ FAULTS: tuple[Fault, ...] = (
     at_apply(
         "unknown-field",
         Kind.MANIFEST,
-        "A field has no such name, most often by a letter or an indentation.",
+        "A field's name does not exist, most often because of a letter or an indentation.",
         'unknown field "spec.algorithm.batchsize"',
-        "`python -m headway_api.recipes job.yaml` names the field that is meant.",
+        "`python -m headway_api.recipes job.yaml` names the right field.",
     ),
     at_apply(
         "wrong-type",
@@ -23,7 +23,7 @@ FAULTS: tuple[Fault, ...] = (
     at_apply(
         "missing-field",
         Kind.MANIFEST,
-        "A field that every job needs is not there.",
+        "A field that every job needs is missing.",
         "spec.environment.entrypoint: Required value",
         "Write the field; the [reference](reference/crds.md) says what it holds.",
     ),
@@ -37,7 +37,7 @@ FAULTS: tuple[Fault, ...] = (
     at_apply(
         "not-one-of",
         Kind.MANIFEST,
-        "A field takes one of a few words, and holds another.",
+        "A field has a value that is not one of its options.",
         'spec.readinessPolicy: Unsupported value: "Sometime": supported values: ...',
         "Write one of the supported values.",
     ),
@@ -51,7 +51,7 @@ FAULTS: tuple[Fault, ...] = (
     at_apply(
         "learning-rate",
         Kind.MANIFEST,
-        "The learning rate is far above what any run bears.",
+        "The learning rate is far too high for any run.",
         "spec.optimizer.learningRate must be at most 0.01",
         "Begin with 4e-5 for an adapter, and a tenth of it for all weights.",
     ),
@@ -71,7 +71,7 @@ FAULTS: tuple[Fault, ...] = (
         "turns-beyond-context",
         Kind.MANIFEST,
         "The turns do not fit the context, whatever the prompt is.",
-        "does not fit spec.model.contextLength; lower one of the first two, or raise the last",
+        "does not fit spec.model.contextLength; lower either, or raise the last",
     ),
     at_apply(
         "episode-outlives-sandbox",
@@ -97,14 +97,14 @@ FAULTS: tuple[Fault, ...] = (
     at_apply(
         "changed-for-good",
         Kind.MANIFEST,
-        "A field of a job is changed that never changes.",
+        "The change is to a field that cannot change.",
         "spec.seed is immutable",
-        "Delete the job and apply it anew, or apply it under another name.",
+        "Delete the job and apply it again, or apply it under another name.",
     ),
     at_apply(
         "changed-while-running",
         Kind.MANIFEST,
-        "A field is changed that takes effect only when processes start.",
+        "The change is to a field that takes effect only when processes start.",
         "spec.checkpoints.keepLast may change only while the job is suspended; set spec.suspend: true first",
     ),
     at_apply(
@@ -117,42 +117,42 @@ FAULTS: tuple[Fault, ...] = (
     at_apply(
         "agent-without-address",
         Kind.AGENT,
-        "The agent is a service, and nothing says where it is.",
+        "The agent is a service without an address.",
         "spec.agent.http takes exactly one of url and service",
         "Name the agent's Service and port, or its address.",
     ),
     at_apply(
         "data-over-https",
         Kind.DATA,
-        "The rows lie behind an address that is none of the object store.",
+        "The address of the rows is not in an object store.",
         "the uri of a dataset must start with s3://",
         "Copy the file to the bucket and name it there.",
     ),
     at_apply(
         "data-without-format",
         Kind.DATA,
-        "The file's name does not tell its format.",
+        "The file's name does not show its format.",
         "a dataset whose uri does not end in .parquet, .jsonl, .json or .csv needs format",
         "Set `format` beside `uri`.",
     ),
     at_apply(
         "no-held-out-rows",
         Kind.DATA,
-        "The job is to be validated, and has no held-out rows.",
+        "The job has validations, but no held-out rows.",
         "spec.data.validation is needed to evaluate; give it, or switch evaluation off with "
         "spec.evaluation.everySteps: 0 and atStart: false",
     ),
     at_apply(
         "weights-without-tasks",
         Kind.DATA,
-        "Tasks have weights, and no column says which task a row is of.",
+        "Tasks have weights, but no column names the task of a row.",
         "spec.data.taskWeights needs spec.data.train.taskColumn, which names the task of a row",
         "Name the column, or remove the weights.",
     ),
     at_apply(
         "model-without-scheme",
         Kind.MODEL,
-        "The model is named as on the hub, without saying that it is there.",
+        "The model has its name on the hub, but without the scheme.",
         "spec.model.base must start with hf:// or s3://",
         "Write `hf://` before the name of a model on the hub.",
     ),
@@ -166,15 +166,16 @@ FAULTS: tuple[Fault, ...] = (
     at_apply(
         "float16",
         Kind.MODEL,
-        "The model is to be trained in float16.",
-        "spec.model.dtype: float16 is not run by this version; use bfloat16",
+        "The job trains in float16.",
+        'spec.model.dtype: Unsupported value: "float16": supported values: "bfloat16", "float32"',
+        "Use bfloat16, which spans the range of float32, or float32.",
     ),
     at_apply(
         "results-elsewhere",
         Kind.STORE,
-        "Results are to go to what is no S3 store.",
+        "The address for results is not in an S3 store.",
         "spec.output.uri must start with s3://",
-        "Stores with an S3 interface of their own are named by `spec.output.endpointUrl`.",
+        "Name another store with an S3 interface in `spec.output.endpointUrl`.",
     ),
     at_apply(
         "endpoint-without-scheme",
@@ -184,30 +185,23 @@ FAULTS: tuple[Fault, ...] = (
         "Write the scheme before the address.",
     ),
     at_apply(
-        "sandbox-egress",
-        Kind.NETWORK,
-        "A sandbox is to reach an address.",
-        "spec.environment.sandbox.egress is not applied by this version; put what the tools need into the "
-        "image",
-    ),
-    at_apply(
         "tracking-in-a-file",
         Kind.NETWORK,
-        "MLflow is named by a file, which pods do not share.",
+        "MLflow's address is a file, which pods do not share.",
         "spec.tracking.mlflow.uri must start with http:// or https://",
         "Run an MLflow server in the cluster, and write its address.",
     ),
     at_apply(
         "odd-quantity",
         Kind.QUOTA,
-        "A quantity is written as Kubernetes does not write it.",
+        "A quantity is not in Kubernetes' notation.",
         "spec.rollout.resources.limits.memory in body should match",
         "Write whole numbers with a unit of Kubernetes: `4Gi`, `500m`.",
     ),
     at_apply(
         "two-starts",
         Kind.WEIGHTS,
-        "The job is to start from another job and from a folder.",
+        "The job starts from another job and from a folder.",
         "spec.model.warmStart takes exactly one of job and uri",
         "Remove one of the two.",
     ),
@@ -215,8 +209,8 @@ FAULTS: tuple[Fault, ...] = (
         "above-the-cap",
         Kind.QUOTA,
         "The job asks for more servers than the platform lets one job have.",
-        "spec.rollout.replicas: ... is above this platform's limit of ...; lower it, or have the limit "
-        "raised",
+        "spec.rollout.replicas: ... is above this platform's limit of ...; lower it, or ask an "
+        "administrator to raise the limit",
         "The limits are `caps` in the chart's values.",
     ),
     in_spec(
@@ -229,7 +223,7 @@ FAULTS: tuple[Fault, ...] = (
     in_spec(
         "secret-in-sandbox",
         Kind.CREDENTIALS,
-        "A sandbox is to hold a key of a Secret.",
+        "A sandbox would hold a key of a Secret.",
         "valueFrom.secretKeyRef may not be used in a sandbox, which holds no credentials; give a value, or "
         "take it from a configMap",
     ),
@@ -237,12 +231,12 @@ FAULTS: tuple[Fault, ...] = (
         "account-of-a-role",
         Kind.CREDENTIALS,
         "The job names an account that the operator makes for one role.",
-        "spec.serviceAccountName: ... is made by the operator for a role of its own; name another account",
+        "spec.serviceAccountName: the operator creates ... for its own roles; name another account",
     ),
     in_spec(
         "starts-from-itself",
         Kind.WEIGHTS,
-        "The job is to start from its own weights.",
+        "The job starts from its own weights.",
         "spec.model.warmStart.job: a job cannot start from itself; name another job, or give the uri of "
         "weights",
     ),

@@ -19,7 +19,7 @@ INTRODUCTION: Final = f"""\
 
 Made from the code by `make troubleshooting`; do not edit.
 
-A job that cannot go on says so itself:
+A job that cannot continue reports why:
 
 ```console
 $ kubectl get rltj NAME -o wide                # STATE, and REASON in one word
@@ -28,13 +28,14 @@ $ kubectl describe rltj NAME                   # the conditions: the same, as it
 ```
 
 Each section has the faults of one kind, in the order in which a job meets them. Look for the REASON, or for
-words of the message: `{VARIES}` stands for what differs. An evaluation says the same
-(`kubectl get rlev`). Each fault is said within {SOON} seconds of its cause, unless its row says otherwise.
-After `kubectl apply`, the pods that find it have to start before: with four such jobs at once on two cores,
+words of the message: `{VARIES}` stands for text that varies. An evaluation reports the same
+(`kubectl get rlev`). Each fault shows within {SOON} seconds of its cause, unless its row says otherwise.
+After `kubectl apply`, the pods that find it must start first: with four such jobs at once on two cores,
 that took up to half a minute. `make test-faults` provokes every fault on a cluster.
+Why a single candidate of an evaluation fails is in [evaluation](evaluation.md#candidates).
 
-Where `kubectl apply` refuses a job, nothing of it is made. Beside the mistake the API server may say
-`<nil>: Invalid value: null: some validation rules were not checked`: mend what it names, and apply again.
+If `kubectl apply` refuses a job, nothing is created. Beside the mistake the API server may say
+`<nil>: Invalid value: null: some validation rules were not checked`: correct the mistake, and apply again.
 """
 
 
@@ -61,7 +62,7 @@ def seen(fault: Fault) -> str:
 
 def late(fault: Fault) -> str:
     """The time until it is reported, if it is longer than for most faults."""
-    return f" Said within {fault.seconds} seconds." if fault.seconds > SOON else ""
+    return f" Reported within {fault.seconds} seconds." if fault.seconds > SOON else ""
 
 
 def _cell(text: str) -> str:

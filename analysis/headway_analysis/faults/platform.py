@@ -53,11 +53,11 @@ FAULTS: tuple[Fault, ...] = (
         "no-store-there",
         Kind.STORE,
         "ProcessFailed",
-        "Nobody listens at the store's address.",
+        "Nothing listens at the store's address.",
         "spec.output.uri: bucket 'headway' cannot be used: ... does not answer...; correct "
         "spec.output.endpointUrl, or let the pods of this job reach it",
-        "The job tries again `spec.failurePolicy.maxRestarts` times. Correct the address, or open the way "
-        "to it.",
+        "The job tries again `spec.failurePolicy.maxRestarts` times. Correct the address, or let pods "
+        "reach it.",
     ),
     tried_again(
         "no-store-of-that-name",
@@ -82,19 +82,18 @@ FAULTS: tuple[Fault, ...] = (
         "wrong-key",
         Kind.CREDENTIALS,
         "BucketUnavailable",
-        "The store knows the key's name and not its secret.",
+        "The store knows the key's name, but the secret is wrong.",
         "spec.output.uri: bucket 'headway' cannot be used: the store refuses the credentials...; correct "
-        "the keys in the Secret of spec.output.secretRef (or roleSecretRefs), or let the identity that "
-        "they are of use it",
+        "the Secret of spec.output.secretRef or roleSecretRefs, or give its identity access",
     ),
     in_preflight(
         "no-keys",
         Kind.CREDENTIALS,
         "BucketUnavailable",
         "No Secret is named, and the pods have no identity of their own.",
-        "spec.output.uri: bucket 'headway' cannot be used: there are no credentials for it; name a Secret "
-        "with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in spec.output.secretRef, or give the job's "
-        "service account an identity",
+        "spec.output.uri: bucket 'headway' cannot be used: no credentials; name a Secret with "
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in spec.output.secretRef, or give the job's service "
+        "account an identity",
     ),
     pods_wait(
         "no-secret",
@@ -117,7 +116,7 @@ FAULTS: tuple[Fault, ...] = (
         "no-pods-left",
         Kind.QUOTA,
         "CreateFailed",
-        "A ResourceQuota of the namespace lets no more pods be made.",
+        "A ResourceQuota of the namespace allows no more pods.",
         "exceeded quota: few-pods, ...; free some of it, lower what the job asks for, or have the "
         "ResourceQuota raised",
     ),
@@ -146,8 +145,7 @@ FAULTS: tuple[Fault, ...] = (
         "CreateFailed",
         "A LimitRange of the namespace allows a container less than learner and servers ask for.",
         "spec.learner.resources: maximum memory usage per Container is ...; lower what the job asks for, or "
-        "have the LimitRange raised; spec.rollout.resources: maximum memory usage per Container is ...; "
-        "lower what the job asks for, or have the LimitRange raised",
+        "have the LimitRange raised; spec.rollout.resources: ...",
         state="Starting",
     ),
     pods_wait(
@@ -210,9 +208,9 @@ FAULTS: tuple[Fault, ...] = (
         "name-taken",
         Kind.MANIFEST,
         "NameConflict",
-        "An object that the job needs exists already, and is not the job's.",
-        "ConfigMap ... exists and belongs to nobody this operator knows; delete it, or give the job "
-        "another metadata.name",
+        "An object that the job needs exists already, but belongs to another owner.",
+        "ConfigMap ... exists and belongs to an unknown owner; delete it, or give the job another "
+        "metadata.name",
         state="Stalled",
         condition="Stalled",
         event="Stalled",

@@ -39,7 +39,7 @@ FAULTS: tuple[Fault, ...] = (
         Stage.RUN,
         "The volume of the learner has no room for the base model.",
         "cacheSizeLimit of the chart's values: the volume for models has no room for ... (No space left on "
-        "device); have it raised, or give the nodes larger disks",
+        "device); ask an administrator for a larger limit or larger disks",
         state="Starting",
         reason="ProcessFailed",
         condition="LearnerReady",
@@ -50,11 +50,11 @@ FAULTS: tuple[Fault, ...] = (
         "volume-beyond-its-limit",
         Kind.NODE,
         Stage.RUN,
-        "The learner's volume holds more than its limit, and the kubelet evicts the pod.",
+        "The learner's volume exceeds its limit, and the kubelet evicts the pod.",
         "cacheSizeLimit of the chart's values: pod ...: "
         'Usage of EmptyDir volume "cache" exceeds the limit ...; '
-        "have it raised",
-        "Have the limit raised. A kubelet looks at volumes about once a minute: until then, the pod runs.",
+        "ask an administrator to raise it",
+        "A kubelet checks volumes about once a minute: until then, the pod runs.",
         state="Starting",
         reason="Disrupted",
         condition="LearnerReady",
@@ -65,7 +65,7 @@ FAULTS: tuple[Fault, ...] = (
         "out-of-time",
         Kind.MANIFEST,
         Stage.RUN,
-        "The job has run for as long as it may.",
+        "The job has reached its time limit.",
         "spec.activeDeadlineSeconds: the job has run for ... s; raise it in a new job, or lower "
         "spec.schedule.maxSteps",
         reason="ActiveDeadlineExceeded",
@@ -74,7 +74,7 @@ FAULTS: tuple[Fault, ...] = (
         "nothing-to-train",
         Kind.ENVIRONMENT,
         Stage.RUN,
-        "Every episode of a group has the same reward, so nothing is learnt.",
+        "Every episode of a group has the same reward, so the model learns nothing.",
         "no group had an advantage in the last ... steps",
         "[NothingToTrain](signals.md#nothingtotrain) says what to change first.",
         state="Training",
@@ -90,7 +90,7 @@ FAULTS: tuple[Fault, ...] = (
         "A tool never returns.",
         ENTRYPOINT + "tool get_case has not returned by the end of the episode's time: "
         "/environment/odd.py:... in get_case. It ended the first ... episodes, and none was scored",
-        "Mend the line that is named: give what it waits for a deadline of its own. Until the job gives up, "
+        "Correct the named line: give what it waits for its own deadline. Until the job gives up, "
         "EpisodesFailing says the same.",
         reason="EnvironmentHangs",
         seconds=120,
@@ -99,10 +99,10 @@ FAULTS: tuple[Fault, ...] = (
         "tool-hangs-at-times",
         Kind.ENVIRONMENT,
         Stage.RUN,
-        "A tool returns in most episodes, and never in some.",
+        "A tool returns in most episodes, but never in some.",
         ENTRYPOINT + "tool get_case has not returned by the end of the episode's time: "
         "/environment/odd.py:... in get_case. It has ended ... episodes or more",
-        "Mend the line that is named. Such episodes are lived through again, so the job goes on, and slower.",
+        "Correct the named line. Such episodes are tried again, so the job continues, but more slowly.",
         state="Training",
         reason="EpisodesFailing",
         condition="Healthy",
@@ -113,11 +113,11 @@ FAULTS: tuple[Fault, ...] = (
         "reward-raises-after-a-call",
         Kind.ENVIRONMENT,
         Stage.RUN,
-        "The environment can judge an episode without a tool call, and none with one.",
+        "The environment can judge an episode without a tool call, but not one with a tool call.",
         ENTRYPOINT
         + "reward raised ZeroDivisionError: no price of get_case (/environment/odd.py:... in reward). "
         "It ended the first ... episodes, and none was scored",
-        "Mend the line that is named.",
+        "Correct the named line.",
         reason="RewardFailed",
         seconds=180,
     ),
@@ -125,7 +125,7 @@ FAULTS: tuple[Fault, ...] = (
         "weights-of-another-model",
         Kind.WEIGHTS,
         Stage.RUN,
-        "The weights are not of the size that config.json says. Only loading them tells.",
+        "The weights do not have the size in config.json. Only loading shows this.",
         "spec.model.base: ...; give a complete Hugging Face folder (config.json, safetensors weights) of a "
         "model",
         "Upload the whole folder of one model.",
@@ -136,10 +136,9 @@ FAULTS: tuple[Fault, ...] = (
         "lost-checkpoint",
         Kind.WEIGHTS,
         Stage.RUN,
-        "The checkpoint that the job is to go on from is gone or damaged.",
-        "cannot be resumed from (...); if it stays so, set latest.json in the job's folder to an older "
-        "step, one "
-        "whose checkpoint holds report.json",
+        "The checkpoint that the job resumes from is missing or damaged.",
+        "cannot be resumed from (...); if this does not pass, set latest.json in the job's folder to an "
+        "older step whose checkpoint has report.json",
         "[Going back to an older checkpoint](operations.md#going-back-to-an-older-checkpoint) says how to "
         "name "
         "another one.",

@@ -44,6 +44,12 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(min(max(mean, min(values)), max(values)), std, min(values), max(values))
 
 
+def gap(episode: EpisodeRecord) -> float:
+    """Distance between reward and external score; 0 if one of them is missing."""
+    reward, score = episode.reward, episode.score
+    return 0.0 if reward is None or score is None else abs(reward - score)
+
+
 def scored(groups: Sequence[GroupRecord]) -> list[EpisodeRecord]:
     """Every episode with a reward."""
     return [episode for group in groups for episode in group.scored]
@@ -89,13 +95,13 @@ class Evaluation(NamedTuple):
 
 
 LOST_MORE: Final = 0.05
-"""Share of episodes by which two samples may differ in what they lost, for their means to be ranked: lost
+"""Share of episodes by which the losses of two samples may differ, for their means to be ranked. Lost
 episodes are often the hard ones. It is the default of a gate's `maxLost`."""
 
 
 def comparable(lost: Sequence[float]) -> list[bool]:
-    """Which of some samples lost so few episodes that the means of the others may be ranked: at most
-    `LOST_MORE` more than the one that lost the fewest.
+    """Which of some samples lost few enough episodes for their means to be ranked. Each of these lost at most
+    `LOST_MORE` more than the sample that lost the fewest.
 
     Args:
         lost: share of each sample's episodes that stayed InfraError.

@@ -30,9 +30,9 @@ def explained(groups: Sequence[GroupRecord]) -> dict[str, float]:
 
 def _centred(group: GroupRecord, name: str) -> tuple[np.ndarray, np.ndarray]:
     """The number and the reward of a group's episodes that report it, each less its mean."""
-    told = [(e.metrics[name], e.reward) for e in group.scored if name in e.metrics and e.reward is not None]
-    if len(told) < LEAST:
+    known = [(e.metrics[name], e.reward) for e in group.scored if name in e.metrics and e.reward is not None]
+    if len(known) < LEAST:
         return np.empty(0), np.empty(0)
-    pairs = np.array(told, dtype=float)
+    pairs = np.array(known, dtype=float)
     pairs -= pairs.mean(axis=0)
     return pairs[:, 0], pairs[:, 1]

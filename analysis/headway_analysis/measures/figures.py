@@ -60,9 +60,10 @@ def batch(
 ) -> Figures:
     """What is reported of the batch that made `step`, besides what the learner itself reports.
 
-    `trained` are the ids of the groups with an advantage, by the learner's word: rewards do not tell, as a
-    method may take nothing from rewards that differ, and something from rewards that are equal. `max_turns`
-    is None for an agent with a loop of its own. `idle` are steps without groups, by which nobody ages.
+    `trained` are the ids of the groups with an advantage, as the learner reports them. Rewards do not decide
+    it: a method may take nothing from rewards that differ, and something from rewards that are equal.
+    `max_turns` is None for an agent with a loop of its own. `idle` are steps without groups, by which nobody
+    ages.
     """
     episodes = scored(groups)
     return {

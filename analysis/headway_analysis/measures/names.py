@@ -22,7 +22,7 @@ def tool(name: str) -> str:
 
 
 def apart(name: str) -> str:
-    """The same, and no two become one: a name that has to be changed or cut gets a short hash of itself.
+    """A name that no other name becomes: one that has to be changed or cut gets a short hash of itself.
 
     A function of the name alone, so that a curve keeps its name when another name joins it.
     """

@@ -162,7 +162,8 @@ class Try:
     """From the episode's start to its end."""
     sandbox_seconds: float
     tool_calls: ToolCalls
-    turn_limit: bool
+    turn_limit: bool | None
+    """All its turns were used up. None: nobody knows the limit, because the agent's own loop decides."""
     token_limit: bool
     finished_at: float
     """Unix time; its day decides the prices."""
@@ -177,6 +178,8 @@ class Try:
     """Why turns began a row of their own, as `EpisodeRecord.drifts`."""
     forks: int = 0
     """Turns that did."""
+    differing_answers: int = 0
+    """As `EpisodeRecord.differing_answers`."""
     earlier: tuple[Attempt, ...] = ()
     """Attempts before this one, which were lost."""
     undelivered: Used = NO_TOKENS
@@ -207,7 +210,7 @@ class Try:
 
     @property
     def usage_by_day(self) -> dict[date, dict[str, float]]:
-        """The same by day, UTC: an earlier attempt may have ended on another day, at other prices."""
+        """The try's bill by UTC day: an earlier attempt may have ended on another day, at other prices."""
         counts = (self.prompt_tokens, self.cached_tokens, self.sampled_tokens, self.finished_at)
         last = Attempt(*counts, undelivered=self.undelivered)
         days: dict[date, dict[str, float]] = {}
@@ -275,7 +278,7 @@ def a_try(
         seconds=episode.finished_at - episode.started_at,
         sandbox_seconds=episode.sandbox_seconds,
         tool_calls=tool_calls(episode),
-        turn_limit=at_turn_limit(episode, rules.max_turns),
+        turn_limit=None if rules.max_turns is None else at_turn_limit(episode, rules.max_turns),
         token_limit=at_token_limit(episode, rules.max_turns),
         finished_at=episode.finished_at,
         sampled_by=sampled_by,
@@ -283,6 +286,7 @@ def a_try(
         uncounted_turns=sum(each.uncounted_turns for each in (*earlier, used)),
         drifts=tuple(episode.drifts),
         forks=episode.forks,
+        differing_answers=episode.differing_answers,
         earlier=earlier,
         undelivered=unread,
     )
@@ -358,10 +362,10 @@ def tool_calls(episode: EpisodeRecord) -> ToolCalls:
 
 
 def sampled_messages(episode: EpisodeRecord) -> list[dict[str, Any]]:
-    """The assistant's messages that the model said: as many as there are delivered turns, from the end."""
-    said = [message for message in episode.messages if message.get("role") == "assistant"]
+    """The assistant messages that the model sampled: the last ones, one for each delivered turn."""
+    answers = [message for message in episode.messages if message.get("role") == "assistant"]
     taken = sum(turn.delivered for turn in episode.turns)
-    return said[max(0, len(said) - taken) :]
+    return answers[max(0, len(answers) - taken) :]
 
 
 def _failed(message: Mapping[str, Any], identities: set[Any]) -> bool:

@@ -37,7 +37,7 @@ class Answer:
 
     @property
     def body(self) -> str:
-        """What stands between opening and closing."""
+        """The text between opening and closing."""
         if self.kind == "object":
             return json.dumps(dict(self.fields), ensure_ascii=False)
         if self.kind == "lines":
@@ -60,11 +60,11 @@ class Answer:
         return bool((self.before + self.after).strip())
 
     def with_fields(self, fields: Fields) -> Answer:
-        """The same with other fields."""
+        """This answer with other fields."""
         return replace(self, fields=fields)
 
     def with_tag(self, name: str | None) -> Answer:
-        """The same in another tag, or in none."""
+        """This answer in another tag, or in none."""
         opening, closing = (f"<{name}>", f"</{name}>") if name else ("", "")
         return replace(self, opening=opening, closing=closing, tag=name)
 
@@ -110,7 +110,7 @@ def _marked(text: str) -> tuple[str, str, str, str, str, str | None]:
 
 
 def _last_tag(text: str) -> tuple[int, int, str, str] | None:
-    """The last pair of tags that lies in no other: thoughts in tags of their own come before it."""
+    """The last pair of tags that lies in no other: reasoning in tags of its own comes before it."""
     place, last = 0, None
     while found := _TAGS.search(text, place):
         name = found.group(1)
@@ -129,7 +129,7 @@ def _object(text: str) -> Fields:
 
 
 def _inner_object(text: str) -> Answer | None:
-    """The last JSON object in a text, with what stands around it."""
+    """The last JSON object in a text, with the text around it."""
     found = _objects(text)
     if not found or not found[-1][0]:
         return None

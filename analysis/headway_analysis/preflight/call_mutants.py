@@ -43,6 +43,6 @@ def call_mutants(calls: Sequence[Call]) -> list[CallMutant]:
             changed = (*calls[:at], other, *calls[at + 1 :])
             label = f"call altered: {call.name}, {name}"
             if label not in {each.label for each in found}:
-                rule = f"any value of {name} of {call.name} is taken"
+                rule = f"any value of {name} of {call.name} is accepted"
                 found.append(CallMutant(label, changed, rule))
     return found

@@ -42,7 +42,7 @@ def varied(found: Iterable[Sampled], count: int) -> list[Sampled]:
 
 
 def one_a_row(baseline: Baseline, count: int) -> list[Sampled]:
-    """Of up to `count` rows the episode that scored best, in the order of rows."""
+    """The episode that scored best in each of up to `count` rows, in the order of rows."""
     best: dict[int, Sampled] = {}
     for one in baseline.scored:
         other = best.get(one.group.row)
@@ -74,21 +74,21 @@ def replay(
     If a call ended the episode, an answer that is a JSON object becomes the arguments of that call.
     """
     taken = calls_of(one) if calls is None else tuple(calls)
-    said = answer_of(one)
+    final = answer_of(one)
     if answer is not None:
         ending, arguments = ending_call(one), _arguments(answer)
         if ending is not None and calls is None:
             taken = taken[:-1]
-        said = answer
+        final = answer
         if ending is not None and arguments is not None:
-            taken, said = (*taken[: MOST_CALLS - 1], Call(ending.name, arguments)), None
+            taken, final = (*taken[: MOST_CALLS - 1], Call(ending.name, arguments)), None
     return Script(
         check=check,
         label=label,
         row=one.row,
         environment_seed=one.environment_seed,
         calls=taken[:MOST_CALLS],
-        answer=said,
+        answer=final,
         like=one.record.episode_id,
         after=after,
     )
@@ -108,10 +108,10 @@ def silenced(check: str, label: str, one: Sampled) -> Script | None:
 
 def _asked_for(one: Sampled) -> bool:
     """Whether the prompt shows the tag, or names a field, of the message that the episode ended with."""
-    said = answer_of(one)
-    if said is None or ending_call(one) is not None:
+    text = answer_of(one)
+    if text is None or ending_call(one) is not None:
         return False
-    prompt, answer = prompt_text(one), parsed(said)
+    prompt, answer = prompt_text(one), parsed(text)
     named = any(key and names_it(prompt, key) for key, _ in answer.fields)
     return named or answer.tag in tags_in(prompt)
 

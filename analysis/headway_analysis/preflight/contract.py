@@ -1,7 +1,7 @@
 """Arguments and answers of production's tools, from an OpenAPI document or MCP's list of tools.
 
-A job's author writes it, and it is held to in the coordinator's process: what would search in a text
-(`pattern`, `patternProperties`) is left out, and the steps of all comparisons together are bounded.
+A job's author writes it, and the coordinator's process compares answers with it. So keywords that search in a
+text (`pattern`, `patternProperties`) are left out, and the steps of all comparisons together are bounded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SEARCHES: Final = ("pattern", "patternProperties")
 LEFT_OUT: Final = (*SEARCHES, "uniqueItems", "$schema")
 """`uniqueItems` compares each element with each other; `$schema` chooses a reader that counts nothing."""
 MOST_STEPS: Final = 1_000_000
-"""Steps in which all answers together are held to one contract; those that are left are not judged."""
+"""Steps in which all answers together are compared with one contract; the rest is not judged."""
 STEP_BYTES: Final = 10_000
 """Characters of an answer that make each of its steps one step more: an objection writes all of them."""
 
@@ -45,7 +45,7 @@ class Operation:
     """Name -> JSON schema."""
     required: frozenset[str]
     answer: str | None = None
-    """Where the schema of what it answers stands in the document, as a JSON pointer."""
+    """JSON pointer to the schema of its answers in the document."""
     aliases: tuple[str, ...] = ()
     """Further names by which a tool may be called."""
 
@@ -131,8 +131,8 @@ def _is_left_out(key: str, value: Any, *, names: bool) -> bool:
     """Whether it is a keyword of `LEFT_OUT`.
 
     Args:
-        names: the keys beside it are those of parameters. A schema may point at them all the same, so that
-            what a keyword could mean is left out there too.
+        names: the keys beside it are those of parameters. A schema may still point at them, so what could be
+            a keyword is left out there too.
     """
     if key == "patternProperties":
         return True

@@ -29,7 +29,7 @@ def prompt_messages(one: Sampled) -> list[JsonView]:
 
 
 def prompt_text(one: Sampled) -> str:
-    """The same, as one text."""
+    """What the model was shown before its first turn, as one text."""
     return "\n".join(text_of(message) for message in prompt_messages(one))
 
 
@@ -46,7 +46,7 @@ def ending_call(one: Sampled) -> ToolResult | None:
     return one.results[-1] if one.results and one.results[-1].done else None
 
 
-def said_by(one: Sampled) -> str | None:
+def model_answer(one: Sampled) -> str | None:
     """The model's answer: its last message, or as JSON the arguments of the call that ended the episode."""
     ending = ending_call(one)
     return answer_of(one) if ending is None else json.dumps(dict(ending.arguments), ensure_ascii=False)
@@ -109,6 +109,6 @@ def _pieces(text: str, most: int = 400) -> list[str]:
     return lines[:most]
 
 
-def told(calls: Sequence[ToolResult]) -> str:
+def results_text(calls: Sequence[ToolResult]) -> str:
     """Tool calls with what they answered, a line each."""
     return "\n".join(f"{call.name}({written(dict(call.arguments))}) -> {call.content}" for call in calls)

@@ -57,6 +57,8 @@ class Facts:
     """How many episodes the job plays, held-out ones included; None: its training alone is known."""
     trains_alike: bool = False
     """Whether a group whose episodes all earned the same is trained on too, by the method of advantages."""
+    endpoint: str | None = None
+    """Model of an endpoint that sampled the baseline; None: the job's own model did."""
     tool_call_parser: str = "auto"
     other_parsers: Mapping[str, int] = field(default_factory=dict)
     """Parser -> malformed calls of the baseline that it would have read."""
@@ -172,15 +174,17 @@ class Sampled:
     results: Sequence[ToolResult] = ()
     """Its tool calls, as they were carried out, in their order."""
     tool_tokens: Sequence[int] = ()
-    """Of each result, tokens by the model's own tokenizer."""
+    """Tokens of each result, by the model's own tokenizer."""
     prompt_tokens: int = 0
-    """Tokens of the first prompt, tools included."""
+    """Tokens of the first prompt by the model's own tokenizer, tools included."""
     malformed: Sequence[str] = ()
     """Text of the turns whose tool calls could not be read."""
     questions: Sequence[JudgeQuestion] = ()
     """What was asked of judges about it, or, in the first of a group's episodes, about the group."""
     row_tokens: int = 0
     """Tokens of its rows that would be trained on."""
+    conversation_tokens: int | None = None
+    """Tokens of the whole conversation by the model's own tokenizer, if an endpoint sampled it."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from headway_analysis.overlaps import normalized
 from headway_analysis.preflight.answers import Answer, parsed, tags_in
 from headway_analysis.preflight.choose import is_full
-from headway_analysis.preflight.conversation import folded, prompt_text, said_by, written
+from headway_analysis.preflight.conversation import folded, model_answer, prompt_text, written
 from headway_analysis.preflight.evidence import Baseline
 from headway_api.document import JsonView
 
@@ -23,7 +23,7 @@ SURE: Final = frozenset(
 WITH_SURE: Final = frozenset(("ground", "final", "gold", "output", "value", "values", "fields"))
 """Words that may stand beside them."""
 LIKELY: Final = frozenset(("target", "targets", "gold", "golden", "reference", "output"))
-"""The same of a column whose values are not in the prompt."""
+"""Words by which a column is a label's if its values are not in the prompt."""
 ABOUT: Final = frozenset(("format", "type", "types", "set", "schema", "id", "template", "count", "column"))
 """Words by which it only says something of labels."""
 TOLD: Final = SURE | {"ground"}
@@ -74,23 +74,23 @@ def label_of(baseline: Baseline) -> Label | None:
 def _in_prompts(baseline: Baseline, column: str) -> bool:
     """Whether prompts tell a column's values, so that it is an input."""
     some = [one for one in baseline.sampled[:20] if one.row.get(column) not in (None, "")]
-    told = sum(_value(one.row[column]) in normalized(prompt_text(one)) for one in some)
-    return not some or told >= len(some) / 2
+    shown = sum(_value(one.row[column]) in normalized(prompt_text(one)) for one in some)
+    return not some or shown >= len(some) / 2
 
 
 def _equal_to_answers(baseline: Baseline, columns: Sequence[str]) -> Label | None:
     facts = baseline.facts
     full = [one for one in baseline.scored if is_full(one, facts)]
-    pairs = [(one.row, answer) for one in full if (answer := said_by(one)) is not None][:100]
+    pairs = [(one.row, answer) for one in full if (answer := model_answer(one)) is not None][:100]
     if len(pairs) < FEW:
         return None
     for name in columns:
-        told = [_value(row.get(name)) for row, _ in pairs]
+        labels = [_value(row.get(name)) for row, _ in pairs]
         same = sum(
             bool(value) and value in _answer_values(answer)
-            for value, (_, answer) in zip(told, pairs, strict=True)
+            for value, (_, answer) in zip(labels, pairs, strict=True)
         )
-        if same >= ALIKE * len(pairs) and len(set(told)) > 1:
+        if same >= ALIKE * len(pairs) and len(set(labels)) > 1:
             return Label(name, False)
     return None
 
@@ -139,8 +139,8 @@ def tags_of_answers(prompt: str) -> list[str]:
 
 
 def writings(value: Any, prompt: str, full: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """What an answer made of a label may look like, each with its name: in the prompt's tag first, then in
-    that of answers which scored full, bare, and in usual tags."""
+    """The forms of an answer that is made of a label, each with its name. The prompt's tag comes first. The
+    tags of answers that scored full, the bare form, and usual tags follow."""
     answer = label_answer(value)
     if answer is None:
         return

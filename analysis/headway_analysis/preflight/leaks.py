@@ -46,11 +46,11 @@ def _after_a_word(value: Any, text: str, label: Label) -> str | None:
     answer = label_answer(value)
     if answer is None or answer.kind == "lines":
         return None
-    told = str(answer.fields[0][1]).strip()
-    if not told:
+    wanted = str(answer.fields[0][1]).strip()
+    if not wanted:
         return None
     column = label.column.lower()
-    for match in re.finditer(rf"(?<![\w.]){re.escape(told)}(?![\w])", text):
+    for match in re.finditer(rf"(?<![\w.]){re.escape(wanted)}(?![\w])", text):
         before = text[max(0, match.start() - NEAR) : match.start()].rpartition("\n")[2]
         tied = re.search(r"([A-Za-z][\w ]*?)[\"'`*]*\s*(?:[:=]|\bis\b)\s*[\"'`*(<\[]*$", before)
         if tied and (words_of(tied.group(1)) & TOLD or tied.group(1).strip().lower() == column):
@@ -69,8 +69,8 @@ def in_tool(one: Sampled, label: Label) -> tuple[ToolResult, str] | None:
         if _computed(one, result):
             continue
         for name, found in _fields(_read(result.content), DEPTH):
-            told = words_of(name) & TOLD or (label.named and name.lower() == label.column.lower())
-            if told and found not in (None, "") and _equal(found, value):
+            is_named = words_of(name) & TOLD or (label.named and name.lower() == label.column.lower())
+            if is_named and found not in (None, "") and _equal(found, value):
                 return result, name
     return None
 
@@ -87,9 +87,9 @@ def whole_in_first(one: Sampled, label: Label) -> ToolResult | None:
     if wanted is None or len(wanted) < 2 or not one.results:
         return None
     first = one.results[0]
-    told = list(_fields(_read(first.content), DEPTH))
+    fields = list(_fields(_read(first.content), DEPTH))
     has = all(
-        any(name == key and _equal(found, value) for name, found in told) for key, value in wanted.items()
+        any(name == key and _equal(found, value) for name, found in fields) for key, value in wanted.items()
     )
     return first if has else None
 

@@ -24,7 +24,7 @@ PROSE: Final = frozenset(
 )  # fmt: skip
 """Fields that accompany an answer, and are rightly not judged."""
 DIGITS: Final = 300
-"""Of a number in a text that is altered by its size; a longer one is replaced by another."""
+"""Most characters of a number that is altered by its size; a longer one is replaced by another."""
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -75,9 +75,9 @@ def is_prose(key: str, value: Any) -> bool:
 def _dropped(answer: Answer, names: Sequence[str]) -> Iterator[Mutant]:
     if answer.opening:
         empty = f"{answer.before}{answer.opening}{answer.closing}{answer.after}"
-        yield Mutant("empty wrapper", empty, True, "a wrapper without an answer is taken")
+        yield Mutant("empty wrapper", empty, True, "a wrapper without an answer is accepted")
     if len(answer.fields) < 2:
-        yield Mutant("answer dropped", answer.before.strip() or " ", True, "no answer at all is taken")
+        yield Mutant("answer dropped", answer.before.strip() or " ", True, "no answer at all is accepted")
         return
     without = {key for key, value in answer.fields if value is None}
     for name in (each for each in names if each not in without):
@@ -88,11 +88,11 @@ def _dropped(answer: Answer, names: Sequence[str]) -> Iterator[Mutant]:
 def _altered(answer: Answer, names: Sequence[str], others: Mapping[str, Sequence[Any]]) -> Iterator[Mutant]:
     if len(answer.fields) > 1:
         text = wrong(answer, others).text
-        yield Mutant("every value altered", text, True, "an answer that is wrong throughout is taken")
+        yield Mutant("every value altered", text, True, "an answer that is wrong throughout is accepted")
     for name in names:
         changed = _with(answer.fields, name, others)
         label = f"value altered: {name}" if name else "value altered"
-        rule = f"any value of {name} is taken" if name else "another value is taken"
+        rule = f"any value of {name} is accepted" if name else "another value is accepted"
         yield Mutant(label, answer.with_fields(changed).text, True, rule)
 
 
@@ -164,7 +164,7 @@ def _tagged(answer: Answer, asked: Sequence[str]) -> Iterator[Mutant]:
     if answer.tag is None or answer.tag not in asked:
         return
     other = answer.with_tag(f"{OTHER_TAG}_{answer.tag}")
-    yield Mutant("another tag", other.text, True, f"another tag is taken than <{answer.tag}>")
+    yield Mutant("another tag", other.text, True, f"another tag is accepted than <{answer.tag}>")
     yield Mutant("tag left out", answer.with_tag(None).text, True, f"<{answer.tag}> may be missing")
 
 

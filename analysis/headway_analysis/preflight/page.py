@@ -23,32 +23,32 @@ INTRODUCTION: Final = f"""\
 
 A model learns what the reward pays, not what was meant. Before a learner starts, the base model plays
 `spec.preflight.episodes` episodes on training rows: the baseline. The checks below judge them. They play
-scripts of their own as well: episodes without a model, whose tool calls and answers a check has chosen.
+their own scripts as well: episodes without a model, in which a check chooses tool calls and answers.
 
-Each check is a pure function of what was measured, so it comes to the same whenever it is asked. Its result
-has a number, a threshold, and a 95 % interval where the number is of a sample. It has up to {MOST_EXAMPLES}
-examples, and a verdict:
+Each check is a pure function of its measurements, so it always gives the same result. The result has a
+number, a threshold, and a 95 % interval if the number comes from a sample. *Surely* above a threshold means
+that the whole interval is. The result has up to {MOST_EXAMPLES} examples, and a verdict:
 
 | verdict | means | under `policy: Enforce` |
 |---|---|---|
 | `Pass` | nothing was found | the job goes on |
-| `Warn` | something is odd, or a fault is not sure | the job goes on, and says so |
+| `Warn` | something is odd, or a fault is not sure | the job goes on with a warning |
 | `Fail` | a fault is sure | the job ends before a learner starts |
-| `Unknown` | too few episodes, with how many would do; or something was not given | the job goes on |
+| `Unknown` | too few episodes, with how many would be enough; or an input is missing | the job goes on |
 
-`spec.preflight.policy` is `Enforce`, `Warn` or `Off`. `spec.preflight.checks` says it of one check:
+`spec.preflight.policy` is `Enforce`, `Warn` or `Off`. `spec.preflight.checks` sets it for one check:
 `checks: {{foothold: Warn}}`. Results are in `status.preflight`, and with their evidence in `preflight.md` and
 `preflight.json` of the job's folder. `make bench-preflight` measures what the checks cost:
 [its last result](../bench/results/preflight.md).
 
 ## Sampled once
 
-A restarted coordinator reads its job's result back, and samples nothing. So does an equal job in the same
-namespace with the same `output.uri`; its summary then says `read back from an equal preflight`. For that
-write the image with its digest: `environment.image: registry.example.com/env@sha256:...`. By a tag alone each
-job samples a baseline of its own, since the tag may mean another image by then. So does each job with
-`agent.http` or `judges`: a service may have changed, and nobody could tell. What makes jobs equal is in
-[concepts](concepts.md#preflight).
+A restarted coordinator reads its job's result back, and samples nothing. An equal job in the same namespace
+with the same `output.uri` does this too; its summary then says `read back from an equal preflight`. For that,
+write the image with its digest: `environment.image: registry.example.com/env@sha256:...`. With a tag, each
+job samples its own baseline, because the tag may name another image by then. Each job with `agent.http` or
+`judges` does so too, because a service may have changed unnoticed.
+[Concepts](concepts.md#preflight) says which jobs are equal.
 """
 
 

@@ -1,7 +1,7 @@
 """Plays a script: the requests to its sandbox, their order, and the result.
 
-Without input or output, so that a coordinator plays over its broker's leases and a test over a process of its
-own, and both mean the same. Whoever plays sends each request to the sandbox (`headway_api.sandbox_api`) and
+It has no input or output. So a coordinator plays over its broker's leases, a test over a process of its own,
+and both mean the same. Whoever plays sends each request to the sandbox (`headway_api.sandbox_api`) and
 its reply back into the generator, or throws `Failed` if there is none:
 
     play = played(script, time.monotonic)
@@ -37,21 +37,21 @@ class Failed(Exception):
         cause: as `Played.cause`.
     """
 
-    def __init__(self, said: str, cause: str | None = None) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, cause: str | None = None) -> None:
+        super().__init__(message)
         self.cause = cause
 
 
 class Cut(Exception):
-    """Raised by an agent: the episode is out of turns, tokens or context. `said`: what it had begun."""
+    """Raised by an agent: the episode is out of turns, tokens or context. `answer`: what it had begun."""
 
-    def __init__(self, said: str | None = None) -> None:
+    def __init__(self, answer: str | None = None) -> None:
         super().__init__("the episode is truncated")
-        self.said = said
+        self.answer = answer
 
 
 def each(calls: Iterable[Call]) -> Generator[Call, ToolResult, list[ToolResult]]:
-    """These calls one after another, whatever comes of them: `results = yield from each(calls)`."""
+    """These calls one after another, whatever their results: `results = yield from each(calls)`."""
     results = []
     for call in calls:
         result = yield call
@@ -83,7 +83,7 @@ def played(script: Script, clock: Callable[[], float], agent: Agent | None = Non
         try:
             answer = yield from _called(turns, results, clock)
         except Cut as cut:
-            answer, truncated = cut.said, True
+            answer, truncated = cut.answer, True
         so_far = dataclasses.replace(
             so_far,
             script=dataclasses.replace(script, answer=answer, truncated=truncated),

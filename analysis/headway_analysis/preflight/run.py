@@ -83,9 +83,9 @@ def _judged(check: Check, baseline: Baseline, played: Sequence[Played]) -> Findi
 
 
 def _itself(check: Check, error: Exception) -> Finding:
-    said = shortened(f"{type(error).__name__}: {error}", ERROR)
-    advice = "Report this as a bug of Headway; spec.preflight.checks can turn the check off."
-    return Finding(check.id, "Unknown", f"The check itself failed: {said}", advice=advice)
+    message = shortened(f"{type(error).__name__}: {error}", ERROR)
+    advice = "Report this as a bug of Headway; spec.preflight.checks can switch the check off."
+    return Finding(check.id, "Unknown", f"The check itself failed: {message}", advice=advice)
 
 
 def episodes_for(asked: int, group_size: int, rows: int) -> int:

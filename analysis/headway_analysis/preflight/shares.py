@@ -68,13 +68,13 @@ def evidence_below(hits: int, total: int, rate: float, instead: Sequence[tuple[f
 
 
 def evidence_above(hits: int, total: int, rate: float, instead: Sequence[tuple[float, float]]) -> float:
-    """The same that they hit more often than `rate`."""
+    """Evidence that trials hit more often than `rate`: `evidence_below` with hits and misses swapped."""
     mirrored = [(1 - other, weight) for other, weight in instead]
     return evidence_below(total - hits, total, 1 - rate, mirrored)
 
 
 def whole_groups(episodes: int, group_size: int, rows: int) -> int:
-    """Episodes, rounded up to whole groups, that are no fewer than given and come of that many rows."""
+    """Episodes of whole groups: at least as many as `episodes`, and at least one group for each row."""
     size = max(1, group_size)
     return max(math.ceil(episodes / size), rows) * size
 

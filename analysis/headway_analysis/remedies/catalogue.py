@@ -29,7 +29,7 @@ class NotNow(ValueError):
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What a remedy goes by."""
+    """What decides whether and how a remedy applies."""
 
     spec: RLTrainingJobSpec
     """The job's own."""
@@ -104,9 +104,9 @@ def wider_adapter(found: Circumstances) -> Mapping[str, Any]:
         raise NotNow(f"an adapter of rank {lora.rank} and alpha {lora.alpha} cannot be twice as wide")
     if grown.rank > most:
         raise NotNow(
-            f"rollout servers were started with room for adapters of rank {most}; they have room for one "
-            "twice as wide as spec.model.lora says where spec.collapse.policy is Remediate and its remedies "
-            "name WiderAdapter"
+            f"rollout servers were started with room for adapters of rank {most}. They have room for one "
+            "twice as wide as spec.model.lora if spec.collapse.policy is Remediate and its remedies name "
+            "WiderAdapter"
         )
     return {"adapter": grown}
 
@@ -170,8 +170,8 @@ BEYOND: Final[frozenset[S]] = frozenset(
         S.TURNS_EXHAUSTED,
     }
 )
-"""Signs that no remedy is taken against: what causes them lies in the reward, the environment or a limit of
-the spec, and is a person's to change."""
+"""Signs without a remedy. Their causes are in the reward, the environment or a limit of the spec, which a
+person must change."""
 
 
 def ordered(signal: S, listed: Sequence[RemedyName]) -> list[RemedyName]:
@@ -205,7 +205,7 @@ def reverted(now: InForce, was: InForce, became: InForce, number: int) -> InForc
     return now.model_copy(update={**undone, "number": number})
 
 
-def told(before: RLTrainingJobSpec, after: RLTrainingJobSpec) -> str:
+def changed_settings(before: RLTrainingJobSpec, after: RLTrainingJobSpec) -> str:
     """What is different, in words of the spec; empty if nothing is."""
     return ", ".join(_differences(before, after))
 

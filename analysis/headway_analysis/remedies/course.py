@@ -129,8 +129,8 @@ def course(
 def _made(decision: Decision, report: StepReport, was: InForce, kept: Kept | None) -> Entry:
     entry = Entry(decision, was, "Watching", restored=report.restored)
     if report.refused is not None:
-        said = f"{report.refused.reason}: {report.refused.message}"
-        return replace(entry, state="Refused", why=said)
+        why = f"{report.refused.reason}: {report.refused.message}"
+        return replace(entry, state="Refused", why=why)
     if kept is not None:
         return replace(entry, state="Kept", why=kept.why, after=kept.after, ended=kept.step)
     return entry
@@ -147,5 +147,5 @@ def _taken_back(entry: Entry | None, by: Decision, report: StepReport) -> dict[i
         return {}
     if report.refused is None:
         return {entry.number: replace(entry, state="Undone", why=by.why, after=by.before, ended=by.step - 1)}
-    said = f"{by.why}; it could not be taken back: {report.refused.message}"
-    return {entry.number: replace(entry, state="Kept", why=said, after=by.before, ended=by.step - 1)}
+    why = f"{by.why}; it could not be taken back: {report.refused.message}"
+    return {entry.number: replace(entry, state="Kept", why=why, after=by.before, ended=by.step - 1)}

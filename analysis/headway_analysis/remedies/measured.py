@@ -28,11 +28,11 @@ def up_to(rewards: Mapping[int, float], step: int, most: int = WINDOW, after: in
     return [rewards[each] for each in steps[-most:]]
 
 
-def measured(situation: RemedyContext, step: int | None = None, *, after: int = -1) -> Measured:
+def measured(context: RemedyContext, step: int | None = None, *, after: int = -1) -> Measured:
     """How the job does at `step` (the newest), by steps and validations above `after` alone."""
-    at = situation.step if step is None else step
-    values = up_to(situation.rewards, at, after=after)
-    newest = latest(situation.validations, at, after=after)
+    at = context.step if step is None else step
+    values = up_to(context.rewards, at, after=after)
+    newest = latest(context.validations, at, after=after)
     low, high = _interval(values)
     return Measured(
         reward=fmean(values) if values else None,
@@ -69,28 +69,28 @@ def held_out(now: Validated, before: Validated) -> Shift | None:
     return Shift(fmean(moved), low, high)
 
 
-def trained_since(situation: RemedyContext, step: int) -> Shift | None:
+def trained_since(context: RemedyContext, step: int) -> Shift | None:
     """How far the reward of the last steps, of those since the job last went back, is above that of the steps
     around `step`."""
-    rewards = situation.rewards
+    rewards = context.rewards
     around = [rewards[each] for each in rewards if step - AROUND < each <= step + AROUND]
-    recent = up_to(rewards, situation.step, AROUND, after=max(step + AROUND, situation.went_back))
+    recent = up_to(rewards, context.step, AROUND, after=max(step + AROUND, context.went_back))
     return shift(around, recent)
 
 
-def steps_back(situation: RemedyContext) -> list[int]:
+def steps_back(context: RemedyContext) -> list[int]:
     """Validated steps that surely were better than the job is now, the best first.
 
-    Better is a validation whose rows scored surely higher than those of the newest one, or a step around
-    which episodes surely earned more than they do now. What was seen before the job last went back does not
-    tell how it is now.
+    A validation was better if its rows surely scored higher than those of the newest one. A step was better
+    if episodes around it surely earned more than they do now. What was seen before the job last went back
+    does not show how the job is now.
     """
-    newest = latest(situation.validations, situation.step, after=situation.went_back - 1)
-    return [each.step for each in situation.validations if _was_better(situation, each, newest)]
+    newest = latest(context.validations, context.step, after=context.went_back - 1)
+    return [each.step for each in context.validations if _was_better(context, each, newest)]
 
 
-def _was_better(situation: RemedyContext, then: Validated, newest: Validated | None) -> bool:
-    moved = trained_since(situation, then.step)
+def _was_better(context: RemedyContext, then: Validated, newest: Validated | None) -> bool:
+    moved = trained_since(context, then.step)
     if moved is not None and moved.falls:
         return True
     if newest is None or newest.step <= then.step:

@@ -48,7 +48,7 @@ class Step:
 
 def steps(episode: EpisodeRecord) -> list[Step]:
     """Every turn in its order."""
-    places, times = iter(said(episode)), _times(episode)
+    places, times = iter(answer_places(episode)), _times(episode)
     found = []
     for (begun, ended), until, turn in zip(times, [*times[1:], None], episode.turns, strict=True):
         at = next(places, None) if turn.delivered else None
@@ -80,7 +80,7 @@ def _tools(episode: EpisodeRecord, after: float, until: float) -> list[EpisodeSp
     return [span for span in tools if after <= episode.started_at + span.began < until]
 
 
-def said(episode: EpisodeRecord) -> list[int]:
+def answer_places(episode: EpisodeRecord) -> list[int]:
     """Places of the messages that the model said: the last ones, as many as turns were delivered."""
     places = [at for at, message in enumerate(episode.messages) if message.get("role") == "assistant"]
     taken = sum(turn.delivered for turn in episode.turns)
@@ -89,7 +89,7 @@ def said(episode: EpisodeRecord) -> list[int]:
 
 def first(episode: EpisodeRecord) -> Sequence[Message]:
     """What the environment began with: all before the model's first message."""
-    places = said(episode)
+    places = answer_places(episode)
     return episode.messages[: places[0]] if places else episode.messages
 
 

@@ -18,7 +18,7 @@ from headway_analysis.statistics.differences import Difference, Finding
 from headway_analysis.statistics.estimates import Estimate, Why
 from headway_api.config import EvalConfig
 from headway_api.prices import ACCELERATORS, PriceBook, class_of, cost_by_day, unpriced, whose
-from headway_api.spec.evaluation import BASE_SUFFIX, Candidate
+from headway_api.spec.candidate import BASE_SUFFIX, Candidate
 
 VERSION: Final = 1
 """The document's version. A field may be added under the same version; none is renamed or removed."""
@@ -45,7 +45,7 @@ class Standing:
     message: str | None = None
     """Why it failed: the field and the fix."""
     dropped: Mapping[str, str] = field(default_factory=dict)
-    """Of an endpoint: parameters that it refused -> the one sent instead, or an empty string."""
+    """Parameters that an endpoint refused -> the one sent instead, or an empty string."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,7 @@ def _candidate(run: Finished, standing: Standing, found: Comparison) -> dict[str
         "unpriced": unpriced((used for each in every for used in each.usage_by_day.items()), run.book),
         "uncounted": uncounted(every),
         "dropped": dict(sorted(standing.dropped.items())),
+        "differingAnswers": differing(every),
         "measures": {
             task: {name: figure(each) for name, each in of.items()}
             for task, of in found.estimates.get(standing.name, {}).items()
@@ -172,16 +173,16 @@ def _address(url: str) -> str:
 
 def figure(found: Estimate) -> dict[str, Any]:
     """An estimate; if it has no interval, `note` says why."""
-    told = {key: value for key, value in asdict(found).items() if key not in ("n", "why")}
+    fields = {key: value for key, value in asdict(found).items() if key not in ("n", "why")}
     why = None if found.why is None else {"why": found.why.value, "note": NOTES.get(found.why)}
-    return {**told, "rows": found.n, **(why or {})}
+    return {**fields, "rows": found.n, **(why or {})}
 
 
 def difference(found: Difference) -> dict[str, Any]:
     """A paired difference; `note` says when no verdict is possible."""
-    told = {key: value for key, value in asdict(found).items() if key not in ("n", "finding")}
+    fields = {key: value for key, value in asdict(found).items() if key not in ("n", "finding")}
     note = {"note": TOO_FEW} if found.finding is Finding.TOO_FEW_ROWS else {}
-    return {**told, "rows": found.n, "finding": found.finding.value, **note}
+    return {**fields, "rows": found.n, "finding": found.finding.value, **note}
 
 
 def _gate(run: Finished, found: Comparison) -> dict[str, Any] | None:
@@ -222,6 +223,25 @@ def gaps(dropped: Mapping[str, str], answers: int, classes: Sequence[str]) -> li
     return found
 
 
+def differing(tries: Iterable[Try]) -> int:
+    """Tool calls that were answered otherwise than in the run that is scored again."""
+    return sum(each.differing_answers for each in tries)
+
+
+def otherwise(answers: int) -> list[str]:
+    """A sentence if tools answer otherwise than in the run that is scored again.
+
+    Args:
+        answers: those that differ.
+    """
+    if not answers:
+        return []
+    return [
+        f"calls that the tools answered otherwise than in the run: {answers}; write spec.seed and spec.data "
+        "as in the run, unless the tools vary by themselves"
+    ]
+
+
 def used_by(tries: Iterable[Try]) -> dict[str, float]:
     """What some tries used, by class."""
     return _summed(each.usage for each in tries)
@@ -253,13 +273,13 @@ def _model(name: str) -> str | None:
 def _book(book: PriceBook) -> dict[str, Any]:
     """The price book of the job; `own` are the prices of models that `models` does not name, if they are
     not the job's."""
-    told = book.as_object()
-    for entry, found in zip(book.entries, told["entries"], strict=True):
+    fields = book.as_object()
+    for entry, found in zip(book.entries, fields["entries"], strict=True):
         for model, prices in entry.models.items():  # what one does not say, the entry's own price decides
             found["models"][model] = prices.model_dump(mode="json", by_alias=True, exclude_unset=True)
         if entry.own != entry.prices:
             found["own"] = entry.own.as_object()
-    return told
+    return fields
 
 
 def _usage(run: Finished) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The episodes of a candidate as a log of Inspect AI, which `inspect view` shows turn by turn.
+"""Episodes as a log of Inspect AI, which `inspect view` shows turn by turn: a candidate's, or some of a run.
 
 A sample is a try: its id is the row, its epoch the try. Episodes are written one by one, so that no more than
 `AT_ONCE` of them are in memory. Inspect AI's own recorder writes the file: its version is pinned, since the
@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headway_analysis.measures.candidate import ALL, of_task
-from headway_analysis.measures.tries import TOOL_ERROR, Try
-from headway_analysis.report.conversation import Call, Message, Step, arguments, first, steps, text
+from headway_analysis.measures.tries import Try
+from headway_analysis.report import inspect_messages
+from headway_analysis.report.conversation import Call, Step, first, steps
 from headway_analysis.report.document import Finished, Standing, model_of
 from headway_analysis.statistics.estimates import Estimate
 from headway_api.records import EpisodeRecord, Outcome, Turn
@@ -33,6 +35,27 @@ Played = tuple[Try, EpisodeRecord, Sequence[EpisodeRecord]]
 """A try, its episode, and the earlier attempts at it."""
 
 
+@dataclass(frozen=True)
+class Head:
+    """What a log says of its run as a whole."""
+
+    name: str
+    """Name of the job."""
+    namespace: str
+    uid: str
+    model: str
+    """Name of the model that the log is of."""
+    data: str
+    """URI of the dataset."""
+    rows: int
+    epochs: int
+    """Tries at a row."""
+    turn_limit: int | None = None
+    """Most turns of the built-in agent."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Further metadata."""
+
+
 def write(
     path: Path,
     run: Finished,
@@ -47,56 +70,80 @@ def write(
         found: the candidate's estimates, task -> measure -> estimate.
         played: its tries with their episodes; they are read one by one.
     """
-    asyncio.run(_write(path, run, standing, found, played))
+    job, spec = run.job, run.job.spec
+    head = Head(
+        job.name,
+        job.namespace,
+        job.uid,
+        model=standing.name,
+        data=spec.data.uri,
+        rows=run.rows,
+        epochs=spec.evaluation.group_size,
+        turn_limit=spec.agent.turn_limit,
+        more={"candidate": model_of(job, standing.name)},
+    )
+    failed = standing.stage == "Failed"
+    why = f"{standing.reason}: {standing.message}" if failed else None
+    of = ((standing.name, each) for each in played)
+    asyncio.run(_write(path, head, standing.tries, _results(standing.tries, found), of, why))
+
+
+def write_episodes(path: Path, head: Head, played: Sequence[tuple[str, Played]]) -> None:
+    """Write a log of some episodes of a run, without estimates. Blocking, as `write` is.
+
+    Args:
+        path: the file, with the ending `.eval`.
+        played: tries with the name of the model that played each. Each has a `row_id`, and no two have the
+            same `row_id` and index: that is the name of its sample.
+    """
+    tries = [one for _, (one, _, _) in played]
+    asyncio.run(_write(path, head, tries, _results(tries, {}), played, None))
 
 
 async def _write(
     path: Path,
-    run: Finished,
-    standing: Standing,
-    found: Mapping[str, Mapping[str, Estimate]],
-    played: Iterable[Played],
+    head: Head,
+    tries: Sequence[Try],
+    results: EvalResults,
+    played: Iterable[tuple[str, Played]],
+    why: str | None,
 ) -> None:
+    """`why`: why the run failed; None: it did not."""
     from inspect_ai.log._log import EvalPlan
     from inspect_ai.log._recorders.eval import EvalRecorder
 
-    spec, recorder = _spec(run, standing), EvalRecorder(str(path.parent))
+    spec, recorder = _spec(head, tries), EvalRecorder(str(path.parent))
     await recorder.log_init(spec, str(path), clean=True)
-    await recorder.log_start(spec, EvalPlan(name=run.job.name))
+    await recorder.log_start(spec, EvalPlan(name=head.name))
     waiting = recorder.data[recorder._log_file_key(spec)]
-    for number, (one, episode, earlier) in enumerate(played, 1):
-        await recorder.log_sample(
-            spec, sample(one, episode, earlier, standing.name, run.job.spec.agent.turn_limit)
-        )
+    for number, (model, (one, episode, earlier)) in enumerate(played, 1):
+        await recorder.log_sample(spec, sample(one, episode, earlier, model, head.turn_limit))
         if number % AT_ONCE == 0:
             await waiting.write_buffered_samples()
-    failed = standing.stage == "Failed"
-    error = _error(f"{standing.reason}: {standing.message}") if failed else None
     await recorder.log_finish(
         spec,
-        "error" if failed else "success",
-        _stats(standing),
-        _results(standing, found),
+        "success" if why is None else "error",
+        _stats(head.model, tries),
+        results,
         None,
-        error,
+        None if why is None else _error(why),
         header_only=True,
     )
 
 
-def _spec(run: Finished, standing: Standing) -> EvalSpec:
+def _spec(head: Head, tries: Sequence[Try]) -> EvalSpec:
     from inspect_ai.log import EvalConfig, EvalDataset, EvalSpec
 
-    job, spec = run.job, run.job.spec
     return EvalSpec(
-        eval_id=f"{job.uid}-{standing.name}",
-        run_id=job.uid,
-        created=_time(_begun(standing.tries)),
-        task=job.name,
-        task_id=f"{job.namespace}/{job.name}",
-        dataset=EvalDataset(name=job.name, location=spec.data.uri, samples=run.rows),
-        model=standing.name,
-        config=EvalConfig(epochs=spec.evaluation.group_size),
-        metadata={"namespace": job.namespace, "uid": job.uid, "candidate": model_of(job, standing.name)},
+        eval_id=f"{head.uid}-{head.model}",
+        run_id=head.uid,
+        created=_time(_begun(tries)),
+        task=head.name,
+        task_id=f"{head.namespace}/{head.name}",
+        dataset=EvalDataset(name=head.name, location=head.data, samples=head.rows),
+        model=head.model,
+        config=EvalConfig(epochs=head.epochs),
+        metadata={"namespace": head.namespace, "uid": head.uid, **head.more},
     )
 
 
@@ -104,10 +151,9 @@ def _begun(tries: Sequence[Try]) -> float:
     return min((each.finished_at - each.seconds for each in tries), default=0.0)
 
 
-def _stats(standing: Standing) -> EvalStats:
+def _stats(model: str, tries: Sequence[Try]) -> EvalStats:
     from inspect_ai.log import EvalStats
 
-    tries = standing.tries
     sums = (
         sum(each.prompt_tokens for each in tries),
         sum(each.cached_tokens for each in tries),
@@ -116,14 +162,14 @@ def _stats(standing: Standing) -> EvalStats:
     return EvalStats(
         started_at=_time(_begun(tries)),
         completed_at=_time(max((each.finished_at for each in tries), default=0.0)),
-        model_usage={standing.name: _used(*sums)},
+        model_usage={model: _used(*sums)},
     )
 
 
-def _results(standing: Standing, found: Mapping[str, Mapping[str, Estimate]]) -> EvalResults:
+def _results(tries: Sequence[Try], found: Mapping[str, Mapping[str, Estimate]]) -> EvalResults:
     from inspect_ai.log import EvalMetric, EvalResults, EvalScore
 
-    own = of_task(standing.tries, ALL)
+    own = of_task(tries, ALL)
     scored = sum(each.scored for each in own)
     scores = [
         EvalScore(
@@ -136,8 +182,8 @@ def _results(standing: Standing, found: Mapping[str, Mapping[str, Estimate]]) ->
         for name in SHOWN
         if (each := found.get(ALL, {}).get(name)) is not None
     ]
-    completed = sum(each.scored for each in standing.tries)
-    return EvalResults(total_samples=len(standing.tries), completed_samples=completed, scores=scores)
+    completed = sum(each.scored for each in tries)
+    return EvalResults(total_samples=len(tries), completed_samples=completed, scores=scores)
 
 
 def _ends(found: Estimate) -> dict[str, float]:
@@ -154,7 +200,7 @@ def sample(
     from inspect_ai.log._condense import condense_sample
 
     played = steps(episode)
-    messages = [*_messages(episode, model)]
+    messages = [*inspect_messages.messages(episode, model)]
     outputs = [_output(step, messages, model) for step in played]
     lost = episode.outcome is Outcome.INFRA_ERROR
     return condense_sample(
@@ -219,72 +265,6 @@ def _metadata(one: Try, episode: EpisodeRecord) -> dict[str, Any]:
         "forks": one.forks,
         "drifts": [drift.model_dump(mode="json") for drift in one.drifts],
     }
-
-
-def _messages(episode: EpisodeRecord, model: str) -> Iterator[ChatMessage]:
-    said = {step.at for step in steps(episode)}
-    names = {
-        call.get("id"): call.get("function", {}).get("name")
-        for message in episode.messages
-        for call in message.get("tool_calls") or ()
-    }
-    for at, message in enumerate(episode.messages):
-        yield _message(message, f"{episode.episode_id}-m{at}", model, at in said, names)
-
-
-def _message(
-    message: Message, identity: str, model: str, sampled: bool, names: Mapping[Any, Any]
-) -> ChatMessage:
-    from inspect_ai.model import (
-        ChatMessageAssistant,
-        ChatMessageSystem,
-        ChatMessageTool,
-        ChatMessageUser,
-    )
-
-    words, role = text(message), message.get("role")
-    if role == "assistant":
-        return ChatMessageAssistant(
-            id=identity,
-            content=_content(message, words),
-            tool_calls=[*_tool_calls(message)] or None,
-            source="generate" if sampled else "input",
-            model=model if sampled else None,
-        )
-    if role == "tool":
-        called = message.get("tool_call_id")
-        name = names.get(called)
-        return ChatMessageTool(
-            id=identity, content=words, tool_call_id=called, function=name, error=_failure(words)
-        )
-    if role in ("system", "developer"):
-        return ChatMessageSystem(id=identity, content=words)
-    return ChatMessageUser(id=identity, content=words)
-
-
-def _content(message: Message, words: str) -> Any:
-    from inspect_ai.model import ContentReasoning, ContentText
-
-    thought = message.get("reasoning_content")
-    return [ContentReasoning(reasoning=str(thought)), ContentText(text=words)] if thought else words
-
-
-def _tool_calls(message: Message) -> Iterator[Any]:
-    from inspect_ai.tool import ToolCall
-
-    for call in message.get("tool_calls") or ():
-        function = call.get("function", {})
-        yield ToolCall(
-            id=str(call.get("id", "")), function=str(function.get("name", "")), arguments=arguments(function)
-        )
-
-
-def _failure(answer: str) -> Any:
-    from inspect_ai.tool import ToolCallError
-
-    if not answer.startswith(TOOL_ERROR):
-        return None
-    return ToolCallError("unknown", answer.removeprefix(TOOL_ERROR))
 
 
 def _output(step: Step, messages: Sequence[ChatMessage], model: str) -> ModelOutput:
@@ -368,7 +348,7 @@ def _tool_event(episode: EpisodeRecord, step: Step, call: Call, identity: str) -
         function=call.name,
         arguments=call.arguments,
         result=call.answer or "",
-        error=_failure(call.answer or ""),
+        error=inspect_messages.failure(call.answer or ""),
         failed=call.failed or None,
     )
 
@@ -397,17 +377,17 @@ def _limit(one: Try, turn_limit: int | None) -> EvalSampleLimit | None:
     return None
 
 
-def _error(said: str) -> EvalError:
+def _error(message: str) -> EvalError:
     from inspect_ai.log import EvalError
 
-    return EvalError(message=said, traceback=said, traceback_ansi=said)
+    return EvalError(message=message, traceback=message, traceback_ansi=message)
 
 
 def _retried(episode: EpisodeRecord) -> Any:
     from inspect_ai.log import EvalRetryError
 
-    said = episode.error or "lost"
-    return EvalRetryError(message=said, traceback=said, traceback_ansi=said)
+    message = episode.error or "lost"
+    return EvalRetryError(message=message, traceback=message, traceback_ansi=message)
 
 
 def _moment(at: float) -> datetime:

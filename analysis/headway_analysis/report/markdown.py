@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from headway_analysis.measures.candidate import ALL
-from headway_analysis.report.document import gaps
+from headway_analysis.report.document import gaps, otherwise
 from headway_analysis.statistics.differences import Finding
 from headway_api.document import JsonView
 
@@ -46,6 +46,7 @@ def markdown(report: JsonView) -> str:
         _tasks(report),
         _cost(report),
         _gaps(report),
+        _scored_again(report),
         _failures(report),
         _notes(report),
     ]
@@ -91,14 +92,14 @@ def _measure(candidate: JsonView, name: str, task: str = ALL) -> JsonView | None
 
 def _differences(report: JsonView) -> str:
     found = [
-        f"- {told(measure, name, report['baseline'], each)}"
+        f"- {difference_text(measure, name, report['baseline'], each)}"
         for measure in COMPARED
         for name, each in report["differences"].get(measure, {}).items()
     ]
     return _section(f"Against {_cell(report['baseline'])}", "\n".join(found))
 
 
-def told(measure: str, name: str, baseline: str, found: JsonView) -> str:
+def difference_text(measure: str, name: str, baseline: str, found: JsonView) -> str:
     """One paired difference in words."""
     names = f"{_words(measure)} of {_cell(name)}"
     if found["low"] is None or found["p_holm"] is None:
@@ -106,9 +107,9 @@ def told(measure: str, name: str, baseline: str, found: JsonView) -> str:
         common = _count(found["rows"], "row")
         return f"{names} against {_cell(baseline)}: {signed(found['value'])}; {note} ({common} in common)."
     verb = {Finding.HIGHER: "is higher", Finding.LOWER: "is lower"}.get(Finding(found["finding"]))
-    said = f"{names} {verb} than that of {_cell(baseline)}" if verb else f"{names}: no difference is shown"
+    text = f"{names} {verb} than that of {_cell(baseline)}" if verb else f"{names}: no difference is shown"
     return (
-        f"{said}: {signed(found['value'])}, 95 % interval {signed(found['low'])} to {signed(found['high'])}, "
+        f"{text}: {signed(found['value'])}, 95 % interval {signed(found['low'])} to {signed(found['high'])}, "
         f"p = {found['p_holm']:.2g} after Holm. {_count(found['rows'], 'row')} and "
         f"{_count(found['tries'], 'pair')} could show a difference of {number(found['smallest'])}."
     )
@@ -131,8 +132,10 @@ def _suites(report: JsonView) -> str:
 
 def _lost(report: JsonView, suite: str) -> str:
     found = report["suites"][suite]["differences"].get("external_score", {})
-    said = (told("external_score", name, report["baseline"], each) for name, each in found.items())
-    return "\n".join(f"- {one}" for one in said)
+    lines = (
+        difference_text("external_score", name, report["baseline"], each) for name, each in found.items()
+    )
+    return "\n".join(f"- {one}" for one in lines)
 
 
 def _tasks(report: JsonView) -> str:
@@ -159,14 +162,14 @@ def _rows(candidate: JsonView, task: str) -> str:
 def _cost(report: JsonView) -> str:
     usage = report["usage"]
     lines = [_bill(each) for each in report["candidates"] if each["tries"]]
-    said = f"In all: ${_money(usage['cost'])}, by the price book {_cell(usage['priceBook']['name'])}."
+    text = f"In all: ${_money(usage['cost'])}, by the price book {_cell(usage['priceBook']['name'])}."
     if usage["unpriced"]:
-        said += f" Without {', '.join(usage['unpriced'])}, for which it has no price."
+        text += f" Without {', '.join(usage['unpriced'])}, for which it has no price."
     left = ", ".join(f"{number(amount)} {name}" for name, amount in usage["ofNoTry"].items())
     if left:
-        said += f" Of this, {left} belong to no try: groups that were begun again after a restart."
+        text += f" Of this, {left} belong to no try: groups that were begun again after a restart."
     head = ["candidate", "cost", "for each try", "for each success", "tokens", "sandbox seconds"]
-    return _section("Cost", f"{_table(head, lines)}\n\n{said}")
+    return _section("Cost", f"{_table(head, lines)}\n\n{text}")
 
 
 def _bill(candidate: JsonView) -> list[str]:
@@ -191,11 +194,21 @@ def _money(amount: str) -> str:
 def _gaps(report: JsonView) -> str:
     """What an endpoint refused or did not count, and what has no price."""
     lines = [
-        f"- {_cell(each['name'])}: {_cell(said)}."
+        f"- {_cell(each['name'])}: {_cell(text)}."
         for each in report["candidates"]
-        for said in gaps(each["dropped"], each["uncounted"], each["unpriced"])
+        for text in gaps(each["dropped"], each["uncounted"], each["unpriced"])
     ]
     return _section("What is missing", "\n".join(lines))
+
+
+def _scored_again(report: JsonView) -> str:
+    """Candidates whose tools answer otherwise than in the run that is scored again."""
+    lines = [
+        f"- {_cell(each['name'])}: {_cell(text)}."
+        for each in report["candidates"]
+        for text in otherwise(each["differingAnswers"])
+    ]
+    return _section("Scored again", "\n".join(lines))
 
 
 def _failures(report: JsonView) -> str:
@@ -243,7 +256,7 @@ def number(value: float) -> str:
 
 
 def signed(value: float) -> str:
-    """The same with its sign."""
+    """A value to three significant digits, with its sign."""
     return number(value) if value < 0 else f"+{number(value)}"
 
 

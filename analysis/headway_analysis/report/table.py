@@ -40,12 +40,12 @@ def _suite(each: Try) -> bool:
 
 COLUMNS: Final = (
     Column("candidate", "string", "Name of the candidate.", lambda t: t.place.candidate),
-    Column("task", "string", "The row's task; empty where no column names tasks.", lambda t: t.place.task),
+    Column("task", "string", "The row's task; empty if no column names tasks.", lambda t: t.place.task),
     Column("suite", "bool", "A sample of a suite: its task is the suite, and it is not in `all`.", _suite),
     Column(
         "row", "int64", "Index of the dataset row, from 0; then samples of suites.", lambda t: t.place.row
     ),
-    Column("row_id", "string", "The row's own name; empty where it has none.", lambda t: t.place.row_id),
+    Column("row_id", "string", "The row's own name; empty if it has none.", lambda t: t.place.row_id),
     Column("cluster", "string", "Cluster that statistics put the row in.", lambda t: t.cluster),
     Column("try", "int64", "Which try at the row, from 0.", lambda t: t.index),
     Column("episode_id", "string", "Id of the episode in the trajectories.", lambda t: t.episode_id),
@@ -76,14 +76,27 @@ COLUMNS: Final = (
     Column("finished_at", "double", "End of the episode, Unix time.", lambda t: t.finished_at),
     Column("tool_calls", "int64", "Attempts at a tool call.", lambda t: t.tool_calls.total),
     Column("failed_tool_calls", "int64", "Calls answered by an error.", lambda t: t.tool_calls.failed),
-    Column("malformed_tool_calls", "int64", "Calls nobody could read.", lambda t: t.tool_calls.malformed),
+    Column(
+        "malformed_tool_calls", "int64", "Calls that could not be read.", lambda t: t.tool_calls.malformed
+    ),
     Column(
         "tool_calls_by_tool", "counts", "Readable calls by tool.", lambda t: by_name(t.tool_calls.by_tool)
     ),
-    Column("turn_limit", "bool", "It was cut since its turns were used up.", lambda t: t.turn_limit),
+    Column(
+        "turn_limit",
+        "bool",
+        "It was cut because its turns were used up; null where the agent's own loop decides.",
+        lambda t: t.turn_limit,
+    ),
     Column("token_limit", "bool", "A turn was cut, or the context was full.", lambda t: t.token_limit),
     Column("forks", "int64", "Turns whose history drifted.", lambda t: t.forks),
-    Column("forks_by_reason", "counts", "The same by why.", lambda t: by_name(by_reason(t))),
+    Column("forks_by_reason", "counts", "The same by reason.", lambda t: by_name(by_reason(t))),
+    Column(
+        "differing_answers",
+        "int64",
+        "Tool calls that were answered otherwise than in the run that is scored again.",
+        lambda t: t.differing_answers,
+    ),
     Column("metrics", "numbers", "The environment's own numbers.", lambda t: by_name(t.metrics)),
     Column("usage", "usage", "What the ledger bills, by day, class and model.", lambda t: bill(t)),
 )

@@ -1,8 +1,12 @@
 """Where the seconds of a step went, and all of it as a trace that Perfetto opens. Pure.
 
 A learner takes one batch after another, so a step lasts from the end of the one before to its own end. The
-learner measures what it does itself. Else it waits for the batch's last episode: for its sandbox, turns,
-tools and judgement, and before it began, for those of the episode whose place it took.
+learner measures what it does itself, before and after its wait for the batch. It waits for the batch's last
+episode: for its sandbox, agent, turns, tools and judgement. Before that episode began, it waits for those of
+the episode whose place it took. What it waits for before and after these, the coordinator says with the
+batch. A learner that starts in the middle of a step says how long its start took.
+
+Only what a process measured is accounted for. Records of older versions measured less.
 """
 
 from __future__ import annotations
@@ -13,22 +17,37 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, Final
 
-from headway_api.records import EpisodeRecord, EpisodeSpan, StepReport
+from headway_api.records import BatchWaits, EpisodeRecord, EpisodeSpan, StepReport
 
 PREFIX: Final = "timing_s/"
 WAIT: Final = "timing_s/wait_for_batch"
 NO_PARTS: Final = ("timing_s/step", "timing_s/training", WAIT)
 """Sums of other figures, and what is explained by episodes."""
+START: Final = "start"
+BEFORE_THE_WAIT: Final = (START, "report", "save_checkpoint", "prune")
+"""What a learner does between the end of a step and its request for the next batch."""
+AGENT: Final = "agent"
+"""The kind of the span that has others within it."""
+PLACE: Final = "waiting for a place"
 WAITS: Final = {
     "sandbox": "waiting for a sandbox",
     "reset": "reset by the environment",
+    AGENT: "the agent between turns and tools",
+    "place": PLACE,
     "turn": "sampling by the model",
     "tool": "tools",
     "judgement": "judgement by the environment",
+    "release": "return of the sandbox",
 }
-BETWEEN: Final = "the agent and the platform between them"
-PLACE: Final = "waiting for a place"
+OF_A_BATCH: Final = {
+    "start": "start of the coordinator",
+    "weights": "until a server had the weights",
+    "validation": "a validation before the batch",
+    "budget": "waiting for the budget",
+    "storing": "storing of the batch's last group",
+}
 DELIVERY: Final = "delivery of the batch"
+RESTART: Final = "until the learner was started again"
 UNKNOWN: Final = "not accounted for"
 SUCCESSION: Final = 0.25
 """Seconds between the end of an episode and the beginning of the one that takes its place, at most."""
@@ -44,12 +63,26 @@ class Lived:
     """Unix times."""
     outcome: str
     spans: tuple[EpisodeSpan, ...]
+    """By their beginning. Of two that begin together, the longer one is first."""
+    queued: float | None = None
+    """When it began to wait for its place; None in older records."""
 
     @classmethod
     def of(cls, episode: EpisodeRecord) -> Lived:
         """An episode's times."""
-        spans = tuple(sorted(episode.spans, key=lambda span: span.began))
-        return cls(episode.episode_id, episode.started_at, episode.finished_at, episode.outcome.value, spans)
+        return cls(
+            episode.episode_id,
+            episode.started_at,
+            episode.finished_at,
+            episode.outcome.value,
+            tuple(sorted(episode.spans, key=lambda span: (span.began, -span.ended))),
+            episode.queued_at,
+        )
+
+    @property
+    def of_index(self) -> str:
+        """What the attempts at one episode have in common."""
+        return self.name.rpartition("-")[0]
 
 
 @dataclass(frozen=True)
@@ -82,8 +115,16 @@ def own_parts(report: StepReport) -> dict[str, float]:
 
 
 def in_order(report: StepReport) -> dict[str, float]:
-    """The same after the wait for the batch."""
-    return {WAIT.removeprefix(PREFIX): report.metrics.get(WAIT, 0.0), **own_parts(report)}
+    """Seconds of a step's parts, in the order in which they came, the wait for the batch among them."""
+    before, after = _around_the_wait(report)
+    return {**before, WAIT.removeprefix(PREFIX): report.metrics.get(WAIT, 0.0), **after}
+
+
+def _around_the_wait(report: StepReport) -> tuple[dict[str, float], dict[str, float]]:
+    """A learner's own parts before its wait for the batch, and those after it."""
+    own = own_parts(report)
+    before: dict[str, float] = {name: own.pop(name) for name in BEFORE_THE_WAIT if name in own}
+    return before, own
 
 
 def laid_out(parts: Mapping[str, float], begun: float) -> Iterator[tuple[str, float, float]]:
@@ -97,23 +138,30 @@ def spent(before: StepReport, report: StepReport, episodes: Sequence[Lived]) -> 
     """Where the time of a step went; None if its reports do not say when they ended.
 
     Args:
-        before: the report of the step before it, by the same learner.
+        before: the report of the step before it.
         episodes: those of the batch that it was made of.
     """
     if before.ended_at is None or report.ended_at is None:
         return None
     seconds = report.ended_at - before.ended_at
     parts: dict[str, float] = defaultdict(float)
-    own = own_parts(report)
-    _add(parts, {f"learner: {name.replace('_', ' ')}": amount for name, amount in own.items()})
+    early, late = _around_the_wait(report)
     waited = report.metrics.get(WAIT, 0.0)
-    delivered = report.ended_at - sum(own.values())
-    _add(parts, waiting(delivered - waited, delivered, episodes))
-    rest = seconds - sum(parts.values())
+    delivered = report.ended_at - sum(late.values())
+    _add(parts, waiting(delivered - waited, delivered, episodes, report.waits))
+    rest = seconds - sum(parts.values()) - sum(early.values()) - sum(late.values())
+    if START in early:
+        # The learner before it may have ended its last step after this one had started.
+        early[START] = max(0.0, early[START] + min(0.0, rest))
+    _add(parts, {_learner_part(name): amount for name, amount in (early | late).items()})
     if rest > 0:
-        parts[UNKNOWN] += rest
+        parts[RESTART if START in early else UNKNOWN] += rest
     most_first = sorted(parts.items(), key=lambda part: -part[1])
     return StepTime(report.step, seconds, dict(most_first))
+
+
+def _learner_part(name: str) -> str:
+    return f"learner: {name.replace('_', ' ')}"
 
 
 def _add(total: dict[str, float], more: Mapping[str, float]) -> None:
@@ -121,46 +169,102 @@ def _add(total: dict[str, float], more: Mapping[str, float]) -> None:
         total[what] += amount
 
 
-def waiting(since: float, until: float, episodes: Sequence[Lived]) -> dict[str, float]:
+def waiting(
+    since: float, until: float, episodes: Sequence[Lived], batch: BatchWaits | None = None
+) -> dict[str, float]:
     """What the learner waited for between two moments, by the chain of episodes that ended last.
 
     The seconds add up to `until - since`.
+
+    Args:
+        batch: what the coordinator measured beside the episodes; None in older reports.
     """
     found: dict[str, float] = defaultdict(float)
+    beside = _beside(batch, until)
     last = max((each for each in episodes if each.ended <= until), key=lambda each: each.ended, default=None)
     moment = until
-    while moment > since:
-        if last is None:
-            found[PLACE if found else UNKNOWN] += moment - since
-            break
-        gap = moment - max(last.ended, since)
-        found[PLACE if found else DELIVERY] += max(0.0, gap)
-        _add(found, _lived(last, since, min(moment, last.ended)))
-        moment = min(moment, last.began)
-        last = _before(last, episodes)
+    while last is not None and moment > since:
+        ended = max(since, min(moment, last.ended))
+        _add(found, _measured(beside, ended, moment))
+        _add(found, _lived(last, since, ended))
+        before, began = _before(last, episodes), min(ended, last.began)
+        # Between two episodes of one place, or since this one began to wait for its place.
+        queued = before.ended if before is not None else last.began if last.queued is None else last.queued
+        moment = max(since, min(began, queued))
+        found[PLACE] += max(0.0, began - moment)
+        last = before or _attempt_before(last, episodes)
+    _add(found, _measured(beside, since, moment))
     return {what: amount for what, amount in found.items() if amount > 0}
 
 
+Stretch = tuple[str, float, float]
+"""What was waited for, and the Unix times of its begin and end."""
+
+
+def _beside(batch: BatchWaits | None, until: float) -> list[Stretch]:
+    """What the coordinator measured, and the delivery of the batch until the learner had it."""
+    if batch is None:
+        return []
+    waits = [(OF_A_BATCH[wait.kind], wait.began, wait.ended) for wait in batch.waits]
+    return [*waits, (DELIVERY, batch.sent_at, until)]
+
+
 def _before(one: Lived, episodes: Iterable[Lived]) -> Lived | None:
-    """The episode whose place another took."""
-    earlier = (each for each in episodes if each.ended <= one.began and each.began < one.began)
-    found = max(earlier, key=lambda each: each.ended, default=None)
-    return found if found is not None and one.began - found.ended <= SUCCESSION else None
+    """The episode whose place another took, while that one waited for it."""
+    since = one.began - SUCCESSION if one.queued is None else max(one.queued, one.began - SUCCESSION)
+    earlier = (each for each in episodes if since <= each.ended <= one.began and each.began < one.began)
+    return max(earlier, key=lambda each: each.ended, default=None)
+
+
+def _attempt_before(one: Lived, episodes: Iterable[Lived]) -> Lived | None:
+    """The attempt at the same episode that another followed."""
+    earlier = (
+        each
+        for each in episodes
+        if each.of_index == one.of_index and each.ended <= one.began and each.began < one.began
+    )
+    return max(earlier, key=lambda each: each.ended, default=None)
 
 
 def _lived(one: Lived, since: float, until: float) -> dict[str, float]:
-    """What an episode did between two moments, by kind. Of spans side by side, the first to begin counts."""
-    found: dict[str, float] = defaultdict(float)
-    begin, end = max(since, one.began), min(until, one.ended)
-    moment = begin
-    for span in one.spans:
-        low, high = max(moment, one.began + span.began), min(end, one.began + span.ended)
-        if high > low:
-            found[WAITS[span.kind]] += high - low
-            moment = high
-    whole = max(0.0, end - begin)
-    found[BETWEEN] += max(0.0, whole - sum(found.values()))
+    """What an episode did between two moments. While nothing else is measured, its agent runs."""
+    spans = [(WAITS[span.kind], one.began + span.began, one.began + span.ended) for span in one.spans]
+    agent = [each for each in spans if each[0] == WAITS[AGENT]]
+    inner = [each for each in spans if each[0] != WAITS[AGENT]]
+    found, gaps = _covered(inner, max(since, one.began), min(until, one.ended))
+    for gap in gaps:
+        _add(found, _measured(agent, *gap))
     return found
+
+
+def _measured(stretches: Iterable[Stretch], since: float, until: float) -> dict[str, float]:
+    """What was measured between two moments. The rest of them is not known."""
+    found, gaps = _covered(stretches, since, until)
+    for began, ended in gaps:
+        found[UNKNOWN] += ended - began
+    return found
+
+
+def _covered(
+    stretches: Iterable[Stretch], since: float, until: float
+) -> tuple[dict[str, float], list[tuple[float, float]]]:
+    """Seconds by what they were spent on between two moments, and the gaps.
+
+    Of stretches side by side, the first to begin counts.
+    """
+    found: dict[str, float] = defaultdict(float)
+    gaps: list[tuple[float, float]] = []
+    moment = since
+    for what, began, ended in sorted(stretches, key=lambda each: each[1]):
+        low, high = max(moment, began), min(until, ended)
+        if high > low:
+            if low > moment:
+                gaps.append((moment, low))
+            found[what] += high - low
+            moment = high
+    if until > moment:
+        gaps.append((moment, until))
+    return found, gaps
 
 
 def trace(reports: Sequence[StepReport], episodes: Sequence[Lived]) -> dict[str, Any]:

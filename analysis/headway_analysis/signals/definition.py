@@ -35,7 +35,7 @@ class Reading:
     """Ends of the 95 % interval of `value`, if it has one."""
     high: float | None = None
     sure: bool = False
-    """Of a reading that is over: whether it raises the signal alone."""
+    """Whether a reading that is over raises the signal alone."""
 
 
 Judge = Callable[[History], Reading | None]
@@ -67,9 +67,10 @@ class Signal:
     """What shows that the change helped."""
     severity: Severity = "warning"
     raise_after: int = PATIENCE
-    """Readings in a row that are over before the state is Raised. One that is sure counts for all of them."""
+    """Readings that are over, without a clear one between them, before the state is Raised. One that is sure
+    counts for all of them."""
     clear_after: int = PATIENCE
-    """Readings in a row that are clear before it is Clear again."""
+    """Readings that are clear, without one that is over between them, before the state is Clear again."""
     clock: Literal["step", "validation", "either"] = "step"
     """What it is judged at. Either: at validations, and at steps of a job that has none."""
 

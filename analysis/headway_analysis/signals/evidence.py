@@ -26,8 +26,8 @@ class Share:
 
     value: float
     low: float
-    """Clopper and Pearson's (1934) 99 % interval, of what is counted as if it were independent: of groups,
-    or of as many episodes as the design effect leaves."""
+    """Lower end of Clopper and Pearson's (1934) 99 % interval. It counts as independent the groups, or as
+    many episodes as the design effect leaves."""
     high: float
     total: float
 

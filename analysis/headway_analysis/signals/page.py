@@ -32,32 +32,32 @@ INTRODUCTION: Final = f"""\
 {MADE}
 
 The coordinator judges every step by the signals below. Each is a pure function of the figures of the steps
-so far, so a restart comes to the same states. A figure that is missing, or is no finite number, is not known,
-and raises nothing.
+so far, so a restart gives the same states. A figure that is missing or not finite is unknown, and raises
+nothing.
 
 | state | when |
 |---|---|
-| `Unknown` | too few steps say anything |
+| `Unknown` | too few steps give a result |
 | `Clear` | the number is on the right side of its threshold |
 | `Suspect` | the number is bad by its threshold, not yet for long enough |
-| `Raised` | several readings in a row were bad, or one surely by far; it stays so until several are clear |
+| `Raised` | several bad readings, none clear between them, or one surely far off; ends after clear ones |
 
 `status.signals` has the worst {SHOWN_MOST} of the {len(SIGNALS)}. Raised ones come first, then suspect,
-clear and unknown ones. Within a state the order is that of the table below. So a raised signal gives way to
-graver raised ones alone. Where more than {SHOWN_MOST} are raised, the least grave ones have neither a place
-there nor an event. No alert is lost: each also goes by what the coordinator shows, which is every signal. The
-condition `Healthy` names all that are raised; its reason is the gravest.
+clear and unknown ones. Within a state the order is that of the table below. So only a more severe raised
+signal can displace a raised one. If more than {SHOWN_MOST} are raised, the least severe ones have neither a
+place there nor an event. No alert is lost: alerts use the coordinator's metrics too, which have every signal.
+The condition `Healthy` names all that are raised; its reason is the most severe.
 
 Each signal that becomes suspect, raised or clear again is an [event](operations.md#events). A suspect one is
-told at its first time in each tenth of the job's steps, for it may come and go. MLflow has
+reported at most once in each tenth of the job's steps, because it may come and go. MLflow has
 `signal/state/<name>` (0 clear, 1 suspect, 2 raised) at each step or validation that a signal is judged at,
 the last one included. In Prometheus the coordinator shows `headway_signal_state`, `headway_signal_value` and
 `headway_signal_threshold` of every signal. The operator shows `headway_job_signal` of those in the status,
-which outlives the pods. An alert `Headway<name>` stands for each signal.
+which outlives the pods. Each signal has an alert `Headway<name>`.
 
 `make test-signals` measures them on recorded runs: [its last result](../bench/results/signals.md).
 A figure in `code` is a metric of [operations.md](operations.md#metrics). A level is the median of a few
-steps. An interval is of 95 %.
+steps. An interval has 95 % confidence; *surely* means that all of it lies on that side.
 """
 
 
@@ -69,7 +69,7 @@ def page() -> str:
     ]
     table = "\n".join(["| signal | what it says | the first thing to change |", "|---|---|---|", *rows])
     return "\n".join(
-        [INTRODUCTION, "## All of them, the gravest first", "", table, "", *map(section, SIGNALS)]
+        [INTRODUCTION, "## All of them, the most severe first", "", table, "", *map(section, SIGNALS)]
     )
 
 
@@ -83,8 +83,8 @@ def section(signal: Signal) -> str:
         f"- **Number:** {signal.number}",
         f"- **Threshold:** {signal.threshold}",
         f"- **Why there:** {signal.reason} Source: {signal.source}",
-        f"- **Raised** after {times(signal, signal.raise_after)} past the threshold, clear after "
-        f"{times(signal, signal.clear_after)}. Severity: {signal.severity}.",
+        f"- **Raised** after {times(signal, signal.raise_after, 'bad', 'clear')}. **Clear** after "
+        f"{times(signal, signal.clear_after, 'clear', 'bad')}. Severity: {signal.severity}.",
         f"- **First:** {signal.advice}",
         f"- **It helped if** {signal.confirmed_by}",
         "",
@@ -92,14 +92,17 @@ def section(signal: Signal) -> str:
     return "\n".join(lines)
 
 
-def times(signal: Signal, count: int) -> str:
-    """So many readings, in the words of the signal's clock."""
-    in_a_row = "" if count == 1 else "s in a row"
-    steps = f"{count} step{in_a_row}"
+def times(signal: Signal, count: int, level: str, other: str) -> str:
+    """`count` readings of a level without one of the other, in the words of the signal's clock."""
+    plural = "" if count == 1 else "s"
+    between = "" if count == 1 else f" without a {other} one between them"
+    steps = f"{count} {level} step{plural}"
     if signal.clock == "step":
-        return steps
-    validations = f"{count} validation{in_a_row}"
-    return f"{validations} ({steps}, where nothing validates)" if signal.clock == "either" else validations
+        return f"{steps}{between}"
+    validations = f"{count} {level} validation{plural}"
+    if signal.clock == "either":
+        validations += f" ({steps}, if nothing validates)"
+    return f"{validations}{between}"
 
 
 def runbook(signal: Signal) -> str:
@@ -113,8 +116,8 @@ def runbook(signal: Signal) -> str:
         "## What it means",
         "",
         f"{signal.meaning} {signal.threshold}",
-        f"The signal is raised after {times(signal, signal.raise_after)} like that. The alert fires where it "
-        f"is still raised {ALERT_AFTER_MINUTES} minutes later (`prometheusRule.for.signals`).",
+        f"The signal is raised after {times(signal, signal.raise_after, 'bad', 'clear')}. The alert fires if "
+        f"it is still raised {ALERT_AFTER_MINUTES} minutes later (`prometheusRule.for.signals`).",
         "",
         "## What to look at",
         "",

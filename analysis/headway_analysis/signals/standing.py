@@ -1,4 +1,5 @@
-"""From readings to a state. Raising takes several readings in a row, and so does clearing: hysteresis."""
+"""From readings to a state. Raising takes several readings over the threshold without a clear one between
+them, and clearing several clear ones without one that is over: hysteresis."""
 
 from __future__ import annotations
 

@@ -61,8 +61,8 @@ def clustered(residuals: Floats, weights: Floats, correlation: float) -> Spread:
 def _freedom(weights: Floats, leverage: Floats, scale: Floats, correlation: float) -> float:
     """(tr M)^2 / tr M^2, of the matrix M whose quadratic form the variance is.
 
-    With clusters' variances s, S = sum of s, p = scale * s and q = scale * leverage:
-    M = diag(scale^2 s) - pq' - qp' + S qq'. Its traces follow without making the matrix.
+    The clusters' variances are s, and S is their sum. With `p = scale * s` and `q = scale * leverage`,
+    `M = diag(scale^2 s) - pq' - qp' + S qq'`. Its traces follow without making the matrix.
     """
     s = weights * (1 - correlation) + correlation * weights**2
     p, q, whole = scale * s, scale * leverage, s.sum()

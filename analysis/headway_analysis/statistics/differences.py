@@ -47,7 +47,7 @@ class Difference:
     p: float | None
     """Two-sided, of a sign-flip permutation over clusters."""
     p_holm: float | None
-    """The same, corrected for how many candidates are compared."""
+    """`p`, corrected for how many candidates are compared."""
     smallest: float | None
     """The difference that these rows show with power 0.8 at alpha 0.05."""
     candidate: float
@@ -78,9 +78,9 @@ def compare(candidate: Sample, baseline: Sample) -> Difference | None:
     """The paired difference of two samples of one measure; None if no unit has a value in both.
 
     Values are paired by row and try. The interval is Student's with the cluster-robust error of the paired
-    differences. If most clusters differ alike (mostly not at all), that error is too small. There, two
-    made-up clusters that differ either way are added, as Bonett and Price (2012) do for paired proportions,
-    and count the less, the fewer clusters are alike.
+    differences. If most clusters differ alike (mostly not at all), that error is too small. So two
+    made-up clusters that differ either way are added, as Bonett and Price (2012) do for paired proportions.
+    They count the less, the fewer clusters are alike.
     """
     common = sorted(set(candidate.units) & set(baseline.units))
     ours, theirs = candidate.of(common), baseline.of(common)
@@ -89,15 +89,15 @@ def compare(candidate: Sample, baseline: Sample) -> Difference | None:
     codes = ours.codes
     pairs = _pairs(ours, theirs, codes)
     centre, spread = _spread(pairs, ours, theirs)
-    told = spread is not None and len(pairs.weights) >= ENOUGH
-    low, high = _ends(centre, spread, ours.share and theirs.share) if spread and told else (None, None)
+    enough = spread is not None and len(pairs.weights) >= ENOUGH
+    low, high = _ends(centre, spread, ours.share and theirs.share) if spread and enough else (None, None)
     return Difference(
         value=pairs.value,
         low=low,
         high=high,
-        p=sign_flip(pairs.shares) if told else None,
+        p=sign_flip(pairs.shares) if enough else None,
         p_holm=None,
-        smallest=_smallest(spread) if spread and told else None,
+        smallest=_smallest(spread) if spread and enough else None,
         candidate=ours.mean,
         baseline=theirs.mean,
         n=ours.rows,

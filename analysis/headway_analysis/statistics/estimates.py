@@ -109,8 +109,9 @@ def estimate(sample: Sample) -> Estimate | None:
     """The mean of a sample with its interval; None of a sample without a value.
 
     A share (values in 0..1) gets Wilson's interval: the plain one if every cluster has one value and each
-    value is 0 or 1, else with the effective number of values (Korn and Graubard 1998, Franco et al. 2019).
-    Anything else gets Student's interval with the cluster-robust error of `clusters.clustered`.
+    value is 0 or 1. Otherwise the interval uses the effective number of values (Korn and Graubard 1998;
+    Franco, Little, Louis and Slud 2019). Anything else gets Student's interval with the cluster-robust error
+    of `clusters.clustered`.
     """
     if not sample.units or not sample.bottoms.sum() > 0:
         return None
@@ -174,9 +175,9 @@ def _effective(sample: Sample, codes: Codes, weights: Floats, spread: Spread) ->
     """How many independent 0s and 1s would be as certain as this share.
 
     The design effect is the variance over that of independent values. Few clusters that differ mostly show
-    one that is too small. So it is drawn to the worst possible, that of clusters whose values are all alike:
-    with the weight PRIOR, against the square of the number of clusters that show the rarer value. Tries are
-    never taken to be less alike than independent ones.
+    one that is too small. So it is drawn to the worst possible, that of clusters whose values are all alike.
+    The worst has the weight PRIOR, against the square of the number of clusters that show the rarer value.
+    Tries are never taken to be less alike than independent ones.
     """
     mean, count = sample.mean, weights.sum()
     tops = sums(codes, sample.tops)

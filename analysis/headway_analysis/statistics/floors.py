@@ -26,7 +26,7 @@ EXACT = 1e-7
 SHARE = (0.0, 1.0)
 """Lowest and highest value of a share."""
 STEPS = 2048
-"""Of more different values than that, each is taken a step lower: no bound rises, and none takes long."""
+"""Number of values beyond which each is taken a step lower: no bound rises, and none takes long."""
 
 
 def least_mean(values: Floats, weights: Floats, worst: float) -> float:
@@ -57,7 +57,7 @@ def least_mean(values: Floats, weights: Floats, worst: float) -> float:
 
 
 def least_value(sample: Sample, ends: tuple[float, float] | None = SHARE) -> float | None:
-    """The same of a sample, by cluster; None of what nothing bounds.
+    """`least_mean` of a sample, by cluster; None if nothing bounds its values.
 
     Args:
         ends: lowest and highest value that there could be.
@@ -73,8 +73,8 @@ def least_value(sample: Sample, ends: tuple[float, float] | None = SHARE) -> flo
 def _below_zero(coefficients: Floats, counts: Floats) -> float:
     """Chance that a sum of exponential variables, each times its coefficient, is below 0 (Imhof 1961).
 
-    Dirichlet's weights are such variables over their sum, so this is the chance that a weighted mean is below
-    what the coefficients are the distances from.
+    Dirichlet's weights are such variables over their sum. So with the distances of values from a bound as
+    coefficients, this is the chance that their weighted mean is below the bound.
     """
     scaled = coefficients / np.sqrt((counts * coefficients**2).sum())
     centre = float(counts @ scaled)

@@ -14,6 +14,7 @@ record refuses NaN and infinity: JSON has no such numbers, so no reader could pa
 from headway_api.records.episodes import (
     FORK_REASONS,
     MALFORMED_KINDS,
+    MOST_IGNORED,
     MOST_SPANS,
     Drift,
     EpisodeRecord,
@@ -51,6 +52,12 @@ from headway_api.records.versions import (
     PolicyVersion,
     Purpose,
 )
+from headway_api.records.waits import (
+    MOST_BATCH_WAITS,
+    BatchWait,
+    BatchWaitKind,
+    BatchWaits,
+)
 from headway_api.records.weights import (
     Canary,
     DirectSource,
@@ -65,11 +72,16 @@ from headway_api.records.weights import (
 __all__ = [
     "FORK_REASONS",
     "MALFORMED_KINDS",
+    "MOST_BATCH_WAITS",
+    "MOST_IGNORED",
     "MOST_SPANS",
     "AbandonReason",
     "Abandoned",
     "Batch",
     "BatchFigures",
+    "BatchWait",
+    "BatchWaitKind",
+    "BatchWaits",
     "Canary",
     "DirectSource",
     "Drift",

@@ -45,8 +45,8 @@ class TrainingSequence(Record):
         if not len(self.tokens) == len(self.mask) == len(self.logprobs):
             raise ValueError("tokens, mask and logprobs must have one entry a token")
         if self.turns:
-            told = [place for span in self.turns for place in range(span.start, span.end)]
-            if told != [place for place, trained in enumerate(self.mask) if trained]:
+            covered = [place for span in self.turns for place in range(span.start, span.end)]
+            if covered != [place for place, trained in enumerate(self.mask) if trained]:
                 raise ValueError("turns must cover exactly the positions where mask is 1")
         return self
 
@@ -57,8 +57,8 @@ class TrainingSequence(Record):
 
 
 MalformedKind = Literal["unclosed", "no_name", "not_json", "arguments", "structure", "other"]
-"""What is wrong with a call that cannot be parsed. It has no end; it names no tool; it is not the JSON that
-it should be; its arguments are not an object, or not values; its parts are in the wrong place; anything
+"""What is wrong with a call that cannot be parsed. It has no end. It names no tool. It is not the JSON that
+it should be. Its arguments are not an object, or not values. Its parts are in the wrong place. Anything
 else."""
 
 
@@ -126,10 +126,10 @@ ForkReason = Literal[
 ]
 """How a history differs from what was sampled.
 
-The agent may have caused it: other tools; another system prompt; messages left out or put in; another role;
-other tool calls; other arguments of one; another id of the call that a tool answers; other blanks; other
-words; the same history asked again. Or the model's chat template: it cannot continue a turn that was cut off;
-it drops thoughts; it writes the history otherwise.
+The agent may have caused it. It sent other tools, or another system prompt. It left messages out, or put some
+in. A message has another role, other tool calls, or other arguments of a call. A tool's answer names another
+call. Blanks or other words differ. Or the agent sent the same history again. The model's chat template may
+also have caused it: it cannot continue a cut-off turn, drops reasoning, or writes the history otherwise.
 """
 
 
@@ -150,13 +150,18 @@ class Drift(Record):
     """Role of that message in the request."""
 
 
-SpanKind = Literal["sandbox", "reset", "turn", "tool", "judgement"]
-"""What an episode waits for: a sandbox, the environment's reset, an answer of the model, a tool, its
-judgement. Between them, code of the agent and the platform runs."""
+SpanKind = Literal["sandbox", "reset", "agent", "place", "turn", "tool", "judgement", "release"]
+"""What an episode waits for: a sandbox, the environment's reset, the agent, or a place for a turn. Also an
+answer of the model, a tool, the judgement, or the return of its sandbox. The agent's span lasts from
+its start to its end. Places, turns and tools are within it, and in the rest of it the agent itself runs."""
 
 
 MOST_SPANS: Final = 4096
 """Most spans of one episode; later ones are not recorded."""
+
+
+MOST_IGNORED: Final = 256
+"""Most names of fields that were not applied in one episode; `others` counts the rest."""
 
 
 class EpisodeSpan(Record):
@@ -207,10 +212,16 @@ class EpisodeRecord(Record):
     """Turns whose history was not one that had been sampled. Each adds a row."""
     drifts: list[Drift] = Field(default_factory=list, max_length=len(FORK_REASONS))
     """Why it was not, one entry for each reason. Their counts add up to `forks`; older records have none."""
-    ignored: dict[str, int] = Field(default_factory=dict, max_length=256)
-    """Fields of the agent's requests that were not applied, and in how many requests: `seed`, and with
-    `spec.agent.lenient` all fields that would otherwise be refused."""
+    ignored: dict[str, int] = Field(default_factory=dict, max_length=MOST_IGNORED)
+    """Fields of the agent's requests that were not applied, and in how many requests. They are unknown ones,
+    and some that are never refused (`seed`). `spec.agent.lenient` adds those that would otherwise be
+    refused."""
+    differing_answers: int = Field(default=0, ge=0)
+    """Of an episode that was scored again: tool calls that were now answered otherwise than recorded."""
     sandbox_seconds: float = Field(ge=0)
+    queued_at: float | None = None
+    """When it began to wait for its place, and for judges that do not answer. Older records do not have
+    it."""
     started_at: float
     finished_at: float
     spans: list[EpisodeSpan] = Field(default_factory=list, max_length=MOST_SPANS)

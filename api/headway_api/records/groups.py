@@ -10,11 +10,12 @@ from headway_api.in_force import Directive, InForce
 from headway_api.record import Record
 from headway_api.records.episodes import EpisodeRecord, Judgement, SampledBy
 from headway_api.records.versions import Outcome, Purpose
+from headway_api.records.waits import BatchWaits
 
 AbandonReason = Literal["TooFewScored", "NotJudged", "NoStepLeft", "TooOld", "RolledBack", "BudgetExhausted"]
 """Why a training group is not trained. Too many of its episodes failed permanently. Its environment rewards
-whole groups, and could not judge this one. No step can take it. Its tokens are too old to be trained, because
-a predecessor of the coordinator wrote it, or because a remedy has lowered the bound or the batch. A remedy
+whole groups, and could not judge this one. No step can take it. Its tokens are too old to be trained:
+a predecessor of the coordinator wrote it, or a remedy has lowered the bound or the batch. A remedy
 went back behind the policy that sampled it. Or its possible cost does not fit the job's budget."""
 
 
@@ -98,6 +99,8 @@ class Batch(Record):
     """Steps whose validations run or wait. Their checkpoints are kept until their results are known."""
     idle: list[int] = Field(default_factory=list)
     """Earlier steps without groups, which age no token."""
+    waits: BatchWaits | None = None
+    """What it waited for beside its episodes; None outside the learner's API."""
 
     @model_validator(mode="after")
     def _trains_or_changes(self) -> Self:

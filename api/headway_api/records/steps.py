@@ -10,6 +10,7 @@ from headway_api import bounds
 from headway_api.in_force import Directive, DirectiveRefusal, InForce
 from headway_api.record import Record
 from headway_api.records.versions import PolicyVersion
+from headway_api.records.waits import BatchWaits
 from headway_api.records.weights import WeightsManifest
 
 
@@ -56,6 +57,8 @@ class StepReport(Record):
     """The step among `directive.restore` whose weights and optimizer were restored."""
     ended_at: float | None = None
     """When its weights were published, in Unix time of the learner. Older reports do not have it."""
+    waits: BatchWaits | None = None
+    """As `Batch.waits`. Older reports do not have it."""
     refused: DirectiveRefusal | None = None
     """Why the directive was refused. `in_force` and the weights are then unchanged."""
 

@@ -13,7 +13,9 @@ from headway_api.records.versions import PolicyVersion
 
 def _name_below(name: str) -> str:
     if not is_below(name):
-        raise ValueError("is no name of a file below a folder: write it without .., and without a / in front")
+        raise ValueError(
+            "is not the name of a file below a folder: write it without .. and without a leading /"
+        )
     return name
 
 

@@ -90,9 +90,9 @@ class HttpAgent(SpecModel):
         ]
         | None
     ) = None
-    """Base URL by which an agent outside the cluster reaches the coordinator's gateway: of an ingress or load
-    balancer that forwards all paths below it to port 8110 of the Service <job>-coordinator. Absent: that
-    Service itself."""
+    """Base URL by which an agent outside the cluster reaches the coordinator's gateway. An ingress or load
+    balancer forwards all paths below it to port 8110 of the Service <job>-coordinator. Absent: that Service
+    itself."""
     idle_seconds: Annotated[int, Field(ge=5, le=86400)] = 120
     """Most seconds that an agent with a prompt may leave the gateway idle: it makes no call and none is
     running. After that the episode is an InfraError, and is tried again. A job thus survives a redeploy of
@@ -131,7 +131,7 @@ class AgentSpec(SpecModel):
     sandboxed: SandboxedAgent | None = None
     """An agent of your own, as a program in the sandbox."""
     lenient: bool = False
-    """What the gateway does with a field of an agent's request that it does not apply, such as `n`,
+    """What the gateway does with a field of an agent's request that it does not apply. Examples are `n`,
     `logit_bias`, or a `reasoning_effort` that the chat template does not know. false: it refuses the request
     with 400 and names the field. true: it ignores the field, and the episode's record counts it in `ignored`.
     true ignores `response_format` too: the answer need not follow the schema, and its tokens are trained."""

@@ -116,7 +116,7 @@ class Advantage(SpecModel):
 
     method: Method = "group_based"
     """group_based: the reward minus the mean reward of its group (GRPO). group_based_per_turn: the same for
-    each turn, from rewards of turns. rloo: minus the mean of the others. opo: minus the mean weighted by
+    each turn, from turn rewards. rloo: minus the mean of the others. opo: minus the mean weighted by
     length. grpo_passk: only the best episode has one, its distance to the second. gpg: group_based without
     std, scaled up for groups without an advantage. reinforce_pp: returns, whitened over the batch.
     reinforce_pp_baseline: the reward minus the mean of its group, whitened. monte_carlo: returns, without a
@@ -308,7 +308,7 @@ class AlgorithmSpec(SpecModel):
     training: no rollout runs while the learner trains. Set 0 while you look into a collapse."""
     sampler: Literal["in_order", "windowed", "ready_first"] = "windowed"
     """Which finished group is trained next. No group is ever older than maxStepsOffPolicy allows. windowed:
-    the oldest finished group among the oldest batchSize * (1 + maxStepsOffPolicy / 2), so that a slow prompt
+    the oldest finished group among the oldest batchSize * (1 + maxStepsOffPolicy / 2). So a slow prompt
     does not hold up the rest. in_order: the group of the earliest row, whichever finished first, so that two
     runs have the same batches. ready_first: the group that finished first; slow prompts are trained late."""
     kl: Kl = Kl()

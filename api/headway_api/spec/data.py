@@ -69,9 +69,9 @@ class DataSpec(SpecModel):
     everySteps: 0 and atStart: false."""
     test: Dataset | None = None
     """Prompts that are never used to choose anything. After training, the job measures two sets of weights on
-    all of them, as spec.evaluation says: those of the best validated step (the last step without validation),
-    and those from before training. It compares them row by row. The result is in status.test and
-    report.json."""
+    all of them, as spec.evaluation says. They are those of the best validated step (the last step without
+    validation), and those from before training. The job compares them row by row. The result is in
+    status.test and report.json."""
     allow_overlap: bool = False
     """true trains even if held-out rows are also training rows. false: the preflight refuses rows that are
     equal in every column."""

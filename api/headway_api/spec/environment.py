@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from headway_api.base import SpecModel
-from headway_api.rules import Rule, not_yet
+from headway_api.rules import Rule
 from headway_api.spec.types import FreeForm, PodTemplate, Resources, Subdomain
 
 ENTRYPOINT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
@@ -31,25 +31,10 @@ class WarmPool(SpecModel):
     flight."""
 
 
-class EgressRule(SpecModel):
-    """A destination that a sandbox may reach."""
-
-    cidr: Annotated[str, Field(pattern=r"^[0-9a-fA-F.:]+/[0-9]{1,3}$", max_length=43)]
-    """Addresses, in CIDR notation."""
-    ports: Annotated[tuple[Annotated[int, Field(ge=1, le=65535)], ...], Field(max_length=16)] = ()
-    """TCP ports. Absent: all."""
-
-
 class Sandbox(SpecModel):
     """The pod that an episode runs in: restricted, without network or credentials, deleted afterwards."""
 
-    provider: Annotated[
-        Literal["pods", "agent-sandbox"],
-        not_yet(
-            "spec.environment.sandbox.provider: agent-sandbox is not run by this version; use pods",
-            values=("agent-sandbox",),
-        ),
-    ] = "pods"
+    provider: Literal["pods"] = "pods"
     """Who makes the sandboxes: pods is Headway's own pool."""
     runtime_class_name: Subdomain | None = None
     """RuntimeClass of the pods, for stronger isolation of untrusted code (gvisor, kata). Absent: the
@@ -66,24 +51,13 @@ class Sandbox(SpecModel):
     into the next."""
     warm_pool: WarmPool = WarmPool()
     """Sandboxes kept ready."""
-    egress: Annotated[
-        tuple[EgressRule, ...],
-        Field(max_length=32),
-        not_yet(
-            "spec.environment.sandbox.egress is not applied by this version; put what the "
-            "tools need into the image",
-            unless=(),
-        ),
-    ] = ()
-    """Destinations that a sandbox may reach. Without them it reaches nothing, not even DNS. Not applied
-    yet."""
     deadline_seconds: Annotated[int, Field(ge=10, le=86400)] = 900
     """Most seconds that a sandbox may be in use, whatever the rest of the job does. An episode that still
     runs ends as an InfraError and is tried again. At least spec.rollout.timeoutSeconds."""
     pod_template: PodTemplate | None = None
     """Fragment of a PodTemplateSpec merged over the platform's, for settings without a field of their own
-    (nodeSelector, tolerations, ...): containers, volumes and variables by name, tolerations added. It cannot
-    weaken the sandbox's isolation."""
+    (nodeSelector, tolerations, ...). Containers, volumes and variables merge by name; tolerations are added.
+    It cannot weaken the sandbox's isolation."""
 
 
 class EnvironmentSpec(SpecModel):

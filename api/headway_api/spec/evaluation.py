@@ -1,147 +1,30 @@
 """RLEvalJob: several candidates on the same rows and seeds, with a gate on the result."""
 
-from typing import Annotated, Literal
+import re
+from collections.abc import Iterator
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from headway_api.base import Model, SpecModel
 from headway_api.rules import Keyed, Rule, frozen_while_running
 from headway_api.spec.agent import AgentSpec
+from headway_api.spec.candidate import BASE_SUFFIX, Candidate
 from headway_api.spec.data import Dataset
 from headway_api.spec.environment import EnvironmentSpec, RewardSpec
-from headway_api.spec.gate import OF_AN_EVALUATION, Gate
+from headway_api.spec.gate import PASSES, TURN_LIMIT, Gate
 from headway_api.spec.judge import Judges
 from headway_api.spec.lifecycle import MANAGER_PATTERN, BudgetSpec, OutputSpec, TrackingSpec
 from headway_api.spec.metadata import NAME_RULES, Metadata
-from headway_api.spec.model import name_of_hub, revision_of_hub
 from headway_api.spec.rollout import ServersSpec
 from headway_api.spec.suite import Suite
 from headway_api.spec.training import EPISODE_WITHIN_SANDBOX, Deadline, FailurePolicySpec
 from headway_api.spec.trust import MeasureSpec
-from headway_api.spec.types import Label, ObjectName, SecretRef, Subdomain, Uri, uri_scheme
+from headway_api.spec.types import Label, ObjectName, Subdomain
 from headway_api.status import RLEvalJobStatus
 
 MAX_TOKENS = 4096
 """Most tokens of one turn if the spec does not say."""
-BASE_SUFFIX = "-base"
-"""Suffix of the name of the candidate that `withBase` adds."""
-
-
-class CandidateModel(SpecModel):
-    """An unchanged model."""
-
-    validations = (revision_of_hub("the revision of a candidate's model"),)
-
-    base: Annotated[
-        Uri, uri_scheme("the model of a candidate", "hf", "s3"), name_of_hub("the model of a candidate")
-    ]
-    """Where the model comes from: hf://ORGANIZATION/NAME or s3://BUCKET/PREFIX."""
-    revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """Branch, tag or commit of a hf:// model."""
-    dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    """Number format of the weights."""
-    context_length: Annotated[int, Field(ge=64, le=2097152)] | None = None
-    """Most tokens of one episode: prompt, every turn and every tool result together. Absent: the
-    model's own limit."""
-
-
-class CandidateCheckpoint(SpecModel):
-    """Weights that a training job in the same namespace published. The job may still be running."""
-
-    validations = (
-        Rule(
-            "!(has(self.which) && has(self.step))",
-            "a candidate's checkpoint takes which or step, not both; remove one of them",
-            lambda self: self.which is None or self.step is None,
-            "step",
-        ),
-        Rule(
-            "!has(self.uri) || has(self.step)",
-            "a candidate's checkpoint takes uri only with step: it is the address of that step's weights; "
-            "write the step, or remove uri",
-            lambda self: self.uri is None or self.step is not None,
-            "uri",
-        ),
-    )
-
-    job: Label
-    """Name of the RLTrainingJob."""
-    which: Literal["best", "latest"] | None = None
-    """best: the weights that validated best so far. latest: the newest published weights. While the job still
-    runs, latest is the newest validated weights, which are kept, or those of its newest checkpoint if none
-    was validated yet. Absent, without step: best."""
-    step: Annotated[int, Field(ge=0, le=1000000)] | None = None
-    """The weights of this step. The training job must still keep them: it keeps those of step 0, of validated
-    steps and of kept checkpoints (its spec.checkpoints)."""
-    uri: Annotated[Uri, uri_scheme("the uri of a candidate's checkpoint", "s3")] | None = None
-    """The address of the weights, as the training job's status.checkpoints shows it. The candidate fails if
-    the job has this step at another address, because it was deleted and created again. Absent: whatever
-    weights the job has of this step."""
-    with_base: bool = False
-    """true also measures the untrained base model, as a candidate of this name followed by `-base`."""
-
-
-class CandidateEndpoint(SpecModel):
-    """A model behind an OpenAI-compatible endpoint. Its tokens are counted separately from the job's own."""
-
-    url: Annotated[Uri, uri_scheme("the url of a candidate's endpoint", "http", "https")]
-    """Base URL of the endpoint, up to and including /v1: the job appends /chat/completions."""
-    model: Annotated[str, Field(min_length=1, max_length=256)]
-    """Name of the model there."""
-    secret_ref: SecretRef | None = None
-    """Secret whose key `token` is sent as the bearer token."""
-    max_concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Most requests in flight."""
-    requests_per_minute: Annotated[int, Field(ge=1, le=1000000)] | None = None
-    """Most requests for completions that may start in a minute; requests for the list of models are not
-    counted. Absent: only maxConcurrency limits them."""
-
-
-class CandidateRescore(SpecModel):
-    """Episodes of an earlier run, scored again by this job's environment. No token is sampled.
-
-    A fresh sandbox executes the recorded tool calls again; then the environment judges.
-    """
-
-    validations = (
-        Rule(
-            "has(self.candidate) != has(self.step)",
-            "a candidate's rescore takes exactly one of candidate (of an RLEvalJob) and step (a validation "
-            "of an RLTrainingJob)",
-            lambda self: (self.candidate is None) != (self.step is None),
-        ),
-    )
-
-    uri: Annotated[Uri, uri_scheme("the uri of a candidate's rescore", "s3")]
-    """Folder of the run: status.artifacts.uri of the job that made it."""
-    candidate: Label | None = None
-    """Candidate of the RLEvalJob whose episodes are scored again."""
-    step: Annotated[int, Field(ge=0, le=1000000)] | None = None
-    """Step of the RLTrainingJob whose validation is scored again."""
-
-
-class Candidate(SpecModel):
-    """One model to measure."""
-
-    validations = (
-        Rule(
-            "[has(self.model), has(self.checkpoint), has(self.endpoint), has(self.rescore)]"
-            ".filter(given, given).size() == 1",
-            "a candidate takes exactly one of model, checkpoint, endpoint and rescore",
-            lambda self: [self.model, self.checkpoint, self.endpoint, self.rescore].count(None) == 3,
-        ),
-    )
-
-    name: Annotated[Label, Field(max_length=40)]
-    """Name of the candidate in the results."""
-    model: CandidateModel | None = None
-    """An unchanged model."""
-    checkpoint: CandidateCheckpoint | None = None
-    """A training job's result."""
-    endpoint: CandidateEndpoint | None = None
-    """A model served elsewhere."""
-    rescore: CandidateRescore | None = None
-    """A stored run, scored again."""
 
 
 def _named(self: "RLEvalJobSpec", name: str | None) -> bool:
@@ -152,6 +35,110 @@ _NAMED = (
     "self.candidates.exists(c, c.name == {0} || "
     "(has(c.checkpoint) && c.checkpoint.withBase && c.name + '" + BASE_SUFFIX + "' == {0}))"
 )
+
+
+def _asked(spec: "RLEvalJobSpec") -> Iterator[tuple[str, str]]:
+    """Every metric that the gate names, with the task that the gate judges it on."""
+    if spec.gate is not None:
+        yield spec.gate.metric, spec.gate.task
+        yield from ((bound.metric, bound.task or spec.gate.task) for bound in spec.gate.no_worse)
+
+
+def _of_each(condition: str) -> str:
+    """CEL that is true if `condition` is true for every {metric} and {task} that the gate names."""
+    own = condition.format(metric="self.gate.metric", task="self.gate.task")
+    bound = condition.format(metric="n.metric", task="(has(n.task) ? n.task : self.gate.task)")
+    return f"({own}) && (!has(self.gate.noWorse) || self.gate.noWorse.all(n, {bound}))"
+
+
+def _k_is_asked(spec: "RLEvalJobSpec") -> bool:
+    known = {str(k) for k in spec.evaluation.pass_k}
+    return all(metric.split("_")[2] in known for metric, _ in _asked(spec) if re.search(PASSES, metric))
+
+
+_K_IS_ASKED: Final = _of_each(
+    f"!{{metric}}.matches('{PASSES}') || "
+    "self.evaluation.passK.exists(k, {metric}.split('_')[2] == string(k))"
+)
+
+
+def _suite_has_tries(spec: "RLEvalJobSpec") -> bool:
+    epochs = {suite.name: suite.epochs for suite in spec.suites}
+    return all(
+        int(metric.split("_")[2]) <= epochs[task]
+        for metric, task in _asked(spec)
+        if task in epochs and re.search(PASSES, metric)
+    )
+
+
+_SUITE_HAS_TRIES: Final = _of_each(
+    f"{{task}} != s.name || !{{metric}}.matches('{PASSES}') || int({{metric}}.split('_')[2]) <= s.epochs"
+)
+
+
+def _has_turn_limit(spec: "RLEvalJobSpec") -> bool:
+    suites = {suite.name for suite in spec.suites}
+    tasks = [task for metric, task in _asked(spec) if metric == TURN_LIMIT]
+    return not tasks or (spec.agent.is_builtin and suites.isdisjoint(tasks))
+
+
+_NO_TURN_LIMIT: Final = _of_each(f"{{metric}} != '{TURN_LIMIT}'")
+_NO_TURN_LIMIT_OF_S: Final = _of_each(f"{{metric}} != '{TURN_LIMIT}' || {{task}} != s.name")
+
+
+def _compared(spec: "RLEvalJobSpec") -> Iterator[str]:
+    """Candidates that the gate compares."""
+    if spec.gate is not None:
+        yield from (name for name in (spec.gate.candidate, spec.gate.must_beat) if name is not None)
+
+
+def _asks_a_suite(spec: "RLEvalJobSpec") -> bool:
+    suites = {suite.name for suite in spec.suites}
+    return spec.gate is not None and not suites.isdisjoint(
+        {spec.gate.task, *(bound.task for bound in spec.gate.no_worse)}
+    )
+
+
+def _is_sampled_in_suites(spec: "RLEvalJobSpec") -> bool:
+    stored = {candidate.name for candidate in spec.candidates if candidate.rescore is not None}
+    return stored.isdisjoint(_compared(spec)) or not _asks_a_suite(spec)
+
+
+GATE_RULES: Final = (
+    Rule(
+        f"!has(self.gate) || ({_K_IS_ASKED})",
+        "spec.gate: the k of a metric pass_at_k or pass_power_k must be one of spec.evaluation.passK; add it "
+        "there, or name another metric",
+        _k_is_asked,
+        "gate",
+    ),
+    Rule(
+        f"!has(self.gate) || !has(self.suites) || self.suites.all(s, {_SUITE_HAS_TRIES})",
+        "spec.gate: the k of a suite's pass_at_k or pass_power_k must be at most its epochs (tries on a "
+        "sample); raise spec.suites[].epochs, or name another metric",
+        _suite_has_tries,
+        "gate",
+    ),
+    Rule(
+        f"!has(self.gate) || ({_NO_TURN_LIMIT}) || (!has(self.agent.http) && !has(self.agent.sandboxed) && "
+        f"(!has(self.suites) || self.suites.all(s, {_NO_TURN_LIMIT_OF_S})))",
+        "spec.gate names turn_limit. It has no value in a suite and with spec.agent.http and "
+        "spec.agent.sandboxed, because their own loop decides; name another metric, or a task of spec.data",
+        _has_turn_limit,
+        "gate",
+    ),
+    Rule(
+        "!has(self.gate) || !has(self.suites) || !self.suites.exists(s, s.name == self.gate.task || "
+        "(has(self.gate.noWorse) && self.gate.noWorse.exists(n, has(n.task) && n.task == s.name))) || "
+        "!self.candidates.exists(c, has(c.rescore) && (c.name == self.gate.candidate || "
+        "(has(self.gate.mustBeat) && c.name == self.gate.mustBeat)))",
+        "spec.gate compares a candidate of rescore in a suite, but rescoring samples no suites; name "
+        "another candidate in spec.gate.candidate and spec.gate.mustBeat, or another task",
+        _is_sampled_in_suites,
+        "gate",
+    ),
+)
+"""What the whole spec must satisfy so that its gate can be judged."""
 
 
 class RLEvalJobSpec(SpecModel):
@@ -182,14 +169,13 @@ class RLEvalJobSpec(SpecModel):
         Rule(
             "!has(self.failurePolicy.rules) || "
             "!self.failurePolicy.rules.exists(r, has(r.role) && r.role == 'learner')",
-            "spec.failurePolicy.rules: role learner is of training jobs: an evaluation has no learner; "
-            "remove the rule",
+            "spec.failurePolicy.rules: an evaluation has no learner; remove the rule of role learner",
             lambda self: all(rule.role != "learner" for rule in self.failure_policy.rules),
             "failurePolicy",
         ),
         Rule(
             "!has(self.output.roleSecretRefs) || !has(self.output.roleSecretRefs.learner)",
-            "spec.output.roleSecretRefs.learner is of training jobs: an evaluation has no learner; remove it",
+            "spec.output.roleSecretRefs.learner: an evaluation has no learner; remove it",
             lambda self: self.output.role_secret_refs is None or self.output.role_secret_refs.learner is None,
             "output",
         ),
@@ -240,12 +226,12 @@ class RLEvalJobSpec(SpecModel):
         Rule(
             "self.candidates.all(c, !(has(c.checkpoint) && c.checkpoint.withBase) || "
             f"!self.candidates.exists(d, d.name == c.name + '{BASE_SUFFIX}'))",
-            "a candidate with checkpoint.withBase adds one of its name with -base behind it; rename the "
-            "candidate that has that name already",
+            "checkpoint.withBase adds a candidate whose name ends in -base; rename the candidate that "
+            "already has this name",
             lambda self: len(set(self.candidate_names)) == len(self.candidate_names),
             "candidates",
         ),
-        *OF_AN_EVALUATION,
+        *GATE_RULES,
     )
 
     suspend: bool = False

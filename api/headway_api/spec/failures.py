@@ -20,15 +20,14 @@ class ExitCodes(SpecModel):
     validations = (
         Rule(
             "self.operator != 'In' || !self.values.exists(code, code == 0)",
-            "spec.failurePolicy.rules: onExitCodes with operator In takes no 0, no failure; remove it",
+            "spec.failurePolicy.rules: exit code 0 is not a failure; remove it from values",
             lambda self: self.operator != "In" or 0 not in self.values,
             "values",
         ),
         Rule(
             f"self.operator != 'In' || !self.values.exists(code, code in {list(OWN_CODES)})",
             f"spec.failurePolicy.rules: exit codes {OWN_CODES[0]} (a change is needed: the job fails) and "
-            f"{OWN_CODES[1]} (nothing failed: not counted) are judged before any rule; remove them from "
-            "values",
+            f"{OWN_CODES[1]} (nothing failed: not counted) precede every rule; remove them from values",
             lambda self: self.operator != "In" or not set(OWN_CODES) & set(self.values),
             "values",
         ),

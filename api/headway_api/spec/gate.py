@@ -4,17 +4,13 @@ Tasks are known only after the rows are read, so the preflight checks those.
 """
 
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from headway_api.base import SpecModel
 from headway_api.rules import Rule
 from headway_api.spec.types import Decimal, Label
-
-if TYPE_CHECKING:
-    from headway_api.spec.evaluation import RLEvalJobSpec
 
 MORE_IS_BETTER: Final = (
     "reward",
@@ -115,8 +111,8 @@ class NoWorse(SpecModel):
     validations = (
         Rule(
             f"!{_IS_SHARE} || double(self.margin) < 1.0",
-            "spec.gate.noWorse[].margin must be below 1 of a metric that lies between 0 and 1: no result "
-            "could fail the condition; write a margin such as 0.05",
+            "spec.gate.noWorse[].margin must be below 1 of a metric between 0 and 1: no result could fail "
+            "the condition; write a margin such as 0.05",
             lambda self: not _is_share(self.metric) or float(self.margin) < 1,
             "margin",
         ),
@@ -165,15 +161,15 @@ class Gate(SpecModel):
         ),
         Rule(
             f"!has(self.minimum) || !{_IS_SHARE} || double(self.minimum) <= 1.0",
-            "spec.gate.minimum must be at most 1 of a metric that lies between 0 and 1: no result could "
-            "reach it; write a share such as 0.80",
+            "spec.gate.minimum must be at most 1 of a metric between 0 and 1: no result could reach it; "
+            "write a share such as 0.80",
             lambda self: self.minimum is None or not _is_share(self.metric) or float(self.minimum) <= 1,
             "minimum",
         ),
         Rule(
             f"!has(self.mustBeat) || !{_IS_SHARE} || double(self.margin) < 1.0",
-            "spec.gate.margin must be below 1 of a metric that lies between 0 and 1: no result could beat "
-            "another by more; write a margin such as 0.05",
+            "spec.gate.margin must be below 1 of a metric between 0 and 1: no result could beat another by "
+            "more; write a margin such as 0.05",
             lambda self: self.must_beat is None or not _is_share(self.metric) or float(self.margin) < 1,
             "margin",
         ),
@@ -211,107 +207,3 @@ class Gate(SpecModel):
     ] = "0.05"
     """Largest share of a candidate's tries that may be lost to InfraError. Above it the gate does not pass.
     No figure counts lost tries, and hard rows are lost more often, for instance to the time limit."""
-
-
-def _asked(spec: "RLEvalJobSpec") -> Iterator[tuple[str, str]]:
-    """Every metric that the gate names, with the task that the gate judges it on."""
-    if spec.gate is not None:
-        yield spec.gate.metric, spec.gate.task
-        yield from ((bound.metric, bound.task or spec.gate.task) for bound in spec.gate.no_worse)
-
-
-def _of_each(condition: str) -> str:
-    """CEL that is true if `condition` is true for every {metric} and {task} that the gate names."""
-    own = condition.format(metric="self.gate.metric", task="self.gate.task")
-    bound = condition.format(metric="n.metric", task="(has(n.task) ? n.task : self.gate.task)")
-    return f"({own}) && (!has(self.gate.noWorse) || self.gate.noWorse.all(n, {bound}))"
-
-
-def _k_is_asked(spec: "RLEvalJobSpec") -> bool:
-    known = {str(k) for k in spec.evaluation.pass_k}
-    return all(metric.split("_")[2] in known for metric, _ in _asked(spec) if re.search(PASSES, metric))
-
-
-_K_IS_ASKED: Final = _of_each(
-    f"!{{metric}}.matches('{PASSES}') || "
-    "self.evaluation.passK.exists(k, {metric}.split('_')[2] == string(k))"
-)
-
-
-def _suite_has_tries(spec: "RLEvalJobSpec") -> bool:
-    epochs = {suite.name: suite.epochs for suite in spec.suites}
-    return all(
-        int(metric.split("_")[2]) <= epochs[task]
-        for metric, task in _asked(spec)
-        if task in epochs and re.search(PASSES, metric)
-    )
-
-
-_SUITE_HAS_TRIES: Final = _of_each(
-    f"{{task}} != s.name || !{{metric}}.matches('{PASSES}') || int({{metric}}.split('_')[2]) <= s.epochs"
-)
-
-
-def _has_turn_limit(spec: "RLEvalJobSpec") -> bool:
-    suites = {suite.name for suite in spec.suites}
-    tasks = [task for metric, task in _asked(spec) if metric == TURN_LIMIT]
-    return not tasks or (spec.agent.is_builtin and suites.isdisjoint(tasks))
-
-
-_NO_TURN_LIMIT: Final = _of_each(f"{{metric}} != '{TURN_LIMIT}'")
-_NO_TURN_LIMIT_OF_S: Final = _of_each(f"{{metric}} != '{TURN_LIMIT}' || {{task}} != s.name")
-
-
-def _compared(spec: "RLEvalJobSpec") -> Iterator[str]:
-    """Candidates that the gate compares."""
-    if spec.gate is not None:
-        yield from (name for name in (spec.gate.candidate, spec.gate.must_beat) if name is not None)
-
-
-def _asks_a_suite(spec: "RLEvalJobSpec") -> bool:
-    suites = {suite.name for suite in spec.suites}
-    return spec.gate is not None and not suites.isdisjoint(
-        {spec.gate.task, *(bound.task for bound in spec.gate.no_worse)}
-    )
-
-
-def _is_sampled_in_suites(spec: "RLEvalJobSpec") -> bool:
-    stored = {candidate.name for candidate in spec.candidates if candidate.rescore is not None}
-    return stored.isdisjoint(_compared(spec)) or not _asks_a_suite(spec)
-
-
-OF_AN_EVALUATION: Final = (
-    Rule(
-        f"!has(self.gate) || ({_K_IS_ASKED})",
-        "spec.gate: the k of a metric pass_at_k or pass_power_k must be one of spec.evaluation.passK; add it "
-        "there, or name another metric",
-        _k_is_asked,
-        "gate",
-    ),
-    Rule(
-        f"!has(self.gate) || !has(self.suites) || self.suites.all(s, {_SUITE_HAS_TRIES})",
-        "spec.gate: the k of a metric pass_at_k or pass_power_k of a suite must be at most the suite's "
-        "epochs, its tries on a sample; raise spec.suites[].epochs, or name another metric",
-        _suite_has_tries,
-        "gate",
-    ),
-    Rule(
-        f"!has(self.gate) || ({_NO_TURN_LIMIT}) || (!has(self.agent.http) && !has(self.agent.sandboxed) && "
-        f"(!has(self.suites) || self.suites.all(s, {_NO_TURN_LIMIT_OF_S})))",
-        "spec.gate names turn_limit, which is always 0 in a suite and of spec.agent.http and "
-        "spec.agent.sandboxed: nobody counts their turns; name another metric, or a task of spec.data",
-        _has_turn_limit,
-        "gate",
-    ),
-    Rule(
-        "!has(self.gate) || !has(self.suites) || !self.suites.exists(s, s.name == self.gate.task || "
-        "(has(self.gate.noWorse) && self.gate.noWorse.exists(n, has(n.task) && n.task == s.name))) || "
-        "!self.candidates.exists(c, has(c.rescore) && (c.name == self.gate.candidate || "
-        "(has(self.gate.mustBeat) && c.name == self.gate.mustBeat)))",
-        "spec.gate compares a candidate of rescore in a suite, where nobody samples for it; name another "
-        "candidate in spec.gate.candidate and spec.gate.mustBeat, or another task",
-        _is_sampled_in_suites,
-        "gate",
-    ),
-)
-"""What the whole spec must satisfy so that its gate can be judged."""

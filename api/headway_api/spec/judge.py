@@ -68,7 +68,7 @@ class Judge(SpecModel):
         ),
         Rule(
             "!has(self.secretRef) || has(self.endpoint)",
-            "secretRef of a judge is the key of an endpoint, and a judge's model has a key of the job's own; "
+            "secretRef of a judge is the key of an endpoint; the job makes the key of a judge's model; "
             "remove secretRef",
             lambda self: self.secret_ref is None or self.endpoint is not None,
             "secretRef",

@@ -19,8 +19,7 @@ class DeepSpeed(SpecModel):
     validations = (
         Rule(
             "self.offload == 'none' || self.zeroStage >= 1",
-            "spec.learner.deepspeed.offload: cpu needs zeroStage 1, 2 or 3: what is not spread is not "
-            "offloaded",
+            "spec.learner.deepspeed.offload: cpu needs zeroStage 1, 2 or 3; raise it, or use offload: none",
             lambda self: self.offload == "none" or self.zero_stage >= 1,
             "offload",
         ),
@@ -148,7 +147,7 @@ class ScheduleSpec(SpecModel):
     """Training steps. May be raised while the job is suspended. Give a change 25 to 50 steps before you judge
     it."""
     max_epochs: Annotated[int, Field(ge=1, le=1000)] = 1
-    """Passes over the training rows."""
+    """How many times the training rows are played."""
 
 
 class CheckpointsSpec(SpecModel):

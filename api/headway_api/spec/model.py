@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from headway_api.base import SpecModel
-from headway_api.rules import Rule, not_yet
+from headway_api.rules import Rule
 from headway_api.spec.types import Label, Uri, at_most, uri_scheme
 
 
@@ -40,8 +40,7 @@ def revision_of_hub(field: str) -> Rule:
     """A revision needs a hf:// address, because only the hub keeps revisions."""
     return Rule(
         "!has(self.revision) || self.base.startsWith('hf://')",
-        f"{field} is of a hf:// model and has no effect with any other; remove it, and let base be the "
-        "folder of what is wanted",
+        f"{field} applies to hf:// models only; remove it, and write the folder of the wanted model in base",
         lambda self: self.revision is None or self.base.startswith("hf://"),
         "revision",
     )
@@ -120,16 +119,9 @@ class ModelSpec(SpecModel):
     revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Branch, tag or commit of a hf:// model. Absent: the default branch. Pin a commit so that the run can be
     repeated."""
-    dtype: Annotated[
-        Literal["bfloat16", "float16", "float32"],
-        not_yet(
-            "spec.model.dtype: float16 is not run by this version; use bfloat16, which spans the range of "
-            "float32, or float32",
-            values=("float16",),
-        ),
-    ] = "bfloat16"
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Number format of the weights in learner and rollout servers. float32 makes sampling and training
-    probabilities agree closely, at twice the memory. float16 is not supported yet."""
+    probabilities agree closely, at twice the memory."""
     context_length: Annotated[int, Field(ge=64, le=2097152)] | None = None
     """Most tokens of one episode: prompt, every turn and every tool result together. Absent: the
     model's own limit."""

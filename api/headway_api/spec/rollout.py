@@ -30,8 +30,8 @@ class Sampling(SpecModel):
         Field(ge=0, le=1),
         Rule(
             "self == 1.0",
-            "spec.rollout.sampling.topP must be 1 for training: a smaller one draws from another policy than "
-            "the one that is trained, and the ratios become wrong",
+            "spec.rollout.sampling.topP must be 1 for training: below 1 the sampled policy is not the "
+            "trained one, and the ratios are wrong",
             lambda value: value == 1,
         ),
     ] = 1.0
@@ -80,8 +80,8 @@ OWN_FLAGS: Final = (
     "-tp",
 )
 """Flags of vLLM that the platform derives from the rest of the spec. With other values the learner would
-train on the wrong probabilities (`--logprobs-mode raw_logprobs`: 0.2 nats off at temperature 0.7), find no
-server, or find one that answers strangers."""
+train on the wrong probabilities (`--logprobs-mode raw_logprobs`: 0.2 nats off at temperature 0.7). Or it
+would find no server, or one that answers strangers."""
 
 
 def _is_free(argument: str) -> bool:
@@ -101,7 +101,7 @@ def without_own_flags(field: str) -> Rule:
         "self.all(argument, !argument.startsWith('-') || "
         "[argument.split('=')[0].split('.')[0].replace('_', '-')].all(name, "
         f"![{', '.join(map(cel_literal, OWN_FLAGS))}].exists(flag, flag.startsWith(name))))",
-        f"{field} may not set what follows from the rest of the spec: remove {', '.join(OWN_FLAGS)}",
+        f"{field} may not set flags that the spec decides: remove {', '.join(OWN_FLAGS)}",
         _are_free,
     )
 

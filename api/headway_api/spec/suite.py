@@ -95,7 +95,7 @@ FIELDS: Final = {
 """Field that a sandbox names -> the suite's own field, if the names differ."""
 
 
-def field_said(suite: str, field: str | None) -> str:
+def field_in_suite(suite: str, field: str | None) -> str:
     """The field of a suite for a field that its sandbox names in the terms of any environment."""
     if field is None:
         return field_of(suite, "image")

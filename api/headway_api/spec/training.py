@@ -102,9 +102,8 @@ class RLTrainingJobSpec(SpecModel):
             "!has(self.model.contextLength) || self.rollout.sampling.maxTokens * "
             f"(has(self.agent.builtin) ? self.agent.builtin.maxTurns : {OWN_TURNS} ? 1 : {TURNS}) "
             "<= self.model.contextLength",
-            f"spec.rollout.sampling.maxTokens x spec.agent.builtin.maxTurns ({TURNS} unless given; 1 with an "
-            "agent of your own) does not fit spec.model.contextLength; lower one of the first two, or raise "
-            "the last",
+            f"spec.rollout.sampling.maxTokens x spec.agent.builtin.maxTurns ({TURNS} by default; 1 with an "
+            "agent of your own) does not fit spec.model.contextLength; lower either, or raise the last",
             lambda self: (
                 self.model.context_length is None
                 or self.rollout.sampling.max_tokens * self.agent.planned_turns <= self.model.context_length
@@ -121,8 +120,8 @@ class RLTrainingJobSpec(SpecModel):
         ),
         Rule(
             "has(self.model.full) || self.learner.weights.backend == 'auto'",
-            "spec.learner.weights.backend is of full weights, and an adapter is published whole: remove it, "
-            "or train every weight with spec.model.full",
+            "spec.learner.weights.backend applies to full weights only: remove it, or train every weight "
+            "with spec.model.full",
             lambda self: self.model.full is not None or self.learner.weights.backend == "auto",
             "learner",
         ),

@@ -123,7 +123,7 @@ class PreflightSpec(SpecModel):
         Field(max_length=len(CHECK_IDS), default_factory=dict),
         Rule(
             f"self.all(check, check in [{', '.join(map(cel_literal, CHECK_IDS))}])",
-            f"spec.preflight.checks names a check that there is not; there are {', '.join(CHECK_IDS)}",
+            f"spec.preflight.checks names an unknown check; use some of {', '.join(CHECK_IDS)}",
             lambda value: all(check in CHECK_IDS for check in value),
         ),
     ]
@@ -163,7 +163,7 @@ class CollapseSpec(SpecModel):
             Field(min_length=1, max_length=len(SignalName)),
             Rule(
                 "self.all(s, self.exists_one(t, t == s))",
-                "spec.collapse.signals names one twice",
+                "spec.collapse.signals names a signal twice",
                 lambda value: len(set(value)) == len(value),
             ),
         ]
@@ -177,7 +177,7 @@ class CollapseSpec(SpecModel):
         Field(max_length=len(REMEDIES)),
         Rule(
             "self.all(remedy, self.exists_one(other, other == remedy))",
-            "spec.collapse.remedies names one twice; each is tried once, in this order",
+            "spec.collapse.remedies lists a remedy twice; remove one, because each is tried once",
             lambda value: len(set(value)) == len(value),
         ),
     ] = REMEDIES

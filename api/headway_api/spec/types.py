@@ -55,7 +55,7 @@ FREE_KEYS: Final = 256
 """Most keys of the outermost object, so that the API server can enforce it."""
 
 
-def _held(value: dict[str, Any]) -> dict[str, Any]:
+def _bounded(value: dict[str, Any]) -> dict[str, Any]:
     """The value, if it is within bounds; otherwise ValueError with what to write instead."""
     try:
         nesting(value, FREE_DEPTH, FREE_VALUES)
@@ -67,10 +67,10 @@ def _held(value: dict[str, Any]) -> dict[str, Any]:
 
 
 FreeForm = Annotated[
-    dict[str, Any], Field(max_length=FREE_KEYS, json_schema_extra=PRESERVE), AfterValidator(_held)
+    dict[str, Any], Field(max_length=FREE_KEYS, json_schema_extra=PRESERVE), AfterValidator(_bounded)
 ]
 PodTemplate = Annotated[
-    dict[str, Any], Field(max_length=FREE_KEYS, json_schema_extra=PRESERVE), AfterValidator(_held)
+    dict[str, Any], Field(max_length=FREE_KEYS, json_schema_extra=PRESERVE), AfterValidator(_bounded)
 ]
 
 
@@ -99,8 +99,8 @@ def sampled_as_asked(field: str) -> Rule:
     """The temperature must be one that the servers really sample with."""
     return Rule(
         "self == 0.0 || self >= 0.01",
-        f"{field} must not lie between 0 and 0.01: vLLM would sample with 0.01 instead, and what is recorded "
-        "would be of another policy; use 0.01 or more",
+        f"{field} must not lie between 0 and 0.01: vLLM would sample with 0.01 instead, and records would "
+        "be of another policy; use 0.01 or more",
         lambda value: value == 0 or value >= 0.01,
     )
 

@@ -5,11 +5,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from headway_api.accelerators import Accelerators
 from headway_api.base import StatusModel
 from headway_api.conditions import Condition
 from headway_api.failures import Failures
 from headway_api.grants import Grant
-from headway_api.held import Accelerators
 from headway_api.spec.types import Decimal, Money, Uri
 from headway_api.status.common import Count, Generation, Role, State, Text, Tracking, Word, list_map
 from headway_api.status.preflight import Preflight
@@ -95,7 +95,7 @@ class CandidateResult(StatusModel):
     """Why it failed, in one word."""
     message: Text | None = None
     """Why it failed: the field and the fix. Then what an endpoint refused or did not count, and what has no
-    price."""
+    price. Then how many tool answers differ from those of the run that is scored again."""
     rows: Count = 0
     """Rows of spec.data that were measured. The figures below, except cost, are of these rows, and of no
     suite."""

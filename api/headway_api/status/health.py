@@ -68,7 +68,7 @@ class Remediation(StatusModel):
     """A change to the running job, made against a signal of collapse or because a person ordered it."""
 
     number: Count
-    """Number of the change in this job, with those that the learner refused."""
+    """Ordinal number of this change in the job. Refused changes have one too."""
     step: Count
     """The step that made the change. Nothing was trained in it."""
     remedy: Word

@@ -5,11 +5,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from headway_api.accelerators import Accelerators
 from headway_api.base import StatusModel
 from headway_api.conditions import Condition
 from headway_api.failures import Failures
 from headway_api.grants import Grant
-from headway_api.held import Accelerators
 from headway_api.signals import SHOWN_MOST
 from headway_api.spec.types import Decimal, Uri
 from headway_api.status.common import Count, Generation, Role, State, Text, Tracking, Word, list_map
@@ -27,7 +27,7 @@ class Progress(StatusModel):
     """Steps after which the job is done: the smaller of schedule.maxSteps and the steps that the epochs
     give."""
     epoch: Count = 0
-    """Completed passes over the training rows."""
+    """How many times the training rows have been played."""
     episodes: Count = 0
     """Training episodes that were scored, whatever their outcome, without those of abandoned groups."""
     policy_version: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$", max_length=32)] | None = None

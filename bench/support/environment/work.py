@@ -1,4 +1,4 @@
-"""An environment whose tool takes as long as it is told to. Standard library only, like any environment."""
+"""An environment whose tool takes as long as its call says. Standard library only, like any environment."""
 
 from __future__ import annotations
 

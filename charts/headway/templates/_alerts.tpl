@@ -1,7 +1,7 @@
 {{/*
-One alert, unless the values leave it out. Of: top (the chart's scope), name, severity, expr, summary, description,
-board (which of the dashboards it leads to, with its variables), and for, where the values name none. In summary,
-description and board stands what Prometheus fills in.
+One alert, unless the values omit it. Arguments: top (the chart's scope), name, severity, expr, summary, description,
+board (the dashboard that it links to, with its variables), and for (unless the values set it). Prometheus fills in
+the templates of summary, description and board.
 */}}
 {{- define "headway.alert" -}}
 {{- $rule := .top.Values.prometheusRule }}
@@ -28,12 +28,12 @@ description and board stands what Prometheus fills in.
 {{- end }}
 {{- end -}}
 
-{{/* The release of a scraped operator, as its PodMonitor names it. */}}
+{{/* Labels of the scraped operator of this release, as its PodMonitor sets them. */}}
 {{- define "headway.operatorTarget" -}}
 namespace="{{ .Release.Namespace }}", job="{{ .Release.Namespace }}/{{ include "headway.operator" . }}"
 {{- end -}}
 
-{{/* Whether the operator is scraped by the chart's own PodMonitor, under the labels that it gives. */}}
+{{/* Whether the chart's own PodMonitor scrapes the operator, without changes of its labels. */}}
 {{- define "headway.operatorScraped" -}}
 {{- $plain := true }}
 {{- range .Values.podMonitor.relabelings }}

@@ -31,7 +31,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* What the operator does. */}}
+{{/* Rules of the operator's role. */}}
 {{- define "headway.rules" -}}
 - apiGroups: [headway.dev]
   resources: [rltrainingjobs, rlevaljobs]
@@ -45,7 +45,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [headway.dev]
   resources: [rltrainingjobs/finalizers, rlevaljobs/finalizers]
   verbs: [update]
-# No such resource exists: who may create it may label what it makes as Headway's, by the admission policies.
+# This resource does not exist. The admission policies let its holders set labels below headway.dev/.
 - apiGroups: [headway.dev]
   resources: [sandboxes]
   verbs: [create]
@@ -79,7 +79,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [rolebindings]
   verbs: [get, list, watch, create, patch, delete]
-# Roles of jobs that an older operator made.
+# To delete roles that an older operator made for jobs.
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles]
   verbs: [get, list, watch, delete]
@@ -92,13 +92,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [bind]
 {{- end -}}
 
-{{/* What the accounts of a job are bound to: fixed roles, for the operator may make none. By name, their rules. */}}
+{{/* Rules of the fixed roles of jobs' accounts, by name. The operator may create no role. */}}
 {{- define "headway.jobRoles" -}}
 {{ include "headway.fullname" . }}-broker:
   - apiGroups: [""]
     resources: [pods]
     verbs: [create, delete, get, list, watch]
-  # No such resource exists: it tells the admission policies who is a broker.
+  # This resource does not exist. By this rule the admission policies recognize a broker.
   - apiGroups: [headway.dev]
     resources: [sandboxes]
     verbs: [create]

@@ -25,9 +25,9 @@ def findings(document: Json, folder: Path, most_rows: int) -> Iterator[Finding]:
     yield from found
     yield from own_tests.run(folder)
     if spec is None:
-        saw = "Rows and episodes were not looked at, since the job is wrong."
-        yield Finding("rows", "Unknown", saw, advice="Mend the job first.")
+        saw = "Rows and episodes were not checked, because the job is wrong."
+        yield Finding("rows", "Unknown", saw, advice="Correct the job first.")
         return
     found, data = rows.read(spec)
     yield from found
-    yield from episodes.findings(episodes.Asked(document, str(folder), most_rows), spec, data)
+    yield from episodes.findings(episodes.PlayRequest(document, str(folder), most_rows), spec, data)

@@ -34,7 +34,7 @@ TAIL: Final = 2_000
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlayRequest:
     """What to play."""
 
     document: Json
@@ -45,39 +45,37 @@ class Asked:
     """Training rows on which episodes are played."""
 
 
-def findings(asked: Asked, spec: Spec, data: Data, seconds: float = SECONDS) -> Iterator[Finding]:
+def findings(asked: PlayRequest, spec: Spec, data: Data, seconds: float = SECONDS) -> Iterator[Finding]:
     """The findings of the checks that play episodes, as soon as they are known."""
     if (why := _not_played(spec, data)) is not None:
         yield why
         return
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "headway_cli.checking.played"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, start_new_session=True,
-        )  # fmt: skip
-        late = threading.Event()
+    command = [sys.executable, "-P", "-m", "headway_cli.checking.played"]
+    with tempfile.TemporaryFile() as output:
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": output}
+        with processes.running(command, **streams) as process:
+            late = threading.Event()
 
-        def end() -> None:
-            late.set()
-            processes.end(process)
+            def end() -> None:
+                late.set()
+                processes.end(process)
 
-        timer = threading.Timer(seconds, end)
-        timer.start()
-        try:
-            yield from _told(process, asked)
-            code = processes.ended(process, CLOSING_SECONDS)
-        finally:
-            timer.cancel()
-            processes.end(process)
+            timer = threading.Timer(seconds, end)
+            timer.start()
+            try:
+                yield from _written_findings(process, asked)
+                code = processes.ended(process, CLOSING_SECONDS)
+            finally:
+                timer.cancel()
         if late.is_set():
             saw = f"Episodes had not ended after {seconds:.0f} s."
             yield Finding(ENVIRONMENT, "Fail", saw, advice="Make reset, tools, reward and score faster.")
         elif code != 0:
-            said.seek(0)
-            yield _broken(said.read()[-TAIL:].decode(errors="replace"), code)
+            output.seek(0)
+            yield _broken(output.read()[-TAIL:].decode(errors="replace"), code)
 
 
-def _told(process: subprocess.Popen[bytes], asked: Asked) -> Iterator[Finding]:
+def _written_findings(process: subprocess.Popen[bytes], asked: PlayRequest) -> Iterator[Finding]:
     """The findings that the process writes, one a line."""
     assert process.stdin is not None
     assert process.stdout is not None
@@ -92,23 +90,23 @@ def _told(process: subprocess.Popen[bytes], asked: Asked) -> Iterator[Finding]:
                 yield of_json(json.loads(line))
 
 
-def _broken(said: str, code: int | None) -> Finding:
-    last = (said.strip().splitlines() or ["nothing was said"])[-1]
+def _broken(output: str, code: int | None) -> Finding:
+    last = (output.strip().splitlines() or ["it printed nothing"])[-1]
     saw = f"The episodes' process ended with {code}: {last}"
-    advice = "Have the oracle end neither the process nor its threads; or report this as a bug of Headway."
+    advice = "The oracle must end neither the process nor its threads; else report this as a bug of Headway."
     return Finding(ENVIRONMENT, "Unknown", saw, advice=advice)
 
 
 def _not_played(spec: Spec, data: Data) -> Finding | None:
     """Why no episode can be played here; None if episodes can."""
     if not data.of(TRAIN):
-        saw, advice = "No episode was played, since no rows are known.", "Mend the rows first."
+        saw, advice = "No episode was played, because no rows are known.", "Correct the rows first."
         return Finding(ENVIRONMENT, "Unknown", saw, advice=advice, field="spec.data")
     if spec.environment.entrypoint.startswith(REPORTED):
-        saw = "No episode was played: the agent reports what it is worth, and is not asked here."
+        saw = "No episode was played: the agent reports its own reward, and is not called here."
         return Finding(ENVIRONMENT, "Unknown", saw, field="spec.agent.http")
     if spec.judges:
-        saw = "No episode was played: reward and score may ask judges, and none is asked here."
+        saw = "No episode was played: reward and score may ask judges, and no judge is asked here."
         advice = "The job's preflight asks them."
         return Finding(ENVIRONMENT, "Unknown", saw, advice=advice, field="spec.judges")
     return None

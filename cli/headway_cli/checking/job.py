@@ -62,9 +62,9 @@ def sentence(text: str) -> str:
 
 
 def _valid(document: Json) -> Finding:
-    saw = f"{document['kind']} {document['metadata']['name']} is valid, and the operator takes it."
+    saw = f"{document['kind']} {document['metadata']['name']} is valid, and the operator accepts it."
     if here := sorted(_on_this_machine(document.get("spec"), "spec")):
-        saw += f" It runs on this machine alone: a cluster refuses {FILE} in {', '.join(here)}."
+        saw += f" It runs only on this machine: a cluster refuses {FILE} in {', '.join(here)}."
     return Finding(JOB, "Pass", saw)
 
 
@@ -78,10 +78,10 @@ def _on_this_machine(value: Any, path: str) -> Iterator[str]:
 
 
 def _guarded(spec: RLTrainingJobSpec) -> Iterator[Finding]:
-    said = warnings(spec)
-    if not said:
-        yield Finding(GUARD, "Pass", f"None of {len(GUARD_RAILS)} guard rails has anything to say.")
-    for message in said:
+    messages = warnings(spec)
+    if not messages:
+        yield Finding(GUARD, "Pass", f"None of {len(GUARD_RAILS)} guard rails gives a warning.")
+    for message in messages:
         yield finding(GUARD, "Warn", message)
 
 
@@ -90,7 +90,7 @@ def _model(base: str) -> Iterator[Finding]:
         return
     folder = Path(base.removeprefix(FILE))
     if (folder / "config.json").is_file():
-        yield Finding(MODEL, "Pass", f"{folder} is there.")
+        yield Finding(MODEL, "Pass", f"{folder} has a model.")
         return
     advice = "Make one with `headway tiny-model`, or name another: hf://ORGANIZATION/NAME."
     yield Finding(MODEL, "Unknown", f"{folder} has no model yet.", advice=advice, field="spec.model.base")

@@ -13,7 +13,7 @@ from typing import Final
 
 from headway_analysis.preflight.conversation import excerpt
 from headway_analysis.preflight.definition import Example, Finding
-from headway_cli.checking.process import ended
+from headway_cli.checking.process import ended, running
 
 TESTS: Final = "tests"
 SECONDS: Final = 180.0
@@ -42,18 +42,16 @@ def _run(folder: Path, files: Sequence[str], seconds: float) -> Finding:
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     variables = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": COLUMNS}
     command = [sys.executable, "-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", *files]
-    again = f"Run `pytest {' '.join(files)}` in {folder}, and mend what it names."
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(
-            command, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
-            start_new_session=True,
-        )  # fmt: skip
-        code = ended(process, seconds)
-        said.seek(0)
-        lines = said.read().decode(errors="replace").strip().splitlines()
+    again = f"Run `pytest {' '.join(files)}` in {folder}, and correct what it names."
+    with tempfile.TemporaryFile() as output:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+        with running(command, cwd=folder, env=variables, **streams) as process:
+            code = ended(process, seconds)
+        output.seek(0)
+        lines = output.read().decode(errors="replace").strip().splitlines()
     if code is None:
         return Finding(TESTS, "Fail", f"They had not ended after {seconds:.0f} s.", advice=again)
-    last = lines[-1] if lines else "nothing was said"
+    last = lines[-1] if lines else "it printed nothing"
     if code == PASSED:
         return Finding(TESTS, "Pass", f"{', '.join(files)}: {last}.")
     if code == NONE_FOUND:

@@ -18,7 +18,7 @@ from typing import Final
 from headway_analysis.preflight.checks.reward_range import JUDGEMENT
 from headway_analysis.preflight.checks.throughput import SLOW_SECONDS
 from headway_analysis.preflight.choose import is_full
-from headway_analysis.preflight.conversation import answer_of, excerpt, told
+from headway_analysis.preflight.conversation import answer_of, excerpt, results_text
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Facts, Sampled
 from headway_analysis.preflight.playing import Failed
@@ -27,7 +27,7 @@ from headway_api.records import Outcome
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_cli.checking import clocked, job, rows
 from headway_cli.checking.clocked import Clocked
-from headway_cli.checking.episodes import ENVIRONMENT, Asked, to_json
+from headway_cli.checking.episodes import ENVIRONMENT, PlayRequest, to_json
 from headway_cli.checking.job import Spec
 from headway_cli.checking.rows import TRAIN, Data
 from headway_cli.players import expert, novice, wanderer
@@ -104,7 +104,7 @@ def _judge(sandboxes: Sandboxes, model: Model, facts: Facts, count: int, say: Sa
             Finding(
                 ENVIRONMENT,
                 "Pass",
-                f"{sandboxes.entrypoint} is imported, and {many} episodes came to their end.",
+                f"{sandboxes.entrypoint} was imported, and {many} episodes ended.",
             )
         )
     for finding in report.findings:
@@ -150,7 +150,7 @@ def _say_faults(report: Report, say: Say) -> bool:
     """Report what the environment itself raised or returned. Return whether there was anything."""
     broken = report.broken
     for text in broken[:MOST_FAULTS]:
-        advice = "Mend the line that is named. A tool that refuses a call raises ToolError."
+        advice = "Correct the named line. A tool that refuses a call raises ToolError."
         say(Finding(ENVIRONMENT, "Fail", job.sentence(text), advice=advice, field=ENTRY))
     return bool(broken)
 
@@ -158,7 +158,7 @@ def _say_faults(report: Report, say: Say) -> bool:
 def _without_oracle(why: str) -> Finding:
     lacks, none, _ = why.partition(" has no oracle")
     reason = f"The module {lacks} has no oracle" if none else why
-    saw = f"{reason}: calls at random alone were played, so little is known of right answers."
+    saw = f"{reason}: only random calls were played, so right answers were hardly tested."
     advice = "Write a function `oracle` in that module: docs/first-environment.md#the-oracle."
     return Finding(ORACLE, "Unknown", job.sentence(saw), advice=advice, field=ENTRY)
 
@@ -171,13 +171,13 @@ def of_oracle(first: Baseline, faults: Sequence[str]) -> Finding:
     cut = [one for one in wrong if one.record.outcome is Outcome.TRUNCATED]
     shown = tuple(_example(one) for one in wrong[:MOST_EXAMPLES])
     if faults:
-        advice = "Correct it: it yields Calls, is sent what they answer, and returns the text of the answer."
+        advice = "Correct it: it yields Calls, receives their results, and returns the text of the answer."
         return Finding(ORACLE, "Fail", job.sentence(faults[0]), advice=advice, field=ENTRY)
     if cut:
         return _cut(cut, facts, many, shown)
     if wrong:
         saw = f"The oracle is right on {len(right)} of {many} rows."
-        advice = "Correct the oracle, or reward and score: what is right earns everything."
+        advice = "Correct the oracle, or reward and score: a right answer must earn the most."
         return Finding(ORACLE, "Fail", saw, advice=advice, field=ENTRY, examples=shown)
     if not right:
         return Finding(ORACLE, "Unknown", "No episode of the oracle was judged.")
@@ -194,8 +194,8 @@ def _cut(cut: Sequence[Sampled], facts: Facts, many: int, shown: tuple[Example, 
         field = "spec.agent.builtin.maxTurns"
         return Finding(ORACLE, "Fail", saw, advice=f"Raise {field}.", field=field, examples=shown)
     saw = (
-        f"The oracle is cut off on {len(cut)} of {many} rows, where a token is four characters: a turn has "
-        f"{facts.max_tokens} tokens, an episode {facts.context_length}."
+        f"The oracle is cut off on {len(cut)} of {many} rows, counting four characters as a token: a turn "
+        f"has {facts.max_tokens} tokens, an episode {facts.context_length}."
     )
     advice = (
         "Raise spec.rollout.sampling.maxTokens or spec.model.contextLength, or shorten prompt and answers."
@@ -207,7 +207,11 @@ def _cut(cut: Sequence[Sampled], facts: Facts, many: int, shown: tuple[Example, 
 
 def _example(one: Sampled) -> Example:
     record = one.record
-    parts = (f"reward {record.reward:g}, score {record.score:g}", told(one.results), answer_of(one) or "")
+    parts = (
+        f"reward {record.reward:g}, score {record.score:g}",
+        results_text(one.results),
+        answer_of(one) or "",
+    )
     return Example(f"row {one.group.row}", excerpt("\n".join(filter(None, parts))))
 
 
@@ -219,7 +223,7 @@ def of_speed(seconds: Mapping[str, Sequence[float]]) -> Finding:
     figures = tuple((f"{what} seconds", took) for what, took in _in_order(found))
     slow = [what for what, took in found.items() if took > SLOW_SECONDS]
     if slow:
-        advice = f"Make faster what takes more than {SLOW_SECONDS:g} s: {', '.join(slow)}."
+        advice = f"Speed up what takes more than {SLOW_SECONDS:g} s: {', '.join(slow)}."
         return Finding(SPEED, "Warn", saw, advice=advice, field=ENTRY, figures=figures)
     return Finding(SPEED, "Pass", saw, figures=figures)
 
@@ -237,7 +241,7 @@ def _in_order(found: Mapping[str, float]) -> Iterator[tuple[str, float]]:
 
 def main() -> None:
     """Read the request from stdin, and write a finding a line to stdout."""
-    asked = Asked(**json.load(sys.stdin))
+    asked = PlayRequest(**json.load(sys.stdin))
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # output of the author's code goes to stderr
     sys.path.insert(0, asked.folder)

@@ -66,7 +66,7 @@ def _loaded(block: str, dataset: Dataset) -> list[Row]:
 
 
 def _elsewhere(block: str, dataset: Dataset) -> Finding:
-    saw = f"{dataset.uri} is not read here, so nothing is known of its rows."
+    saw = f"{dataset.uri} is not read here, so its rows are not known."
     advice = f"Name a copy on this machine: --set {block}.uri={FILE}/FOLDER/ROWS.jsonl"
     return Finding(ROWS, "Unknown", saw, advice=advice, field=f"{block}.uri")
 

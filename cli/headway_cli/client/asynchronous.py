@@ -81,10 +81,19 @@ class AsyncRun(Generic[Status]):
         row: int | None = None,
         outcome: Outcome | str | None = None,
         disagree: bool = False,
+        failed: bool = False,
+        task: str | None = None,
     ) -> AsyncIterator[Trajectory]:
         """As `Run.trajectories`, for `async for`."""
         found = await asyncio.to_thread(
-            self._run.trajectories, purpose, step=step, row=row, outcome=outcome, disagree=disagree
+            self._run.trajectories,
+            purpose,
+            step=step,
+            row=row,
+            outcome=outcome,
+            disagree=disagree,
+            failed=failed,
+            task=task,
         )
         while (each := await asyncio.to_thread(next, found, None)) is not None:
             yield each

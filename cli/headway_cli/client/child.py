@@ -30,7 +30,7 @@ class Child:
     """The process that runs a job, and its output."""
 
     process: subprocess.Popen[bytes]
-    said: IO[bytes]
+    output: IO[bytes]
     """Its progress. The first line means that the job has begun."""
     notes: IO[bytes]
     """Its stderr."""
@@ -38,10 +38,12 @@ class Child:
     @classmethod
     def start(cls, words: Sequence[str]) -> Child:
         """Run `headway` with the arguments `words`."""
-        said, notes = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115  # closed with it
+        output, notes = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115  # closed with it
         command = [sys.executable, "-m", "headway_cli.client.kept", *words]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said, stderr=notes, process_group=0)
-        return cls(process, said, notes)
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=output, stderr=notes, process_group=0
+        )
+        return cls(process, output, notes)
 
     @property
     def code(self) -> int | None:
@@ -51,7 +53,7 @@ class Child:
     @property
     def has_begun(self) -> bool:
         """Whether it has begun the job."""
-        return os.fstat(self.said.fileno()).st_size > 0
+        return os.fstat(self.output.fileno()).st_size > 0
 
     @property
     def noted(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from headway_api.document import Json
 from headway_cli import bill, patches, stored_run
 from headway_cli.bill import Bill
 from headway_cli.client import outcome
-from headway_cli.cluster import Cluster
+from headway_cli.cluster import Cluster, NoSuchJob
 from headway_cli.local.manifest import ManifestWrong
 from headway_cli.runs import NoRun
 from headway_cli.stored_run import StoredRun
@@ -27,7 +28,9 @@ class OnCluster:
     def begin(self, job: Json, home: Path | None, *, fresh: bool) -> ClusterJob:
         """Apply a job. See `places.Place`."""
         if fresh:
-            raise ManifestWrong("fresh: is of jobs on this machine; delete the job, or give another name")
+            raise ManifestWrong(
+                "fresh: applies only to jobs on this machine; delete the job, or give another name"
+            )
         kind, namespace, name = self.cluster.submit(job)
         there = (
             self.cluster if namespace == self.cluster.namespace else Cluster(self.cluster.context, namespace)
@@ -38,6 +41,22 @@ class OnCluster:
         """See `places.Place`."""
         self.cluster.job(kind, name)
         return ClusterJob(self.cluster, kind, name, self.endpoint_url)
+
+    def first(self, kinds: Sequence[str], name: str) -> ClusterJob:
+        """The job of this name, of the first of `kinds` that has one.
+
+        Raises:
+            NoSuchJob: none of them has one.
+            ClusterError: the cluster refuses, or does not answer.
+        """
+        absent: NoSuchJob | None = None
+        for kind in kinds:
+            try:
+                return self.find(kind, name)
+            except NoSuchJob as error:
+                absent = absent or error
+        assert absent is not None
+        raise absent
 
 
 @dataclass(frozen=True)
@@ -73,7 +92,12 @@ class ClusterJob:
         if uri is None:
             raise NoRun(f"{self.name}: the job has written nothing yet")
         endpoint = self.endpoint_url or job["spec"].get("output", {}).get("endpointUrl")
-        return stored_run.opened(Stored(str(uri)), endpoint)
+        try:
+            return stored_run.opened(Stored(str(uri)), endpoint)
+        except NoRun as error:
+            raise NoRun(
+                f"{error}; if this machine reaches the store at another address, write --endpoint-url"
+            ) from error
 
     def bill(self) -> Bill:
         """The bill from its status."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fcntl
 import json
 import signal
@@ -16,7 +15,7 @@ from typing import Final
 
 from headway_api.document import Json
 from headway_api.job_folder import JobFolder
-from headway_cli import bill, stored_run, where
+from headway_cli import bill, near_names, stored_run, where
 from headway_cli.bill import Bill
 from headway_cli.client import outcome
 from headway_cli.client.child import Child, children
@@ -35,8 +34,6 @@ WRONG: Final = 2
 ERROR: Final = "headway: "
 """Prefix of an error message of `headway`."""
 LAST_LINES: Final = 20
-NEAR: Final = 3
-"""Most names that are suggested instead of one that does not exist."""
 
 
 @dataclass(frozen=True)
@@ -60,17 +57,13 @@ class OnThisMachine:
     def find(self, kind: str, name: str) -> LocalRun:
         """See `places.Place`."""
         if not manifest.NAME.fullmatch(name) or not where.is_local_job(self.jobs / name):
-            there = [each.name for each in self._folders()]
-            near = difflib.get_close_matches(name, there, NEAR, 0.5)
-            hint = f"did you mean {', '.join(near)}?" if near else "write folder= of the jobs, or train it"
+            there = (each.name for each in where.local_jobs(self.jobs))
+            hint = near_names.question(name, there) or "write folder= of the jobs, or train it"
             raise NoRun(f"{self.jobs} has no job {name}; {hint}")
         found = self._of(kind, name, self.modules)
         if (stored := found.now()["kind"]) != kind:
-            raise NoRun(f"{self.jobs / name} is of an {stored}, not of an {kind}: write the other kind=")
+            raise NoRun(f"{self.jobs / name} has an {stored}, not an {kind}: write the other kind=")
         return found
-
-    def _folders(self) -> list[Path]:
-        return [each for each in self.jobs.glob("*") if where.is_local_job(each)]
 
     def _of(self, kind: str, name: str, modules: Path | None) -> LocalRun:
         options: list[str] = [] if self.prices is None else ["--prices", str(self.prices.resolve())]
@@ -100,8 +93,8 @@ class LocalRun:
         """
         if self.modules is None:
             raise ManifestWrong(
-                "modules: write TrainingClient(local=True, modules=FOLDER), with the folder of the "
-                "environment's modules: this job is no file, whose folder would be taken"
+                "modules: this client does not know the folder of the environment's modules; write "
+                "TrainingClient(local=True, modules=FOLDER)"
             )
         with tempfile.TemporaryDirectory(prefix="headway-") as folder:
             file = Path(folder) / "job.json"
@@ -132,13 +125,13 @@ class LocalRun:
         """Raise RunFailed if the process has crashed, and end what is left of the job."""
         if child.code is not None and child.code not in ORDERLY:
             kill_all(left_over(self.folder))
-            said = "\n".join(child.noted[-LAST_LINES:])
-            raise RunFailed(self.name, "Crashed", f"its process ended with {child.code}: {said}")
+            output = "\n".join(child.noted[-LAST_LINES:])
+            raise RunFailed(self.name, "Crashed", f"its process ended with {child.code}: {output}")
 
     def now(self) -> Json:
         """The job with its status."""
         if not where.is_local_job(self.folder):
-            raise NoRun(f"{self.folder} has no job any more")
+            raise NoRun(f"{self.folder} no longer has a job")
         return JobFolder(self.folder).whole()
 
     def still(self) -> Json | None:

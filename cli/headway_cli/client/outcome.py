@@ -38,13 +38,15 @@ def require_complete(job: Json) -> None:
     """
     if progress.is_true(job, "Complete"):
         return
-    name, told = job["metadata"]["name"], _conditions(job)
+    name, by_type = job["metadata"]["name"], _conditions(job)
     if progress.is_true(job, "Failed"):
-        raise RunFailed(name, told["Failed"].get("reason", ""), told["Failed"].get("message", ""))
+        raise RunFailed(name, by_type["Failed"].get("reason", ""), by_type["Failed"].get("message", ""))
     kind = next((each for each in HOLDING if progress.is_true(job, each)), None)
     if kind is None:
-        raise RunHeld(f"{name} stands still: no process runs it; train it again, and it goes on")
-    raise RunHeld(f"{name} stands still: {told[kind].get('reason', '')}: {told[kind].get('message', '')}")
+        raise RunHeld(f"{name} is not running: no process runs it; train it again to continue")
+    raise RunHeld(
+        f"{name} is not running: {by_type[kind].get('reason', '')}: {by_type[kind].get('message', '')}"
+    )
 
 
 def is_over(job: Json) -> bool:
@@ -56,8 +58,8 @@ def is_held(job: Json) -> bool:
     """Whether a job on a cluster is held under its newest spec. A job that was just resumed is not, although
     its status says so until the operator has seen it."""
     now = job["metadata"].get("generation")
-    told = _conditions(job)
-    holding = [told[kind] for kind in ("Suspended", "Stalled") if progress.is_true(job, kind)]
+    by_type = _conditions(job)
+    holding = [by_type[kind] for kind in ("Suspended", "Stalled") if progress.is_true(job, kind)]
     return not _goes_on(job) and any(each.get("observedGeneration", now) == now for each in holding)
 
 

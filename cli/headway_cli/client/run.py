@@ -14,7 +14,7 @@ from headway_api.document import Json
 from headway_api.records import GroupRecord, Outcome, Purpose
 from headway_api.run_files import RunFiles
 from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
-from headway_cli import episodes, run_page
+from headway_cli import episodes, run_page, task_rows
 from headway_cli.bill import Bill
 from headway_cli.client import frames, outcome
 from headway_cli.client.places import Job
@@ -165,6 +165,8 @@ class Run(Generic[Status]):
         row: int | None = None,
         outcome: Outcome | str | None = None,
         disagree: bool = False,
+        failed: bool = False,
+        task: str | None = None,
     ) -> Iterator[Trajectory]:
         """Its episodes, in the order of their groups; groups are read one at a time.
 
@@ -175,14 +177,18 @@ class Run(Generic[Status]):
             outcome: only those with this outcome, such as `AgentError`.
             disagree: only those whose reward and external score differ, furthest apart first. All are read
                 before the first is returned.
+            failed: only those that ended with `AgentError` or `InfraError`.
+            task: only those of one task: a value of the data's `taskColumn`, or a suite.
         Raises:
-            NoRun: it has written nothing yet, or a group cannot be read.
+            NoRun: it has written nothing yet, a group cannot be read, or there is no such task.
             ValueError: there is no such purpose or outcome.
         """
-        wanted = Filter(step, None if outcome is None else Outcome(outcome), row, disagree)
+        ended = None if outcome is None else Outcome(outcome)
         stored = self._job.stored()
-        default = Purpose.EVALUATION if stored.evaluates else Purpose.TRAIN
-        groups = stored.groups(default if purpose is None else Purpose(purpose))
+        why = stored.purpose if purpose is None else Purpose(purpose)
+        chosen = None if task is None else task_rows.task(stored, why, task)
+        wanted = Filter(step, ended, row, disagree, failed, chosen)
+        groups = stored.groups(why, lost=wanted.lost)
         batches: Iterable[Iterable[GroupRecord]] = [groups] if disagree else ([group] for group in groups)
         return (Trajectory(each.group, each.episode) for batch in batches for each in wanted.of(batch))
 

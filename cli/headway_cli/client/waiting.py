@@ -54,5 +54,5 @@ class Waiting(Generic[T]):
             return LOOK_SECONDS
         left = self._ends - time.monotonic()
         if left <= 0:
-            raise TimeoutError(f"{self._name} goes on after {self._timeout:g} s")
+            raise TimeoutError(f"{self._name} still runs after {self._timeout:g} s")
         return min(LOOK_SECONDS, left)

@@ -9,25 +9,41 @@ from typing import Annotated
 import typer
 
 from headway_api.store import below
-from headway_cli import artifact_list, run_contents, stored_run, where
-from headway_cli.commands.common import JOBS, EndpointUrl, Form, Output, RunAt, note, told, wrong
+from headway_cli import artifact_list, run_contents
+from headway_cli.commands.common import (
+    AnyKind,
+    Context,
+    EndpointUrl,
+    Form,
+    Namespace,
+    Output,
+    RunAt,
+    name_of,
+    note,
+    reach,
+    reported_errors,
+    wrong,
+)
 from headway_cli.stored_run import StoredRun, readable
 
 
 def artifacts(
     run: RunAt,
     get: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="Copy what has such keys: 'weights/000012/*'.")
+        str | None, typer.Option(metavar="PATTERN", help="Copy files whose keys match: 'weights/000012/*'.")
     ] = None,
     to: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where copies go.")] = None,
     output: Output = Form.TEXT,
+    kind: AnyKind = None,
+    namespace: Namespace = None,
+    context: Context = None,
     endpoint_url: EndpointUrl = None,
 ) -> None:
     """List what a run has written, or copy it."""
     if (get is None) != (to is None):
         raise wrong("write --get PATTERN and --to FOLDER together")
-    with told():
-        found = stored_run.opened(where.meant(run, JOBS), endpoint_url)
+    with reported_errors():
+        found = reach(namespace, context, endpoint_url).stored(run, name_of(kind))
         keys = run_contents.keys(found)
         if get is not None and to is not None:
             _copy(found, keys, get, to)
@@ -48,7 +64,7 @@ def _copy(run: StoredRun, keys: list[str], pattern: str, folder: Path) -> None:
     chosen = artifact_list.matching(keys, pattern)
     if not chosen:
         first = sorted({key.partition("/")[0] for key in keys})
-        raise wrong(f"--get {pattern}: nothing has such a key; at the top there are {', '.join(first)}")
+        raise wrong(f"--get {pattern}: no key matches; the top level has {', '.join(first)}")
     root = run.layout.root
     with readable(root):
         places = [(key, below(folder, key)) for key in chosen]

@@ -15,7 +15,7 @@ from headway_api.document import Json
 from headway_cli import checking
 from headway_cli.checking import text
 from headway_cli.checking.episodes import to_json
-from headway_cli.commands.common import FAILED, INTERRUPTED, Changes, Form, Output, told, wrong
+from headway_cli.commands.common import FAILED, INTERRUPTED, Changes, Form, Output, reported_errors, wrong
 from headway_cli.local import manifest
 
 ROWS: Final = 16
@@ -24,14 +24,14 @@ ROWS: Final = 16
 def check(
     job: Annotated[Path, typer.Argument(help="File with an RLTrainingJob or RLEvalJob.")] = Path("job.yaml"),
     environment: Annotated[
-        Path | None, typer.Option(help="Folder of the environment's modules; default: the file's.")
+        Path | None, typer.Option(help="Folder of the environment's modules. Default: the folder of FILE.")
     ] = None,
     rows: Annotated[int, typer.Option(min=1, help="Training rows that episodes are played on.")] = ROWS,
     set_: Changes = None,
     output: Output = Form.TEXT,
 ) -> None:
     """Check a job and its environment without a model: spec, rows, tests, episodes, judge, speed."""
-    with told():
+    with reported_errors():
         document = manifest.changed(manifest.read(job), set_ or [])
     folder = (environment or job.parent).resolve()
     if not folder.is_dir():

@@ -21,9 +21,11 @@ from headway_cli.commands.common import (
     KindOf,
     Name,
     Namespace,
+    identity,
     note,
-    told,
+    reported_errors,
 )
+from headway_cli.commands.common import Output as JsonOutput
 from headway_cli.commands.following import Mode, Output, Plain
 from headway_cli.local import manifest
 
@@ -38,11 +40,11 @@ def submit(
     context: Context = None,
 ) -> None:
     """Apply a job to the cluster that kubectl points at."""
-    with told():
+    with reported_errors():
         document = manifest.changed(manifest.read(job), set_ or [])
         kind, place, name = Cluster(context, namespace).submit(document)
     if output is Form.JSON:
-        typer.echo(json.dumps({"kind": kind, "namespace": place, "name": name}))
+        typer.echo(json.dumps(identity(kind, place, name)))
     else:
         typer.echo(f"{kind} {place}/{name}")
     if follow:
@@ -58,38 +60,53 @@ def watch(
     context: Context = None,
 ) -> None:
     """Follow a job on a cluster to its end; the exit code says how it ended."""
-    with told():
+    with reported_errors():
         there = Cluster(context, namespace)
     _watch(there, kind.kind, name, following.mode(output, plain=plain))
 
 
 def suspend(
-    name: Name, kind: Kind = KindOf.TRAINING, namespace: Namespace = None, context: Context = None
+    name: Name,
+    kind: Kind = KindOf.TRAINING,
+    output: JsonOutput = Form.TEXT,
+    namespace: Namespace = None,
+    context: Context = None,
 ) -> None:
     """Stop a job's pods; what is acknowledged stays."""
-    with told():
-        Cluster(context, namespace).change(kind.kind, name, patches.SUSPENSION)
-    typer.echo(f"{name}: spec.suspend is true; `headway resume {name}` goes on")
+    with reported_errors():
+        there = Cluster(context, namespace)
+        there.change(kind.kind, name, patches.SUSPENSION)
+    if output is Form.JSON:
+        typer.echo(json.dumps({**identity(kind.kind, there.namespace, name), "suspend": True}))
+    else:
+        typer.echo(f"{name}: spec.suspend is true; `headway resume {name}` continues")
 
 
 def resume(
-    name: Name, kind: Kind = KindOf.TRAINING, namespace: Namespace = None, context: Context = None
+    name: Name,
+    kind: Kind = KindOf.TRAINING,
+    output: JsonOutput = Form.TEXT,
+    namespace: Namespace = None,
+    context: Context = None,
 ) -> None:
     """Resume a job that is suspended or paused."""
-    with told():
+    with reported_errors():
         there = Cluster(context, namespace)
         patch = patches.resumption(there.job(kind.kind, name))
         there.change(kind.kind, name, patch)
     paused = patch.get("metadata", {}).get("annotations", {}).get(names.ANNOTATION_RESUME)
-    typer.echo(
-        f"{name}: spec.suspend is false" + ("" if paused is None else f"; the pause of {paused} is over")
-    )
+    if output is Form.JSON:
+        change = {"suspend": False, "resumedPause": paused}
+        typer.echo(json.dumps({**identity(kind.kind, there.namespace, name), **change}))
+    else:
+        over = "" if paused is None else f"; the pause of {paused} is over"
+        typer.echo(f"{name}: spec.suspend is false{over}")
 
 
 def _watch(there: Cluster, kind: str, name: str, mode: Mode) -> None:
     """Show the progress of a job; exit with FAILED unless it ends Complete."""
     try:
-        with told(), following.shown(mode) as show, closed_pipe.looked_after():
+        with reported_errors(), following.shown(mode) as show, closed_pipe.looked_after():
             for job in there.follow(kind, name):
                 show(job)
                 if progress.is_true(job, "Complete"):

@@ -17,15 +17,23 @@ from headway_cli import progress
 from headway_cli.cluster import ClusterError
 from headway_cli.local.machine import MachineBusy
 from headway_cli.local.manifest import ManifestWrong
+from headway_cli.reach import Reach
 from headway_cli.runs import NoRun
 
 JOBS: Final = Path(names.LOCAL_JOBS)
 """Folder with the folders of local jobs, below the current directory."""
 WRONG, FAILED, HELD, INTERRUPTED, CLOSED = 2, 1, 3, 130, 141
-"""Exit codes: the input is wrong; the job failed; the job is held until something is changed; Ctrl-C; nobody
-reads the output of a command that follows a job."""
-KNOWN: Final = (ManifestWrong, MachineBusy, ClusterError, NoRun)
+"""Exit codes, in this order. The input is wrong. The job failed. The job is held until something is changed.
+Ctrl-C. Nobody reads the output of a command that follows a job."""
+EXPECTED_ERRORS: Final = (ManifestWrong, MachineBusy, ClusterError, NoRun)
 """Errors whose message says what is wrong, and what to write."""
+
+
+OPEN: Final = (
+    "warning: this system gives a user no namespaces, so sandboxes use this machine's network, see its "
+    "processes, and can read their job's keys (docs/local.md)"
+)
+"""Said before environments run here without the walls of user namespaces."""
 
 
 class Form(StrEnum):
@@ -47,18 +55,41 @@ class KindOf(StrEnum):
         return names.TRAINING_KIND if self is KindOf.TRAINING else names.EVAL_KIND
 
 
-Name = Annotated[str, typer.Argument(help="Of the job.")]
+Name = Annotated[str, typer.Argument(help="Name of the job.")]
 Kind = Annotated[KindOf, typer.Option(help="Which kind of job.")]
+AnyKind = Annotated[KindOf | None, typer.Option(help="Which kind of job on a cluster; default: either.")]
 Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Default: the context's.")]
-Context = Annotated[str | None, typer.Option(help="Of the kubeconfig; default: the current one.")]
+Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig; default: the current one.")]
 JobFile = Annotated[Path, typer.Argument(help="File with an RLTrainingJob or RLEvalJob.")]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="Change a field: spec.schedule.maxSteps=3.")]
+Prices = Annotated[Path | None, typer.Option(help="File of the price book; default: the built-in one.")]
+Secrets = Annotated[
+    list[str] | None, typer.Option("--secret", help="Token of a Secret that the job names: NAME=FILE.")
+]
 RunAt = Annotated[
     str,
-    typer.Argument(help="Name or folder of a local job, or status.artifacts.uri of a job on a cluster."),
+    typer.Argument(
+        help="A local job (.headway/NAME or NAME), a job on a cluster, or its status.artifacts.uri."
+    ),
 ]
-EndpointUrl = Annotated[str | None, typer.Option(help="Of an S3-compatible store.")]
+EndpointUrl = Annotated[str | None, typer.Option(help="Address of an S3-compatible store.")]
 Output = Annotated[Form, typer.Option(help="For people, or as JSON.")]
+JsonLines = Annotated[Form, typer.Option(help="For people, or one JSON object a line.")]
+
+
+def reach(namespace: str | None, context: str | None, endpoint_url: str | None = None) -> Reach:
+    """The jobs and runs that a command may be given: of this folder, of the cluster, and of the store."""
+    return Reach(JOBS, context, namespace, endpoint_url)
+
+
+def identity(kind: str, namespace: str, name: str) -> Json:
+    """What names a job on a cluster, as an object of JSON."""
+    return {"kind": kind, "namespace": namespace, "name": name}
+
+
+def name_of(kind: KindOf | None) -> str | None:
+    """The kind's name in the API; None: either kind."""
+    return None if kind is None else kind.kind
 
 
 class Progress:
@@ -84,13 +115,13 @@ class Progress:
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def reported_errors() -> Iterator[None]:
     """Turn an error of the input or the cluster into a line and exit code 2, and Ctrl-C into 130."""
     try:
         yield
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
-    except KNOWN as error:
+    except EXPECTED_ERRORS as error:
         raise wrong(str(error)) from error
 
 

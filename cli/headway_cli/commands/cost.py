@@ -7,47 +7,41 @@ from typing import Annotated
 
 import typer
 
-from headway_cli import bill, stored_run, where
+from headway_cli import bill
 from headway_cli.bill import Bill
-from headway_cli.cluster import Cluster
 from headway_cli.commands.common import (
-    JOBS,
+    AnyKind,
     Context,
     EndpointUrl,
     Form,
-    Kind,
-    KindOf,
     Namespace,
     Output,
-    told,
+    RunAt,
+    name_of,
+    reach,
+    reported_errors,
 )
 from headway_cli.where import Named
 
 
 def cost(
-    job: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN_OR_NAME",
-            help="A local job (.headway/NAME or NAME), a job on a cluster, or its status.artifacts.uri.",
-        ),
-    ],
+    run: RunAt,
     output: Output = Form.TEXT,
     base: Annotated[
-        str | None, typer.Option(metavar="URI", help="The base model, where the run does not say it.")
+        str | None, typer.Option(metavar="URI", help="The base model, if the run does not name it.")
     ] = None,
-    kind: Kind = KindOf.TRAINING,
+    kind: AnyKind = None,
     namespace: Namespace = None,
     context: Context = None,
     endpoint_url: EndpointUrl = None,
 ) -> None:
     """Say what a job has used so far, what that costs, and what it was to cost."""
-    with told():
-        on_cluster = namespace is not None or context is not None
-        place = Named(job) if on_cluster else where.meant(job, JOBS)
+    with reported_errors():
+        there = reach(namespace, context, endpoint_url)
+        place = there.place(run)
         found: Bill
         if isinstance(place, Named):
-            found = bill.from_status(Cluster(context, namespace).job(kind.kind, place.name).get("status", {}))
+            found = there.on_cluster(place.name, name_of(kind)).bill()
         else:
-            found = bill.read(stored_run.opened(place, endpoint_url), base)
+            found = bill.read(there.opened(place), base)
     typer.echo(json.dumps(bill.as_json(found), indent=2) if output is Form.JSON else bill.text(found))

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from headway_cli import uploads
-from headway_cli.commands.common import EndpointUrl, Form, Output, note, told
+from headway_cli.commands.common import EndpointUrl, Form, Output, note, reported_errors
 
 app = typer.Typer(no_args_is_help=True, help="Rows that a job trains and measures on.")
 
@@ -22,32 +22,40 @@ def data() -> None:
 
 @app.command()
 def push(
-    files: Annotated[list[Path], typer.Argument(help="Of rows: .jsonl, .parquet, .json or .csv.")],
+    files: Annotated[list[Path], typer.Argument(help="Files of rows: .jsonl, .parquet, .json or .csv.")],
     target: Annotated[str, typer.Argument(help="s3://BUCKET/PREFIX, or file:///FOLDER.")],
+    model: Annotated[
+        Path | None, typer.Option(help="Folder of a model, such as tiny-model, to upload beside them.")
+    ] = None,
     endpoint_url: EndpointUrl = None,
     output: Output = Form.TEXT,
 ) -> None:
-    """Check files of rows, upload them, and say what to write in spec.data.
+    """Check files of rows, upload them, and say what to write in the job's spec.
 
     A row has any columns: the environment's reset is given all of them. Nothing is uploaded if a file has
     a row that a job could not read. Credentials are those of this shell, such as AWS_ACCESS_KEY_ID.
     """
-    with told():
+    with reported_errors():
         folder = uploads.target_of(target)
         if len({each.name for each in files}) < len(files):
-            raise uploads.NotPushed("two files have the same name: rename one, for both go into one folder")
+            raise uploads.NotPushed(
+                "two files have the same name: rename one, because both go into one folder"
+            )
         tables = [uploads.read(each) for each in files]
+        weights = None if model is None else uploads.model_of(model)
         for warning in uploads.shared(tables):
             note(f"warning: {warning}")
         store = uploads.opened(folder, endpoint_url)
         pushed = {table.path: uploads.push(store, table, folder) for table in tables}
+        base = None if weights is None else uploads.push_model(store, weights, folder)
     if output is Form.JSON:
         found = [_row(table, pushed[table.path]) for table in tables]
-        typer.echo(json.dumps({"files": found, "data": uploads.blocks(pushed)}))
+        named = {} if base is None else {"model": {"base": base}}
+        typer.echo(json.dumps({"files": found, "data": uploads.blocks(pushed)} | named))
         return
     for table in tables:
         typer.echo(_described(table, pushed[table.path]))
-    typer.echo(_spec(pushed, endpoint_url))
+    typer.echo(_spec(pushed, base, endpoint_url))
 
 
 def _row(table: uploads.Table, uri: str) -> dict[str, object]:
@@ -72,8 +80,8 @@ def _described(table: uploads.Table, uri: str) -> str:
     return "\n".join([*lines, f"  is {uri}"])
 
 
-def _spec(pushed: dict[Path, str], endpoint_url: str | None) -> str:
-    """What to write in the job."""
+def _spec(pushed: dict[Path, str], base: str | None, endpoint_url: str | None) -> str:
+    """What to write in the job; `base` is the address of a model that was uploaded."""
     lines = ["", "write in the job's spec:", "  data:"]
     for split, block in uploads.blocks(pushed).items():
         lines.append(f"    {split}: {{uri: {block['uri']}}}")
@@ -82,6 +90,8 @@ def _spec(pushed: dict[Path, str], endpoint_url: str | None) -> str:
         for path, uri in pushed.items()
         if uploads.block_of(path) is None
     ]
+    if base is not None:
+        lines.append(f"  model: {{base: {base}}}  # beside its other fields")
     if endpoint_url is not None:
         lines.append(f"  output: {{endpointUrl: {endpoint_url}}}  # beside its uri")
     return "\n".join(lines)

@@ -1,8 +1,9 @@
-"""`headway doctor`: the preflight of a job with its model, on this machine, without training."""
+"""`headway doctor`: the preflight of a job on this machine, with its model or at an endpoint; no training."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -10,24 +11,32 @@ import typer
 
 from headway_api import names
 from headway_api.document import Json
-from headway_cli import progress
+from headway_api.spec.trust import PreflightSpec
+from headway_cli import baseline, progress
 from headway_cli.commands.common import (
     FAILED,
+    HELD,
     INTERRUPTED,
     JOBS,
+    OPEN,
     Changes,
     Form,
     Output,
+    Prices,
     Progress,
+    Secrets,
     note,
-    told,
+    reported_errors,
     wrong,
 )
 from headway_cli.local import engine, manifest
 from headway_cli.local import run as local_run
+from headway_sandbox.broker.processes import walls
 
-OVER: Final = ("Passed", "Failed")
-"""States of a preflight that is over."""
+FAILURE: Final = "  Failed=True"
+"""How the line of the condition begins that says why a job failed."""
+OVER: Final = ("Passed", "Warned", "Skipped")
+"""States after which a learner starts. A preflight that fails ends its job, which says why."""
 
 
 class _Over(Exception):
@@ -37,7 +46,7 @@ class _Over(Exception):
 def doctor(
     job: Annotated[Path, typer.Argument(help="File with an RLTrainingJob.")],
     environment: Annotated[
-        Path | None, typer.Option(help="Folder of the environment's modules; default: the file's.")
+        Path | None, typer.Option(help="Folder of the environment's modules. Default: the folder of FILE.")
     ] = None,
     episodes: Annotated[
         int | None,
@@ -45,34 +54,63 @@ def doctor(
             min=8, help="Baseline episodes, as spec.preflight.episodes: rounded up to 12 whole groups."
         ),
     ] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="OpenAI-compatible endpoint that plays instead, up to /v1."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Model at the endpoint.")] = None,
+    token_env: Annotated[
+        str | None,
+        typer.Option(metavar="VARIABLE", help="Environment variable with the endpoint's bearer token."),
+    ] = None,
+    max_concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Most requests in flight at the endpoint; default 8.")
+    ] = None,
+    requests_per_minute: Annotated[
+        int | None, typer.Option(min=1, help="Most requests to the endpoint that begin in a minute.")
+    ] = None,
     set_: Changes = None,
+    prices: Prices = None,
+    secret: Secrets = None,
     output: Output = Form.TEXT,
 ) -> None:
-    """Play baseline episodes with the job's model, and say what the preflight's checks make of them."""
-    with told():
-        document = manifest.changed(manifest.read(job), [*(set_ or []), *_wanted(episodes)])
+    """Play baseline episodes with the job's model or at an endpoint, and report the preflight's checks."""
+    asked = baseline.Options(endpoint, model, token_env, max_concurrency, requests_per_minute)
+    with reported_errors():
+        played_by = baseline.chosen(asked, os.environ)
+        # Only the coordinator needs the token, and gets it as a file.
+        os.environ.pop(token_env or "", None)
+        document = _sampling(manifest.changed(manifest.read(job), set_ or []), episodes)
         if document["kind"] != names.TRAINING_KIND:
             raise wrong(f"{job}: kind {document['kind']} has no baseline episodes: name an RLTrainingJob")
         where = JOBS / f"{document['metadata']['name']}-doctor"
+        if not walls():
+            note(OPEN)
         local_run.private()
         try:
-            with local_run.opened(document, where, note, fresh=True) as stored:
+            with (
+                local_run.opened(document, where, note, fresh=True) as stored,
+                baseline.written(played_by, where) as variables,
+            ):
+                manifest.lend(stored, document, prices, secret or [])
                 modules = (environment or job.parent).resolve()
-                running = engine.Engine(stored, modules, engine.platform(engine.has_accelerator()))
+                machine = engine.platform(engine.has_accelerator())
+                running = engine.Engine(stored, modules, machine, variables)
                 found = _until_over(running, Progress(note, preflight=False))
         except local_run.Stopped:
             raise typer.Exit(INTERRUPTED) from None
-    _tell(found, output)
-    if progress.is_true(found, "Failed") or _failed(found):
-        raise typer.Exit(FAILED)
+    _write_result(found, output)
+    _leave(found)
 
 
-def _wanted(episodes: int | None) -> list[str]:
-    """A preflight that ends the job if it fails: no learner starts for a job that should not train."""
-    return [
-        "spec.preflight.policy=Enforce",
-        *([] if episodes is None else [f"spec.preflight.episodes={episodes}"]),
-    ]
+def _sampling(document: Json, episodes: int | None) -> Json:
+    """The job with a preflight that samples, and that ends the job if it fails: no learner may start then."""
+    spec = document.get("spec")
+    block = spec.get("preflight") if isinstance(spec, dict) else None
+    if episodes is None and isinstance(block, dict) and block.get("episodes") == 0:
+        episodes = PreflightSpec().episodes
+    wanted = [] if episodes is None else [f"spec.preflight.episodes={episodes}"]
+    return manifest.changed(document, ["spec.preflight.policy=Enforce", *wanted])
 
 
 def _until_over(running: engine.Engine, shown: Progress) -> Json:
@@ -82,8 +120,7 @@ def _until_over(running: engine.Engine, shown: Progress) -> Json:
         nonlocal last
         last = job
         shown.show(job)
-        found = job.get("status", {}).get("preflight", {})
-        if found.get("state") in OVER and "findings" in found:
+        if job.get("status", {}).get("preflight", {}).get("state") in OVER:
             raise _Over
 
     try:
@@ -92,21 +129,26 @@ def _until_over(running: engine.Engine, shown: Progress) -> Json:
         return last
 
 
-def _failed(job: Json) -> bool:
-    findings = job.get("status", {}).get("preflight", {}).get("findings", [])
-    return any(each["verdict"] == "Fail" for each in findings)
-
-
-def _tell(job: Json, output: Form) -> None:
+def _write_result(job: Json, output: Form) -> None:
     found = job.get("status", {}).get("preflight", {})
-    if output is Form.JSON:
-        typer.echo(json.dumps(found))
-        return
+    uri = job.get("status", {}).get("artifacts", {}).get("uri")
+    if uri is not None and "findings" in found:
+        note(f"evidence and advice: {uri.removeprefix('file://')}/preflight.md")
     lines = progress.preflight(job)
     if not lines:  # it ended before a single episode
         lines = [f"  {each['message']}" for each in found.get("checks", []) if not each["passed"]]
-        lines += [] if lines else progress.conditions(job)
-    typer.echo("\n".join(lines))
-    uri = job.get("status", {}).get("artifacts", {}).get("uri")
-    if uri is not None:
-        note(f"evidence and advice: {uri.removeprefix('file://')}/preflight.md")
+        lines = lines or [line for line in progress.conditions(job) if line.startswith(FAILURE)]
+        if output is Form.JSON:
+            note("\n".join(lines))
+    typer.echo(json.dumps(found) if output is Form.JSON else "\n".join(lines))
+
+
+def _leave(job: Json) -> None:
+    """Exit with a code unless every check has passed or warned."""
+    preflight = job.get("status", {}).get("preflight", {})
+    findings = preflight.get("findings", [])
+    if progress.is_true(job, "Failed") or any(each["verdict"] == "Fail" for each in findings):
+        raise typer.Exit(FAILED)
+    if preflight.get("state") not in OVER:
+        note(f"the job is not running: {progress.held_by(job)}")
+        raise typer.Exit(HELD)

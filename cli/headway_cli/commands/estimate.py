@@ -16,7 +16,17 @@ from headway_api.job_folder import JobFolder
 from headway_api.spec.training import RLTrainingJob
 from headway_cli import job_file, where
 from headway_cli.cluster import Cluster, ClusterError
-from headway_cli.commands.common import JOBS, Changes, Context, Form, JobFile, Namespace, Output, note, told
+from headway_cli.commands.common import (
+    JOBS,
+    Changes,
+    Context,
+    Form,
+    JobFile,
+    Namespace,
+    Output,
+    note,
+    reported_errors,
+)
 from headway_cli.local import manifest
 from headway_cli.local.manifest import ManifestWrong
 
@@ -28,10 +38,10 @@ def estimate(
         Path | None, typer.Option(help="File of the price book; default: the built-in one.")
     ] = None,
     environment: Annotated[
-        Path | None, typer.Option(help="Folder of the environment's modules; default: the file's.")
+        Path | None, typer.Option(help="Folder of the environment's modules. Default: the folder of FILE.")
     ] = None,
     model: Annotated[
-        Path | None, typer.Option(help="Folder of the tokenizer, where the job's own is not at hand.")
+        Path | None, typer.Option(help="Folder of the tokenizer, if the job's own is not available.")
     ] = None,
     training: Annotated[
         list[Path] | None, typer.Option(help="File of a training job that an evaluation's candidate names.")
@@ -48,7 +58,7 @@ def estimate(
     from headway_cli import estimate_text, price_before
 
     notes: list[str] = []
-    with told(), tempfile.TemporaryDirectory(prefix="headway-") as cache:
+    with reported_errors(), tempfile.TemporaryDirectory(prefix="headway-") as cache:
         document = manifest.changed(manifest.read(job), set_ or [])
         checked, book = job_file.checked(document), job_file.book_of(prices)
         _note_book(document, notes, given=prices is not None)

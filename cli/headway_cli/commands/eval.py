@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -11,8 +12,8 @@ import typer
 from headway_cli import eval_job
 from headway_cli.cluster import Cluster
 from headway_cli.commands import run
-from headway_cli.commands.common import JOBS, Context, Namespace, told
-from headway_cli.eval_manifest import Asked
+from headway_cli.commands.common import JOBS, Context, Form, Namespace, identity, reported_errors
+from headway_cli.eval_manifest import EvalOptions
 
 
 def eval_(
@@ -39,7 +40,9 @@ def eval_(
         str | None, typer.Option(help="Candidate that the first other one must beat, or the job fails.")
     ] = None,
     margin: Annotated[str | None, typer.Option(help="By more than this much, such as 0.05.")] = None,
-    max_rows: Annotated[int | None, typer.Option(min=1, help="The first so many rows.")] = None,
+    max_rows: Annotated[
+        int | None, typer.Option(min=1, help="Measure only this many rows, from the first.")
+    ] = None,
     environment: Annotated[str | None, typer.Option(metavar="MODULE:CLASS", help="Its entrypoint.")] = None,
     image: Annotated[str | None, typer.Option(help="The environment's image.")] = None,
     agent_turns: Annotated[int | None, typer.Option(min=1, help="Most turns of an episode.")] = None,
@@ -49,11 +52,15 @@ def eval_(
     modules: Annotated[
         Path | None, typer.Option(help="With --local: folder of the environment's modules.")
     ] = None,
+    output: Annotated[
+        Form,
+        typer.Option(help="For people, or as JSON: the job; with --print its manifest."),
+    ] = Form.TEXT,
     namespace: Namespace = None,
     context: Context = None,
 ) -> None:
     """Judge models side by side on the same rows: an RLEvalJob from options."""
-    asked = Asked(
+    asked = EvalOptions(
         name=name,
         job=job,
         models=model or (),
@@ -67,15 +74,17 @@ def eval_(
         image=image,
         agent_turns=agent_turns,
     )
-    with told():
+    with reported_errors():
         training = eval_job.training(from_, job, JOBS if local else None, context, namespace)
         with tempfile.TemporaryDirectory(prefix="headway-") as folder:
             file = Path(folder) / "eval.yaml"
             text, document = eval_job.written(asked, training, file, local=local)
             if print_:
-                typer.echo(text, nl=False)
+                typer.echo(json.dumps(document) + "\n" if output is Form.JSON else text, nl=False)
             elif local:
-                run.run(file, local=True, environment=modules or (from_.parent if from_ else Path()))
+                home = modules or (from_.parent if from_ else Path())
+                run.run(file, local=True, environment=home, output=output)
             else:
                 kind, place, called = Cluster(context, namespace).submit(document)
-                typer.echo(f"{kind} {place}/{called}")
+                job_there = json.dumps(identity(kind, place, called))
+                typer.echo(job_there if output is Form.JSON else f"{kind} {place}/{called}")

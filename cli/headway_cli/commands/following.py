@@ -20,8 +20,8 @@ from headway_cli.commands.common import CLOSED, Form, Progress
 from headway_cli.terminal import Terminal, utc_now
 
 Show = Callable[[Json], None]
-Plain = Annotated[bool, typer.Option("--plain", help="A line a change, in a terminal too.")]
-Output = Annotated[Form, typer.Option("--output", help="For people, or an object of JSON a change.")]
+Plain = Annotated[bool, typer.Option("--plain", help="One line a change, even in a terminal.")]
+Output = Annotated[Form, typer.Option("--output", help="For people, or one JSON object a change.")]
 
 
 class Mode(Enum):

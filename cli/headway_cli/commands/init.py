@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import typer
 
 from headway_cli import scaffold
-from headway_cli.commands.common import wrong
+from headway_cli.commands.common import Form, Output, wrong
 
 
 def init(
@@ -24,6 +25,7 @@ def init(
     name: Annotated[
         str | None, typer.Option(help="Of the project and its job; default: made of the folder's name.")
     ] = None,
+    output: Output = Form.TEXT,
 ) -> None:
     """Write a new project: environment, rows, tests, job and image. It runs as written."""
     try:
@@ -31,6 +33,9 @@ def init(
     except scaffold.ProjectWrong as error:
         raise wrong(str(error)) from error
     home = folder.absolute()
-    for path in written:
-        typer.echo(path.relative_to(home))
+    made = [str(path.relative_to(home)) for path in written]
+    if output is Form.JSON:
+        typer.echo(json.dumps({"folder": str(home), "files": made}))
+        return
+    typer.echo("\n".join(made))
     typer.echo(f"\nnext: headway check {shlex.quote(str(folder / 'job.yaml'))}")

@@ -2,70 +2,69 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
-from headway_cli import job_logs, stored_run, where
+from headway_cli import job_logs
 from headway_cli.commands.common import (
     INTERRUPTED,
-    JOBS,
+    AnyKind,
     Context,
     EndpointUrl,
-    Kind,
-    KindOf,
+    Form,
+    JsonLines,
     Namespace,
+    RunAt,
+    name_of,
     note,
-    told,
+    reach,
+    reported_errors,
     wrong,
 )
 from headway_cli.log_lines import Line, Role, Wanted
 from headway_cli.pod_logs import PodLogs
 from headway_cli.where import LocalJob, Named, Stored
 
-JobOrRun = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME_OR_RUN",
-        help="A local job (.headway/NAME or NAME), a job on a cluster, or its status.artifacts.uri.",
-    ),
-]
-
 
 def logs(
-    job: JobOrRun,
-    role: Annotated[Role | None, typer.Option(help="Of these processes alone.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
-    tail: Annotated[int | None, typer.Option(min=0, help="The last so many lines of each process.")] = None,
-    kind: Kind = KindOf.TRAINING,
+    run: RunAt,
+    role: Annotated[Role | None, typer.Option(help="Only of these processes.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until Ctrl-C.")] = False,
+    tail: Annotated[
+        int | None, typer.Option(min=0, help="Only this many of the last lines of each process.")
+    ] = None,
+    output: JsonLines = Form.TEXT,
+    kind: AnyKind = None,
     namespace: Namespace = None,
     context: Context = None,
     endpoint_url: EndpointUrl = None,
 ) -> None:
     """Show what a job's processes write, each line with its pod's name."""
     wanted = Wanted(role, tail)
-    with told():
-        on_cluster = namespace is not None or context is not None
-        place = Named(job) if on_cluster else where.meant(job, JOBS)
+    with reported_errors():
+        reached = reach(namespace, context, endpoint_url)
+        place = reached.place(run)
         if isinstance(place, Stored) and follow:
-            raise wrong("--follow is of jobs that run: a store has what processes kept; leave it out")
+            raise wrong("--follow is for running jobs, and a store has only past logs; leave it out")
         if isinstance(place, Named):
-            there = PodLogs(context, namespace)
-            asked = job_logs.Asked(wanted, follow, endpoint_url, note)
-            lines = job_logs.of_cluster(there, kind.kind, job, asked)
+            found = reached.on_cluster(place.name, name_of(kind))
+            asked = job_logs.LogOptions(wanted, follow, endpoint_url, note)
+            lines = job_logs.of_cluster(PodLogs(context, namespace), found.kind, found.name, asked)
         elif isinstance(place, LocalJob):
             lines = job_logs.of_local_job(place, wanted, follow)
         else:
-            lines = job_logs.of_run(stored_run.opened(place, endpoint_url), wanted)
-        _print(lines)
+            lines = job_logs.of_run(reached.opened(place), wanted)
+        _print(lines, output)
 
 
-def _print(lines: Iterable[Line]) -> None:
+def _print(lines: Iterable[Line], output: Form) -> None:
     some = False
     try:
-        for writer, text in lines:
-            typer.echo(f"{writer}: {text}")
+        for line in lines:
+            typer.echo(json.dumps(line._asdict()) if output is Form.JSON else f"{line.writer}: {line.text}")
             some = True
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None

@@ -17,17 +17,19 @@ import typer
 from headway_api import names
 from headway_api.replay import LOG, RESULT, TERMINATION, ReplayRequest, ReplayResult
 from headway_api.spec.lifecycle import OutputSpec
-from headway_cli import foreground, replaying, serving, stored_run, where
+from headway_cli import foreground, replaying, serving
 from headway_cli.commands.common import (
     FAILED,
     INTERRUPTED,
-    JOBS,
+    Context,
     EndpointUrl,
     Form,
+    Namespace,
     Output,
     RunAt,
     note,
-    told,
+    reach,
+    reported_errors,
     wrong,
 )
 from headway_cli.replaying import config_of
@@ -63,13 +65,16 @@ def replay(
         typer.Option(metavar="FOLDER", help="Where models are kept; default: ~/.cache/headway/serve."),
     ] = None,
     output: Output = Form.TEXT,
+    namespace: Namespace = None,
+    context: Context = None,
     endpoint_url: EndpointUrl = None,
 ) -> None:
     """Train a step again from the run's files, without servers, and compare weights and figures."""
     _require_learner()
-    with told():
-        place = where.meant(run, JOBS)
-        stored = stored_run.opened(place, endpoint_url)
+    with reported_errors():
+        there = reach(namespace, context, endpoint_url)
+        place = there.place(run)
+        stored = there.opened(place, names.TRAINING_KIND)
         config = config_of(stored)
         with readable(stored.layout.root):
             report = replaying.recorded_step(stored.files.steps(), step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -15,11 +15,14 @@ from headway_cli.commands.common import (
     HELD,
     INTERRUPTED,
     JOBS,
+    OPEN,
     Changes,
     Form,
     JobFile,
+    Prices,
+    Secrets,
     note,
-    told,
+    reported_errors,
     wrong,
 )
 from headway_cli.commands.following import Mode, Output, Plain
@@ -27,28 +30,19 @@ from headway_cli.local import engine, manifest
 from headway_cli.local import run as local_run
 from headway_sandbox.broker.processes import walls
 
-OPEN: Final = (
-    "warning: this system gives a user no namespaces, so sandboxes have this machine's network, see its "
-    "processes, and can read the keys of their job (docs/local.md)"
-)
-
 
 def run(
     job: JobFile,
     local: Annotated[bool, typer.Option(help="Run it on this machine, without a cluster.")] = False,
     environment: Annotated[
-        Path | None, typer.Option(help="Folder of the environment's modules; default: the file's.")
+        Path | None, typer.Option(help="Folder of the environment's modules. Default: the folder of FILE.")
     ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Where the job's files go; default: .headway/NAME.")
     ] = None,
     set_: Changes = None,
-    prices: Annotated[
-        Path | None, typer.Option(help="File of the price book; default: the built-in one.")
-    ] = None,
-    secret: Annotated[
-        list[str] | None, typer.Option(help="Token of a Secret that the job names: NAME=FILE.")
-    ] = None,
+    prices: Prices = None,
+    secret: Secrets = None,
     fresh: Annotated[bool, typer.Option(help="Throw away what an earlier run left.")] = False,
     resume_: Annotated[
         bool, typer.Option("--resume", help="End the pause of a job that stopped at a sign of collapse.")
@@ -60,7 +54,7 @@ def run(
     if not local:
         raise wrong("write --local: to run a job on a cluster, use `headway submit`")
     mode = following.mode(output, plain=plain)
-    with told():
+    with reported_errors():
         document = manifest.changed(manifest.read(job), set_ or [])
         where = folder or JOBS / document["metadata"]["name"]
         if not walls():
@@ -74,7 +68,7 @@ def run(
                 with following.shown(mode) as show:
                     ended = local_run.followed(running, show)
         except local_run.Stopped:
-            note(f"stopped; run it again and it goes on; its files are in {where}")
+            note(f"stopped; run it again to continue; its files are in {where}")
             raise typer.Exit(INTERRUPTED) from None
     if mode is Mode.LINES:  # the screen has them
         typer.echo("\n".join(progress.conditions(ended)))
@@ -89,5 +83,5 @@ def _leave(ended: Json) -> None:
         return
     if progress.is_true(ended, "Failed"):
         raise typer.Exit(FAILED)
-    note(f"the job stands still: {progress.held_by(ended)}")
+    note(f"the job is not running: {progress.held_by(ended)}")
     raise typer.Exit(HELD)

@@ -11,16 +11,19 @@ from typing import Annotated
 
 import typer
 
+from headway_api import names
 from headway_api.model_names import BASE_MODEL
-from headway_cli import foreground, serving, stored_run, where
+from headway_cli import foreground, serving
 from headway_cli.commands.common import (
     FAILED,
     INTERRUPTED,
-    JOBS,
+    Context,
     EndpointUrl,
+    Namespace,
     RunAt,
     note,
-    told,
+    reach,
+    reported_errors,
     wrong,
 )
 from headway_cli.serving import HOST
@@ -33,9 +36,9 @@ def serve(
     checkpoint: Annotated[
         str, typer.Option(metavar="best|latest|STEP", help="Whose weights.")
     ] = serving.BEST,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="On this machine alone.")] = 8000,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 8000,
     base: Annotated[
-        str | None, typer.Option(metavar="URI", help="The base model, where the run does not say it.")
+        str | None, typer.Option(metavar="URI", help="The base model, if the run does not name it.")
     ] = None,
     cache: Annotated[
         Path | None,
@@ -47,14 +50,16 @@ def serve(
     print_: Annotated[
         bool, typer.Option("--print", help="Fetch what is served, show vLLM's command, and start nothing.")
     ] = False,
+    namespace: Namespace = None,
+    context: Context = None,
     endpoint_url: EndpointUrl = None,
 ) -> None:
     """Serve what a run has trained with vLLM, until Ctrl-C."""
     found = shutil.which(VLLM)
     if found is None and not print_:
         raise wrong("there is no `vllm` on PATH: install it, or activate the environment that has it")
-    with told():
-        stored = stored_run.opened(where.meant(run, JOBS), endpoint_url)
+    with reported_errors():
+        stored = reach(namespace, context, endpoint_url).stored(run, names.TRAINING_KIND)
         chosen = serving.chosen(stored, checkpoint, base)
         there = serving.fetched(stored, chosen, cache or serving.default_cache(os.environ))
     argv = serving.command(found or VLLM, stored.name, chosen, there, port, vllm_arg or [])

@@ -9,24 +9,37 @@ from typing import Annotated
 import typer
 
 from headway_analysis.report.page import reading
-from headway_cli import stored_run, where
-from headway_cli.commands.common import JOBS, EndpointUrl, Form, Output, RunAt, note, told, wrong
+from headway_api import names
+from headway_cli.commands.common import (
+    Context,
+    EndpointUrl,
+    Form,
+    JsonLines,
+    Namespace,
+    RunAt,
+    note,
+    reach,
+    reported_errors,
+    wrong,
+)
 from headway_cli.runs import NoRun
 from headway_cli.stored_run import readable
 
 
 def timeline(
     run: RunAt,
-    step: Annotated[list[int] | None, typer.Option(help="A step that is to be among them.")] = None,
+    step: Annotated[list[int] | None, typer.Option(help="A step to include.")] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File for the trace, which ui.perfetto.dev opens.")
     ] = None,
-    output: Output = Form.TEXT,
+    output: JsonLines = Form.TEXT,
+    namespace: Namespace = None,
+    context: Context = None,
     endpoint_url: EndpointUrl = None,
 ) -> None:
     """Say where the seconds of up to eight steps went, and write them as a trace."""
-    with told():
-        found = stored_run.opened(where.meant(run, JOBS), endpoint_url)
+    with reported_errors():
+        found = reach(namespace, context, endpoint_url).stored(run, names.TRAINING_KIND)
         if found.evaluates:
             raise NoRun(f"{run} is an evaluation, and has no steps: name a training job")
         with readable(found.layout.root):

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
-from headway_cli.commands.common import INTERRUPTED, Changes, Form, Output, note, told
+from headway_cli.commands.common import INTERRUPTED, Changes, Form, Output, note, reported_errors
 from headway_cli.local import manifest
 from headway_cli.tiny import making, task
 from headway_cli.tiny.making import Made, Share
@@ -28,15 +28,15 @@ NEEDED: Final = ("torch", "transformers", "tokenizers", "renderers")
 def tiny_model(
     job: Annotated[Path, typer.Argument(help="File with the RLTrainingJob.")] = Path("job.yaml"),
     environment: Annotated[
-        Path | None, typer.Option(help="Folder of the environment's modules; default: the file's.")
+        Path | None, typer.Option(help="Folder of the environment's modules. Default: the folder of FILE.")
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Where it goes; default: spec.model.base if that is a file://, else tiny-model."),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="How long to take, about.")] = 90,
+    seconds: Annotated[float, typer.Option(min=1, help="Seconds to take, roughly.")] = 90,
     skill: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of rows that it is to be right about.")
+        float, typer.Option(min=0, max=1, help="Share of rows that it should answer right.")
     ] = 0.4,
     set_: Changes = None,
     output: Output = Form.TEXT,
@@ -47,7 +47,7 @@ def tiny_model(
     there is something to improve. No held-out row is read.
     """
     began = time.monotonic()
-    with told():
+    with reported_errors():
         require_packages()
         modules = (environment or job.parent).resolve()
         found = task.of(manifest.changed(manifest.read(job), set_ or []), modules)
@@ -124,6 +124,6 @@ def warnings(task: Task, made: Made) -> Iterator[str]:
     if task.context_length is not None and made.longest_episode > task.context_length:
         yield f"spec.model.contextLength is {task.context_length}: write {made.longest_episode} or more"
     if task.max_turns is None:
-        yield "spec.agent is not builtin: the model knows no prompt and no tools but the environment's"
+        yield "spec.agent is not builtin: the model knows only the environment's prompt and tools"
     if made.sampled.rows and not made.sampled.successes:
         yield "it never succeeded: write --seconds 300, or take a larger model in spec.model.base"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +44,8 @@ class Engine:
     modules: Path
     """Folder of the environment's modules."""
     platform: OperatorConfig
+    coordinator: Mapping[str, str] = field(default_factory=dict)
+    """Further environment variables of the coordinator."""
 
     async def run(self, show: Callable[[Json], None]) -> Json:
         """Run until the job has ended or is held, and none of its processes runs.
@@ -55,31 +57,31 @@ class Engine:
         """
         self._count_rest()
         raw = self.folder.whole()
-        async with Machine(self.folder.folder, self.modules, raw) as machine:
+        async with Machine(self.folder.folder, self.modules, raw, self.coordinator) as machine:
             while True:
                 raw = self.folder.whole()
+                show(raw)  # before the plan: who shows it may end the job
                 made = planner.make(raw, self.platform, machine.observed(self._sources(raw)))
                 await machine.carry_out(made.wanted, made.to_delete)
                 if made.status is not None:
                     self.folder.write_status(names.FIELD_MANAGER_OPERATOR, made.status.as_object())
                 raw = self.folder.whole()
-                show(raw)
-                if is_over(raw) and machine.is_empty():
-                    return raw
-                if is_held(raw) and machine.is_still() and made.requeue_after != 0:
+                held = is_held(raw) and machine.is_still() and made.requeue_after != 0
+                if held or (is_over(raw) and machine.is_empty()):
+                    show(raw)
                     return raw
                 again = LOOK_SECONDS if made.requeue_after is None else made.requeue_after
                 await asyncio.sleep(min(LOOK_SECONDS, max(0.0, again)))
 
     def _count_rest(self) -> None:
         """Count the time since the last run as suspended, so that it does not count towards a deadline."""
-        told, since = self.folder.last_status(names.FIELD_MANAGER_OPERATOR)
-        begun = "startTime" in told and "completionTime" not in told
+        status, since = self.folder.last_status(names.FIELD_MANAGER_OPERATOR)
+        begun = "startTime" in status and "completionTime" not in status
         held = is_held(self.folder.whole())
         if since is not None and begun and not held:  # the plan itself counts the time of a suspension
             rest = int(max(0.0, time.time() - since))
-            told["suspendedSeconds"] = int(told.get("suspendedSeconds", 0)) + rest
-            self.folder.write_status(names.FIELD_MANAGER_OPERATOR, told)
+            status["suspendedSeconds"] = int(status.get("suspendedSeconds", 0)) + rest
+            self.folder.write_status(names.FIELD_MANAGER_OPERATOR, status)
 
     def _sources(self, raw: Json) -> dict[str, Json]:
         """The jobs that this one names, if they ran beside it: each in a folder of its name."""

@@ -74,13 +74,17 @@ class Network:
 class Machine:
     """The machine of one job. Use it in an `async with`: afterwards none of its processes runs."""
 
-    def __init__(self, folder: Path, modules: Path, job: Json) -> None:
+    def __init__(
+        self, folder: Path, modules: Path, job: Json, coordinator: Mapping[str, str] | None = None
+    ) -> None:
         """
         Args:
             folder: the job's folder, with everything that it leaves.
             modules: folder of the environment's modules.
             job: the job with its metadata.
+            coordinator: further environment variables of the coordinator.
         """
+        self._coordinator = coordinator or {}
         self._folder = folder
         self._modules = modules
         self._namespace = job["metadata"]["namespace"]
@@ -223,7 +227,7 @@ class Machine:
             index=index,
             log=self._folder / "logs" / f"{metadata['name']}.log",
             mounts=mounts,
-            variables=self._variables() | _folders(mounts),
+            variables=self._variables() | _folders(mounts) | self._own(metadata["labels"]),
             lent=(self._network.lock.fileno(),),
         )
         pod = self._pods[metadata["name"]] = Pod(body, place, self._http)
@@ -291,6 +295,10 @@ class Machine:
             "MASTER_ADDR": learner,
             "MASTER_PORT": str(self._port),
         }
+
+    def _own(self, labels: Mapping[str, str]) -> dict[str, str]:
+        """Environment variables of one role."""
+        return dict(self._coordinator) if labels.get(names.LABEL_COMPONENT) == names.COORDINATOR else {}
 
     def _write_hosts(self) -> None:
         """Write the addresses behind each Service, which replace the DNS."""

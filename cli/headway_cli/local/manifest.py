@@ -97,7 +97,7 @@ def local(job: Json, folder: Path, now: datetime) -> tuple[Json, tuple[str, ...]
     spec.pop("managedBy", None)
     if isinstance(spec.get("tracking"), dict) and "mlflow" in spec["tracking"]:
         spec["tracking"] = {key: value for key, value in spec["tracking"].items() if key != "mlflow"}
-        notes.append("spec.tracking.mlflow is left out: the server is the cluster's")
+        notes.append("spec.tracking.mlflow is ignored: its server belongs to a cluster")
     for role in ("learner", "rollout"):
         if isinstance(spec.get(role), dict):
             spec[role] = {key: value for key, value in spec[role].items() if key != "podTemplate"}
@@ -159,7 +159,10 @@ def continued(stored: Json, made: Json, *, resume: bool) -> Json:
     """
     model = KINDS[stored["kind"]]
     if made["kind"] != stored["kind"]:
-        raise ManifestWrong(f"there is an {stored['kind']} in this folder: write --folder for another")
+        raise ManifestWrong(
+            f"this folder has an {stored['kind']}, but the file is an {made['kind']}; name another with "
+            "--folder, or write --fresh to delete the job in this one"
+        )
     try:
         before = model.model_validate({**stored, "status": {}}).spec
     except ValidationError as error:
@@ -168,8 +171,8 @@ def continued(stored: Json, made: Json, *, resume: bool) -> Json:
     now = model.model_validate(made).spec
     if fixed := list(frozen(before, now)):
         raise ManifestWrong(
-            f"a job that has begun keeps {', '.join(fixed[:3])}: write --fresh to throw it away, or "
-            "--folder to keep both"
+            f"a job that has begun keeps {', '.join(fixed[:3])}: write --fresh to delete it, or --folder "
+            "to keep both"
         )
     metadata = dict(stored["metadata"])
     if before != now:

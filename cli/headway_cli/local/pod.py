@@ -202,12 +202,12 @@ class Pod:
         return code
 
     def _last_words(self) -> str:
-        said = self._termination.read_bytes()[:TERMINATION_BYTES]
-        if not said:
+        output = self._termination.read_bytes()[:TERMINATION_BYTES]
+        if not output:
             with self.place.log.open("rb") as log:
                 log.seek(max(0, os.fstat(log.fileno()).st_size - LOG_TAIL))
-                said = log.read()
-        return said.decode(errors="replace")
+                output = log.read()
+        return output.decode(errors="replace")
 
     async def _probe(self, process: asyncio.subprocess.Process) -> None:
         """Probe whether it is ready, and end it if it hangs."""

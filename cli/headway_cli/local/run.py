@@ -40,13 +40,15 @@ def opened(
     made, notes = manifest.local(document, folder, manifest.utc_now())
     stored = JobFolder(folder)
     if not stored.exists() and folder.exists() and any(folder.iterdir()):
-        raise ManifestWrong(f"{folder} is no job's folder and is not empty: write another with --folder")
+        raise ManifestWrong(
+            f"{folder} is not the folder of a job, and is not empty: write another with --folder"
+        )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f".{folder.name}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ManifestWrong(f"the job of {folder} runs already: end that command first") from None
+            raise ManifestWrong(f"the job of {folder} is already running: end that command first") from None
         kill_all(left_over(folder))
         if fresh and stored.exists():
             shutil.rmtree(folder)

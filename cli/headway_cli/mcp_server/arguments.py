@@ -14,7 +14,7 @@ Word = Annotated[str, Field(min_length=1, max_length=1024)]
 Words = Annotated[tuple[Word, ...], Field(max_length=32)]
 Kind = Annotated[
     Literal["training", "eval"] | None,
-    Field(description="Which, where a training job and an evaluation on the cluster have one name."),
+    Field(description="The kind, if a training job and an evaluation on the cluster have the same name."),
 ]
 Job = Annotated[
     Word,
@@ -48,7 +48,7 @@ class JobsAsked(Arguments):
     state: Annotated[
         str | None, Field(max_length=64, description="Those in this state, such as Running or Failed.")
     ] = None
-    limit: Annotated[int, Field(ge=1, le=200, description="So many at most, the newest first.")] = 50
+    limit: Annotated[int, Field(ge=1, le=200, description="At most this many, the newest first.")] = 50
 
 
 class StatusAsked(OfJob):
@@ -60,8 +60,10 @@ class StatusAsked(OfJob):
 class LogsAsked(OfJob):
     """Which log lines to read."""
 
-    role: Annotated[Role | None, Field(description="Of these processes alone.")] = None
-    tail: Annotated[int, Field(ge=1, le=1000, description="The last so many lines of each process.")] = 100
+    role: Annotated[Role | None, Field(description="Only of these processes.")] = None
+    tail: Annotated[
+        int, Field(ge=1, le=1000, description="Only this many of the last lines of each process.")
+    ] = 100
 
 
 class TrajectoriesAsked(OfJob):
@@ -72,12 +74,19 @@ class TrajectoriesAsked(OfJob):
     ] = None
     step: Annotated[int | None, Field(ge=0, description="Those of one step.")] = None
     row: Annotated[int | None, Field(ge=0, description="Those of one row of the dataset, from 0.")] = None
-    outcome: Annotated[Outcome | None, Field(description="Those that ended so.")] = None
+    outcome: Annotated[Outcome | None, Field(description="Those with this outcome.")] = None
+    failed: Annotated[
+        bool, Field(description="Those that ended with AgentError or InfraError; not with outcome.")
+    ] = False
+    task: Annotated[
+        str | None,
+        Field(max_length=256, description="Those of one task: a value of the data's taskColumn, or a suite."),
+    ] = None
     disagree: Annotated[
         bool, Field(description="Those whose reward and external score differ, furthest apart first.")
     ] = False
-    limit: Annotated[int, Field(ge=1, le=20, description="So many at most.")] = 3
-    offset: Annotated[int, Field(ge=0, le=1_000_000, description="Pass over so many first.")] = 0
+    limit: Annotated[int, Field(ge=1, le=20, description="At most this many.")] = 3
+    offset: Annotated[int, Field(ge=0, le=1_000_000, description="Skip this many first.")] = 0
     characters: Annotated[
         int, Field(ge=50, le=20_000, description="Of each message at most; the rest is cut.")
     ] = 2000
@@ -88,7 +97,7 @@ class TimelineAsked(OfJob):
 
     steps: Annotated[
         tuple[Annotated[int, Field(ge=0)], ...],
-        Field(max_length=8, description="Steps that are to be among the eight at most that are told."),
+        Field(max_length=8, description="Steps to include; an answer has at most eight."),
     ] = ()
 
 
@@ -97,9 +106,11 @@ class ReportAsked(OfJob):
 
     figures: Annotated[
         Words,
-        Field(description="Names or patterns, such as rollout/reward/*; default: those that say most."),
+        Field(description="Names or patterns, such as rollout/reward/*; default: the most important ones."),
     ] = ()
-    last: Annotated[int, Field(ge=1, le=200, description="The last so many steps and validations.")] = 20
+    last: Annotated[
+        int, Field(ge=1, le=200, description="Only this many of the last steps and validations.")
+    ] = 20
 
 
 class CompareAsked(Arguments):
@@ -144,7 +155,9 @@ class EvalAsked(Arguments):
         Word | None, Field(description="Candidate that the first other one must beat, or the job fails.")
     ] = None
     margin: Annotated[Word | None, Field(description="By more than this much, such as 0.05.")] = None
-    max_rows: Annotated[int | None, Field(ge=1, description="The first so many rows.")] = None
+    max_rows: Annotated[
+        int | None, Field(ge=1, description="Measure only this many rows, from the first.")
+    ] = None
     environment: Annotated[Word | None, Field(description="Its entrypoint: MODULE:CLASS.")] = None
     image: Annotated[Word | None, Field(description="The environment's image.")] = None
     agent_turns: Annotated[int | None, Field(ge=1, description="Most turns of an episode.")] = None

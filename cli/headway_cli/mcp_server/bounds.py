@@ -16,7 +16,7 @@ from headway_api.document import Json
 
 MOST_CHARACTERS: Final = 40_000
 """Most characters of an answer as JSON: about 10,000 tokens."""
-MOST_SAID: Final = 20
+MOST_LISTED: Final = 20
 """Most cuts that are listed one by one."""
 MOST_PATH: Final = 100
 """Most characters of a place; its end is the most informative part."""
@@ -48,14 +48,14 @@ class Cuts:
 
     room: int
     """Characters that remain, about: an answer of millions of parts is not walked to its end."""
-    said: list[str] = field(default_factory=list)
+    listed: list[str] = field(default_factory=list)
     more: int = 0
     """Cuts beyond those that are listed."""
 
     def add(self, path: str, kept: int, of: int, what: str) -> None:
         """Note one more cut."""
-        if len(self.said) < MOST_SAID:
-            self.said.append(f"{path[-MOST_PATH:] or 'answer'}: {kept} of {of} {what}")
+        if len(self.listed) < MOST_LISTED:
+            self.listed.append(f"{path[-MOST_PATH:] or 'answer'}: {kept} of {of} {what}")
         else:
             self.more += 1
 
@@ -67,7 +67,7 @@ class Cuts:
 
     def lines(self) -> list[str]:
         """The notes, as the answer lists them."""
-        return [*self.said, *([f"{self.more} more places were cut"] if self.more else [])]
+        return [*self.listed, *([f"{self.more} more places were cut"] if self.more else [])]
 
 
 def fitted(

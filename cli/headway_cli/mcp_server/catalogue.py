@@ -58,8 +58,8 @@ TOOLS: Final[tuple[Tool[Any], ...]] = (
         "trajectories",
         "Episodes of a run",
         "Read a run's episodes with their messages, tool calls, reward, external score and error. Filter "
-        "them by step, row and outcome. `next` is the offset of those that follow; long messages are cut to "
-        f"`characters`. {UNTRUSTED}",
+        "them by step, row, outcome and task. `next` is the offset of those that follow; long messages are "
+        f"cut to `characters`. {UNTRUSTED}",
         TrajectoriesAsked,
         jobs.trajectories,
     ),
@@ -104,7 +104,7 @@ TOOLS: Final[tuple[Tool[Any], ...]] = (
         "estimate",
         "Estimate a job",
         "Say what the job of a file will use and cost before it is submitted: low, likely and high. A server "
-        "that may change jobs begins one episode of the environment for it; any other runs no code of the "
+        "that may change jobs begins one episode of the environment for it. Any other runs no code of the "
         "project, and its range is wider. `notes` says what is not known.",
         OfFile,
         files.estimate,

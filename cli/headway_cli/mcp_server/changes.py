@@ -10,7 +10,7 @@ from headway_api.document import Json
 from headway_cli import eval_job, job_file, patches
 from headway_cli.client.on_cluster import ClusterJob
 from headway_cli.client.on_machine import LocalRun
-from headway_cli.eval_manifest import Asked
+from headway_cli.eval_manifest import EvalOptions
 from headway_cli.local import manifest
 from headway_cli.mcp_server.arguments import EvalAsked, OfFile, OfJob
 from headway_cli.mcp_server.jobs import head
@@ -29,12 +29,12 @@ def suspend(workspace: Workspace, asked: OfJob) -> Json:
     """Stop a job's pods, or its processes on this machine."""
     found = workspace.find(asked.job, asked.kind)
     if not isinstance(found, ClusterJob | LocalRun):
-        raise ToolWrong(f"job: {asked.job} is what a run has stored: name a job")
+        raise ToolWrong(f"job: {asked.job} is a stored run: name a job")
     found.suspend()
     return {
         **head(workspace, found),
         "suspend": True,
-        "notes": ["what is acknowledged stays; resume goes on"],
+        "notes": ["acknowledged work is kept; resume continues"],
     }
 
 
@@ -43,11 +43,11 @@ def resume(workspace: Workspace, asked: OfJob) -> Json:
     found = workspace.find(asked.job, asked.kind)
     if isinstance(found, LocalRun):
         raise ToolWrong(
-            f"job: {found.name} is a job of this machine, which a terminal must hold: write "
-            "`headway run FILE --local --resume` there"
+            f"job: {found.name} is a job of this machine, which needs a terminal: write `headway run FILE "
+            "--local --resume` there"
         )
     if not isinstance(found, ClusterJob):
-        raise ToolWrong(f"job: {asked.job} is what a run has stored: name a job on the cluster")
+        raise ToolWrong(f"job: {asked.job} is a stored run: name a job on the cluster")
     patch = patches.resumption(found.now())
     found.cluster.change(found.kind, found.name, patch)
     paused = patch.get("metadata", {}).get("annotations", {}).get(names.ANNOTATION_RESUME)
@@ -57,7 +57,7 @@ def resume(workspace: Workspace, asked: OfJob) -> Json:
 
 def evaluate(workspace: Workspace, asked: EvalAsked) -> Json:
     """Apply an evaluation made from options."""
-    options = Asked(
+    options = EvalOptions(
         name=asked.name,
         job=asked.job,
         models=asked.models,
@@ -84,7 +84,7 @@ def _applied(workspace: Workspace, document: Json) -> Json:
     asked = document["metadata"].get("namespace")
     if asked not in (None, there.namespace):
         raise ToolWrong(
-            f"metadata.namespace is {asked}, and this server changes jobs of {there.namespace} alone: write "
+            f"metadata.namespace is {asked}, and this server changes only jobs of {there.namespace}: write "
             f"that, or start a server with -n {asked}"
         )
     kind, namespace, name = there.submit(document)

@@ -9,8 +9,9 @@ from typing import Final
 from headway_analysis.report.page import comparison, reading
 from headway_analysis.report.page.model import TrainingRun
 from headway_api.document import Json
+from headway_cli import near_names
 from headway_cli.client import frames
-from headway_cli.mcp_server import bounds, words
+from headway_cli.mcp_server import bounds
 from headway_cli.mcp_server.arguments import CompareAsked, ReportAsked, TimelineAsked
 from headway_cli.mcp_server.jobs import head
 from headway_cli.mcp_server.words import ToolWrong
@@ -80,7 +81,7 @@ def _chosen(known: Sequence[str], patterns: Sequence[str]) -> list[str]:
         return [name for name in DEFAULT if name in known]
     for each in patterns:
         if known and not each.startswith("val/") and not any(fnmatchcase(name, each) for name in known):
-            near = words.meant(each, known) or "; known has their names"
+            near = near_names.clause(each, known) or "; known has their names"
             raise ToolWrong(f"figures: this run has no figure {each}{near}")
     return [name for name in known if _is_meant(name, patterns)]
 

@@ -19,16 +19,16 @@ def estimate(workspace: Workspace, asked: OfFile) -> Json:
     options = ["--episode" if workspace.allows_changes else "--no-episode"]
     options += [f"--namespace={workspace.namespace}"] if workspace.namespace is not None else []
     options += [f"--context={workspace.context}"] if workspace.context is not None else []
-    return _said("estimate", workspace, asked, options, ESTIMATE_SECONDS)
+    return _output("estimate", workspace, asked, options, ESTIMATE_SECONDS)
 
 
 def check(workspace: Workspace, asked: CheckAsked) -> Json:
     """What is wrong with a job and its environment, without a model."""
-    return _said("check", workspace, asked, [f"--rows={asked.rows}"], CHECK_SECONDS)
+    return _output("check", workspace, asked, [f"--rows={asked.rows}"], CHECK_SECONDS)
 
 
-def _said(name: str, workspace: Workspace, asked: OfFile, options: list[str], seconds: float) -> Json:
+def _output(name: str, workspace: Workspace, asked: OfFile, options: list[str], seconds: float) -> Json:
     file = workspace.file(asked.file)
     options += [f"--set={each}" for each in asked.set_]
-    found: Json = json.loads(verb.said([name, "--output=json", *options, "--", str(file)], seconds))
+    found: Json = json.loads(verb.output([name, "--output=json", *options, "--", str(file)], seconds))
     return found

@@ -11,7 +11,7 @@ from typing import Final
 from headway_api.document import Json
 from headway_api.job_folder import JobFolder
 from headway_api.records import Purpose
-from headway_cli import artifact_list, bill, episodes, job_logs, progress, run_contents
+from headway_cli import artifact_list, bill, episodes, job_logs, progress, run_contents, task_rows
 from headway_cli.client.on_cluster import ClusterJob
 from headway_cli.client.on_machine import LocalRun
 from headway_cli.cluster import ClusterError
@@ -19,7 +19,8 @@ from headway_cli.episodes import Filter, Shown
 from headway_cli.log_lines import Line, Wanted
 from headway_cli.mcp_server import bounds
 from headway_cli.mcp_server.arguments import JobsAsked, LogsAsked, OfJob, StatusAsked, TrajectoriesAsked
-from headway_cli.mcp_server.workspace import HERE, KINDS, Found, Workspace, in_words
+from headway_cli.mcp_server.words import ToolWrong
+from headway_cli.mcp_server.workspace import HERE, KINDS, JobOrRun, Workspace, in_words
 from headway_cli.stored_run import StoredRun
 from headway_cli.where import LocalJob
 
@@ -82,10 +83,10 @@ def status(workspace: Workspace, asked: StatusAsked) -> Json:
     """A job's present status, in full and in one line."""
     found = workspace.find(asked.job, asked.kind)
     job = found.now()
-    said = {**head(workspace, found), "line": progress.line(job)}
+    answer = {**head(workspace, found), "line": progress.line(job)}
     if asked.spec:
-        said["spec"] = job.get("spec")
-    return {**said, "status": job.get("status") or {}}
+        answer["spec"] = job.get("spec")
+    return {**answer, "status": job.get("status") or {}}
 
 
 def logs(workspace: Workspace, asked: LogsAsked) -> Json:
@@ -105,30 +106,37 @@ def logs(workspace: Workspace, asked: LogsAsked) -> Json:
         notes.append(f"{left} earlier lines were left out; write a role, or a smaller tail")
     if not kept:
         notes.append("no such process has written anything")
-    return {**head(workspace, found), "lines": [*kept], "notes": notes[-bounds.MOST_SAID :]}
+    return {**head(workspace, found), "lines": [*kept], "notes": notes[-bounds.MOST_LISTED :]}
 
 
-def _lines(workspace: Workspace, found: Found, wanted: Wanted, notes: list[str]) -> Iterator[Line]:
+def _lines(workspace: Workspace, found: JobOrRun, wanted: Wanted, notes: list[str]) -> Iterator[Line]:
     if isinstance(found, LocalRun):
         return job_logs.of_local_job(LocalJob(found.folder), wanted, follow=False)
     if isinstance(found, ClusterJob):
-        asked = job_logs.Asked(wanted, False, workspace.endpoint_url, notes.append)
+        asked = job_logs.LogOptions(wanted, False, workspace.endpoint_url, notes.append)
         return job_logs.of_cluster(workspace.pods(), found.kind, found.name, asked)
     return job_logs.of_run(found.stored(), wanted)
 
 
 def trajectories(workspace: Workspace, asked: TrajectoriesAsked) -> Json:
-    """Episodes with their conversations, some at a time."""
+    """Episodes with their conversations, some at a time.
+
+    Raises:
+        ToolWrong: both `failed` and `outcome` are asked for.
+    """
+    if asked.failed and asked.outcome is not None:
+        raise ToolWrong("failed: write failed or outcome, not both")
     found = workspace.find(asked.job, asked.kind)
     run = found.stored()
-    purpose = asked.purpose or (Purpose.EVALUATION if run.evaluates else Purpose.TRAIN)
-    wanted = Filter(asked.step, asked.outcome, asked.row, asked.disagree)
+    purpose = asked.purpose or run.purpose
+    task = None if asked.task is None else task_rows.task(run, purpose, asked.task, "task")
+    wanted = Filter(asked.step, asked.outcome, asked.row, asked.disagree, asked.failed, task)
     shown = _page(run, purpose, wanted, asked.offset, asked.limit + 1)
     rows, cut = [], list[str]()
     for number, each in enumerate(shown[: asked.limit]):
-        made, said = bounds.fitted(episodes.row(each), ROOM, asked.characters)
+        made, shortened = bounds.fitted(episodes.row(each), ROOM, asked.characters)
         rows.append(made)
-        cut += [f"episodes/{number}/{line}" for line in said]
+        cut += [f"episodes/{number}/{line}" for line in shortened]
     kept = bounds.first_that_fit(rows, ROOM)
     goes_on = len(kept) < len(shown)
     return {
@@ -136,23 +144,23 @@ def trajectories(workspace: Workspace, asked: TrajectoriesAsked) -> Json:
         "purpose": purpose.value,
         "episodes": kept,
         "next": asked.offset + len(kept) if goes_on else None,
-        "notes": _told(kept, cut, goes_on=goes_on, purpose=purpose),
+        "notes": _page_notes(kept, cut, goes_on=goes_on, purpose=purpose),
     }
 
 
-def _told(kept: list[Json], cut: list[str], *, goes_on: bool, purpose: Purpose) -> list[str]:
+def _page_notes(kept: list[Json], cut: list[str], *, goes_on: bool, purpose: Purpose) -> list[str]:
     numbers = tuple(f"episodes/{number}/" for number in range(len(kept)))
     notes = [f"cut: {line}; write more characters" for line in cut if line.startswith(numbers)]
     if goes_on:
         notes.append("there are more: write next as offset")
     if not kept:
         notes.append(f"no episode of {purpose.value} matches")
-    return notes[-bounds.MOST_SAID :]
+    return notes[-bounds.MOST_LISTED :]
 
 
 def _page(run: StoredRun, purpose: Purpose, wanted: Filter, offset: int, many: int) -> list[Shown]:
     """A page of the episodes that match; groups are read one at a time."""
-    found = (each for group in run.groups(purpose) for each in wanted.of([group]))
+    found = (each for group in run.groups(purpose, lost=wanted.lost) for each in wanted.of([group]))
     if wanted.disagree:
         return nlargest(offset + many, found, key=lambda each: each.gap)[offset:]
     return [*islice(found, offset, offset + many)]
@@ -174,6 +182,6 @@ def artifacts(workspace: Workspace, asked: OfJob) -> Json:
     }
 
 
-def head(workspace: Workspace, found: Found) -> Json:
+def head(workspace: Workspace, found: JobOrRun) -> Json:
     """The job that an answer describes."""
     return {"job": found.name, "kind": found.kind, "at": workspace.place_of(found)}

@@ -34,8 +34,9 @@ from mcp_types import Tool as Listed
 from pydantic import ValidationError
 
 from headway_api.document import Json
+from headway_cli import near_names
 from headway_cli.client.outcome import RunFailed
-from headway_cli.commands.common import KNOWN
+from headway_cli.commands.common import EXPECTED_ERRORS
 from headway_cli.mcp_server import bounds, catalogue, verb, words
 from headway_cli.mcp_server.bounds import TooLong
 from headway_cli.mcp_server.definition import Tool
@@ -92,8 +93,8 @@ def made(workspace: Workspace) -> Server[dict[str, Any]]:
         tool = _named(params.name)
         if tool.change is not None and not workspace.allows_changes:
             return _error(
-                f"{tool.name} is not offered here, since this server only reads: ask the person who set it "
-                "up to start it with --allow-changes"
+                f"{tool.name} is not offered here, because this server only reads: ask the person who set "
+                "it up to start it with --allow-changes"
             )
         asked = verb.Call()
         verb.call.set(asked)
@@ -126,8 +127,8 @@ def _named(name: str) -> Tool[Any]:
     """The tool of this name. Raises MCPError if there is none."""
     known = {tool.name: tool for tool in catalogue.TOOLS}
     if name not in known:
-        said = f"there is no tool {name[:60]!r}{words.meant(name[:60], known)}"
-        raise MCPError(code=INVALID_PARAMS, message=said)
+        message = f"there is no tool {name[:60]!r}{near_names.clause(name[:60], known)}"
+        raise MCPError(code=INVALID_PARAMS, message=message)
     return known[name]
 
 
@@ -156,19 +157,19 @@ def answered(workspace: Workspace, tool: Tool[Any], arguments: Json) -> CallTool
     except ValidationError as error:
         return _error(words.of_arguments(error, tool.arguments))
     try:
-        said, cut = bounds.fitted(tool.run(workspace, asked))
-    except (ToolWrong, RunFailed, *KNOWN) as error:
+        fitted, cut = bounds.fitted(tool.run(workspace, asked))
+    except (ToolWrong, RunFailed, *EXPECTED_ERRORS) as error:
         return _error(str(error))
     except TooLong:
         return _error(f"{tool.name}: the answer is too long: ask for less")
     except Exception:
         log.exception("%s failed", tool.name)
-        return _error(f"{tool.name} failed inside of Headway; the server's standard error says where")
-    answer = {**said, "cut": cut}
+        return _error(f"{tool.name} failed inside Headway; the server's standard error shows where")
+    answer = {**fitted, "cut": cut}
     text = TextContent(type="text", text=json.dumps(answer, ensure_ascii=False))
     return CallToolResult(content=[text], structured_content=answer)
 
 
-def _error(said: str) -> CallToolResult:
-    made, _ = bounds.fitted({"error": said}, text=MOST_WORDS)
+def _error(message: str) -> CallToolResult:
+    made, _ = bounds.fitted({"error": message}, text=MOST_WORDS)
     return CallToolResult(content=[TextContent(type="text", text=made["error"])], is_error=True)

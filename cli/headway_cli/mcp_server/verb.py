@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,6 +11,8 @@ import threading
 from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Final
+
+import psutil
 
 from headway_cli.mcp_server.words import ToolWrong
 
@@ -42,7 +45,7 @@ call: Final[ContextVar[Call | None]] = ContextVar("call", default=None)
 """The call that this context answers."""
 
 
-def said(words: Sequence[str], seconds: float) -> str:
+def output(words: Sequence[str], seconds: float) -> str:
     """Output of `headway` with the arguments `words`.
 
     Args:
@@ -75,9 +78,9 @@ def said(words: Sequence[str], seconds: float) -> str:
         with _lock:
             _running.discard(process)
     lines = noted.splitlines()
-    told = [each.removeprefix(ERROR) for each in lines if each.startswith(ERROR)]
+    errors = [each.removeprefix(ERROR) for each in lines if each.startswith(ERROR)]
     if process.returncode == WRONG or not out:
-        raise ToolWrong("\n".join(told or lines[-LAST_LINES:]) or f"headway {words[0]} said nothing")
+        raise ToolWrong("\n".join(errors or lines[-LAST_LINES:]) or f"headway {words[0]} printed nothing")
     return out
 
 
@@ -86,21 +89,32 @@ def end_all() -> None:
     with _lock:
         running = [*_running]
     for each in running:
-        _tell(each, signal.SIGINT)
+        _send_signal(each, signal.SIGINT)
     for each in running:
         _end(each)
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    _tell(process, signal.SIGINT)
+    _send_signal(process, signal.SIGINT)
     try:
         process.wait(GRACE_SECONDS)
     except subprocess.TimeoutExpired:
-        _tell(process, signal.SIGKILL)
+        below = _below(process.pid)  # some have a session of their own, so the group's signal misses them
+        _send_signal(process, signal.SIGKILL)
         process.wait()
+        for each in below:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
 
 
-def _tell(process: subprocess.Popen[str], what: signal.Signals) -> None:
+def _below(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _send_signal(process: subprocess.Popen[str], what: signal.Signals) -> None:
     try:
         os.killpg(process.pid, what)
     except ProcessLookupError:

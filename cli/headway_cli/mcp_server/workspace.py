@@ -18,11 +18,11 @@ from headway_cli import bill, stored_run, where
 from headway_cli.bill import Bill
 from headway_cli.client.on_cluster import ClusterJob
 from headway_cli.client.on_machine import LocalRun
-from headway_cli.cluster import Cluster, ClusterError, NoSuchJob
-from headway_cli.local.manifest import NAME
-from headway_cli.mcp_server import words
+from headway_cli.cluster import Cluster, NoSuchJob
 from headway_cli.mcp_server.words import ToolWrong
 from headway_cli.pod_logs import PodLogs
+from headway_cli.reach import Reach
+from headway_cli.runs import NoRun
 from headway_cli.stored_run import StoredRun
 from headway_cli.where import LocalJob, Named, Place
 
@@ -31,7 +31,7 @@ HERE: Final = "this machine"
 S3: Final = "s3://"
 
 
-class Found(Protocol):
+class JobOrRun(Protocol):
     """A job, or the files that one has left."""
 
     @property
@@ -69,10 +69,10 @@ class StoredJob:
 
     def now(self) -> Json:
         """Raise ToolWrong: only a job has a status."""
-        raise ToolWrong(f"job: {self.name} is what a run has stored, and has no status: call report")
+        raise ToolWrong(f"job: {self.name} is a stored run, and has no status: call report")
 
     def stored(self) -> StoredRun:
-        """Itself."""
+        """What the job has written."""
         return self.run
 
     def bill(self) -> Bill:
@@ -102,9 +102,14 @@ class Workspace:
         return self.project / names.LOCAL_JOBS
 
     @property
+    def reach(self) -> Reach:
+        """The same, as for the verbs."""
+        return Reach(self.jobs, self.context, self.namespace, self.endpoint_url)
+
+    @property
     def names_a_cluster(self) -> bool:
-        """Whether a person has chosen a cluster. If so, names mean only its jobs, as for the verbs."""
-        return self.context is not None or self.namespace is not None
+        """Whether a person has chosen a cluster. If so, names mean only its jobs."""
+        return self.reach.names_a_cluster
 
     def cluster(self) -> Cluster:
         """The cluster. Raises ClusterError if there is none."""
@@ -122,15 +127,15 @@ class Workspace:
         """
         path = self._inside(Path(word), argument)
         if not path.is_file():
-            raise ToolWrong(f"{argument}: {word} is not there: write a file below {self.project}")
+            raise ToolWrong(f"{argument}: {word} does not exist: write a file below {self.project}")
         return path
 
     def local_jobs(self) -> Iterator[Path]:
         """Folders of local jobs, the newest first."""
-        found = [each for each in self.jobs.glob("*") if where.is_local_job(each)]
+        found = where.local_jobs(self.jobs)
         return iter(sorted(found, key=lambda each: -(each / "job.json").stat().st_mtime))
 
-    def find(self, word: str, kind: str | None) -> Found:
+    def find(self, word: str, kind: str | None) -> JobOrRun:
         """Find a job.
 
         Args:
@@ -143,7 +148,7 @@ class Workspace:
             self._require_reachable(word)
         elif not word.strip():
             raise ToolWrong("job: write a name; call jobs to see them")
-        place = Named(word) if self._is_of_the_cluster(word) else self._meant(word)
+        place = self._meant(word)
         if isinstance(place, Named):
             return self._on_cluster(place.name, kind)
         if isinstance(place, LocalJob):
@@ -153,7 +158,7 @@ class Workspace:
             self._inside(Path(place.uri.removeprefix("file://")), "job")
         return StoredJob(stored_run.opened(place, self.endpoint_url))
 
-    def place_of(self, found: Found) -> str:
+    def place_of(self, found: JobOrRun) -> str:
         """Where a job is, as text."""
         if isinstance(found, ClusterJob):
             return in_words(found.cluster)
@@ -161,38 +166,22 @@ class Workspace:
 
     def _meant(self, word: str) -> Place:
         try:
-            return where.meant(word, self.jobs)
+            return self.reach.place(word)
         except (OSError, ValueError) as error:  # a name that no file system allows
-            raise ToolWrong(f"job: {word!r} is no name of a job: call jobs to see them") from error
-
-    def _is_of_the_cluster(self, word: str) -> bool:
-        return self.names_a_cluster and NAME.fullmatch(word) is not None
+            raise ToolWrong(f"job: {word!r} is not the name of a job: call jobs to see them") from error
 
     def _on_cluster(self, name: str, kind: str | None) -> ClusterJob:
-        kinds = [KINDS[kind]] if kind is not None else [*KINDS.values()]
-        near = words.meant(name, (each.name for each in self.local_jobs()))
         try:
-            there = self.cluster()
-            first: NoSuchJob | None = None
-            for each in kinds:
-                try:
-                    there.job(each, name)
-                    return ClusterJob(there, each, name, self.endpoint_url)
-                except NoSuchJob as error:
-                    first = first or error
-        except ClusterError as error:
-            if self.names_a_cluster:
-                raise
-            raise ToolWrong(f"job: {self.jobs} has no job {name}{near}; of a cluster: {error}") from error
-        here = "" if self.names_a_cluster else f"{self.jobs} has no job {name}{near}; "
-        raise ToolWrong(f"job: {here}{first}") from first
+            return self.reach.on_cluster(name, None if kind is None else KINDS[kind])
+        except (NoRun, NoSuchJob) as error:
+            raise ToolWrong(f"job: {error}") from error
 
     def _require_reachable(self, address: str) -> None:
         if self._is_store(address) or (not address.startswith(S3)):
             return
         known = f"write an address below {', '.join(self.stores)}" if self.stores else "write a job's name"
         raise ToolWrong(
-            f"job: {address} is no address that this server reads: {known}, or start it with --store"
+            f"job: {address} is not an address that this server reads: {known}, or start it with --store"
         )
 
     def _is_store(self, address: str) -> bool:

@@ -50,10 +50,10 @@ def state(job: Json, now: datetime) -> Row:
     """State, its reason, and how long it has lasted."""
     status, word = status_values.block(job, "status"), state_of(job)
     reason = status_values.text(status.get("reason"))
-    said = f"{word} ({reason})" if reason and reason not in (word, "Running") else word
+    text = f"{word} ({reason})" if reason and reason not in (word, "Running") else word
     for_long = status_values.seconds_between(_since(status, reason), now)
     begun = status_values.seconds_between(status_values.moment(status.get("startTime")), now)
-    pieces = [said if for_long is None else f"{said} for {status_values.duration(for_long)}"]
+    pieces = [text if for_long is None else f"{text} for {status_values.duration(for_long)}"]
     if begun is not None and word not in OVER:
         pieces.append(f"begun {status_values.duration(begun)} ago")
     return Row("state", tuple(pieces), STYLES.get(word, ""))
@@ -61,14 +61,14 @@ def state(job: Json, now: datetime) -> Row:
 
 def _since(status: Json, reason: str) -> datetime | None:
     """When the condition behind the state last changed."""
-    told = [
+    moments = [
         found
         for each in status_values.items(status.get("conditions"))
         if reason
         and status_values.text(each.get("reason")) == reason
         and (found := status_values.moment(each.get("lastTransitionTime"))) is not None
     ]
-    return max(told, default=None)
+    return max(moments, default=None)
 
 
 def done(job: Json) -> Row:
@@ -224,9 +224,9 @@ def pods(job: Json) -> Row | None:
     """Ready and wanted pods by role, with restarts after failures."""
     pieces = []
     for each in status_values.items(status_values.block(job, "status").get("roles")):
-        said = f"{status_values.text(each.get('name')) or UNKNOWN} {_ready(each)}"
+        text = f"{status_values.text(each.get('name')) or UNKNOWN} {_ready(each)}"
         restarts = status_values.count(each.get("restarts"))
-        pieces.append(f"{said} after {restarts:,} restarts" if restarts else said)
+        pieces.append(f"{text} after {restarts:,} restarts" if restarts else text)
     return Row("pods ready", tuple(pieces)) if pieces else None
 
 

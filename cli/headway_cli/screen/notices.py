@@ -42,11 +42,11 @@ def signals(job: Json) -> Iterator[Row]:
         state = status_values.text(each.get("state"))
         if state in GRAVE:
             since, value = status_values.count(each.get("since")), status_values.text(each.get("value"))
-            said = status_values.text(each.get("name"))
-            said += "" if since is None else f" since step {since:,}"
+            text = status_values.text(each.get("name"))
+            text += "" if since is None else f" since step {since:,}"
             limit = status_values.text(each.get("threshold"))
             number = f"{value or status_values.UNKNOWN} against a threshold of {limit}" if limit else value
-            pieces = [said, number, status_values.text(each.get("message"))]
+            pieces = [text, number, status_values.text(each.get("message"))]
             yield Row(state.lower(), tuple(filter(None, pieces)), GRAVE[state])
 
 
@@ -62,21 +62,23 @@ def holds(job: Json) -> Iterator[Row]:
         yield Row("paused", tuple(filter(None, pieces)) or ("see status.pause",), "yellow")
     if stalled := status_values.text(status_values.block(status, "progress").get("stalled")):
         yield Row("stalled", (stalled,), "yellow")
-    yield from _conditions(status, state, {row.pieces[0].partition(" ")[0] for row in signals(job)})
+    yield from _conditions(
+        status, state, {row.pieces[0].partition(" ")[0] for row in signals(job) if row.pieces}
+    )
 
 
 def _conditions(status: Json, state: str, signals: set[str]) -> Iterator[Row]:
     """The conditions that hold the job; of several with the same text, the first. Signals have rows of their
     own."""
-    told: set[tuple[str, str]] = set()
+    shown: set[tuple[str, str]] = set()
     for each in status_values.items(status.get("conditions")):
         kind, found = status_values.text(each.get("type")), status_values.text(each.get("status"))
         reason, message = status_values.text(each.get("reason")), status_values.text(each.get("message"))
         holds = kind in BAD.get(found, ()) and not (kind in OF_PODS and state in GONE)
         holds = holds and reason not in UNDER_WAY
-        if not holds or reason in signals or (reason, message) in told:
+        if not holds or reason in signals or (reason, message) in shown:
             continue
-        told.add((reason, message))
+        shown.add((reason, message))
         head = f"{kind} is {found}" + (f" ({reason})" if reason else "")
         yield Row("condition", (f"{head}: {message}" if message else head,), "yellow")
 
@@ -93,8 +95,8 @@ def remedies(job: Json) -> Iterator[Row]:
     for each in status_values.items(status.get("remediations"))[-REMEDIES_SHOWN:]:
         step, signal = status_values.count(each.get("step")), status_values.text(each.get("signal"))
         action = status_values.text(each.get("action")) or status_values.text(each.get("remedy"))
-        said = action if step is None else f"step {step:,}: {action}"
-        pieces = [said, f"against {signal}" if signal else "ordered", status_values.text(each.get("state"))]
+        text = action if step is None else f"step {step:,}: {action}"
+        pieces = [text, f"against {signal}" if signal else "ordered", status_values.text(each.get("state"))]
         yield Row("remedy", tuple(filter(None, pieces)))
     order = status_values.block(status, "remedyOrder")
     if (state := status_values.text(order.get("state"))) in ("Waiting", "Refused"):
@@ -122,15 +124,15 @@ def preflight(job: Json) -> Iterator[Row]:
         *(("waits for", each) for each in (waits,) if waits),
         *(("fail", each) for each in failed),
     ):
-        yield Row(label, (_told(status_values.text(each.get("name")), each),), "yellow")
+        yield Row(label, (_labelled(status_values.text(each.get("name")), each),), "yellow")
     for each in status_values.items(found.get("findings")):
         verdict = status_values.text(each.get("verdict"))
         if verdict in VERDICTS:
             value = status_values.text(each.get("value"))
             named = f"{status_values.text(each.get('check'))} {value}".strip()
-            yield Row(verdict.lower(), (_told(named, each),), VERDICTS[verdict])
+            yield Row(verdict.lower(), (_labelled(named, each),), VERDICTS[verdict])
 
 
-def _told(named: str, found: Json) -> str:
+def _labelled(named: str, found: Json) -> str:
     message = status_values.text(found.get("message"))
     return f"{named}: {message}" if named and message else named or message or status_values.UNKNOWN

@@ -69,7 +69,7 @@ class Made:
     greedy: Share
     """On training rows from which it was not taught, with the likeliest token each time."""
     sampled: Share
-    """The same at temperature 1, as in training."""
+    """The share on the same rows at temperature 1, as in training."""
     longest_turn: int
     """Tokens."""
     longest_episode: int
@@ -138,7 +138,9 @@ def made(task: Task, out: Path, began: float, seconds: float, skill: float, say:
 def require_replaceable(out: Path) -> None:
     """Raise NoTinyModel if there is something at `out` that is no tiny model."""
     if out.exists() and not (out / NOTE).exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise NoTinyModel(f"{out} is no tiny model and is not empty: write --out FOLDER for another place")
+        raise NoTinyModel(
+            f"{out} is not a tiny model, and is not empty: write --out FOLDER for another place"
+        )
 
 
 def rights(player: Player, task: Task, rows: Sequence[dict[str, Any]], ends: float) -> list[Right]:
@@ -165,9 +167,9 @@ def rights(player: Player, task: Task, rows: Sequence[dict[str, Any]], ends: flo
         wrong = next(one for one in played if one not in right)
         raise NoTinyModel(
             f"the oracle succeeds on {len(right)} of {len(played)} training rows: correct it; it scores "
-            f"{wrong.score} on row {short(wrong.script.row)} by {said_in(acts_of(wrong))}"
+            f"{wrong.score} on row {short(wrong.script.row)} by {texts_of(acts_of(wrong))}"
         )
-    if any(not said_in(acts_of(one)) for one in right):
+    if any(not texts_of(acts_of(one)) for one in right):
         raise NoTinyModel("the oracle succeeds without a word: have it call a tool, or return an answer")
     return [Right(dict(one.script.row), scene_of(one, task)) for one in right]
 
@@ -191,8 +193,8 @@ def acts_of(played: Played) -> Acts:
     return Acts(calls, played.script.answer)
 
 
-def said_in(acts: Acts) -> str:
-    """What the agent said, as a message shows it."""
+def texts_of(acts: Acts) -> str:
+    """The agent's texts, as a message shows them."""
     return " ".join(text for _, text in mistakes.spoken(acts))
 
 
@@ -264,19 +266,19 @@ def carried_out(
 
     If no call is changed, the tools answer as before, and nothing has to be played.
     """
-    told = {
+    scenes = {
         number: Scene(
             right[number].scene.messages, right[number].scene.tools, acts, right[number].scene.results
         )
         for number, acts in wanted.items()
         if acts.calls == right[number].scene.acts.calls
     }
-    others = [number for number in wanted if number not in told]
+    others = [number for number in wanted if number not in scenes]
     scripts = ((script_of(right[number], wanted[number], task), None) for number in others)
     for number, one in zip(others, until(player, scripts, ends), strict=False):
         if one.error is None:
-            told[number] = scene_of(one, task)
-    return told
+            scenes[number] = scene_of(one, task)
+    return scenes
 
 
 def trial(

@@ -72,8 +72,8 @@ class Case:
 def spoken(acts: Acts) -> Iterator[tuple[str, str]]:
     """Kind and text of everything that the agent said."""
     for call in acts.calls:
-        said = {"name": call.name, "arguments": dict(call.arguments)}
-        yield CALL, json.dumps(said, ensure_ascii=False)
+        written = {"name": call.name, "arguments": dict(call.arguments)}
+        yield CALL, json.dumps(written, ensure_ascii=False)
     if acts.answer is not None:
         yield ANSWER, acts.answer
 
@@ -148,15 +148,15 @@ def chosen(found: Sequence[Case], episodes: int, share: float) -> tuple[Rules, f
 def changed(acts: Acts, rules: Rules) -> Acts:
     """The acts after the rules have replaced right words with wrong ones."""
 
-    def said(act: str, text: str) -> str:
+    def replaced(act: str, text: str) -> str:
         parts = list(WORD.split(text))
         words = [rules.get(place, {}).get(word, word) for place, word in words_of(act, text)]
         return "".join(part + word for part, word in zip(parts, [*words, ""], strict=True))
 
     calls = []
     for (act, text), call in zip(spoken(replace(acts, answer=None)), acts.calls, strict=True):
-        calls.append(_read(said(act, text), call))
-    answer = None if acts.answer is None else said(ANSWER, acts.answer)
+        calls.append(_read(replaced(act, text), call))
+    answer = None if acts.answer is None else replaced(ANSWER, acts.answer)
     return Acts(tuple(calls), answer)
 
 

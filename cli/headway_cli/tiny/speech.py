@@ -203,10 +203,10 @@ def completion(renderer: Any, message: JsonView) -> list[int]:
     opener = [{"role": "user", "content": ""}]
     head = renderer.render_ids(opener, add_generation_prompt=True)[len(renderer.render_ids(opener)) :]
     rendered = renderer.render([*opener, dict(message), *opener])
-    said = [
+    tokens = [
         token for token, index in zip(rendered.token_ids, rendered.message_indices, strict=True) if index == 1
     ]
-    return said[len(head) : -1]
+    return tokens[len(head) : -1]
 
 
 def pieces_of(scene: Scene) -> Pieces:

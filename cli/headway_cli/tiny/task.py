@@ -122,8 +122,8 @@ def oracle_of(entrypoint: str, folder: Path) -> Model:
         module = importlib.import_module(name)
     except (Exception, SystemExit) as error:
         raise NoTinyModel(
-            f"spec.environment.entrypoint: {name} cannot be imported from {folder}: {_said(error)}; write "
-            "--environment FOLDER where its modules are elsewhere"
+            f"spec.environment.entrypoint: {name} cannot be imported from {folder}: {_error_text(error)}; "
+            "write --environment FOLDER if its modules are elsewhere"
         ) from error
     oracle: Model | None = getattr(module, ORACLE, None)
     if not callable(oracle):
@@ -136,8 +136,8 @@ def oracle_of(entrypoint: str, folder: Path) -> Model:
 def agent_of(model: Model, row: rows.Row, drawn: random.Random, system_prompt: str | None = None) -> Agent:
     """What a model does in the sandbox of one row.
 
-    The agent raises NoTinyModel if the model itself is at fault: it raises, yields something that is no call,
-    or returns something that is no text.
+    The agent raises NoTinyModel if the model itself is at fault. Such a model raises an error, yields
+    something that is no call, or returns something that is no text.
     """
 
     def agent(first: ResetReply) -> Turns:
@@ -176,10 +176,10 @@ def _asked(step: Any) -> Any:
     except Cut:  # a model raises it when it is out of turns or tokens
         raise
     except Exception as error:
-        raise NoTinyModel(f"oracle raised {_said(error)}") from error
+        raise NoTinyModel(f"oracle raised {_error_text(error)}") from error
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """An error as text, with the place where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     at = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""

@@ -52,7 +52,7 @@ class Taught:
     first_loss: float
     """Mean negative log-likelihood of an assistant's token, in nats, in the first step."""
     last_loss: float
-    """The same in the last steps."""
+    """Mean negative log-likelihood of an assistant's token, in nats, in the last steps."""
 
 
 def untaught(vocabulary: int, context: int, seed: int) -> Any:
@@ -132,10 +132,10 @@ def loss_of(model: Any, tokens: torch.Tensor, labels: torch.Tensor, alike: int =
         cache = DynamicCache()
         model.model(input_ids=tokens[:1, :alike], past_key_values=cache, use_cache=True)
         cache.batch_repeat_interleave(len(tokens))
-    said = model.model(input_ids=tokens[:, alike:], past_key_values=cache, use_cache=bool(alike))
+    output = model.model(input_ids=tokens[:, alike:], past_key_values=cache, use_cache=bool(alike))
     following = labels[:, alike + 1 :]
     taught = following != UNTAUGHT
-    return cross_entropy(model.lm_head(said.last_hidden_state[:, :-1][taught]), following[taught])
+    return cross_entropy(model.lm_head(output.last_hidden_state[:, :-1][taught]), following[taught])
 
 
 def teach(
@@ -156,7 +156,7 @@ def teach(
     drawn = random.Random(f"{seed}/lessons")
     weights, alike = [lesson.weight for lesson in lessons], shared(lessons)
     model.train()
-    began, told, losses, share = clock(), clock(), list[float](), 0.0
+    began, reported, losses, share = clock(), clock(), list[float](), 0.0
     while share < 1:
         for group in optimizer.param_groups:
             group["lr"] = rate_at(share)
@@ -167,8 +167,8 @@ def teach(
         optimizer.zero_grad()
         losses.append(loss.item())
         share = min((clock() - began) / seconds, len(losses) / FEWEST_STEPS)
-        if clock() > told + EVERY_SECONDS:
-            told = clock()
+        if clock() > reported + EVERY_SECONDS:
+            reported = clock()
             say(f"taught {len(losses)} steps, loss {losses[-1]:.3f}")
     model.eval()
     last = losses[-LAST:]

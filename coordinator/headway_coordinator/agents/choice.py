@@ -31,7 +31,7 @@ class Where:
     service: str
     """The gateway's base URL through the coordinator's Service, for agents that resolve names."""
     pod: str
-    """The same with the pod's own address, for sandboxes, which do not resolve names."""
+    """The gateway's base URL with the pod's own address, for sandboxes, which do not resolve names."""
 
 
 Job = JobConfig | EvalConfig

@@ -115,17 +115,17 @@ class HttpAgent:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _silence(self, rollout: Rollout, taken: _Taken, seconds: float) -> str:
-        said = (
+        message = (
             f"{self.url} took the prompt of {rollout.trajectory_id} and has been silent for {seconds:.0f} s"
         )
         if taken.broke:
-            return f"{said}, since its connection broke"
+            return f"{message}, since its connection broke"
         if not rollout.begun:
             return (
-                f"{said}: it never called {self.host.base_url}; can it reach that address? See "
-                "spec.agent.http.callbackUrl; and idleSeconds, where its first turn takes long"
+                f"{message}: it never called {self.host.base_url}; can it reach that address? See "
+                "spec.agent.http.callbackUrl, and idleSeconds if its first turn takes long"
             )
-        return f"{said}; see spec.agent.http.idleSeconds"
+        return f"{message}; see spec.agent.http.idleSeconds"
 
     async def _deliver(self, context: EpisodeContext, rollout: Rollout) -> _Taken:
         """Post the prompt until it is taken.
@@ -157,22 +157,22 @@ class HttpAgent:
                 if error.answered:
                     return _Taken(self.idle_seconds)
                 problem = error
-            said = rollout.redacted(str(problem))[:MESSAGE_LENGTH]
+            message = rollout.redacted(str(problem))[:MESSAGE_LENGTH]
             failures += 1
             pause = doubled(failures, FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS)
-            logs.event(_log, "agent-unreachable", level=logging.WARNING, error=said, pause=pause)
+            logs.event(_log, "agent-unreachable", level=logging.WARNING, error=message, pause=pause)
             await asyncio.sleep(pause)
             if not self.host.server.renew(rollout):
                 return _Taken(self.idle_seconds)  # an earlier post had arrived
 
     def _ended(self, rollout: Rollout, failure: str) -> _Taken:
         """The agent answered at the end of its work with an error. Its last calls may still arrive."""
-        said = rollout.redacted(failure)[:MESSAGE_LENGTH]
-        return _Taken(min(self.idle_seconds, END_SECONDS), failure=said)
+        message = rollout.redacted(failure)[:MESSAGE_LENGTH]
+        return _Taken(min(self.idle_seconds, END_SECONDS), failure=message)
 
 
 def _without_reward(rollout: Rollout) -> str:
     sent = f"{REWARD_SECONDS:g} s after the agent completed its rollout"
     if rollout.refused is not None:
-        return f"no reward that can be taken {sent}; the one it sent was refused: {rollout.refused}"
+        return f"no valid reward {sent}; the reward it sent was refused: {rollout.refused}"
     return f"no reward {sent}; send one with /update-reward, or set spec.agent.http.reportsReward to false"

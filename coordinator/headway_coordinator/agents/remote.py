@@ -114,7 +114,7 @@ def failed(rollout: Rollout, why: str) -> AgentResult:
     if rollout.fault is not None:
         raise InfraFault(f"the agent gave up ({why}) after a fault: {rollout.fault}", rollout.cause)
     if rollout.lost:
-        raise InfraFault(f"the agent gave up ({why}) after it had not waited for a turn's answer")
+        raise InfraFault(f"the agent gave up ({why}) without waiting for a turn's answer")
     if rollout.truncated is not None:
         return played(rollout)
     if rollout.status is Status.REWARD_RECEIVED:  # it had finished its work, and has a reward

@@ -20,6 +20,15 @@ WAIT_SECONDS = 20.0
 LAST_WORDS = 1000
 """The most characters of its output in an error message."""
 
+PLACEHOLDER_AWS = {
+    "AWS_ACCESS_KEY_ID": "none",
+    "AWS_SECRET_ACCESS_KEY": "none",
+    "AWS_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+"""Credentials that open nothing. SageMaker's SDK signs a token for each call, and makes no call without
+credentials. The gateway ignores the token, because the address names the episode."""
+
 
 @dataclass(frozen=True)
 class SandboxedAgent:
@@ -66,9 +75,10 @@ class SandboxedAgent:
             "ANTHROPIC_BASE_URL": endpoint,
             "ANTHROPIC_API_KEY": rollout.token,
             "RFT_RUNTIME_ENDPOINT": endpoint,
+            **PLACEHOLDER_AWS,
         }
 
 
 def _last_words(state: AgentState) -> str:
-    said = state.output.strip()[-LAST_WORDS:]
-    return f"the agent ended with exit status {state.exit_code}" + (f": {said}" if said else "")
+    output = state.output.strip()[-LAST_WORDS:]
+    return f"the agent ended with exit status {state.exit_code}" + (f": {output}" if output else "")

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from headway_api import prices
-from headway_api.held import Accelerators, Holder, seconds
+from headway_api.accelerators import Accelerators, Holder, seconds
 from headway_coordinator.budget.worst import Slot
 
 AHEAD_SECONDS: Final = 300
@@ -17,24 +17,24 @@ AHEAD_SECONDS: Final = 300
 the operator has to learn of it, and the pods have to end with their grace period."""
 
 
-def worst_case(told: Accelerators | None, counted: Mapping[Holder, float], now: datetime) -> Counter[Slot]:
+def worst_case(report: Accelerators | None, counted: Mapping[Holder, float], now: datetime) -> Counter[Slot]:
     """Accelerator usage that is not in the ledger yet, including the time until the job's pods could end.
 
     Args:
-        told: the operator's last report.
+        report: the operator's last report.
         counted: usage in the ledger.
     """
     found: Counter[Slot] = Counter()
-    if told is None:
+    if report is None:
         return found
-    since = max(0.0, (now - told.seen_time).total_seconds())
-    for whose, held in seconds(told).items():
-        found[_slot(whose.product)] += max(0, math.ceil(held - counted.get(whose, 0.0)))
-    for pod in told.pods:
+    since = max(0.0, (now - report.seen_time).total_seconds())
+    for whose, held_seconds in seconds(report).items():
+        found[_slot(whose.product)] += max(0, math.ceil(held_seconds - counted.get(whose, 0.0)))
+    for pod in report.pods:
         if pod.until is None:
             found[_slot(pod.product)] += pod.count * math.ceil(since + AHEAD_SECONDS)
     return +found
 
 
 def _slot(product: str) -> Slot:
-    return (prices.held(product),)
+    return (prices.of_accelerator(product),)

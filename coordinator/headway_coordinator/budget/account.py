@@ -55,14 +55,14 @@ class NoPrices:
     """The prices of a job without a budget."""
 
     def dearest(self, key: str) -> Decimal | None:
-        """None."""
+        """Always None: nothing has a price."""
 
     def spent(self) -> Decimal:
-        """0."""
+        """Always 0: nothing has a price."""
         return Decimal(0)
 
     def used(self) -> Mapping[str, Quantity]:
-        """Nothing."""
+        """Always empty: no usage is read."""
         return {}
 
 
@@ -82,7 +82,7 @@ class Limit:
     refused: Decimal | None = None
     """For a granted limit: a need that was refused."""
 
-    def told(self, much: Decimal) -> Decimal:
+    def rounded(self, much: Decimal) -> Decimal:
         """An amount of it as messages show it: rounded up."""
         return much.to_integral_value(ROUND_CEILING) if self.classes else much.quantize(CENTS, ROUND_CEILING)
 
@@ -125,7 +125,7 @@ class Lack:
     def lasts(self) -> bool:
         """Whether a person has to raise it: it is the spec's, or the namespace can grant no more."""
         refused = self.limit.refused
-        return not self.limit.granted or (refused is not None and self.limit.told(self.needed) >= refused)
+        return not self.limit.granted or (refused is not None and self.limit.rounded(self.needed) >= refused)
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _classes(name: str) -> frozenset[str]:
     """What a limit bounds, by its name; empty: US dollars.
 
     Raises:
-        KeyError: no such limit is known.
+        KeyError: this limit is unknown.
     """
     return frozenset() if name == USD else _BY_NAME[name]
 
@@ -168,9 +168,9 @@ def _granted(part: Part) -> Limit:
         most = Decimal(part.granted)
         refused = None if part.refused is None else Decimal(part.refused)
     except KeyError as error:
-        raise ValueError(f"status.grant.parts[{part.name}]: no such limit is known") from error
+        raise ValueError(f"status.grant.parts[{part.name}]: this limit is unknown") from error
     except InvalidOperation as error:
-        raise ValueError(f"status.grant.parts[{part.name}]: {part.granted!r} is no amount") from error
+        raise ValueError(f"status.grant.parts[{part.name}]: {part.granted!r} is not an amount") from error
     field = f"spec.{part.name} of the namespace's RLBudget"
     return Limit(f"{NAMESPACE}{part.name}", field, most, classes, True, refused)
 

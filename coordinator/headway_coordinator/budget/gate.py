@@ -4,9 +4,9 @@
     an episode ends   what it has not used is free again
     a question        to a judge or an endpoint is reserved before it is asked: their number is unknown before
     a group ends      once the ledger has it; what a step will train of it stays reserved until that step
-    exhausted         nothing runs, and nothing that waits fits; or more is spent and reserved than there is,
-                      because time has passed, a price was corrected, or the budget was lowered. If the
-                      namespace may grant more, the job first waits for the grant or its refusal
+    exhausted         nothing runs, and nothing that waits fits. Or more is spent and reserved than there is:
+                      time has passed, a price was corrected, or the budget was lowered. If the namespace may
+                      grant more, the job first waits for the grant or its refusal
     drained           if `onExhausted` is Drain, and nothing runs or fits: what waits is given up
 
 The reservations of a process that ends need no record, because its running episodes are not billed.
@@ -17,16 +17,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Final, Protocol
 
 from headway_api import logs
 from headway_api.grants import Grant
-from headway_api.records import Abandoned, EpisodeRecord, GroupRecord, Outcome
+from headway_api.records import Abandoned, GroupRecord
 from headway_api.spec.lifecycle import BudgetSpec
 from headway_coordinator.budget import worst
 from headway_coordinator.budget.account import (
@@ -39,12 +39,12 @@ from headway_coordinator.budget.account import (
     granted,
     limits_of,
 )
+from headway_coordinator.budget.group_reservation import GroupReservation
 from headway_coordinator.budget.spending import Used
 from headway_coordinator.budget.worst import Amounts, Bill, Limits, Slot
 from headway_coordinator.cancel_token import CancelToken, Stopped
-from headway_coordinator.episode import Task
 
-SPENT: Final = Abandoned(reason="BudgetExhausted", message="what it may cost does not fit spec.budget")
+SPENT: Final = Abandoned(reason="BudgetExhausted", message="its possible cost does not fit spec.budget")
 UNGROUPED: Final = "ungrouped/"
 TIME: Final = "time"
 """The account's name for what time will cost."""
@@ -72,78 +72,6 @@ class _Wait:
     admit: Callable[[], None]
     """Reserves its amounts."""
     turn: asyncio.Future[None]
-
-
-@dataclass(eq=False)
-class GroupReservation:
-    """The reservation of one group."""
-
-    budget: Budget
-    bill: Bill
-    limits: Limits
-    sampled: int
-    """The most tokens that an attempt samples."""
-    key: str
-    stop: CancelToken
-    open: int
-    """Episodes that may still have an attempt."""
-    admitted: bool = False
-    blocked: int = 0
-    """Questions that wait for budget."""
-    left: dict[int, int] = field(default_factory=dict)
-    """Index of each open episode -> its remaining attempts."""
-    judging: Counter[Slot] = field(default_factory=Counter)
-    """The worst case of rewarding it as a whole."""
-    ended: Counter[Slot] = field(default_factory=Counter)
-    """What the ended attempts may be billed for."""
-    asked: Counter[Slot] = field(default_factory=Counter)
-    """Cost of questions that were asked of judges and endpoints, with the worst case of those in flight."""
-
-    @property
-    def runs(self) -> bool:
-        """Whether a part of it runs, which will free what it does not use."""
-        return self.admitted and max(1, self.open) > self.blocked
-
-    def held(self) -> Amounts:
-        """Everything that is reserved for it."""
-        ahead = (worst.of_attempts(self.limits, self.bill, self.sampled, n) for n in self.left.values())
-        return worst.total([self.ended, self.asked, self.judging, *ahead])
-
-    @asynccontextmanager
-    async def reserved(self, most: Amounts) -> AsyncIterator[Used]:
-        """As in `Spending`."""
-        told: Counter[Slot] = Counter()
-        await self.budget.ask(self, most)
-        try:
-            yield told.update
-        finally:
-            self.asked.subtract(most)
-            self.asked.update(told)
-            self.budget.changed(self)
-
-    def watched(
-        self, episode: Callable[[Task], Awaitable[EpisodeRecord]], settled: Container[str] = ()
-    ) -> Callable[[Task], Awaitable[EpisodeRecord]]:
-        """Runs the group's episodes, and frees what each has not used.
-
-        An episode whose id is in `settled` is not tried again.
-        """
-
-        async def run(task: Task) -> EpisodeRecord:
-            record = await episode(task)
-            self._end(record, final=record.episode_id in settled)
-            return record
-
-        return run
-
-    def _end(self, record: EpisodeRecord, *, final: bool) -> None:
-        left = self.left.pop(record.index, 1) - 1
-        self.ended += worst.of_ended(record, self.bill)
-        if record.outcome is Outcome.INFRA_ERROR and not final and left > 0:
-            self.left[record.index] = left
-        else:
-            self.open -= 1
-        self.budget.changed(self)
 
 
 class Budget:
@@ -299,7 +227,7 @@ class Budget:
         group = GroupReservation(self, bill, limits, sampled, plan.group_id, plan.stop, plan.size)
         group.left = dict.fromkeys(range(plan.size), limits.retries + 1)
         group.judging = worst.of_judging(limits, bill)
-        amounts = group.held()
+        amounts = group.reservation()
         self._groups.add(group)
         try:
             try:
@@ -349,7 +277,7 @@ class Budget:
 
     def _begin(self, group: GroupReservation) -> None:
         group.admitted = True
-        self.account.reserve(group.key, group.held())
+        self.account.reserve(group.key, group.reservation())
 
     async def ask(self, group: GroupReservation, most: Amounts) -> None:
         """Return once a question of a running group fits."""
@@ -360,7 +288,7 @@ class Budget:
             fits = True
             group.blocked -= 1
             group.asked.update(most)
-            self.account.reserve(group.key, group.held())
+            self.account.reserve(group.key, group.reservation())
 
         group.blocked += 1
         try:
@@ -373,7 +301,7 @@ class Budget:
     def changed(self, group: GroupReservation) -> None:
         """The reservation of a group has changed."""
         if group in self._groups:
-            self.account.reserve(group.key, group.held())
+            self.account.reserve(group.key, group.reservation())
             self.look()
 
     async def _take(self, amounts: Amounts, admit: Callable[[], None]) -> None:
@@ -477,8 +405,8 @@ def _refusals(
     had = {limit.name: limit.most for limit in was}
     grew = any(limit.most > had.get(limit.name, limit.most) for limit in now)
     known = {} if grew else {limit.name: before[limit.name] for limit in now if limit.name in before}
-    told = {limit.name: limit.refused for limit in now if limit.refused is not None}
-    return known | {name: min(much, known.get(name, much)) for name, much in told.items()}
+    reported = {limit.name: limit.refused for limit in now if limit.refused is not None}
+    return known | {name: min(much, known.get(name, much)) for name, much in reported.items()}
 
 
 def _needs(wants: Mapping[str, Want]) -> dict[str, Decimal | None]:

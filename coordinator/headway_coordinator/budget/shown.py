@@ -21,8 +21,8 @@ TOO_SMALL: Final = "BudgetTooSmall"
 
 def amount(limit: Limit, much: Decimal) -> str:
     """An amount of a limit, rounded up."""
-    told = limit.told(much)
-    return str(int(told)) if limit.classes else shown(told)
+    rounded = limit.rounded(much)
+    return str(int(rounded)) if limit.classes else shown(rounded)
 
 
 def status(budget: Budget) -> st.Budget | None:
@@ -64,7 +64,7 @@ def conditions(budget: Budget) -> list[Condition]:
     if budget.exhausted_at is not None:
         text = words(budget.lacks())
         return [*found, condition(ConditionType.BUDGET_EXHAUSTED, True, Reason.BUDGET_EXHAUSTED, text)]
-    text = _waits(budget) or "what begins next fits every limit"
+    text = _waits(budget) or "the next work fits every limit"
     return [*found, condition(ConditionType.BUDGET_EXHAUSTED, False, Reason.BUDGET_LEFT, text)]
 
 
@@ -72,8 +72,8 @@ def _waits(budget: Budget) -> str:
     """What a job waits for if it needs more of its namespace's budget."""
     limits = (limit for limit in budget.account.limits if limit.granted)
     needs = ((limit, want.needed) for limit in limits if (want := budget.wants.get(limit.name)) is not None)
-    told = [f"{amount(limit, needed)} of {limit.field}" for limit, needed in needs if needed is not None]
-    return f"it waits until the operator grants it {', and '.join(told)}" if told else ""
+    amounts = [f"{amount(limit, needed)} of {limit.field}" for limit, needed in needs if needed is not None]
+    return f"it waits until the operator grants it {', and '.join(amounts)}" if amounts else ""
 
 
 def _low(budget: Budget) -> Condition:
@@ -98,10 +98,8 @@ def _words(lack: Lack) -> str:
     limit = lack.limit
     most, needed = amount(limit, limit.most), amount(limit, lack.needed)
     if limit.granted:
-        return f"{limit.field} gives the job {most}, and what follows needs {needed}; raise the RLBudget"
-    return (
-        f"{limit.field} is {most}, and what follows needs {needed}; raise it to that at least, or remove it"
-    )
+        return f"{limit.field} gives the job {most}, and continuing needs {needed}; raise the RLBudget"
+    return f"{limit.field} is {most}, and continuing needs {needed}; raise it to that or more, or remove it"
 
 
 def exhausted(budget: Budget) -> JobError:
@@ -115,9 +113,11 @@ def too_small(lacks: Sequence[Lack], what: str) -> JobError:
     """The error of a job whose budget can never be enough. `what`: what does not fit."""
     one = lacks[0]
     least = amount(one.limit, one.needed)
-    said = f"{what} may use up to {least}, and {one.limit.field} is {amount(one.limit, one.limit.most)}"
+    message = f"{what} may use up to {least}, and {one.limit.field} is {amount(one.limit, one.limit.most)}"
     return JobError(
-        TOO_SMALL, f"{said}; write {least} or more, or lower what an episode may use", field=one.limit.field
+        TOO_SMALL,
+        f"{message}; write {least} or more, or lower what an episode may use",
+        field=one.limit.field,
     )
 
 

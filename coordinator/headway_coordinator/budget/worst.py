@@ -144,7 +144,7 @@ def of_ended(record: EpisodeRecord, bill: Bill) -> Counter[Slot]:
 
 
 def to_train(group: GroupRecord) -> Counter[Slot]:
-    """The most that a finished group may still be billed for: the tokens of the step that takes it."""
+    """The most training tokens that a finished group can still add to the bill."""
     found: Counter[Slot] = Counter()
     found[(TRAIN,)] = _rows(group.scored)
     return +found
@@ -152,11 +152,11 @@ def to_train(group: GroupRecord) -> Counter[Slot]:
 
 def of_judgements(found: Iterable[Judgement]) -> Counter[Slot]:
     """The cost of questions to judges."""
-    told: Counter[Slot] = Counter()
+    used: Counter[Slot] = Counter()
     for each in found:
-        told[(of(UsageClass.JUDGE_PROMPT, each.model),)] += each.prompt_tokens
-        told[(of(UsageClass.JUDGE_SAMPLE, each.model),)] += each.sampled_tokens
-    return +told
+        used[(of(UsageClass.JUDGE_PROMPT, each.model),)] += each.prompt_tokens
+        used[(of(UsageClass.JUDGE_SAMPLE, each.model),)] += each.sampled_tokens
+    return +used
 
 
 def total(parts: Iterable[Amounts]) -> Counter[Slot]:

@@ -61,8 +61,8 @@ class Caller:
         except Unreadable as error:
             return Verdict(Kind.UNREADABLE, str(error), reason="EndpointUnreadable")
         except aiohttp.ClientPayloadError:
-            said = "the answer breaks off before its end"
-            return Verdict(Kind.UNREADABLE, said, reason="EndpointUnreadable")
+            message = "the answer is cut off"
+            return Verdict(Kind.UNREADABLE, message, reason="EndpointUnreadable")
         except (aiohttp.ClientSSLError, ValueError) as error:  # there is no certificate, or no address
             return Verdict(Kind.FAULT, self._words(error), "url", "EndpointUnreachable")
         except aiohttp.ClientConnectorError as error:
@@ -104,13 +104,15 @@ class Caller:
         verdict = judge(answer.status, answer.headers, text, sent(body))
         if answer.status < 400 and "Location" in answer.headers:
             place = self._hide(_shown(answer.headers["Location"]))
-            verdict = replace(verdict, said=f"{answer.status}, a redirect to {place}, which is not followed")
+            verdict = replace(
+                verdict, message=f"{answer.status}, a redirect to {place}, which is not followed"
+            )
         return verdict
 
     def _words(self, error: Exception) -> str:
         # aiohttp's own words on a bad answer contain the URL, and so the secrets in its query.
-        said = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
-        return shortened(self._hide(f"{type(error).__name__}: {said}"), CHARACTERS)
+        message = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
+        return shortened(self._hide(f"{type(error).__name__}: {message}"), CHARACTERS)
 
     def _hide(self, text: str) -> str:
         """Another service's words, without the token: services quote what they received."""

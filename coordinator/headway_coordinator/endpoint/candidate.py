@@ -1,4 +1,4 @@
-"""Makes what answers the turns of an endpoint candidate, from its spec."""
+"""Makes what answers turns at an endpoint: of a candidate, or of the baseline of `headway doctor`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,19 @@ from typing import Final
 
 import aiohttp
 
-from headway_api.config import EvalConfig
-from headway_api.spec.evaluation import Candidate, CandidateEndpoint
+from headway_api.records import EpisodeRecord
+from headway_api.spec.candidate import CandidateEndpoint
+from headway_api.spec.evaluation import RLEvalJobSpec
+from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.endpoint.chat import EndpointChat
+from headway_coordinator.endpoint.owner import OfCandidate, Owner
 from headway_coordinator.endpoint.token import TokenWrong, read_token
+from headway_coordinator.episode import Task
 from headway_coordinator.faults import CandidateFault
+from headway_coordinator.group import Run
 from headway_coordinator.http import connector
+
+JobSpec = RLTrainingJobSpec | RLEvalJobSpec
 
 LOOK_SECONDS: Final = 2.0
 """Seconds between two looks for a token that is not there yet."""
@@ -26,27 +33,28 @@ TURNS = 8
 
 @asynccontextmanager
 async def connected(
-    job: EvalConfig, candidate: Candidate, token: str | None, *, answered: bool = False
+    owner: Owner,
+    endpoint: CandidateEndpoint,
+    token: str | None,
+    *,
+    timeout: float,
+    patience: float,
+    answered: bool = False,
 ) -> AsyncIterator[EndpointChat]:
-    """Answers an endpoint candidate's turns, with connections of its own.
-
-    Args:
-        token: bearer token; None if the spec names no Secret.
-        answered: whether an earlier process had answers from it.
-    """
-    spec = candidate.endpoint
-    assert spec is not None
-    timeout = float(job.spec.rollout.timeout_seconds)
+    """Answers turns at an endpoint, with connections of its own. Arguments as for `EndpointChat`."""
     async with aiohttp.ClientSession(connector=connector(), cookie_jar=aiohttp.DummyCookieJar()) as http:
         yield EndpointChat(
-            http,
-            candidate.name,
-            spec,
-            token,
-            timeout=timeout,
-            patience=patience(job),
-            answered=answered,
+            http, owner, endpoint, token, timeout=timeout, patience=patience, answered=answered
         )
+
+
+async def once_ready(chat: EndpointChat, play: Run, task: Task) -> EpisodeRecord:
+    """Run an episode once the endpoint no longer asks to wait.
+
+    Otherwise its sandbox and its deadline would run meanwhile.
+    """
+    await chat.ready()
+    return await play(task)
 
 
 def token_of(candidate: str, spec: CandidateEndpoint, folder: Path) -> str | None:
@@ -63,7 +71,7 @@ def token_of(candidate: str, spec: CandidateEndpoint, folder: Path) -> str | Non
     try:
         return read_token(folder / candidate)
     except TokenWrong as wrong:
-        field = f"spec.candidates[{candidate}].endpoint.secretRef"
+        field = OfCandidate(candidate).field("secretRef")
         raise CandidateFault(
             "EndpointDenied",
             f"candidate {candidate}: the key `token` of the Secret {spec.secret_ref.name} {wrong}; write the "
@@ -96,26 +104,24 @@ async def token_in_time(
         await asyncio.sleep(LOOK_SECONDS)
 
 
-def patience(job: EvalConfig) -> float:
-    """Seconds without one success after which an endpoint candidate ends.
+def patience(job: JobSpec) -> float:
+    """Seconds without one success after which an endpoint's fault is final.
 
-    It equals the job's patience with any candidate, but at most the length of one episode with its retries.
-    With more patience each row would be lost before the candidate ends.
+    It equals `spec.pendingDeadlineSeconds`, but at most the length of one episode with its retries. With more
+    patience each row would be lost before the fault is final.
     """
-    rollout = job.spec.rollout
-    tried = rollout.timeout_seconds * (1 + rollout.max_retries)
-    return float(min(job.spec.pending_deadline_seconds, tried))
+    tried = job.rollout.timeout_seconds * (1 + job.rollout.max_retries)
+    return float(min(job.pending_deadline_seconds, tried))
 
 
-def episodes_at_once(job: EvalConfig, spec: CandidateEndpoint) -> int:
-    """Episodes of an endpoint candidate that may run at the same time.
+def episodes_at_once(job: JobSpec, spec: CandidateEndpoint) -> int:
+    """Episodes that may run at the same time at an endpoint.
 
     At most maxConcurrency. With requestsPerMinute there are fewer: their requests, one after another, may
     take half of an episode's time. n episodes of t turns wait n * t * 60 / requestsPerMinute s.
     """
     if spec.requests_per_minute is None:
         return spec.max_concurrency
-    agent = job.spec.agent
-    turns = agent.effective_builtin.max_turns if agent.is_builtin else TURNS
-    fit = spec.requests_per_minute * job.spec.rollout.timeout_seconds / (2 * 60 * turns)
+    turns = job.agent.effective_builtin.max_turns if job.agent.is_builtin else TURNS
+    fit = spec.requests_per_minute * job.rollout.timeout_seconds / (2 * 60 * turns)
     return max(1, min(spec.max_concurrency, int(fit)))

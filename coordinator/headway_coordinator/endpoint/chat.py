@@ -29,9 +29,10 @@ import aiohttp
 from headway_api import logs
 from headway_api.prices import of
 from headway_api.records import PolicyVersion, Turn, UsageClass
-from headway_api.spec.evaluation import CandidateEndpoint
+from headway_api.spec.candidate import CandidateEndpoint
 from headway_coordinator.budget.worst import TEMPLATE_TOKENS, Slot
 from headway_coordinator.endpoint.caller import Caller
+from headway_coordinator.endpoint.owner import Owner
 from headway_coordinator.endpoint.pace import Pace, backoff, pause
 from headway_coordinator.endpoint.refused import Kind, Verdict
 from headway_coordinator.endpoint.reply import Reply
@@ -75,12 +76,12 @@ class Notes:
 
 
 class EndpointChat:
-    """Answers the turns of one candidate. Shared by all of its episodes."""
+    """Answers the turns of one owner. Shared by all of its episodes."""
 
     def __init__(
         self,
         http: aiohttp.ClientSession,
-        candidate: str,
+        owner: Owner,
         spec: CandidateEndpoint,
         token: str | None,
         *,
@@ -92,14 +93,14 @@ class EndpointChat:
 
         Args:
             http: for this endpoint alone, without cookies.
-            candidate: name, for the fields of faults.
+            owner: who asks.
             spec: where the endpoint is, and its limits.
-            token: bearer token; None if spec.secretRef is absent.
+            token: bearer token; None if it needs none.
             timeout: longest a turn may take, in seconds, including every try and wait.
-            patience: longest time without one success, in seconds, before the candidate ends.
+            patience: longest time without one success, in seconds, before a fault is final.
             answered: whether an earlier process had answers from it.
         """
-        self._candidate = candidate
+        self._owner = owner
         self._spec = spec
         self._timeout = timeout
         self._patience = patience
@@ -113,6 +114,11 @@ class EndpointChat:
         self.fault: CandidateFault | None = None
         """Why the candidate cannot go on; every later turn raises it at once."""
         self.notes = Notes(dropped=self._dialect.dropped)
+
+    @property
+    def problem(self) -> str | None:
+        """The last failure, as long as nothing has succeeded since."""
+        return None if self._failing is None else f"{self._at}: {self._failing[1].message}"
 
     async def ready(self) -> None:
         """Return once the endpoint's own pause is over, so that no new episode holds an idle sandbox."""
@@ -144,13 +150,13 @@ class EndpointChat:
             used(self._amounts(reply.prompt_tokens, reply.sampled_tokens))
         self._answered = True
         if ask.logprobs:  # an endpoint answers with text only
-            session.ignored["logprobs"] += 1
+            session.ignore(["logprobs"])
         return _recorded(session, ask, number, reply)
 
     def _most(self, session: Session, ask: Ask) -> dict[Slot, int]:
         """The most that a turn may cost: a token has at least one byte, and a template adds little."""
-        said = len(json.dumps([ask.messages, ask.tools], default=str))
-        prompt = said + TEMPLATE_TOKENS * (1 + len(ask.messages) + len(ask.tools))
+        characters = len(json.dumps([ask.messages, ask.tools], default=str))
+        prompt = characters + TEMPLATE_TOKENS * (1 + len(ask.messages) + len(ask.tools))
         sampled = min(session.sampling.max_tokens, ask.max_tokens or session.sampling.max_tokens)
         return self._amounts(prompt, sampled)
 
@@ -191,10 +197,12 @@ class EndpointChat:
             async with asyncio.timeout(self._timeout):
                 return await self._reply(session, ask, number)
         except TimeoutError as error:
-            said = f"no answer within {self._timeout:g} s"
-            last = self._failing[1] if self._failing else Verdict(Kind.BROKEN, said, reason="EndpointFailing")
+            message = f"no answer within {self._timeout:g} s"
+            last = (
+                self._failing[1] if self._failing else Verdict(Kind.BROKEN, message, reason="EndpointFailing")
+            )
             self._failed(last, 0.0)
-            raise InfraFault(f"{self._at}: {said}; last: {last.said}") from error
+            raise InfraFault(f"{self._at}: {message}; last: {last.message}") from error
 
     async def _reply(self, session: Session, ask: Ask, number: int) -> Reply:
         """The answer, after as many tries as it takes."""
@@ -226,13 +234,13 @@ class EndpointChat:
         """Handle an error. Returns if the request should be sent again."""
         match verdict.kind:
             case Kind.DROP if verdict.name == "tool_choice" and ask.force is not None:
-                raise CannotForce(f"{self._at} refuses tool_choice: {verdict.said}")
+                raise CannotForce(f"{self._at} refuses tool_choice: {verdict.message}")
             case Kind.DROP:
                 self._drop(verdict)
             case Kind.FULL:
-                raise ContextFull(f"{self._at} says that the conversation is too long: {verdict.said}")
+                raise ContextFull(f"{self._at} says that the conversation is too long: {verdict.message}")
             case Kind.FAULT:
-                raise self._end(verdict.reason, verdict.name, verdict.said)
+                raise self._end(verdict.reason, verdict.name, verdict.message)
             case Kind.REFUSED:
                 raise self._refused(verdict, session)
             case Kind.BUSY:
@@ -243,10 +251,10 @@ class EndpointChat:
     def _refused(self, verdict: Verdict, session: Session) -> Exception:
         """The exception for a request that can never succeed, by whose fault it is."""
         if not self._answered:
-            return self._end(verdict.reason, verdict.name, verdict.said)
+            return self._end(verdict.reason, verdict.name, verdict.message)
         if session.turns:
-            return CannotRender(f"{self._at} takes no such conversation: {verdict.said}")
-        return InfraFault(f"{self._at} refuses the episode's first turn: {verdict.said}")
+            return CannotRender(f"{self._at} does not accept this conversation: {verdict.message}")
+        return InfraFault(f"{self._at} refuses the episode's first turn: {verdict.message}")
 
     def _pause(self, verdict: Verdict, tries: int) -> None:
         """Make every request wait: at least as long as asked, and not all for the same time."""
@@ -260,9 +268,9 @@ class EndpointChat:
         wait = verdict.wait or backoff(tries)
         self._failed(verdict, wait)
         if tries >= TRIES and verdict.kind is Kind.UNREADABLE and not self._answered:
-            raise self._end(verdict.reason, "url", verdict.said)
+            raise self._end(verdict.reason, "url", verdict.message)
         if tries >= TRIES:
-            raise InfraFault(f"{self._at} failed {tries} times, last: {verdict.said}")
+            raise InfraFault(f"{self._at} failed {tries} times, last: {verdict.message}")
         await asyncio.sleep(wait)
 
     def _failed(self, verdict: Verdict, wait: float) -> None:
@@ -274,36 +282,50 @@ class EndpointChat:
         now = time.monotonic()
         since = self._failing[0] if self._failing else now
         self._failing = (since, verdict)
-        self._event("endpoint-failed", error=verdict.said, wait=round(wait, 3))
+        self._event("endpoint-failed", error=verdict.message, wait=round(wait, 3))
         if now - since + wait <= self._patience:
             return
         name = "requestsPerMinute" if verdict.reason == "EndpointBusy" else "url"
         asks = f"; it asks to wait for {verdict.wait:.0f} s" if verdict.wait is not None else ""
-        raise self._end(verdict.reason, name, f"nothing else for {now - since:.0f} s: {verdict.said}{asks}")
+        raise self._end(
+            verdict.reason, name, f"no other answer for {now - since:.0f} s: {verdict.message}{asks}"
+        )
 
     def _drop(self, verdict: Verdict) -> None:
-        if self._dialect.learn(verdict.name, verdict.said):
+        if self._dialect.learn(verdict.name, verdict.message):
             instead = self._dialect.dropped[verdict.name]
-            self._event("endpoint-dropped", parameter=verdict.name, instead=instead, error=verdict.said)
+            self._event("endpoint-dropped", parameter=verdict.name, instead=instead, error=verdict.message)
 
-    def _event(self, name: str, **said: Any) -> None:
-        logs.event(_log, name, level=logging.WARNING, candidate=self._candidate, **said)
+    def _event(self, name: str, **fields: Any) -> None:
+        logs.event(_log, name, level=logging.WARNING, owner=self._owner.shown, **fields)
 
     def _require(self) -> None:
         if self.fault is not None:
             raise CandidateFault(self.fault.reason, str(self.fault), self.fault.field)
 
-    def _end(self, reason: str, name: str, said: str) -> CandidateFault:
+    def _end(self, reason: str, name: str, message: str) -> CandidateFault:
         """The end of the candidate, and what to change."""
-        where = f"spec.candidates[{self._candidate}].endpoint.{name}"
         self.fault = CandidateFault(
-            reason, f"{self._at}: {said}; {_remedy(reason, name, where, self._spec)}", where
+            reason, f"{self._at}: {message}; {self._remedy(reason, name)}", self._owner.field(name)
         )
         return self.fault
 
     @property
     def _at(self) -> str:
-        return f"candidate {self._candidate}: {self._caller.shown}"
+        return f"{self._owner.shown}: {self._caller.shown}"
+
+    def _remedy(self, reason: str, name: str) -> str:
+        """What to write instead."""
+        where, other = self._owner.field(name), self._owner.other
+        if reason == "EndpointDenied":
+            return self._owner.token(self._spec)
+        if name == "model":
+            return f"{where} is {self._spec.model!r}; write the name of a model that the endpoint serves"
+        if reason == "EndpointBusy":
+            return f"lower {where} or {other('maxConcurrency')}, or have the endpoint's limit raised"
+        if reason == "EndpointRefused":
+            return f"name an OpenAI-compatible endpoint in {where} that takes chat completions with tools"
+        return f"write the base URL of an OpenAI-compatible endpoint in {where}, up to and including /v1"
 
 
 def _recorded(session: Session, ask: Ask, number: int, reply: Reply) -> Completion:
@@ -327,18 +349,3 @@ def _recorded(session: Session, ask: Ask, number: int, reply: Reply) -> Completi
     called = "tool_calls" in message and reply.finish_reason == "stop"
     finish = "tool_calls" if called else reply.finish_reason
     return Completion(number, message, reply.parsed.calls, finish, turn, node)
-
-
-def _remedy(reason: str, name: str, where: str, spec: CandidateEndpoint) -> str:
-    """What to write instead."""
-    if reason == "EndpointDenied":
-        if spec.secret_ref is None:
-            return f"name a Secret in {where} whose key `token` is a token that the endpoint takes"
-        return f"correct the key `token` of Secret {spec.secret_ref.name}, or name another Secret in {where}"
-    if name == "model":
-        return f"{where} is {spec.model!r}; write the name of a model that the endpoint serves"
-    if reason == "EndpointBusy":
-        return f"lower {where} or maxConcurrency beside it, or have the endpoint's limit raised"
-    if reason == "EndpointRefused":
-        return f"name an OpenAI-compatible endpoint in {where} that takes chat completions with tools"
-    return f"write the base URL of an OpenAI-compatible endpoint in {where}, up to and including /v1"

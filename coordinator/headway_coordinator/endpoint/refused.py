@@ -62,7 +62,7 @@ class Verdict:
     """One error with its meaning."""
 
     kind: Kind
-    said: str
+    message: str
     """For a person: the status, and the endpoint's own words."""
     name: str = ""
     """The dropped parameter, or the faulty field below spec.candidates[NAME].endpoint."""
@@ -75,34 +75,34 @@ class Verdict:
 def judge(status: int, headers: Mapping[str, str], text: str, sent: Sequence[str]) -> Verdict:
     """The meaning of an answer outside 2xx. `sent` names the parameters that the request could omit."""
     words, code, param = _words(text)
-    said = shortened(f"{status} {words}", SHOWN)
+    message = shortened(f"{status} {words}", SHOWN)
     everything = f"{code} {words}"[:READ]
     if status in (401, 402, 403) or (status == 429 and NO_QUOTA.search(everything)):
-        return Verdict(Kind.FAULT, said, "secretRef", "EndpointDenied")
+        return Verdict(Kind.FAULT, message, "secretRef", "EndpointDenied")
     if status in BUSY:
-        return Verdict(Kind.BUSY, said, reason="EndpointBusy", wait=asked_for(headers))
+        return Verdict(Kind.BUSY, message, reason="EndpointBusy", wait=asked_for(headers))
     if status in AWAY:
-        return Verdict(Kind.BUSY, said, reason="EndpointUnreachable", wait=asked_for(headers))
+        return Verdict(Kind.BUSY, message, reason="EndpointUnreachable", wait=asked_for(headers))
     if status >= 500 or status in AGAIN:
-        return Verdict(Kind.BROKEN, said, reason="EndpointFailing", wait=asked_for(headers))
+        return Verdict(Kind.BROKEN, message, reason="EndpointFailing", wait=asked_for(headers))
     if status < 400:
         return Verdict(Kind.FAULT, f"{status}, a redirect", "url", "EndpointNotFound")
     if status in (404, 405, 410):
         missing = param == "model" or NO_MODEL.search(everything)
-        return Verdict(Kind.FAULT, said, "model" if missing else "url", "EndpointNotFound")
-    return _bad_request(status, said, everything, param, sent)
+        return Verdict(Kind.FAULT, message, "model" if missing else "url", "EndpointNotFound")
+    return _bad_request(status, message, everything, param, sent)
 
 
-def _bad_request(status: int, said: str, everything: str, param: str, sent: Sequence[str]) -> Verdict:
+def _bad_request(status: int, message: str, everything: str, param: str, sent: Sequence[str]) -> Verdict:
     if FILTERED.search(everything):
-        return Verdict(Kind.FILTERED, said)
+        return Verdict(Kind.FILTERED, message)
     if status == 413 or FULL.search(everything):
-        return Verdict(Kind.FULL, said)
+        return Verdict(Kind.FULL, message)
     if param == "model" or NO_MODEL.search(everything):
-        return Verdict(Kind.FAULT, said, "model", "EndpointNotFound")
+        return Verdict(Kind.FAULT, message, "model", "EndpointNotFound")
     if (name := _named(everything, param, sent)) is not None:
-        return Verdict(Kind.DROP, said, name)
-    return Verdict(Kind.REFUSED, said, "url", "EndpointRefused")
+        return Verdict(Kind.DROP, message, name)
+    return Verdict(Kind.REFUSED, message, "url", "EndpointRefused")
 
 
 def _named(everything: str, param: str, sent: Sequence[str]) -> str | None:
@@ -134,12 +134,15 @@ def _words(text: str) -> tuple[str, str, str]:
 
 
 def _details(detail: Any) -> tuple[str, str, str]:
-    """The same in FastAPI's form: a list of places and messages, beside which it repeats the request."""
+    """Message, code and parameter of an error in FastAPI's form: a list of places and messages.
+
+    FastAPI repeats the request beside them; that part is left out.
+    """
     if not isinstance(detail, list):
         return str(detail), "", ""
     places = [part for part in detail if isinstance(part, dict)]
-    said = [(_place(part.get("loc")), str(part.get("msg", ""))) for part in places]
-    return "; ".join(f"{place}: {message}" for place, message in said), "", said[0][0] if said else ""
+    pairs = [(_place(part.get("loc")), str(part.get("msg", ""))) for part in places]
+    return "; ".join(f"{place}: {text}" for place, text in pairs), "", pairs[0][0] if pairs else ""
 
 
 def _place(loc: Any) -> str:

@@ -96,7 +96,7 @@ def read(data: bytes) -> Reply:
     field = next((name for name in REASONING if isinstance(message.get(name), str) and message[name]), None)
     parsed = Parsed(
         content=_content(message),
-        reasoning=(_text(message[field]) if field else None) or _thought(message),
+        reasoning=(_text(message[field]) if field else None) or _reasoning(message),
         calls=_calls(message),
     )
     return Reply(
@@ -124,7 +124,7 @@ def _json(data: bytes) -> dict[str, Any]:
     try:
         found = document(data)
     except ValueError as error:
-        raise Unreadable(f"the answer is not JSON, or not all of it: {error}") from error
+        raise Unreadable(f"the answer is not complete JSON: {error}") from error
     if not isinstance(found, dict):
         raise Unreadable("the answer is not a JSON object")
     return found
@@ -153,7 +153,7 @@ def _content(message: dict[str, Any]) -> str:
     return _text(content)
 
 
-def _thought(message: dict[str, Any]) -> str | None:
+def _reasoning(message: dict[str, Any]) -> str | None:
     """Reasoning in the parts of the content."""
     content = message.get("content")
     parts = [p for p in content if isinstance(p, dict)] if isinstance(content, list) else []

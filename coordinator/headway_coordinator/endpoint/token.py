@@ -23,4 +23,4 @@ def read_token(folder: Path) -> str:
         token = ""
     if token and token.isascii() and token.isprintable():
         return token
-    raise TokenWrong("holds characters that no header can" if token else "is missing or empty")
+    raise TokenWrong("has characters that a header cannot have" if token else "is missing or empty")

@@ -57,14 +57,14 @@ class Dialect:
             wanted[LIMIT if LIMIT not in self.dropped else NEW_LIMIT] = tokens
         return {name: value for name, value in wanted.items() if name not in self.dropped}
 
-    def learn(self, name: str, said: str) -> bool:
+    def learn(self, name: str, message: str) -> bool:
         """Omit a parameter from now on. Returns whether that is new.
 
         `max_tokens` has another name to try, unless its value was refused.
         """
         if name in self.dropped:
             return False
-        other = name == LIMIT and NEW_LIMIT not in self.dropped and not TOO_LARGE.search(said)
+        other = name == LIMIT and NEW_LIMIT not in self.dropped and not TOO_LARGE.search(message)
         self.dropped[name] = NEW_LIMIT if other else ""
         if name == LIMIT and not other:
             self.dropped.setdefault(NEW_LIMIT, "")
@@ -99,7 +99,7 @@ def _forced(force: Force) -> Any:
 def sent(body: dict[str, Any]) -> list[str]:
     """The omittable parameters in a request."""
     found = [name for name in DROPPABLE if name in body]
-    return found + [name for name in REASONING if any(name in said for said in body["messages"])]
+    return found + [name for name in REASONING if any(name in message for message in body["messages"])]
 
 
 def conversation(messages: Sequence[Message], reasoning: str | None = None) -> list[Message]:
@@ -131,6 +131,6 @@ def _message(message: Message, reasoning: str | None) -> Message:
         found["name"] = message["name"]
     if calls := message.get("tool_calls"):
         found |= {"tool_calls": calls, "content": content or None}
-    if reasoning and (thought := message.get("reasoning_content")):
-        found[reasoning] = thought
+    if reasoning and (text := message.get("reasoning_content")):
+        found[reasoning] = text
     return found

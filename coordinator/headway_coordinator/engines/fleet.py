@@ -171,7 +171,7 @@ class Fleet:
             failed.add(server.endpoint)
             logs.event(_log, "server-lost", level=logging.WARNING, session=session, error=str(lost))
             if failures == TRIES:
-                raise InfraFault(f"{failures} servers failed this turn, one after the other; at last: {lost}")
+                raise InfraFault(f"{failures} servers in a row failed this turn; the last error: {lost}")
             self.reroutes += 1
             if manifest.version == self.router.wanted:
                 self.router.lost_request(server.endpoint, str(lost))
@@ -202,7 +202,7 @@ class Fleet:
                 server.losses = 0
                 return sampled
         except TimeoutError as error:
-            raise vllm.ServerLost(f"{url} went, or fell silent") from error
+            raise vllm.ServerLost(f"{url} ended or stopped responding") from error
         finally:
             asking.discard(patience)
             server.inflight -= 1
@@ -233,7 +233,7 @@ class Fleet:
         async with self._changed:
             await self._changed.wait_for(lambda: gone() or proven())
         if gone():
-            raise vllm.ServerLost(f"weights {newest}, taken during the turn, were not verified")
+            raise vllm.ServerLost(f"weights {newest}, loaded during the turn, were not verified")
 
     async def run(self) -> None:
         """Discover servers and keep their weights up to date, until cancelled."""

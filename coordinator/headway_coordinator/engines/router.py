@@ -57,8 +57,8 @@ class Failure:
 
 ALWAYS_BEHIND: Final = Failure(
     Reason.UPDATE_TIMED_OUT,
-    f"always behind: for more than {weights.LOAD_SECONDS:.0f} s it has held none but overtaken weights, as "
-    "it takes longer to load them than a step takes",
+    f"always behind: for more than {weights.LOAD_SECONDS:.0f} s every load finished after newer weights "
+    "were published, because a load takes longer than a step",
 )
 """The failure of a server whose loads all succeed, but too late. It has no numbers, because they would change
 at every step."""
@@ -266,5 +266,8 @@ class Router:
             return self.unannounced
         if not self.servers:
             return "no rollout server has an address yet"
-        said = [f"{s.endpoint.engine}: {s.problem}" for s in self.servers.values() if s.problem]
-        return "; ".join(said[:3]) or f"{len(self.servers)} rollout servers are taking version {self.wanted}"
+        problems = [f"{s.endpoint.engine}: {s.problem}" for s in self.servers.values() if s.problem]
+        return (
+            "; ".join(problems[:3])
+            or f"{len(self.servers)} rollout servers are loading version {self.wanted}"
+        )

@@ -114,7 +114,7 @@ async def generate(
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         words = shortened(str(error), 200)
         raise InfraFault(
-            f"{url} answered what nobody understands: {type(error).__name__}: {words}"
+            f"{url} gave an answer that cannot be read: {type(error).__name__}: {words}"
         ) from error
 
 
@@ -177,7 +177,7 @@ def _whole(value: object) -> int:
         ValueError: it is not one.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_TOKENS:
-        raise ValueError(f"{_shown(value)} is no token id and no count")
+        raise ValueError(f"{_shown(value)} is neither a token id nor a count")
     return value
 
 

@@ -87,10 +87,10 @@ class EvalEstimates(Estimates[None]):
         store: Store,
         ledger: Ledger,
         tariff: Callable[[], Tariff],
-        told: st.Estimate | None,
+        previous: st.Estimate | None,
     ) -> None:
-        """`tariff`: the job's current prices. `told`: the estimate in a predecessor's status."""
-        super().__init__(layout, store, ledger, tariff, told)
+        """`tariff`: the job's current prices. `previous`: the estimate in a predecessor's status."""
+        super().__init__(layout, store, ledger, tariff, previous)
         self._job = job
         self._parts: list[Part] = []
         self._numbers: list[int] = []
@@ -99,7 +99,7 @@ class EvalEstimates(Estimates[None]):
         self._why = ""
         self._looked: Made | None = None
 
-    def _tell(self, events: Sequence[UsageEvent]) -> None:
+    def _learn(self, events: Sequence[UsageEvent]) -> None:
         self._tally.add(events)
 
     def before(self, rows: int, known: Mapping[str, Opening], why: str = "") -> None:
@@ -122,12 +122,12 @@ class EvalEstimates(Estimates[None]):
 
     def restored(self) -> None:
         """Note that the ledger's earlier events have been read, so all further events are new."""
-        with self._telling:
+        with self._learning:
             self._tally.fresh.clear()
 
     def progress(self, state: EvalState) -> Progress:
         """The job's progress. A billed group is not left, even if its candidate does not have it yet."""
-        with self._telling:
+        with self._learning:
             fresh = self._tally.fresh
             fresh -= {
                 each for each in fresh if position_of(each) in state.candidates[candidate_of(each)].tries
@@ -151,7 +151,7 @@ class EvalEstimates(Estimates[None]):
         """
         if not self._parts:
             return None
-        with self._telling:
+        with self._learning:
             measured = [
                 self._tally.measured(part.candidate, number, done=done, episodes=part.group_size)
                 for part, number, done in zip(self._parts, self._numbers, at.done, strict=True)

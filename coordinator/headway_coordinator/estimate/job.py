@@ -46,10 +46,10 @@ class TrainingEstimates(Estimates[Training]):
         store: Store,
         ledger: Ledger,
         tariff: Callable[[], Tariff],
-        told: st.Estimate | None,
+        previous: st.Estimate | None,
     ) -> None:
-        """`tariff`: the job's current prices. `told`: the estimate in a predecessor's status."""
-        super().__init__(layout, store, ledger, tariff, told)
+        """`tariff`: the job's current prices. `previous`: the estimate in a predecessor's status."""
+        super().__init__(layout, store, ledger, tariff, previous)
         self._spec = spec
         self._tally = Tally()
         self._heard = 0
@@ -58,7 +58,7 @@ class TrainingEstimates(Estimates[Training]):
         self._baseline = NOBODY
         self.plan = plans.Plan(0, 1, 1, why="the data is not read yet")
 
-    def _tell(self, events: Sequence[UsageEvent]) -> None:
+    def _learn(self, events: Sequence[UsageEvent]) -> None:
         self._tally.add(events)
         self._heard += 1
 
@@ -106,7 +106,7 @@ class TrainingEstimates(Estimates[Training]):
             self._made["Data"] = data.model_copy(update={"why": why})
 
     def _seconds(self) -> float:
-        with self._telling:
+        with self._learning:
             return self._tally.ended - self._tally.began
 
     def newest(self, of: Training | None) -> Made | None:
@@ -134,7 +134,7 @@ class TrainingEstimates(Estimates[Training]):
             self.plan, steps=training.steps, batch_size=now.batch_size, group_size=now.group_size, why=""
         )
         steps = max(0, plan.steps - state.step)
-        with self._telling:
+        with self._learning:
             tally = self._tally
             lately, evaluated = tally.training(plan.batch_size), tally.evaluation()
             step, pace, seconds = tally.step(state.step), tally.pace(state.step), tally.ended - tally.began

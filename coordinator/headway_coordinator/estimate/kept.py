@@ -14,14 +14,14 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, Final, Generic, TypeVar
 
-from headway_analysis.billing.segments import Days, by_name, fold, fold_held
+from headway_analysis.billing.segments import Days, by_name, fold, fold_accelerators
 from headway_analysis.estimate.made import Made, compared
 from headway_analysis.estimate.whole import Basis, Estimate, Spent
 from headway_api import logs
 from headway_api import status as st
+from headway_api.accelerators import Holder
 from headway_api.artifacts import Layout
 from headway_api.exits import JobError
-from headway_api.held import Holder
 from headway_api.prices import Tariff
 from headway_api.records import UsageEvent
 from headway_api.store import NotFound, Store
@@ -45,30 +45,33 @@ class Estimates(ABC, Generic[T]):
         store: Store,
         ledger: Ledger,
         tariff: Callable[[], Tariff],
-        told: st.Estimate | None,
+        previous: st.Estimate | None,
     ) -> None:
-        """`tariff`: the job's current prices. `told`: the estimate in a predecessor's status."""
+        """`tariff`: the job's current prices. `previous`: the estimate in a predecessor's status."""
         self._layout = layout
         self._store = store
         self._ledger = ledger
         self._tariff = tariff
-        self._since = told.time if told is not None and told.basis == "Running" else None
+        self._since = previous.time if previous is not None and previous.basis == "Running" else None
         self._made: dict[Basis, Made] = {}
-        self._telling = threading.RLock()
+        self._learning = threading.RLock()
         self._days: Days = {}
-        self._held: dict[date, dict[Holder, float]] = {}
-        """Accelerator seconds in the ledger. They change together with the events for `_tell`, so that
+        self._accelerator_seconds: dict[date, dict[Holder, float]] = {}
+        """Accelerator seconds in the ledger. They change together with the events for `_learn`, so that
         neither is ahead."""
-        ledger.heard = self._hear
+        ledger.on_events = self._on_events
 
-    def _hear(self, events: Sequence[UsageEvent]) -> None:
+    def _on_events(self, events: Sequence[UsageEvent]) -> None:
         """Read events that were written to the ledger, from any thread."""
-        with self._telling:
-            self._days, self._held = fold(events, self._days), fold_held(events, self._held)
-            self._tell(events)
+        with self._learning:
+            self._days, self._accelerator_seconds = (
+                fold(events, self._days),
+                fold_accelerators(events, self._accelerator_seconds),
+            )
+            self._learn(events)
 
     @abstractmethod
-    def _tell(self, events: Sequence[UsageEvent]) -> None:
+    def _learn(self, events: Sequence[UsageEvent]) -> None:
         """Learn the episodes' usage from events. No two calls run at the same time."""
 
     @abstractmethod
@@ -126,8 +129,8 @@ class Estimates(ABC, Generic[T]):
 
     def _spent(self, seconds: float) -> Spent:
         """Usage in the ledger. `seconds`: since the first episode began."""
-        with self._telling:
-            found = by_name(self._days, self._held)
+        with self._learning:
+            found = by_name(self._days, self._accelerator_seconds)
         used: dict[str, float] = {}
         for _, amounts in found:
             for key, much in amounts.items():

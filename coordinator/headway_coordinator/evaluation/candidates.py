@@ -11,11 +11,13 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 from headway_api import logs
-from headway_api.base_model import fetch
+from headway_api.artifacts import TEMPLATES, RunLayout, written
+from headway_api.base_model import HUB, fetch
 from headway_api.config import EvalConfig
 from headway_api.exits import JobError
 from headway_api.records import PolicyVersion, StepReport, WeightsManifest
@@ -29,6 +31,7 @@ from headway_coordinator.faults import CandidateFault
 from headway_coordinator.preflight import calls, checks
 from headway_coordinator.trajectory import render
 from headway_coordinator.trajectory.render import Renderer
+from headway_coordinator.trajectory.template import own_template
 
 WEIGHTS_FOLDER: Final = re.compile(r"^(?P<root>.+)/weights/(?P<step>[0-9]{6,})$")
 UNTRAINED: Final = PolicyVersion(incarnation=0, step=0)
@@ -41,16 +44,13 @@ class Readable:
 
     renderer: Renderer
     context_length: int
+    template: str
+    """The model's chat template."""
 
 
 def field_of(candidate: str, below: str) -> str:
     """The path of a candidate's field, for messages."""
     return f"spec.candidates[{candidate}].{below}"
-
-
-def endpoint_field(candidate: str, below: str) -> str:
-    """The path of an endpoint's field, for messages."""
-    return field_of(candidate, f"endpoint.{below}")
 
 
 def model_fields(name: str, spec: RLEvalJobSpec) -> tuple[str, str]:
@@ -76,6 +76,8 @@ def readable(
     with _faults_of(candidate, spec):
         found = _loaded(candidate, spec, store, cache)
         calls.readable(first.tools, found.renderer, spec.agent.effective_builtin.tool_call_parser)
+        for concern in calls.concerns(first.tools, found.renderer, builtin=spec.agent.is_builtin):
+            logs.event(_log, "tool-calls", level=logging.WARNING, candidate=candidate.name, message=concern)
         most = "spec.evaluation.sampling.maxTokens"
         checks.fits(first, found.renderer, found.context_length, spec.agent, spec.max_tokens, most)
     return found
@@ -121,7 +123,8 @@ def _loaded(candidate: ResolvedCandidate, spec: RLEvalJobSpec, store: Store, cac
     model = ModelSpec(base=candidate.base, revision=candidate.revision)
     folder = fetch(model, store, cache, weights=False, field=base)
     tokens = checks.context_length(folder, candidate.base, candidate.context_length, length)
-    return Readable(render.load(folder, spec.agent.effective_builtin.tool_call_parser)[0], tokens)
+    renderer, tokenizer = render.load(folder, spec.agent.effective_builtin.tool_call_parser)
+    return Readable(renderer, tokens, own_template(tokenizer))
 
 
 @contextmanager
@@ -132,10 +135,10 @@ def _faults_of(candidate: ResolvedCandidate, spec: RLEvalJobSpec) -> Iterator[No
     except JobError as error:
         if not error.permanent:
             raise
-        said, base = error.termination, model_fields(candidate.name, spec)[0]
+        ending, base = error.termination, model_fields(candidate.name, spec)[0]
         # A fault in the model's own files names the field of a training job.
-        field = base if said.field is None or said.field.startswith("spec.model.") else said.field
-        raise CandidateFault(said.reason, said.message, field) from error
+        field = base if ending.field is None or ending.field.startswith("spec.model.") else ending.field
+        raise CandidateFault(ending.reason, ending.message, field) from error
 
 
 def manifest(candidate: ResolvedCandidate, store: Store) -> WeightsManifest:
@@ -158,12 +161,38 @@ def manifest(candidate: ResolvedCandidate, store: Store) -> WeightsManifest:
     )
 
 
+def check_template(candidate: ResolvedCandidate, found: Readable, store: Store) -> None:
+    """Check that a trained candidate is judged with the chat template that it was trained with.
+
+    An adapter takes the template from its base model, which may have changed since. Blocking: run it in a
+    thread. A run of an earlier version kept no template, and passes.
+
+    Raises:
+        CandidateFault: `ChatTemplateDiffers`.
+    """
+    trained = WEIGHTS_FOLDER.fullmatch(candidate.uri or "")
+    if trained is None:
+        return
+    layout = RunLayout.of(trained["root"])
+    known = written(store.list(layout.chat_templates), layout.chat_templates, TEMPLATES)
+    now = sha256(found.template.encode()).hexdigest()
+    if not known or layout.chat_template(now) in known:
+        return
+    text = (
+        f"{candidate.base} has another chat template now than job {candidate.job} was trained with; put "
+        f"{known[-1]} back into it as chat_template.jinja"
+    )
+    if (candidate.base or "").startswith(HUB):
+        text += ", or move its branch back, and pin spec.model.revision to a commit in later jobs"
+    raise CandidateFault("ChatTemplateDiffers", text, field_of(candidate.name, "checkpoint"))
+
+
 def _published(candidate: ResolvedCandidate, store: Store) -> WeightsManifest:
     """The manifest that the learner wrote with the weights."""
     which, uri = field_of(candidate.name, "checkpoint"), candidate.uri or ""
     found = WEIGHTS_FOLDER.fullmatch(uri)
     if found is None:
-        raise CandidateFault("CheckpointMissing", f"{uri} is no folder of published weights", which)
+        raise CandidateFault("CheckpointMissing", f"{uri} is not a folder of published weights", which)
     step = int(found["step"])
     try:
         report = read(store, f"{found['root']}/steps/{step:06d}.json", StepReport)
@@ -175,8 +204,8 @@ def _published(candidate: ResolvedCandidate, store: Store) -> WeightsManifest:
         raise CandidateFault("CheckpointMissing", text, which) from error
     if not kept:
         text = (
-            f"job {candidate.job} keeps no weights of step {step}: write best, or in {which}.step a "
-            "validated step, whose weights stay; or raise spec.checkpoints.keepLast of that job"
+            f"job {candidate.job} keeps no weights of step {step}: write best or a validated step in "
+            f"{which}.step, or raise spec.checkpoints.keepLast of that job"
         )
         raise CandidateFault("CheckpointMissing", text, which)
     return report.weights

@@ -24,6 +24,7 @@ from headway_api import status as st
 from headway_api.conditions import merge
 from headway_api.config import EvalConfig
 from headway_api.keys import Key, Keys
+from headway_api.sandbox_api import ResetReply
 from headway_api.store import Store
 from headway_coordinator import stall
 from headway_coordinator import status as status_writer
@@ -40,6 +41,7 @@ from headway_coordinator.evaluation.run import Evaluation, Unit
 from headway_coordinator.evaluation.stall import blocker, idle
 from headway_coordinator.evaluation.units import Units
 from headway_coordinator.gateway.server import GatewayServer
+from headway_coordinator.judges.answering import Judges
 from headway_coordinator.judges.connected import of_job
 from headway_coordinator.learner_api import Probes
 from headway_coordinator.ledger import costs
@@ -47,7 +49,7 @@ from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.preflight.evaluation import EvalRunner
 from headway_coordinator.process import Process
 from headway_coordinator.recurring import Recurring
-from headway_coordinator.sandboxes import pool_of
+from headway_coordinator.sandboxes import Broker, pool_of
 from headway_coordinator.view import bill
 from headway_wire.listening import listening
 
@@ -69,7 +71,7 @@ class EvalCoordinator(Process):
         cache: Path,
         sink: status_writer.Sink,
         *,
-        told: st.RLEvalJobStatus | None = None,
+        previous: st.RLEvalJobStatus | None = None,
         broker_url: str | None = None,
         suite_broker_urls: Mapping[str, str] | None = None,
         discover: Callable[[int], Discover] | None = None,
@@ -80,25 +82,23 @@ class EvalCoordinator(Process):
     ) -> None:
         self.job = job
         self.spec = job.spec
-        self._told = told or st.RLEvalJobStatus()
+        self._previous = previous or st.RLEvalJobStatus()
         """The predecessor's status, shown until this process knows as much. The operator deletes servers that
         the status does not list as needed."""
-        self._conditions = [each for each in self._told.conditions if each.type not in OF_BUDGET]
+        self._conditions = [each for each in self._previous.conditions if each.type not in OF_BUDGET]
         super().__init__(
             job,
-            job.spec.output,
+            job.spec,
             keys,
             store,
             cache,
             sink,
-            begun=self._told.progress is not None,
+            begun=self._previous.progress is not None,
             broker_url=broker_url,
             port=port,
-            price_book=job.spec.price_book,
             model=job.model,
             book=book,
-            budget=job.spec.budget,
-            before=self._told,
+            before=self._previous,
         )
         self._suite_urls = suite_broker_urls or {
             suite.name: job.suite_broker_url(suite.name) for suite in job.spec.suites
@@ -106,7 +106,7 @@ class EvalCoordinator(Process):
         self._discover = discover or (lambda number: by_dns(job.rollout_host(number)))
         self._gateway_port = gateway_port
         self._where = at or where(job, os.environ.get(names.ENV_POD_IP, "127.0.0.1"), gateway_port)
-        self._api = Probes(self._exporter.text)
+        self._api = Probes(self._metrics)
         self._server = GatewayServer()
         self._faults = Recurring()
         self._evaluation: Evaluation | None = None
@@ -115,7 +115,7 @@ class EvalCoordinator(Process):
         self._stale = asyncio.Event()
         self._tracked: st.MlflowRun | None = None
         self._estimates = EvalEstimates(
-            job, self.layout, store, self._ledger, lambda: prices.Tariff(self._book), self._told.estimate
+            job, self.layout, store, self._ledger, lambda: prices.Tariff(self._book), self._previous.estimate
         )
         self._final = False
         """Whether the figures cover all rows and are written."""
@@ -126,11 +126,11 @@ class EvalCoordinator(Process):
             preflight=self._preflight,
             artifacts=view.artifacts(self.layout, finished=self._final, paged=self._paged),
         )
-        compared, before = self._compared, self._told
+        compared, before = self._compared, self._previous
         # Merged, so that a condition keeps the time of its last change instead of this write.
-        said = view.gate_passed(self.spec, compared, self._final)
-        said += view.healthy(self._conditions, self._faults.standing)
-        self._conditions = merge(self._conditions, said)
+        fresh = view.gate_passed(self.spec, compared, self._final)
+        fresh += view.healthy(self._conditions, self._faults.standing)
+        self._conditions = merge(self._conditions, fresh)
         found.conditions = [*self._conditions, *self._conditions_of_budget()]
         found.budget = self._shown_budget()
         found.progress, found.usage = before.progress, before.usage
@@ -155,7 +155,7 @@ class EvalCoordinator(Process):
 
     async def _work(self, stack: AsyncExitStack, http: aiohttp.ClientSession) -> None:
         self._send_traces(stack, http, self.spec.tracking.otlp)
-        incarnation = await self._incarnation()
+        start_number = await self._take_start_number()
         runner = EvalRunner(self.spec, self._checked, self._begun)
         await self._blocking(runner.prices, self._books)
         rows = await self._blocking(runner.rows, self._store)
@@ -163,15 +163,17 @@ class EvalCoordinator(Process):
         if not self._begun and self.spec.budget is not None:
             contexts = {name: model.context_length for name, model in models.items()}
             await self._blocking(runner.budget, partial(fits, self._budget, self.job, contexts))
-        broker = await self._claimed(http, incarnation)
+        broker = await self._claimed(http, start_number)
         if self.spec.agent.http is not None:
             await runner.agent(http, agent_url(self.job, self.spec.agent.http))
         await self._load_ledger()
-        suites = {name: await self._claimed(http, incarnation, url) for name, url in self._suite_urls.items()}
+        suites = {
+            name: await self._claimed(http, start_number, url) for name, url in self._suite_urls.items()
+        }
         judges = of_job(self.job, http, self._store, self.layout)
         judges.spending = self._budget
         await runner.judges(judges, self._store, self._cache)
-        first = await runner.environment(rows[0], broker, incarnation, suites, judges)
+        first = await runner.environment(rows[0], broker, start_number, suites, judges)
         known = await self._blocking(prompts.openings, self.job, first, models, rows)
         why = prompts.unknown(self.job, models)
         del models  # tokenizers are large, and units have their own
@@ -184,16 +186,43 @@ class EvalCoordinator(Process):
             [*self._names()],
             self._spool,
             self._ledger,
-            incarnation,
+            start_number,
             on_change=self._moved,
             on_episode=self._ended,
             faults=self._faults,
             budget=self._budget,
         )
-        await evaluation.restore(self._told.progress.server_sets if self._told.progress else ())
+        await evaluation.restore(self._previous.progress.server_sets if self._previous.progress else ())
         for name, why in self.job.unresolved.items():
             evaluation.state.candidates[name].fail("CandidateMissing", why)
-        units = Units(
+        units = self._units(evaluation, http, broker, suites, first, judges)
+        self._estimates.restored()
+        await self._estimate(evaluation)
+        self._evaluation = evaluation
+        self._api.ready = True
+        self._watch = stall.Watch(
+            idle(evaluation),
+            lambda pool: blocker(evaluation, units.fleets, pool, self.spec.rollout.timeout_seconds),
+            partial(pool_of, [broker, *suites.values()]),
+            self._status.changed,
+        )
+        self._background(stack, self._watch.run())
+        if self.spec.opens_gateway:
+            agents = listening(self._server.app(), self._gateway_port, leave_with_client=True)
+            await stack.enter_async_context(agents)
+        await self._measure(stack, evaluation, [*units.all()])
+
+    def _units(
+        self,
+        evaluation: Evaluation,
+        http: aiohttp.ClientSession,
+        broker: Broker,
+        suites: Mapping[str, Broker],
+        first: ResetReply,
+        judges: Judges,
+    ) -> Units:
+        """What measures the candidates."""
+        return Units(
             self.job,
             evaluation.state,
             http,
@@ -211,21 +240,6 @@ class EvalCoordinator(Process):
             judges,
             budget=self._budget,
         )
-        self._estimates.restored()
-        await self._estimate(evaluation)
-        self._evaluation = evaluation
-        self._api.ready = True
-        self._watch = stall.Watch(
-            idle(evaluation),
-            lambda pool: blocker(evaluation, units.fleets, pool, self.spec.rollout.timeout_seconds),
-            partial(pool_of, [broker, *suites.values()]),
-            self._status.changed,
-        )
-        self._background(stack, self._watch.run())
-        if self.spec.opens_gateway:
-            agents = listening(self._server.app(), self._gateway_port, leave_with_client=True)
-            await stack.enter_async_context(agents)
-        await self._measure(stack, evaluation, [*units.all()])
 
     async def _measure(self, stack: AsyncExitStack, evaluation: Evaluation, units: Sequence[Unit]) -> None:
         """Measure every row. Comparisons of fewer rows end with it, so the figures of all rows are final."""
@@ -249,6 +263,7 @@ class EvalCoordinator(Process):
         compared = self._compared = await self._compare(evaluation, None)
         await self._count_last()
         await self._estimate(evaluation)
+        self._scrapes.final()
         run = self._run_of(evaluation)
         self._tracked = await self._blocking(results.write, self._store, self.layout, run, compared)
         self._final = True
@@ -265,8 +280,8 @@ class EvalCoordinator(Process):
 
     def _run_of(self, evaluation: Evaluation) -> results.Run:
         """The run that the results describe."""
-        told = self._estimates.report(self._usage())
-        return results.Run(self.job, evaluation.state, self._ledger.days, self._book, told)
+        estimate = self._estimates.report(self._usage())
+        return results.Run(self.job, evaluation.state, self._ledger.days, self._book, estimate)
 
     async def _compare_again(self, evaluation: Evaluation) -> None:
         """Compare the tries so far after each change, off the event loop."""
@@ -302,10 +317,10 @@ class EvalCoordinator(Process):
         self._stale.set()
         self._status.changed()
 
-    def _hear(self, heard: status_writer.Heard) -> None:
+    def _apply(self, update: status_writer.JobUpdate) -> None:
         """Apply the operator's news: it may have given up servers, and only their candidates fail."""
         if self._evaluation is not None:
-            for name, (reason, message) in heard.lost.items():
+            for name, (reason, message) in update.lost.items():
                 self._evaluation.lose(name, reason, message)
 
     def _samples(self) -> Iterator[Sample]:
@@ -313,7 +328,7 @@ class EvalCoordinator(Process):
             days = self._ledger.days
             cost = float(self._usage().cost or 0)
             yield from bill(days, cost)
-            yield from costs.samples(self._ledger.used(), self._ledger.held_seconds(), self._book)
+            yield from costs.samples(self._ledger.used(), self._ledger.accelerator_totals(), self._book)
             yield from shown.samples(self._budget)
             yield from self._estimates.samples(None)
             yield Sample("store/busy_seconds", self._evaluation.store_busy)

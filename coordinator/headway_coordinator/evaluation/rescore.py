@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from headway_analysis.measures.tries import text_of
 from headway_api.artifacts import GROUPS, written
 from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome, Turn
-from headway_api.spec.evaluation import CandidateRescore
+from headway_api.spec.candidate import CandidateRescore
 from headway_api.store import Denied, NotFound, Store
 from headway_api.stored import read_each
 from headway_coordinator import spool
@@ -46,13 +48,15 @@ def stored(name: str, asked: CandidateRescore, store: Store) -> Stored:
         text = f"{folder} holds no episodes that can be read: {error}"
         raise CandidateFault("RunUnreadable", text, where) from error
     if not groups:
-        text = f"no episodes lie at {folder}; name the folder of a run, and a candidate or step that it has"
+        text = (
+            f"there are no episodes at {folder}; name the folder of a run, and one of its candidates or steps"
+        )
         raise CandidateFault("RunMissing", text, where)
     return found
 
 
 def _unanswered(root: str, asked: CandidateRescore, store: Store) -> Iterator[GroupRecord]:
-    """The same run's groups without a scored episode. All candidates share their folder."""
+    """The run's groups without a scored episode. The groups of all candidates share one folder."""
     of_candidate = asked.candidate is not None
     ids = f"e-{asked.candidate}-" if of_candidate else f"v{asked.step:06d}-"
     folder = f"{root}/trajectories/failed"
@@ -82,6 +86,8 @@ class Rescorer:
     """Whether the run's agent reported its own reward, which the environment uses."""
     lost: set[str] = field(default_factory=set)
     """Ids of the episodes whose record has only a failure, so that none is retried."""
+    differing: dict[str, int] = field(default_factory=dict)
+    """Tool answers of an episode that differ from the recorded ones, by its id. `counted` takes them."""
 
     async def play(self, context: EpisodeContext) -> AgentResult:
         """Run the recorded tool calls again, and have the environment judge the recorded conversation.
@@ -94,12 +100,15 @@ class Rescorer:
         before = self._recorded(context.session.episode_id)
         if before.outcome is Outcome.INFRA_ERROR:
             self.lost.add(context.session.episode_id)
-            raise InfraFault(f"the recorded episode is no answer of the model: {before.error}")
+            raise InfraFault(f"the recorded episode failed, so it has no answer of the model: {before.error}")
         self._require_same_row(context.first, before)
         context.messages[:] = before.messages
-        retell(context.session, before.turns)
-        for name, arguments in calls(before.messages):
-            await context.sandbox.tool(name, arguments)
+        add_recorded(context.session, before.turns)
+        differing = 0
+        for call in calls(before.messages):
+            reply = await context.sandbox.tool(call.name, call.arguments)
+            differing += reply.content != call.answer
+        self.differing[context.session.episode_id] = differing
         if before.outcome is Outcome.AGENT_ERROR:
             raise AgentFault(before.error or "the recorded agent failed")
         reported = [before.reward] if self.reports_reward and before.reward is not None else None
@@ -107,13 +116,18 @@ class Rescorer:
         metrics = before.metrics if reported else {}
         return AgentResult(before.outcome is Outcome.TRUNCATED, before.error, reported, metrics)
 
+    def counted(self, record: EpisodeRecord) -> EpisodeRecord:
+        """The sealed episode, with the number of tool answers that differ from the recorded ones."""
+        differing = self.differing.pop(record.episode_id, 0)
+        return record.model_copy(update={"differing_answers": differing})
+
     def _recorded(self, episode_id: str) -> EpisodeRecord:
         group_id, index, _ = episode_id.rsplit("-", 2)
         place = position_of(group_id), int(index)
         if (found := self.episodes.get(place)) is None:
             text = (
-                f"the run has no episode of row {place[0]}, try {place[1]}; give spec.data and "
-                "spec.evaluation.groupSize as the run had them, or a smaller spec.evaluation.maxRows"
+                f"the run has no episode of row {place[0]}, try {place[1]}; write spec.data and "
+                "spec.evaluation.groupSize as in the run, or a smaller spec.evaluation.maxRows"
             )
             raise CandidateFault("RunIncomplete", text, field_of(self.name, "rescore.uri"))
         return found
@@ -121,33 +135,46 @@ class Rescorer:
     def _require_same_row(self, first: Sequence[Mapping[str, Any]], before: EpisodeRecord) -> None:
         """Require that the environment begins the row with the recorded user messages."""
         asked = [message.get("content") for message in first if message.get("role") == "user"]
-        said = [message.get("content") for message in before.messages if message.get("role") == "user"]
-        if said[: len(asked)] != asked:
-            text = "the run's rows begin with other words; name the dataset that the run was made on"
+        questions = [message.get("content") for message in before.messages if message.get("role") == "user"]
+        if questions[: len(asked)] != asked:
+            text = "the rows of the run begin with other messages; name the dataset of the run"
             raise CandidateFault("RowsDiffer", text, "spec.data.uri")
 
 
-def retell(session: Session, turns: Sequence[Turn]) -> None:
+def add_recorded(session: Session, turns: Sequence[Turn]) -> None:
     """Add recorded turns to a session, without their tokens, which stay with the run."""
     session.turns = list(turns)
     session.nodes = list(range(len(turns)))
     session.unseen = {node for node, turn in enumerate(turns) if not turn.delivered}
 
 
-def calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+class RecordedCall(NamedTuple):
+    """A tool call that was executed, and its answer."""
+
+    name: str
+    arguments: dict[str, Any]
+    answer: str
+
+
+def calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[RecordedCall]:
     """The executed tool calls, in order: those that a tool message answers.
+
+    Agents with their own loop may use an id twice. The answers to an id belong to its calls in order.
 
     Raises:
         InfraFault: a recorded call's arguments are not a JSON object.
     """
-    answered = {message.get("tool_call_id") for message in messages if message.get("role") == "tool"}
+    answers: dict[Any, deque[str]] = defaultdict(deque)
+    for message in messages:
+        if message.get("role") == "tool":
+            answers[message.get("tool_call_id")].append(text_of(message))
     for message in messages:
         for call in message.get("tool_calls") or ():
-            if call.get("id") not in answered:
+            if not (left := answers.get(call.get("id"))):
                 continue
             function = call["function"]
             try:
                 arguments = json.loads(function["arguments"])
             except ValueError as error:
-                raise InfraFault(f"a recorded tool call's arguments are no JSON: {error}") from error
-            yield function["name"], arguments
+                raise InfraFault(f"a recorded tool call's arguments are not JSON: {error}") from error
+            yield RecordedCall(function["name"], arguments, left.popleft())

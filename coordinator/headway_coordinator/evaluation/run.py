@@ -1,7 +1,7 @@
 """An evaluation's life: candidates side by side on the same rows, each group durable once it is done.
 
 a unit begins           when a place for its servers is free; candidates that need none begin at once
-rows are measured       in the order of the file, every candidate of a unit at a row before the next row; the
+rows are measured       in the order of the file, every candidate of a unit at a row before the next row. The
                         samples of suites come after them, and are rows in every other respect
 a group is done         once it is in the spool and in the ledger; a successor does not sample it again
 a place is free         once its group is sampled: the next one begins while that one is written
@@ -29,11 +29,12 @@ from headway_api.spec.suite import field_of as suite_field
 from headway_coordinator import group as groups
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.bounds import LOST_LIMIT, lost
-from headway_coordinator.budget.gate import Budget, GroupReservation, unbounded
+from headway_coordinator.budget.gate import Budget, unbounded
+from headway_coordinator.budget.group_reservation import GroupReservation
 from headway_coordinator.budget.worst import NO_LIMITS, Bill, Limits
 from headway_coordinator.dataset import Order, digest, position_of
+from headway_coordinator.endpoint.owner import OfCandidate
 from headway_coordinator.episode import Task
-from headway_coordinator.evaluation.candidates import endpoint_field
 from headway_coordinator.evaluation.measured import measured
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.faults import CandidateFault
@@ -82,7 +83,7 @@ class Evaluation:
         candidates: Sequence[str],
         spool: Spool,
         ledger: Ledger,
-        incarnation: int,
+        start_number: int,
         on_change: Callable[[], None] = lambda: None,
         on_episode: Callable[[EpisodeRecord], None] = lambda record: None,
         faults: Recurring | None = None,
@@ -94,7 +95,7 @@ class Evaluation:
         self._measured = measured(spec, rows)
         self._spool = spool
         self._ledger = ledger
-        self._incarnation = incarnation
+        self._start_number = start_number
         self._on_change = on_change
         self._on_episode = on_episode
         self.faults = faults or Recurring()
@@ -143,15 +144,15 @@ class Evaluation:
         mine = await asyncio.to_thread(digest, self._rows)
         if await self._store(self._spool.rows_digest, mine) != mine:
             text = (
-                "the rows are not those that the job began with; restore the file as it was, or measure the "
-                "new rows with a new job"
+                "the rows have changed since the job began; restore the file, or measure the new rows "
+                "with a new job"
             )
             raise JobError("DatasetChanged", text, field="spec.data.uri")
 
     def _require_same_place(self, group: GroupRecord) -> None:
         position = position_of(group.group_id)
         if position >= len(self._measured) or self._measured[position].suite != group.suite:
-            text = "the dataset has another number of rows than when the job began; measure it with a new job"
+            text = "the number of rows has changed since the job began; measure the dataset with a new job"
             raise JobError("DatasetChanged", text, field="spec.data.uri")
 
     async def run(self, units: Sequence[Unit]) -> None:
@@ -241,8 +242,8 @@ class Evaluation:
                 most = limits.sampled(plan.sampling.max_tokens, plan.sampling.episode_tokens)
                 bill = Bill(plan.purpose, plan.sampled_by, plan.model)
                 try:
-                    async with self._budget.group(plan, bill, limits, most) as held:
-                        group = await self._sampled(unit, players[candidate.name], plan, held)
+                    async with self._budget.group(plan, bill, limits, most) as reservation:
+                        group = await self._sampled(unit, players[candidate.name], plan, reservation)
                         await place.aclose()
                         await self._keep(unit, candidate, group)
                 except* CandidateFault as faults:
@@ -272,14 +273,14 @@ class Evaluation:
         )
 
     async def _sampled(
-        self, unit: Unit, player: groups.Run, plan: groups.Plan, held: GroupReservation
+        self, unit: Unit, player: groups.Run, plan: groups.Plan, reservation: GroupReservation
     ) -> GroupRecord:
         name = str(plan.candidate)
         return await groups.run(
-            replace(plan, spending=held),
-            held.watched(lambda task: self._counted(name, player, task), unit.settled),
+            replace(plan, spending=reservation),
+            reservation.watched(lambda task: self._counted(name, player, task), unit.settled),
             unit.limiter,
-            incarnation=self._incarnation,
+            start_number=self._start_number,
             max_retries=self._spec.rollout.max_retries,
             settled=unit.settled,
         )
@@ -301,7 +302,7 @@ class Evaluation:
 
     def _put(self, group: GroupRecord) -> GroupRecord:
         """`Spool.put`, by the newest coordinator only."""
-        self._spool.refuse_superseded(self._incarnation)
+        self._spool.refuse_superseded(self._start_number)
         return self._spool.put(group)
 
     def _add(self, candidate: CandidateState, group: GroupRecord) -> None:
@@ -375,9 +376,9 @@ def _failing(group: GroupRecord, candidate: CandidateState, unit: Unit, state: E
     if group.suite is not None and (at_endpoint or state.own_rows_answered):
         return CandidateFault("SuiteFailing", str(fault), suite_field(group.suite, "task"))
     if at_endpoint:
-        return CandidateFault("EndpointFailing", str(fault), endpoint_field(candidate.name, "url"))
+        return CandidateFault("EndpointFailing", str(fault), OfCandidate(candidate.name).field("url"))
     if state.others_are_answered(candidate):
-        text = f"{fault}; rows of other candidates are answered, so correct what this one has of its own"
+        text = f"{fault}; other candidates get answers, so correct what only this one has"
         return CandidateFault(fault.termination.reason, text, f"spec.candidates[{candidate.name}]")
     return fault
 

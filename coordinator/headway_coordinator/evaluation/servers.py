@@ -16,12 +16,12 @@ import aiohttp
 
 from headway_api.records import WeightsManifest
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
+from headway_coordinator.backends import of_servers
 from headway_coordinator.engines.concurrency import Concurrency
 from headway_coordinator.engines.discovery import Discover
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.evaluation.candidates import Readable, field_of
 from headway_coordinator.faults import CandidateFault
-from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.gateway.turns import Backend, TurnLimiter
 
 LOOK_SECONDS: Final = 0.5
@@ -54,10 +54,9 @@ async def served(
             fleet = Fleet(http, key, discover, slot=name)
             await fleet.want(manifest)
             running.append(tasks.create_task(fleet.run()))
-            gateway = Gateway(model.renderer, fleet, model.context_length, timeout_seconds)
-            found[name] = Served(
-                fleet, Backend(gateway, TurnLimiter(limiter.follower()), model.context_length)
-            )
+            places = TurnLimiter(limiter.follower())
+            backend = of_servers(model.renderer, fleet, model.context_length, timeout_seconds, places)
+            found[name] = Served(fleet, backend)
         for one in [*found.values()][:1]:  # they share the servers, so one look shows how full they are
             running.append(tasks.create_task(Concurrency(http, key, one.fleet.router, limiter).run()))
         try:

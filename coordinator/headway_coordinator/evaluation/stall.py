@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from headway_api.sandbox_api import PoolState
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.evaluation.run import Evaluation
-from headway_coordinator.recurring import told
-from headway_coordinator.stall import AFTER_SECONDS, STORE_SECONDS, Culprit
+from headway_coordinator.recurring import causes_message
+from headway_coordinator.stall import AFTER_SECONDS, STORE_SECONDS, Blocker
 
 
 def blocker(
     evaluation: Evaluation, fleets: Mapping[str, Fleet], pool: PoolState | str, episode_seconds: float
-) -> Culprit:
+) -> Blocker:
     """The part that has to move next, in its own words.
 
     Args:
@@ -24,22 +24,22 @@ def blocker(
         episode_seconds: longest an episode may take.
     """
     if evaluation.store_busy > STORE_SECONDS:
-        return Culprit("artifact store: a write has waited for it for over a minute", AFTER_SECONDS)
+        return Blocker("artifact store: a write has waited for it for over a minute", AFTER_SECONDS)
     for name, fleet in fleets.items():
         if (problem := fleet.router.problem()) is not None:
-            return Culprit(f"rollout servers of candidate {name}: {problem}", AFTER_SECONDS)
+            return Blocker(f"rollout servers of candidate {name}: {problem}", AFTER_SECONDS)
     if isinstance(pool, str):
-        return Culprit(f"sandbox broker: {pool}", AFTER_SECONDS)
+        return Blocker(f"sandbox broker: {pool}", AFTER_SECONDS)
     if pool.problem is not None:
-        return Culprit(f"sandboxes: {pool.problem.reason}: {pool.problem.message}", AFTER_SECONDS)
+        return Blocker(f"sandboxes: {pool.problem.reason}: {pool.problem.message}", AFTER_SECONDS)
     if standing := evaluation.faults.standing:
-        return Culprit(told(standing), AFTER_SECONDS + (episode_seconds if pool.leased else 0.0))
+        return Blocker(causes_message(standing), AFTER_SECONDS + (episode_seconds if pool.leased else 0.0))
     running = sum(evaluation.state.in_flight.values())
     waiting = (each for each in evaluation.state.live() if each.stage == "Pending" and each.message)
     if not running and (first := next(waiting, None)) is not None:
-        return Culprit(f"candidate {first.name} waits: {first.message}", AFTER_SECONDS)
+        return Blocker(f"candidate {first.name} waits: {first.message}", AFTER_SECONDS)
     words = f"{running} episodes are running and none has ended; {pool.leased} sandboxes are leased"
-    return Culprit(words, AFTER_SECONDS + (episode_seconds if pool.leased else 0.0))
+    return Blocker(words, AFTER_SECONDS + (episode_seconds if pool.leased else 0.0))
 
 
 def idle(evaluation: Evaluation) -> Callable[[], float | None]:

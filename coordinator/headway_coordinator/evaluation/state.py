@@ -99,7 +99,7 @@ class EvalState:
     updated_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     """When there was progress last."""
     moved_at: float = field(default_factory=time.monotonic)
-    """The same moment, in monotonic seconds."""
+    """The moment of `updated_at`, in monotonic seconds."""
     in_flight: Counter[str] = field(default_factory=Counter)
     """Episodes that hold a place now, by candidate."""
     ended: Counter[tuple[str, str]] = field(default_factory=Counter)

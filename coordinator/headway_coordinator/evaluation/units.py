@@ -22,8 +22,9 @@ from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, Purpose, WeightsManifest
 from headway_api.sandbox_api import ResetReply
 from headway_api.seeds import seed
-from headway_api.spec.evaluation import Candidate, RLEvalJobSpec
-from headway_api.spec.suite import BOUNDS, Suite, field_of, field_said
+from headway_api.spec.candidate import Candidate
+from headway_api.spec.evaluation import RLEvalJobSpec
+from headway_api.spec.suite import BOUNDS, Suite, field_in_suite, field_of
 from headway_api.status import ResolvedCandidate
 from headway_api.store import Store
 from headway_coordinator import group as groups
@@ -32,8 +33,15 @@ from headway_coordinator.agents.choice import Where, agent_of, suite_agent
 from headway_coordinator.budget.gate import Budget, unbounded
 from headway_coordinator.budget.worst import CONTEXTS, Limits
 from headway_coordinator.dataset import position_of
-from headway_coordinator.endpoint.candidate import connected, episodes_at_once, token_in_time
+from headway_coordinator.endpoint.candidate import (
+    connected,
+    episodes_at_once,
+    once_ready,
+    patience,
+    token_in_time,
+)
 from headway_coordinator.endpoint.chat import EndpointChat
+from headway_coordinator.endpoint.owner import OfCandidate
 from headway_coordinator.engines.discovery import Discover
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.episode import Episodes, Rules, Sessions, Task
@@ -53,15 +61,6 @@ from headway_coordinator.sandboxes import Broker
 AGAIN_SECONDS: Final = 15.0
 """Seconds between two tries to fetch a missing model."""
 _log = logging.getLogger(__name__)
-
-
-async def _once_ready(chat: EndpointChat, play: groups.Run, task: Task) -> EpisodeRecord:
-    """Run an episode once the endpoint no longer asks to wait.
-
-    Otherwise its sandbox and its deadline would run meanwhile.
-    """
-    await chat.ready()
-    return await play(task)
 
 
 class Nobody:
@@ -124,7 +123,7 @@ class Units:
         for resolved in self.job.candidates:
             asked = self._spec.asked(resolved.name)
             if asked.endpoint is not None:
-                limiter = AdaptiveSemaphore(min(most, episodes_at_once(self.job, asked.endpoint)))
+                limiter = AdaptiveSemaphore(min(most, episodes_at_once(self._spec, asked.endpoint)))
                 bring_up, model = partial(self._at_endpoint, asked, limiter), asked.endpoint.model
                 yield Unit((asked.name,), "endpoint", bring_up, limiter, model=model, limits=self._limits)
             if asked.rescore is not None:
@@ -161,7 +160,7 @@ class Units:
 
     def _player(self, backend: Backend, sessions: Sessions) -> groups.Run:
         agent = agent_of(self.job, backend, self.server, self.where, self.http)
-        own = Episodes(self._rules(backend), agent, self.broker, sessions, self.faults.hear, self.judges)
+        own = Episodes(self._rules(backend), agent, self.broker, sessions, self.faults.note, self.judges)
         by_suite = {suite.name: self._sampler(suite, backend, sessions) for suite in self._spec.suites}
 
         async def live(task: Task) -> EpisodeRecord:
@@ -176,11 +175,11 @@ class Units:
         rules = Rules(self._spec.rollout.timeout_seconds, seconds, BOUNDS, task, most)
         agent = suite_agent(self.job, backend, self.server, self.where)
 
-        def hear(episode: str, cause: Cause) -> None:
-            field = cause.field if cause.field == task else field_said(suite.name, cause.field)
-            self.faults.hear(episode, dataclasses.replace(cause, field=field))
+        def note(episode: str, cause: Cause) -> None:
+            field = cause.field if cause.field == task else field_in_suite(suite.name, cause.field)
+            self.faults.note(episode, dataclasses.replace(cause, field=field))
 
-        return Episodes(rules, agent, self.suites[suite.name], sessions, hear)
+        return Episodes(rules, agent, self.suites[suite.name], sessions, note)
 
     @asynccontextmanager
     async def _on_servers(
@@ -219,18 +218,24 @@ class Units:
             try:
                 return await asyncio.to_thread(self._prepare, candidate)
             except JobError as error:
-                said = error.termination
+                ending = error.termination
                 logs.event(
-                    _log, "model-not-had", level=logging.WARNING, candidate=candidate.name, error=said.message
+                    _log,
+                    "model-not-had",
+                    level=logging.WARNING,
+                    candidate=candidate.name,
+                    error=ending.message,
                 )
                 if time.monotonic() > ends or not self._is_wanted(candidate.name):
                     field = candidates.model_fields(candidate.name, self._spec)[0]
-                    raise CandidateFault(said.reason, said.message, said.field or field) from error
+                    raise CandidateFault(ending.reason, ending.message, ending.field or field) from error
             await asyncio.sleep(AGAIN_SECONDS)
 
     def _prepare(self, candidate: ResolvedCandidate) -> tuple[Readable, WeightsManifest]:
         manifest = candidates.manifest(candidate, self.store)
-        return candidates.readable(candidate, self._spec, self.first, self.store, self.cache), manifest
+        found = candidates.readable(candidate, self._spec, self.first, self.store, self.cache)
+        candidates.check_template(candidate, found, self.store)
+        return found, manifest
 
     async def _proven(self, found: Mapping[str, Served]) -> dict[str, Served]:
         """The candidates whose weights are verified on servers. The others have failed."""
@@ -246,11 +251,20 @@ class Units:
 
     @asynccontextmanager
     async def _at_endpoint(self, asked: Candidate, limiter: AdaptiveSemaphore) -> AsyncIterator[Players]:
+        assert asked.endpoint is not None
         async with AsyncExitStack() as stack:
             chat: EndpointChat | None = None
             with self._fault_of(asked.name):
                 before = self.state.candidates[asked.name].answered
-                opened = connected(self.job, asked, await self._token(asked), answered=before)
+                owner, token = OfCandidate(asked.name), await self._token(asked)
+                opened = connected(
+                    owner,
+                    asked.endpoint,
+                    token,
+                    timeout=self._spec.rollout.timeout_seconds,
+                    patience=patience(self._spec),
+                    answered=before,
+                )
                 chat = await stack.enter_async_context(opened)
                 await chat.probe()
             if chat is None or not self._is_wanted(asked.name):
@@ -258,7 +272,7 @@ class Units:
                 return
             self.state.candidates[asked.name].notes = chat.notes
             play = self._player(Backend(chat, TurnLimiter(limiter.follower())), chat)
-            yield {asked.name: partial(_once_ready, chat, play)}
+            yield {asked.name: partial(once_ready, chat, play)}
 
     async def _token(self, asked: Candidate) -> str | None:
         """An endpoint's token, once its Secret exists.
@@ -287,7 +301,7 @@ class Units:
             stored = await asyncio.to_thread(rescore.stored, asked.name, asked.rescore, self.store)
         http = self._spec.agent.http
         agent = rescore.Rescorer(asked.name, stored, http is not None and http.reports_reward, lost)
-        episodes = Episodes(self._rules(), agent, self.broker, Nobody(), self.faults.hear, self.judges)
+        episodes = Episodes(self._rules(), agent, self.broker, Nobody(), self.faults.note, self.judges)
         of_validation = asked.rescore.step is not None
 
         async def judged(task: Task) -> EpisodeRecord:
@@ -295,7 +309,7 @@ class Units:
                 purpose, position = Purpose.VALIDATION, position_of(task.group_id)
                 drawn = seed(self._spec.seed, "environment", purpose, position)
                 task = dataclasses.replace(task, environment_seed=drawn)
-            return await episodes.run(task)
+            return agent.counted(await episodes.run(task))
 
         yield {asked.name: judged} if self._is_wanted(asked.name) else {}
 

@@ -7,7 +7,7 @@ from datetime import date
 
 from headway_analysis.comparison import HEADLINE, Comparison
 from headway_analysis.gate import Bound, GateSpec, Verdict
-from headway_analysis.report.document import gaps, uncounted
+from headway_analysis.report.document import differing, gaps, otherwise, uncounted
 from headway_analysis.statistics.estimates import Estimate
 from headway_api import status as st
 from headway_api.artifacts import Layout
@@ -18,7 +18,7 @@ from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.ledger.usage import usage
 from headway_coordinator.metrics.prometheus import Sample
-from headway_coordinator.recurring import Standing, told
+from headway_coordinator.recurring import Standing, causes_message
 
 TEXT = 1024
 """Most characters of a status text."""
@@ -79,12 +79,12 @@ def _result(
     score = found.estimate(name, HEADLINE)
     bill = usage(candidate.days, book, today) if candidate.days else None
     known = all(each.bill_known for each in candidate.all_tries)
-    said = message(candidate, bill.unpriced if bill else [])
+    text = message(candidate, bill.unpriced if bill else [])
     return st.CandidateResult(
         name=name,
         state=candidate.stage,
         reason=candidate.reason,
-        message=said[:TEXT] or None,
+        message=text[:TEXT] or None,
         rows=state.rows_of(candidate),
         tries=sum(each.scored for each in tries),
         infra_errors=sum(not each.scored for each in tries),
@@ -99,9 +99,11 @@ def _result(
 
 
 def message(candidate: CandidateState, unpriced: Sequence[str]) -> str:
-    """Why a candidate failed, and what its figures lack."""
-    missing = gaps(candidate.dropped, uncounted(candidate.all_tries), unpriced)
-    return ". ".join([*([candidate.message] if candidate.message else ()), *missing])
+    """Why a candidate failed, what its figures lack, and whether tools answer otherwise than in its run."""
+    tries = candidate.all_tries
+    missing = gaps(candidate.dropped, uncounted(tries), unpriced)
+    sentences = [*([candidate.message] if candidate.message else ()), *missing, *otherwise(differing(tries))]
+    return ". ".join(sentences)
 
 
 def interval(found: Estimate | None) -> st.Interval | None:
@@ -163,7 +165,7 @@ def healthy(before: Sequence[Condition], failing: Sequence[Standing]) -> list[Co
     """The condition Healthy of a job whose episodes fail or have failed."""
     kind = ConditionType.HEALTHY
     if failing:
-        return [condition(kind, False, Reason.EPISODES_FAILING, told(failing))]
+        return [condition(kind, False, Reason.EPISODES_FAILING, causes_message(failing))]
     if find(before, kind) is None:
         return []
     return [condition(kind, True, Reason.NO_SIGNAL_RAISED, "no fault of environment or agent recurs")]
@@ -210,7 +212,7 @@ def ending(state: EvalState, found: Comparison) -> JobError | None:
     if state.failed:
         ended = [state.candidates[name] for name in state.failed]
         text = "; ".join(f"{candidate.name}: {candidate.reason}: {candidate.message}" for candidate in ended)
-        return JobError("CandidateFailed", f"{text}. The results of the other candidates stand")
+        return JobError("CandidateFailed", f"{text}. The results of the other candidates remain valid")
     if found.gate is not None and found.gate.verdict is not Verdict.PASSED:
         return JobError("GateNotPassed", found.gate.message, field="spec.gate")
     return None

@@ -58,13 +58,13 @@ class WholeAllowance:
         if room < 1:
             self.reached = True
             raise AllowanceSpent(str(self))
-        held = Reservation(room, is_last=room < wanted)
+        reservation = Reservation(room, is_last=room < wanted)
         self.used += prompt + room
         try:
-            yield held
+            yield reservation
         finally:
-            self.used -= room - held.used
-            self.reached |= held.is_last and held.used >= room
+            self.used -= room - reservation.used
+            self.reached |= reservation.is_last and reservation.used >= room
 
 
 @dataclass
@@ -99,14 +99,14 @@ class TokenAllowance:
         if self._left < 1:
             self.reached = True
             raise AllowanceSpent(str(self))
-        held = Reservation(min(wanted, self._left), is_last=self._left < wanted)
-        self._reserved += held.tokens
+        reservation = Reservation(min(wanted, self._left), is_last=self._left < wanted)
+        self._reserved += reservation.tokens
         try:
-            yield held
+            yield reservation
         finally:
-            self._reserved -= held.tokens
-            self._used += held.used
-            self.reached |= held.is_last and held.used >= held.tokens
+            self._reserved -= reservation.tokens
+            self._used += reservation.used
+            self.reached |= reservation.is_last and reservation.used >= reservation.tokens
             self._given_back.set()
             self._given_back = asyncio.Event()
 

@@ -21,7 +21,7 @@ class TextBlock(Answer):
 
 
 class ThinkingBlock(Answer):
-    """What the model thought, if the request has `thinking`."""
+    """The model's reasoning, if the request has `thinking`."""
 
     type: Literal["thinking"]
     thinking: str
@@ -75,7 +75,7 @@ class OutputText(Answer):
 
 
 class ReasoningText(Answer):
-    """What it thought."""
+    """The model's reasoning."""
 
     type: Literal["reasoning_text"]
     text: str
@@ -92,7 +92,7 @@ class OutputMessage(Answer):
 
 
 class OutputReasoning(Answer):
-    """An item of thought."""
+    """An item of reasoning."""
 
     type: Literal["reasoning"]
     id: str
@@ -126,7 +126,7 @@ class InputDetails(Answer):
 
 
 class OutputDetails(Answer):
-    """Thoughts are not counted apart."""
+    """Reasoning is not counted separately."""
 
     reasoning_tokens: Literal[0]
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from headway_api.records import Drift, ForkReason, Turn
+from headway_api import bounds
+from headway_api.bounds import shortened
+from headway_api.records import MOST_IGNORED, Drift, ForkReason, Turn
 from headway_coordinator.budget.spending import UNBOUNDED, Spending
 from headway_coordinator.episode_clock import EpisodeClock
 from headway_coordinator.gateway import drift
@@ -20,6 +22,8 @@ from headway_coordinator.trajectory.graph import Graph
 
 ANY_OBJECT: Final = '{"type": "object"}'
 """The schema of any JSON object."""
+OTHERS: Final = "others"
+"""Stands for the names of fields beyond the most that an episode's record may have."""
 
 
 class ContextFull(NoTokensLeft):
@@ -71,6 +75,10 @@ class Ask:
     force: Force | None = None
     stop: tuple[str, ...] = ()
     """Strings that end the turn. The answer omits the one that did."""
+    temperature: float | None = None
+    """The agent's own, which is not applied: the job's is."""
+    top_p: float | None = None
+    """The agent's own, which is not applied: the job's is."""
     logprobs: bool = False
     """Whether the agent wants each token with its log-probability."""
     instructed: bool = False
@@ -89,6 +97,14 @@ class Ask:
     text: str | tuple[int, ...] | None = None
     """A prompt that is not a conversation, as text or as token ids. `messages` then only shows it to
     people."""
+
+    def overruled(self, sampling: Sampling) -> list[str]:
+        """The agent's own parameters of sampling that differ from the job's, by name."""
+        pairs = {
+            "temperature": (self.temperature, sampling.temperature),
+            "top_p": (self.top_p, sampling.top_p),
+        }
+        return [name for name, (own, jobs) in pairs.items() if own is not None and own != jobs]
 
 
 @dataclass
@@ -113,7 +129,7 @@ class Session:
     """Sampled nodes of the graph that never reached the agent, so the reward does not depend on them."""
     guided: set[int] = field(default_factory=set)
     """Sampled nodes of the graph under a schema. The learner does not know which tokens were hidden."""
-    said: list[RecordedTurn] = field(default_factory=list)
+    recorded_turns: list[RecordedTurn] = field(default_factory=list)
     """The recorded turns of conversations, in the order of their answers."""
     texts: list[Continued] = field(default_factory=list)
     """The recorded turns of texts."""
@@ -133,6 +149,20 @@ class Session:
     def __post_init__(self) -> None:
         self.allowance = TokenAllowance(self.sampling.episode_tokens)
 
+    def ignore(self, names: Iterable[str]) -> None:
+        """Count the fields of one request that were not applied, each once.
+
+        Agents choose some of the names. So their length and number are bounded.
+        """
+        counted: set[str] = set()
+        for name in names:
+            short = shortened(name, bounds.NAME)
+            known = short in self.ignored or len(self.ignored) < MOST_IGNORED - 1
+            key = short if known else OTHERS
+            if key not in counted:
+                counted.add(key)
+                self.ignored[key] += 1
+
     @property
     def record(self) -> list[Turn]:
         """The turns, and which of them reached the agent."""
@@ -144,14 +174,14 @@ class Session:
         """Sampled nodes that are context in every row."""
         return self.unseen | self.guided
 
-    def read(self, said: RecordedTurn | None) -> None:
+    def read(self, turn: RecordedTurn | None) -> None:
         """The client continues a recorded turn, so it has read that turn and all turns before it."""
-        while said is not None:
-            self.unseen.discard(said.node)
-            said = said.before
+        while turn is not None:
+            self.unseen.discard(turn.node)
+            turn = turn.before
 
     def seen(self, text: Continued | None) -> None:
-        """The same for a text."""
+        """The client continues a text, so it has read that text and all texts before it."""
         while text is not None:
             self.unseen.discard(text.node)
             text = text.before
@@ -164,7 +194,7 @@ class Session:
         if turn.guided:
             self.guided.add(node)
 
-    def drifted(self, found: drift.Found, turn: int, messages: Sequence[Message]) -> None:
+    def drifted(self, found: drift.ForkCause, turn: int, messages: Sequence[Message]) -> None:
         """A turn begins a training row of its own."""
         self.forks += 1
         self.drifts[found.reason] = drift.counted(self.drifts, found, turn, messages)
@@ -173,7 +203,7 @@ class Session:
     def cut(self) -> str:
         """Why a turn ended by `length` although its agent asked for more."""
         reached = next((each for each in (self.allowance, self.whole) if each.reached), None)
-        return "a turn reached its most tokens" if reached is None else str(reached)
+        return "a turn reached its token limit" if reached is None else str(reached)
 
     @property
     def limited(self) -> bool:

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from headway_api import bounds
 from headway_api.bounds import OutOfBounds, json_within
-from headway_coordinator.gateway.dialect import Asked
+from headway_coordinator.gateway.dialect import TurnRequest
 from headway_coordinator.gateway.refusals import GatewayError, bad
 from headway_wire import contents
 from headway_wire.contents import TooSlow
@@ -52,13 +52,13 @@ async def arguments(request: web.Request) -> dict[str, Any]:
     return found
 
 
-async def asked(
+async def turn_request(
     request: web.Request,
     most: int,
     big: asyncio.Lock,
     parsing: asyncio.Lock,
-    read: Callable[[object], Asked],
-) -> Asked:
+    read: Callable[[object], TurnRequest],
+) -> TurnRequest:
     """A request for a turn, as its protocol's `read` returns it. Raises the same errors as `call`.
 
     Reading and parsing a large request takes many times its bytes of memory. So reading holds `big`, the lock
@@ -69,12 +69,12 @@ async def asked(
     async with nullcontext() if small else big:
         raw = await _received(request, most, contents.BODY_SECONDS)
         if len(raw) <= INLINE_BYTES:
-            return _asked(raw, most, read)
+            return _parsed(raw, most, read)
         async with parsing:
-            return await asyncio.to_thread(_asked, raw, most, read)
+            return await asyncio.to_thread(_parsed, raw, most, read)
 
 
-def _asked(raw: bytes, most: int, read: Callable[[object], Asked]) -> Asked:
+def _parsed(raw: bytes, most: int, read: Callable[[object], TurnRequest]) -> TurnRequest:
     depth, values = bounds.CONVERSATION_DEPTH, bounds.CONVERSATION_VALUES
     return read(document(raw, most, depth=depth, values=values))
 
@@ -104,4 +104,4 @@ async def _received(request: web.Request, most: int, seconds: float) -> bytes:
     except TooSlow as error:
         raise GatewayError(408, "request_too_slow", f"{error}; send it at once") from error
     except web.RequestPayloadError as error:
-        raise bad("body", f"is not what its headers say: {bounds.shortened(str(error), 200)}") from error
+        raise bad("body", f"does not match its headers: {bounds.shortened(str(error), 200)}") from error

@@ -29,28 +29,15 @@ from headway_coordinator.gateway.openai import (
     usage,
 )
 from headway_coordinator.gateway.refusals import GatewayError, bad
-from headway_coordinator.gateway.spellings import Held
-from headway_coordinator.gateway.unapplied import WITHOUT_EFFECT as OF_CHAT
-from headway_coordinator.gateway.unapplied import Table, unapplied
-
-WITHOUT_EFFECT: Final[Table] = {
-    **{name: values for name, values in OF_CHAT.items() if name != "add_special_tokens"},
-    "suffix": (None, ""),
-    "reasoning_effort": (None,),
-    "chat_template_kwargs": (None, {}),
-    "enable_thinking": (None,),
-    "thinking": (None,),
-    "prompt_embeds": (None,),
-    "add_special_tokens": (None, True),
-}
-"""Fields that are not applied, with the values at which they would change nothing."""
+from headway_coordinator.gateway.spellings import FormatOptions
+from headway_coordinator.gateway.unapplied import Table, beside, listed, unapplied
 
 Token = Annotated[StrictInt, Field(ge=0, le=10**9)]
 Ids = Annotated[list[Token], Field(min_length=1, max_length=bounds.CONVERSATION_VALUES, fail_fast=True)]
 Text = Annotated[str, Field(min_length=1)]
 
 
-class CompletionBody(Held):
+class CompletionBody(FormatOptions):
     """A request to continue a text."""
 
     model_config = ConfigDict(extra="allow")
@@ -76,9 +63,16 @@ class CompletionBody(Held):
     """Not applied, as in chat completions."""
 
 
+WITHOUT_EFFECT: Final[Table] = beside(
+    {"suffix": (None, ""), "prompt_embeds": (None,), "add_special_tokens": (None, True)},
+    CompletionBody.model_fields,
+)
+"""Fields that are not applied, with the values at which they would change nothing."""
+
+
 @dataclass(frozen=True)
 class CompletionRequest:
-    """A completion request that was read: a `dialect.Asked`."""
+    """A completion request that was read: a `dialect.TurnRequest`."""
 
     ask: Ask
     model: str
@@ -135,7 +129,7 @@ def read(body: object, *, lenient: bool = False) -> CompletionRequest:
         refuse(error)
     require_text(asked.prompt, at="prompt")
     require_text(asked.stop, at="stop")
-    held, left = formats.one(formats.of_chat(body, asked.response_format), False, lenient)
+    schema, left = formats.one(formats.of_chat(body, asked.response_format), False, lenient)
     prompt: Any = asked.prompt
     if isinstance(prompt, list) and not isinstance(prompt[0], int):
         [prompt] = prompt
@@ -144,12 +138,14 @@ def read(body: object, *, lenient: bool = False) -> CompletionRequest:
         messages=[{"role": "user", "content": text}] if isinstance(text, str) else [],
         max_tokens=asked.max_tokens,
         stop=stops(asked.stop),
+        temperature=asked.temperature,
+        top_p=asked.top_p,
         logprobs=asked.logprobs is not None,
-        schema=held,
+        schema=schema,
         text=text,
     )
     options = asked.stream_options or StreamOptions()
-    ignored += (*left, *(("seed",) if asked.seed is not None else ()))
+    ignored += (*left, *listed(body, CompletionBody.model_fields, WITHOUT_EFFECT))
     ignored += ("logprobs",) if asked.logprobs else ()
     return CompletionRequest(ask, asked.model, bool(asked.stream), bool(options.include_usage), ignored)
 

@@ -32,6 +32,10 @@ class RecordedTurn:
     tools: list[Tool]
     stopped: str | None = None
     """The string that ended the model's answer. The answer omits it."""
+    tail: str = ""
+    """The rest of the token that completed that string."""
+    behind: str = ""
+    """What the client wrote behind the answer of `before`, in the request for this turn."""
     effort: str | None = None
     """How much the model should think; see `Ask.effort`."""
     after: list[RecordedTurn] = field(default_factory=list, repr=False)
@@ -59,24 +63,30 @@ class RecordedTurn:
     @property
     def messages(self) -> list[Message]:
         """The whole conversation."""
-        parts, said = [self.new], self
-        while said.before is not None:
-            said = said.before
-            parts.append(said.new)
+        parts, turn = [self.new], self
+        while turn.before is not None:
+            turn = turn.before
+            parts.append(turn.new)
         return [message for part in reversed(parts) for message in part]
 
-    def means(self, sent: Sequence[object]) -> bool:
-        """Whether messages of a request mean the same as those that this turn added.
+    def written_behind(self, sent: Message) -> str | None:
+        """What a client wrote behind this turn's answer; None if it wrote another answer.
 
-        A client may append the string that ended the answer again (smolagents does).
+        It may append the string that ended the answer, and continue from there. smolagents does, and writes
+        which code it ran.
         """
-        if self.meanings == sent:
-            return True
-        if self.stopped is None or self.meanings[:-1] != sent[:-1]:
-            return False
-        said = content(self.new[-1])
-        again = (said + self.stopped, said.rstrip() + self.stopped)
-        return any(meaning({**self.new[-1], "content": text}) == sent[-1] for text in again)
+        if (meant := meaning(sent)) == self.meanings[-1]:
+            return ""
+        own, text = content(self.new[-1]), content(sent).lstrip()
+        if self.stopped is None or meaning({**sent, "content": own}) != self.meanings[-1]:
+            return None
+        for again in (own + self.stopped, own.rstrip() + self.stopped):
+            if meaning({**sent, "content": again}) == meant:
+                return ""
+            begun = again.lstrip() + self.tail
+            if text.startswith(begun) and not sent.get("tool_calls"):
+                return text[len(begun) :]
+        return None
 
 
 def continued(
@@ -93,17 +103,21 @@ def continued(
     """
     best: tuple[int, bool, int, int] = (0, False, 0, 0)
     found: RecordedTurn | None = None
-    reached = [(said, 0) for said in recorded if said.before is None and said.tools == tools]
+    reached = [(turn, 0) for turn in recorded if turn.before is None and turn.tools == tools]
     while reached:
-        said, alike = reached.pop()
-        start = said.length - len(said.new)
-        if said.length >= len(meanings) or not said.means(meanings[start : said.length]):
+        turn, alike = reached.pop()
+        start, last = turn.length - len(turn.new), turn.length - 1
+        if turn.length >= len(meanings) or turn.meanings[:-1] != meanings[start:last]:
             continue
-        alike += sum(map(_alike, said.new, messages[start : said.length]))
-        mark = (said.length, said.node not in unseen, alike, said.node)
+        same = turn.meanings[-1] == meanings[last]
+        behind = "" if same else turn.written_behind(messages[last])
+        if behind is None:
+            continue
+        alike += sum(map(_alike, turn.new, messages[start : turn.length]))
+        mark = (turn.length, turn.node not in unseen, alike, turn.node)
         if mark > best:
-            best, found = mark, said
-        reached += [(next_one, alike) for next_one in said.after]
+            best, found = mark, turn
+        reached += [(next_one, alike) for next_one in turn.after if next_one.behind == behind]
     return found
 
 
@@ -122,14 +136,14 @@ def meaning(message: Message) -> object:
 
     Clients drop reasoning, write null for empty content, and strip what the model wrote around its text.
     """
-    said = content(message)
+    text = content(message)
     if message.get("role") == "assistant":
-        said = said.strip()
+        text = text.strip()
     calls = [
         (call["function"]["name"], _arguments(call["function"]["arguments"]))
         for call in message.get("tool_calls") or []
     ]
-    return (message.get("role"), said, calls, message.get("tool_call_id"))
+    return (message.get("role"), text, calls, message.get("tool_call_id"))
 
 
 def _arguments(arguments: Any) -> Any:

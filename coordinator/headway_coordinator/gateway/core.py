@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 from headway_api.bounds import shortened
@@ -33,6 +33,7 @@ from headway_coordinator.gateway.conversations import RecordedTurn, continued, m
 from headway_coordinator.gateway.systems import Systems
 from headway_coordinator.trajectory.calls import Call, Message, Parsed, kinds
 from headway_coordinator.trajectory.lengths import content, extent, size
+from headway_coordinator.trajectory.probe import ANSWER, ASKED
 from headway_coordinator.trajectory.render import Renderer
 
 INLINE_CHARACTERS = 16 * 1024
@@ -78,15 +79,15 @@ class Gateway:
         """
         if ask.text is not None:
             return await self._continue(session, ask, ask.text)
-        ask = replace(ask, messages=self._systems.told(ask.messages))
+        ask = replace(ask, messages=self._systems.accepted(ask.messages))
         if ask.effort is not None and not ask.must_think and not self._efforts.knows(ask.effort):
             if ask.effort != "on":  # a model without a switch thinks anyway
-                session.ignored[ask.effort_at] += 1
+                session.ignore([ask.effort_at])
             ask = replace(ask, effort=None)
         renderer = self._efforts.of(ask.effort)
         await self._require_room(ask)
         meanings = [meaning(message) for message in ask.messages]
-        before = continued(session.said, ask.messages, meanings, ask.tools, session.unseen)
+        before = continued(session.recorded_turns, ask.messages, meanings, ask.tools, session.unseen)
         session.read(before)
         forced = self._forced(renderer, ask)
         number, session.begun = session.begun, session.begun + 1
@@ -101,10 +102,10 @@ class Gateway:
             raise ContextFull(f"{len(prompt)} tokens fill the context of {self._context_length}")
         wanted = min(room, session.sampling.max_tokens, ask.max_tokens or room)
         with session.whole.turn(len(prompt), wanted) as whole:
-            async with session.allowance.reserved(whole.tokens) as held:
-                request = self._request(session, ask, number, prompt, held.tokens)
+            async with session.allowance.reserved(whole.tokens) as reservation:
+                request = self._request(session, ask, number, prompt, reservation.tokens)
                 sampled = await self._engine.generate(session.episode_id, request, self._timeout)
-                whole.used = held.used = len(sampled.tokens)
+                whole.used = reservation.used = len(sampled.tokens)
         return sampled
 
     def _request(self, session: Session, ask: Ask, number: int, prompt: list[int], tokens: int) -> Request:
@@ -125,22 +126,22 @@ class Gateway:
         Raises:
             ContextFull, CannotForce, CannotRender, CannotThink: as in `chat`.
         """
-        ask = replace(ask, messages=self._systems.told(ask.messages))
+        ask = replace(ask, messages=self._systems.accepted(ask.messages))
         if not ask.must_think and ask.effort is not None and not self._efforts.knows(ask.effort):
             ask = replace(ask, effort=None)
         renderer = self._efforts.of(ask.effort)
         await self._require_room(ask)
         meanings = [meaning(message) for message in ask.messages]
-        before = continued(session.said, ask.messages, meanings, ask.tools, session.unseen)
+        before = continued(session.recorded_turns, ask.messages, meanings, ask.tools, session.unseen)
         return len(await self._tokens(ask, before)) + len(self._forced(renderer, ask))
 
     def _forced(self, renderer: Renderer, ask: Ask) -> list[int]:
         """The tokens with which the turn begins on the model's behalf."""
         if ask.force is None:
-            return [] if ask.schema is None else renderer.thoughtless()
+            return [] if ask.schema is None else renderer.without_reasoning()
         tokens = renderer.force(ask.force.tool)
         if tokens is None:
-            raise CannotForce(f"{self._renderer.name} knows no way to begin a tool call for the model")
+            raise CannotForce(f"{self._renderer.name} cannot begin a tool call for the model")
         return tokens
 
     def _is_large(self, ask: Ask) -> bool:
@@ -164,8 +165,8 @@ class Gateway:
     def _require_words(self, messages: Sequence[Message]) -> None:
         if self._longest_token is None:
             return
-        said = extent(content(message) for message in messages if message.get("role") in ("user", "tool"))
-        if (least := said.tokens(self._longest_token)) > self._context_length:
+        length = extent(content(message) for message in messages if message.get("role") in ("user", "tool"))
+        if (least := length.tokens(self._longest_token)) > self._context_length:
             raise ContextFull(f"at least {least} tokens fill the context of {self._context_length}")
 
     async def _prompt(
@@ -176,11 +177,17 @@ class Gateway:
         A history that continues no sampled tokens is counted, with the reason. Another turn may be recorded
         meanwhile, but existing turns never change.
         """
-        recorded = list(session.said)
+        recorded = list(session.recorded_turns)
         prompt = await self._tokens(ask, before)
         if recorded and session.graph.forks_at(prompt, session.unseen):
-            session.drifted(_drift(session, recorded, ask, meanings, before, prompt), number, ask.messages)
+            found = _drift(session, recorded, ask, meanings, before, prompt, self._closes)
+            session.drifted(found, number, ask.messages)
         return prompt
+
+    @cached_property
+    def _closes(self) -> bool:
+        """Whether the family closes turns with a token, so that a turn that a string ended can go on."""
+        return stops.closer(self._renderer, [ASKED[-1], ANSWER], ()) is not None
 
     async def _tokens(self, ask: Ask, before: RecordedTurn | None) -> list[int]:
         try:
@@ -189,8 +196,8 @@ class Gateway:
                     return await asyncio.to_thread(self._rendered, ask, before)
             return self._rendered(ask, before)
         except Exception as error:  # a template raises whatever its author chose
-            said = shortened(str(error), 500)
-            raise CannotRender(f"the chat template takes no such conversation: {said}") from error
+            why = shortened(str(error), 500)
+            raise CannotRender(f"the chat template does not accept this conversation: {why}") from error
 
     def _rendered(self, ask: Ask, before: RecordedTurn | None) -> list[int]:
         """Ids that extend the recorded conversation that `ask` continues.
@@ -201,6 +208,8 @@ class Gateway:
         if before is not None:
             new, sampled = ask.messages[before.length :], before.sampled
             if before.stopped is not None:
+                behind = before.written_behind(ask.messages[before.length - 1])
+                sampled += renderer.encode(behind, whole=False) if behind else []
                 closed = stops.closer(renderer, before.messages, ask.tools)
                 sampled += [] if closed is None else [closed]
             extended = renderer.extend(before.prompt, sampled, before.messages, new, ask.tools)
@@ -214,7 +223,9 @@ class Gateway:
             return True
         then, now = self._efforts.of(before.effort), self._efforts.of(ask.effort)
         history, tools = before.messages, ask.tools
-        return then.said(history, tools, generate=False) == now.said(history, tools, generate=False)
+        return then.render_text(history, tools, generate=False) == now.render_text(
+            history, tools, generate=False
+        )
 
     def _record(
         self,
@@ -237,10 +248,14 @@ class Gateway:
         end = session.graph.place(prompt)
         node = session.graph.add_sampled(end, sampled.tokens, sampled.logprobs, sampled.versions)
         known = before.length if before else 0
-        new, said = [*ask.messages[known:], message], [*meanings[known:], meaning(message)]
-        session.said.append(
-            RecordedTurn(session.graph, node, before, new, said, ask.tools, stopped, effort=ask.effort)
-        )
+        behind = before.written_behind(ask.messages[known - 1]) if before else None
+        tail = self._renderer.text(sampled.tokens).partition(stopped)[2] if stopped else ""
+        new, new_meanings = [*ask.messages[known:], message], [*meanings[known:], meaning(message)]
+        recorded = RecordedTurn(
+            session.graph, node, before, new, new_meanings, ask.tools,
+            stopped=stopped, tail=tail, behind=behind or "", effort=ask.effort,
+        )  # fmt: skip
+        session.recorded_turns.append(recorded)
         session.recorded(turn, node)
         called = "tool_calls" in message and sampled.finish_reason == "stop"
         finish = "tool_calls" if called else sampled.finish_reason
@@ -263,7 +278,7 @@ class Gateway:
         found = await asyncio.to_thread(place) if long else place()
         session.seen(found.seen)
         if session.turns and session.graph.forks_at(found.tokens, session.unseen):
-            session.drifted(drift.Found(texts.reason(recorded, found.text)), number, [])
+            session.drifted(drift.ForkCause(texts.reason(recorded, found.text)), number, [])
         with session.clock.timed("turn", str(number)):
             sampled = await self._sample(session, ask, number, found.tokens)
             return self._record_text(session, ask, found, number, sampled)
@@ -276,15 +291,15 @@ class Gateway:
         ended = stopped is None and sampled.tokens[-1] in renderer.stop_token_ids
         words = sampled.tokens[:-1] if ended else sampled.tokens
         whole = texts.answer(renderer, found.tokens, words)
-        told = whole.partition(stopped)[0] if stopped else whole
+        answer_text = whole.partition(stopped)[0] if stopped else whole
         turn = _turn(session, ask, found.tokens, sampled)
         end = session.graph.place(found.tokens)
         node = session.graph.add_sampled(end, sampled.tokens, sampled.logprobs, sampled.versions)
         added = found.text[found.before.length :] if found.before is not None else found.text
         ends = ended or not words
-        session.texts.append(texts.Continued(node, found.before, added, whole, len(told), ends))
+        session.texts.append(texts.Continued(node, found.before, added, whole, len(answer_text), ends))
         session.recorded(turn, node)
-        message: Message = {"role": "assistant", "content": told}
+        message: Message = {"role": "assistant", "content": answer_text}
         scored = self._scored(sampled) if ask.logprobs else ()
         prompt: list[Message] = [{"role": "user", "content": found.text}]
         return Completion(
@@ -320,15 +335,17 @@ def _drift(
     meanings: Sequence[object],
     before: RecordedTurn | None,
     prompt: Sequence[int],
-) -> drift.Found:
+    closes: bool,
+) -> drift.ForkCause:
     """Why a prompt continues no sampled tokens."""
     if before is not None:
         sampled = [*before.prompt, *before.sampled]
         if list(prompt[: len(sampled)]) != sampled:
             if before.effort != ask.effort:
-                return drift.Found("system")
+                return drift.ForkCause("system")
             turn = session.turns[session.nodes.index(before.node)]
-            return drift.rendered(before, turn.finish_reason == "length" or before.stopped is not None)
+            unclosed = before.stopped is not None and not closes
+            return drift.rendered(before, turn.finish_reason == "length" or unclosed)
     return drift.reason(recorded, meanings, ask.tools, session.unseen)
 
 

@@ -9,7 +9,7 @@ from headway_coordinator.gateway.asks import Ask, Completion
 from headway_coordinator.gateway.refusals import GatewayError
 
 
-class Asked(Protocol):
+class TurnRequest(Protocol):
     """A request for a turn, as one protocol reads it."""
 
     @property
@@ -37,7 +37,7 @@ class Asked(Protocol):
 class Read(Protocol):
     """A protocol's reader."""
 
-    def __call__(self, body: object, *, lenient: bool = False) -> Asked:
+    def __call__(self, body: object, *, lenient: bool = False) -> TurnRequest:
         """Check a request's JSON.
 
         Raises:

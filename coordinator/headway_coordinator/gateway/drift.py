@@ -16,7 +16,7 @@ ROLE_LENGTH = 32
 
 
 @dataclass(frozen=True)
-class Found:
+class ForkCause:
     """The reason of one turn."""
 
     reason: ForkReason
@@ -28,7 +28,7 @@ class Found:
 class _Near:
     """A recorded conversation, and how many of its first messages the request repeats."""
 
-    said: RecordedTurn
+    turn: RecordedTurn
     alike: int
 
 
@@ -37,7 +37,7 @@ def reason(
     meanings: Sequence[object],
     tools: Sequence[Tool],
     unseen: Collection[int] = (),
-) -> Found:
+) -> ForkCause:
     """Why a request continues no sampled tokens, or continues from where another turn has gone on.
 
     Args:
@@ -49,26 +49,26 @@ def reason(
     near = _nearest(recorded, meanings, unseen, tools)
     nearest = _nearest(recorded, meanings, unseen)
     if near is None or (nearest is not None and nearest.alike > near.alike):
-        return Found("tools")
-    at, known = near.alike, _meanings(_last(near.said))
+        return ForkCause("tools")
+    at, known = near.alike, _meanings(_last(near.turn))
     if at == len(meanings):
-        return Found("again")
+        return ForkCause("again")
     if at == len(known):
-        return Found("template", at - 1)
-    return Found(_differs(known[at:], meanings[at:]), at)
+        return ForkCause("template", at - 1)
+    return ForkCause(_differs(known[at:], meanings[at:]), at)
 
 
-def rendered(before: RecordedTurn, cut_off: bool) -> Found:
+def rendered(before: RecordedTurn, cut_off: bool) -> ForkCause:
     """Why the template cannot go on from a recorded turn that a request repeats."""
     last = before.length - 1
     if cut_off:
-        return Found("cut_off", last)
-    thought = any(message.get("reasoning_content") for message in before.messages)
-    return Found("thought" if thought else "template", last)
+        return ForkCause("cut_off", last)
+    reasoned = any(message.get("reasoning_content") for message in before.messages)
+    return ForkCause("thought" if reasoned else "template", last)
 
 
 def counted(
-    drifts: Mapping[ForkReason, Drift], found: Found, turn: int, messages: Sequence[Message]
+    drifts: Mapping[ForkReason, Drift], found: ForkCause, turn: int, messages: Sequence[Message]
 ) -> Drift:
     """An episode's count of a reason, increased by this turn. The first turn begins it."""
     if (known := drifts.get(found.reason)) is not None:
@@ -91,37 +91,37 @@ def _nearest(
     best: tuple[int, bool, bool, int] | None = None
     found: _Near | None = None
     for near in _reached(recorded, meanings):
-        said = near.said
-        if tools is not None and said.tools != tools:
+        turn = near.turn
+        if tools is not None and turn.tools != tools:
             continue
-        mark = (near.alike, near.alike < said.length, said.node not in unseen, said.node)
+        mark = (near.alike, near.alike < turn.length, turn.node not in unseen, turn.node)
         if best is None or mark > best:
             best, found = mark, near
     return found
 
 
 def _reached(recorded: Sequence[RecordedTurn], meanings: Sequence[object]) -> Iterator[_Near]:
-    reached = [said for said in recorded if said.before is None]
+    reached = [turn for turn in recorded if turn.before is None]
     while reached:
-        said = reached.pop()
-        start = said.length - len(said.new)
-        pairs = zip(said.meanings, meanings[start:], strict=False)
+        turn = reached.pop()
+        start = turn.length - len(turn.new)
+        pairs = zip(turn.meanings, meanings[start:], strict=False)
         same = next((n for n, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
-        alike = start + (min(len(said.new), len(meanings) - start) if same is None else same)
-        yield _Near(said, alike)
-        if alike == said.length:
-            reached += said.after
+        alike = start + (min(len(turn.new), len(meanings) - start) if same is None else same)
+        yield _Near(turn, alike)
+        if alike == turn.length:
+            reached += turn.after
 
 
-def _last(said: RecordedTurn) -> RecordedTurn:
+def _last(turn: RecordedTurn) -> RecordedTurn:
     """The newest conversation that continues this one."""
-    while said.after:
-        said = said.after[-1]
-    return said
+    while turn.after:
+        turn = turn.after[-1]
+    return turn
 
 
-def _meanings(said: RecordedTurn) -> list[object]:
-    parts, at = [said.meanings], said
+def _meanings(turn: RecordedTurn) -> list[object]:
+    parts, at = [turn.meanings], turn
     while at.before is not None:
         at = at.before
         parts.append(at.meanings)
@@ -130,7 +130,7 @@ def _meanings(said: RecordedTurn) -> list[object]:
 
 def _differs(ours: Sequence[object], theirs: Sequence[object]) -> ForkReason:
     """How two histories differ, whose first messages have different meanings."""
-    (was_role, was, was_calls, was_id), (role, said, calls, call_id) = _parts(ours[0]), _parts(theirs[0])
+    (was_role, was, was_calls, was_id), (role, text, calls, call_id) = _parts(ours[0]), _parts(theirs[0])
     if was_role == role == "system":
         return "system"
     if theirs[0] in ours[1:]:
@@ -143,7 +143,7 @@ def _differs(ours: Sequence[object], theirs: Sequence[object]) -> ForkReason:
         return "arguments" if _named(was_calls) == _named(calls) else "calls"
     if was_id != call_id:
         return "call_id"
-    return "whitespace" if str(was).split() == str(said).split() else "content"
+    return "whitespace" if str(was).split() == str(text).split() else "content"
 
 
 def _named(calls: list[tuple[str, object]]) -> list[str]:
@@ -153,5 +153,5 @@ def _named(calls: list[tuple[str, object]]) -> list[str]:
 def _parts(meaning: object) -> tuple[object, object, list[tuple[str, object]], object]:
     """Role, words, calls and the id of the answered call, as in `conversations.meaning`."""
     assert isinstance(meaning, tuple)
-    role, said, calls, call_id = meaning
-    return role, said, calls, call_id
+    role, text, calls, call_id = meaning
+    return role, text, calls, call_id

@@ -24,7 +24,7 @@ OTHERS: Final[dict[str, str]] = {
     "guided_regex": WRITE,
     "guided_choice": "write it as a JSON schema with an enum",
     "guided_grammar": WRITE,
-    "guided_decoding_backend": "leave it out: the compiler is the platform's",
+    "guided_decoding_backend": "leave it out: the platform chooses the compiler",
     "guided_whitespace_pattern": "leave it out",
     "regex": WRITE,
     "ebnf": WRITE,
@@ -54,7 +54,7 @@ class ResponseFormat(BaseModel):
 
 
 class TextFormat(BaseModel):
-    """The same, as Responses and Messages write it."""
+    """The kind of answer, as Responses and Messages write it."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: Annotated[str, Field(max_length=bounds.NAME)] | None = None
@@ -90,12 +90,12 @@ def one(wanted: list[Wanted], tools: bool, lenient: bool) -> tuple[str | None, t
         return None, tuple(dict.fromkeys(one.name for one in wanted))
     first, *more = wanted
     if more:
-        raise bad(more[0].name, f"stands beside {first.name}; send one of them, best as {STANDARD}")
+        raise bad(more[0].name, f"was sent together with {first.name}; send one of them, best as {STANDARD}")
     if tools:
         raise bad(
             first.name,
-            "a schema would hide the calls of the tools on offer; send it in a request without tools, with "
-            "tool_choice none, or set spec.agent.lenient: true to have it ignored",
+            "a schema would hide calls of the tools on offer; send it without tools or with tool_choice "
+            "none, or ignore it with spec.agent.lenient: true",
             UNSUPPORTED,
         )
     return ANY_OBJECT if first.schema is None else schemas.text(first.schema, first.at), ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
@@ -17,6 +17,7 @@ from headway_api import bounds
 from headway_coordinator.gateway import formats, messages_answers
 from headway_coordinator.gateway.asks import Ask, Completion
 from headway_coordinator.gateway.formats import TextFormat
+from headway_coordinator.gateway.named_events import named_event
 from headway_coordinator.gateway.openai import (
     MODEL,
     Number,
@@ -28,16 +29,8 @@ from headway_coordinator.gateway.openai import (
     stops,
 )
 from headway_coordinator.gateway.refusals import UNSUPPORTED, GatewayError, bad
-from headway_coordinator.gateway.unapplied import Table, unapplied
+from headway_coordinator.gateway.unapplied import MOST, WHY, Table, beside, bounded, listed, unapplied
 from headway_coordinator.trajectory.calls import Message, Tool
-
-WITHOUT_EFFECT: Final[Table] = {
-    "top_k": (None, -1, 0),
-    "container": (None,),
-    "mcp_servers": (None, []),
-    "context_management": (None, {}),
-}
-"""Fields that are not applied, with the values at which they would change nothing."""
 
 
 # `fail_fast` in every list: see openai.py.
@@ -109,7 +102,7 @@ class CountBody(BaseModel):
     tool_choice: _Choice | None = None
     thinking: _Thinking | None = None
     """Whether the model thinks, if its chat template has a switch, and whether the answer shows the
-    thoughts."""
+    reasoning."""
     output_config: _Output | None = None
     output_format: TextFormat | None = None
     """A schema hides tokens from the sampler, so the turn is context and is not trained."""
@@ -125,32 +118,49 @@ class MessagesBody(CountBody):
     stream: StrictBool | None = None
 
 
+WITHOUT_EFFECT: Final[Table] = beside(
+    {"container": (None,), "mcp_servers": (None, []), "context_management": (None, {})},
+    MessagesBody.model_fields,
+)
+"""Fields that are not applied, with the values at which they would change nothing."""
+EFFORT: Final = 'write output_config.effort, or thinking: {"type": "disabled"}'
+FORMAT: Final = "write a JSON schema in output_config.format"
+INSTEAD: Final[dict[str, str]] = {
+    **WHY,
+    **dict.fromkeys(formats.SPELLINGS, FORMAT),
+    **dict.fromkeys(("reasoning_effort", "enable_thinking", "chat_template_kwargs"), EFFORT),
+    "stop": "write stop_sequences",
+    "max_completion_tokens": MOST,
+    "logprobs": "a message has no place for it; send a chat completion",
+}
+"""Why a field is not applied, and what to do instead."""
+
 Body = TypeVar("Body", bound=CountBody)
 
 
 @dataclass(frozen=True)
 class MessagesRequest:
-    """A request for a turn that was read: a `dialect.Asked`."""
+    """A request for a turn that was read: a `dialect.TurnRequest`."""
 
     ask: Ask
     model: str
     stream: bool
-    thoughts: bool
-    """Whether the answer shows the thoughts."""
+    shows_reasoning: bool
+    """Whether the answer shows the reasoning."""
     ignored: tuple[str, ...] = ()
 
     def whole(self, found: Completion, trajectory_id: str) -> dict[str, Any]:
         """The answer without streaming."""
-        return messages_answers.message(found, self.model, trajectory_id, self.thoughts)
+        return messages_answers.message(found, self.model, trajectory_id, self.shows_reasoning)
 
     def events(self, found: Completion, trajectory_id: str) -> Iterator[bytes]:
         """The answer as server-sent events."""
         for one in messages_answers.events(self.whole(found, trajectory_id)):
-            yield messages_answers.event(one)
+            yield named_event(one)
 
     def failed(self, refusal: GatewayError) -> bytes:
         """The event that ends a stream with an error."""
-        return messages_answers.event(refusal.body)
+        return named_event(refusal.body)
 
 
 def read(body: object, *, lenient: bool = False) -> MessagesRequest:
@@ -161,10 +171,12 @@ def read(body: object, *, lenient: bool = False) -> MessagesRequest:
     """
     asked = _checked(body, MessagesBody)
     assert isinstance(body, dict)
-    ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient) + _left(asked)
-    held, left = _held(asked, lenient)
+    ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient, why=INSTEAD) + _left(asked)
+    schema, left = _schema(asked, lenient)
     require_text(asked.stop_sequences, at="stop_sequences")
-    ask = _ask(asked, asked.max_tokens, stops(asked.stop_sequences), held, must_think=not lenient)
+    ask = _ask(asked, asked.max_tokens, stops(asked.stop_sequences), schema, must_think=not lenient)
+    ask = replace(ask, temperature=asked.temperature, top_p=asked.top_p)
+    left += listed(body, MessagesBody.model_fields, WITHOUT_EFFECT)
     shown = asked.thinking is not None and asked.thinking.type != "disabled"
     return MessagesRequest(ask, asked.model, bool(asked.stream), shown, ignored + left)
 
@@ -173,9 +185,9 @@ def read_count(body: object, *, lenient: bool = False) -> MessagesRequest:
     """Check a request to count tokens; see `openai.read`."""
     asked = _checked(body, CountBody)
     assert isinstance(body, dict)
-    ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient)
-    held, left = _held(asked, lenient)
-    ask = _ask(asked, schema=held, must_think=not lenient)
+    ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient, why=INSTEAD)
+    schema, left = _schema(asked, lenient)
+    ask = _ask(asked, schema=schema, must_think=not lenient)
     return MessagesRequest(ask, asked.model, False, False, ignored + left)
 
 
@@ -202,9 +214,9 @@ def _left(asked: MessagesBody) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _held(asked: CountBody, lenient: bool) -> tuple[str | None, tuple[str, ...]]:
+def _schema(asked: CountBody, lenient: bool) -> tuple[str | None, tuple[str, ...]]:
     config = asked.output_config
-    more = [f"output_config.{name[:60]}" for name in (config.model_extra if config else None) or ()]
+    more = bounded(f"output_config.{name[:60]}" for name in (config.model_extra if config else None) or ())
     if more and not lenient:
         raise bad(more[0], "is not applied; leave it out", UNSUPPORTED)
     wanted = [
@@ -212,8 +224,8 @@ def _held(asked: CountBody, lenient: bool) -> tuple[str | None, tuple[str, ...]]
         *formats.of_text(config.format if config else None, "output_config.format"),
     ]
     may_call = bool(asked.tools) and (asked.tool_choice is None or asked.tool_choice.type != "none")
-    held, left = formats.one(wanted, may_call, lenient)
-    return held, (*left, *more)
+    schema, left = formats.one(wanted, may_call, lenient)
+    return schema, (*left, *more)
 
 
 def _effort(asked: CountBody) -> str | None:
@@ -241,13 +253,13 @@ def _ask(
     begun = None
     if choice is not None and choice.type in ("any", "tool"):
         if choice.type == "tool" and choice.name is None:
-            raise bad("tool_choice.name", "is missing: which tool is to be called?")
+            raise bad("tool_choice.name", "is missing; write the name of a tool")
         begun = force(choice.name if choice.type == "tool" else None, tools)
     if asked.messages[-1].role == "assistant":
         at = len(asked.messages) - 1
         raise bad(
             f"messages.{at}.role",
-            "the last message is the assistant's, and a turn is not begun for the model; end with a user's",
+            "the last message is the assistant's, and turns cannot be prefilled; end with a user's",
             "unsupported_content",
         )
     return Ask(
@@ -265,8 +277,11 @@ def _ask(
 
 
 def _tool(tool: _Custom) -> Tool:
-    said = {} if tool.description is None else {"description": tool.description}
-    return {"type": "function", "function": {"name": tool.name, **said, "parameters": tool.input_schema}}
+    description = {} if tool.description is None else {"description": tool.description}
+    return {
+        "type": "function",
+        "function": {"name": tool.name, **description, "parameters": tool.input_schema},
+    }
 
 
 def _system(given: str | list[_TextBlock] | None) -> Iterator[Message]:
@@ -313,21 +328,21 @@ def _given(role: str, blocks: Sequence[_Block], at: str) -> Iterator[Message]:
 
 def _assistant(blocks: Sequence[_Block], at: str) -> Message:
     texts: list[str] = []
-    thoughts: list[str] = []
+    reasoning: list[str] = []
     calls: list[dict[str, Any]] = []
     for n, block in enumerate(blocks):
         where = f"{at}.{n}"
         if block.type == "text":
             texts.append(_required(block.text, f"{where}.text"))
         elif block.type == "thinking":
-            thoughts.append(_required(block.thinking, f"{where}.thinking"))
+            reasoning.append(_required(block.thinking, f"{where}.thinking"))
         elif block.type == "tool_use":
             calls.append(_call(block, where))
         else:
             raise bad(f"{where}.type", f"this model writes no {block.type} block", "unsupported_content")
     found: Message = {"role": "assistant", "content": "".join(texts)}
-    if thoughts:
-        found["reasoning_content"] = "".join(thoughts)
+    if reasoning:
+        found["reasoning_content"] = "".join(reasoning)
     if calls:
         found["tool_calls"] = calls
     return found

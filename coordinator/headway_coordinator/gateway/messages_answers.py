@@ -23,14 +23,14 @@ DELTAS: Final = {
 """By kind of block: the field that is streamed in pieces, the kind of a piece, and the piece's field."""
 
 
-def message(found: Completion, model: str, trajectory_id: str, thoughts: bool) -> dict[str, Any]:
+def message(found: Completion, model: str, trajectory_id: str, shows_reasoning: bool) -> dict[str, Any]:
     """The answer as one document.
 
     Args:
         found: the turn.
         model: the client's name for the model.
         trajectory_id: the episode's.
-        thoughts: whether the answer shows the model's thoughts.
+        shows_reasoning: whether the answer shows the model's reasoning.
     """
     stopped = found.stopped is not None and found.finish_reason == "stop"
     return {
@@ -38,7 +38,7 @@ def message(found: Completion, model: str, trajectory_id: str, thoughts: bool) -
         "type": "message",
         "role": "assistant",
         "model": model,
-        "content": list(_blocks(found, thoughts)),
+        "content": list(_blocks(found, shows_reasoning)),
         "stop_reason": "stop_sequence" if stopped else REASONS[found.finish_reason],
         "stop_sequence": found.stopped if stopped else None,
         "usage": _usage(found),
@@ -64,18 +64,13 @@ def events(whole: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"type": "message_stop"}
 
 
-def event(document: dict[str, Any]) -> bytes:
-    """A server-sent event, named by its type."""
-    return f"event: {document['type']}\ndata: {json.dumps(document, ensure_ascii=False)}\n\n".encode()
-
-
-def _blocks(found: Completion, thoughts: bool) -> Iterator[dict[str, Any]]:
-    said = found.message
-    if thoughts and said.get("reasoning_content"):
-        yield {"type": "thinking", "thinking": said["reasoning_content"], "signature": ""}
-    if said["content"]:
-        yield {"type": "text", "text": said["content"]}
-    for call in said.get("tool_calls") or ():
+def _blocks(found: Completion, shows_reasoning: bool) -> Iterator[dict[str, Any]]:
+    message = found.message
+    if shows_reasoning and message.get("reasoning_content"):
+        yield {"type": "thinking", "thinking": message["reasoning_content"], "signature": ""}
+    if message["content"]:
+        yield {"type": "text", "text": message["content"]}
+    for call in message.get("tool_calls") or ():
         function = call["function"]
         arguments = json.loads(function["arguments"])
         yield {"type": "tool_use", "id": call["id"], "name": function["name"], "input": arguments}

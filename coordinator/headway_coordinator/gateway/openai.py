@@ -1,7 +1,7 @@
 """OpenAI's chat completions: a request's JSON as an `Ask`, and a `Completion` as the answer's. Pure.
 
-Fields that would change which tokens are sampled, and are not applied here, are refused (`unapplied.py`).
-Temperature and top_p are always the job's own. All other fields from clients are ignored.
+Fields that would change which tokens are sampled, and are not applied here, are refused. Other fields that
+are not applied are listed (`unapplied.py`). Temperature and top_p are always the job's own.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from headway_api.bounds import OutOfBounds, json_within
 from headway_coordinator.gateway import formats, spellings
 from headway_coordinator.gateway.asks import Ask, Completion, Force
 from headway_coordinator.gateway.refusals import GatewayError, bad
-from headway_coordinator.gateway.spellings import Held, Thought
-from headway_coordinator.gateway.unapplied import WITHOUT_EFFECT, shown, unapplied
+from headway_coordinator.gateway.spellings import FormatOptions, ReasoningOptions
+from headway_coordinator.gateway.unapplied import WITHOUT_EFFECT, listed, shown, unapplied
 from headway_coordinator.trajectory.calls import Message, Tool
 
 BLOCK_FIELDS = ("id", "name", "input", "tool_use_id", "is_error", "thinking")
@@ -94,7 +94,7 @@ class StreamOptions(BaseModel):
     include_usage: StrictBool | None = False
 
 
-class Body(Held, Thought):
+class Body(FormatOptions, ReasoningOptions):
     """A request for a turn, as received."""
 
     model_config = ConfigDict(extra="allow")
@@ -116,11 +116,13 @@ class Body(Held, Thought):
     seed: Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)] | None = None
     """Not applied: each turn's seed is the job's. With the agent's seed, all episodes of a group would be the
     same."""
+    parallel_tool_calls: StrictBool | None = None
+    """Not applied if it is false: the answer has all calls that the model sampled."""
 
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """A chat completion request that was read: a `dialect.Asked`."""
+    """A chat completion request that was read: a `dialect.TurnRequest`."""
 
     ask: Ask
     model: str
@@ -165,7 +167,7 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
     begun = _force(asked, tools)
     require_text(asked.stop, at="stop")
     most = [bound for bound in (asked.max_tokens, asked.max_completion_tokens) if bound is not None]
-    held, left = formats.one(
+    schema, left = formats.one(
         formats.of_chat(body, asked.response_format), bool(tools) and asked.tool_choice != "none", lenient
     )
     effort, effort_at, variables = spellings.effort(asked, lenient=lenient)
@@ -176,15 +178,16 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
         max_tokens=min(most, default=None),
         force=begun,
         stop=stops(asked.stop),
+        temperature=asked.temperature,
+        top_p=asked.top_p,
         logprobs=bool(asked.logprobs),
-        schema=held,
+        schema=schema,
         effort=effort,
         effort_at=effort_at,
         must_think=not lenient,
     )
     options = asked.stream_options or StreamOptions()
-    ignored += (*left, *variables)
-    ignored += ("seed",) if asked.seed is not None else ()
+    ignored += (*left, *variables, *listed(body, Body.model_fields, WITHOUT_EFFECT))
     return ChatRequest(ask, asked.model, bool(asked.stream), bool(options.include_usage), ignored)
 
 
@@ -197,7 +200,7 @@ def completion(request: ChatRequest, found: Completion, trajectory_id: str) -> d
     """The answer without streaming."""
     choice = {
         "index": 0,
-        "message": _said(found.message),
+        "message": _chat_message(found.message),
         "finish_reason": found.finish_reason,
         "stop_reason": found.stopped,
         "logprobs": _logprobs(found),
@@ -214,13 +217,13 @@ def chunks(request: ChatRequest, found: Completion, trajectory_id: str) -> Itera
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": scored}
         return head | {"choices": [choice]} | ({"usage": None} if request.usage_in_stream else {})
 
-    said = _said(found.message)
+    message = _chat_message(found.message)
     yield chunk({"role": "assistant", "content": ""})
-    if reasoning := said.get("reasoning_content"):
+    if reasoning := message.get("reasoning_content"):
         yield chunk({"reasoning_content": reasoning})
-    if said["content"]:
-        yield chunk({"content": said["content"]})
-    for index, call in enumerate(said.get("tool_calls", [])):
+    if message["content"]:
+        yield chunk({"content": message["content"]})
+    for index, call in enumerate(message.get("tool_calls", [])):
         yield chunk({"tool_calls": [{"index": index} | call]})
     if found.scored:  # all tokens of the turn, because the tokens of a call are in no delta of their own
         yield chunk({}, scored=_logprobs(found))
@@ -280,7 +283,7 @@ def _head(request: ChatRequest, found: Completion, trajectory_id: str, kind: str
     }
 
 
-def _said(message: Message) -> dict[str, Any]:
+def _chat_message(message: Message) -> dict[str, Any]:
     content = message["content"]
     return {**message, "content": content or (None if message.get("tool_calls") else "")}
 
@@ -336,7 +339,10 @@ def _message(message: _Message, at: int) -> Message:
     }
     if message.role == "tool":
         if message.tool_call_id is None:
-            raise bad(f"messages.{at}.tool_call_id", "is missing: which call does this answer?")
+            raise bad(
+                f"messages.{at}.tool_call_id",
+                "is missing; write the id of the tool call that this message answers",
+            )
         found["tool_call_id"] = message.tool_call_id
     if message.name:
         found["name"] = message.name
@@ -368,7 +374,7 @@ def arguments(given: str | dict[str, Any], at: str) -> str:
         except OutOfBounds as error:
             raise bad(at, f"cannot be read: {error}") from error
         if not isinstance(given, dict):
-            raise bad(at, "is not the JSON of an object")
+            raise bad(at, "is not a JSON object")
     return json.dumps(given, ensure_ascii=False)
 
 
@@ -390,7 +396,9 @@ def refuse(error: ValidationError) -> NoReturn:
     furthest = max(error.errors(include_url=False), key=lambda found: len(found["loc"]))
     path = ".".join(str(part) for part in furthest["loc"] if not _is_tag(part))
     if ".content." in path and path.rpartition(".")[2] not in BLOCK_FIELDS:
-        raise bad(path, "only text can be shown to this model", "unsupported_content") from error
+        raise bad(
+            path, "this gateway accepts only text; send content of type text", "unsupported_content"
+        ) from error
     raise bad(path or "body", f"{furthest['msg']} (got {shown(furthest['input'])})") from error
 
 

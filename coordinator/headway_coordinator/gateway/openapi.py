@@ -54,7 +54,7 @@ class ToolCall(Answer):
     function: FunctionCall
 
 
-class Said(Answer):
+class AssistantMessage(Answer):
     """What the model said."""
 
     role: Literal["assistant"]
@@ -83,7 +83,7 @@ class Choice(Answer):
     """The one answer."""
 
     index: Literal[0]
-    message: Said
+    message: AssistantMessage
     finish_reason: Literal["stop", "tool_calls", "length", "content_filter"]
     stop_reason: str | None
     """The string of `stop` that ended the turn."""
@@ -202,7 +202,7 @@ class _Call(BaseModel):
     JobArn: str = Field("", max_length=bounds.CALL)
     TrajectoryId: str = Field("", max_length=bounds.CALL)
     ClientToken: str | int | None = None
-    """The same again is done once."""
+    """A token of the request. A call that repeats it is not carried out again."""
 
 
 class CompleteRollout(_Call):
@@ -310,7 +310,7 @@ def _schemas() -> dict[str, Any]:
     for name, table in tables.items():
         found[name]["properties"] |= {one: {"enum": [*values]} for one, values in table.items()}
     for name in ("Body", *tables):
-        found[name]["properties"]["model"]["description"] = f"Any name is taken for {MODEL}."
+        found[name]["properties"]["model"]["description"] = f"Any name means {MODEL}."
     return found
 
 

@@ -1,6 +1,6 @@
 """OpenAI's Responses: a request's JSON as an `Ask`, the same as for a chat completion. Pure.
 
-Items become messages. All that the model said, thought and called between two messages of the agent becomes
+Items become messages. The model's reasoning, text and calls between two messages of the agent become
 one assistant message. `responses_answers.py` writes the answer.
 """
 
@@ -16,6 +16,7 @@ from headway_api import bounds
 from headway_coordinator.gateway import formats, responses_answers
 from headway_coordinator.gateway.asks import Ask, Completion
 from headway_coordinator.gateway.formats import TextFormat
+from headway_coordinator.gateway.named_events import named_event
 from headway_coordinator.gateway.openai import (
     MODEL,
     Number,
@@ -28,23 +29,13 @@ from headway_coordinator.gateway.openai import (
 from headway_coordinator.gateway.refusals import GatewayError, bad
 from headway_coordinator.gateway.rollouts import CONVERSATIONS, Rollout
 from headway_coordinator.gateway.spellings import Effort
-from headway_coordinator.gateway.unapplied import Table, unapplied
+from headway_coordinator.gateway.unapplied import WHY, Table, beside, bounded, listed, unapplied
 from headway_coordinator.trajectory.calls import Message, Tool
 
-WITHOUT_EFFECT: Final[Table] = {
-    "background": (None, False),
-    "context_management": (None, []),
-    "conversation": (None,),
-    "max_tool_calls": (None,),
-    "prompt": (None,),
-    "top_logprobs": (None, 0),
-    "truncation": (None, "disabled"),
-}
-"""Fields that are not applied, with the values at which they would change nothing."""
 NESTED: Final[Table] = {
     "text.verbosity": (None,),
 }
-"""The same for nested fields."""
+"""Nested fields that are not applied, with the values at which they would change nothing."""
 
 
 # `fail_fast` in every list: see openai.py.
@@ -115,13 +106,40 @@ class ResponsesBody(BaseModel):
     text: _Text | None = None
 
 
+WITHOUT_EFFECT: Final[Table] = beside(
+    {
+        "background": (None, False),
+        "context_management": (None, []),
+        "conversation": (None,),
+        "max_tool_calls": (None,),
+        "previous_input_messages": (None, []),
+        "prompt": (None,),
+        "truncation": (None, "disabled"),
+    },
+    ResponsesBody.model_fields,
+)
+"""Fields that are not applied, with the values at which they would change nothing."""
+EFFORT: Final = "write reasoning.effort"
+FORMAT: Final = "write a JSON schema in text.format"
+MOST: Final = "write max_output_tokens"
+CHAT: Final = "Responses have no place for it; send a chat completion"
+INSTEAD: Final[dict[str, str]] = {
+    **WHY,
+    **dict.fromkeys(formats.SPELLINGS, FORMAT),
+    **dict.fromkeys(("reasoning_effort", "enable_thinking", "thinking", "chat_template_kwargs"), EFFORT),
+    **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_new_tokens", "n_predict"), MOST),
+    **dict.fromkeys(("stop", "logprobs"), CHAT),
+    "previous_input_messages": "send the conversation as input",
+}
+"""Why a field is not applied, and what to do instead."""
+
 Earlier = Callable[[str], Sequence[Message]]
 """The conversation that ended with an answer, without its instructions. Raises a `GatewayError`."""
 
 
 @dataclass(frozen=True)
 class ResponsesRequest:
-    """A request for a turn that was read: a `dialect.Asked`."""
+    """A request for a turn that was read: a `dialect.TurnRequest`."""
 
     ask: Ask
     stream: bool
@@ -136,14 +154,12 @@ class ResponsesRequest:
     def events(self, found: Completion, trajectory_id: str) -> Iterator[bytes]:
         """The answer as server-sent events."""
         for number, one in enumerate(responses_answers.events(self.whole(found, trajectory_id))):
-            yield responses_answers.event(one | {"sequence_number": number})
+            yield named_event(one | {"sequence_number": number})
 
     def failed(self, refusal: GatewayError) -> bytes:
         """The event that ends a stream with an error."""
         body = refusal.body
-        return responses_answers.event(
-            body | {"code": refusal.code, "param": refusal.param, "sequence_number": 0}
-        )
+        return named_event(body | {"code": refusal.code, "param": refusal.param, "sequence_number": 0})
 
 
 def read(body: object, *, lenient: bool = False, earlier: Earlier) -> ResponsesRequest:
@@ -159,20 +175,24 @@ def read(body: object, *, lenient: bool = False, earlier: Earlier) -> ResponsesR
     except ValidationError as error:
         refuse(error)
     require_text(body["input"], body.get("tools"), body.get("instructions"), at="input")
-    ignored = unapplied(body | _nested(asked), {**WITHOUT_EFFECT, **NESTED}, lenient=lenient)
+    table = {**WITHOUT_EFFECT, **NESTED}
+    ignored = unapplied(body | _nested(asked), table, lenient=lenient, why=INSTEAD)
+    ignored += (*listed(body, ResponsesBody.model_fields, WITHOUT_EFFECT), *_unread(asked))
     tools = [_tool(tool) for tool in asked.tools or []]
     wanted = formats.of_text(asked.text.format if asked.text else None, "text.format")
-    held, left = formats.one(wanted, bool(tools) and asked.tool_choice != "none", lenient)
-    said = [{"role": "system", "content": asked.instructions}] if asked.instructions else []
+    schema, left = formats.one(wanted, bool(tools) and asked.tool_choice != "none", lenient)
+    instructions = [{"role": "system", "content": asked.instructions}] if asked.instructions else []
     before = earlier(asked.previous_response_id) if asked.previous_response_id else ()
     ask = Ask(
-        messages=[*said, *before, *_conversation(asked.input)],
+        messages=[*instructions, *before, *_conversation(asked.input)],
         tools=tools,
         may_call=asked.tool_choice != "none",
         max_tokens=asked.max_output_tokens,
+        temperature=asked.temperature,
+        top_p=asked.top_p,
         force=_force(asked, tools),
-        instructed=bool(said),
-        schema=held,
+        instructed=bool(instructions),
+        schema=schema,
         effort=asked.reasoning.effort if asked.reasoning else None,
         effort_at="reasoning.effort",
         must_think=not lenient,
@@ -198,6 +218,16 @@ def earlier(rollout: Rollout, response: str) -> Sequence[Message]:
 def _nested(asked: ResponsesBody) -> dict[str, Any]:
     more = asked.text.model_extra if asked.text is not None else None
     return {name: (more or {}).get(name.partition(".")[2]) for name in NESTED}
+
+
+def _unread(asked: ResponsesBody) -> tuple[str, ...]:
+    """Nested fields that nothing reads, such as `reasoning.summary`: the answer has the whole reasoning."""
+    return bounded(
+        f"{at}.{name[:60]}"
+        for at, block in (("reasoning", asked.reasoning), ("text", asked.text))
+        for name, value in ((block.model_extra if block is not None else None) or {}).items()
+        if value is not None and f"{at}.{name}" not in NESTED
+    )
 
 
 def _echoed(asked: ResponsesBody, body: dict[str, Any]) -> dict[str, Any]:
@@ -236,12 +266,12 @@ def _conversation(given: str | Sequence[_Item]) -> Iterator[Message]:
         if own is not None:
             yield own
             own = None
-        yield _said(item, f"input.{at}")
+        yield _input_message(item, f"input.{at}")
     if own is not None:
         yield own
 
 
-def _said(item: _Item, at: str) -> Message:
+def _input_message(item: _Item, at: str) -> Message:
     """A message of the agent, or of one of its own tools."""
     if item.type == "function_call_output":
         answers = _required(item.call_id, f"{at}.call_id")
@@ -255,8 +285,8 @@ def _said(item: _Item, at: str) -> Message:
 def _added(own: Message, item: _Item, at: str) -> Message:
     """An assistant message with one more item."""
     if item.type == "reasoning":
-        thought = own.get("reasoning_content", "") + _joined(item.content, "")
-        return own | ({"reasoning_content": thought} if thought else {})
+        reasoning = own.get("reasoning_content", "") + _joined(item.content, "")
+        return own | ({"reasoning_content": reasoning} if reasoning else {})
     if item.type == "function_call":
         written = arguments(_required(item.arguments, f"{at}.arguments"), f"{at}.arguments")
         function = {"name": _required(item.name, f"{at}.name"), "arguments": written}

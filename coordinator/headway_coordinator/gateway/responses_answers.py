@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from typing import Any, Final
@@ -67,11 +66,6 @@ def events(whole: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"type": f"response.{whole['status']}", "response": whole}
 
 
-def event(document: dict[str, Any]) -> bytes:
-    """A server-sent event, named by its type."""
-    return f"event: {document['type']}\ndata: {json.dumps(document, ensure_ascii=False)}\n\n".encode()
-
-
 def _part(part: dict[str, Any], at: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The events of a text."""
     name = f"response.{part['type']}"
@@ -84,13 +78,13 @@ def _part(part: dict[str, Any], at: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _items(found: Completion, trajectory_id: str) -> Iterator[dict[str, Any]]:
-    said, own = found.message, f"{trajectory_id}-{found.node}"
-    calls, done = said.get("tool_calls") or [], {"status": "completed"}
-    if thought := said.get("reasoning_content"):
-        content = [{"type": "reasoning_text", "text": thought}]
+    message, own = found.message, f"{trajectory_id}-{found.node}"
+    calls, done = message.get("tool_calls") or [], {"status": "completed"}
+    if reasoning := message.get("reasoning_content"):
+        content = [{"type": "reasoning_text", "text": reasoning}]
         yield {"type": "reasoning", "id": f"rs_{own}", "summary": [], "content": content} | done
-    if said["content"] or not calls:
-        text = {"type": "output_text", "text": said["content"], "annotations": [], "logprobs": []}
+    if message["content"] or not calls:
+        text = {"type": "output_text", "text": message["content"], "annotations": [], "logprobs": []}
         yield {"type": "message", "id": f"msg_{own}", "role": "assistant", "content": [text]} | done
     for index, call in enumerate(calls):
         yield {
@@ -103,7 +97,7 @@ def _items(found: Completion, trajectory_id: str) -> Iterator[dict[str, Any]]:
 
 
 def _usage(found: Completion) -> dict[str, Any]:
-    """Tokens of the turn. Tokens of thoughts are not counted separately."""
+    """Tokens of the turn. Tokens of reasoning are not counted separately."""
     turn = found.turn
     return {
         "input_tokens": turn.prompt_tokens,

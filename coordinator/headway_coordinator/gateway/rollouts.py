@@ -131,8 +131,8 @@ class Rollout:
                 raise GatewayError(
                     403,
                     "trajectory_mismatch",
-                    f"{name} is {shortened(repr(given), 100)}, but this address and token belong to {own!r}; "
-                    "send what the platform's metadata said, to the endpoint that came with it",
+                    f"{name} is {shortened(repr(given), 100)}, but this address and token belong to "
+                    f"{own!r}; send the value of the platform's metadata to the endpoint that came with it",
                     param=name,
                 )
 
@@ -185,7 +185,7 @@ class Rollout:
         """Whether the agent acts already."""
         return self.holder is not None
 
-    def hold(self, token: str) -> None:
+    def claim(self, token: str) -> None:
         """Let only one run of the agent act: the first whose call is accepted.
 
         A prompt is sent again if nobody knows whether it arrived, so two runs may be active. If both added
@@ -199,7 +199,7 @@ class Rollout:
         if self.holder not in (None, token):
             raise not_in_valid_status(
                 f"trajectory {self.trajectory_id} is not in valid status for this address: its prompt was "
-                "sent again, and another run of the agent acts in it"
+                "sent again, and another run of the agent uses it"
             )
 
     @property
@@ -335,7 +335,7 @@ class Rollouts:
     def renew(self, rollout: Rollout) -> bool:
         """Give an open rollout a new address, unless an agent acts in it already. Returns whether it got one.
 
-        The earlier addresses work too, until an agent acts: see `Rollout.hold`.
+        The earlier addresses work too, until an agent acts: see `Rollout.claim`.
         """
         if rollout.begun:
             return False
@@ -355,8 +355,8 @@ class Rollouts:
             raise GatewayError(
                 404,
                 "trajectory_not_found",
-                "no running episode has this address or token: the episode ended, or the coordinator was "
-                "started again and runs it anew with another one",
+                "no running episode has this address or token: the episode ended, or the coordinator "
+                "restarted and runs it again with another one",
             )
         if self._clock() > rollout.expires_at:
             raise GatewayError(

@@ -100,8 +100,8 @@ def text(schema: object, at: str) -> str:
     if reader.work > MOST_LENGTH:
         raise bad(
             at,
-            f"would take long to compile: limits of length, each format as {WORK['format']} and each minimum "
-            f"or maximum as 2, come to {reader.work}, and {MOST_LENGTH} is the most; leave some out",
+            f"would take long to compile. Limits of length, each format as {WORK['format']} and each "
+            f"minimum or maximum as 2, add up to {reader.work}, more than {MOST_LENGTH}; leave some out",
         )
     reader.require_ends()
     return found
@@ -173,7 +173,9 @@ class _Reader:
             while reached:
                 for other in self._leads.get(reached.pop(), ()):
                     if other == name:
-                        raise bad(self._at, f"{_short(name)} refers to itself, and to no value; end it")
+                        raise bad(
+                            self._at, f"{_short(name)} refers to itself without an end; let it end in a value"
+                        )
                     if other not in seen:
                         seen.add(other)
                         reached.append(other)
@@ -183,17 +185,17 @@ class _Reader:
         if not isinstance(to, str) or to not in self._known:
             raise bad(f"{at}.$ref", "must name an entry of the schema's own $defs, such as #/$defs/Name")
         if set(found) - {"$ref", *REFERRED}:
-            raise bad(f"{at}.$ref", "stands beside other keywords, which would be ignored; leave those out")
+            raise bad(f"{at}.$ref", "is beside other keywords, which would be ignored; leave those out")
         if within:
             self._leads.setdefault(within, set()).add(to)
         return {"$ref": to}
 
     def _require_known(self, name: str, at: str, root: bool) -> None:
         if name in REFERRED and not root:
-            raise bad(f"{at}.{name}", "is read at the root of the schema alone; move it there")
+            raise bad(f"{at}.{name}", "is read only at the root of the schema; move it there")
         if name not in KEYWORDS:
             instead = INSTEAD.get(name, f"the keywords are {', '.join(KEYWORDS)}")
-            raise bad(f"{at}.{_short(name)}", f"is not read; {instead}", "unsupported_parameter")
+            raise bad(f"{at}.{_short(name)}", f"is not supported; {instead}", "unsupported_parameter")
 
     def _require_types(self, found: Mapping[str, Any], at: str) -> None:
         if "type" not in found:
@@ -213,7 +215,7 @@ class _Reader:
             raise bad(f"{at}.type", f"must be one of {', '.join(TYPES)}, or a list of them, each once")
         for name in found:
             if name in OWNERS and not any(kind in types for kind in OWNERS[name]):
-                raise bad(f"{at}.{name}", f"is nothing that a value of type {types} has; leave it out")
+                raise bad(f"{at}.{name}", f"does not apply to a value of type {types}; leave it out")
 
 
 def _checked(name: str, value: Any, at: str) -> Any:
@@ -263,11 +265,11 @@ def _require_order(found: Mapping[str, Any], at: str) -> None:
     if open_ended and lows and highs and max(lows) >= min(highs) - ("integer" in _types(found)):
         raise bad(f"{at}.{NUMBERS[2]}", "leaves no number below the maximum")
     if "format" in found and ("minLength" in found or "maxLength" in found):
-        raise bad(f"{at}.format", "stands beside a length, which would be ignored; leave one out")
-    held = [name for name in ("enum", "const", *ALTERNATIVES) if name in found]
-    others = [name for name in found if name not in ("type", *REFERRED, *held[:1])]
-    if held and others:
-        raise bad(f"{at}.{others[0]}", f"stands beside {held[0]}, and would be ignored; leave one out")
+        raise bad(f"{at}.format", "is beside a length, which would be ignored; leave one out")
+    exclusive = [name for name in ("enum", "const", *ALTERNATIVES) if name in found]
+    others = [name for name in found if name not in ("type", *REFERRED, *exclusive[:1])]
+    if exclusive and others:
+        raise bad(f"{at}.{others[0]}", f"is beside {exclusive[0]}, and would be ignored; leave one out")
 
 
 def _require_reachable(found: Mapping[str, Any], at: str) -> None:

@@ -40,8 +40,8 @@ from headway_coordinator.faults import CandidateFault, InfraFault
 from headway_coordinator.gateway import bodies, completions, messages, openai, openapi, responses
 from headway_coordinator.gateway.allowance import AllowanceSpent, NoTokensLeft
 from headway_coordinator.gateway.asks import Ask, CannotForce, CannotRender, CannotThink, Completion
-from headway_coordinator.gateway.dialect import Asked, Read
-from headway_coordinator.gateway.refusals import GatewayError, bad
+from headway_coordinator.gateway.dialect import Read, TurnRequest
+from headway_coordinator.gateway.refusals import UNSUPPORTED, GatewayError, bad
 from headway_coordinator.gateway.rollouts import Rollout, Rollouts, token_in
 from headway_coordinator.gateway.turns import Backend, Client, Counts, Turn, Turns
 from headway_wire.contents import TooLarge
@@ -61,6 +61,8 @@ RETRIES_DIGITS = 9
 
 IMPOSSIBLE = (NoTokensLeft, CannotForce, CannotRender, CannotThink, SchemaRefused)
 """The errors of a turn that this model cannot do."""
+
+LENIENT = "spec.agent.lenient: true lets the request go on"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _log = logging.getLogger(__name__)
@@ -139,13 +141,16 @@ class GatewayServer:
         turns = self._turns[rollout.trajectory_id]
         try:
             reader = partial(read, lenient=rollout.lenient)
-            asked = await bodies.asked(request, MAX_BODY, turns.big, self._parsing, reader)
+            asked = await bodies.turn_request(request, MAX_BODY, turns.big, self._parsing, reader)
         except TooLarge as error:
             rollout.truncated = f"a request of more than {MAX_BODY} bytes fits no context"
             raise GatewayError(400, "context_length_exceeded", rollout.truncated, param="messages") from error
         rollout.require_open("a turn")
-        rollout.hold(token)
-        rollout.session.ignored.update(asked.ignored)
+        rollout.claim(token)
+        session, unread = rollout.session, _unread(turns.backend, asked.ask)
+        if unread and not rollout.lenient:
+            raise bad("tools", f"{turns.backend.unread}; {LENIENT}", UNSUPPORTED)
+        session.ignore([*asked.ignored, *unread, *asked.ask.overruled(session.sampling)])
         with rollout.call():
             async with turns.turn(asked.ask, retry=_retries(request) > 0) as client:
                 if asked.stream:
@@ -166,7 +171,7 @@ class GatewayServer:
         self,
         request: web.Request,
         turns: Turns,
-        asked: Asked,
+        asked: TurnRequest,
         client: Client,
     ) -> web.StreamResponse:
         """Server-sent events. An error before sampling begins has a status of its own."""
@@ -202,10 +207,10 @@ class GatewayServer:
         rollout.require_holder(token)
         turns = self._turns[rollout.trajectory_id]
         reader = partial(messages.read_count, lenient=rollout.lenient)
-        asked = await bodies.asked(request, MAX_BODY, turns.big, self._parsing, reader)
+        asked = await bodies.turn_request(request, MAX_BODY, turns.big, self._parsing, reader)
         chat = turns.backend.chat
         if not isinstance(chat, Counts):
-            raise bad("messages", "an endpoint counts the tokens of answers alone", "unsupported_parameter")
+            raise bad("messages", "an endpoint counts only the tokens of answers", "unsupported_parameter")
         with rollout.call():
             try:
                 tokens = await chat.count(rollout.session, asked.ask)
@@ -234,7 +239,7 @@ class GatewayServer:
         rollout.require_open("a tool call")
         arguments = await bodies.arguments(request)
         rollout.require_open("a tool call")
-        rollout.hold(token)
+        rollout.claim(token)
         name = request.match_info["name"]
         with rollout.call():
             try:
@@ -248,26 +253,26 @@ class GatewayServer:
         return web.json_response(reply.model_dump(mode="json"))
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
-        rollout, token, body = await self._told(request)
+        rollout, token, body = await self._own_call(request)
         status, error = body.get("Status"), body.get("ErrorMessage")
         if not isinstance(status, str):  # a default of success would hide misspelt failures
             raise bad("Status", "must be 'ready' or 'failed'")
         with rollout.call():
             rollout.complete(status, None if error is None else str(error)[:2000], _client_token(body))
-            rollout.hold(token)
+            rollout.claim(token)
             if (turns := self._turns.get(rollout.trajectory_id)) is not None:
                 await turns.close()  # a turn that ends from now on would have no part in what is judged
         logs.event(_log, "rollout-completed", episode=rollout.trajectory_id, status=rollout.status)
         return web.json_response({"Status": rollout.status})
 
     async def _reward(self, request: web.Request) -> web.StreamResponse:
-        rollout, token, body = await self._told(request)
+        rollout, token, body = await self._own_call(request)
         with rollout.call():
             rollout.reward(body.get("Rewards"), body.get("Metrics"), _client_token(body))
-            rollout.hold(token)
+            rollout.claim(token)
         return web.json_response({"Status": rollout.status})
 
-    async def _told(self, request: web.Request) -> tuple[Rollout, str, dict[str, Any]]:
+    async def _own_call(self, request: web.Request) -> tuple[Rollout, str, dict[str, Any]]:
         """The rollout, the address that found it, and the body of one of MTRL's own calls."""
         if _in_head(request):  # whoever may not call learns that before anything more is read
             self._rollout(request)
@@ -312,16 +317,21 @@ def _impossible(error: Exception, ask: Ask) -> GatewayError:
     if isinstance(error, AllowanceSpent):
         return GatewayError(400, "episode_token_limit_reached", str(error), param="max_tokens")
     if isinstance(error, CannotThink):
-        said = f"{error}; leave it out, or set spec.agent.lenient: true"
-        return bad(ask.effort_at, said, "unsupported_parameter")
+        message = f"{error}; leave it out, or set spec.agent.lenient: true"
+        return bad(ask.effort_at, message, "unsupported_parameter")
     if isinstance(error, SchemaRefused):
         return bad("response_format", f"{error}; simplify the schema, or ask for the JSON in the prompt")
     if isinstance(error, NoTokensLeft):
         return GatewayError(400, "context_length_exceeded", str(error), param="messages")
     if isinstance(error, CannotForce):
-        said = f"{error}; use auto, and ask for the call in the prompt"
-        return bad("tool_choice", said, "unsupported_parameter")
+        message = f"{error}; use auto, and ask for the call in the prompt"
+        return bad("tool_choice", message, "unsupported_parameter")
     return bad("messages", str(error), "unrenderable")
+
+
+def _unread(backend: Backend, ask: Ask) -> tuple[str, ...]:
+    """The field whose calls nobody would read, if the request has one."""
+    return ("tools",) if backend.unread is not None and ask.tools and ask.may_call else ()
 
 
 def _cut_off(rollout: Rollout, ask: Ask, found: Completion) -> bool:
@@ -385,7 +395,7 @@ async def _answer_refusals(request: web.Request, handler: Handler) -> web.Stream
             answer.force_close()
         return answer
     except TooLarge as error:
-        message = f"the body has {error}, the most that is taken here"
+        message = f"the body has {error}, the limit of this gateway"
         answer = web.json_response(GatewayError(413, "request_too_large", message).body, status=413)
         answer.force_close()
         return answer

@@ -8,11 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from headway_coordinator.gateway.formats import ResponseFormat
 from headway_coordinator.gateway.refusals import UNSUPPORTED, bad
+from headway_coordinator.gateway.unapplied import bounded
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
-class Held(BaseModel):
+class FormatOptions(BaseModel):
     """Constraints on an answer, as OpenAI, vLLM and SGLang write them: see `formats.py`."""
 
     response_format: ResponseFormat | None = None
@@ -40,7 +41,7 @@ class TemplateVariables(BaseModel):
     reasoning_effort: Effort | None = None
 
 
-class Thought(BaseModel):
+class ReasoningOptions(BaseModel):
     """How much the model should think, as OpenAI, Qwen, DeepSeek and vLLM write it."""
 
     reasoning_effort: Effort | None = None
@@ -53,21 +54,21 @@ class Thought(BaseModel):
 LEVELS: Final = 'write reasoning_effort: "none", "low", "medium" or "high"'
 
 
-def effort(asked: Thought, *, lenient: bool) -> tuple[str | None, str, tuple[str, ...]]:
+def effort(asked: ReasoningOptions, *, lenient: bool) -> tuple[str | None, str, tuple[str, ...]]:
     """The effort that a request asks for, the field that says it, and the fields that are ignored.
 
     Raises:
         GatewayError: two fields say different things, or a variable of the template is not applied.
     """
     given = asked.chat_template_kwargs or TemplateVariables()
-    others = [
+    others = bounded(
         f"chat_template_kwargs.{name[:60]}"
         for name, value in (given.model_extra or {}).items()
         if value is not None
-    ]
+    )
     if others and not lenient:
-        said = f"is not applied: every turn of a job has the same variables but for thinking; {LEVELS}"
-        raise bad(others[0], said, UNSUPPORTED)
+        message = f"is not applied: every turn of a job has the same variables except for thinking; {LEVELS}"
+        raise bad(others[0], message, UNSUPPORTED)
     switch = asked.thinking.type == "enabled" if isinstance(asked.thinking, Switch) else asked.thinking
     wishes = {
         "reasoning_effort": asked.reasoning_effort,
@@ -79,12 +80,12 @@ def effort(asked: Thought, *, lenient: bool) -> tuple[str | None, str, tuple[str
     }
     sent = [(name, value) for name, value in wishes.items() if value is not None]
     if not sent:
-        return None, "reasoning_effort", tuple(others)
+        return None, "reasoning_effort", others
     name, found = sent[0]
     for other, value in sent[1:]:
         if value != found and {value, found} & {"none"}:
             raise bad(other, f"says {value!r}, and {name} says {found!r}; send one of them")
-    return found, name, tuple(others)
+    return found, name, others
 
 
 def _switched(given: bool | None) -> str | None:

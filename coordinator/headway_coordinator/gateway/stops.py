@@ -73,9 +73,9 @@ def closer(renderer: Renderer, history: Sequence[Message], tools: Sequence[Tool]
 
     None if its template closes turns with no token, or with one that only comes with the next message.
     """
-    said = renderer.said(history, tools, generate=False).rstrip()
+    text = renderer.render_text(history, tools, generate=False).rstrip()
     ends = {renderer.text([token]): token for token in renderer.stop_token_ids}
-    return next((token for end, token in ends.items() if end and said.endswith(end)), None)
+    return next((token for end, token in ends.items() if end and text.endswith(end)), None)
 
 
 def _before(text: str, stop: str) -> str:

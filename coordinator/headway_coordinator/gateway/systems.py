@@ -31,11 +31,11 @@ class Systems:
     @cached_property
     def _taken(self) -> bool:
         try:
-            return _WORD in self._renderer.said(_PROBE, [], generate=True)
+            return _WORD in self._renderer.render_text(_PROBE, [], generate=True)
         except Exception:  # a template raises whatever its author chose
             return False
 
-    def told(self, messages: list[Message]) -> list[Message]:
+    def accepted(self, messages: list[Message]) -> list[Message]:
         """A request's messages, in a form that the template accepts."""
         later = any(message.get("role") == "system" for message in messages[1:])
         return folded(messages) if later and not self._taken else messages
@@ -46,18 +46,18 @@ def folded(messages: Sequence[Message]) -> list[Message]:
 
     The result up to each assistant message stays the same whatever follows, so training rows go on.
     """
-    told: list[tuple[str, list[Message]]] = []
+    parts: list[tuple[str, list[Message]]] = []
     joins = False
     """Whether a user's message joins the one before, which contains a system message."""
     for message in messages:
         role = str(message.get("role"))
-        system, beside = role == "system", told[-1][0] if told else ""
+        system, beside = role == "system", parts[-1][0] if parts else ""
         if (system and beside in ("system", "user")) or (role == "user" and joins):
-            told[-1][1].append(message)
+            parts[-1][1].append(message)
         else:
-            told.append(("user" if system and told else role, [message]))
-        joins = system and told[-1][0] == "user"
-    return [_one(role, parts) for role, parts in told]
+            parts.append(("user" if system and parts else role, [message]))
+        joins = system and parts[-1][0] == "user"
+    return [_one(role, parts) for role, parts in parts]
 
 
 def _one(role: str, parts: Sequence[Message]) -> Message:

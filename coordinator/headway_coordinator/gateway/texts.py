@@ -33,9 +33,9 @@ class Continued:
     before: Continued | None = field(repr=False)
     added: str
     """The prompt's text after `before`."""
-    said: str
+    sampled: str
     """The sampled text, without a token that ends it."""
-    told: int
+    answered: int
     """How many characters of it the answer has: those before the string that ended it."""
     ended: bool
     """Whether its last token ends the text, so that no text continues it."""
@@ -44,7 +44,7 @@ class Continued:
 
     def __post_init__(self) -> None:
         self.start: int = self.before.length if self.before is not None else 0
-        self.length: int = self.start + len(self.added) + len(self.said)
+        self.length: int = self.start + len(self.added) + len(self.sampled)
         """Number of characters in the whole text."""
         if self.before is not None:
             self.before.after.append(self)
@@ -55,14 +55,14 @@ class Continued:
 
     def begins(self, text: str) -> bool:
         """Whether the text begins with all of this turn."""
-        return self.asks(text) and text.startswith(self.said, self.start + len(self.added))
+        return self.asks(text) and text.startswith(self.sampled, self.start + len(self.added))
 
     @property
     def whole(self) -> str:
         """The whole text."""
         parts, at = list[str](), self
         while True:
-            parts += [at.said, at.added]
+            parts += [at.sampled, at.added]
             if at.before is None:
                 return "".join(reversed(parts))
             at = at.before
@@ -77,7 +77,7 @@ class Prompt:
     seen: Continued | None
     """The recorded turn that it continues."""
     before: Continued | None
-    """The same turn, if the prompt's text continues it too."""
+    """The turn in `seen`, if the prompt's text continues it too."""
 
 
 def placed(
@@ -95,7 +95,7 @@ def placed(
     if isinstance(given, tuple):
         most = renderer.vocabulary
         if (at := next((n for n, token in enumerate(given) if token >= most), None)) is not None:
-            raise bad(f"prompt.{at}", f"{given[at]} is no token of this model; its ids are below {most}")
+            raise bad(f"prompt.{at}", f"{given[at]} is not a token of this model; its ids are below {most}")
         last, text = graph.last_sampled(given), renderer.text(given)
         seen = next((one for one in recorded if one.node == last), None)
         return Prompt(list(given), text, seen, seen if seen and text.startswith(seen.whole) else None)
@@ -116,7 +116,7 @@ def reason(recorded: Sequence[Continued], text: str) -> ForkReason:
     if any(len(text) == one.start + len(one.added) for one in near):
         return "again"
     for one in near:
-        goes_on = text.startswith(one.said[: one.told], one.start + len(one.added))
+        goes_on = text.startswith(one.sampled[: one.answered], one.start + len(one.added))
         if goes_on and (one.ended or not one.begins(text)):
             return "cut_off"
     return "content"

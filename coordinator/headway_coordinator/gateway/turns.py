@@ -29,6 +29,8 @@ AT_ONCE = 16
 """Turns of one episode that may run at the same time."""
 QUEUE_SECONDS = 30.0
 """The longest that a turn waits for its place. Then its agent is asked to come back."""
+LEAST_WAIT_SECONDS = 0.001
+"""A shorter wait for a place is not noted, since most turns have none."""
 RETRY_AFTER_SECONDS = 5
 GIVEN_UP_SECONDS = 10.0
 """If a connection is reset this soon after the answer was written, the answer was not read."""
@@ -58,10 +60,10 @@ class TurnLimiter:
         Raises:
             GatewayError: 429, with Retry-After: no place became free.
         """
-        async with AsyncExitStack() as held:
+        async with AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(QUEUE_SECONDS):
-                    await held.enter_async_context(self._limiter)
+                    await stack.enter_async_context(self._limiter)
             except TimeoutError as error:
                 self.refused += 1
                 why = f"{self.taken} turns are in flight, as many as the rollout servers take now"
@@ -85,6 +87,8 @@ class Backend:
     places: TurnLimiter
     context_length: int | None = None
     """Tokens that a conversation may have; None: unknown."""
+    unread: str | None = None
+    """Why the model's tool calls cannot be read. Then requests with tools are refused. None: they can be."""
 
 
 def busy(code: str, why: str) -> GatewayError:
@@ -209,7 +213,9 @@ class Turns:
         running = sum(not turn.task.done() and turn.waiting > 0 for turn in every)
         if running > AT_ONCE:
             raise busy("too_many_turns", f"{AT_ONCE} turns of this episode are running")
-        async with self.backend.places.place():
+        async with AsyncExitStack() as stack:
+            with self.rollout.session.clock.timed("place", least=LEAST_WAIT_SECONDS):
+                await stack.enter_async_context(self.backend.places.place())
             placed.set()
             self.rollout.require_open("a turn")
             found = await self.backend.chat.chat(self.rollout.session, ask)
@@ -221,18 +227,18 @@ def _digest(ask: Ask, *, long: bool = True) -> str:
     """A digest that is equal for equal requests. `long`: the request may contain long texts."""
     asked = [ask.messages, ask.tools, ask.may_call, ask.max_tokens, repr(ask.force), ask.stop]
     asked += [ask.logprobs, ask.instructed, ask.schema, ask.effort, ask.text]
-    told = _told(asked) if long else asked
-    return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    hashed = _with_digests(asked) if long else asked
+    return sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
 
 
-def _told(value: Any) -> Any:
-    """The same value, with digests instead of long texts: writing those out would hold up everything else."""
+def _with_digests(value: Any) -> Any:
+    """The value with digests instead of long texts: writing those out would hold up everything else."""
     if isinstance(value, str):
         return value if len(value) <= LONG else sha256(value.encode(errors="surrogatepass")).hexdigest()
     if isinstance(value, dict):
-        return {_told(name): _told(one) for name, one in value.items()}
+        return {_with_digests(name): _with_digests(one) for name, one in value.items()}
     if isinstance(value, list):
-        return [_told(one) for one in value]
+        return [_with_digests(one) for one in value]
     return value
 
 

@@ -1,14 +1,17 @@
-"""Fields of a request that are not applied: refused by name, or ignored if the job says so. Pure.
+"""Fields of a request that are not applied: refused by name, or ignored and listed. Pure.
 
-An agent must not believe that it sampled from another distribution than the one that is trained. With
-`spec.agent.lenient` the request goes on without the field, and the episode's record lists it.
+An agent must not believe that it sampled from another distribution than the one that is trained. So a field
+that would change what is sampled is refused. With `spec.agent.lenient` the request goes on without the field,
+and the episode's record lists it. Other fields that are not applied are always listed, except inert ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
+from headway_api.records import MOST_IGNORED
 from headway_coordinator.gateway import formats
 from headway_coordinator.gateway.refusals import bad
 
@@ -88,8 +91,62 @@ WITHOUT_EFFECT: Final[dict[str, tuple[object, ...]]] = {
     "audio": (None,),
     "modalities": (None, ["text"]),
     "extra_body": (None, {}),
+    "verbosity": (None,),
 }
 """The table of chat completions."""
+ELSEWHERE: Final[Table] = {
+    "stop": (None, "", []),
+    "max_tokens": (None,),
+    "max_completion_tokens": (None,),
+    "logprobs": (None, False),
+    "response_format": (None, {"type": "text"}),
+    "guided_json": (None,),
+    "json_schema": (None,),
+    "structured_outputs": (None, {}),
+    "reasoning_effort": (None,),
+    "enable_thinking": (None,),
+    "thinking": (None,),
+    "chat_template_kwargs": (None, {}),
+}
+"""Fields that chat completions apply. Other protocols write some of them differently."""
+LISTED: Final[Table] = {
+    "seed": (None,),
+    "parallel_tool_calls": (None, True),
+    "include": (None, [], ["reasoning.encrypted_content"]),
+    "include_reasoning": (None, True),
+    "enable_response_messages": (None, False),
+    "logprob_token_ids": (None, []),
+    "return_prompt_text": (None, False),
+    "return_token_ids": (None, False),
+    "return_token_offsets": (None, False),
+    "return_tokens_as_token_ids": (None, False),
+    "routed_experts_prompt_start": (None, 0),
+}
+"""Fields that clients send by default or that ask for more in the answer. They are listed if not applied.
+
+Unknown fields are listed too.
+"""
+INERT: Final = frozenset(
+    (
+        # Who asks, how urgently, and what a provider keeps of it.
+        *("user", "user_profile_id", "safety_identifier", "metadata", "store", "service_tier", "speed"),
+        *("priority", "request_id", "session_id", "inference_geo", "diagnostics"),
+        # Caches and predictions, which change only how soon an answer comes.
+        *(
+            "cache_control",
+            "cache_salt",
+            "prompt_cache_key",
+            "prompt_cache_options",
+            "prompt_cache_retention",
+        ),
+        *("prediction", "kv_transfer_params", "ec_transfer_params"),
+        # The version of a protocol, and the pieces of a stream.
+        *("anthropic_version", "anthropic_beta", "betas", "stream_options", "stream_interval"),
+        # The side at which a prompt is cut, which is refused; and pictures, which no model here sees.
+        *("truncation_side", "media_io_kwargs", "mm_processor_kwargs", "mm_payload", "return_mm_kwargs"),
+    )
+)
+"""Fields that would change neither what is sampled nor what the answer says."""
 
 SAMPLED: Final = (
     "tokens must be sampled from the policy that is trained; leave it out, or set spec.agent.lenient: true"
@@ -98,11 +155,11 @@ PROMPTED: Final = (
     "every turn of a job is written by one chat template with one set of variables; leave it out, or set "
     "spec.agent.lenient: true"
 )
-ECHO: Final = "the answer is what was sampled; put the prompt before it yourself"
+ECHO: Final = "the answer has only sampled text; put the prompt before it yourself"
 MOST: Final = "write max_tokens"
 ONE: Final = "a request is answered by one sample; send the request again for another one"
 FLAT: Final = "send its fields beside the others, as OpenAI's client does with its extra_body"
-TEMPLATES: Final = ("chat_template", "documents", "thinking_token_budget", "text.verbosity")
+TEMPLATES: Final = ("chat_template", "documents", "thinking_token_budget", "verbosity", "text.verbosity")
 WHY: Final[dict[str, str]] = (
     formats.OTHERS
     | dict.fromkeys(TEMPLATES, PROMPTED)
@@ -111,13 +168,22 @@ WHY: Final[dict[str, str]] = (
 """Why a field is not applied, and what to do instead, if the reason is not `SAMPLED`."""
 
 
-def unapplied(body: Mapping[str, Any], table: Table, *, lenient: bool) -> tuple[str, ...]:
+def beside(own: Table, fields: Container[str]) -> Table:
+    """The table of a protocol that applies `fields`: its own entries, and those of chat completions."""
+    merged = {**WITHOUT_EFFECT, **ELSEWHERE, **own}
+    return {name: values for name, values in merged.items() if name not in fields}
+
+
+def unapplied(
+    body: Mapping[str, Any], table: Table, *, lenient: bool, why: Mapping[str, str] = WHY
+) -> tuple[str, ...]:
     """The fields of a request that are ignored, by name.
 
     Args:
         body: the request.
         table: fields that its protocol knows and does not apply.
         lenient: ignore those fields.
+        why: why a field is not applied, and what to do instead, if the reason is not `SAMPLED`.
 
     Raises:
         GatewayError: 400 `unsupported_parameter`, for the first field, if `lenient` is false.
@@ -126,9 +192,32 @@ def unapplied(body: Mapping[str, Any], table: Table, *, lenient: bool) -> tuple[
     if found and not lenient:
         name = found[0]
         raise bad(
-            name, f"{shown(body[name])} is not applied: {WHY.get(name, SAMPLED)}", "unsupported_parameter"
+            name, f"{shown(body[name])} is not applied: {why.get(name, SAMPLED)}", "unsupported_parameter"
         )
     return tuple(found)
+
+
+def listed(body: Mapping[str, Any], fields: Container[str], table: Table) -> tuple[str, ...]:
+    """The fields of a request that are ignored in every job: those of `LISTED`, and unknown ones.
+
+    Args:
+        body: the request.
+        fields: the fields that its protocol reads.
+        table: as for `unapplied`.
+    """
+
+    def found() -> Iterator[str]:
+        for name, value in body.items():
+            known = name in fields or name in table or name in INERT
+            if (name in LISTED or not known) and not _neutral(value, LISTED.get(name, (None,))):
+                yield name
+
+    return bounded(found())
+
+
+def bounded(names: Iterable[str]) -> tuple[str, ...]:
+    """The first names, and one more than a record has room for."""
+    return tuple(islice(names, MOST_IGNORED + 1))
 
 
 def _neutral(value: object, neutral: Sequence[object]) -> bool:

@@ -19,7 +19,7 @@ from headway_coordinator.budget.spending import UNBOUNDED, Spending
 from headway_coordinator.budget.worst import of_judgements
 from headway_coordinator.faults import Cause, InfraFault
 from headway_coordinator.judges.judge import Judge
-from headway_coordinator.judges.question import asked, most
+from headway_coordinator.judges.question import most, prepared
 from headway_coordinator.judges.schema import BadSchema, require
 from headway_coordinator.sandboxes import ENTRYPOINT, Sandbox
 
@@ -49,7 +49,7 @@ class Judges:
         self,
         sandbox: Sandbox,
         finish: Callable[[list[str]], Awaitable[Reply]],
-        told: Callable[[Judgement], None] = lambda judgement: None,
+        on_judgement: Callable[[Judgement], None] = lambda judgement: None,
         waits: Callable[[str | None], None] = lambda judge: None,
         spending: Spending | None = None,
     ) -> Reply:
@@ -57,7 +57,7 @@ class Judges:
 
         Args:
             finish: asks the sandbox for it, given the judges that may be asked.
-            told: called with the cost of each question.
+            on_judgement: called with the cost of each question.
             waits: called with the judge whose answer is awaited; None: of none.
             spending: reserves what each question may cost; None: as for those that belong to no group.
 
@@ -66,7 +66,7 @@ class Judges:
         """
         if not self.by_name:
             return await finish([])
-        one = _Judgement(self, sandbox, told, waits, self.spending if spending is None else spending)
+        one = _Judgement(self, sandbox, on_judgement, waits, self.spending if spending is None else spending)
         answering = asyncio.create_task(one.answer_all())
         finishing = asyncio.ensure_future(finish(self.names))
         try:
@@ -88,7 +88,7 @@ class _Judgement:
 
     judges: Judges
     sandbox: Sandbox
-    told: Callable[[Judgement], None]
+    on_judgement: Callable[[Judgement], None]
     waits: Callable[[str | None], None]
     spending: Spending
     open: dict[int, str] = field(default_factory=dict)
@@ -119,22 +119,24 @@ class _Judgement:
     async def _answer(self, question: Question) -> None:
         judge = self.judges.by_name.get(question.name)
         if judge is None:  # a sandbox that knows its judges does not ask this
-            raise _misused("JudgeUnknown", f"asks the judge {question.name}, and spec.judges has none such")
+            raise _misused("JudgeUnknown", f"asks judge {question.name}, which spec.judges does not have")
         try:
             if question.answer_schema is not None:
                 require(question.answer_schema)
-            put = asked(question, judge.spec)
+            put = prepared(question, judge.spec)
         except (BadSchema, OutOfBounds) as error:
-            raise _misused("JudgeMisused", f"asks judge {question.name} amiss: {error}") from error
+            raise _misused(
+                "JudgeMisused", f"asks judge {question.name} an invalid question: {error}"
+            ) from error
         self.open[question.id] = question.name
         self.waits(question.name)
         async with self.spending.reserved(most(judge.spec, put)) as used:
 
-            def told(judgement: Judgement) -> None:
+            def on_judgement(judgement: Judgement) -> None:
                 used(of_judgements([judgement]))
-                self.told(judgement)
+                self.on_judgement(judgement)
 
-            found = await judge.ask(put, told)
+            found = await judge.ask(put, on_judgement)
         await self._bring(question.id, found)
 
     async def _bring(self, question: int, found: Any) -> None:
@@ -150,6 +152,6 @@ class _Judgement:
             raise _misused("JudgeNotAwaited", f"returned before judge {names} had answered; wait for it")
 
 
-def _misused(reason: str, said: str) -> InfraFault:
-    said = f"the environment {said}"
-    return InfraFault(said, Cause(reason, said, ENTRYPOINT))
+def _misused(reason: str, message: str) -> InfraFault:
+    message = f"the environment {message}"
+    return InfraFault(message, Cause(reason, message, ENTRYPOINT))

@@ -34,9 +34,9 @@ from headway_coordinator.endpoint.token import TokenWrong
 from headway_coordinator.endpoint.wire import LIMIT, NEW_LIMIT
 from headway_coordinator.faults import Cause, InfraFault
 from headway_coordinator.judges.kept import Kept
-from headway_coordinator.judges.question import TRIES, Asked, NoAnswer, answer, body, holds
+from headway_coordinator.judges.question import TRIES, NoAnswer, PreparedQuestion, answer, body, fits
 
-PROBE: Final = Asked([{"role": "user", "content": "Say ok."}], None, "0" * 64)
+PROBE: Final = PreparedQuestion([{"role": "user", "content": "Say ok."}], None, "0" * 64)
 PROBE_TOKENS: Final = 16
 SHOWN: Final = 400
 FIELDS: Final = {
@@ -48,7 +48,7 @@ FIELDS: Final = {
 }
 """The field in a verdict -> the judge's field."""
 OF_A_MODEL: Final = dict.fromkeys(("url", "model", "secretRef"), "model")
-"""The same if the job serves the judge's model."""
+"""The field in a verdict -> the judge's field, if the job serves the judge's model."""
 WAITS: Final = (Kind.BUSY, Kind.BROKEN, Kind.UNREADABLE)
 PASSING: Final = ("JudgeBusy", "JudgeFailing", "JudgeSlow", "JudgeUnreachable", "JudgeUnreadable")
 """Failures that may end without a change of the job."""
@@ -117,35 +117,39 @@ class Judge:
         """Where it is served, without secrets."""
         return Caller(self._http, self._place, None).shown
 
-    async def ask(self, question: Asked, told: Callable[[Judgement], None]) -> Any:
+    async def ask(self, question: PreparedQuestion, on_judgement: Callable[[Judgement], None]) -> Any:
         """The answer to a question.
 
         Args:
-            told: called once with the cost, whatever the result.
+            on_judgement: called once with the cost, whatever the result.
 
         Raises:
             InfraFault: there is none; its cause names the judge and the field to change.
         """
         if not self.spec.cache:
-            return await self._shared(self._begun(question), question, told)
+            return await self._shared(self._begun(question), question, on_judgement)
         known = await self._kept.answer(question.digest)
-        if known is not None and holds(known.answer, question):
-            told(Judgement(judge=self.spec.name, question=question.digest, cached=True))
+        if known is not None and fits(known.answer, question):
+            on_judgement(Judgement(judge=self.spec.name, question=question.digest, cached=True))
             return known.answer
         one = self._open.get(question.digest)
         if one is None:
             one = self._open[question.digest] = self._begun(question)
-        return await self._shared(one, question, told)
+        return await self._shared(one, question, on_judgement)
 
-    async def ask_anew(self, question: Asked, told: Callable[[Judgement], None]) -> Any:
+    async def ask_without_cache(
+        self, question: PreparedQuestion, on_judgement: Callable[[Judgement], None]
+    ) -> Any:
         """The answer to a question, without looking at stored answers. The new answer is not stored."""
-        return await self._shared(self._begun(question, keep=False), question, told)
+        return await self._shared(self._begun(question, keep=False), question, on_judgement)
 
-    def _begun(self, question: Asked, *, keep: bool = True) -> _Open:
+    def _begun(self, question: PreparedQuestion, *, keep: bool = True) -> _Open:
         spent = Spent()
         return _Open(asyncio.create_task(self._answered(question, spent, keep=keep)), spent)
 
-    async def _shared(self, one: _Open, question: Asked, told: Callable[[Judgement], None]) -> Any:
+    async def _shared(
+        self, one: _Open, question: PreparedQuestion, on_judgement: Callable[[Judgement], None]
+    ) -> Any:
         """Wait for an answer that others may also wait for. Its cost counts for the last of them."""
         one.waiting += 1
         try:
@@ -155,12 +159,12 @@ class Judge:
             last = not one.waiting
             if last and self._open.get(question.digest) is one:
                 del self._open[question.digest]
-            told(self._judgement(question, one.spent if last else None))
+            on_judgement(self._judgement(question, one.spent if last else None))
             if last and not one.task.done():
                 one.task.cancel()
                 await asyncio.gather(one.task, return_exceptions=True)
 
-    def _judgement(self, question: Asked, spent: Spent | None) -> Judgement:
+    def _judgement(self, question: PreparedQuestion, spent: Spent | None) -> Judgement:
         if spent is None:
             return Judgement(judge=self.spec.name, question=question.digest, cached=True)
         return Judgement(
@@ -199,22 +203,22 @@ class Judge:
         self._down = None
         return None
 
-    async def _answered(self, question: Asked, spent: Spent, *, keep: bool) -> Any:
+    async def _answered(self, question: PreparedQuestion, spent: Spent, *, keep: bool) -> Any:
         """The answer, after as many tries as it takes."""
         last: list[Verdict] = []
         try:
             async with self._pace.request(), asyncio.timeout(self.spec.timeout_seconds):
                 value = await self._insisted(question, spent, last)
         except TimeoutError:
-            said = f"no answer within {self.spec.timeout_seconds} s"
-            said += f"; last: {last[-1].said}" if last else ""
-            raise self._given_up(Verdict(Kind.BROKEN, said, "timeoutSeconds", "JudgeSlow")) from None
+            message = f"no answer within {self.spec.timeout_seconds} s"
+            message += f"; last: {last[-1].message}" if last else ""
+            raise self._given_up(Verdict(Kind.BROKEN, message, "timeoutSeconds", "JudgeSlow")) from None
         self._down = None
         if keep and self.spec.cache:
             await self._kept.keep(question.digest, value)
         return value
 
-    async def _insisted(self, question: Asked, spent: Spent, last: list[Verdict]) -> Any:
+    async def _insisted(self, question: PreparedQuestion, spent: Spent, last: list[Verdict]) -> Any:
         attempt, tries = 0, 0
         while True:
             found = await self._once(question, attempt)
@@ -234,7 +238,9 @@ class Judge:
                 raise self._given_up(found)
             await self._wait(found, len(last))
 
-    async def _once(self, question: Asked, attempt: int, spec: JudgeSpec | None = None) -> Reply | Verdict:
+    async def _once(
+        self, question: PreparedQuestion, attempt: int, spec: JudgeSpec | None = None
+    ) -> Reply | Verdict:
         try:
             caller = Caller(self._http, self._place, self._token())
         except TokenWrong as wrong:
@@ -244,7 +250,7 @@ class Judge:
 
     async def _wait(self, verdict: Verdict, tries: int) -> None:
         """Wait before the question is sent again. If the judge is busy, all of its questions wait."""
-        self._event("judge-failed", error=verdict.said)
+        self._event("judge-failed", error=verdict.message)
         if verdict.kind is Kind.BUSY:
             self._pace.pause(pause(verdict.wait, tries))
             await self._pace.ready()
@@ -257,10 +263,10 @@ class Judge:
         if name == LIMIT and LIMIT in self._without:
             name = NEW_LIMIT
         if name in self._without:
-            said = replace(verdict, kind=Kind.REFUSED, reason="JudgeRefused")
-            raise self._given_up(said)
+            refused = replace(verdict, kind=Kind.REFUSED, reason="JudgeRefused")
+            raise self._given_up(refused)
         self._without.add(name)
-        self._event("judge-dropped", parameter=name, error=verdict.said)
+        self._event("judge-dropped", parameter=name, error=verdict.message)
 
     def _given_up(self, verdict: Verdict) -> InfraFault:
         fault = self._fault(verdict)
@@ -273,12 +279,12 @@ class Judge:
         reason = verdict.reason.replace("Endpoint", "Judge") or _reason(verdict.kind)
         fields = FIELDS if self.spec.model is None else FIELDS | OF_A_MODEL
         where = field_of(self.spec.name, fields.get(verdict.name, ""))
-        said = f"judge {self.spec.name}: {shortened(verdict.said, SHOWN)} ({self.shown})"
-        said += f"; {_remedy(reason, where, served=self.spec.model is not None)}"
-        return InfraFault(said, Cause(reason, said, where))
+        message = f"judge {self.spec.name}: {shortened(verdict.message, SHOWN)} ({self.shown})"
+        message += f"; {_remedy(reason, where, served=self.spec.model is not None)}"
+        return InfraFault(message, Cause(reason, message, where))
 
-    def _event(self, name: str, **said: Any) -> None:
-        logs.event(_log, name, level=logging.WARNING, judge=self.spec.name, **said)
+    def _event(self, name: str, **fields: Any) -> None:
+        logs.event(_log, name, level=logging.WARNING, judge=self.spec.name, **fields)
 
 
 def _reason(kind: Kind) -> str:
@@ -289,13 +295,13 @@ def _remedy(reason: str, where: str, *, served: bool) -> str:
     """What to change. `served`: the job itself serves the judge."""
     match reason:
         case "JudgeDenied" if served:
-            return "delete the job and create it again, and its keys are made anew"
+            return "delete the job and create it again; it then gets new keys"
         case "JudgeDenied":
-            return f"write a token that it takes into the key `token` of the Secret of {where}"
+            return f"write a token that it accepts into the key `token` of the Secret of {where}"
         case "JudgeNotFound":
             return f"correct {where}"
         case "JudgeAnswerUnusable":
-            return "ask more plainly, raise maxTokens, or name a judge that holds to a schema"
+            return "ask more plainly, raise maxTokens, or name a judge that follows a schema"
         case "JudgeQuestionTooLong":
             return "ask with fewer words, or name a judge with a longer context"
         case "JudgeRefused":
@@ -303,5 +309,5 @@ def _remedy(reason: str, where: str, *, served: bool) -> str:
         case "JudgeSlow":
             return f"raise {where}, or have the judge answer sooner"
     if served:
-        return "its servers are started again, and episodes wait for it; status.roles tells what they lack"
-    return "have it answer again: episodes wait for it"
+        return "its servers restart, and episodes wait for it; status.roles shows what they lack"
+    return "make it answer again: episodes wait for it"

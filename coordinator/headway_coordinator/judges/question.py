@@ -37,7 +37,7 @@ class NoAnswer(Exception):
 
 
 @dataclass(frozen=True)
-class Asked:
+class PreparedQuestion:
     """One question with its identity."""
 
     messages: list[dict[str, Any]]
@@ -46,7 +46,7 @@ class Asked:
     """SHA-256 of judge and question, in hexadecimal."""
 
 
-def asked(question: Question, judge: Judge) -> Asked:
+def prepared(question: Question, judge: Judge) -> PreparedQuestion:
     """A question in the form for `judge`.
 
     Raises:
@@ -58,16 +58,16 @@ def asked(question: Question, judge: Judge) -> Asked:
     if len(text) > MOST_QUESTION:
         raise OutOfBounds(f"the question has {len(text)} bytes; ask with {MOST_QUESTION} at most")
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
-    return Asked(question.messages, question.answer_schema, digest)
+    return PreparedQuestion(question.messages, question.answer_schema, digest)
 
 
-def most(judge: Judge, question: Asked) -> Counter[Slot]:
+def most(judge: Judge, question: PreparedQuestion) -> Counter[Slot]:
     """The most that a question may cost, over all of its tries.
 
     A token has at least one byte, and a chat template adds little to a message.
     """
-    said = len(json.dumps([question.messages, question.schema]))
-    prompt = said + TEMPLATE_TOKENS * (1 + len(question.messages))
+    characters = len(json.dumps([question.messages, question.schema]))
+    prompt = characters + TEMPLATE_TOKENS * (1 + len(question.messages))
     if judge.model is not None and judge.model.context_length is not None:
         prompt = min(prompt, judge.model.context_length)
     found: Counter[Slot] = Counter()
@@ -76,7 +76,9 @@ def most(judge: Judge, question: Asked) -> Counter[Slot]:
     return found
 
 
-def body(judge: Judge, model: str, question: Asked, without: Collection[str], attempt: int) -> dict[str, Any]:
+def body(
+    judge: Judge, model: str, question: PreparedQuestion, without: Collection[str], attempt: int
+) -> dict[str, Any]:
     """The request's JSON.
 
     The first attempt takes the likeliest answer. After an unusable one the next are sampled, because the
@@ -101,7 +103,7 @@ def body(judge: Judge, model: str, question: Asked, without: Collection[str], at
     return {name: value for name, value in wanted.items() if name not in without}
 
 
-def holds(found: Any, question: Asked) -> bool:
+def fits(found: Any, question: PreparedQuestion) -> bool:
     """Whether a stored answer fits this question. Anybody who may write the store may have written it."""
     if question.schema is None:
         return isinstance(found, str) and bool(found)
@@ -111,7 +113,7 @@ def holds(found: Any, question: Asked) -> bool:
         return False
 
 
-def answer(reply: Reply, question: Asked) -> Any:
+def answer(reply: Reply, question: PreparedQuestion) -> Any:
     """The answer for the environment: text, or JSON if the question has a schema.
 
     Raises:
@@ -122,7 +124,7 @@ def answer(reply: Reply, question: Asked) -> Any:
     if reply.finish_reason == "content_filter":
         raise NoAnswer("it refused to answer")
     if reply.parsed.calls:
-        raise NoAnswer("it called a tool, and has none")
+        raise NoAnswer("it called a tool, but has none")
     text = reply.parsed.content.strip()
     if not text:
         raise NoAnswer("its answer is empty")
@@ -133,14 +135,14 @@ def answer(reply: Reply, question: Asked) -> Any:
     try:
         found = json_within(text, MOST_ANSWER, depth=ANSWER_DEPTH, values=bounds.ANSWER_VALUES)
     except OutOfBounds as error:
-        raise NoAnswer(f"its answer is no JSON that is read: {error}: {shortened(text, SHOWN)}") from error
+        raise NoAnswer(f"its answer is not valid JSON: {error}: {shortened(text, SHOWN)}") from error
     try:
-        said = mismatch(found, question.schema)
+        wrong = mismatch(found, question.schema)
     except OutOfBounds as error:
         raise NoAnswer(
-            f"its answer cannot be held to the schema: {error}; ask for fewer values, or write fewer "
+            f"its answer cannot be compared with the schema: {error}; ask for fewer values, or write fewer "
             "alternatives in anyOf and enum"
         ) from error
-    if said:
-        raise NoAnswer(f"{said}, against the schema")
+    if wrong:
+        raise NoAnswer(f"{wrong}, against the schema")
     return found

@@ -75,7 +75,7 @@ def _require_one(schema: Mapping[str, Any], place: str) -> None:
         at = f"{place}.{shortened(name, SHOWN)}"
         if name not in KEYWORDS:
             known = ", ".join(word for word in KEYWORDS if word not in REMARKS)
-            raise BadSchema(f"{at} is not read; the keywords are {known}")
+            raise BadSchema(f"{at} is not supported; the keywords are {known}")
         if name == "type" and not all(isinstance(one, str) and one in TYPES for one in _listed(value)):
             raise BadSchema(f"{at} must be one of {', '.join(TYPES)}, or a list of them")
         if name in LIMITS and not _is_number(value):
@@ -146,11 +146,11 @@ class _Comparison:
         """The first mismatch."""
         self._spend(1)
         if isinstance(schema, bool):
-            return None if schema else _Fault(place, "is not to be there", shows=False)
+            return None if schema else _Fault(place, "must not be there", shows=False)
         kinds = _listed(schema["type"]) if "type" in schema else []
         self._spend(len(kinds) + len(schema.get("enum", ())))
         if "type" in schema and not any(TYPES[one](value) for one in kinds):
-            return _Fault(place, f"is no {' or '.join(kinds[:MOST_NAMED])}", value)
+            return _Fault(place, f"is not of type {' or '.join(kinds[:MOST_NAMED])}", value)
         if "enum" in schema and not any(_same(value, one) for one in schema["enum"]):
             return _Fault(place, f"is none of {_shown(schema['enum'])}", value)
         if "const" in schema and not _same(value, schema["const"]):
@@ -161,7 +161,7 @@ class _Comparison:
             if fits and not holds(measured(value), schema[name]):
                 return _Fault(place, f"breaks {name}: {schema[name]}", value)
         if "anyOf" in schema and all(self.fault(value, one, place) for one in schema["anyOf"]):
-            return _Fault(place, "is as none of anyOf says", value)
+            return _Fault(place, "matches nothing in anyOf", value)
         return self._inner(value, schema, place)
 
     def _inner(self, value: Any, schema: Mapping[str, Any], place: str) -> _Fault | None:

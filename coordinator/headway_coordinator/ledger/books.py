@@ -161,7 +161,7 @@ class Books:
         return f"ConfigMap {self._name or names.PRICES_NAME}, key {self._file.name}"
 
     def _say(self, why: str | None) -> None:
-        said = None if why is None else f"{self._where}: {why}; the edition before stays in force"
-        if said != self.problem and said is not None:
-            logs.event(_log, "prices-kept", level=logging.WARNING, problem=said[:TEXT_LIMIT])
-        self.problem = None if said is None else said[:TEXT_LIMIT]
+        problem = None if why is None else f"{self._where}: {why}; the previous edition stays in force"
+        if problem != self.problem and problem is not None:
+            logs.event(_log, "prices-kept", level=logging.WARNING, problem=problem[:TEXT_LIMIT])
+        self.problem = None if problem is None else problem[:TEXT_LIMIT]

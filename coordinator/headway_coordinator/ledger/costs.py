@@ -7,7 +7,7 @@ from decimal import Decimal, localcontext
 from typing import Final
 
 from headway_analysis.billing.segments import Usages
-from headway_api.held import Holder
+from headway_api.accelerators import Holder
 from headway_api.prices import ACCELERATORS, EXACT, PriceBook, class_of, cost_by_day, whose
 from headway_api.records import UsageClass
 from headway_coordinator.metrics.prometheus import Sample
@@ -41,7 +41,7 @@ def by_kind(used: Usages, book: PriceBook) -> dict[str, Decimal]:
 
 
 def by_model(used: Usages, book: PriceBook) -> dict[tuple[str, str], Decimal]:
-    """The same by kind and model.
+    """US dollars by kind and model, exactly.
 
     The model is empty for the job's own model and for usage without a model. Every kind has an entry without
     a model.
@@ -58,9 +58,9 @@ def by_model(used: Usages, book: PriceBook) -> dict[tuple[str, str], Decimal]:
     return found
 
 
-def samples(used: Usages, held: Mapping[Holder, float], book: PriceBook) -> Iterator[Sample]:
+def samples(used: Usages, held_seconds: Mapping[Holder, float], book: PriceBook) -> Iterator[Sample]:
     """The parts of the bill for `/metrics`."""
     for (kind, model), amount in by_model(used, book).items():
         yield Sample("cost/usd", float(amount), {"class": kind, "model": model})
-    for holder, seconds in sorted(held.items()):
+    for holder, seconds in sorted(held_seconds.items()):
         yield Sample("usage/accelerator_seconds", seconds, holder._asdict())

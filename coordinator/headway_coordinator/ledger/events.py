@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, get_args
 
-from headway_api.held import Holder
+from headway_api.accelerators import Holder
 from headway_api.records import (
     AbandonReason,
     EpisodeRecord,
@@ -123,14 +123,19 @@ def of_step(report: StepReport, at: float) -> list[UsageEvent]:
 
 
 def of_accelerators(
-    number: int, counted: Mapping[Holder, float], held: Mapping[Holder, float], at: float, *, last: bool
+    number: int,
+    counted: Mapping[Holder, float],
+    held_seconds: Mapping[Holder, float],
+    at: float,
+    *,
+    last: bool,
 ) -> list[UsageEvent]:
     """Accelerator seconds that are held but not counted yet. `number` is the segment's.
 
     If less was held than is counted, a pod had ended a little before it was last seen. The seconds held next
     make up for that. If there are none (`last`), an event takes the rest back.
     """
-    grown = {whose: seconds - counted.get(whose, 0) for whose, seconds in sorted(held.items())}
+    grown = {whose: seconds - counted.get(whose, 0) for whose, seconds in sorted(held_seconds.items())}
     return [
         UsageEvent(
             id=f"accelerators-{number:06d}/{whose.role}/{whose.product}",
@@ -167,8 +172,8 @@ def judged(whose: str, judgements: Sequence[Judgement], at: float) -> Iterator[U
         used = {UsageClass.JUDGE_PROMPT: asked.prompt_tokens, UsageClass.JUDGE_SAMPLE: asked.sampled_tokens}
         for name, quantity in used.items():
             if quantity:
-                told = f"{whose}/judge-{number}/{name.value}"
-                yield UsageEvent(id=told, usage_class=name, quantity=quantity, at=at, model=asked.model)
+                event_id = f"{whose}/judge-{number}/{name.value}"
+                yield UsageEvent(id=event_id, usage_class=name, quantity=quantity, at=at, model=asked.model)
 
 
 def _billed(episode: EpisodeRecord, turn: Turn, group: GroupRecord) -> Iterator[UsageEvent]:

@@ -30,7 +30,7 @@ def write(job: Identity, store: Store, layout: Layout, ledger: Ledger, book: Pri
     def price(usage_class: UsageClass, day: date, whose: str | None) -> Decimal | None:
         return book.on(day).of_one(of(usage_class.value, whose))
 
-    rows = [*focus.rows(job, focus.used(ledger.days, ledger.held), price, book.edition)]
+    rows = [*focus.rows(job, focus.used(ledger.days, ledger.accelerator_seconds), price, book.edition)]
     for day, events in sorted(by_day.items()):
         store.put(layout.cloud_events(day), cloudevents.lines(job, events))
         found = [row for row in rows if row["ChargePeriodStart"] == f"{day}T00:00:00Z"]

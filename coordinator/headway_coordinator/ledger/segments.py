@@ -17,11 +17,11 @@ from headway_analysis.billing.segments import (
     decode,
     encode,
     fold,
-    fold_held,
+    fold_accelerators,
     once,
 )
+from headway_api.accelerators import Holder
 from headway_api.artifacts import SEGMENTS, Layout, accelerators_number, written
-from headway_api.held import Holder
 from headway_api.records import GroupRecord, Judgement, StepReport, UsageEvent
 from headway_api.store import NotFound, Store
 from headway_api.stored import read_each
@@ -47,14 +47,14 @@ class Ledger:
         self.loaded = False
         """Whether every earlier segment has been counted."""
         self.days: Days = {}
-        self.held: dict[date, dict[Holder, float]] = {}
+        self.accelerator_seconds: dict[date, dict[Holder, float]] = {}
         """The accelerator seconds in `days`, by role and product."""
-        self._held_segments = 0
+        self._accelerator_segments = 0
         self.counted = 0
         """Increases at every count. If it is unchanged, everything else is too."""
         self.episodes = 0
         """Training episodes that were billed: completed, truncated, or failed by the agent's own fault."""
-        self.heard: Callable[[Sequence[UsageEvent]], None] = lambda events: None
+        self.on_events: Callable[[Sequence[UsageEvent]], None] = lambda events: None
         """Called with every event once it is counted, by the thread that counts it."""
 
     def load(self) -> None:
@@ -106,25 +106,27 @@ class Ledger:
         uri = self._layout.usage_of_step(report.step)
         self._count({uri: self._write(uri, events.of_step(report, at))})
 
-    def accelerators(self, held: Mapping[Holder, float], at: float, *, last: bool = False) -> None:
+    def accelerators(self, held_seconds: Mapping[Holder, float], at: float, *, last: bool = False) -> None:
         """Write accelerator seconds that are not counted yet.
 
         What another process wrote meanwhile is kept.
         """
-        number = self._held_segments + 1
-        counted = self.held_seconds()
+        number = self._accelerator_segments + 1
+        counted = self.accelerator_totals()
         uri = self._layout.usage_of_accelerators(number)
-        self._count({uri: self._write(uri, events.of_accelerators(number, counted, held, at, last=last))})
+        self._count(
+            {uri: self._write(uri, events.of_accelerators(number, counted, held_seconds, at, last=last))}
+        )
 
     def used(self) -> Usages:
         """The usage so far, in the form for prices."""
         with self._counting:
-            return by_name(self.days, self.held)
+            return by_name(self.days, self.accelerator_seconds)
 
-    def held_seconds(self) -> dict[Holder, float]:
+    def accelerator_totals(self) -> dict[Holder, float]:
         """Accelerator seconds so far, by role and product."""
         found: dict[Holder, float] = {}
-        for totals in self.held.values():
+        for totals in self.accelerator_seconds.values():
             for whose, seconds in totals.items():
                 found[whose] = found.get(whose, 0.0) + seconds
         return found
@@ -147,8 +149,8 @@ class Ledger:
         with self._counting:
             self._seen.update(kept)
             self.days = fold(found, self.days)
-            self.held = fold_held(found, self.held)
-            self._held_segments = max([self._held_segments, *map(accelerators_number, kept)])
+            self.accelerator_seconds = fold_accelerators(found, self.accelerator_seconds)
+            self._accelerator_segments = max([self._accelerator_segments, *map(accelerators_number, kept)])
             self.episodes += sum(map(events.training_episodes, found))
             self.counted += 1
-        self.heard(found)
+        self.on_events(found)

@@ -47,7 +47,9 @@ def usage(
         endpoint_tokens=sum(tokens[usage_class] for usage_class in ENDPOINT),
         judge_tokens=sum(tokens[usage_class] for usage_class in JUDGE),
         sandbox_seconds=decimal(totals[UsageClass.SANDBOX_SECONDS], 1),
-        accelerator_seconds=decimal(held, 0) if (held := totals[UsageClass.ACCELERATOR_SECONDS]) else None,
+        accelerator_seconds=decimal(seconds, 0)
+        if (seconds := totals[UsageClass.ACCELERATOR_SECONDS])
+        else None,
         cost=shown(cost_by_day(by_day, book)),
         unpriced=without_price(unpriced(by_day, book)),
         price_book=book.edition(today),
@@ -63,8 +65,8 @@ def without_price(names: Iterable[str]) -> list[str]:
     If there are too many, the last entry gives the number of the rest.
     """
     known = sorted({ACCELERATORS if class_of(name) == ACCELERATORS else name for name in names})
-    told = [name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 3]}..." for name in known]
-    if len(told) <= MOST_UNPRICED:
-        return told
-    shown_first = told[: MOST_UNPRICED - 1]
-    return [*shown_first, f"and {len(told) - len(shown_first)} more"]
+    listed = [name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 3]}..." for name in known]
+    if len(listed) <= MOST_UNPRICED:
+        return listed
+    shown_first = listed[: MOST_UNPRICED - 1]
+    return [*shown_first, f"and {len(listed) - len(shown_first)} more"]

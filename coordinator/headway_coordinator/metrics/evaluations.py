@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 import logging
 import re
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from headway_analysis.measures.candidate import ALL
@@ -28,13 +26,12 @@ from headway_api.status import MlflowRun
 from headway_api.store import NotFound, Store
 from headway_api.stored import read
 from headway_coordinator.metrics import traces
-from headway_coordinator.metrics.mlflow import BATCH, DESCRIBED_AT_ONCE, bound_requests, page
+from headway_coordinator.metrics.mlflow import BATCH, DESCRIBED_AT_ONCE, bound_requests, page, put_files
 from headway_coordinator.metrics.parameters import written
 
 TRACES_MOST: Final = 1000
 """The most episodes of a job that become traces, in equal numbers for each candidate, from the first rows.
 The Inspect logs have all of them."""
-TRACES_AT_ONCE: Final = 50
 SECONDS_MOST: Final = 300.0
 """The longest time for sending traces. The log reports the rest, which is dropped."""
 LINES_MOST: Final = 10_000
@@ -109,10 +106,11 @@ class Publisher:
         """The job's own run: its parameters, the report, and the gate's verdict."""
         job, report = self._content.job, self._content.report
         gate = report["gate"]
-        told = {"gate": gate["verdict"]} if gate is not None else {}
-        run = self._run(self._layout.mlflow_run, f"{job.name}-{job.uid[:8]}", told)
+        tags = {"gate": gate["verdict"]} if gate is not None else {}
+        run = self._run(self._layout.mlflow_run, f"{job.name}-{job.uid[:8]}", tags)
         self._params(run, settings(report["job"]))
-        self._files(run, {"report.json": json.dumps(report, indent=2), "report.md": self._content.text})
+        files = {"report.json": json.dumps(report, indent=2), "report.md": self._content.text}
+        put_files(self._client, run.run_id, files)
         self._client.set_terminated(run.run_id)
         return run
 
@@ -135,8 +133,8 @@ class Publisher:
         from mlflow.entities import Metric
 
         name, content = candidate["name"], self._content
-        told = {"candidate": name, "state": candidate["state"]}
-        run = self._run(self._layout.mlflow_run_of(name), name, told, parent)
+        tags = {"candidate": name, "state": candidate["state"]}
+        run = self._run(self._layout.mlflow_run_of(name), name, tags, parent)
         self._params(run, parameters(candidate, content.report["job"]))
         found = {**content.figures(name), **metrics(candidate, content.report)}
         for some in _pieces([Metric(key, value, self._at, 0) for key, value in found.items()], BATCH):
@@ -147,7 +145,7 @@ class Publisher:
             TABLE: table,
             "report.md": content.text,
         }
-        self._files(run, files)
+        put_files(self._client, run.run_id, files)
         self._client.set_tag(
             run.run_id, "mlflow.loggedArtifacts", json.dumps([{"path": TABLE, "type": "table"}])
         )
@@ -155,12 +153,12 @@ class Publisher:
         self._client.set_terminated(run.run_id, "FAILED" if candidate["state"] == "Failed" else "FINISHED")
 
     def _run(
-        self, kept_at: str, name: str, told: Mapping[str, str], parent: MlflowRun | None = None
+        self, kept_at: str, name: str, tags: Mapping[str, str], parent: MlflowRun | None = None
     ) -> MlflowRun:
         """The run of an earlier process, or a new one."""
         job = self._content.job
-        told = {"job": job.name, "namespace": job.namespace, "uid": job.uid, "kind": job.kind, **told}
-        labels = {f"{names.GROUP}/{key}": value for key, value in told.items()}
+        tags = {"job": job.name, "namespace": job.namespace, "uid": job.uid, "kind": job.kind, **tags}
+        labels = {f"{names.GROUP}/{key}": value for key, value in tags.items()}
         if parent is not None:
             labels["mlflow.parentRunId"] = parent.run_id
         try:
@@ -180,34 +178,11 @@ class Publisher:
         for some in _pieces([Param(key, value) for key, value in wanted.items()], DESCRIBED_AT_ONCE):
             self._client.log_batch(run.run_id, params=some)
 
-    def _files(self, run: MlflowRun, files: Mapping[str, str | bytes]) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            for name, content in files.items():
-                Path(folder, name).write_bytes(content.encode() if isinstance(content, str) else content)
-            self._client.log_artifacts(run.run_id, folder)
-
     def _episodes(self, run: MlflowRun, candidate: str, most: int) -> None:
-        """Log traces of the first episodes, in batches."""
+        """Log traces of the first episodes."""
         played = islice(self._content.episodes(candidate), most)
-        sent = 0
-        while some := [*islice(played, TRACES_AT_ONCE)]:
-            if time.monotonic() > self._ends:
-                logs.event(_log, "mlflow-traces-left", level=logging.WARNING, candidate=candidate, sent=sent)
-                return
-            self._send(run, some)
-            sent += len(some)
-
-    def _send(self, run: MlflowRun, played: Sequence[Played]) -> None:
-        job = self._content.job.uid
-        found = [
-            traces.entity(span, traces.trace_id(job, episode))
-            for one, episode, _ in played
-            for span in traces.spans(one, episode)
-        ]
-        self._traces.log_spans(run.experiment_id, found)
-        for one, episode, _ in played:
-            trace = traces.trace_id(job, episode)
-            self._traces.start_trace(traces.info(one, episode, trace, run.experiment_id, run.run_id))
+        found = (traces.Traced(one, episode) for one, episode, _ in played)
+        traces.log(self._traces, run, self._content.job.uid, found, self._ends, candidate=candidate)
 
 
 def metrics(candidate: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, float]:

@@ -1,13 +1,23 @@
-"""The same figures in MLflow, logged from a thread. A failing tracking server never stops training."""
+"""A training job's run in MLflow: its figures, and at the job's end its files and traces of episodes.
+
+Everything is logged from a thread. A failing tracking server never stops training.
+
+A coordinator that starts again logs nothing twice. The run's id is in the artifact store. A figure that an
+earlier process may have logged is only sent if the run lacks it. A file replaces the file of its name. The
+job's stored records alone decide which episodes become traces, and a trace's id is a function of its episode.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import queue
+import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from headway_api import logs, names
@@ -16,8 +26,12 @@ from headway_api.status import MlflowRun
 from headway_api.store import NotFound, Store
 from headway_api.stored import read
 from headway_api.withheld import without_secret
+from headway_coordinator.metrics import traces
+from headway_coordinator.metrics.traces import Traced
 
 CLOSE_SECONDS = 15.0
+UPLOAD_SECONDS = 120.0
+"""The longest time for files and traces at the end of a job. The log reports the rest, which is dropped."""
 WAITING_MOST = 1000
 """The most figures of steps that wait for a tracking server. Beyond that the oldest are dropped."""
 BATCH = 900
@@ -60,6 +74,18 @@ class About:
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Ending:
+    """What an ended job leaves in its run. Both functions are called in the logging thread."""
+
+    job: str
+    """The job's uid."""
+    files: Callable[[], Mapping[str, bytes]]
+    """Artifacts by name."""
+    episodes: Callable[[], Iterable[Traced]]
+    """The episodes that become traces, read one by one."""
+
+
 class Mlflow:
     """One run. After a restart it is found again by its id in the artifact store."""
 
@@ -75,10 +101,12 @@ class Mlflow:
         self._described = False
         self._tags: dict[str, str] = {}
         """Tags that became known since."""
-        self._items: queue.Queue[_Item | _Tags | None] = queue.Queue(WAITING_MOST)
+        self._items: queue.Queue[_Item | _Tags | Ending | None] = queue.Queue(WAITING_MOST)
         self._steps: dict[str, set[int]] = {}
         """By name: steps for which an earlier process logged a figure, as far as that was asked."""
         self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
+        self._patience = CLOSE_SECONDS
+        """The longest that `close` waits."""
         self.run: MlflowRun | None = None
         self.failures = 0
         self.dropped = 0
@@ -99,12 +127,20 @@ class Mlflow:
         """Add tags to the run soon. Never waits. Repeating it changes nothing."""
         self._put(_Tags(dict(tags)))
 
-    def close(self) -> None:
-        """Log what still waits, for at most `CLOSE_SECONDS`, and end the run. Blocking."""
-        self._put(None)
-        self._thread.join(CLOSE_SECONDS)
+    def finish(self, ending: Ending) -> None:
+        """Upload the files of an ended job and log its traces soon. Never waits.
 
-    def _put(self, item: _Item | _Tags | None) -> None:
+        `close` then waits up to `UPLOAD_SECONDS` longer.
+        """
+        self._patience = CLOSE_SECONDS + UPLOAD_SECONDS
+        self._put(ending)
+
+    def close(self) -> None:
+        """Log what still waits, for a bounded time, and end the run. Blocking."""
+        self._put(None)
+        self._thread.join(self._patience)
+
+    def _put(self, item: _Item | _Tags | Ending | None) -> None:
         """Queue an item. If there is no room, it replaces the oldest."""
         while True:
             try:
@@ -119,12 +155,15 @@ class Mlflow:
         except queue.Empty:  # the thread took it meanwhile
             return
         self.dropped += 1
-        step = oldest.step if oldest else None
+        step = oldest.step if isinstance(oldest, _Item | _Tags) else None
         logs.event(_log, "mlflow-dropped", level=logging.WARNING, step=step, dropped=self.dropped)
 
     def _work(self) -> None:
         while (item := self._items.get()) is not None:
-            self._guarded(lambda item=item: self._send(item))
+            if isinstance(item, Ending):
+                self._upload(item)
+            else:
+                self._guarded(lambda item=item: self._send(item))
         if self.run is not None:
             run_id = self.run.run_id
             self._guarded(lambda: self._client.set_terminated(run_id))
@@ -136,13 +175,30 @@ class Mlflow:
             self.failures += 1
             logs.event(_log, "mlflow-failed", level=logging.WARNING, error=str(error), failures=self.failures)
 
+    def _upload(self, ending: Ending) -> None:
+        """Upload files and traces. If one of them fails, the other goes on."""
+        until = time.monotonic() + UPLOAD_SECONDS
+        self._guarded(lambda: put_files(self._client, self._known().run_id, ending.files()))
+        self._guarded(lambda: self._trace(ending, until))
+
+    def _trace(self, ending: Ending, until: float) -> None:
+        from mlflow.tracing.client import TracingClient
+
+        client = TracingClient(tracking_uri=self._server)
+        traces.log(client, self._known(), ending.job, ending.episodes(), until)
+
+    def _known(self) -> MlflowRun:
+        """The run, which is found or created first."""
+        self.run = self.run or self._find()
+        return self.run
+
     def _send(self, item: _Item | _Tags) -> None:
         from mlflow.entities import Metric
 
         if isinstance(item, _Tags):
             self._tags |= item.tags
             self._described = False
-        run = self.run = self.run or self._find()
+        run = self._known()
         if not self._described:
             self._guarded(lambda: self._describe(run))
         if isinstance(item, _Tags) or (item.again and self._has(run, item)):
@@ -194,6 +250,20 @@ class Mlflow:
 
 def _pieces(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def put_files(client: Any, run: str, files: Mapping[str, str | bytes]) -> None:
+    """Upload files to the artifacts of a run. Each replaces an earlier one of its name. Blocking.
+
+    Args:
+        client: an `mlflow.MlflowClient`; what it raises is raised.
+        run: the run's id.
+        files: content by name.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in files.items():
+            Path(folder, name).write_bytes(content.encode() if isinstance(content, str) else content)
+        client.log_artifacts(run, folder)
 
 
 def page(server: str, experiment: str, run: str) -> str:

@@ -22,8 +22,12 @@ from headway_api.records import EpisodeRecord, Outcome, StepReport
 MOST_LINKS: Final = 128
 """The most links of one span, as in the SDKs of OpenTelemetry."""
 OPERATION: Final = "gen_ai.operation.name"
+PROVIDER: Final = "gen_ai.provider.name"
+HEADWAY: Final = "headway"
+"""The conventions have no name for servers of one's own, and allow another. It says whose attributes these
+are."""
 FAILED: Final = (Outcome.INFRA_ERROR, Outcome.AGENT_ERROR)
-KIND_INTERNAL, STATUS_ERROR = 1, 2
+KIND_INTERNAL, KIND_CLIENT, STATUS_ERROR = 1, 3, 2
 """Values of OTLP's enumerations SpanKind and StatusCode."""
 Value = str | int | float | bool
 
@@ -43,6 +47,8 @@ class Span:
     """Why it failed, if it did."""
     links: Sequence[tuple[bytes, bytes]] = ()
     """(trace, span) of each part."""
+    kind: int = KIND_INTERNAL
+    """What OTLP's SpanKind says. A turn is a call to a server."""
 
 
 def trace_id(uid: str, what: str) -> bytes:
@@ -60,14 +66,15 @@ def of_episode(job: Identity, model: str, episode: EpisodeRecord) -> list[Span]:
     uid, name = job.uid, episode.episode_id
     trace, root = trace_id(uid, name), span_id(uid, name)
     failed = episode.error or "failed" if episode.outcome in FAILED else None
-    told = {"reward": episode.reward, "score": episode.score}
+    figures = {"reward": episode.reward, "score": episode.score}
     attributes: dict[str, Value] = {
         OPERATION: "invoke_agent",
+        PROVIDER: HEADWAY,
         "gen_ai.agent.name": job.name,
         "gen_ai.conversation.id": name,
         f"{names.GROUP}/group": episode.group_id,
         f"{names.GROUP}/outcome": episode.outcome.value,
-        **{f"{names.GROUP}/{key}": value for key, value in told.items() if value is not None},
+        **{f"{names.GROUP}/{key}": value for key, value in figures.items() if value is not None},
     }
     return [
         Span(
@@ -90,6 +97,7 @@ def _turns(uid: str, model: str, episode: EpisodeRecord, trace: bytes, root: byt
         turn, name = step.turn, f"{episode.episode_id}/turn/{step.turn.index}"
         attributes: dict[str, Value] = {
             OPERATION: "chat",
+            PROVIDER: HEADWAY,
             **({"gen_ai.request.model": model} if model else {}),
             "gen_ai.usage.input_tokens": turn.prompt_tokens,
             "gen_ai.usage.output_tokens": turn.sampled_tokens,
@@ -98,7 +106,14 @@ def _turns(uid: str, model: str, episode: EpisodeRecord, trace: bytes, root: byt
             f"{names.GROUP}/policy_version": str(turn.policy_version),
         }
         yield Span(
-            trace, span_id(uid, name), root, f"chat {model}".strip(), step.begun, step.ended, attributes
+            trace,
+            span_id(uid, name),
+            root,
+            f"chat {model}".strip(),
+            step.begun,
+            step.ended,
+            attributes,
+            kind=KIND_CLIENT,
         )
         for number, call in enumerate(step.calls):
             tool: dict[str, Value] = {
@@ -114,9 +129,9 @@ def _turns(uid: str, model: str, episode: EpisodeRecord, trace: bytes, root: byt
 
 
 def _waits(uid: str, episode: EpisodeRecord, trace: bytes, root: bytes) -> Iterator[Span]:
-    """An episode's waits other than turns and tools."""
+    """An episode's waits other than turns and tools, without the agent, which has these within it."""
     for number, span in enumerate(episode.spans):
-        if span.kind not in ("turn", "tool"):
+        if span.kind not in ("turn", "tool", "agent"):
             begun, ended = episode.started_at + span.began, episode.started_at + span.ended
             identity = span_id(uid, f"{episode.episode_id}/{span.kind}/{number}")
             yield Span(trace, identity, root, span.kind, begun, ended, {})
@@ -180,7 +195,7 @@ def request(job: Identity, spans: Sequence[Span]) -> bytes:
         made.trace_id, made.span_id, made.name = span.trace, span.id, span.name
         if span.parent is not None:
             made.parent_span_id = span.parent
-        made.kind = KIND_INTERNAL
+        made.kind = span.kind
         made.start_time_unix_nano = int(span.begun * 1e9)
         made.end_time_unix_nano = int(max(span.begun, span.ended) * 1e9)
         _put(made.attributes, span.attributes)

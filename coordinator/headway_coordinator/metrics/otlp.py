@@ -87,8 +87,8 @@ class Otlp:
                     self.sent += len(batch)
                 else:
                     self.dropped += len(batch)
-                    said = without_secret(why)
-                    logs.event(_log, "spans-not-sent", level=logging.WARNING, spans=len(batch), error=said)
+                    message = without_secret(why)
+                    logs.event(_log, "spans-not-sent", level=logging.WARNING, spans=len(batch), error=message)
 
     async def _send(self, body: bytes) -> str | None:
         """Send a request. Returns why it was not taken; None if it was."""

@@ -33,8 +33,8 @@ def parameters(spec: RLTrainingJobSpec) -> dict[str, str]:
 
 def tags(job: JobConfig, kind: str) -> dict[str, str]:
     """The owner of the run."""
-    told = {"job": job.name, "namespace": job.namespace, "uid": job.uid, "kind": kind}
-    return {f"{names.GROUP}/{name}": value for name, value in told.items()}
+    labels = {"job": job.name, "namespace": job.namespace, "uid": job.uid, "kind": kind}
+    return {f"{names.GROUP}/{name}": value for name, value in labels.items()}
 
 
 def written(value: object) -> str:

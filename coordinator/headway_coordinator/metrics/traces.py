@@ -1,24 +1,53 @@
 """An episode as a trace in MLflow: a span for the episode, one for each turn, one for each tool call.
 
-Ids are functions of the episode's id, so logging an episode twice makes no second trace.
+Ids are functions of the job's uid and the episode's id, so logging an episode twice makes no second trace.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from headway_analysis.measures.tries import Try
 from headway_analysis.report.conversation import Step, first, is_timed, steps
-from headway_api import names
-from headway_api.records import EpisodeRecord, Outcome
+from headway_api import logs, names
+from headway_api.records import EpisodeRecord, Outcome, Purpose
+from headway_api.status import MlflowRun
 
+AT_ONCE: Final = 50
+"""Traces whose spans are sent in one request."""
 CHARACTERS: Final = 8000
 """The most characters of a message in a trace. The stored episode has all of it."""
 EQUAL_SHARES: Final = "the record has no time of a turn: the turns share the episode's time equally"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Traced:
+    """An episode that becomes a trace."""
+
+    one: Try
+    episode: EpisodeRecord
+    when: tuple[Purpose, int] | None = None
+    """Why a training job ran it, and at which step. None: it belongs to an evaluation."""
+
+    @property
+    def name(self) -> str:
+        """The name of the trace."""
+        step = "" if self.when is None else f"{self.when[0].value} {self.when[1]}, "
+        return f"{step}row {self.one.place.row}, try {self.one.index}"
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Tags by which the trace is found."""
+        step = {} if self.when is None else {"purpose": self.when[0].value, "step": str(self.when[1])}
+        return {**step, **about(self.one)}
 
 
 @dataclass(frozen=True)
@@ -37,21 +66,57 @@ class Span:
 
 
 def trace_id(job: str, episode: EpisodeRecord) -> str:
-    """Id of an episode's trace: 32 hexadecimal digits. `job` is the job's uid."""
-    return hashlib.sha256(f"{job}/{episode.episode_id}".encode()).hexdigest()[:32]
+    """Id of an episode's trace: 32 hexadecimal digits. `job` is the job's uid.
+
+    The same episode has another id in `otel.py`. One MLflow server may receive both traces, and would merge
+    traces of one id.
+    """
+    return hashlib.sha256(f"mlflow/{job}/{episode.episode_id}".encode()).hexdigest()[:32]
 
 
-def spans(one: Try, episode: EpisodeRecord) -> list[Span]:
+def log(
+    client: Any, run: MlflowRun, job: str, episodes: Iterable[Traced], until: float, **details: str
+) -> None:
+    """Log traces of episodes, in batches. Stops between batches at the time `until`, and logs that.
+
+    Blocking. Raises what MLflow raises. A trace that was logged before is replaced by an equal one.
+
+    Args:
+        client: an `mlflow.tracing.client.TracingClient`.
+        job: the job's uid.
+        episodes: read one by one. Of each batch, only the spans are in memory.
+        until: a time of `time.monotonic`.
+        details: of the event `mlflow-traces-left`.
+    """
+    made, sent = (_of(run, job, each) for each in episodes), 0
+    while some := [*islice(made, AT_ONCE)]:
+        if time.monotonic() > until:
+            logs.event(_log, "mlflow-traces-left", level=logging.WARNING, sent=sent, **details)
+            return
+        client.log_spans(run.experiment_id, [span for found, _ in some for span in found])
+        for _, entry in some:
+            client.start_trace(entry)
+        sent += len(some)
+
+
+def _of(run: MlflowRun, job: str, traced: Traced) -> tuple[list[Any], Any]:
+    """An episode's spans and its entry, as MLflow's own types."""
+    trace, made = trace_id(job, traced.episode), spans(traced)
+    return [entity(span, trace) for span in made], info(traced, made[0], trace, run)
+
+
+def spans(traced: Traced) -> list[Span]:
     """The root first, then every turn with its tool calls."""
-    root = _id(episode.episode_id)
-    return [_root(root, one, episode), *_turns(root, episode)]
+    root = _id(traced.episode.episode_id)
+    return [_root(root, traced), *_turns(root, traced.episode)]
 
 
 def _id(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
-def _root(identity: str, one: Try, episode: EpisodeRecord) -> Span:
+def _root(identity: str, traced: Traced) -> Span:
+    one, episode = traced.one, traced.episode
     outputs = {
         "outcome": one.outcome.value,
         "reward": one.reward,
@@ -62,14 +127,14 @@ def _root(identity: str, one: Try, episode: EpisodeRecord) -> Span:
     return Span(
         identity,
         None,
-        f"row {one.place.row}, try {one.index}",
+        traced.name,
         "AGENT",
         episode.started_at,
         episode.finished_at,
         {
             "mlflow.spanInputs": {"messages": short(first(episode))},
             "mlflow.spanOutputs": outputs,
-            **{f"{names.GROUP}/{key}": value for key, value in about(one).items()},
+            **{f"{names.GROUP}/{key}": value for key, value in traced.tags.items()},
             **({} if is_timed(episode) else {f"{names.GROUP}/times": EQUAL_SHARES}),
             f"{names.GROUP}/forks": one.forks,
             f"{names.GROUP}/drifts": [drift.model_dump(mode="json") for drift in one.drifts],
@@ -79,8 +144,8 @@ def _root(identity: str, one: Try, episode: EpisodeRecord) -> Span:
 
 
 def about(one: Try) -> dict[str, str]:
-    """Tags by which a trace is found."""
-    told = {
+    """A try's place and result, as far as they are known."""
+    tags = {
         "candidate": one.place.candidate,
         "task": one.place.task,
         "row": one.place.row,
@@ -91,7 +156,7 @@ def about(one: Try) -> dict[str, str]:
         "external_score": one.external_score,
         "success": one.success,
     }
-    return {key: str(value) for key, value in told.items() if value not in (None, "")}
+    return {key: str(value) for key, value in tags.items() if value not in (None, "")}
 
 
 def _turns(root: str, episode: EpisodeRecord) -> Iterator[Span]:
@@ -177,15 +242,15 @@ def entity(span: Span, trace: str) -> Any:
     )
 
 
-def info(one: Try, episode: EpisodeRecord, trace: str, experiment: str, run: str) -> Any:
+def info(traced: Traced, root: Span, trace: str, run: MlflowRun) -> Any:
     """MLflow's entry of a trace, with the run that it belongs to."""
     from mlflow.entities import TraceInfo, TraceLocation, TraceState
 
-    root = spans(one, episode)[0]
+    one, episode = traced.one, traced.episode
     used = tokens(one.prompt_tokens + one.cached_tokens, one.cached_tokens, one.sampled_tokens)
     return TraceInfo(
         trace_id=f"tr-{trace}",
-        trace_location=TraceLocation.from_experiment_id(experiment),
+        trace_location=TraceLocation.from_experiment_id(run.experiment_id),
         request_time=int(episode.started_at * 1000),
         execution_duration=int(one.seconds * 1000),
         state=TraceState.ERROR if root.failed else TraceState.OK,
@@ -193,12 +258,12 @@ def info(one: Try, episode: EpisodeRecord, trace: str, experiment: str, run: str
         response_preview=json.dumps(root.attributes["mlflow.spanOutputs"])[:1000],
         client_request_id=episode.episode_id,
         trace_metadata={
-            "mlflow.sourceRun": run,
+            "mlflow.sourceRun": run.run_id,
             "mlflow.trace_schema.version": "3",
             "mlflow.trace.tokenUsage": json.dumps(used),
         },
         tags={
             "mlflow.traceName": root.name,
-            **{f"{names.GROUP}/{key}": value for key, value in about(one).items()},
+            **{f"{names.GROUP}/{key}": value for key, value in traced.tags.items()},
         },
     )

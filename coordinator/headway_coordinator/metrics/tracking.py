@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
+
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
-from headway_api.store import Store
-from headway_coordinator.metrics import mlflow
+from headway_api.run_files import RunFiles
+from headway_api.store import NotFound, Store
+from headway_coordinator.metrics import mlflow, sample
 from headway_coordinator.metrics.parameters import parameters, tags
 
 
@@ -19,3 +23,19 @@ def tracker_of(job: JobConfig, store: Store, layout: Layout) -> mlflow.Mlflow | 
     )
     experiment = wanted.experiment or f"{job.namespace}/{job.name}"
     return mlflow.connect(wanted.uri, store, layout, experiment, about)
+
+
+def ending_of(job: JobConfig, store: Store, layout: Layout) -> mlflow.Ending:
+    """What the job leaves in its run when it ends: its files, and traces of some of its episodes."""
+    return mlflow.Ending(
+        job.uid,
+        lambda: dict(_files(store, layout)),
+        lambda: sample.episodes(RunFiles(store, layout), job.spec),
+    )
+
+
+def _files(store: Store, layout: Layout) -> Iterator[tuple[str, bytes]]:
+    """The job's own files. A job that fails has no report."""
+    for uri in (layout.page, layout.report, layout.job):
+        with suppress(NotFound):
+            yield uri.rpartition("/")[2], store.get(uri)

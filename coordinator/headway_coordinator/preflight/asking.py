@@ -17,7 +17,7 @@ from headway_coordinator.budget.worst import of_judgements
 from headway_coordinator.faults import InfraFault
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.judges.judge import Judge
-from headway_coordinator.judges.question import Asked, asked, most
+from headway_coordinator.judges.question import PreparedQuestion, most, prepared
 from headway_coordinator.judges.schema import BadSchema, require
 from headway_coordinator.preflight.scripted import ERROR_LENGTH, TRIES, Bill
 
@@ -61,7 +61,7 @@ class Asker:
             return AskedTwice(question, tuple(answers), str(error)[:ERROR_LENGTH])
         return AskedTwice(question, tuple(answers))
 
-    def _put(self, question: JudgeQuestion) -> tuple[Judge, Asked]:
+    def _put(self, question: JudgeQuestion) -> tuple[Judge, PreparedQuestion]:
         """The judge, and the question in its form.
 
         Raises:
@@ -76,27 +76,27 @@ class Asker:
             require(schema)
         messages = [dict(message) for message in question.messages]
         put = {"id": 0, "name": question.judge, "messages": messages, "schema": schema}
-        return judge, asked(Question.model_validate(put), judge.spec)
+        return judge, prepared(Question.model_validate(put), judge.spec)
 
-    async def _once_more(self, whose: str, judge: Judge, put: Asked) -> Any:
+    async def _once_more(self, whose: str, judge: Judge, put: PreparedQuestion) -> Any:
         """The judge's answer. It is asked again if the judge failed.
 
         Raises:
             InfraFault: it failed `TRIES` times.
         """
         for attempt in range(TRIES):
-            told: list[Judgement] = []
+            judgements: list[Judgement] = []
             try:
                 async with self.judges.spending.reserved(most(judge.spec, put)) as used:
                     try:
-                        return await judge.ask_anew(put, told.append)
+                        return await judge.ask_without_cache(put, judgements.append)
                     finally:
-                        used(of_judgements(told))
+                        used(of_judgements(judgements))
             except InfraFault as fault:
                 last = fault
             finally:
-                if told:
-                    await self.bill(f"{whose}-{attempt}", told)
+                if judgements:
+                    await self.bill(f"{whose}-{attempt}", judgements)
             if attempt + 1 < TRIES:
                 await self._ready(whose, judge, str(last))
         raise last

@@ -12,20 +12,22 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Final
 
+from headway_analysis.measures.tries import sampled_messages
 from headway_analysis.preflight.definition import Finding
 from headway_analysis.preflight.evidence import Baseline, Facts, Sampled
 from headway_analysis.preflight.run import episodes_for
 from headway_api import logs
 from headway_api.artifacts import Layout
+from headway_api.baseline_endpoint import OPTIONS
+from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, GroupRecord, Purpose
 from headway_api.rows import tasks_of
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import Store
 from headway_coordinator import group as groups
-from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.bounds import LOST_LIMIT, lost
 from headway_coordinator.budget.gate import Budget
 from headway_coordinator.budget.worst import Bill, Limits
@@ -35,6 +37,7 @@ from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.mixing import order_of
 from headway_coordinator.preflight.evidence import GroupAnswers, Notebook, answers_of, sampled
+from headway_coordinator.preflight.source import Source
 from headway_coordinator.recurring import Recurring, given_up
 from headway_coordinator.serial_executor import SerialExecutor
 from headway_coordinator.spool import Spool
@@ -69,9 +72,8 @@ class BaselineSampler:
     store: Store
     spool: Spool
     ledger: Ledger
-    incarnation: int
-    limiter: AdaptiveSemaphore
-    episode: groups.Run
+    start_number: int
+    source: Source
     notebook: Notebook
     faults: Recurring
     budget: Budget
@@ -113,7 +115,7 @@ class BaselineSampler:
         found = [one for _, members in sorted(self.finished.items()) for one in members]
         begun = min((one.record.started_at for one in found), default=0.0)
         over = max((one.record.finished_at for one in found), default=0.0)
-        at_once = min(self.wanted, self.limiter.ceiling)
+        at_once = min(self.wanted, self.source.limiter.ceiling)
         return Baseline(self.facts, found, self.wanted, (), over - begun, at_once)
 
     async def restore(self) -> None:
@@ -124,8 +126,11 @@ class BaselineSampler:
                 self._add(group, await self._blocking(answers_of, self.store, self.layout, group))
         logs.event(_log, "baseline-restored", episodes=self.ended, wanted=self.wanted)
 
-    async def run(self) -> Finding | None:
+    async def run(self, episode: groups.Run) -> Finding | None:
         """Sample the missing groups. Returns the finding that ended the sampling early, if any.
+
+        Args:
+            episode: runs an episode.
 
         Raises:
             JobError: `EpisodesFailing`, `Superseded`, or the reason of a fault that ends every episode.
@@ -136,7 +141,7 @@ class BaselineSampler:
             async with asyncio.TaskGroup() as tasks:
                 for group_id, plan in self.plans.items():
                     if group_id not in self.finished:
-                        tasks.create_task(self._one(plan))
+                        tasks.create_task(self._one(plan, episode))
         except* Certain as found:
             ended = _first(found).finding
         return ended
@@ -166,20 +171,23 @@ class BaselineSampler:
                     spec.rollout.episode_token_limit,
                 ),
                 job_seed=spec.seed,
+                sampled_by=self.source.sampled_by,
+                model=self.source.model,
             )
             for slot in slots
         ]
         return {plan.group_id: plan for plan in made}
 
-    async def _one(self, plan: groups.Plan) -> None:
+    async def _one(self, plan: groups.Plan, episode: groups.Run) -> None:
         """Run a group, make it and its usage durable, and check whether a failure is certain by now."""
         most = self.limits.sampled(plan.sampling.max_tokens, plan.sampling.episode_tokens)
-        async with self.budget.group(plan, Bill(plan.purpose), self.limits, most) as held:
+        bill = Bill(plan.purpose, plan.sampled_by, plan.model)
+        async with self.budget.group(plan, bill, self.limits, most) as reservation:
             group = await groups.run(
-                replace(plan, spending=held),
-                held.watched(self._counted),
-                self.limiter,
-                incarnation=self.incarnation,
+                replace(plan, spending=reservation),
+                reservation.watched(partial(self._counted, episode)),
+                self.source.limiter,
+                start_number=self.start_number,
                 max_retries=self.spec.rollout.max_retries,
                 relative=self.relative,
             )
@@ -191,6 +199,9 @@ class BaselineSampler:
         self._lost_in_a_row = 0 if group.scored else self._lost_in_a_row + 1
         if self._lost_in_a_row >= LOST_LIMIT:
             found = self.faults.of_most()
+            if found is None and self.source.model is not None:
+                error = lost(group).termination
+                raise JobError("EndpointFailing", error.message, field=OPTIONS["url"])
             raise lost(group) if found is None else given_up(found, begun=False)
         self._add(group, answers)
         self.changed()
@@ -200,15 +211,34 @@ class BaselineSampler:
 
     def _keep(self, group: GroupRecord, answers: GroupAnswers) -> GroupRecord:
         """Store the answers first, so that every stored group has them."""
-        self.spool.refuse_superseded(self.incarnation)
+        self.spool.refuse_superseded(self.start_number)
         self.store.put_new(self.layout.preflight_answers(group.key), answers.model_dump_json().encode())
         return self.spool.put(group)
 
     def _add(self, group: GroupRecord, answers: GroupAnswers) -> None:
         plan = self.plans[group.group_id]
         drawn = plan.task(0, 0).environment_seed
-        self.finished[group.group_id] = [*sampled(group, answers, plan.row, drawn, self._tokens)]
+        found = sampled(group, answers, plan.row, drawn, self._tokens)
+        self.finished[group.group_id] = [*map(self._recounted, found)]
         self.ended, self.moved_at = sum(map(len, self.finished.values())), time.monotonic()
+
+    def _recounted(self, one: Sampled) -> Sampled:
+        """An episode of an endpoint, with the tokens that the job's model would see."""
+        if self.source.model is None:
+            return one
+        messages, tools = list(one.record.messages), [dict(tool) for tool in one.tools]
+        first = next(iter(sampled_messages(one.record)), None)  # the environment may begin with examples
+        prompt = (
+            messages[: next(at for at, each in enumerate(messages) if each is first)] if first else messages
+        )
+        try:
+            count, whole = (len(self.renderer.render(part, tools)) for part in (prompt, messages))
+        except Exception as error:  # the job's template may refuse what another model writes
+            logs.event(
+                _log, "not-recounted", level=logging.WARNING, episode=one.record.episode_id, error=str(error)
+            )
+            return one
+        return replace(one, prompt_tokens=count, conversation_tokens=whole)
 
     @cached_property
     def _tokens(self) -> Callable[[str], int]:
@@ -226,10 +256,10 @@ class BaselineSampler:
 
         return tokens
 
-    async def _counted(self, task: Task) -> EpisodeRecord:
+    async def _counted(self, episode: groups.Run, task: Task) -> EpisodeRecord:
         self.in_flight += 1
         try:
-            record = await self.episode(task)
+            record = await episode(task)
         finally:
             self.in_flight -= 1
         self.counts[record.outcome.value] += 1

@@ -8,9 +8,12 @@ from headway_api.bounds import shortened
 from headway_api.exits import JobError
 from headway_coordinator.trajectory.calls import Tool
 from headway_coordinator.trajectory.probe import ASKED, KEY, RESULT, SIMPLE, call, calling
+from headway_coordinator.trajectory.proof import Proof
 from headway_coordinator.trajectory.render import Renderer
 
 FIELD = "spec.agent.builtin.toolCallParser"
+NEW_ROWS = ("at once", "forked", "lost")
+"""What may happen to past reasoning that costs a training row a turn, or is wrong."""
 UNSEEN = ", and does not say what tools there are: name them in the prompt"
 
 
@@ -33,19 +36,62 @@ def readable(tools: Sequence[Tool], chosen: Renderer, parser: str) -> str:
     if parser == "auto":
         raise _unreadable(
             f"the environment offers {len(tools)} tools, and no reader finds the calls that the chat "
-            f"template of the model, {_family(chosen)}, writes: the job would count every call as text; name "
-            f"the model's reader in {FIELD}, or put a chat_template.jinja beside the tokenizer that writes "
-            "tool_calls"
+            f"template of the model, {_family(chosen)}, writes. The job would count every call as text; name "
+            f"the model's reader in {FIELD}, or put a chat_template.jinja that writes tool_calls beside the "
+            "tokenizer"
         )
     if error := _refuses(chosen):
         raise _unreadable(
             f"the environment offers {len(tools)} tools, and the chat template of the model, "
-            f"{_family(chosen)}, takes no tool's result ({error}): every episode would end at its first "
-            "call, whatever reads it; put a chat_template.jinja beside the tokenizer that writes tool_calls "
-            "and takes messages of the role tool"
+            f"{_family(chosen)}, accepts no tool results ({error}). Every episode would end at its first "
+            "call; put a chat_template.jinja beside the tokenizer that writes tool_calls and takes "
+            "messages of the role tool"
         )
-    found = f"tool calls are read by {parser}, as asked; the chat template writes none that shows it"
+    found = f"tool calls are read by {parser}, as specified; the chat template does not show whether it fits"
     return found + ("" if _shows(tools, chosen) else UNSEEN)
+
+
+def limits(proof: Proof) -> list[str]:
+    """What a reader does not do that reads the model's calls, in the words of the check's message."""
+    rows = not proof.row or proof.thinking_row is False
+    found = {
+        "an argument that is a list, an object, a number or null may be lost or changed": not proof.values,
+        "an argument with quotes, brackets or line breaks may be lost or changed": not proof.words,
+        "text before a call is not kept apart from it": not proof.before,
+        "of several calls in one turn, not all are read": not proof.parallel,
+        "reasoning stays in the text of a turn": proof.reasoning is False,
+        "tool_choice of required or of a named tool is refused": not proof.forced,
+        "the result of a call begins a training row of its own": rows,
+        "the user's next message begins a training row of its own": not (rows or proof.word),
+        "past reasoning begins a training row at every turn": proof.past_reasoning in NEW_ROWS,
+    }
+    return [limit for limit, holds in found.items() if holds]
+
+
+def unread(chosen: Renderer) -> str | None:
+    """Why requests with tools are refused for an agent of the user's own; None if its calls are read."""
+    if chosen.proof is not None and chosen.proof.call:
+        return None
+    return (
+        f"no reader finds the calls that the chat template of the model, {_family(chosen)}, writes. Every "
+        "call would be text; put a chat_template.jinja that writes tool_calls beside the tokenizer "
+        f"({FIELD} names a reader for the builtin agent only)"
+    )
+
+
+def concerns(tools: Sequence[Tool], chosen: Renderer, *, builtin: bool) -> list[str]:
+    """What a user should know of a model whose calls `readable` accepts.
+
+    Args:
+        tools: what the environment offers. Agents of the user's own may offer others.
+        chosen: how messages are rendered and turns are read.
+        builtin: whether the platform's own loop acts.
+    """
+    if builtin and not tools:
+        return []
+    if not builtin and (why := unread(chosen)) is not None:
+        return [f"the gateway refuses an agent's own tools: {why}"]
+    return limits(chosen.proof) if chosen.proof is not None and chosen.proof.call else []
 
 
 def _unreadable(message: str) -> JobError:
@@ -59,7 +105,7 @@ def _family(chosen: Renderer) -> str:
 def _refuses(chosen: Renderer) -> str:
     """The template's error on a conversation with a tool's result; empty if it accepts one."""
     try:
-        chosen.said([*ASKED, calling(call(KEY)), RESULT], SIMPLE, generate=True)
+        chosen.render_text([*ASKED, calling(call(KEY)), RESULT], SIMPLE, generate=True)
     except Exception as error:  # a template raises what its author chose
         return shortened(f"{type(error).__name__}: {error}", 200)
     return ""
@@ -67,5 +113,5 @@ def _refuses(chosen: Renderer) -> str:
 
 def _shows(tools: Sequence[Tool], chosen: Renderer) -> bool:
     """Whether the template shows the tools to the model."""
-    said = chosen.said([{"role": "user", "content": "Hello."}], tools, generate=True)
-    return all(str(tool.get("function", tool).get("name")) in said for tool in tools)
+    prompt = chosen.render_text([{"role": "user", "content": "Hello."}], tools, generate=True)
+    return all(str(tool.get("function", tool).get("name")) in prompt for tool in tools)

@@ -43,7 +43,7 @@ ANSWER_SECONDS, PAUSE_SECONDS = 5.0, 1.0
 SANDBOX_ENDED = "SandboxEnded"
 """The broker's reason for a sandbox whose process ended."""
 IMAGE = "spec.environment.image"
-OTHER_IMAGE = "another one is made; where each ends so, build the image on Headway's sandbox image"
+OTHER_IMAGE = "another one is created; if each ends like this, build the image on Headway's sandbox image"
 MORE_MEMORY = "raise its memory (limits.memory)"
 
 T = TypeVar("T")
@@ -131,23 +131,23 @@ class Checklist:
                 return
             if time.monotonic() > ends:
                 raise JobError(cause.reason, cause.message, field=cause.field, permanent=False)
-            said = cause.message[:TEXT_LIMIT]
-            self._waiting(Check(name=check, passed=False, message=said, field=cause.field))
+            message = cause.message[:TEXT_LIMIT]
+            self._waiting(Check(name=check, passed=False, message=message, field=cause.field))
             await asyncio.sleep(PAUSE_SECONDS)
         self._passed(check, f"{judge.shown} answers")
 
     async def _visit(
-        self, row: tables.Row, broker: Broker, incarnation: int, judges: Judges | None = None
+        self, row: tables.Row, broker: Broker, start_number: int, judges: Judges | None = None
     ) -> tuple[ResetReply, FinishReply] | None:
         spec = self.spec
         try:
             async with asyncio.timeout(spec.pending_deadline_seconds):
-                async with self._told_of_waits(broker):
+                async with self._reporting_waits(broker):
                     first, reply = await self._once(
-                        row, broker, f"{LEASE_ID}-{incarnation}", judges or Judges()
+                        row, broker, f"{LEASE_ID}-{start_number}", judges or Judges()
                     )
         except AnswerFault as fault:
-            what = f"the environment answered what it must not: {fault}"
+            what = f"the environment gave an invalid answer: {fault}"
             self._failed("Environment", JobError("AnswerUnusable", what, field="spec.environment.entrypoint"))
             return None
         except PermanentFault as fault:
@@ -167,17 +167,17 @@ class Checklist:
         return first, reply
 
     @asynccontextmanager
-    async def _told_of_waits(self, broker: Broker) -> AsyncIterator[None]:
+    async def _reporting_waits(self, broker: Broker) -> AsyncIterator[None]:
         """During the block, show what keeps the broker from making a sandbox."""
-        watch = asyncio.create_task(self._tell_waits(broker))
+        watch = asyncio.create_task(self._report_waits(broker))
         try:
             yield
         finally:
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
 
-    async def _tell_waits(self, broker: Broker) -> None:
-        told: Check | None = None
+    async def _report_waits(self, broker: Broker) -> None:
+        reported: Check | None = None
         while True:
             await asyncio.sleep(PAUSE_SECONDS)
             try:
@@ -185,8 +185,8 @@ class Checklist:
             except (UpstreamError, Unreachable):
                 continue
             waits = None if problem is None else _waits_for(problem)
-            if waits != told:
-                told = waits
+            if waits != reported:
+                reported = waits
                 self._waiting(waits)
 
     def _waiting(self, waits: Check | None) -> None:
@@ -300,7 +300,7 @@ async def until_answered(
     Raises:
         TimeoutError: it did not within `deadline` seconds.
     """
-    told = False
+    reported = False
     async with asyncio.timeout(deadline):
         while True:
             try:
@@ -308,12 +308,12 @@ async def until_answered(
                     return
             except (aiohttp.ClientError, TimeoutError) as error:
                 logs.event(_log, "agent-unreachable", level=logging.WARNING, error=str(error))
-                if not told:
-                    told = True
+                if not reported:
+                    reported = True
                     silent()
             await asyncio.sleep(PAUSE_SECONDS)
 
 
-def said_of(rows: list[tables.Row]) -> str:
+def rows_message(rows: list[tables.Row]) -> str:
     """The message about rows that could be read."""
     return f"{len(rows)} rows with columns {', '.join(rows[0])}"

@@ -17,8 +17,8 @@ from headway_api.spec.agent import AgentSpec
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.spec.model import Lora
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_coordinator.episode import check_reward, check_sizes
 from headway_coordinator.faults import InfraFault
+from headway_coordinator.finish_reply import check_reward, check_sizes
 from headway_coordinator.trajectory.calls import Message, Tool
 from headway_coordinator.trajectory.render import Renderer
 
@@ -125,8 +125,8 @@ def _model_limits(folder: Path) -> tuple[int | None, int | None]:
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise JobError(
             "ModelNotLoadable",
-            f"the base model's config.json is no model's configuration ({error}); upload the whole Hugging "
-            "Face folder again",
+            f"the base model's config.json is not a model's configuration ({error}); upload the whole "
+            "Hugging Face folder again",
             field="spec.model.base",
         ) from error
 
@@ -143,9 +143,9 @@ def lora_modules(lora: Lora, shapes: Mapping[str, Sequence[int]]) -> list[str]:
     if unknown := lora_targets.unmatched(lora.targets, modules):
         raise JobError(
             "LoraTargetsUnusable",
-            f"{', '.join(unknown)}: the base model has no linear module of that name that may get an adapter "
-            f"(embeddings, the output head and experts get none); name some of {lora_targets.ends(modules)}, "
-            "or leave targets out for all of them",
+            f"{', '.join(unknown)}: the base model has no linear module of that name that may get an "
+            "adapter. Embeddings, the output head and experts get none; name some of "
+            f"{lora_targets.ends(modules)}, or leave targets out for all of them",
             field=lora_targets.FIELD,
         )
     return modules
@@ -199,14 +199,15 @@ def _tokens(chosen: Renderer, messages: Sequence[Message], tools: Sequence[Tool]
     except Exception as error:  # the model's author wrote the template, which may raise anything
         raise JobError(
             "ChatTemplateUnusable",
-            f"the base model's chat template does not take how an episode begins ({type(error).__name__}: "
-            f"{error}); correct chat_template.jinja, or have environment and spec.agent begin as it asks",
+            "the base model's chat template does not accept the first messages of an episode "
+            f"({type(error).__name__}: {error}); correct chat_template.jinja, or begin with messages that "
+            "it accepts",
             field="spec.model.base",
         ) from error
 
 
 def fits(first: ResetReply, chosen: Renderer, length: int, agent: AgentSpec, most: int, field: str) -> str:
-    """The same, for turns of at most `most` tokens, a limit that the spec's `field` sets.
+    """Check that the prompt, tool specs and turns of `most` tokens fit the context. `field` sets `most`.
 
     Raises:
         JobError: `ContextTooShort`; `ChatTemplateUnusable`: the template does not take such a prompt.

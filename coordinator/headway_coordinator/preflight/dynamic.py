@@ -1,8 +1,8 @@
 """The preflight's second half: baseline episodes of the untrained model, and the checks on them.
 
 kept            a result of this job, or of an equal one, is read back: nothing is sampled
-sampling        one rollout server samples groups of rows, until there are enough or a failure is certain; the
-                operator runs it while the status asks for it
+sampling        one rollout server samples groups of rows, until there are enough or a failure is certain. The
+                operator runs it while the status asks for it. `headway doctor` may name an endpoint instead
 playing         scripts of the checks are played in sandboxes, without a model
 over            findings are stored, shown, and compared with the policy; only then is a learner made
 """
@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Final
+from typing import Final, Literal
 
 import aiohttp
 
@@ -28,8 +28,9 @@ from headway_analysis.preflight import expected, report, run
 from headway_analysis.preflight.checks import judge_varies
 from headway_analysis.preflight.definition import Finding
 from headway_analysis.preflight.evidence import Baseline, Facts, Probe
-from headway_api import logs
+from headway_api import logs, names
 from headway_api.artifacts import Layout
+from headway_api.baseline_endpoint import BaselineEndpoint
 from headway_api.exits import JobError
 from headway_api.prices import DEFAULT, PriceBook
 from headway_api.records import EpisodeRecord, Purpose
@@ -39,12 +40,7 @@ from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Check, Preflight
 from headway_api.store import Store
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
-from headway_coordinator.engines.concurrency import Concurrency
 from headway_coordinator.engines.discovery import Discover
-from headway_coordinator.engines.fleet import Fleet
-from headway_coordinator.engines.router import Router
-from headway_coordinator.evaluation.servers import proven
-from headway_coordinator.faults import CandidateFault
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.players import Players
@@ -55,14 +51,14 @@ from headway_coordinator.preflight.evidence import Notebook
 from headway_coordinator.preflight.judges_bill import JudgesBill
 from headway_coordinator.preflight.run import Ready, Runner
 from headway_coordinator.preflight.scripted import Player
+from headway_coordinator.preflight.source import AtEndpoint, OnServer, Source
 from headway_coordinator.recurring import Recurring
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.spool import Spool
-from headway_coordinator.stall import Culprit, Watch, of_episodes
+from headway_coordinator.stall import Blocker, Watch, of_episodes
 
 ISOLATED: Final = "isolated"
 FAILED: Final = "PreflightFailed"
-NOT_ASKED: Final = "the preflight samples nothing now"
 READ_BACK: Final = "read back from an equal preflight"
 CUT_SHORT: Final = "sampling ended early"
 _log = logging.getLogger(__name__)
@@ -86,7 +82,7 @@ class Dynamic:
     key: str
     """The coordinator's key for rollout servers."""
     discover: Discover
-    incarnation: int
+    start_number: int
     faults: Recurring
     opened: Callable[[], None]
     """Called when sampling begins: this process answers from then on."""
@@ -99,9 +95,12 @@ class Dynamic:
     """How many episodes the job plays."""
     price: Price | None = None
     """Today's prices, as in the job's bill."""
+    endpoint: BaselineEndpoint | None = None
+    """Samples the baseline instead of the job's model."""
     sampler: BaselineSampler | None = None
     findings: list[Finding] = field(default_factory=list)
     kept: keyed.Kept | None = None
+    _state: Literal["Sampling", "Running"] = "Sampling"
     _watch: Watch | None = None
     _player: Player | None = None
     """The player of the scripts, once there are any."""
@@ -117,7 +116,13 @@ class Dynamic:
         if not self.runner.samples:
             return
         key = await asyncio.to_thread(
-            keyed.key_of, self.spec, self.ready.data, self.ready.model, self.layout.uid, self.store
+            keyed.key_of,
+            self.spec,
+            self.ready.data,
+            self.ready.model,
+            self.layout.uid,
+            self.store,
+            self.endpoint,
         )
         kept = await asyncio.to_thread(keyed.read_back, self.store, self.layout, key, begun=begun)
         if kept is not None and kept.cut and not begun and not self._stops(kept.findings):
@@ -145,15 +150,12 @@ class Dynamic:
 
     async def _made(self, key: str) -> keyed.Kept:
         """Sample, play and judge."""
-        manifest, note = await asyncio.to_thread(start.manifest, self.spec.model, self.store)
-        fleet = Fleet(self.http, self.key, self.discover, unannounced=NOT_ASKED)
-        await fleet.want(manifest)
-        limiter, notebook = AdaptiveSemaphore(self.spec.validation_episodes), Notebook()  # one server's share
+        source, notebook = await self._source(), Notebook()
+        self._state, note = source.state, source.note
         sampler = self.sampler = BaselineSampler(
-            self.spec, self.ready.data, self._facts, self.ready.renderer, self.layout, self.store, self.spool,
-            self.ledger, self.incarnation, limiter, self.players.on(fleet, limiter, notebook.of), notebook,
-            self.faults, self.players.budget, self.players.limits, self._certain, self._moved,
-            self.on_episode,
+            self.spec, self.ready.data, self._facts(source.model), self.ready.renderer, self.layout,
+            self.store, self.spool, self.ledger, self.start_number, source, notebook, self.faults,
+            self.players.budget, self.players.limits, self._certain, self._moved, self.on_episode,
             self.players.relative.witnessed(notebook.of),
         )  # fmt: skip
         tried = await self._probed("start")  # while the first sandboxes exist
@@ -161,14 +163,15 @@ class Dynamic:
         await self._bill.restore()
         self.opened()
         self._moved()
-        async with self._served(fleet, limiter):
-            cut = await sampler.run()
+        answered = sampler.ended > 0
+        async with self._watched(source), source.serving(answered=answered):
+            cut = await sampler.run(source.episode(self.players, notebook.of))
         baseline = dataclasses.replace(await self._read_again(sampler.baseline), probes=tried)
         if cut is None:
-            findings = await self._judged(baseline, limiter)
+            findings = await self._judged(baseline, source.limiter)
         else:
             logs.event(_log, "preflight-certain", check=cut.check, episodes=sampler.ended)
-            note = "; ".join(filter(None, [note, CUT_SHORT]))
+            note = "; ".join(filter(None, [CUT_SHORT, note]))
             findings = await asyncio.to_thread(self._so_far, baseline, cut)
         document = await asyncio.to_thread(report.document, baseline, findings)
         return keyed.Kept(
@@ -180,55 +183,49 @@ class Dynamic:
             cut=cut is not None,
             findings=keyed.storable(findings),
             document=dict(document),
-            measured=expected.measured(baseline),
-            seconds_each=expected.seconds_each(baseline),
+            # An endpoint's usage and speed say nothing about the job's own servers.
+            measured=None if source.model else expected.measured(baseline),
+            seconds_each=None if source.model else expected.seconds_each(baseline),
         )
 
-    @asynccontextmanager
-    async def _served(self, fleet: Fleet, limiter: AdaptiveSemaphore) -> AsyncIterator[None]:
-        """Keep the server's weights during the block, which begins once a server holds them."""
-        self._watch = self._watched(fleet.router)
-        running = [
-            asyncio.create_task(fleet.run()),
-            asyncio.create_task(Concurrency(self.http, self.key, fleet.router, limiter).run()),
-            asyncio.create_task(self._watch.run()),
-        ]
-        try:
-            try:
-                await proven("", fleet, lambda: True)
-            except CandidateFault as fault:
-                raise JobError(fault.reason, str(fault), field="spec.model.base", permanent=False) from fault
-            yield
-        finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
-            self._watch = None
+    async def _source(self) -> Source:
+        if self.endpoint is not None:
+            return AtEndpoint(self.spec, self.endpoint)
+        weights = await asyncio.to_thread(start.manifest, self.spec.model, self.store)
+        return await OnServer.of(self.spec, weights, self.http, self.key, self.discover)
 
-    def _watched(self, router: Router) -> Watch:
-        """Checks whether episodes end. If they do not, it names what they wait for."""
+    @asynccontextmanager
+    async def _watched(self, source: Source) -> AsyncIterator[None]:
+        """During the block, check whether episodes end. If they do not, show what they wait for."""
         assert self.sampler is not None
         sampler, seconds = self.sampler, self.spec.rollout.timeout_seconds
 
-        def blame(pool: PoolState | str) -> Culprit:
-            return of_episodes(router, pool, self.faults, sampler.in_flight, seconds)
+        def blame(pool: PoolState | str) -> Blocker:
+            return of_episodes(source.problem(), pool, self.faults, sampler.in_flight, seconds)
 
         def idle() -> float:
             return time.monotonic() - sampler.moved_at
 
-        return Watch(idle, blame, self.broker.pool, self._moved)
+        self._watch = Watch(idle, blame, self.broker.pool, self._moved)
+        task = asyncio.create_task(self._watch.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            self._watch = None
 
     async def _judged(self, baseline: Baseline, limiter: AdaptiveSemaphore) -> list[Finding]:
         own = self.spec.preflight.checks
         tried = [*baseline.probes, *await self._probed("before")]
         scripts = await asyncio.to_thread(run.scripts_of, baseline, own)
         logs.event(_log, "preflight-scripts", scripts=len(scripts))
-        name, judges = f"preflight-script-{self.incarnation}", self.players.judges
+        name, judges = f"preflight-script-{self.start_number}", self.players.judges
         bill = self._bill.add
         self._player = Player(self.spec, self.broker, limiter, name, judges, bill, self._moved)
         played = await self._player.play(scripts)
         tried += await self._probed("after")  # of a sandbox that was started to replace a script's
-        self._asker = Asker(judges, bill, f"preflight-judge-{self.incarnation}", self._moved)
+        self._asker = Asker(judges, bill, f"preflight-judge-{self.start_number}", self._moved)
         questions = [] if own.get(judge_varies.ID) == "Off" else judge_varies.questions(baseline)
         twice = await self._asker.ask(questions)
         facts = dataclasses.replace(baseline.facts, relative=self._player.grouped)
@@ -239,7 +236,7 @@ class Dynamic:
         """What a sandbox can reach; empty if the check is off."""
         if self.spec.preflight.checks.get(ISOLATED) == "Off":
             return []
-        lease = f"preflight-probe-{self.incarnation}-{when}"
+        lease = f"preflight-probe-{self.start_number}-{when}"
         return await probes.probe(self.spec, self.broker, lease, probes.destinations())
 
     async def _read_again(self, baseline: Baseline) -> Baseline:
@@ -269,7 +266,7 @@ class Dynamic:
         assert self.sampler is not None
         self.runner.report(
             Preflight(
-                state="Sampling",
+                state=self._state,
                 checks=self.runner.results,
                 episodes=self.sampler.ended,
                 wanted_episodes=self.sampler.wanted,
@@ -284,7 +281,11 @@ class Dynamic:
         parts: tuple[Player | Asker | None, ...] = (self._player, self._asker)
         for part in parts:
             stalled = stalled if part is None else next(iter(part.waiting.values()), stalled)
-        return None if stalled is None else Check(name="Baseline", passed=False, message=stalled[:1024])
+        return (
+            None
+            if stalled is None
+            else Check(name=names.CHECK_BASELINE, passed=False, message=stalled[:1024])
+        )
 
     def _conclude(self, kept: keyed.Kept, how: str | None, *, begun: bool) -> None:
         """End the preflight.
@@ -308,11 +309,11 @@ class Dynamic:
         )
         self.changed()
         if state == "Failed":
-            said = [f"{each.check}: {shown.sentence(each)}" for each in run.gravest_first(stops)]
-            raise JobError(FAILED, "; ".join(said), field=stops[0].field)
+            sentences = [f"{each.check}: {shown.sentence(each)}" for each in run.gravest_first(stops)]
+            raise JobError(FAILED, "; ".join(sentences), field=stops[0].field)
 
-    @property
-    def _facts(self) -> Facts:
+    def _facts(self, endpoint: str | None) -> Facts:
+        """`endpoint`: the model that samples instead of the job's own."""
         spec, data = self.spec, self.ready.data
         low, high = spec.reward.range
         today = datetime.now(UTC).date()
@@ -338,6 +339,7 @@ class Dynamic:
             plan=self.plan,
             trains_alike=spec.algorithm.advantage.method not in BY_REWARDS,
             tool_call_parser=spec.agent.effective_builtin.tool_call_parser,
+            endpoint=endpoint,
         )
 
     def samples(self) -> Iterator[Sample]:

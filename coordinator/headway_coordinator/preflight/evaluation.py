@@ -12,13 +12,13 @@ from headway_api.rows import Row, tasks_of
 from headway_api.sandbox_api import ResetReply
 from headway_api.seeds import seed
 from headway_api.spec.evaluation import RLEvalJobSpec
-from headway_api.spec.suite import Suite, field_of, field_said
+from headway_api.spec.suite import Suite, field_in_suite, field_of
 from headway_api.status import Preflight
 from headway_api.store import Store
 from headway_coordinator.faults import InfraFault, PermanentFault
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.preflight import checks
-from headway_coordinator.preflight.checklist import LEASE_ID, Checklist, said_of
+from headway_coordinator.preflight.checklist import LEASE_ID, Checklist, rows_message
 from headway_coordinator.sandboxes import Broker
 
 BLOCK = "spec.data"
@@ -42,7 +42,7 @@ class EvalRunner(Checklist):
         Raises:
             JobError: they cannot be read, or lack a column that the spec names.
         """
-        found = self._need("Dataset", lambda: self._load(store), said_of)
+        found = self._need("Dataset", lambda: self._load(store), rows_message)
         return found[: self.spec.evaluation.max_rows]
 
     def _load(self, store: Store) -> list[Row]:
@@ -60,7 +60,7 @@ class EvalRunner(Checklist):
         self,
         row: Row,
         broker: Broker,
-        incarnation: int,
+        start_number: int,
         suites: Mapping[str, Broker],
         judges: Judges | None = None,
     ) -> ResetReply:
@@ -74,25 +74,27 @@ class EvalRunner(Checklist):
         Raises:
             JobError: a check failed, or no sandbox was available.
         """
-        found = await self._visit(row, broker, incarnation, judges)
+        found = await self._visit(row, broker, start_number, judges)
         if found is not None:
             self._try("Reward", lambda: checks.reward(found[1], self.spec))
         for suite in self.spec.suites:
-            await self._suite(suite, suites[suite.name], incarnation)
+            await self._suite(suite, suites[suite.name], start_number)
         self.conclude(enforce=True)
         assert found is not None, "a failed check has raised"
         return found[0]
 
-    async def _suite(self, suite: Suite, broker: Broker, incarnation: int) -> None:
+    async def _suite(self, suite: Suite, broker: Broker, start_number: int) -> None:
         """Check that the suite's image can load the task, and that the task has the last requested sample."""
         spec, seconds, check = self.spec, suite.sandbox.deadline_seconds, f"Suite {suite.name}"
-        lease = f"{LEASE_ID}-{incarnation}"
+        lease = f"{LEASE_ID}-{start_number}"
         try:
             async with asyncio.timeout(spec.pending_deadline_seconds):
                 async with broker.lease(lease, seconds, spec.rollout.timeout_seconds) as sandbox:
                     await sandbox.reset(suite.last_row, seed(spec.seed, LEASE_ID))
         except PermanentFault as fault:
-            self._failed(check, JobError(fault.reason, str(fault), field=field_said(suite.name, fault.field)))
+            self._failed(
+                check, JobError(fault.reason, str(fault), field=field_in_suite(suite.name, fault.field))
+            )
             return
         except (InfraFault, TimeoutError) as fault:
             text = str(fault) or f"no sandbox within {spec.pending_deadline_seconds} s"
@@ -111,8 +113,8 @@ def check_tasks(rows: Sequence[Row], task_column: str | None) -> None:
     checks.task_names(found, str(task_column), BLOCK)
     if len(found) > MOST_TASKS:
         text = (
-            f"the rows of {BLOCK} have {len(found)} tasks in column {task_column}, and each has every figure "
-            f"of its own: name a column with at most {MOST_TASKS} values there, or leave it out"
+            f"the rows of {BLOCK} have {len(found)} tasks in column {task_column}. Each gets its own "
+            f"figures: name a column with at most {MOST_TASKS} values there, or leave it out"
         )
         raise JobError("TooManyTasks", text, field=f"{BLOCK}.taskColumn")
 

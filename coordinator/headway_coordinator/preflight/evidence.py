@@ -192,7 +192,7 @@ def without_tokens(episode: EpisodeRecord) -> EpisodeRecord:
 
 def malformed(episode: EpisodeRecord) -> Sequence[str]:
     """The text of turns with unreadable tool calls, as far as the conversation still shows it."""
-    said = [message for message in episode.messages if message.get("role") == "assistant"]
+    answers = [message for message in episode.messages if message.get("role") == "assistant"]
     delivered = [turn for turn in episode.turns if turn.delivered]
-    pairs = zip(delivered, said, strict=False)
+    pairs = zip(delivered, answers, strict=False)
     return [str(message.get("content") or "") for turn, message in pairs if turn.malformed_tool_calls]

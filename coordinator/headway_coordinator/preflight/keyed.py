@@ -23,6 +23,7 @@ from headway_analysis.estimate.measured import Measured
 from headway_analysis.preflight.definition import Finding
 from headway_api.artifacts import Layout, shared_preflight
 from headway_api.base_model import WEIGHTS
+from headway_api.baseline_endpoint import BaselineEndpoint
 from headway_api.document import Json
 from headway_api.exits import JobError
 from headway_api.record import Record
@@ -59,7 +60,14 @@ class Kept(Record):
     """Seconds that an episode used the server."""
 
 
-def key_of(spec: RLTrainingJobSpec, data: Data, model: Path, uid: str, store: Store) -> str:
+def key_of(
+    spec: RLTrainingJobSpec,
+    data: Data,
+    model: Path,
+    uid: str,
+    store: Store,
+    endpoint: BaselineEndpoint | None = None,
+) -> str:
     """Everything that a preflight depends on, as SHA-256 in hex. Blocking: run it in a thread.
 
     Args:
@@ -68,28 +76,29 @@ def key_of(spec: RLTrainingJobSpec, data: Data, model: Path, uid: str, store: St
         model: folder with the base model's configuration and tokenizer.
         uid: the job's; part of the key if it depends on something that only this job knows.
         store: where the model's weights lie, unless they are the hub's.
+        endpoint: samples the baseline instead of the job's model.
 
     Raises:
         JobError: `ModelUnavailable`: the weights may not be read.
     """
-    said = spec.as_object()
-    environment = said["environment"]
+    fields = spec.as_object()
+    environment = fields["environment"]
     parts = {
         "version": VERSION,
-        "model": {name: said["model"].get(name) for name in ("base", "revision", "dtype", "contextLength")},
-        "start": said["model"].get("warmStart"),
-        "adapter": said["model"].get("lora") if spec.model.warm_start else None,
+        "model": {name: fields["model"].get(name) for name in ("base", "revision", "dtype", "contextLength")},
+        "start": fields["model"].get("warmStart"),
+        "adapter": fields["model"].get("lora") if spec.model.warm_start else None,
         "files": _files(model),
         "weights": tensors.weights(spec.model, model, store),
-        "data": said["data"],
+        "data": fields["data"],
         "rows": [digest(rows) for rows in (data.train, data.validation, data.test)],
         "environment": {
             name: environment.get(name) for name in ("image", "entrypoint", "config", "contract", "sandbox")
         },
-        "agent": said["agent"],
-        "reward": said["reward"],
-        "judges": said.get("judges"),
-        "sampling": said["rollout"]["sampling"],
+        "agent": fields["agent"],
+        "reward": fields["reward"],
+        "judges": fields.get("judges"),
+        "sampling": fields["rollout"]["sampling"],
         "engine": spec.rollout.engine.extra_args,
         "timeout": spec.rollout.timeout_seconds,
         "training": [spec.algorithm.group_size, spec.algorithm.batch_size, spec.schedule.max_steps],
@@ -99,6 +108,8 @@ def key_of(spec: RLTrainingJobSpec, data: Data, model: Path, uid: str, store: St
         "seed": spec.seed,
         "alone": uid if is_alone(spec) else None,
     }
+    if endpoint is not None:
+        parts["endpoint"] = endpoint.spec.as_object()
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

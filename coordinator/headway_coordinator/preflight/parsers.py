@@ -25,7 +25,7 @@ def would_read(model: Path, own: str, sampled: Sequence[Sampled]) -> dict[str, i
         own: the job's `toolCallParser`.
         sampled: baseline episodes.
     """
-    turns = [*islice(((one, *told) for one in sampled for told in _unread(one.record)), MOST_TURNS)]
+    turns = [*islice(((one, *unread) for one in sampled for unread in _unread(one.record)), MOST_TURNS)]
     found: dict[str, int] = {}
     if not turns:
         return found

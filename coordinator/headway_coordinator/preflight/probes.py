@@ -55,22 +55,22 @@ async def probe(
     seconds, limit = spec.environment.sandbox.deadline_seconds, spec.rollout.timeout_seconds
     try:
         async with asyncio.timeout(limit), broker.lease(lease, seconds, limit) as sandbox:
-            said = await sandbox.probe(wanted)
+            probed = await sandbox.probe(wanted)
     except (InfraFault, TimeoutError) as fault:
         logs.event(_log, "not-probed", level=logging.WARNING, error=str(fault))
         return []
     found = [
-        Probe(each.name, f"{each.address}:{each.port}", hit, said.age)
-        for each, hit in zip(wanted, said.reached, strict=False)
-        if each.protocol in said.protocols
+        Probe(each.name, f"{each.address}:{each.port}", hit, probed.age)
+        for each, hit in zip(wanted, probed.reached, strict=False)
+        if each.protocol in probed.protocols
     ]
-    return found if said.start is None else [*_at_start(said.start, wanted), *found]
+    return found if probed.start is None else [*_at_start(probed.start, wanted), *found]
 
 
-def _at_start(said: ProbedAtStart, wanted: list[Destination]) -> Iterator[Probe]:
+def _at_start(probed: ProbedAtStart, wanted: list[Destination]) -> Iterator[Probe]:
     """The addresses that it tried at its start, under the names that this process uses."""
     known = {(one.address, str(one.port), str(one.protocol)): one.name for one in wanted}
-    for one, hit in zip(said.destinations, said.reached, strict=False):
+    for one, hit in zip(probed.destinations, probed.reached, strict=False):
         address, port, protocol = (str(one.get(name)) for name in ("address", "port", "protocol"))
         name = known.get((address, port, protocol), protocol)
-        yield Probe(name, f"{address}:{port}", hit, said.age)
+        yield Probe(name, f"{address}:{port}", hit, probed.age)

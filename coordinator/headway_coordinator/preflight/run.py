@@ -28,11 +28,12 @@ from headway_api.store import Denied, NotFound, Store, bucket_unavailable
 from headway_coordinator.dataset import Data
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.preflight import calls, checks, tensors
-from headway_coordinator.preflight.checklist import Checklist, said_of
+from headway_coordinator.preflight.checklist import Checklist, rows_message
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.trajectory import render
+from headway_coordinator.trajectory.template import own_template
 
-TASKS_TOLD: Final = 8
+MOST_TASKS: Final = 8
 _log = logging.getLogger(__name__)
 
 
@@ -45,6 +46,8 @@ class Ready:
     context_length: int
     model: Path
     """Folder with the base model's configuration and tokenizer."""
+    template: str
+    """The base model's chat template."""
 
 
 class Runner(Checklist):
@@ -70,16 +73,18 @@ class Runner(Checklist):
             JobError: something is missing, under every policy.
         """
         spec = self.spec
-        train = self._need("Dataset", lambda: tables.load(spec.data.train, store, "spec.data.train"), said_of)
+        train = self._need(
+            "Dataset", lambda: tables.load(spec.data.train, store, "spec.data.train"), rows_message
+        )
         validation: list[tables.Row] = []
         if (held_out := spec.data.validation) is not None:
             rows = self._need(
-                "Validation", lambda: tables.load(held_out, store, "spec.data.validation"), said_of
+                "Validation", lambda: tables.load(held_out, store, "spec.data.validation"), rows_message
             )
             validation = rows[: spec.evaluation.max_rows]
         test: list[Row] = []
         if (judged := spec.data.test) is not None:
-            test = self._need("Test", lambda: tables.load(judged, store, "spec.data.test"), said_of)
+            test = self._need("Test", lambda: tables.load(judged, store, "spec.data.test"), rows_message)
             if judged.cluster_column is not None:
                 tables.check_column(test, judged.cluster_column, "spec.data.test.clusterColumn")
         data = Data(train=train, validation=validation, test=test)
@@ -115,8 +120,10 @@ class Runner(Checklist):
                 lambda start: start.sentence,
             )
         parser = spec.agent.effective_builtin.tool_call_parser
-        chosen = self._need("Tokenizer", lambda: render.load(folder, parser)[0], checks.renderer)
-        return Ready(data, chosen, length, folder)
+        chosen, tokenizer = self._need(
+            "Tokenizer", lambda: render.load(folder, parser), lambda loaded: checks.renderer(loaded[0])
+        )
+        return Ready(data, chosen, length, folder, own_template(tokenizer))
 
     def _tasks(self, data: Data) -> None:
         """Check that each row has a task if a column names it. Figures show a bounded number of tasks.
@@ -131,7 +138,9 @@ class Runner(Checklist):
                 continue
             rows: Sequence[Row] = getattr(data, name)
             found = self._need(
-                f"{name.capitalize()}Tasks", partial(checks.tasks, rows, column, f"spec.data.{name}"), _told
+                f"{name.capitalize()}Tasks",
+                partial(checks.tasks, rows, column, f"spec.data.{name}"),
+                _task_counts,
             )
             data.tasks[name] = tasks.bounded(found)
             if name == "train" and spec.task_weights:
@@ -159,8 +168,8 @@ class Runner(Checklist):
             if error.permanent:
                 self.report(Preflight(state="Failed", checks=self.results))
             raise
-        told = "; ".join(warnings) or "no split has a row of another one, or a prompt twice"
-        self._passed("Overlap", told, warning=bool(warnings))
+        message = "; ".join(warnings) or "no split has a row of another one, or a prompt twice"
+        self._passed("Overlap", message, warning=bool(warnings))
 
     def _resumes(self, store: Store) -> bool:
         """Whether the learner has a step to resume from. The learner decides whether that step is usable."""
@@ -179,7 +188,7 @@ class Runner(Checklist):
         return self.spec.preflight.policy != "Off" and self.spec.preflight.episodes > 0
 
     async def environment(
-        self, ready: Ready, broker: Broker, incarnation: int, judges: Judges | None = None
+        self, ready: Ready, broker: Broker, start_number: int, judges: Judges | None = None
     ) -> None:
         """One real sandbox: import, reset and judgement, then the checks that need its prompt.
 
@@ -191,13 +200,12 @@ class Runner(Checklist):
         if self.spec.preflight.policy == "Off":
             self.report(Preflight(state="Skipped", checks=self.results))
             return
-        found = await self._visit(ready.data.train[0], broker, incarnation, judges)
+        found = await self._visit(ready.data.train[0], broker, start_number, judges)
         if found is not None:
             first, reply = found
             self.first = first
             self._try("Reward", lambda: checks.reward(reply, self.spec))
-            parser = self.spec.agent.effective_builtin.tool_call_parser
-            self._try("ToolCalls", lambda: calls.readable(first.tools, ready.renderer, parser))
+            self._tool_calls(first, ready.renderer)
             self._try(
                 "Context", lambda: checks.context(first, ready.renderer, ready.context_length, self.spec)
             )
@@ -205,9 +213,19 @@ class Runner(Checklist):
         if not self.samples or (enforce and self.failed):
             self.conclude(enforce=enforce)
 
+    def _tool_calls(self, first: ResetReply, renderer: render.Renderer) -> None:
+        agent = self.spec.agent
+        try:
+            message = calls.readable(first.tools, renderer, agent.effective_builtin.tool_call_parser)
+        except JobError as error:
+            self._failed("ToolCalls", error)
+            return
+        concerns = calls.concerns(first.tools, renderer, builtin=agent.is_builtin)
+        self._passed("ToolCalls", "; ".join([message, *concerns]), warning=bool(concerns))
 
-def _told(named: Sequence[str]) -> str:
+
+def _task_counts(named: Sequence[str]) -> str:
     """The tasks with the most rows, and their number of rows."""
     counts = Counter(named)
-    most = ", ".join(f"{task} ({count})" for task, count in counts.most_common(TASKS_TOLD))
-    return f"{len(counts)} tasks, with rows: {most}{', ...' if len(counts) > TASKS_TOLD else ''}"
+    most = ", ".join(f"{task} ({count})" for task, count in counts.most_common(MOST_TASKS))
+    return f"{len(counts)} tasks, with rows: {most}{', ...' if len(counts) > MOST_TASKS else ''}"

@@ -68,10 +68,10 @@ class _Try:
         if isinstance(fault, InfraFault):
             cause = fault.cause.reason if fault.cause is not None else None
             return playing.Failed(str(fault)[:ERROR_LENGTH], cause)
-        said = str(fault) or f"no end within {seconds:g} s"
+        message = str(fault) or f"it did not end within {seconds:g} s"
         if self.judge is None:
-            return playing.Failed(said[:ERROR_LENGTH])
-        return playing.Failed(f"{said}; it was waiting for judge {self.judge}"[:ERROR_LENGTH], "JudgeSlow")
+            return playing.Failed(message[:ERROR_LENGTH])
+        return playing.Failed(f"{message}; it was waiting for judge {self.judge}"[:ERROR_LENGTH], "JudgeSlow")
 
 
 @dataclass

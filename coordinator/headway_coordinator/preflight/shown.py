@@ -53,8 +53,8 @@ def _number(found: Finding) -> str | None:
 def summary(findings: Sequence[Finding], *more: str | None) -> str:
     """How many checks failed, warned, are unknown and passed; and `more`."""
     counts = Counter(found.verdict for found in findings)
-    said = [f"{counts[verdict]} {WORDS[verdict]}" for verdict in GRAVEST_FIRST if counts[verdict]]
-    return "; ".join([", ".join(said) or "nothing was judged", *filter(None, more)])[:WORD_LIMIT]
+    parts = [f"{counts[verdict]} {WORDS[verdict]}" for verdict in GRAVEST_FIRST if counts[verdict]]
+    return "; ".join([", ".join(parts) or "nothing was judged", *filter(None, more)])[:WORD_LIMIT]
 
 
 def samples(findings: Sequence[Finding], episodes: int, wanted: int) -> Iterator[Sample]:

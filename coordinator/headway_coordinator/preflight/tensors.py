@@ -66,12 +66,12 @@ def whole(model: ModelSpec, folder: Path, store: Store) -> str:
     model, so it refuses tensors that are missing within a layer.
 
     Raises:
-        JobError: `ModelNotLoadable`: a file is cut short, too long, or has no header; `ModelIncomplete`: a
-            tensor of the index or a whole layer is missing; `ModelUnavailable`: a file may not be read.
+        JobError: `ModelNotLoadable`: a file is cut short, too long, or has no header. `ModelIncomplete`: a
+            tensor of the index or a whole layer is missing. `ModelUnavailable`: a file may not be read.
     """
     if model.base.startswith(HUB):
         return "the hub's files are checked when they are fetched"
-    total, held, index = 0, set[str](), _index(folder)
+    total, stored, index = 0, set[str](), _index(folder)
     for name in sorted(set(index.values())) or [MODEL_FILE]:
         uri = f"{model.base.rstrip('/')}/{name}"
         try:
@@ -83,36 +83,36 @@ def whole(model: ModelSpec, folder: Path, store: Store) -> str:
             continue  # whoever loads it will find out
         header, entries = _header(store, uri)
         if size != (described := header + _length(uri, entries)):
-            what = f"{uri} has {size} bytes, and by its header {described}; upload the file again"
+            what = f"{uri} has {size} bytes, but its header describes {described}; upload the file again"
             raise JobError("ModelNotLoadable", what, field=FIELD)
-        held |= entries.keys()
+        stored |= entries.keys()
         total += size
-    if held and (lost := _lost(index, held) or _without(held, _layers(folder))):
+    if stored and (lost := _lost(index, stored) or _without(stored, _layers(folder))):
         what = f"{model.base} {lost}; upload the whole Hugging Face folder again"
         raise JobError("ModelIncomplete", what, field=FIELD)
     return f"{total} bytes of weights, as their headers say"
 
 
-def _lost(index: dict[str, str], held: set[str]) -> str | None:
+def _lost(index: dict[str, str], stored: set[str]) -> str | None:
     """The message about tensors that are in the index but not in the files."""
-    if not (lost := index.keys() - held):
+    if not (lost := index.keys() - stored):
         return None
     first = min(lost)
     return f"lacks {len(lost)} of the tensors in {INDEX_FILE}, {first} of {index[first]} among them"
 
 
-def _without(held: Iterable[str], wanted: int) -> str | None:
+def _without(stored: Iterable[str], wanted: int) -> str | None:
     """The message about layers without any tensor.
 
     A model may have several parts with layers, and no name shows which one is its language model. One of them
     must have all layers.
 
     Args:
-        held: names of the tensors.
+        stored: names of the tensors.
         wanted: how many layers the language model has; 0: not known.
     """
     parts = defaultdict[str, set[int]](set)
-    for name in held:
+    for name in stored:
         if (found := LAYER.match(name)) and int(found[2]) < wanted:
             parts[found[1]].add(int(found[2]))
     if not parts:
@@ -193,7 +193,7 @@ def _header(store: Store, uri: str) -> tuple[int, dict[str, Any]]:
     try:
         entries = json_within(start[8:end], LONGEST_HEADER)
         if not isinstance(entries, dict):
-            raise TypeError("the header is no object")
+            raise TypeError("the header is not an object")
         return end, entries
     except (ValueError, TypeError) as error:
         raise _unreadable(uri, error) from error

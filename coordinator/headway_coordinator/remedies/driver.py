@@ -94,24 +94,24 @@ class Remedies:
         trained = {report.step for report in undone if report.directive is None}
         self._void = frozenset(each.number for each in known.decisions.values() if each.step in trained)
         for report in self._state.reports:
-            self._tell(report)
+            self._update_signals(report)
         self._look()
 
     def took(self, report: StepReport) -> None:
         """A step without groups was taken. The state has its report."""
-        self._tell(report)
+        self._update_signals(report)
         self._look()
-        said = {} if report.refused is None else report.refused.model_dump()
+        refusal = {} if report.refused is None else report.refused.model_dump()
         assert report.directive is not None
         logs.event(
             _log,
-            "remedy-refused" if said else "remedy-taken",
+            "remedy-refused" if refusal else "remedy-taken",
             level=logging.WARNING,
             step=report.step,
             remedy=report.directive.remedy,
             undo=report.directive.undo,
             restored=report.restored,
-            **said,
+            **refusal,
         )
 
     def due(self, step: int) -> Decision | None:
@@ -131,14 +131,17 @@ class Remedies:
         )
 
     async def consult(self) -> None:
-        """Decide whether the next step is a remedy. Call it while nothing is being trained."""
+        """Decide about remedies before the next step, and write each decision to the store.
+
+        Call it only while the learner trains nothing.
+        """
         async with self._lock:
             while (found := self._choose()) is not None:
                 stands = await self._write(found)
                 self._known.add(stands)
                 self._look()
-                said = stands.model_dump(mode="json", exclude={"before", "after", "in_force"})
-                logs.event(_log, EVENTS[type(stands)], level=logging.WARNING, **said)
+                fields = stands.model_dump(mode="json", exclude={"before", "after", "in_force"})
+                logs.event(_log, EVENTS[type(stands)], level=logging.WARNING, **fields)
 
     @property
     def done(self) -> bool:
@@ -166,11 +169,11 @@ class Remedies:
             return None
         order = self.order
         if order is not None and order not in self.course.orders and order not in self._known.refused:
-            return obey(order, self._situation())
+            return obey(order, self._context())
         raised = self._spec.collapse.policy == "Remediate" and self._signals.raised
-        return decide(self._situation()) if raised or self.course.watched else None
+        return decide(self._context()) if raised or self.course.watched else None
 
-    def _situation(self) -> RemedyContext:
+    def _context(self) -> RemedyContext:
         state = self._state
         return RemedyContext(
             spec=self._spec,
@@ -189,7 +192,7 @@ class Remedies:
         self.course = course(known.decisions.values(), known.kept, state.reports, self._void)
         self.now = applied(self._spec, state.in_force)
 
-    def _tell(self, report: StepReport) -> None:
+    def _update_signals(self, report: StepReport) -> None:
         """Give signals the current settings, by which they judge."""
         if report.directive is not None:
             self._signals.changed(report.step, applied(self._spec, report.in_force))

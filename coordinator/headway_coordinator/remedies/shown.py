@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final, get_args
 
-from headway_analysis.remedies.catalogue import told
+from headway_analysis.remedies.catalogue import changed_settings
 from headway_analysis.remedies.course import Course, Entry
 from headway_api import names
 from headway_api import status as st
@@ -51,7 +51,7 @@ def _shown(entry: Entry, spec: RLTrainingJobSpec) -> st.Remediation:
 
 def action(entry: Entry, spec: RLTrainingJobSpec) -> str:
     """What a change did, or was meant to do."""
-    settings = told(applied(spec, entry.was), applied(spec, entry.decision.in_force))
+    settings = changed_settings(applied(spec, entry.was), applied(spec, entry.decision.in_force))
     steps = [entry.restored] if entry.restored is not None else entry.decision.directive.restore
     back = f"goes back to the weights of step {' or '.join(map(str, steps))}" if steps else ""
     return "; ".join(filter(None, (back, settings)))

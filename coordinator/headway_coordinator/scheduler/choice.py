@@ -1,8 +1,8 @@
 """Which finished groups make the next batch: pure functions, derived in docs/staleness.md.
 
-A group's *slack* is how many more batches may be cut before it must be in one: S + 1 batches after its start,
-counting from 0. All choices keep one promise, called *feasible*: among the groups that are left, no more than
-j * P have a slack of j or less. A batch takes P groups, so every one of them can still be trained in time,
+A group must be in a batch S + 1 batches after its start, counting from 0. Its *slack* is how many more
+batches may be cut before that. All choices keep one promise, called *feasible*: of the groups that are left,
+at most j * P have a slack up to j. A batch takes P groups, so every one of them can still be trained in time,
 whatever the order in which they finish. The choices differ in which finished groups they prefer:
 
     in_order     the first positions of the data; waits for them, so that fast prompts are never preferred

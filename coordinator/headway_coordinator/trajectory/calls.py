@@ -24,7 +24,7 @@ UNCLOSED, NO_NAME, NO_ARGUMENTS = "unclosed block", "missing name", "arguments a
 STRUCTURE = "malformed structure"
 UNREADABLE: Final = (ValueError, RecursionError, MemoryError)
 """Python's parsers raise these for unbounded text: brackets, numbers, chains of operators."""
-_TOLD: tuple[tuple[MalformedKind, tuple[str, ...]], ...] = (
+_SIGNS: tuple[tuple[MalformedKind, tuple[str, ...]], ...] = (
     ("unclosed", (UNCLOSED,)),
     ("no_name", (NO_NAME, "the name is not a string", "it names no function", "not addressed to a function")),
     ("not_json", ("not JSON", "invalid json", "as JSON", "JSONDecodeError", "RecursionError", "ValueError")),
@@ -52,7 +52,7 @@ class Call:
         """The kind of fault that `problem` is; None if there is none."""
         if self.problem is None:
             return None
-        return next((kind for kind, told in _TOLD if any(text in self.problem for text in told)), "other")
+        return next((kind for kind, signs in _SIGNS if any(text in self.problem for text in signs)), "other")
 
     @property
     def written(self) -> str:

@@ -35,14 +35,14 @@ def ways(
         asked: the user named them. The first is offered even if the template writes no call of it.
     """
     for taken in WAYS:
-        said = partial(template_text, tokenizer, taken=taken)
+        rendered = partial(template_text, tokenizer, taken=taken)
         try:
-            asking = said(ASKED, SIMPLE, generate=False)
-            calls = said([*ASKED, calling(call(KEY))], SIMPLE, generate=False)
-            thought = said([*ASKED, calling(call(KEY), thought=WHY)], SIMPLE, generate=False)
+            asking = rendered(ASKED, SIMPLE, generate=False)
+            calls = rendered([*ASKED, calling(call(KEY))], SIMPLE, generate=False)
+            thinking = rendered([*ASKED, calling(call(KEY), reasoning=WHY)], SIMPLE, generate=False)
         except Exception:  # a template raises what its author chose: it does not take calls in this form
             continue
-        if taken.thought != PLAIN.thought and WHY not in thought:
+        if taken.reasoning != PLAIN.reasoning and WHY not in thinking:
             continue
         added = calls.removeprefix(asking)
         for grammar in grammars:
@@ -55,7 +55,7 @@ def ways(
 def _template(tokenizer: Any, grammar: Grammar, taken: Taken) -> Template:
     eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     plain = Template(tokenizer, grammar.name, Written(tokenizer, grammar, eos), taken)
-    stops = [*closers(tokenizer, plain.said, getattr(grammar, "closing", "")), *eos]
+    stops = [*closers(tokenizer, plain.render_text, getattr(grammar, "closing", "")), *eos]
     return Template(tokenizer, grammar.name, Written(tokenizer, grammar, list(dict.fromkeys(stops))), taken)
 
 
@@ -65,11 +65,11 @@ def best(tokenizer: Any, candidates: Iterable[tuple[R, str]], usual: R | None, n
     if usual is not None:
         usual.proof = prove(usual, tokenizer, name)
     for candidate, reader in candidates:
-        # Forms with a separate place for thoughts come first. Without them it may seem that the template
-        # writes no thoughts.
-        elsewhere = getattr(candidate, "taken", PLAIN).thought != PLAIN.thought
+        # Forms with a separate place for reasoning come first. Without them it may seem that the template
+        # writes no reasoning.
+        elsewhere = getattr(candidate, "taken", PLAIN).reasoning != PLAIN.reasoning
         known = found.proof if found is not None else None
-        if found is not None and known is not None and known.whole and (known.thought or not elsewhere):
+        if found is not None and known is not None and known.whole and (known.reasoning or not elsewhere):
             return found
         candidate.proof = prove(candidate, tokenizer, reader)
         if found is None or candidate.proof.score > (found.proof.score if found.proof else 0):

@@ -18,12 +18,12 @@ from headway_coordinator.trajectory.probe import (
 from headway_coordinator.trajectory.template import decoded
 
 
-def closers(tokenizer: Any, said: Callable[..., str], closing: str = "") -> list[int]:
+def closers(tokenizer: Any, render_text: Callable[..., str], closing: str = "") -> list[int]:
     """Ids of the special tokens with which a template ends a turn, or begins the next message.
 
     Args:
         tokenizer: the model's.
-        said: `Provable.said`.
+        render_text: `Provable.render_text`.
         closing: the tag after a call, which ends no turn.
     """
     special = set(tokenizer.get_added_vocab().values()) | set(tokenizer.all_special_ids)
@@ -32,8 +32,8 @@ def closers(tokenizer: Any, said: Callable[..., str], closing: str = "") -> list
     both = calling(call(KEY), call(KEY, index=1))
     for turn, following in ((ANSWER, ASKED_AGAIN), (both, RESULT), (calling(call(KEY)), RESULT)):
         try:
-            whole = said([*ASKED, turn], SIMPLE, generate=False).rstrip()
-            after = said([*ASKED, turn, following], SIMPLE, generate=True)
+            whole = render_text([*ASKED, turn], SIMPLE, generate=False).rstrip()
+            after = render_text([*ASKED, turn, following], SIMPLE, generate=True)
         except Exception:  # see `prove`
             continue
         ended = [decoded(tokenizer, [token]) for token in [*found, *own]]
@@ -43,16 +43,20 @@ def closers(tokenizer: Any, said: Callable[..., str], closing: str = "") -> list
         beside = [tail.lstrip(), after[len(whole) :].lstrip() if after.startswith(whole) else ""]
         firsts = [tokenizer.encode(text, add_special_tokens=False)[:1] for text in beside if text]
         last = tokenizer.encode(whole, add_special_tokens=False)[-1:]
-        if turn is both and decoded(tokenizer, last) != closing and _once(tokenizer, said, whole, last):
+        if (
+            turn is both
+            and decoded(tokenizer, last) != closing
+            and _once(tokenizer, render_text, whole, last)
+        ):
             firsts = [last, *firsts]
         found += next(([token for token in ids if token in special] for ids in firsts), [])
     return found
 
 
-def _once(tokenizer: Any, said: Callable[..., str], whole: str, token: list[int]) -> bool:
+def _once(tokenizer: Any, render_text: Callable[..., str], whole: str, token: list[int]) -> bool:
     """Whether a turn of two calls has the token only at its end.
 
     If so, the token ends the turn and not a call.
     """
-    turn = whole[len(said(ASKED, SIMPLE, generate=False)) :]
+    turn = whole[len(render_text(ASKED, SIMPLE, generate=False)) :]
     return turn.count(decoded(tokenizer, token)) == 1

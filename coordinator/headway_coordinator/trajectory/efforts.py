@@ -11,7 +11,7 @@ SWITCHES: Final = ("enable_thinking", "thinking")
 LEVEL: Final = "reasoning_effort"
 
 Variables = Mapping[str, Any]
-Said = Callable[[Variables], str]
+RenderText = Callable[[Variables], str]
 """A probe's conversation, rendered by a template with these variables."""
 
 
@@ -26,16 +26,16 @@ def _other(effort: str) -> str:
     return {"none": "on", "on": "none", "low": "high"}.get(effort, "low")
 
 
-def chosen(said: Said, effort: str) -> dict[str, Any] | None:
+def chosen(render_text: RenderText, effort: str) -> dict[str, Any] | None:
     """The variables that make a template write for `effort`, or an empty dict if it does so anyway.
 
     None if it writes the same for all values, or does not take this one.
     """
     given = variables(effort)
     try:
-        text = said(given)
-        if text == said(variables(_other(effort))):
+        text = render_text(given)
+        if text == render_text(variables(_other(effort))):
             return None
-        return {} if text == said({}) else given
+        return {} if text == render_text({}) else given
     except Exception:  # a template raises what its author chose
         return None

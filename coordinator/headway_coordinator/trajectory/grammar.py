@@ -252,12 +252,12 @@ class Objects:
         before, tagged, rest = text.partition(self.tags[0])
         if not tagged:
             before, rest = "", text
-        said, closed, behind = rest.partition(self.tags[1]) if tagged else ("", "", rest)
+        inside, closed, behind = rest.partition(self.tags[1]) if tagged else ("", "", rest)
         if tagged and not closed:
-            said, behind = "", said
-        content, bare = before + said, behind.strip()
+            inside, behind = "", inside
+        content, bare = before + inside, behind.strip()
         if re.match(r'\{\s*("type"\s*:\s*"function"\s*,\s*)?"name"\s*:', bare[:300]) is None:
-            _, in_python = _PYTHON.read(said + behind, tools)
+            _, in_python = _PYTHON.read(inside + behind, tools)
             if in_python:
                 return before, in_python
             return (content + behind, []) if closed else (text, [])

@@ -108,7 +108,7 @@ class Graph:
         """Whether a turn with these prompt `tokens` leaves the sampled history.
 
         It does if they begin with no sampled sequence. It also does if another sampled sequence already
-        follows the last one that they begin with: an agent that edits the middle of its history returns
+        follows the last one that they begin with. An agent that edits the middle of its history returns
         there. Sequences that the agent never saw (`unseen`) do not count.
         """
         last = self.last_sampled(tokens)

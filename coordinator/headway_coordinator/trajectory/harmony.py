@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from headway_coordinator.trajectory import reasoning
 from headway_coordinator.trajectory.calls import Message, Parsed, Tool
 from headway_coordinator.trajectory.lengths import Bounded
 from headway_coordinator.trajectory.readers import GPT_OSS, Reader, forced, kept, last
 from headway_coordinator.trajectory.template import decoded
-from headway_coordinator.trajectory.thoughts import dropped, held
 
 HARMONY_EFFORTS: Final = ("low", "medium", "high")
 USUAL_EFFORT: Final = "medium"
@@ -43,7 +43,7 @@ class HarmonyRenderer(Bounded):
         self._start, self._channel = tokenizer.convert_tokens_to_ids(["<|start|>", "<|channel|>"])
         self.stop_token_ids = reader.stop_token_ids
 
-    def said(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
+    def render_text(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
         ids = self._inner.render_ids(
             signed([], messages), tools=list(tools) or None, add_generation_prompt=generate
         )
@@ -66,11 +66,11 @@ class HarmonyRenderer(Bounded):
         bridged = self._bridged(self._inner, prompt, sampled, history, new, tools)
         if bridged is not None:
             return bridged
-        # A user's message drops earlier thoughts. If there were none, the row goes on.
+        # A user's message drops earlier reasoning. If there was none, the row goes on.
         bridged = self._bridged(self._keeping, prompt, sampled, history, new, tools)
-        if bridged is None or not held(history):
+        if bridged is None or not reasoning.texts(history):
             return bridged
-        return None if dropped(decoded(self._tokenizer, bridged), "", history) else bridged
+        return None if reasoning.dropped(decoded(self._tokenizer, bridged), "", history) else bridged
 
     def _bridged(
         self,
@@ -81,12 +81,12 @@ class HarmonyRenderer(Bounded):
         new: Sequence[Message],
         tools: Sequence[Tool],
     ) -> list[int] | None:
-        said = [*prompt, *sampled]
+        tokens = [*prompt, *sampled]
         turn = last(prompt, self._start)
         bridged = renderer.bridge_to_next_turn(
-            said[:turn], said[turn:], signed(history, new), tools=list(tools) or None
+            tokens[:turn], tokens[turn:], signed(history, new), tools=list(tools) or None
         )
-        return None if bridged is None else kept(said, self._before_channel(bridged.token_ids))
+        return None if bridged is None else kept(tokens, self._before_channel(bridged.token_ids))
 
     def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
         return self._reader.read(sampled, prompt, tools)
@@ -99,7 +99,7 @@ class HarmonyRenderer(Bounded):
             return None
         return self if effort == USUAL_EFFORT else self._at(effort)
 
-    def thoughtless(self) -> list[int]:
+    def without_reasoning(self) -> list[int]:
         return self.encode("<|channel|>final<|message|>", whole=False)
 
     def _before_channel(self, ids: Sequence[int]) -> list[int]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from headway_coordinator.trajectory import thoughts
+from headway_coordinator.trajectory import reasoning
 from headway_coordinator.trajectory.calls import Message, Tool
 from headway_coordinator.trajectory.probe import SIMPLE
 from headway_coordinator.trajectory.proof import Proof
@@ -76,17 +76,17 @@ class Bounded:
         """See `Renderer`."""
         return longer(self._tokenizer, text, most)
 
-    def thoughtless(self) -> list[int]:
+    def without_reasoning(self) -> list[int]:
         """See `Renderer`."""
         asked: list[Message] = [{"role": "user", "content": "Hello."}]
         try:
-            said = self.said(asked, [], generate=True)
+            prompt = self.render_text(asked, [], generate=True)
         except Exception:  # a template for tools may reject a conversation without tools (Hermes)
-            said = self.said(asked, SIMPLE, generate=True)
-        marks = thoughts.opened(said)
+            prompt = self.render_text(asked, SIMPLE, generate=True)
+        marks = reasoning.opened(prompt)
         return [] if marks is None else self.encode(f"\n{marks[1]}\n\n", whole=False)
 
-    def said(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
+    def render_text(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
         """See `Renderer`."""
         raise NotImplementedError
 
@@ -166,5 +166,5 @@ def longest_token(tokenizer: Any) -> Extent | None:
     texts = backend.decode_batch(
         [[token] for token in tokenizer.get_vocab().values()], skip_special_tokens=False
     )
-    held = [extent([text]) for text in texts]
-    return Extent(max(one.letters for one in held), max(one.words for one in held))
+    extents = [extent([text]) for text in texts]
+    return Extent(max(one.letters for one in extents), max(one.words for one in extents))

@@ -66,7 +66,7 @@ def call(arguments: dict[str, Any], name: str = "look_up", index: int = 0) -> di
     }
 
 
-def calling(*calls: dict[str, Any], content: str = "", thought: str = "") -> Message:
+def calling(*calls: dict[str, Any], content: str = "", reasoning: str = "") -> Message:
     """An assistant turn that calls tools."""
     message: Message = {"role": "assistant", "content": content, "tool_calls": list(calls)}
-    return message | {"reasoning_content": thought} if thought else message
+    return message | {"reasoning_content": reasoning} if reasoning else message

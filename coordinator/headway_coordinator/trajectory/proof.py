@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, Protocol
 
-from headway_coordinator.trajectory import thoughts
+from headway_coordinator.trajectory import reasoning
 from headway_coordinator.trajectory.calls import Message, Parsed, Tool
 from headway_coordinator.trajectory.probe import (
     ANSWER,
@@ -29,13 +29,13 @@ from headway_coordinator.trajectory.probe import (
 )
 from headway_coordinator.trajectory.template import decoded
 
-Thoughts = Literal["none", "kept", "dropped", "at once", "forked", "lost"]
-"""`none`: the template writes no thoughts.
-`kept`: it keeps them, and the row goes on.
-`dropped`: it drops them, and another row begins.
+PastReasoning = Literal["none", "kept", "dropped", "at once", "forked", "lost"]
+"""`none`: the template writes no reasoning.
+`kept`: it keeps it, and the row goes on.
+`dropped`: it drops it, and another row begins.
 `at once`: the same after every turn.
-`forked`, which is wrong: another row begins although it keeps them.
-`lost`, which is wrong: the row goes on although it drops them.
+`forked`, which is wrong: another row begins although it keeps it.
+`lost`, which is wrong: the row goes on although it drops it.
 """
 HARMONY: Final = "<|return|>"
 """A model ends a turn in Harmony with this token."""
@@ -46,7 +46,7 @@ class Provable(Protocol):
 
     stop_token_ids: list[int]
 
-    def said(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str: ...
+    def render_text(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str: ...
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]: ...
     def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed: ...
     def force(self, tool: str | None) -> list[int] | None: ...
@@ -76,29 +76,29 @@ class Proof:
     """Text before a call is the turn's content."""
     parallel: bool = False
     """Two calls of one turn are read."""
-    thought: bool | None = None
-    """A thought before a call is separated from it; None: the template writes none."""
+    reasoning: bool | None = None
+    """Reasoning before a call is separated from it; None: the template writes none."""
     forced: bool = False
     """A call can be begun on the model's behalf."""
     row: bool = False
     """A call, its result and an answer are one row, token by token."""
     thinking_row: bool | None = None
-    """The same with a thought before the call and before the answer; None: the template writes no thought."""
+    """`row` with reasoning before the call and before the answer; None: the template writes none."""
     word: bool = False
-    """Without thoughts, the user's next message continues the same row."""
-    thoughts: Thoughts = "none"
-    """What happens to thoughts at the user's next message."""
+    """Without reasoning, the user's next message continues the same row."""
+    past_reasoning: PastReasoning = "none"
+    """What happens to reasoning at the user's next message."""
 
     @property
     def score(self) -> int:
-        """The number of proven abilities. A thought that stays in the text is worse than none."""
-        held = sum(value is True for value in asdict(self).values())
-        return max(held - 3 * (self.thought is False), int(self.call))
+        """The number of proven abilities. Reasoning that stays in the text is worse than none."""
+        proven = sum(value is True for value in asdict(self).values())
+        return max(proven - 3 * (self.reasoning is False), int(self.call))
 
     @property
     def whole(self) -> bool:
         """Whether every ability that the template needs is proven."""
-        return False not in asdict(self).values() and self.thoughts not in ("forked", "lost")
+        return False not in asdict(self).values() and self.past_reasoning not in ("forked", "lost")
 
 
 @dataclass(frozen=True)
@@ -119,11 +119,11 @@ def prove(renderer: Provable, tokenizer: Any, reader: str) -> Proof:
     if not probe.reads(SIMPLE, KEY):
         return Proof(reader)
     row, word = probe.rows()
-    thought, thinking_row = probe.tells_thought(), None
-    if thought is None:
-        thought, kept = probe.tells_begun()
+    separated, thinking_row = probe.separates_reasoning(), None
+    if separated is None:
+        separated, past = probe.separates_begun_reasoning()
     else:
-        thinking_row, kept = probe.thinking_rows()
+        thinking_row, past = probe.thinking_rows()
     return Proof(
         reader,
         call=True,
@@ -131,12 +131,12 @@ def prove(renderer: Provable, tokenizer: Any, reader: str) -> Proof:
         words=probe.reads(SIMPLE, WORDS),
         before=probe.says_before(),
         parallel=probe.reads_two(),
-        thought=thought,
+        reasoning=separated,
         forced=probe.begins(),
         row=row,
         thinking_row=thinking_row,
         word=word,
-        thoughts=kept,
+        past_reasoning=past,
     )
 
 
@@ -163,17 +163,19 @@ class Probe:
         expected = [("look_up", KEY), ("count_up", {"key": "calm-heron"})]
         return turn is not None and _calls(turn.read) == expected
 
-    def writes_thought(self) -> bool:
+    def writes_reasoning(self) -> bool:
         try:
-            said = self._renderer.said([*ASKED, calling(call(KEY), thought=WHY)], SIMPLE, generate=False)
+            text = self._renderer.render_text(
+                [*ASKED, calling(call(KEY), reasoning=WHY)], SIMPLE, generate=False
+            )
         except Exception:  # see `prove`
             return False
-        return WHY in said
+        return WHY in text
 
-    def tells_thought(self) -> bool | None:
-        if not self.writes_thought():
+    def separates_reasoning(self) -> bool | None:
+        if not self.writes_reasoning():
             return None
-        turn = self.turn(ASKED, calling(call(KEY), thought=WHY), SIMPLE, RESULT)
+        turn = self.turn(ASKED, calling(call(KEY), reasoning=WHY), SIMPLE, RESULT)
         if turn is None or (turn.read.reasoning or "").strip() != WHY:
             return False
         return _calls(turn.read) == [("look_up", KEY)] and WHY not in turn.read.content
@@ -184,11 +186,11 @@ class Probe:
         ways = [self._renderer.force(tool) for tool in (None, "look_up")]
         if turn is None or None in ways:
             return False
-        said = "".join(decoded(self._tokenizer, turn.sampled).split())
+        sampled = "".join(decoded(self._tokenizer, turn.sampled).split())
         some, named = ["".join(decoded(self._tokenizer, list(way or ())).split()) for way in ways]
         # Some templates let the model choose how a call goes on after its name.
         named = named[: named.rfind("look_up") + len("look_up")]
-        return all(text.rpartition("</think>")[2] in said for text in (some, named))
+        return all(text.rpartition("</think>")[2] in sampled for text in (some, named))
 
     def rows(self) -> tuple[bool, bool]:
         """Whether a call, its result and an answer are one row, and whether it has the user's next
@@ -199,29 +201,28 @@ class Probe:
         answer, history = answered
         return True, self._extended(answer, history, ASKED_AGAIN) is not None
 
-    def thinking_rows(self) -> tuple[bool, Thoughts]:
-        """The same with a thought before the call and one before the answer.
+    def thinking_rows(self) -> tuple[bool, PastReasoning]:
+        """Whether a call, its result and an answer are one row, with reasoning before call and answer.
 
-        Also what happens to the thoughts.
+        Also what happens to the reasoning.
         """
         answered = self._answered(WHY, WHY_GOLD)
         if answered is None:
             return False, "none"
         answer, history = answered
         goes_on = self._extended(answer, history, ASKED_AGAIN) is not None
-        fresh = self._renderer.said([*history, ASKED_AGAIN], SIMPLE, generate=True)
-        told = [message["reasoning_content"] for message in history if message.get("reasoning_content")]
-        if all(thought.strip() in fresh for thought in told):
+        fresh = self._renderer.render_text([*history, ASKED_AGAIN], SIMPLE, generate=True)
+        if all(text in fresh for text in reasoning.texts(history)):
             return True, "kept" if goes_on else "forked"
         return True, "lost" if goes_on else "dropped"
 
-    def tells_begun(self) -> tuple[bool | None, Thoughts]:
-        """Whether a thought is separated that the prompt begins and the template never writes.
+    def separates_begun_reasoning(self) -> tuple[bool | None, PastReasoning]:
+        """Whether reasoning is separated that the prompt begins and the template never writes.
 
-        Also what happens to the thought. None: the prompt begins none.
+        Also what happens to the reasoning. None: the prompt begins none.
         """
         turn = self.turn(ASKED, calling(call(KEY)), SIMPLE, RESULT)
-        if turn is None or thoughts.opened(decoded(self._tokenizer, turn.prompt[-thoughts.TAIL :])) is None:
+        if turn is None or reasoning.opened(decoded(self._tokenizer, turn.prompt[-reasoning.TAIL :])) is None:
             return None, "none"
         sampled = [*self._tokenizer.encode(WHY, add_special_tokens=False), *turn.sampled]
         thinking = Turn(turn.prompt, sampled, self._renderer.parse(sampled, turn.prompt, SIMPLE))
@@ -235,7 +236,7 @@ class Probe:
 
         None if it begins another row.
         """
-        turn = self.turn(ASKED, calling(call(KEY), thought=why), SIMPLE, RESULT)
+        turn = self.turn(ASKED, calling(call(KEY), reasoning=why), SIMPLE, RESULT)
         if turn is None:
             return None
         history = [*ASKED, _spoken(turn.read)]
@@ -243,8 +244,8 @@ class Probe:
         if extended is None:
             return None
         history.append(RESULT)
-        said = ANSWER | ({"reasoning_content": why_gold} if why_gold else {})
-        answer = self.turn(history, said, SIMPLE, ASKED_AGAIN, extended)
+        answered = ANSWER | ({"reasoning_content": why_gold} if why_gold else {})
+        answer = self.turn(history, answered, SIMPLE, ASKED_AGAIN, extended)
         if answer is None or answer.read.content.strip() != ANSWER["content"]:
             return None
         return answer, [*history, _spoken(answer.read)]
@@ -254,15 +255,15 @@ class Probe:
 
         None unless it begins with the sampled tokens and goes on like a fresh rendering.
         """
-        said = [*turn.prompt, *turn.sampled]
+        tokens = [*turn.prompt, *turn.sampled]
         try:
             found = self._renderer.extend(turn.prompt, turn.sampled, history, [new], SIMPLE)
             fresh = decoded(self._tokenizer, self._renderer.render([*history, new], SIMPLE))
         except Exception:  # see `prove`
             return None
-        if found is None or found[: len(said)] != said:
+        if found is None or found[: len(tokens)] != tokens:
             return None
-        added = decoded(self._tokenizer, found[len(said) :])
+        added = decoded(self._tokenizer, found[len(tokens) :])
         return found if fresh.endswith(added) and _words(new) in added else None
 
     def turn(
@@ -284,8 +285,8 @@ class Probe:
         """
         try:
             ids = prompt or self._renderer.render(history, tools)
-            said = self._sampled(history, turn, tools, following)
-            sampled = None if said is None else self._ended(said, history, turn, tools, following)
+            text = self._sampled(history, turn, tools, following)
+            sampled = None if text is None else self._ended(text, history, turn, tools, following)
             if sampled is None:
                 return None
             return Turn(ids, sampled, self._renderer.parse(sampled, ids, tools))
@@ -296,32 +297,32 @@ class Probe:
         self, history: list[Message], turn: Message, tools: list[Tool], following: Message
     ) -> str | None:
         """The text of a model that says `turn`: what the template writes of it after its own prompt."""
-        begun = self._renderer.said(history, tools, generate=True)
-        whole = self._renderer.said([*history, turn], tools, generate=False)
+        begun = self._renderer.render_text(history, tools, generate=True)
+        whole = self._renderer.render_text([*history, turn], tools, generate=False)
         if whole.startswith(begun):
             return whole[len(begun) :]
         if any(message.get("reasoning_content") for message in history):
-            # The template drops thoughts once there is an answer, and the answer is the same without them.
-            return self._sampled([thoughts.without(one) for one in history], turn, tools, following)
-        # The prompt begins a thought or has an empty one, and the template drops it from a past turn.
+            # The template drops reasoning once there is an answer, and the answer is the same without it.
+            return self._sampled([reasoning.without(one) for one in history], turn, tools, following)
+        # The prompt begins reasoning, or has empty reasoning, and the template drops it from a past turn.
         bare = begun.rstrip()
-        for opening, closing in thoughts.MARKS:
+        for opening, closing in reasoning.MARKS:
             if bare.endswith(opening):
                 base = bare.removesuffix(opening)
-                told = whole[len(base) :]
+                rest = whole[len(base) :]
                 if not whole.startswith(base):
                     return None
-                if told.startswith(opening):
-                    return told.removeprefix(opening)
-                return told if told.lstrip().startswith(closing) else f"\n{closing}\n\n{told}"
+                if rest.startswith(opening):
+                    return rest.removeprefix(opening)
+                return rest if rest.lstrip().startswith(closing) else f"\n{closing}\n\n{rest}"
             if bare.endswith(closing):
-                held = bare.removesuffix(closing).rstrip().removesuffix(opening)
-                return whole[len(held) :] if whole.startswith(held) else None
+                base = bare.removesuffix(closing).rstrip().removesuffix(opening)
+                return whole[len(base) :] if whole.startswith(base) else None
         return self._behind(begun, whole, history, tools)
 
     def _behind(self, begun: str, whole: str, history: list[Message], tools: list[Tool]) -> str | None:
         """The last turn of `whole`, if the text before it differs from a prompt's."""
-        closed = self._renderer.said(history, tools, generate=False)
+        closed = self._renderer.render_text(history, tools, generate=False)
         if begun.startswith(closed) and (opening := begun[len(closed) :]):
             return whole.rpartition(opening)[2] if opening in whole else None
         last = str(history[-1]["content"])
@@ -329,29 +330,29 @@ class Probe:
         return rest[len(ending) :] if last in whole and rest.startswith(ending) else None
 
     def _ended(
-        self, said: str, history: list[Message], turn: Message, tools: list[Tool], following: Message
+        self, text: str, history: list[Message], turn: Message, tools: list[Tool], following: Message
     ) -> list[int] | None:
         """Ids of a turn, including the token that ends it.
 
         If the template writes none, the next message's first one.
         """
         # Harmony's history has <|end|> instead of the model's <|return|>.
-        if HARMONY in map(self._told, self._renderer.stop_token_ids):
-            said = said.removesuffix("<|end|>") + HARMONY * said.endswith("<|end|>")
-        ids = list(self._tokenizer.encode(said, add_special_tokens=False))
+        if HARMONY in map(self._token_text, self._renderer.stop_token_ids):
+            text = text.removesuffix("<|end|>") + HARMONY * text.endswith("<|end|>")
+        ids = list(self._tokenizer.encode(text, add_special_tokens=False))
         stops = self._renderer.stop_token_ids
         end = next((place for place, token in enumerate(ids) if token in stops), None)
         if end is not None:
             return ids[: end + 1]
-        whole = self._renderer.said([*history, turn], tools, generate=False)
-        after = self._renderer.said([*history, turn, following], tools, generate=True)
+        whole = self._renderer.render_text([*history, turn], tools, generate=False)
+        after = self._renderer.render_text([*history, turn, following], tools, generate=True)
         if after.startswith(whole):
             then = list(self._tokenizer.encode(after[len(whole) :], add_special_tokens=False))
             if then and then[0] in stops:
                 return [*ids, then[0]]
         return [*ids, self._tokenizer.eos_token_id] if self._tokenizer.eos_token_id is not None else None
 
-    def _told(self, token: int) -> str:
+    def _token_text(self, token: int) -> str:
         return decoded(self._tokenizer, [token])
 
 

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 from headway_coordinator.trajectory.calls import UNREADABLE, Call, Parsed, Tool, judged, malformed
 
 HERMES, LLAMA, GPT_OSS = "qwen3", "llama-3", "gpt-oss"
-"""Styles by the name of their renderer: JSON between <tool_call> tags; a turn that is one JSON object;
-OpenAI's Harmony, with a channel for each purpose."""
+"""Styles by the name of their renderer. They are JSON between <tool_call> tags; a turn that is one JSON
+object; OpenAI's Harmony, with a channel for each purpose."""
 
 TOKENS: dict[str, tuple[str, ...]] = {
     HERMES: ("<tool_call>",),
@@ -212,9 +212,9 @@ def forced(tokenizer: Any, style: str | None, tool: str | None) -> list[int] | N
     return list(tokenizer.encode(begun.replace("TOOL", tool or ""), add_special_tokens=False))
 
 
-def kept(said: list[int], extended: list[int]) -> list[int] | None:
+def kept(tokens: list[int], extended: list[int]) -> list[int] | None:
     """An extension that begins with exactly what was said, else None."""
-    return extended if extended[: len(said)] == said else None
+    return extended if extended[: len(tokens)] == tokens else None
 
 
 def end_of_last(part: Sequence[int], ids: Sequence[int]) -> int:

@@ -19,8 +19,9 @@ from typing import Any
 from headway_api import logs
 from headway_api.base_model import read_config
 from headway_api.bounds import OutOfBounds, shortened
+from headway_api.chat_template import TODAY
 from headway_api.exits import JobError
-from headway_coordinator.trajectory import thoughts
+from headway_coordinator.trajectory import reasoning
 from headway_coordinator.trajectory.calls import Message, Parsed, Tool
 from headway_coordinator.trajectory.choosing import best, ways
 from headway_coordinator.trajectory.encoder import Encoder
@@ -42,7 +43,7 @@ from headway_coordinator.trajectory.readers import (
     token_id,
 )
 from headway_coordinator.trajectory.renderer import Renderer as Renderer
-from headway_coordinator.trajectory.template import PLAIN, TODAY, decoded, template_text
+from headway_coordinator.trajectory.template import PLAIN, decoded, template_text
 from headway_coordinator.trajectory.templated import Template as Template
 from headway_coordinator.trajectory.templated import variables
 from headway_coordinator.trajectory.written import BY_NAME, GRAMMARS, Written
@@ -94,12 +95,12 @@ _PROBE_CALL: Message = {
         {"id": "c0", "type": "function", "function": {"name": "look_up", "arguments": {"key": "brave-otter"}}}
     ],
 }
-_THOUGHT = "It is twice 2."
-_PROBE_THOUGHT: list[Message] = [
-    {"role": "assistant", "content": "4", "reasoning_content": _THOUGHT},
+_REASONING = "It is twice 2."
+_PROBE_REASONING: list[Message] = [
+    {"role": "assistant", "content": "4", "reasoning_content": _REASONING},
     {"role": "user", "content": "And 3 + 3?"},
 ]
-"""Shows whether thoughts of earlier turns are kept or dropped."""
+"""Shows whether reasoning of earlier turns is kept or dropped."""
 _PROBE_RESULT: Message = {
     "role": "tool",
     "tool_call_id": "c0",
@@ -111,8 +112,8 @@ _PROBE_RESULT: Message = {
 class Typed(Bounded):
     """A renderer of the `renderers` package.
 
-    `inner` does not bridge if the family's template may drop the model's earlier thoughts (at a user's
-    message). `keeping` does bridge, which is right if there were no thoughts.
+    `inner` does not bridge if the family's template may drop the model's earlier reasoning (at a user's
+    message). `keeping` does bridge, which is right if there was no reasoning.
     """
 
     def __init__(self, name: str, tokenizer: Any, inner: Any, keeping: Any, reader: Reader) -> None:
@@ -126,10 +127,10 @@ class Typed(Bounded):
         self._opening = list(inner.render_ids(PROBES[0], add_generation_prompt=True)[len(closed) :])
 
     def reading(self, reader: Reader) -> Typed:
-        """The same with another reader for its calls."""
+        """This renderer with another reader for its calls."""
         return Typed(self.name, self._tokenizer, self._inner, self._keeping, reader)
 
-    def said(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
+    def render_text(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
         ids = self._inner.render_ids(
             list(messages), tools=list(tools) or None, add_generation_prompt=generate
         )
@@ -152,11 +153,11 @@ class Typed(Bounded):
         if bridged is not None:
             return bridged
         bridged = self._bridged(self._keeping, prompt, sampled, new, tools)
-        if bridged is None or not thoughts.held(history):
+        if bridged is None or not reasoning.texts(history):
             return bridged
-        said = decoded(self._tokenizer, bridged)
+        text = decoded(self._tokenizer, bridged)
         fresh = decoded(self._tokenizer, self.render([*history, *new], tools))
-        return None if said != fresh and thoughts.dropped(said, fresh, history) else bridged
+        return None if text != fresh and reasoning.dropped(text, fresh, history) else bridged
 
     def _bridged(
         self,
@@ -166,10 +167,12 @@ class Typed(Bounded):
         new: Sequence[Message],
         tools: Sequence[Tool],
     ) -> list[int] | None:
-        said = [*prompt, *sampled]
+        tokens = [*prompt, *sampled]
         turn = end_of_last(self._opening, prompt)
-        bridged = renderer.bridge_to_next_turn(said[:turn], said[turn:], list(new), tools=list(tools) or None)
-        return None if bridged is None else kept(said, list(bridged.token_ids))
+        bridged = renderer.bridge_to_next_turn(
+            tokens[:turn], tokens[turn:], list(new), tools=list(tools) or None
+        )
+        return None if bridged is None else kept(tokens, list(bridged.token_ids))
 
     def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
         return self._reader.read(sampled, prompt, tools)
@@ -222,8 +225,10 @@ def model_type(folder: Path) -> str:
     try:
         return str(read_config(path).get("model_type", "")) if path.exists() else ""
     except OutOfBounds as error:
-        said = f"{path.name} of the base model cannot be read ({error}); name a folder in Hugging Face layout"
-        raise JobError("ModelNotLoadable", said, field="spec.model.base") from error
+        message = (
+            f"{path.name} of the base model cannot be read ({error}); name a folder in Hugging Face layout"
+        )
+        raise JobError("ModelNotLoadable", message, field="spec.model.base") from error
 
 
 def choose(tokenizer: Any, family: str, tool_call_parser: str = "auto") -> Renderer:
@@ -261,8 +266,8 @@ def _chosen(tokenizer: Any, family: str, tool_call_parser: str) -> Renderer:
         except Exception as error:
             # The tokenizer lacks the family's special tokens, or its template rejects the probes with any
             # error. The template decides.
-            said = shortened(f"{type(error).__name__}: {error}", 300)
-            logs.event(_log, "renderer-passed-over", renderer=name, error=said)
+            message = shortened(f"{type(error).__name__}: {error}", 300)
+            logs.event(_log, "renderer-passed-over", renderer=name, error=message)
     style = wish or next((style for style in TOKENS if _has(tokenizer, style)), None)
     usual = Template(tokenizer, style, _reader(style, tokenizer))
     return best(tokenizer, () if wish else ways(tokenizer, GRAMMARS), usual, style or "")
@@ -329,7 +334,7 @@ def _has(tokenizer: Any, style: str) -> bool:
 
 
 def agrees(typed: Renderer, tokenizer: Any) -> bool:
-    """Whether a typed renderer agrees with the model's own template on prompts, tools and old thoughts.
+    """Whether a typed renderer agrees with the model's own template on prompts, tools and earlier reasoning.
 
     Texts are compared instead of ids. A renderer encodes a turn piece by piece, and a tokenizer that merges
     across two pieces gives other ids for the same text. In tool turns Harmony's encoder is the family's
@@ -341,13 +346,13 @@ def agrees(typed: Renderer, tokenizer: Any) -> bool:
         )
     for probe in PROBES:
         for tools in ([], PROBE_TOOLS):
-            turn = [_PROBE_CALL, _PROBE_RESULT] if tools else _PROBE_THOUGHT
+            turn = [_PROBE_CALL, _PROBE_RESULT] if tools else _PROBE_REASONING
             for messages in (probe, [*probe, *turn]):
                 text = template_text(tokenizer, messages, tools, generate=True)
                 if decoded(tokenizer, typed.render(messages, tools)) != text:
                     return False
-    # A family's renderer may keep thoughts between tool calls that the template drops. The layout may differ.
-    thinking = [*PROBES[0], {**_PROBE_CALL, "reasoning_content": _THOUGHT}, _PROBE_RESULT]
-    said = decoded(tokenizer, typed.render(thinking, PROBE_TOOLS))
-    told = template_text(tokenizer, thinking, PROBE_TOOLS, generate=True)
-    return (_THOUGHT in said) == (_THOUGHT in told)
+    # A family's renderer may keep reasoning between calls that the template drops. The layout may differ.
+    thinking = [*PROBES[0], {**_PROBE_CALL, "reasoning_content": _REASONING}, _PROBE_RESULT]
+    by_renderer = decoded(tokenizer, typed.render(thinking, PROBE_TOOLS))
+    by_template = template_text(tokenizer, thinking, PROBE_TOOLS, generate=True)
+    return (_REASONING in by_renderer) == (_REASONING in by_template)

@@ -41,7 +41,7 @@ class Renderer(Protocol):
     def exceeds(self, messages: Sequence[Message], tools: Sequence[Tool], most: int) -> bool:
         """Whether a conversation certainly has more than `most` tokens, found without rendering all of it."""
 
-    def said(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
+    def render_text(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
         """A conversation as text, with or without the beginning of the model's next turn."""
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
@@ -66,8 +66,8 @@ class Renderer(Protocol):
     def thinking(self, effort: str) -> Renderer | None:
         """The renderer of turns with another of `efforts.EFFORTS`; None if the template does not know it."""
 
-    def thoughtless(self) -> list[int]:
-        """Ids that begin a turn that answers at once: they end a thought that the prompt has begun."""
+    def without_reasoning(self) -> list[int]:
+        """Ids that begin a turn that answers at once: they end reasoning that the prompt has begun."""
 
     def force(self, tool: str | None) -> list[int] | None:
         """Ids that begin a turn that calls `tool`, or any tool. They go to the end of a prompt.

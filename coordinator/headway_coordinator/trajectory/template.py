@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from hashlib import sha256
 from typing import Any, Final, Literal
 
 import numpy as np
 
+from headway_api.chat_template import TODAY, object_arguments
 from headway_coordinator.trajectory.calls import Message, Tool
 
-TODAY = datetime(2024, 7, 26)
-"""The date for templates that state it. A prompt must not depend on when it is rendered."""
 LETTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 SHORT: Final = 9
 """Letters of a call's id in Mistral's templates."""
@@ -32,14 +30,14 @@ class Taken:
     """Whether a tool's answer has the tool's name."""
     null: bool = False
     """Whether a turn with only calls has null content instead of an empty one."""
-    thought: Literal["field", "thinking", "part"] = "field"
-    """The place of thoughts: `reasoning_content`, `thinking` (LFM2.5), or a part of content (Mistral)."""
+    reasoning: Literal["field", "thinking", "part"] = "field"
+    """The place of reasoning: `reasoning_content`, `thinking` (LFM2.5), or a part of content (Mistral)."""
 
     def __call__(self, messages: Sequence[Message]) -> list[Message]:
         """The conversation in the form that the template takes."""
         found = [_with_arguments(message, text=self.text) for message in messages]
-        if self.thought != "field":
-            found = [_with_thought(message, self.thought) for message in found]
+        if self.reasoning != "field":
+            found = [_with_reasoning(message, self.reasoning) for message in found]
         if self.null:
             found = [_without_blank(message) for message in found]
         return found if self.ids == "given" and not self.named else _renamed(found, self)
@@ -47,8 +45,8 @@ class Taken:
 
 PLAIN: Final = Taken()
 WAYS: Final = (
-    Taken(thought="thinking"),
-    Taken(ids="short", thought="part"),
+    Taken(reasoning="thinking"),
+    Taken(ids="short", reasoning="part"),
     PLAIN,
     Taken(text=True),
     Taken(text=True, null=True),
@@ -61,9 +59,15 @@ WAYS: Final = (
 """The order in which they are tried."""
 
 
-def inlined(thought: str, content: str) -> str:
-    """A turn as one text with its thought inside, as held by a client that does not separate them."""
-    return f"<think>\n{thought}\n</think>\n\n{content}"
+def inlined(reasoning: str, content: str) -> str:
+    """A turn as one text with its reasoning inside, as kept by a client that does not separate them."""
+    return f"<think>\n{reasoning}\n</think>\n\n{content}"
+
+
+def own_template(tokenizer: Any) -> str:
+    """The model's own chat template; as JSON, if it has several with names."""
+    found = tokenizer.chat_template
+    return found if isinstance(found, str) else json.dumps(found, sort_keys=True)
 
 
 def template_text(
@@ -105,7 +109,7 @@ def _with_arguments(message: Message, *, text: bool) -> Message:
     calls = message.get("tool_calls")
     if not calls:
         return message
-    function = _text_arguments if text else _object_arguments
+    function = _text_arguments if text else object_arguments
     return {**message, "tool_calls": [{**call, "function": function(call["function"])} for call in calls]}
 
 
@@ -115,22 +119,17 @@ def _without_blank(message: Message) -> Message:
     )
 
 
-def _with_thought(message: Message, place: Literal["thinking", "part"]) -> Message:
-    """The same message, with its thought where the template looks for it."""
-    thought = message.get("reasoning_content")
-    if message.get("role") != "assistant" or not thought:
+def _with_reasoning(message: Message, place: Literal["thinking", "part"]) -> Message:
+    """The message, with its reasoning where the template looks for it."""
+    reasoning = message.get("reasoning_content")
+    if message.get("role") != "assistant" or not reasoning:
         return message
     if place == "thinking":
-        return message | {"thinking": thought}
-    parts = [{"type": "thinking", "thinking": thought}]
+        return message | {"thinking": reasoning}
+    parts = [{"type": "thinking", "thinking": reasoning}]
     if content := message.get("content"):
         parts.append({"type": "text", "text": content})
     return message | {"content": parts}
-
-
-def _object_arguments(function: dict[str, Any]) -> dict[str, Any]:
-    arguments = function["arguments"]
-    return {**function, "arguments": json.loads(arguments) if isinstance(arguments, str) else arguments}
 
 
 def _text_arguments(function: dict[str, Any]) -> dict[str, Any]:

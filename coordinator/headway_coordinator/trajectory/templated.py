@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import Any, Final
 
-from headway_coordinator.trajectory import efforts, thoughts
+from headway_coordinator.trajectory import efforts, reasoning
 from headway_coordinator.trajectory.calls import Message, Parsed, Tool
 from headway_coordinator.trajectory.lengths import Bounded
 from headway_coordinator.trajectory.probe import SIMPLE
@@ -21,8 +21,8 @@ class Template(Bounded):
     """The model's own chat template, extended by the text that it adds after an assistant's turn.
 
     For that the template must be prefix-stable: the text of a conversation must begin with the text of its
-    first messages. It must also write the model's thoughts, because a template that drops all past thoughts
-    is stable only without them. Every extension checks both. If one fails, the episode forks.
+    first messages. It must also write the model's reasoning, because a template that drops all past
+    reasoning is stable only without it. Every extension checks both. If one fails, the episode forks.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Template(Bounded):
         self.stop_token_ids = reader.stop_token_ids
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
-        return self._ids(self.said(messages, tools, generate=True))
+        return self._ids(self.render_text(messages, tools, generate=True))
 
     def extend(
         self,
@@ -54,11 +54,11 @@ class Template(Bounded):
     ) -> list[int] | None:
         if not sampled or sampled[-1] not in self.stop_token_ids:
             return None
-        before = self.said(history, tools, generate=False)
-        after = self.said([*history, *new], tools, generate=True)
-        begun = _told(before, after)
+        before = self.render_text(history, tools, generate=False)
+        after = self.render_text([*history, *new], tools, generate=True)
+        begun = _shared_length(before, after)
         end = None if begun is None else self._end(before, after, begun, sampled[-1])
-        if end is None or not self._keeps_thought(history, new, tools, after):
+        if end is None or not self._keeps_reasoning(history, new, tools, after):
             return None
         return [*prompt, *sampled, *self._ids(after[end:])]
 
@@ -83,42 +83,41 @@ class Template(Bounded):
             return begun + len(stop)
         return begun if sampled == self._tokenizer.eos_token_id else None
 
-    def _keeps_thought(
+    def _keeps_reasoning(
         self, history: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool], after: str
     ) -> bool:
-        """Whether the thoughts of the last turn, or since the user's last message, are written before
+        """Whether the reasoning of the last turn, or since the user's last message, is written before
         `new`."""
         *earlier, last = history
         if self._forgets(earlier, tools, after):
             return False
-        thought = (last.get("reasoning_content") or "").strip()
-        if not thought:
+        text = (last.get("reasoning_content") or "").strip()
+        if not text:
             return True
-        if self._style == GPT_OSS:  # Harmony's encoder keeps them until the user's next message
+        if self._style == GPT_OSS:  # Harmony's encoder keeps it until the user's next message
             return all(message["role"] != "user" for message in new)
 
         def times(content: str) -> int:
-            """How often the thought appears in the conversation if the last turn is `content` alone."""
-            turn = thoughts.without(last) | {"content": content}
-            return self.said([*earlier, turn, *new], tools, generate=True).count(thought)
+            """How often the reasoning appears in the conversation if the last turn is `content` alone."""
+            turn = reasoning.without(last) | {"content": content}
+            return self.render_text([*earlier, turn, *new], tools, generate=True).count(text)
 
         content = last.get("content") or ""
         elsewhere = times(content)
-        # A template without a field for thoughts sees them inside the text, where the model wrote them.
-        return after.count(thought) > elsewhere or times(inlined(thought, content)) > elsewhere
+        # A template without a field for reasoning sees it inside the text, where the model wrote it.
+        return after.count(text) > elsewhere or times(inlined(text, content)) > elsewhere
 
     def _forgets(self, earlier: Sequence[Message], tools: Sequence[Tool], after: str) -> bool:
-        """Whether `after` lacks a thought that the last turn's prompt had.
+        """Whether `after` lacks reasoning that the last turn's prompt had.
 
-        Some templates drop thoughts once there is an answer, before the user's next message.
+        Some templates drop reasoning once there is an answer, before the user's next message.
         """
         since = next((i for i, one in enumerate(reversed(earlier)) if one["role"] == "user"), len(earlier))
-        told = [one.get("reasoning_content") for one in earlier[len(earlier) - since :]]
-        gone = [thought for thought in told if thought and thought.strip() and thought.strip() not in after]
+        gone = [text for text in reasoning.texts(earlier[len(earlier) - since :]) if text not in after]
         if not gone:
             return False
-        asked = self.said(earlier, tools, generate=True)
-        return any(thought.strip() in asked for thought in gone)
+        asked = self.render_text(earlier, tools, generate=True)
+        return any(text in asked for text in gone)
 
     def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
         return self._reader.read(sampled, prompt, tools)
@@ -127,12 +126,12 @@ class Template(Bounded):
         if not isinstance(self._reader, Written):
             return forced(self._tokenizer, self._style, tool)
         found = self._reader.force(tool)
-        return None if found is None else [*self.thoughtless(), *found]
+        return None if found is None else [*self.without_reasoning(), *found]
 
-    def said(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
+    def render_text(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
         """A conversation as the template writes it."""
-        said = self._text(messages, tools, generate=generate)
-        return said if generate or not self._always else said.removesuffix(self._always)
+        text = self._text(messages, tools, generate=generate)
+        return text if generate or not self._always else text.removesuffix(self._always)
 
     def _text(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
         return template_text(
@@ -164,23 +163,23 @@ class Template(Bounded):
 
 def variables(tokenizer: Any, effort: str, taken: Taken = PLAIN) -> dict[str, Any] | None:
     """The variables of a model's template for an effort; see `efforts.chosen`."""
-    said = partial(template_text, tokenizer, PROBE, [], generate=True, taken=taken)
-    return efforts.chosen(lambda given: said(variables=given), effort)
+    rendered = partial(template_text, tokenizer, PROBE, [], generate=True, taken=taken)
+    return efforts.chosen(lambda given: rendered(variables=given), effort)
 
 
-def _told(before: str, after: str) -> int | None:
+def _shared_length(before: str, after: str) -> int | None:
     """The length of `after` that says all that `before` does; None if it does not begin with that.
 
-    Templates write an empty thought into the last turn, and drop it once another turn follows. No thought is
+    Templates write empty reasoning into the last turn, and drop it once another turn follows. Nothing is
     lost by that.
     """
     if after.startswith(before):
         return len(before)
-    kept, told, at = thoughts.without_empty(before), 0, 0
-    if not thoughts.without_empty(after).startswith(kept):
+    kept, length, at = reasoning.without_empty(before), 0, 0
+    if not reasoning.without_empty(after).startswith(kept):
         return None
-    for start, end in [*thoughts.empty(after), (len(after), len(after))]:
-        if told + start - at >= len(kept):
+    for start, end in [*reasoning.empty(after), (len(after), len(after))]:
+        if length + start - at >= len(kept):
             break
-        told, at = told + start - at, end
-    return at + len(kept) - told
+        length, at = length + start - at, end
+    return at + len(kept) - length

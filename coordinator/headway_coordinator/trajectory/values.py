@@ -75,11 +75,11 @@ def _kinds(schema: object) -> set[str]:
     """Types that a schema allows; empty: any."""
     if not isinstance(schema, Mapping):
         return set()
-    said = schema.get("type")
-    if isinstance(said, str):
-        return {said}
-    if isinstance(said, list):
-        return {kind for kind in said if isinstance(kind, str)}
+    kinds = schema.get("type")
+    if isinstance(kinds, str):
+        return {kinds}
+    if isinstance(kinds, list):
+        return {kind for kind in kinds if isinstance(kind, str)}
     options = schema.get("anyOf") or schema.get("oneOf") or ()
     if isinstance(options, list) and options:
         return {kind for option in options for kind in _kinds(option)}

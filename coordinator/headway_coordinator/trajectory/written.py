@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from headway_coordinator.trajectory import thoughts
+from headway_coordinator.trajectory import reasoning
 from headway_coordinator.trajectory.calls import STRUCTURE, UNREADABLE, Call, Parsed, Tool, malformed
 from headway_coordinator.trajectory.grammar import TOOL, Bare, Blocks, Grammar, Objects, Xml, inner
 from headway_coordinator.trajectory.notations import (
@@ -205,30 +205,29 @@ class Written:
     def read(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
         """Read a turn; never fails."""
         end = next((i for i, token in enumerate(sampled) if token in self._ends), len(sampled))
-        said = self._text(sampled[:end])
-        thought, rest = thoughts.split(said, self._text(prompt[-thoughts.TAIL :]))
+        text = self._text(sampled[:end])
+        thinking, rest = reasoning.split(text, self._text(prompt[-reasoning.TAIL :]))
         try:
             content, calls = self._grammar.read(rest, schemas(tools))
-            if thought and not rest:
-                calls = self._within(thought, tools)
+            if thinking and not rest:
+                calls = self._within(thinking, tools)
         except UNREADABLE as error:  # a model may write anything, and no grammar may end an episode
             content, calls = "", [malformed(rest, error)]
         for frame in FRAMES if "<" in content else ():
             content = content.replace(frame, "")
-        return Parsed(_answer(content, calls), thought, calls)
+        return Parsed(_answer(content, calls), thinking, calls)
 
-    def _within(self, thought: str, tools: Sequence[Tool]) -> list[Call]:
-        """Calls in an unfinished thought at the end of a turn.
+    def _within(self, thinking: str, tools: Sequence[Tool]) -> list[Call]:
+        """Calls in unfinished reasoning at the end of a turn.
 
         Nothing carries them out, but they are counted.
         """
         closing = getattr(self._grammar, "closing", "")
-        if not closing or not thought.endswith(closing):
+        if not closing or not thinking.endswith(closing):
             return []
-        _, calls = self._grammar.read(thought, schemas(tools))
+        _, calls = self._grammar.read(thinking, schemas(tools))
         return [
-            malformed(one.raw, f"{STRUCTURE}: it stands in a thought without an end", one.tags)
-            for one in calls
+            malformed(one.raw, f"{STRUCTURE}: it is in reasoning without an end", one.tags) for one in calls
         ]
 
     @property

@@ -27,14 +27,14 @@ class Ended(Exception):
 
 
 class Full(Ended):
-    """The context holds no further turn: what was said so far stands."""
+    """The context holds no further turn: the episode ends with what was said so far."""
 
 
 def post(url: str, body: Json) -> Json:
     """Post JSON and return the answer's; comes back where the platform asks for it.
 
     Raises:
-        Ended: the platform refuses the request for good.
+        Ended: the platform refuses the request permanently.
     """
     request = Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
     for left in reversed(range(TRIES)):

@@ -1,7 +1,7 @@
 """The desk's clerk as a program in the sandbox (`spec.agent.sandboxed`): one run is one episode.
 
-It reads its episode from a file, talks to the model, and works with the environment's tools; its end is the
-episode's, and the environment judges. Standard library only.
+It reads its episode from a file, talks to the model, and works with the environment's tools. The episode ends
+when it ends, and the environment judges. Standard library only.
 """
 
 from __future__ import annotations

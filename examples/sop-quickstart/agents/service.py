@@ -62,7 +62,7 @@ def judge(row: Json, endpoint: str) -> Reward:
 
 
 def failed(endpoint: str, name: Json, why: str) -> None:
-    """Say that the episode came to nothing; where even that is refused, it is over."""
+    """Report that the episode failed. If the platform refuses even that, the episode is over."""
     try:
         post(f"{endpoint}/complete-rollout", name | {"Status": "failed", "ErrorMessage": why})
     except Ended as ended:

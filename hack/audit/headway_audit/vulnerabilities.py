@@ -1,4 +1,4 @@
-"""Known vulnerabilities: what pip-audit says of a lock, held against the accepted ones."""
+"""Known vulnerabilities: what pip-audit finds in a lock, without those that policy.toml accepts."""
 
 from __future__ import annotations
 

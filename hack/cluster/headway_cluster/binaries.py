@@ -26,6 +26,8 @@ KUBERNETES_PARTS = (
     "kubectl",
 )
 BUILD_TIMEOUT_S = 3600
+COMPILER_FLAGS = ("-trimpath", "-buildvcs=false", "-gcflags=all=-l")
+"""A first build without inlining takes a quarter less of the processor's time. The programs mostly wait."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,8 @@ def kubernetes_version() -> str:
 
 def folder(layout: Layout) -> Path:
     """Where the programs of these module versions are, or will be once built."""
-    digest = hashlib.sha256((_read("go.mod") + _read("go.sum")).encode()).hexdigest()
+    made_from = _read("go.mod") + _read("go.sum") + " ".join(COMPILER_FLAGS)
+    digest = hashlib.sha256(made_from.encode()).hexdigest()
     return layout.cache / "bin" / f"{kubernetes_version()}-{platform.machine()}-{digest[:12]}"
 
 
@@ -119,7 +122,7 @@ def _stamp(program: Program, target: Path) -> Path:
 
 def _build_one(go: Path, program: Program, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target, prefix=".building-") as unfinished:
-        flags = ["-trimpath", "-buildvcs=false", "-ldflags", _linker_flags()]
+        flags = [*COMPILER_FLAGS, "-ldflags", _linker_flags()]
         if program.version:
             command = ["install", *flags, f"{program.package}@{program.version}"]
         else:

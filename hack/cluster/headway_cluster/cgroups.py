@@ -1,7 +1,7 @@
 """The cluster's own control group: every process it starts is inside, pods included.
 
-That is what lets `down` find processes whose record was lost in a crash, and what
-keeps it from ever touching one that is not the cluster's. Works on v1 and v2.
+So `down` finds processes whose record was lost in a crash, and never touches one that
+is not the cluster's. Works on v1 and v2.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import binaries, host, kind, local, oci, prometheus
+from . import binaries, extracted, host, kind, local, oci
 from .errors import ClusterError
 from .layout import Layout
 from .locks import alone
@@ -38,15 +38,18 @@ def _dispatch(options: argparse.Namespace, layout: Layout) -> int:
         print(f"export PATH={shlex.quote(str(programs))}:$PATH")
         return 0
     if options.command == "build":
-        print(binaries.build(layout, (*binaries.CLUSTER_PROGRAMS, *binaries.TOOLS, binaries.VERDICTS)))
+        kinds = (binaries.KIND, *binaries.CLUSTER_PROGRAMS[:1])
+        cluster = kinds if options.demo and host.docker_answers() else binaries.CLUSTER_PROGRAMS
+        tests = () if options.demo else (binaries.VERDICTS,)
+        print(binaries.build(layout, (*cluster, *binaries.TOOLS, *tests)))
         return 0
     if options.command == "tools":
         wanted = binaries.TOOLS + ((binaries.KWOK,) if options.kwok else ())
         print(binaries.build(layout, wanted))
         return 0
-    if options.command in prometheus.PROGRAMS:
-        with alone(layout, "prometheus"):
-            print(prometheus.provide(layout, options.command))
+    if options.command in extracted.PROGRAMS:
+        with alone(layout, extracted.PROGRAMS[options.command]):
+            print(extracted.provide(layout, options.command))
         return 0
     if options.command == "verdicts":
         print(binaries.build(layout, (binaries.VERDICTS,)) / binaries.VERDICTS.name)
@@ -89,7 +92,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="bring the cluster up; returns at once where it is up")
     up.add_argument("--keep-failed", action="store_true", help="leave a failed start for a look")
-    commands.add_parser("build", help="build every program that the cluster and its tests run; start none")
+    build = commands.add_parser("build", help="build every program that the cluster and its tests run")
+    build.add_argument("--demo", action="store_true", help="only those that the demo runs")
     down = commands.add_parser("down", help="remove the cluster and every trace of it")
     down.add_argument("--keep-images", action="store_true", help="keep loaded images for next time")
     commands.add_parser("status", help="what runs; exit status 1 where the cluster is not well")
@@ -103,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--entrypoint", nargs="+")
     tools = commands.add_parser("tools", help="build helm and versitygw; print where they are")
     tools.add_argument("--kwok", action="store_true", help="kwok as well")
-    for program in prometheus.PROGRAMS:
+    for program in extracted.PROGRAMS:
         commands.add_parser(program, help=f"take {program} from Debian; print where it is")
     commands.add_parser("verdicts", help="build what judges as GitOps tools do; print where it is")
     return parser

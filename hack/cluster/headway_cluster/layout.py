@@ -12,8 +12,8 @@ SOURCE = Path(__file__).resolve().parent.parent
 NODE_NAME = "headway-local"
 POD_CIDR = "10.88.0.0/16"
 NODE_IP = "10.88.0.1"
-"""The bridge's address, which the pods' default route and the API server use as well:
-the cluster works on a machine that has no network, and listens on nothing outside it."""
+"""The bridge's address, which the pods' default route and the API server use as well.
+So the cluster works on a machine without a network, and listens on nothing outside it."""
 SERVICE_CIDR = "10.96.0.0/16"
 API_SERVICE_IP = "10.96.0.1"
 DNS_SERVICE_IP = "10.96.0.10"

@@ -1,9 +1,9 @@
 """What a kind node must be shown of this machine, so that pods on it can borrow this machine's Python.
 
-The heavy processes of the demo and of end-to-end tests run from the image `host`, which is Debian 12 and
-holds no packages: the environment, the checkout and the tools are host folders. A kind node is a container,
-so they have to be mounted into it first, each at its own path. An interpreter under /usr is not lent: the
-image has its own there, which then has to be of the same version.
+The heavy processes of the demo and of end-to-end tests run from the image `host`. It is Debian 12 and holds
+no packages: the environment, the checkout and the tools are host folders. A kind node is a container, so they
+have to be mounted into it first, each at its own path. An interpreter under /usr is not lent: the image has
+its own there, which then has to be of the same version.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ IMAGE_LIBC = (2, 36)
 """Of Debian 12, which the pods' image is made from."""
 ASK = "import sys; print(*sys.version_info[:2], sys.base_prefix)"
 FIX = (
-    "have uv fetch a Python that brings its own libraries, and name it by its real path: "
-    "uv python install 3.11; "
-    'export HEADWAY_PYTHON="$(realpath "$(uv python find --managed-python 3.11)")"; make venv'
+    "use a Python of uv, which has its own libraries, by its real path: `uv python install 3.11`; "
+    '`export HEADWAY_PYTHON="$(realpath "$(uv python find --managed-python 3.11)")"`; `make venv`'
 )
 
 

@@ -1,4 +1,4 @@
-"""Writes an OCI image archive from a folder, with nothing but a tar writer."""
+"""Writes an OCI image archive from a folder, with a tar writer alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Debian packages the cluster stands on, installed where they are missing."""
+"""Debian packages that the cluster needs, installed where they are missing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Keys and certificates: one authority for the cluster, one for etcd, one for the front proxy.
 
-Three, because a certificate of the first must not open etcd, nor let its holder
-speak for other users the way the aggregation layer's front proxy may.
+Three, because a certificate of the first must not open etcd. Its holder must not
+impersonate other users either, as the aggregation layer's front proxy may.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Starts the cluster's daemons and finds them again by process id *and* start time.
 
-A process id alone may have been given to somebody else since; the start time from
-/proc tells the two apart, so a stale record never gets a stranger killed.
+The system may give a process id to another process later. The start time from /proc
+tells the two apart, so a stale record never gets a stranger killed.
 """
 
 from __future__ import annotations

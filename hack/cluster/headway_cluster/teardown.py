@@ -1,6 +1,6 @@
 """Takes a cluster off the machine, whatever state it is in: whole, half started or crashed.
 
-Every stage looks at what is really there rather than at what should be, so it can be
+Every stage looks at what is really there rather than at what should be. So it can be
 run again after any failure, and one stage's leftovers do not stop the next.
 """
 

@@ -38,7 +38,11 @@ def write(folder: Path) -> None:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="headway_dashboards", description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where the files are others")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing; fail if a file differs from what would be generated",
+    )
     options = parser.parse_args(arguments)
     if not options.check:
         write(options.folder)

@@ -31,7 +31,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Mark:
-    """Stands over the curves of a board wherever `expr` has a value."""
+    """A line over the curves of a board wherever `expr` has a value."""
 
     name: str
     expr: str

@@ -50,7 +50,10 @@ def panels() -> list[Any]:
         ),
         curves(
             "Budget",
-            "The limit of spec.budget in US dollars, what is spent, and what runs may cost at worst.",
+            (
+                "The limit of spec.budget in US dollars, what is spent, and the most that running work "
+                "may still cost."
+            ),
             [
                 Query(value("budget/limit_usd"), "{{job_name}} limit"),
                 Query(value("budget/spent_usd"), "{{job_name}} spent"),

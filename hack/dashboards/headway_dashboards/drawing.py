@@ -16,7 +16,7 @@ WIDTH_INCHES: Final = 13.0
 MOST_NAMED: Final = 5
 """Curves that a legend names."""
 MOST_SECONDS: Final = 180
-"""That are told in seconds. A longer time is told in minutes."""
+"""The longest time that is written in seconds; a longer one is written in minutes."""
 MOST_MINUTES: Final = 6
 """That a time axis names."""
 GAP_STEPS: Final = 2.5

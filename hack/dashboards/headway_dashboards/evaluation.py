@@ -16,7 +16,7 @@ def panels() -> list[Any]:
     return [
         table(
             "Measures",
-            "So far, with the ends of the 95 % interval where it has one (docs/evaluation.md).",
+            "So far, with the ends of the 95 % interval if it has one (docs/evaluation.md).",
             [
                 Query(of("eval/measure"), "measured"),
                 Query(of("eval/measure_low"), "low"),

@@ -230,8 +230,8 @@ def _operator() -> list[Any]:
             "Reconciles tried again", "By reason.", [Query(f"60 * {failed}", "{{reason}}")], unit=PER_MINUTE
         ),
         curves(
-            "Objects held against the plan",
-            "By kind, and what came of it.",
+            "Objects compared with the plan",
+            "By kind and result.",
             [Query(f"60 * {applied}", "{{kind}} {{result}}")],
             unit=PER_MINUTE,
         ),

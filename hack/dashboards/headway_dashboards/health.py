@@ -51,7 +51,7 @@ def _signals() -> list[Any]:
         ),
         table(
             "Signals now",
-            "What each is judged by, and what that is held against.",
+            "The number that each is judged by, and its threshold.",
             [
                 Query(of("signal/state"), "state"),
                 Query(of("signal/value"), "value"),

@@ -66,7 +66,7 @@ def _update() -> list[Any]:
         ),
         figures(
             "KL",
-            "From the sampling to the trained policy; and to the base model, where that is penalized.",
+            "From the sampling to the trained policy; and to the base model, if that is penalized.",
             {"mismatch": "training/mismatch_kl", "to the base model": "training/reference_kl"},
         ),
         figures(

@@ -85,7 +85,7 @@ def _pool() -> list[Any]:
         ),
         curves(
             "From asking for a sandbox to having one",
-            "Warm: one stood ready. Cold: it was waited for.",
+            "Warm: a sandbox was ready. Cold: the episode waited for one.",
             leases,
             unit="s",
         ),
@@ -109,7 +109,7 @@ def _pool() -> list[Any]:
         ),
         curves(
             "Leases",
-            "By whether a sandbox stood ready.",
+            "By whether a sandbox was ready.",
             [
                 Query(
                     f"60 * {counted('sandbox/lease_seconds', 'start')}",

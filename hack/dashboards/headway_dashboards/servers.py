@@ -61,7 +61,7 @@ def _weights() -> list[Any]:
         ),
         number(
             "Refused loads",
-            "Of weights that were not those described, since the coordinator began.",
+            "Of weights that did not match their manifest, since the coordinator began.",
             Query(f"sum({value('weights/verification_failures')})", "refused"),
             limits=[Limit(1)],
         ),
@@ -178,7 +178,7 @@ def _load() -> list[Any]:
         ),
         figures(
             "Turns",
-            "That agents outside the coordinator wait for, and that were told to come back.",
+            "That agents outside the coordinator wait for, and that must be sent again later.",
             {"in flight": "rollout/turns_in_flight", "refused": "rollout/refused_turns"},
         ),
     ]

@@ -14,6 +14,7 @@ OF_A_STEP = {
     "report the step": "timing_s/report",
     "delete what is not kept": "timing_s/prune",
     "write the weights": "timing_s/publish_weights",
+    "other": "timing_s/other",
 }
 
 
@@ -23,7 +24,7 @@ def panels() -> list[Any]:
     return [
         curves(
             "A step's seconds",
-            "Stacked, they are nearly all of timing_s/step. "
+            "Stacked, they are timing_s/step. "
             "Mostly waiting: rollout is too slow. Little waiting: the learner is.",
             [Query(value(name), f"{{{{job_name}}}} {legend}") for legend, name in OF_A_STEP.items()],
             unit="s",

@@ -1,4 +1,4 @@
-"""The bill, recomputed from the stored trajectories by `hack/recount.py` and held against the status."""
+"""The bill, recomputed from the stored trajectories by `hack/recount.py` and compared with the status."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def run(platform: Platform, *, deadline_s: float) -> Job:
 
 
 def recounted(platform: Platform, job: Job, folder: Path) -> str:
-    """Every number of report, status and MLflow, counted again from the table; what came of it.
+    """Count every number of report, status and MLflow again from the table; returns what the scripts print.
 
     Raises:
         BillMismatch: a number differs.

@@ -1,7 +1,7 @@
 """Which image each part runs from, and what this machine lends to them.
 
-On this machine the heavy processes run from the `host` image: the checkout and its Python environment are
-mounted read-only instead of being copied into images of gigabytes. On any other cluster every part has its
+On this machine the heavy processes run from the `host` image. The checkout and its Python environment are
+mounted read-only, so nothing copies them into images of gigabytes. On any other cluster every part has its
 own image.
 """
 
@@ -24,6 +24,8 @@ IN_POD = Path("/opt/headway")
 PYTHON = str(IN_POD / "venv" / "bin" / "python")
 VERSITYGW = str(IN_POD / "tools" / "versitygw")
 
+LOCAL = ("host", "operator", "sandbox", ENVIRONMENT)
+"""The images that a cluster of this machine runs."""
 HEAVY = ("coordinator", "learner", "rollout")
 RESOURCES = {
     "coordinator": {"requests": {"cpu": "200m", "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "2Gi"}},
@@ -69,10 +71,16 @@ def provide(settings: Settings) -> dict[str, str]:
             "rollout": own["rollout"], "learner": own["trainer"], "sop-quickstart": own["sop-quickstart"],
         } | published()  # fmt: skip
     names = ("--prefix", prefix, "--tag", tag)
-    built = _output(SYSTEM_PYTHON, BUILD, "--load", *names, "host", "operator", "sandbox", ENVIRONMENT)
+    built = _output(SYSTEM_PYTHON, BUILD, "--load", *names, *LOCAL)
     refs = {Path(line.split("\t")[0]).name.split(":")[0]: line.split("\t")[0] for line in built.splitlines()}
     host = dict.fromkeys((*HEAVY, "objects", "mlflow"), refs["host"])
     return refs | host | {"broker": refs["operator"]}
+
+
+def build(settings: Settings) -> None:
+    """Build this machine's images, which needs no cluster; `provide` then loads them."""
+    names = ("--prefix", settings.image_prefix, "--tag", settings.image_tag)
+    _output(SYSTEM_PYTHON, BUILD, *names, *LOCAL)
 
 
 def tools() -> Path:
@@ -98,7 +106,7 @@ def lent(venv: Path, programs: Path) -> dict[str, tuple[Path, Path]]:
 
 
 def own_interpreter(venv: Path) -> Path | None:
-    """Folder of the interpreter that the environment stands on; None where the image has one at its path."""
+    """Folder of the environment's interpreter; None where the image has one at the same path."""
     home = Path(_version(venv / "pyvenv.cfg", r"^home = (.+)$"))
     return None if home == Path(SYSTEM_PYTHON).parent else home.parent
 

@@ -105,7 +105,7 @@ def _drain(process: subprocess.Popen[str]) -> None:
 
 
 def _forwarded_port(process: subprocess.Popen[str], *, deadline_s: float) -> int:
-    """Read the local port from what kubectl prints when the tunnel stands."""
+    """Read the local port from what kubectl prints once the tunnel is open."""
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], deadline_s)
     line = process.stdout.readline() if ready else ""

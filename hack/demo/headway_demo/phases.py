@@ -1,13 +1,13 @@
 """Where the wall clock went: set-up, sampling, training, weight sync, evaluation, which add up to all of it.
 
-The demo's own steps before the job are set-up, and so is the job's way to its first episode: pods and model,
-and the preflight from its first baseline episode to its verdict.
+The demo's own steps before the job are set-up, and so is the job's way to its first episode. That way is pods
+and model, and the preflight from its first baseline episode to its verdict.
 
-Training and publishing are the learner's own figures, kept with each step's report. How long servers took to
-sample with new weights, and how long validations took, is in MLflow; without it a validation's length is read
-off its episodes, and of weight sync only the publishing is known. Sampling is what is left once episodes run:
-the time for which the learner waited for them. Where rollouts run ahead of it, what was sampled while it
-trained is counted as training.
+Training and publishing are the learner's own figures, kept with each step's report. MLflow has how long
+servers took to sample with new weights, and how long validations took. Without it, a validation's length is
+read off its episodes, and only the publishing of a weight sync is known. Sampling is what is left once
+episodes run: the time for which the learner waited for them. Where rollouts run ahead of it, what was sampled
+while it trained is counted as training.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from headway_demo import images, quickstart
+from headway_demo import images, programs, quickstart
 from headway_demo.console import Timings
 from headway_demo.kube import Kube, KubeError
 from headway_demo.objects import Bucket
@@ -55,14 +55,10 @@ class Platform:
 @contextmanager
 def platform_up(settings: Settings, timings: Timings) -> Iterator[Platform]:
     """Bring everything up; take it down again, also on failure and Ctrl-C, unless it is to be kept."""
-    with timings.step("base model and rows"):
-        inputs = quickstart.inputs(settings.cache, settings.seed)
+    inputs = _made(settings, timings)
     with cluster(settings, timings) as kube:
-        with timings.step("images"):
+        with timings.step("images into the cluster"):
             refs = images.provide(settings)
-        if not settings.current_cluster:
-            with timings.step("helm and the S3 server"):
-                images.tools()
         with timings.step("object store and MLflow"):
             secret_key = _services(kube, refs, settings)
         with timings.step("Headway by its chart"):
@@ -78,6 +74,21 @@ def platform_up(settings: Settings, timings: Timings) -> Iterator[Platform]:
             if settings.current_cluster and not settings.keep:
                 with timings.step("removal from the cluster"):
                     _uninstall(kube, settings)
+
+
+def _made(settings: Settings, timings: Timings) -> Path:
+    """Everything that needs no cluster; returns the folder of the base model and rows."""
+    if settings.current_cluster:
+        with timings.step("base model and rows"):
+            return quickstart.inputs(settings.cache, settings.seed)
+    with programs.building() as build:
+        with timings.step("images, while the cluster's programs are built"):
+            images.build(settings)
+        with timings.step("base model and rows, while the cluster's programs are built"):
+            inputs = quickstart.inputs(settings.cache, settings.seed)
+        with timings.step("the rest of the cluster's programs"):
+            build.wait()
+    return inputs
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Runs in the pod of the reference endpoint: fetch a model from the object store, then become vLLM.
 
-Its source is handed to the pod's Python as it stands: it imports what a rollout image has, and nothing else.
+The pod's Python gets this source unchanged: it imports what a rollout image has, and nothing else.
 """
 
 import os

@@ -71,8 +71,9 @@ def catalogue(rollout_lock: str) -> dict[str, Image]:
 def environment_image(folder: Path) -> Image:
     """The image of an environment or a suite: a folder with a Dockerfile that starts `ARG BASE=headway-NAME`,
     `FROM ${BASE}`."""
+    folder = folder.resolve()  # `.` has no name
     if not (folder / "Dockerfile").is_file():
         raise BuildError(f"{folder} is neither an image of Headway nor a folder with a Dockerfile")
     named = re.search(r"^ARG BASE=headway-(\w+)$", (folder / "Dockerfile").read_text(), re.MULTILINE)
     base = named[1] if named else "sandbox"
-    return Image(folder.name, str(folder.resolve()), base=base, own_context=True)
+    return Image(folder.name, str(folder), base=base, own_context=True)

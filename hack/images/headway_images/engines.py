@@ -52,7 +52,7 @@ class Engine:
         listed = [self.program, "images", "--filter", f"reference={image}", "--format", "{{.Tag}}"]
         for tag in subprocess.run(listed, capture_output=True, text=True, check=False).stdout.split():
             if tag != current:
-                # Fails where another image still stands on it; then it goes with a later build.
+                # This fails while another image is built on it. A later build then removes it.
                 answers(self.program, "rmi", f"{image}:{tag}")
 
 

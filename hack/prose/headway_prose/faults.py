@@ -1,12 +1,13 @@
-"""Finds what to mend in a page: long sentences and retired phrases. Compares it with the allow-list."""
+"""Finds long sentences and retired phrases in pages and sources. Compares them with the allow-list."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .phrases import PHRASES
+from .python_source import passages
 from .sentences import sentences
 
 WORDS = 25
@@ -33,6 +34,13 @@ def faults(text: str) -> Iterator[Fault]:
                 yield Fault(sentence.line, sentence.text, f'"{found[0]}": write {phrase.instead}')
 
 
+def faults_of_source(source: str, *, messages: bool) -> Iterator[Fault]:
+    """Faults of a Python source, in the order of its lines; of its messages only if wanted."""
+    for passage in passages(source, messages=messages):
+        for fault in faults(passage.text):
+            yield replace(fault, line=passage.line + fault.line - 1)
+
+
 def allowed(text: str) -> dict[str, int]:
     """Path and number of faults, from lines like `12 docs/page.md`; `#` begins a comment.
 
@@ -50,15 +58,15 @@ def allowed(text: str) -> dict[str, int]:
 
 
 def verdicts(found: Mapping[str, list[Fault]], allowance: Mapping[str, int]) -> Iterator[str]:
-    """What fails the check, in words. `found` has every page that is checked, by its path."""
-    for page in sorted(found.keys() | allowance.keys()):
-        many, most = len(found.get(page, ())), allowance.get(page, 0)
-        if page not in found:
-            yield f"{page}: no such page is checked; remove its line from the allow-list"
+    """What fails the check, in words. `found` has every file that is checked, by its path."""
+    for name in sorted(found.keys() | allowance.keys()):
+        many, most = len(found.get(name, ())), allowance.get(name, 0)
+        if name not in found:
+            yield f"{name}: no such file is checked; remove its line from the allow-list"
         elif many > most:
-            yield from (f"{page}:{each.line}: {each.sentence}\n    {each.advice}" for each in found[page])
+            yield from (f"{name}:{each.line}: {each.sentence}\n    {each.advice}" for each in found[name])
             if most:
-                yield f"{page}: {many} faults, and {most} are allowed; mend {many - most}"
+                yield f"{name}: {many} faults, and {most} are allowed; mend {many - most}"
         elif many < most:
             lower = f"write {many} in the allow-list" if many else "remove its line from the allow-list"
-            yield f"{page}: {many} faults, and {most} are allowed; {lower}"
+            yield f"{name}: {many} faults, and {most} are allowed; {lower}"

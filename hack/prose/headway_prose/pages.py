@@ -1,4 +1,4 @@
-"""Which pages are checked, and which are made from code: their words are mended there."""
+"""Which pages and sources are checked. The words of a page that is made from code are mended in the code."""
 
 from __future__ import annotations
 
@@ -21,6 +21,21 @@ GENERATED = (
     "docs/signals.md",
     "docs/troubleshooting.md",
 )
+PRODUCT = (
+    "api",
+    "analysis",
+    "cli",
+    "coordinator",
+    "hack",
+    "operator",
+    "rollout",
+    "sandbox",
+    "trainer",
+    "wire",
+)
+"""Folders of sources whose messages people read."""
+OTHERS = ("bench", "examples", "tests")
+"""Folders of sources whose strings may be anything, such as a hostile text or the words of a model."""
 MARK = "<!-- Made from the code by "
 """A page that has it near its beginning is generated."""
 
@@ -33,3 +48,14 @@ def pages(root: Path) -> Iterator[tuple[str, str]]:
         text = path.read_text(encoding="utf-8")
         if name not in GENERATED and MARK not in text[:400]:
             yield name, text
+
+
+def sources(root: Path) -> Iterator[tuple[str, str]]:
+    """Path and text of each Python source, by path."""
+    for path in sorted(path for folder in (*PRODUCT, *OTHERS) for path in (root / folder).rglob("*.py")):
+        yield path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
+
+
+def has_messages(name: str) -> bool:
+    """Whether strings of a source are messages, by its path from the root."""
+    return name.startswith(tuple(f"{folder}/" for folder in PRODUCT))

@@ -49,7 +49,7 @@ POD_INSTEAD: Final = {"serviceAccount": ACCOUNT, "serviceAccountName": ACCOUNT}
 LEARNER_INSTEAD: Final = POD_INSTEAD | {
     "terminationGracePeriodSeconds": "may not be set here; use spec.learner.terminationGracePeriodSeconds"
 }
-"""The same for a learner's pod."""
+"""Fields of a learner's pod that belong in another place, and where."""
 
 FIXED: Final = "is fixed for every sandbox; leave it out"
 SANDBOX_INSTEAD: Final = {
@@ -99,7 +99,7 @@ def of_training(context: Context) -> list[str]:
 
 
 def of_evaluation(context: Context) -> list[str]:
-    """The same for an RLEvalJob."""
+    """Why an RLEvalJob cannot be accepted: each names the field and the way out."""
     spec, caps = context.evaluation.spec, context.platform.caps
     most = spec.rollout.replicas * spec.parallelism
     servers = ("spec.rollout.replicas x spec.parallelism", most, caps.rollout_replicas)
@@ -156,7 +156,8 @@ def _judges(context: Context) -> tuple[str, int, int]:
 def _sizes(*sizes: tuple[str, int, int]) -> list[str]:
     """Refusals of sizes above their limits; `sizes`: field, requested number and limit."""
     return [
-        f"{field}: {value} is above this platform's limit of {limit}; lower it, or have the limit raised"
+        f"{field}: {value} is above this platform's limit of {limit}; lower it, or ask an administrator to "
+        "raise the limit"
         for field, value, limit in sizes
         if value > limit
     ]
@@ -167,9 +168,7 @@ def _account(context: Context) -> list[str]:
     name = context.spec.service_account_name
     if name not in {context.child(role) for role in OWN_ACCOUNT}:
         return []
-    return [
-        f"spec.serviceAccountName: {name} is made by the operator for a role of its own; name another account"
-    ]
+    return [f"spec.serviceAccountName: the operator creates {name} for its own roles; name another account"]
 
 
 def _template(
@@ -216,7 +215,10 @@ def _keys(metadata: Json, path: str) -> Iterator[str]:
     """Labels and annotations."""
     for key in metadata:
         if key.partition("/")[0] == names.GROUP and "/" in key:
-            yield f"{path}: {key} may not be set in a job: what begins with {names.GROUP}/ is the operator's"
+            yield (
+                f"{path}: {key} may not be set in a job: keys that begin with {names.GROUP}/ belong to "
+                "the operator"
+            )
         elif key.startswith(PROFILES):
             yield f"{path}: {key} may not be set in a job; {ROLE_TEMPLATES}"
 
@@ -224,11 +226,11 @@ def _keys(metadata: Json, path: str) -> Iterator[str]:
 def _placement(spec: Json, path: str) -> Iterator[str]:
     """Refuse what would displace the cluster's own pods, or run where only they may."""
     if str(spec.get("priorityClassName", "")).startswith(SYSTEM_PRIORITY):
-        yield f"{path}.priorityClassName: {SYSTEM_PRIORITY} classes are the cluster's own; name another one"
+        yield f"{path}.priorityClassName: {SYSTEM_PRIORITY} classes belong to the cluster; name another one"
     for where, toleration in _entries(spec, path, "tolerations"):
         key = toleration.get("key")
         if not key:
-            yield f"{where}: tolerates every taint; write the key of the taint that is meant"
+            yield f"{where}: tolerates every taint; write the key of the taint to tolerate"
         elif str(key).startswith(CONTROL_PLANE):
             yield f"{where}.key: {key} may not be tolerated in a job; {ROLE_TEMPLATES}"
 

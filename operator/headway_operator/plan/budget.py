@@ -35,20 +35,20 @@ def lacking(found: Budget, job: Job) -> list[BudgetLimit]:
 
 def words(job: Job, found: Budget) -> str:
     """The message for a job that its budget has stopped: what to write to continue."""
-    told = "; ".join(_lacks(limit, _now(job, limit.name)) for limit in lacking(found, job))
-    return f"the budget is exhausted: {told}"
+    exhausted = "; ".join(_lacks(limit, _now(job, limit.name)) for limit in lacking(found, job))
+    return f"the budget is exhausted: {exhausted}"
 
 
 def _lacks(limit: BudgetLimit, now: Decimal | None) -> str:
     if limit.name.startswith(NAMESPACE):
         name = limit.name.removeprefix(NAMESPACE)
         return (
-            f"the namespace's RLBudget lets the job use {now} of spec.{name}, and what follows needs "
-            f"{limit.needed}; raise spec.{name} of the RLBudget, and the job goes on"
+            f"the namespace's RLBudget lets the job use {now} of spec.{name}, and continuing needs "
+            f"{limit.needed}; raise spec.{name} of the RLBudget, and the job continues"
         )
     return (
-        f"spec.budget.{limit.name} is {now}, and what follows needs {limit.needed}; raise it to that at "
-        "least, or remove it, and the job goes on"
+        f"spec.budget.{limit.name} is {now}, and continuing needs {limit.needed}; raise it to that or "
+        "more, or remove it, and the job continues"
     )
 
 

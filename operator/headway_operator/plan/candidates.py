@@ -24,7 +24,8 @@ from pydantic import ValidationError
 from headway_api.conditions import ConditionType, Reason, find, is_finished
 from headway_api.document import Json
 from headway_api.remedies import largest_rank
-from headway_api.spec.evaluation import BASE_SUFFIX, Candidate, CandidateCheckpoint, RLEvalJob, RLEvalJobSpec
+from headway_api.spec.candidate import BASE_SUFFIX, Candidate, CandidateCheckpoint
+from headway_api.spec.evaluation import RLEvalJob, RLEvalJobSpec
 from headway_api.spec.model import ModelSpec
 from headway_api.spec.trust import CollapseSpec
 from headway_api.status import ResolvedCandidate, RLTrainingJobStatus, Weights
@@ -124,18 +125,18 @@ def unresolved(context: Context) -> dict[str, str]:
     The result depends only on spec and choice, so the processes receive the same one for the job's lifetime.
     """
     chosen = {candidate.name for candidate in context.candidates}
-    told: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for candidate in context.evaluation.spec.candidates:
         if (wanted := candidate.checkpoint) is None:
             continue
         text = (
             f"spec.candidates[{candidate.name}].checkpoint: RLTrainingJob {wanted.job} had no such weights "
-            "when this job began, as its condition CandidatesResolved says; measure them in a new RLEvalJob "
-            "once they are there"
+            "when this job began (condition CandidatesResolved); measure them in a new RLEvalJob once "
+            "they exist"
         )
         names = [candidate.name, candidate.name + BASE_SUFFIX][: 1 + wanted.with_base]
-        told |= {name: text for name in names if name not in chosen}
-    return told
+        reasons |= {name: text for name in names if name not in chosen}
+    return reasons
 
 
 def kept(context: Context) -> Context:
@@ -210,7 +211,6 @@ def _untrained(name: str, candidate: str, job: str, jobs: Mapping[str, Json]) ->
     model = _model(candidate, job, jobs)
     if isinstance(model, Missing):
         return model
-    assert model.dtype != "float16"
     return ResolvedCandidate(
         name=name,
         kind="Model",
@@ -229,7 +229,6 @@ def _trained(name: str, wanted: CandidateCheckpoint, jobs: Mapping[str, Json]) -
     weights = _weights(name, wanted, jobs[wanted.job])
     if isinstance(weights, Missing):
         return weights
-    assert model.dtype != "float16"
     rank = _largest_rank(name, wanted.job, model, jobs)
     if isinstance(rank, Missing):
         return rank
@@ -288,7 +287,7 @@ def _weights(name: str, wanted: CandidateCheckpoint, job: Json) -> Weights | Mis
     if best is not None:
         return best
     if not _validates(job["spec"]):
-        text = f"RLTrainingJob {wanted.job} does not validate, so none of its weights is the best"
+        text = f"RLTrainingJob {wanted.job} runs no validations, so it has no best weights"
         return _no_checkpoint(f"{field}.which", f"{text}; write which: latest", final=True)
     text = (
         f"RLTrainingJob {wanted.job} {'ended before it had validated' if ended else 'has not validated yet'}"
@@ -342,8 +341,8 @@ def _weights_folder(status: RLTrainingJobStatus, newest: Weights | None) -> str 
 def _other_weights(field: str, wanted: CandidateCheckpoint, uri: str) -> Missing:
     """A job that was made again under this name publishes elsewhere, so the wanted weights never appear."""
     text = (
-        f"step {wanted.step} of RLTrainingJob {wanted.job} lies at {uri}, not at {wanted.uri}: those are "
-        f"weights of another run or step; write {uri} if its weights are meant, or name another candidate"
+        f"step {wanted.step} of RLTrainingJob {wanted.job} is at {uri}, but {wanted.uri} belongs to another "
+        f"run or step; write {uri} to measure it, or name another candidate"
     )
     return _no_checkpoint(f"{field}.uri", text, final=True)
 
@@ -370,7 +369,7 @@ def _conflict(spec: RLEvalJobSpec, one: ResolvedCandidate, other: ResolvedCandid
     # Only the field of a plain model can be changed.
     if other.name not in plain and one.name in plain:
         one, other = other, one
-    what = f"{other.name} has {_length(other)} and {one.name}, which shares its servers, {_length(one)}"
+    what = f"{other.name} has {_length(other)}, but {one.name}, on the same servers, has {_length(one)}"
     if other.name in plain and one.context_length is not None:
         return f"spec.candidates[{other.name}].model.contextLength: {what}; write {one.context_length}"
     if one.name in plain and other.name in plain:

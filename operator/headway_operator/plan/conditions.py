@@ -49,16 +49,16 @@ def preflight(job: Job) -> Condition:
 def _failed(found: Preflight) -> list[str]:
     """The message of each failed check, with its name if it uses baseline episodes."""
     static = [check for check in found.checks if not check.passed]
-    said = [f"{check.field}: {check.message}" if check.field else check.message for check in static]
-    return said + [f"{each.check}: {each.message}" for each in found.findings if each.verdict == "Fail"]
+    messages = [f"{check.field}: {check.message}" if check.field else check.message for check in static]
+    return messages + [f"{each.check}: {each.message}" for each in found.findings if each.verdict == "Fail"]
 
 
-def suspended(context: Context, situation: JobHealth) -> Condition:
+def suspended(context: Context, job_health: JobHealth) -> Condition:
     """Whether every pod is gone on purpose."""
     kind = ConditionType.SUSPENDED
-    if context.held:
-        why = held_by(context)
-        if situation.suspended:
+    if context.suspended:
+        why = why_suspended(context)
+        if job_health.suspended:
             return condition(kind, True, why.reason, f"every pod is gone: {why.message}")
         return condition(kind, False, Reason.SUSPENDING, f"pods are being stopped: {why.message}")
     known = find(context.job.status.conditions, kind)
@@ -69,21 +69,21 @@ def suspended(context: Context, situation: JobHealth) -> Condition:
     return condition(kind, False, Reason.NOT_SUSPENDED)
 
 
-def held_by(context: Context) -> Issue:
+def why_suspended(context: Context) -> Issue:
     """Why a job should have no pods. The spec comes first, then the pause."""
     found, spent = context.pause, context.exhausted
-    told = [f"the job is {pauses.words(context.job, found)}"] if found is not None else []
-    told += [budgets.words(context.job, spent)] if spent is not None else []
+    reasons = [f"the job is {pauses.words(context.job, found)}"] if found is not None else []
+    reasons += [budgets.words(context.job, spent)] if spent is not None else []
     if context.spec.suspend:
-        return Issue(Reason.SUSPENDED, ", and ".join(["spec.suspend is true", *told]))
-    return Issue(Reason.BUDGET_EXHAUSTED if found is None else Reason.PAUSED, ", and ".join(told))
+        return Issue(Reason.SUSPENDED, ", and ".join(["spec.suspend is true", *reasons]))
+    return Issue(Reason.BUDGET_EXHAUSTED if found is None else Reason.PAUSED, ", and ".join(reasons))
 
 
-def role(kind: ConditionType, situation: JobHealth, name: str, more: Issue | None = None) -> Condition:
+def role(kind: ConditionType, job_health: JobHealth, name: str, more: Issue | None = None) -> Condition:
     """Whether a role can do its work; `more` is an obstacle besides its own pods."""
-    health = situation.role(name)
+    health = job_health.role(name)
     if health is None:
-        reason = Reason.SUCCEEDED if situation.complete else Reason.NOT_STARTED
+        reason = Reason.SUCCEEDED if job_health.complete else Reason.NOT_STARTED
         return condition(kind, False, reason)
     issue = health.issue or more
     if health.pending_since is None and health.ready and more is None:
@@ -95,42 +95,44 @@ def role(kind: ConditionType, situation: JobHealth, name: str, more: Issue | Non
     return condition(kind, False, reason, f"{health.ready} of {health.desired} pods are ready")
 
 
-def serving(situation: JobHealth) -> list[Condition]:
+def serving(job_health: JobHealth) -> list[Condition]:
     """Conditions of servers and sandboxes."""
     return [
-        role(ConditionType.ROLLOUT_READY, situation, names.ROLLOUT),
-        role(ConditionType.SANDBOXES_READY, situation, names.BROKER, situation.sandbox_issue),
+        role(ConditionType.ROLLOUT_READY, job_health, names.ROLLOUT),
+        role(ConditionType.SANDBOXES_READY, job_health, names.BROKER, job_health.sandbox_issue),
     ]
 
 
-def progressing(context: Context, situation: JobHealth, at_work: Reason) -> Condition:
+def progressing(context: Context, job_health: JobHealth, at_work: Reason) -> Condition:
     """Whether the job makes progress; `at_work` is the reason while it does."""
     kind = ConditionType.PROGRESSING
-    if situation.failure or situation.complete:
-        return condition(kind, False, Reason.FAILED if situation.failure else Reason.SUCCEEDED)
-    if context.held:
-        return condition(kind, False, held_by(context).reason if situation.suspended else Reason.SUSPENDING)
-    if why := needs_help(situation):
+    if job_health.failure or job_health.complete:
+        return condition(kind, False, Reason.FAILED if job_health.failure else Reason.SUCCEEDED)
+    if context.suspended:
+        return condition(
+            kind, False, why_suspended(context).reason if job_health.suspended else Reason.SUSPENDING
+        )
+    if why := needs_help(job_health):
         return condition(kind, False, why.reason, why.message)
-    if text := no_progress(context, situation):
+    if text := no_progress(context, job_health):
         return condition(kind, False, Reason.NO_PROGRESS, text)
-    if situation.running:
+    if job_health.running:
         return condition(kind, True, at_work)
-    return condition(kind, False, first_reason(situation), waiting_for(situation))
+    return condition(kind, False, first_reason(job_health), waiting_for(job_health))
 
 
-def first_reason(situation: JobHealth) -> str:
+def first_reason(job_health: JobHealth) -> str:
     """The reason of the sandboxes, or of the first role with an issue. A role that is only slow has none."""
-    patient = Reason.PODS_NOT_READY if situation.at_work else Reason.STARTING
-    issues = [situation.sandbox_issue, *(health.issue for health in situation.roles)]
+    patient = Reason.PODS_NOT_READY if job_health.at_work else Reason.STARTING
+    issues = [job_health.sandbox_issue, *(health.issue for health in job_health.roles)]
     return next((issue.reason for issue in issues if issue), patient)
 
 
-def waiting_for(situation: JobHealth) -> str:
+def waiting_for(job_health: JobHealth) -> str:
     """Roles that cannot work yet, and why. A coordinator becomes ready after the sandbox it waits for."""
-    if situation.sandbox_issue:
-        return "; ".join(said_once([issue.message for issue in situation.issues]))
-    short = [health for health in situation.roles if health.pending_since or not health.ready]
+    if job_health.sandbox_issue:
+        return "; ".join(without_repeats([issue.message for issue in job_health.issues]))
+    short = [health for health in job_health.roles if health.pending_since or not health.ready]
     texts = [
         health.issue.message
         if health.issue
@@ -140,49 +142,49 @@ def waiting_for(situation: JobHealth) -> str:
     return "; ".join(texts)
 
 
-def said_once(messages: list[str]) -> list[str]:
+def without_repeats(messages: list[str]) -> list[str]:
     """The messages without those that another one contains. For sandboxes that are never created, the
     coordinator reports the same fault without pod and fix."""
     different = [*dict.fromkeys(messages)]
     return [
-        each for each in different if not any(_holds(other, each) for other in different if other != each)
+        each for each in different if not any(_contains(other, each) for other in different if other != each)
     ]
 
 
-def _holds(longer: str, message: str) -> bool:
+def _contains(longer: str, message: str) -> bool:
     """Whether one message of a field contains another one of that field."""
     field, mark, words = message.partition(": ")
     return bool(mark) and longer.startswith(field + mark) and words in longer
 
 
-def kstatus(context: Context, situation: JobHealth, progress: Condition) -> list[Condition]:
+def kstatus(context: Context, job_health: JobHealth, progress: Condition) -> list[Condition]:
     """Ready, Stalled and Reconciling, by which GitOps tools judge the job. `progress` is Progressing."""
     ready, reconciling = ConditionType.READY, ConditionType.RECONCILING
     policy = context.spec.readiness_policy
-    if situation.failure:
-        return stuck(situation.failure)
-    if situation.complete:
+    if job_health.failure:
+        return stuck(job_health.failure)
+    if job_health.complete:
         return trio(condition(ready, True, Reason.SUCCEEDED))
-    if situation.refusal is not None:
-        return stuck(Issue(Reason.INVALID_SPEC, situation.refusal))
-    if context.held:
-        if situation.suspended:
+    if job_health.refusal is not None:
+        return stuck(Issue(Reason.INVALID_SPEC, job_health.refusal))
+    if context.suspended:
+        if job_health.suspended:
             return at_rest(context)
         return trio(
             condition(ready, False, Reason.SUSPENDING),
             working=condition(reconciling, True, Reason.SUSPENDING),
         )
-    if situation.obstacle and situation.blocked:
-        return stuck(situation.obstacle)
-    if why := needs_help(situation):
+    if job_health.obstacle and job_health.blocked:
+        return stuck(job_health.obstacle)
+    if why := needs_help(job_health):
         return stuck(why)
     if progress.reason == Reason.NO_PROGRESS:
         return stuck(Issue(progress.reason, progress.message))
-    if policy == "Accepted" or (policy == "Running" and situation.running):
+    if policy == "Accepted" or (policy == "Running" and job_health.running):
         return trio(condition(ready, True, Reason.ACCEPTED if policy == "Accepted" else Reason.RUNNING))
-    obstacle = situation.obstacle
-    text = obstacle.message if obstacle else waiting_for(situation)
-    reason = obstacle.reason if obstacle else first_reason(situation)
+    obstacle = job_health.obstacle
+    text = obstacle.message if obstacle else waiting_for(job_health)
+    reason = obstacle.reason if obstacle else first_reason(job_health)
     return trio(condition(ready, False, reason, text), working=condition(reconciling, True, reason, text))
 
 
@@ -190,15 +192,15 @@ def at_rest(context: Context) -> list[Condition]:
     """Conditions of a suspended job.
 
     It is ready: every pod is gone, as its spec asks, so nothing is left to wait for. But a job with the
-    readiness policy Succeeded is stalled: it cannot succeed until somebody resumes it, so a pipeline neither
-    continues nor waits in vain. A job that is paused, or whose budget is exhausted, is not as its spec asks,
-    so it is stalled under every policy.
+    readiness policy Succeeded is stalled, because it cannot succeed until somebody resumes it. So a pipeline
+    neither continues nor waits in vain. A job that is paused, or whose budget is exhausted, is not as its
+    spec asks, so it is stalled under every policy.
     """
-    why = held_by(context)
+    why = why_suspended(context)
     if why.reason in (Reason.PAUSED, Reason.BUDGET_EXHAUSTED):
         return stuck(why)
     if context.spec.readiness_policy == "Succeeded":
-        text = "spec.suspend is true: the job cannot succeed before it is false"
+        text = "spec.suspend is true: the job cannot succeed until it is false"
         return stuck(Issue(Reason.SUSPENDED, text))
     return trio(condition(ConditionType.READY, True, Reason.SUSPENDED, "spec.suspend is true"))
 

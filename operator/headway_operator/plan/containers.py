@@ -46,12 +46,12 @@ SECURITY: Final = frozenset(
 )
 """Fields of a container's securityContext that a job may write; the restricted values win."""
 UNCONFINED: Final = "Unconfined"
-PROFILE: Final = "may not be set in a job; leave it out, for RuntimeDefault"
+PROFILE: Final = "may not be set in a job; leave it out to use RuntimeDefault"
 PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
 HOOKS: Final = ("postStart", "preStop")
 REQUESTS: Final = ("httpGet", "tcpSocket")
 OWN_ADDRESS: Final = (
-    "may not be set in a job: the kubelet asks from the node; leave it out, for the pod itself"
+    "may not be set in a job: the kubelet probes from the node; leave it out to probe the pod"
 )
 
 

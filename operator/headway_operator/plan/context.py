@@ -125,7 +125,7 @@ class Context:
         return budgets.standing(self.job)
 
     @property
-    def held(self) -> bool:
+    def suspended(self) -> bool:
         """Whether the job should have no pods: it is suspended or paused, or its budget is exhausted."""
         return self.spec.suspend or self.pause is not None or self.exhausted is not None
 

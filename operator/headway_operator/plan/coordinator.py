@@ -73,7 +73,7 @@ def _endpoint_tokens(context: Context) -> dict[str, tuple[str, str]]:
 
 
 def _judge_tokens(context: Context) -> dict[str, tuple[str, str]]:
-    """The same for judges."""
+    """Folders with the tokens of the judges."""
     return {
         f"{names.JUDGES_DIR}/{judge.name}": (judge.secret_ref.name, names.TOKEN_KEY)
         for judge in context.spec.judges

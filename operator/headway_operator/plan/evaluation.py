@@ -92,12 +92,12 @@ class Evaluation(Subject):
         wanted = {None, *map(str, candidates.wanted_sets(context))}
         return replace(observed, objects=tuple(body for body in observed.objects if set_of(body) in wanted))
 
-    def resolution(self, context: Context, situation: JobHealth) -> list[Condition]:
+    def resolution(self, context: Context, job_health: JobHealth) -> list[Condition]:
         kind = ConditionType.CANDIDATES_RESOLVED
-        lacks = situation.lacks or (None if context.candidates else situation.failure)
+        lacks = job_health.lacks or (None if context.candidates else job_health.failure)
         if lacks:
             return [condition(kind, False, lacks.reason, lacks.message)]
-        if not context.candidates or situation.refusal is not None:
+        if not context.candidates or job_health.refusal is not None:
             return []
         missing = candidates.unresolved(context)
         if not missing:
@@ -107,7 +107,7 @@ class Evaluation(Subject):
             return [condition(kind, False, known.reason, known.message)]
         return [condition(kind, False, Reason.CANDIDATE_MISSING, "; ".join(dict.fromkeys(missing.values())))]
 
-    def conditions(self, context: Context, situation: JobHealth) -> list[Condition]:
+    def conditions(self, context: Context, job_health: JobHealth) -> list[Condition]:
         return []
 
     def own_part(self, status: JobStatus) -> RLEvalJobStatus:
@@ -118,7 +118,7 @@ class Evaluation(Subject):
             candidates=status.candidates,
         )
 
-    def chosen(self, context: Context, situation: JobHealth) -> dict[str, Any]:
+    def chosen(self, context: Context, job_health: JobHealth) -> dict[str, Any]:
         return {"candidates": list(context.candidates) or context.evaluation.status.candidates}
 
     def completed(self, context: Context) -> Condition:
@@ -130,5 +130,5 @@ class Evaluation(Subject):
     def at_work(self, context: Context) -> tuple[State, Reason]:
         return "Evaluating", Reason.EVALUATING
 
-    def coming_up(self, context: Context, situation: JobHealth) -> State | None:
-        return "Starting" if situation.begun else None
+    def coming_up(self, context: Context, job_health: JobHealth) -> State | None:
+        return "Starting" if job_health.begun else None

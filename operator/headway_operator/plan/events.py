@@ -26,12 +26,12 @@ REMEMBERED: Final = timedelta(minutes=30)
 """An event recorded within this time still exists, since the API server keeps events for longer."""
 
 
-def news(status: JobStatus, told: Collection[str]) -> list[Fact]:
-    """The facts of a status that are not recorded yet; `told` are the keys of those that are."""
-    return [fact for fact in (*over(told, status), *facts(status)) if fact.key not in told]
+def news(status: JobStatus, recorded: Collection[str]) -> list[Fact]:
+    """The facts of a status that are not recorded yet; `recorded` are the keys of those that are."""
+    return [fact for fact in (*over(recorded, status), *facts(status)) if fact.key not in recorded]
 
 
-def told_before(status: JobStatus, recorded: Collection[str], now: datetime) -> set[str]:
+def recorded_before(status: JobStatus, recorded: Collection[str], now: datetime) -> set[str]:
     """Keys of the facts that an operator that has just started treats as recorded.
 
     Args:
@@ -39,8 +39,8 @@ def told_before(status: JobStatus, recorded: Collection[str], now: datetime) -> 
         recorded: keys of the job's events that still exist.
         now: the current time.
     """
-    told = {fact.key for fact in facts(status) if not _is_new(fact, recorded, now)}
-    return told | {*recorded} | ({"started.once"} if has_begun(status) else set())
+    old = {fact.key for fact in facts(status) if not _is_new(fact, recorded, now)}
+    return old | {*recorded} | ({"started.once"} if has_begun(status) else set())
 
 
 def _is_new(fact: Fact, recorded: Collection[str], now: datetime) -> bool:

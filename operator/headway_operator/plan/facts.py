@@ -20,7 +20,7 @@ from headway_operator.plan import failures, signal_facts
 from headway_operator.plan.context import JobStatus
 from headway_operator.plan.fact import Fact, tenth
 
-OTHERWISE_TOLD: Final = (Reason.SUSPENDED, Reason.PAUSED, Reason.BUDGET_EXHAUSTED, Reason.INVALID_SPEC)
+REPORTED_ELSEWHERE: Final = (Reason.SUSPENDED, Reason.PAUSED, Reason.BUDGET_EXHAUSTED, Reason.INVALID_SPEC)
 """Reasons of Stalled that another fact reports."""
 NOT_MADE: Final = (
     Reason.IMAGE_PULL_FAILED,
@@ -57,30 +57,30 @@ def facts(status: JobStatus) -> list[Fact]:
     return [fact if fact.at or fact.not_before else replace(fact, not_before=begun) for fact in found]
 
 
-def over(told: Collection[str], status: JobStatus) -> Iterator[Fact]:
+def over(recorded: Collection[str], status: JobStatus) -> Iterator[Fact]:
     """The ends of what was recorded as beginning; nothing once the job itself has ended.
 
     Anyone who may write events can write one in the operator's name, so a key without a time is ignored.
     """
     if is_finished(status.conditions):
         return
-    for key in sorted(told):
+    for key in sorted(recorded):
         what, _, when = key.rpartition(".")
         if what in ("stalled", "weightsoutofsync", "episodesfailing") and (since := _clock(when)):
             yield from _mended(what, when, since, status)
         if isinstance(status, RLTrainingJobStatus):
-            yield from signal_facts.cleared(key, told, status)
+            yield from signal_facts.cleared(key, recorded, status)
 
 
 def _mended(what: str, when: str, since: str, status: JobStatus) -> Iterator[Fact]:
     """The fact that a bad condition is good again."""
     if what == "stalled" and (known := _in_state(status, ConditionType.STALLED, "False")):
-        text = f"the job had been stalled since {since}, and is not any more"
+        text = f"the job is no longer stalled; it had been since {since}"
         yield Fact(f"nolongerstalled.{when}", "NoLongerStalled", text, at=known.last_transition_time)
     if what == "episodesfailing" and (known := find(status.conditions, ConditionType.HEALTHY)):
         if known.status == "False" and known.reason == Reason.EPISODES_FAILING:
             return
-        text = f"no fault of environment or agent recurs any more; one had since {since}"
+        text = f"no fault of environment or agent recurs now; one had recurred since {since}"
         yield Fact(f"episodesrecovered.{when}", "EpisodesRecovered", text)
     if what == "weightsoutofsync" and (known := _in_state(status, ConditionType.WEIGHTS_IN_SYNC, "True")):
         text = f"{known.message}; they had been out of sync since {since}"
@@ -103,7 +103,7 @@ def _of_condition(known: Condition, status: JobStatus) -> Fact | None:
         case ConditionType.PREFLIGHT_PASSED, "True", _:
             return _since(known, "PreflightPassed", words)
         case ConditionType.PREFLIGHT_PASSED, "False", Reason.WARNED:
-            return _since(known, "PreflightWarned", f"the job goes on all the same: {words}", warning=True)
+            return _since(known, "PreflightWarned", f"the job continues: {words}", warning=True)
         case ConditionType.PREFLIGHT_PASSED, "False", _:
             return _since(known, "PreflightFailed", words, warning=True)
         case ConditionType.PROGRESSING, "True", _:
@@ -163,7 +163,7 @@ def _refused(status: JobStatus) -> Iterator[Fact]:
 
 def _stalled(status: JobStatus) -> Iterator[Fact]:
     known = _in_state(status, ConditionType.STALLED, "True")
-    if known is not None and known.reason not in OTHERWISE_TOLD:
+    if known is not None and known.reason not in REPORTED_ELSEWHERE:
         yield _since(known, "Stalled", f"{known.reason}: {known.message}", warning=True)
 
 
@@ -207,7 +207,7 @@ def _priced(status: JobStatus) -> Iterator[Fact]:
         return
     if used.price_corrections:
         book = f"price book {used.price_book}, SHA-256 {used.price_book_hash}"
-        text = f"{book}: prices of what was used before have changed, {used.price_corrections} times so far"
+        text = f"{book}: prices of past usage have changed, {used.price_corrections} times so far"
         yield Fact(f"pricescorrected.{used.price_corrections}", "PricesCorrected", text)
     if used.price_book_problem:
         digest = hashlib.sha256(used.price_book_problem.encode()).hexdigest()[:8]
@@ -238,7 +238,7 @@ def _checkpointed(status: RLTrainingJobStatus) -> Iterator[Fact]:
     if latest is None or latest.step == 0:
         return
     most = status.progress.max_steps if status.progress else None
-    text = f"a restart goes on from {_of(latest.step, most)}: {latest.uri}"
+    text = f"a restart continues from {_of(latest.step, most)}: {latest.uri}"
     yield Fact(f"checkpointed.{tenth(latest.step, most)}", "Checkpointed", text)
 
 
@@ -249,7 +249,7 @@ def _validated(status: RLTrainingJobStatus) -> Iterator[Fact]:
     best = found.best
     figures = [f"external score {best.external_score}"] if best.external_score else []
     figures += [f"reward {best.reward}"] if best.reward else []
-    text = f"step {best.step} validated best so far: {', '.join(figures)}"
+    text = f"step {best.step} has the best validation so far: {', '.join(figures)}"
     if found.baseline_external_score:
         text += f" (external score {found.baseline_external_score} before training)"
     yield Fact(f"validatedbest.{best.step}", "ValidatedBest", text)
@@ -306,7 +306,7 @@ def _figures(status: JobStatus) -> str:
         found.append(f"{of.groups} of {of.of_groups} rows" if of.of_groups else f"{of.groups} rows")
     if status.usage and status.usage.cost:
         found.append(f"{status.usage.cost} {status.usage.currency}")
-    return ", ".join(found) or "nothing was done yet"
+    return ", ".join(found) or "nothing has been done yet"
 
 
 def _of(step: int, most: int | None) -> str:

@@ -30,11 +30,11 @@ from headway_operator.plan.observed import (
     Observed,
     conditions,
     containers,
-    holds,
     is_ending,
     is_over,
     moment,
     role_of,
+    true_condition,
     unit_of,
 )
 
@@ -287,7 +287,7 @@ def of_pod(observed: Observed, pod: Json) -> str:
 
 
 def of_role(observed: Observed, role: str) -> str:
-    """The same for the last failure of a role."""
+    """Suffix for a message about a role: the rule that matched its last failure; empty if none did."""
     found = observed.failures.matched if observed.failures else []
     known = RULE_ROLE.get(role, role)
     last = next((each for each in reversed(found) if each.role == known), None)
@@ -321,7 +321,7 @@ def _name(pod: Json) -> str:
 
 def _has_failed(pod: Json) -> bool:
     """Whether a pod failed by itself or by the cluster. A pod deleted because nobody wants it has not."""
-    evicted = is_ending(pod) and holds(pod, DISRUPTED) is not None
+    evicted = is_ending(pod) and true_condition(pod, DISRUPTED) is not None
     return pod.get("status", {}).get("phase") == "Failed" or evicted
 
 
@@ -366,6 +366,6 @@ def _failure(pod: Json, *, number: int, whole: bool = True) -> Ending:
 
 def _moments(pod: Json, ended: Json) -> Iterator[datetime]:
     """When the failure was: when the process ended, else when the pod was disrupted."""
-    disrupted = holds(pod, DISRUPTED) or {}
+    disrupted = true_condition(pod, DISRUPTED) or {}
     if stamp := ended.get("finishedAt") or disrupted.get("lastTransitionTime"):
         yield moment(stamp)

@@ -1,7 +1,7 @@
 """How a namespace's budget is shared by its jobs. Pure.
 
     need     what a job must have to continue: granted whole, first to the jobs that have the least
-    wish     what a job would use next: the rest is shared by max-min fairness, so a job has more than
+    wish     what a job would use next: the rest is shared by max-min fairness. So a job has more than
              another only if that one wished for no more
     end      an ended job is charged what it used if its coordinator ended in order, else its whole grant
     fact     what a job has used beyond its grant counts, and is never granted to another
@@ -57,7 +57,7 @@ class Claim:
     """What the job has spent, plus what its running work may use beyond that."""
     needed: Amounts = field(default_factory=dict)
     wished: Amounts = field(default_factory=dict)
-    held: Amounts = field(default_factory=dict)
+    allowed: Amounts = field(default_factory=dict)
     """What its status lets it use, from any RLBudget."""
     unheard: bool = False
     """The job ran before the budget bounded it, and has not reported its usage yet."""
@@ -99,8 +99,8 @@ class Shared:
 def claim(job: Json) -> Claim:
     """What a stored job has used and asks for. A suspended, paused, ended or deleted job asks for nothing."""
     metadata, spec, status = job["metadata"], _block(job.get("spec")), _block(job.get("status"))
-    told, grant = _block(status.get("budget")), _block(status.get("grant"))
-    limits = [limit for limit in _list(told.get("limits")) if str(limit.get("name")).startswith(NAMESPACE)]
+    budget, grant = _block(status.get("budget")), _block(status.get("grant"))
+    limits = [limit for limit in _list(budget.get("limits")) if str(limit.get("name")).startswith(NAMESPACE)]
     gone = has_ended(job) or metadata.get("deletionTimestamp")
     asks = not (spec.get("suspend") is True or _is_paused(status) or gone)
     spent, reserved = _amounts(limits, "spent"), _amounts(limits, "reserved")
@@ -110,12 +110,12 @@ def claim(job: Json) -> Claim:
         name=metadata["name"],
         created=str(metadata.get("creationTimestamp", "")),
         ended=is_over(job),
-        closed=told.get("closed") is True,
+        closed=budget.get("closed") is True,
         spent=spent,
         used={name: much + reserved.get(name, NOTHING) for name, much in spent.items()},
         needed=_amounts(limits, "needed") if asks else {},
         wished=_amounts(limits, "wished") if asks else {},
-        held={str(part.get("name")): _amount(part.get("granted")) for part in _list(grant.get("parts"))},
+        allowed={str(part.get("name")): _amount(part.get("granted")) for part in _list(grant.get("parts"))},
         unheard=_is_unheard(status, grant, spent),
         bill=_bill(_block(status.get("usage"))),
     )
@@ -165,7 +165,7 @@ def _begins(one: Claim, had: Amounts | None, limits: Amounts) -> dict[str, Decim
     nothing = dict.fromkeys(limits, NOTHING)
     found = _at_least(nothing if had is None else had, one.spent)
     found = _at_least(found, {name: much for name, much in one.bill.items() if name not in one.spent})
-    return found if had is not None else _at_least(_at_least(found, one.used), one.held)
+    return found if had is not None else _at_least(_at_least(found, one.used), one.allowed)
 
 
 def _needs(shared: Shared, limits: Amounts) -> Shared:
@@ -250,7 +250,7 @@ def status(budget: RLBudget, shared: Shared) -> RLBudgetStatus:
             )
             for name, most in limits.items()
         ],
-        jobs=[_told(each) for each in shared.shares],
+        jobs=[_granted_job(each) for each in shared.shares],
         ended_jobs=shared.ended_jobs,
     )
 
@@ -264,14 +264,14 @@ def of_job(budget: RLBudget, uid: str, before: Grant | None, *, begun: bool) -> 
     """
     known = next((job for job in budget.status.jobs if job.uid == uid), None)
     parts = {part.name: part for part in known.parts} if known is not None else {}
-    said = {part.name: part for part in before.parts} if before is not None else {}
+    before_parts = {part.name: part for part in before.parts} if before is not None else {}
     found = []
     for name in limits_of(budget.spec):
-        late = said[name].late if name in said else begun or None
-        part = parts.get(name) or said.get(name) or Part(name=name, granted="0")
-        if name in said and _amount(said[name].granted) > _amount(part.granted):
+        late = before_parts[name].late if name in before_parts else begun or None
+        part = parts.get(name) or before_parts.get(name) or Part(name=name, granted="0")
+        if name in before_parts and _amount(before_parts[name].granted) > _amount(part.granted):
             # This budget was read earlier: keep the larger grant, which a coordinator may have used.
-            part = part.model_copy(update={"granted": said[name].granted})
+            part = part.model_copy(update={"granted": before_parts[name].granted})
         found.append(part.model_copy(update={"late": late}))
     return Grant(parts=found)
 
@@ -282,7 +282,7 @@ def granted(grant: Grant | None, name: str) -> Decimal | None:
     return None if found is None else _amount(found.granted)
 
 
-def _told(one: Share) -> GrantedJob:
+def _granted_job(one: Share) -> GrantedJob:
     return GrantedJob(
         uid=one.claim.uid,
         kind=one.claim.kind,
@@ -300,14 +300,14 @@ def _told(one: Share) -> GrantedJob:
 
 def _ready(shared: Shared) -> Condition:
     if shared.unheard:
-        text = "nothing is granted before these jobs have told what they have used: "
+        text = "nothing is granted until these jobs report their usage: "
         text += _listed([one.name for one in shared.unheard])
-        text += "; suspend one that does not, or delete it"
+        text += "; suspend or delete a job that does not report"
         return condition(ConditionType.READY, False, Reason.JOBS_UNHEARD, text)
     if shared.beyond:
-        text = f"{shared.beyond} jobs wait: {MOST_JOBS} share the budget already; end some"
+        text = f"{shared.beyond} jobs wait, because {MOST_JOBS} already share the budget; end some"
         return condition(ConditionType.READY, False, Reason.TOO_MANY_JOBS, text)
-    return condition(ConditionType.READY, True, Reason.RECONCILED, "grants follow what the jobs need")
+    return condition(ConditionType.READY, True, Reason.RECONCILED, "grants match the needs of the jobs")
 
 
 def _low(limits: Amounts, spent: Amounts) -> Condition:
@@ -322,15 +322,19 @@ def _low(limits: Amounts, spent: Amounts) -> Condition:
 def _exhausted(shared: Shared, limits: Amounts, left: Amounts) -> Condition:
     refused = [each for each in shared.shares if each.refused]
     if not refused:
-        text = "every job has what it needs next"
+        text = "every job has the budget to continue"
         return condition(ConditionType.BUDGET_EXHAUSTED, False, Reason.BUDGET_LEFT, text)
-    told = []
+    sentences = []
     for name, most in limits.items():
         lacks = [each.refused[name] - each.granted[name] for each in refused if name in each.refused]
         if lacks:
             least = _text(name, most - left[name] + min(lacks))
-            told.append(f"spec.{name} is {_text(name, most)}; write {least} or more")
-    text = "; ".join(told) + ": these jobs cannot go on: " + _listed([each.claim.name for each in refused])
+            sentences.append(f"spec.{name} is {_text(name, most)}; write {least} or more")
+    text = (
+        "; ".join(sentences)
+        + ": these jobs cannot continue: "
+        + _listed([each.claim.name for each in refused])
+    )
     return condition(ConditionType.BUDGET_EXHAUSTED, True, Reason.BUDGET_EXHAUSTED, text)
 
 
@@ -384,10 +388,10 @@ def _amounts(limits: Iterable[Json], key: str) -> dict[str, Decimal]:
     }
 
 
-def _amount(told: Any) -> Decimal:
+def _amount(reported: Any) -> Decimal:
     """A reported number. Anything else counts as 0."""
     try:
-        found = Decimal(str(told))
+        found = Decimal(str(reported))
     except InvalidOperation:
         return NOTHING
     return min(found, MOST) if found.is_finite() and found >= 0 else NOTHING

@@ -21,7 +21,6 @@ from headway_operator.plan.observed import (
     conditions,
     containers,
     has_succeeded,
-    holds,
     is_ending,
     is_over,
     is_ready,
@@ -29,6 +28,7 @@ from headway_operator.plan.observed import (
     role_of,
     runs_on,
     terminations,
+    true_condition,
 )
 
 ESSENTIAL: Final = (
@@ -119,8 +119,8 @@ def pod_issue(pod: Json) -> Issue | None:
         return Issue(
             Reason.UNSCHEDULABLE, pod_lacks.of_scheduler(role_of(pod), name, scheduled.get("message", ""))
         )
-    if (said := _evicted(pod)) is not None:
-        return Issue(Reason.DISRUPTED, pod_lacks.of_eviction(name, said))
+    if (message := _evicted(pod)) is not None:
+        return Issue(Reason.DISRUPTED, pod_lacks.of_eviction(name, message))
     if is_over(pod):
         return Issue(Reason.PROCESS_FAILED, f"pod {name}: {_last_words(pod)}")
     return None
@@ -140,11 +140,11 @@ def _evicted(pod: Json) -> str | None:
 
 def _not_made(pod: Json, container: str, waiting: Json) -> Issue:
     """The issue of a container that lacks its image, or something else that it needs to be created."""
-    reason, said = waiting["reason"], waiting.get("message", "")
+    reason, message = waiting["reason"], waiting.get("message", "")
     if reason in images.PULLS:
-        text, outlook = images.of_pull(pod, container, reason, said)
+        text, outlook = images.of_pull(pod, container, reason, message)
         return Issue(Reason.IMAGE_PULL_FAILED, text, outlook, _not_ready_since(pod))
-    text = images.of_creation(pod, container, reason, said)
+    text = images.of_creation(pod, container, reason, message)
     return Issue(Reason.CREATE_FAILED, text, Outlook.MAY_PASS, _not_ready_since(pod))
 
 
@@ -202,7 +202,8 @@ def checks_wait(context: Context) -> Issue | None:
     found = context.job.status.preflight
     waits = found.waits_for if found is not None and found.state == "Running" else None
     served = {names.check_of_judge(each.name) for each in context.spec.judges if each.model is not None}
-    if waits is None or waits.name in served:  # the pods of a judge's own server say more
+    # The pods of a judge's own server say more, and baseline episodes wait for no pod.
+    if waits is None or waits.name in served or waits.name == names.CHECK_BASELINE:
         return None
     reason = Reason.AGENT_UNREACHABLE if waits.name == names.CHECK_AGENT else Reason.CREATE_FAILED
     return Issue(reason, f"{waits.field}: {waits.message}" if waits.field else waits.message)
@@ -215,10 +216,12 @@ def _queued(workload: Json | None) -> Issue | None:
     """
     if workload is None or workload["kind"] != "Job":
         return None
-    if not workload.get("spec", {}).get("suspend") and holds(workload, "Suspended") is None:
+    if not workload.get("spec", {}).get("suspend") and true_condition(workload, "Suspended") is None:
         return None
     name = workload["metadata"]["name"]
-    words = f"Job {name} is suspended from outside, as by a queue; it starts when spec.suspend of it is false"
+    words = (
+        f"another controller, such as a queue, suspended Job {name}; it starts when its spec.suspend is false"
+    )
     return Issue(Reason.QUEUED, words)
 
 
@@ -241,7 +244,7 @@ def together(sets: list[RoleHealth]) -> RoleHealth:
 
 def is_complete(workload: Json | None) -> bool:
     """Whether a Job has completed."""
-    return holds(workload, "Complete") is not None
+    return true_condition(workload, "Complete") is not None
 
 
 def _failed_pod_issue(observed: Observed, role: str, alive: list[Json]) -> Issue | None:
@@ -264,7 +267,7 @@ def _workload_issue(observed: Observed, workload: Json | None) -> Issue | None:
     """Why a workload cannot create its pods. A Deployment says so itself; for a Job only events do."""
     if workload is None:
         return None
-    failure = holds(workload, "ReplicaFailure") or {}
+    failure = true_condition(workload, "ReplicaFailure") or {}
     words = failure.get("message") or observed.refusals.get(workload["metadata"]["uid"])
     return Issue(Reason.CREATE_FAILED, pod_lacks.of_creation(role_of(workload), words)) if words else None
 
@@ -332,7 +335,7 @@ def _explained(observed: Observed) -> Issue | None:
                 name = pod["metadata"]["name"]
                 return Issue(
                     Reason.PROCESS_FAILED,
-                    f"{role} pod {name} gave up without a reason: {_ending(ended)}",
+                    f"{role} pod {name} exited without a reason: {_ending(ended)}",
                 )
     return None
 
@@ -356,7 +359,7 @@ def _never_made(observed: Observed) -> Issue | None:
 
 def _failed_workload(context: Context, observed: Observed) -> Issue | None:
     for role, kind in WORKLOADS.items():
-        failed = holds(observed.workload(role), "Failed") if kind == "Job" else None
+        failed = true_condition(observed.workload(role), "Failed") if kind == "Job" else None
         if failed is None:
             continue
         over = _failed_pods(observed, role)

@@ -16,11 +16,11 @@ LONGEST: Final = 253
 def manifests(context: Context, roles: tuple[str, ...]) -> list[Wanted]:
     """Service accounts of `roles`, and bindings of those that use the API server.
 
-    Only the coordinator and the broker use the API server: the coordinator may write the status of jobs of
-    its kind, the broker may manage pods. The chart's admission policies restrict the coordinator to its own
-    job, and the broker to its own sandboxes. Learner and rollout servers get no token. They have accounts of
-    their own so that they can have a cloud identity (IRSA, Pod Identity). Sandboxes have an account so that
-    they get no identity: webhooks would give them that of the namespace's default account.
+    Only the coordinator and the broker use the API server. The coordinator may write the status of jobs of
+    its kind, and the broker may manage pods. The chart's admission policies restrict the coordinator to its
+    own job, and the broker to its own sandboxes. Learner and rollout servers get no token. They have accounts
+    of their own so that they can have a cloud identity (IRSA, Pod Identity). Sandboxes have an account so
+    that they get no identity: webhooks would give them that of the namespace's default account.
     """
     account_names = {context.service_account(role) for role in roles}
     own = account_names - {context.spec.service_account_name}

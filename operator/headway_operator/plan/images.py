@@ -37,43 +37,43 @@ class Outlook(Enum):
     """Neither this pod nor an identical one can ever be created."""
 
 
-def of_pull(pod: Json, container: str, reason: str, said: str) -> tuple[str, Outlook]:
+def of_pull(pod: Json, container: str, reason: str, message: str) -> tuple[str, Outlook]:
     """The message about a container without an image, and its outlook.
 
     Args:
         container: its name.
         reason: why it waits, one of `PULLS`.
-        said: the kubelet's message.
+        message: the kubelet's message.
     """
-    outlook, fix = _pull(reason, said)
+    outlook, fix = _pull(reason, message)
     at = f"{_image_field(pod, container)}: pod {pod['metadata']['name']} has no image"
     image = _spec(pod, container).get("image")
-    words = f": {reason}: {said}" if said else f": {reason}"
+    words = f": {reason}: {message}" if message else f": {reason}"
     return f"{at}{f' {image}' if image else ''}{words}; {fix}", outlook
 
 
-def _pull(reason: str, said: str) -> tuple[Outlook, str]:
+def _pull(reason: str, message: str) -> tuple[Outlook, str]:
     if reason == "InvalidImageName":
         return Outlook.NEVER, "write it as REGISTRY/NAME:TAG, the name in lower case"
     if reason == "ErrImageNeverPull":
         return Outlook.MAY_PASS, "load it onto the node, or have it pulled: imagePullPolicy IfNotPresent"
-    if AWAY.search(said):
+    if AWAY.search(message):
         return (
             Outlook.MAY_PASS,
-            "correct the registry's name, or have the nodes reach it; the pull is tried again",
+            "correct the registry's name, or let the nodes reach it; the pull is retried",
         )
-    if DENIED.search(said):
+    if DENIED.search(message):
         login = "name a Secret with the registry's login in spec.imagePullSecrets"
         return Outlook.NEEDS_HELP, f"correct the image's name, or {login}"
-    if ABSENT.search(said):
+    if ABSENT.search(message):
         return Outlook.NEEDS_HELP, "push it, or correct its name and tag"
-    return Outlook.MAY_PASS, "push it, correct its name and tag, or have the nodes reach its registry"
+    return Outlook.MAY_PASS, "push it, correct its name and tag, or let the nodes reach its registry"
 
 
-def of_creation(pod: Json, container: str, reason: str, said: str) -> str:
+def of_creation(pod: Json, container: str, reason: str, message: str) -> str:
     """The message about a container that has its image but cannot be created."""
-    words = f"pod {pod['metadata']['name']}: {reason}: {said}"
-    missing = SECRET.search(said)
+    words = f"pod {pod['metadata']['name']}: {reason}: {message}"
+    missing = SECRET.search(message)
     if missing is None:
         return words
     secret = missing["by_name"] or missing["of_key"]

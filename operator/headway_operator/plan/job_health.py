@@ -75,32 +75,32 @@ class JobHealth:
         return self.begun and all(health.at_work for health in self.roles)
 
 
-def needs_help(situation: JobHealth) -> Issue | None:
+def needs_help(job_health: JobHealth) -> Issue | None:
     """An issue that only a person can fix: at once if the kubelet's message shows it, else after
     `PATIENCE`."""
     return next(
         (
             issue
-            for issue in situation.issues
+            for issue in job_health.issues
             if issue.outlook is Outlook.NEEDS_HELP
-            or (issue.since is not None and situation.now - issue.since >= PATIENCE)
+            or (issue.since is not None and job_health.now - issue.since >= PATIENCE)
         ),
         None,
     )
 
 
-def needs_help_at(situation: JobHealth) -> list[datetime]:
+def needs_help_at(job_health: JobHealth) -> list[datetime]:
     """When `PATIENCE` ends for each issue that may disappear by itself."""
-    moments = [issue.since + PATIENCE for issue in situation.issues if issue.since is not None]
-    return [moment for moment in moments if moment > situation.now]
+    moments = [issue.since + PATIENCE for issue in job_health.issues if issue.since is not None]
+    return [moment for moment in moments if moment > job_health.now]
 
 
 def _last_moved(job: Job) -> datetime | None:
     return job.status.progress.updated_time if job.status.progress else None
 
 
-def _running_since(job: Job, situation: JobHealth) -> datetime | None:
-    kinds = [READINESS[health.role] for health in situation.roles if health.role in READINESS]
+def _running_since(job: Job, job_health: JobHealth) -> datetime | None:
+    kinds = [READINESS[health.role] for health in job_health.roles if health.role in READINESS]
     kinds = kinds or [ConditionType.SANDBOXES_READY]
     moments = [
         known.last_transition_time
@@ -117,31 +117,31 @@ def _sampling_waits(job: Job) -> str | None:
     return None if waits is None else waits.message
 
 
-def stalls_at(context: Context, situation: JobHealth) -> datetime | None:
+def stalls_at(context: Context, job_health: JobHealth) -> datetime | None:
     """When a job that runs, or samples its baseline, counts as stalled unless it makes progress before.
 
     The coordinator does not know yet of a server that has just become ready.
     """
-    ready = _running_since(context.job, situation)
-    if _sampling_waits(context.job) and situation.all_ready and ready:
+    ready = _running_since(context.job, job_health)
+    if _sampling_waits(context.job) and job_health.all_ready and ready:
         return ready + PATIENCE
     since = [m for m in (ready, _last_moved(context.job)) if m]
-    if not situation.running or not since:
+    if not job_health.running or not since:
         return None
     return max(since) + timedelta(seconds=context.platform.stalled_after_seconds)
 
 
-def no_progress(context: Context, situation: JobHealth) -> str | None:
+def no_progress(context: Context, job_health: JobHealth) -> str | None:
     """The message about a job that runs without progress, preferably the coordinator's."""
     progress = context.job.status.progress
-    if situation.running and progress and progress.stalled:
+    if job_health.running and progress and progress.stalled:
         return progress.stalled
-    moment = stalls_at(context, situation)
-    if moment is None or situation.now < moment:
+    moment = stalls_at(context, job_health)
+    if moment is None or job_health.now < moment:
         return None
     if (waits := _sampling_waits(context.job)) is not None:
         return waits
     limit = context.platform.stalled_after_seconds
-    blockers = [health.issue.message for health in situation.roles if health.issue]
-    text = f"nothing has gone forward for {int(limit)} s although every role runs"
+    blockers = [health.issue.message for health in job_health.roles if health.issue]
+    text = f"the job has made no progress for {int(limit)} s, although every role runs"
     return f"{text}: {'; '.join(blockers)}" if blockers else f"{text}; see the coordinator's log"

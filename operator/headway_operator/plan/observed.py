@@ -64,7 +64,9 @@ class Observed:
         If a Deployment's pods were refused, the same refusal may affect Jobs. Then they are checked at once,
         so that both are reported together.
         """
-        refused = any(body["kind"] == "Deployment" and holds(body, "ReplicaFailure") for body in self.objects)
+        refused = any(
+            body["kind"] == "Deployment" and true_condition(body, "ReplicaFailure") for body in self.objects
+        )
         patience = 0.0 if refused else CHILDLESS_SECONDS
         return [
             body
@@ -81,15 +83,15 @@ class Observed:
         return any(is_ending(pod) for pod in self.pods(names.LEARNER))
 
     def of_set(self, which: int | str) -> Observed:
-        """The same view with only one set of rollout servers."""
+        """This view with only one set of rollout servers."""
         return replace(self, objects=tuple(body for body in self.objects if set_of(body) == str(which)))
 
     def of_suite(self, name: str | None) -> Observed:
-        """The same view with only the objects of one suite; None: with only those of no suite."""
+        """This view with only the objects of one suite; None: with only those of no suite."""
         return replace(self, objects=tuple(body for body in self.objects if suite_of(body) == name))
 
     def of_judge(self, name: str) -> Observed:
-        """The same view with only the servers of one judge."""
+        """This view with only the servers of one judge."""
         return replace(self, objects=tuple(body for body in self.objects if judge_of(body) == name))
 
     def workload(self, role: str) -> Json | None:
@@ -137,7 +139,7 @@ def conditions(body: Json) -> dict[str, Json]:
     return {item["type"]: item for item in body.get("status", {}).get("conditions") or []}
 
 
-def holds(body: Json | None, kind: str) -> Json | None:
+def true_condition(body: Json | None, kind: str) -> Json | None:
     """A condition of an object, if it is true."""
     found = conditions(body).get(kind) if body else None
     return found if found and found["status"] == "True" else None
@@ -150,7 +152,7 @@ def is_ending(body: Json) -> bool:
 
 def is_ready(pod: Json) -> bool:
     """Whether a pod accepts requests."""
-    return holds(pod, "Ready") is not None and not is_ending(pod)
+    return true_condition(pod, "Ready") is not None and not is_ending(pod)
 
 
 def is_over(pod: Json) -> bool:

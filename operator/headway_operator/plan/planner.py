@@ -27,11 +27,11 @@ from headway_api.document import Json
 from headway_api.spec.budget import RLBudget
 from headway_operator.config import OperatorConfig
 from headway_operator.plan import (
+    accelerators,
     broker,
     coordinator,
     failures,
     grants,
-    held,
     identity,
     judges,
     network,
@@ -56,10 +56,10 @@ from headway_operator.plan.job_health import JobHealth, needs_help_at, stalls_at
 from headway_operator.plan.observed import (
     CHILDLESS_SECONDS,
     Observed,
-    holds,
     is_ending,
     is_over,
     moment,
+    true_condition,
 )
 from headway_operator.plan.reading import SpecRefusal, manager_of, parse, parse_status, salvage
 from headway_operator.plan.subject import Settled, Subject
@@ -79,7 +79,7 @@ class Plan:
     """Objects to delete."""
     status: JobStatus | None = None
     """The operator's part; None leaves it as it is."""
-    held: bool | None = None
+    finalizer: bool | None = None
     """Whether the job must carry the teardown finalizer; None leaves it as it is."""
     delete_job: bool = False
     requeue_after: float | None = None
@@ -109,8 +109,8 @@ def _granted(made: Plan, subject: Subject, raw: Json, before: JobStatus, budget:
     grant = None if budget is None else grants.of_job(budget, uid, before.grant, begun=begun)
     if grant == before.grant:
         return made
-    told = made.status or subject.own_part(before)
-    made = replace(made, status=told.model_copy(update={"grant": grant}))
+    new_status = made.status or subject.own_part(before)
+    made = replace(made, status=new_status.model_copy(update={"grant": grant}))
     if before.grant is not None or made.ending:
         return made
     # Write the grant before anything is created: a coordinator without a grant is not bounded.
@@ -122,15 +122,15 @@ def _counted(
 ) -> Plan:
     """The plan, with its status extended by the accelerators that pods hold."""
     pods = [*observed.pods(), *observed.leaving]
-    accounts = held.look(before.accelerators, pods, observed.now, platform.accelerator)
-    told = made.status
-    if told is None and accounts != before.accelerators:
-        told = subject.own_part(before)
-    if told is not None:
-        told = told.model_copy(update={"accelerators": accounts})
-    if (again := held.requeue_after(accounts, observed.now)) is None:
-        return replace(made, status=told)
-    return replace(made, status=told, requeue_after=_sooner(made.requeue_after, max(1.0, again)))
+    accounts = accelerators.look(before.accelerators, pods, observed.now, platform.accelerator)
+    new_status = made.status
+    if new_status is None and accounts != before.accelerators:
+        new_status = subject.own_part(before)
+    if new_status is not None:
+        new_status = new_status.model_copy(update={"accelerators": accounts})
+    if (again := accelerators.requeue_after(accounts, observed.now)) is None:
+        return replace(made, status=new_status)
+    return replace(made, status=new_status, requeue_after=_sooner(made.requeue_after, max(1.0, again)))
 
 
 def _make(
@@ -169,13 +169,13 @@ def _accepted(subject: Subject, settled: Settled, observed: Observed, obstacle: 
         made = _refused(subject, context, observed, settled.refusals)
         return replace(made, requeue_after=_sooner(made.requeue_after, LOOK_SECONDS))
     if settled.failure is not None:
-        situation = JobHealth(now=observed.now, failure=settled.failure)
-        return Plan(status=status.of(subject, context, situation), ending=True, requeue_after=0)
+        job_health = JobHealth(now=observed.now, failure=settled.failure)
+        return Plan(status=status.of(subject, context, job_health), ending=True, requeue_after=0)
     if settled.lacks is not None and settled.waits_until is not None:
         return _waiting(subject, settled, observed)
     if settled.fresh and not observed.objects:
-        situation = JobHealth(now=observed.now, suspended=context.held, lacks=settled.lacks)
-        return Plan(status=status.of(subject, context, situation), requeue_after=0)
+        job_health = JobHealth(now=observed.now, suspended=context.suspended, lacks=settled.lacks)
+        return Plan(status=status.of(subject, context, job_health), requeue_after=0)
     return _alive(subject, context, observed, obstacle)
 
 
@@ -184,13 +184,13 @@ def _waiting(subject: Subject, settled: Settled, observed: Observed) -> Plan:
     assert settled.lacks is not None
     assert settled.waits_until is not None
     left = (settled.waits_until - observed.now).total_seconds() + 0.5
-    held = bool(observed.objects)  # created after an earlier choice, which the status has lost
-    if settled.context.held and not held:
-        situation = JobHealth(now=observed.now, suspended=True, lacks=settled.lacks)
-        told = status.of(subject, settled.context, situation)
+    begun = bool(observed.objects)  # created after an earlier choice, which the status has lost
+    if settled.context.suspended and not begun:
+        job_health = JobHealth(now=observed.now, suspended=True, lacks=settled.lacks)
+        new_status = status.of(subject, settled.context, job_health)
     else:
-        told = status.waiting(subject, settled.context, settled.lacks, observed.now)
-    return Plan(status=told, held=held, requeue_after=min(LOOK_SECONDS, left))
+        new_status = status.waiting(subject, settled.context, settled.lacks, observed.now)
+    return Plan(status=new_status, finalizer=begun, requeue_after=min(LOOK_SECONDS, left))
 
 
 def _sooner(one: float | None, other: float) -> float:
@@ -219,8 +219,8 @@ def _refused(subject: Subject, context: Context, observed: Observed, messages: S
         seen = failures.judged(context, observed)
         return _alive(subject, subject.as_it_runs(context, seen), seen, None, refusal)
     job = context.job
-    told = status.refused(subject, job.status, job.metadata.generation, refusal, observed.now)
-    return Plan(status=told, held=False)
+    new_status = status.refused(subject, job.status, job.metadata.generation, refusal, observed.now)
+    return Plan(status=new_status, finalizer=False)
 
 
 def _alive(
@@ -230,12 +230,12 @@ def _alive(
     obstacle: Issue | None,
     refusal: str | None = None,
 ) -> Plan:
-    if context.held:
+    if context.suspended:
         return _suspending(subject, context, observed, obstacle, refusal)
     if pause.is_resumed(context.job):
         # End the pause before anything is created: a starting coordinator reads whether the job is paused.
-        situation = JobHealth(now=observed.now, refusal=refusal)
-        return Plan(status=status.of(subject, context, situation), held=True, requeue_after=0)
+        job_health = JobHealth(now=observed.now, refusal=refusal)
+        return Plan(status=status.of(subject, context, job_health), finalizer=True, requeue_after=0)
     # A restarted coordinator repeats its checks. What runs already continues meanwhile.
     begun = subject.begun(observed) or (refusal is None and subject.preflight_passed(context.job))
     first = not begun and refusal is None and subject.samples_first(context.job, observed)
@@ -244,7 +244,7 @@ def _alive(
     end = failure(context, seen, roles) or _deadline(subject, context, observed.now)
     complete = end is None and is_complete(observed.workload(names.COORDINATOR))
     goes_on = end is None and not complete
-    situation = JobHealth(
+    job_health = JobHealth(
         now=observed.now,
         roles=roles if goes_on else [],
         begun=begun and goes_on,
@@ -256,15 +256,15 @@ def _alive(
         failures=seen.failures,
         refusal=refusal,
     )
-    told = status.of(subject, context, situation)
+    new_status = status.of(subject, context, job_health)
     if not goes_on:
-        return Plan(status=told, ending=True, requeue_after=0)
-    again = _again(context, observed, situation)
+        return Plan(status=new_status, ending=True, requeue_after=0)
+    again = _again(context, observed, job_health)
     if refusal is not None:
-        return Plan(status=told, requeue_after=again)
+        return Plan(status=new_status, requeue_after=again)
     wanted = tuple(_base(subject, context) + _workloads(subject, context, observed, begun, first))
     going = (*_surplus(observed, wanted), *failures.to_delete(context, observed))
-    return Plan(wanted, going, told, held=True, requeue_after=again)
+    return Plan(wanted, going, new_status, finalizer=True, requeue_after=again)
 
 
 def _base(subject: Subject, context: Context) -> list[Wanted]:
@@ -344,11 +344,11 @@ def _pool_issue(observed: Observed) -> Issue | None:
 
 def _active_since(context: Context, now: datetime) -> datetime:
     """The start time, moved by the time for which the job was suspended."""
-    told = context.job.status
-    start = told.start_time or now
-    known = find(told.conditions, ConditionType.SUSPENDED)
+    stored = context.job.status
+    start = stored.start_time or now
+    known = find(stored.conditions, ConditionType.SUSPENDED)
     open_suspension = now - known.last_transition_time if known and known.status == "True" else timedelta()
-    return start + timedelta(seconds=told.suspended_seconds or 0) + open_suspension
+    return start + timedelta(seconds=stored.suspended_seconds or 0) + open_suspension
 
 
 def _deadline(subject: Subject, context: Context, now: datetime) -> Issue | None:
@@ -370,22 +370,24 @@ def _suspending(
     refusal: str | None,
 ) -> Plan:
     gone = not (observed.pods() or observed.leaves() or observed.of_kinds("Job", "Deployment"))
-    situation = JobHealth(now=observed.now, suspended=gone, obstacle=obstacle, refusal=refusal)
-    told = status.of(subject, context, situation)
+    job_health = JobHealth(now=observed.now, suspended=gone, obstacle=obstacle, refusal=refusal)
+    new_status = status.of(subject, context, job_health)
     to_delete = (*teardown.stopping(observed), *observed.of_kinds("Service"))
     again = teardown.LOOK_SECONDS if not gone else 0 if pause.is_named(context.job) else None
     wanted = tuple(_base(subject, context)) if refusal is None else ()
-    return Plan(wanted, to_delete, told, held=True, requeue_after=again)
+    return Plan(wanted, to_delete, new_status, finalizer=True, requeue_after=again)
 
 
 def _deleted(subject: Subject, raw: Json, before: JobStatus, observed: Observed) -> Plan:
     if not observed.objects and not observed.leaves():
-        return Plan(held=False)
-    told = None
+        return Plan(finalizer=False)
+    new_status = None
     if text := teardown.late(raw, observed):
         why = Issue(Reason.DELETING, text)
-        told = status.halted(subject, before, raw["metadata"]["generation"], why, observed.now)
-    return Plan(to_delete=teardown.to_delete(raw, observed), status=told, requeue_after=teardown.LOOK_SECONDS)
+        new_status = status.halted(subject, before, raw["metadata"]["generation"], why, observed.now)
+    return Plan(
+        to_delete=teardown.to_delete(raw, observed), status=new_status, requeue_after=teardown.LOOK_SECONDS
+    )
 
 
 def _ended(subject: Subject, raw: Json, before: JobStatus, observed: Observed) -> Plan:
@@ -395,12 +397,14 @@ def _ended(subject: Subject, raw: Json, before: JobStatus, observed: Observed) -
 
 
 def _after_the_end(subject: Subject, raw: Json, before: JobStatus, now: datetime) -> Plan:
-    told = status.ended(subject, before, raw["metadata"]["generation"], now)
+    new_status = status.ended(subject, before, raw["metadata"]["generation"], now)
     seconds = raw["spec"].get("ttlSecondsAfterFinished")
     if seconds is None or before.completion_time is None:
-        return Plan(status=told, held=False)
+        return Plan(status=new_status, finalizer=False)
     left = (before.completion_time + timedelta(seconds=seconds) - now).total_seconds()
-    return Plan(status=told, held=False, delete_job=left <= 0, requeue_after=left if left > 0 else None)
+    return Plan(
+        status=new_status, finalizer=False, delete_job=left <= 0, requeue_after=left if left > 0 else None
+    )
 
 
 def _surplus(observed: Observed, wanted: tuple[Wanted, ...]) -> tuple[Json, ...]:
@@ -417,22 +421,22 @@ def _surplus(observed: Observed, wanted: tuple[Wanted, ...]) -> tuple[Json, ...]
     )
 
 
-def _again(context: Context, observed: Observed, situation: JobHealth) -> float | None:
+def _again(context: Context, observed: Observed, job_health: JobHealth) -> float | None:
     """Seconds until a deadline may have passed."""
     moments = []
-    moments += needs_help_at(situation)
-    if (stalls := stalls_at(context, situation)) and stalls > observed.now:
+    moments += needs_help_at(job_health)
+    if (stalls := stalls_at(context, job_health)) and stalls > observed.now:
         moments.append(stalls)
     if (limit := context.spec.active_deadline_seconds) is not None:
         moments.append(_active_since(context, observed.now) + timedelta(seconds=limit))
     patience = timedelta(seconds=context.spec.pending_deadline_seconds)
-    moments += [health.pending_since + patience for health in situation.roles if health.pending_since]
-    if any(health.pending_since and not observed.pods(health.role) for health in situation.roles):
+    moments += [health.pending_since + patience for health in job_health.roles if health.pending_since]
+    if any(health.pending_since and not observed.pods(health.role) for health in job_health.roles):
         moments.append(observed.now + timedelta(seconds=CHILDLESS_SECONDS + 1))
     moments += [
         moment(failed["lastTransitionTime"]) + timedelta(seconds=EVIDENCE_SECONDS + 1)
         for role in (names.COORDINATOR, names.LEARNER)
-        if (failed := holds(observed.workload(role), "Failed"))
+        if (failed := true_condition(observed.workload(role), "Failed"))
     ]
     left = [(when - observed.now).total_seconds() for when in moments]
     return max(0.5, min(left)) if left else None

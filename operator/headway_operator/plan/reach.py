@@ -30,7 +30,7 @@ def refusals(context: Context) -> Iterator[str]:
         for field, name in _secrets(context):
             if not any(fnmatchcase(name, pattern) for pattern in patterns):
                 yield (
-                    f"{field}: Secret {name} is none that jobs may name on this platform; name one of "
+                    f"{field}: jobs may not name Secret {name} on this platform; name one of "
                     f"{', '.join(patterns)}, or have it added to policy.secretNames of the chart"
                 )
 
@@ -59,7 +59,7 @@ def _address(field: str, url: str, context: Context) -> Iterator[str]:
     policy = context.platform.policy
     found = addresses.read(url)
     if found is None:
-        yield f"{field}: {shortened(url, SHOWN)} is no URL; write http(s)://HOST[:PORT][/PATH] in ASCII"
+        yield f"{field}: {shortened(url, SHOWN)} is not a URL; write http(s)://HOST[:PORT][/PATH] in ASCII"
         return
     listed = policy.agent_urls if field.endswith((".http.url", ".endpoint.url")) else ()
     matching = [pattern for pattern in listed if addresses.matches(pattern, found)]
@@ -72,8 +72,8 @@ def _address(field: str, url: str, context: Context) -> Iterator[str]:
         )
     elif listed and not matching:
         yield (
-            f"{field}: {found.scheme}://{found.host}:{found.port} is none that jobs may name on this "
-            f"platform; write one that begins with {', '.join(listed)}, or have it added to policy.agentUrls "
+            f"{field}: jobs may not name {found.scheme}://{found.host}:{found.port} on this platform; "
+            f"write an address that begins with {', '.join(listed)}, or have it added to policy.agentUrls "
             "of the chart"
         )
 
@@ -92,9 +92,8 @@ def _account(context: Context) -> Iterator[str]:
     if name is None or not patterns or any(fnmatchcase(name, pattern) for pattern in patterns):
         return
     yield (
-        f"spec.serviceAccountName: account {name} is none that jobs may name on this platform; name one of "
-        f"{', '.join(patterns)}, leave it out for accounts of the job's own, or have it added to "
-        "policy.serviceAccounts of the chart"
+        f"spec.serviceAccountName: jobs may not name {name} on this platform; name one of "
+        f"{', '.join(patterns)}, leave it out, or have it added to policy.serviceAccounts of the chart"
     )
 
 

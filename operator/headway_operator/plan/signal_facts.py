@@ -32,19 +32,19 @@ def standing(status: RLTrainingJobStatus) -> Iterator[Fact]:
             yield Fact(key, "SignalSuspected", _words(signal))
 
 
-def cleared(key: str, told: Collection[str], status: RLTrainingJobStatus) -> Iterator[Fact]:
+def cleared(key: str, recorded: Collection[str], status: RLTrainingJobStatus) -> Iterator[Fact]:
     """The fact that a key's signal is no longer suspect or raised, if the status shows it.
 
     Args:
         key: key of a recorded event.
-        told: keys of all recorded events.
+        recorded: keys of all recorded events.
     """
     what, _, rest = key.partition(".")
     name, _, when = rest.rpartition(".")
     if what == RAISED:
         yield from _no_longer_raised(name, when, status)
     if what == SUSPECTED and when.isdecimal():
-        yield from _no_longer_suspect(name, int(when), told, status)
+        yield from _no_longer_suspect(name, int(when), recorded, status)
 
 
 def _raise(signal: Signal) -> str:
@@ -72,7 +72,7 @@ def _no_longer_raised(name: str, since: str, status: RLTrainingJobStatus) -> Ite
 
 
 def _no_longer_suspect(
-    name: str, part: int, told: Collection[str], status: RLTrainingJobStatus
+    name: str, part: int, recorded: Collection[str], status: RLTrainingJobStatus
 ) -> Iterator[Fact]:
     """The fact that a suspect signal is clear. If it was raised since, `_no_longer_raised` reports it."""
     now = _of_name(name, status)
@@ -81,16 +81,16 @@ def _no_longer_suspect(
     # Signals that did not fit into the list are no worse than its last one.
     if now is None and not (status.signals and status.signals[-1].state == "Clear"):
         return
-    if any(tenth(step, _last_step(status)) >= part for step in _raised_before(name, told)):
+    if any(tenth(step, _last_step(status)) >= part for step in _raised_before(name, recorded)):
         return
     since = f" since step {now.since}" if now else ""
     text = f"{SIGNALS.get(name, name)} was suspect, and is clear{since}"
     yield Fact(f"suspicioncleared.{name}.{part}", "SignalCleared", text)
 
 
-def _raised_before(name: str, told: Collection[str]) -> Iterator[int]:
+def _raised_before(name: str, recorded: Collection[str]) -> Iterator[int]:
     """The steps since which a signal was raised, from the recorded keys."""
-    for key in told:
+    for key in recorded:
         what, _, since = key.rpartition(".")
         if what == f"{RAISED}.{name}" and since.isdecimal():
             yield int(since)

@@ -54,51 +54,51 @@ def halted(
 
 def waiting(subject: Subject, context: Context, why: Issue, now: datetime) -> JobStatus:
     """Status of a job that cannot begin until another job has progressed far enough."""
-    before, situation = context.job.status, JobHealth(now=now, lacks=why)
+    before, job_health = context.job.status, JobHealth(now=now, lacks=why)
     ready = condition(ConditionType.READY, False, why.reason, why.message)
     working = condition(ConditionType.RECONCILING, True, why.reason, why.message)
-    fresh = [judged.accepted(None), *subject.resolution(context, situation)]
+    fresh = [judged.accepted(None), *subject.resolution(context, job_health)]
     if find(before.conditions, ConditionType.SUSPENDED):
-        fresh.append(judged.suspended(context, situation))
+        fresh.append(judged.suspended(context, job_health))
     fresh += judged.trio(ready, working=working)
     status = _with(subject, before, fresh, context.job.metadata.generation, now)
-    seconds = _suspended_seconds(context, situation)
+    seconds = _suspended_seconds(context, job_health)
     return status.model_copy(
         update={"state": "Pending", "reason": str(why.reason), "suspended_seconds": seconds}
     )
 
 
-def of(subject: Subject, context: Context, situation: JobHealth) -> JobStatus:
+def of(subject: Subject, context: Context, job_health: JobHealth) -> JobStatus:
     """The operator's part of the status."""
-    before, now = context.job.status, situation.now
-    finished = situation.failure is not None or situation.complete
-    progressing = judged.progressing(context, situation, subject.at_work(context)[1])
+    before, now = context.job.status, job_health.now
+    finished = job_health.failure is not None or job_health.complete
+    progressing = judged.progressing(context, job_health, subject.at_work(context)[1])
     fresh = [
-        judged.accepted(situation.refusal),
+        judged.accepted(job_health.refusal),
         judged.preflight(context.job),
-        judged.suspended(context, situation),
-        *subject.resolution(context, situation),
-        *subject.conditions(context, situation),
-        *judged.serving(situation),
+        judged.suspended(context, job_health),
+        *subject.resolution(context, job_health),
+        *subject.conditions(context, job_health),
+        *judged.serving(job_health),
         progressing,
-        *_terminal(subject, context, situation),
-        *judged.kstatus(context, situation, progressing),
+        *_terminal(subject, context, job_health),
+        *judged.kstatus(context, job_health, progressing),
     ]
     status = _with(subject, before, fresh, context.job.metadata.generation, now)
-    state, reason = _state(subject, context, situation, status.conditions)
+    state, reason = _state(subject, context, job_health, status.conditions)
     return status.model_copy(
         update={
             "state": state,
             "reason": reason,
             "start_time": before.start_time or now.replace(microsecond=0),
             "completion_time": now.replace(microsecond=0) if finished else None,
-            "suspended_seconds": _suspended_seconds(context, situation),
-            "roles": _all_roles(before, situation),
-            "failures": situation.failures or before.failures,
-            "rollout_replicas": _replicas(situation),
+            "suspended_seconds": _suspended_seconds(context, job_health),
+            "roles": _all_roles(before, job_health),
+            "failures": job_health.failures or before.failures,
+            "rollout_replicas": _replicas(job_health),
             "rollout_selector": _selector(context),
         }
-    ).model_copy(update=subject.chosen(context, situation))
+    ).model_copy(update=subject.chosen(context, job_health))
 
 
 def common_part(status: JobStatus) -> dict[str, Any]:
@@ -143,49 +143,51 @@ def _with(
     return subject.own_part(before).model_copy(update={"conditions": own, "observed_generation": generation})
 
 
-def _suspended_seconds(context: Context, situation: JobHealth) -> int | None:
+def _suspended_seconds(context: Context, job_health: JobHealth) -> int | None:
     before = context.job.status
     known = find(before.conditions, ConditionType.SUSPENDED)
-    if known is None or known.status != "True" or situation.suspended:
+    if known is None or known.status != "True" or job_health.suspended:
         return before.suspended_seconds
-    return (before.suspended_seconds or 0) + int((situation.now - known.last_transition_time).total_seconds())
+    elapsed = job_health.now - known.last_transition_time
+    return (before.suspended_seconds or 0) + int(elapsed.total_seconds())
 
 
-def _terminal(subject: Subject, context: Context, situation: JobHealth) -> list[Condition]:
-    if situation.failure:
-        return [condition(ConditionType.FAILED, True, situation.failure.reason, situation.failure.message)]
-    return [subject.completed(context)] if situation.complete else []
+def _terminal(subject: Subject, context: Context, job_health: JobHealth) -> list[Condition]:
+    if job_health.failure:
+        return [condition(ConditionType.FAILED, True, job_health.failure.reason, job_health.failure.message)]
+    return [subject.completed(context)] if job_health.complete else []
 
 
 def _state(
-    subject: Subject, context: Context, situation: JobHealth, known: list[Condition]
+    subject: Subject, context: Context, job_health: JobHealth, known: list[Condition]
 ) -> tuple[State, str]:
     """One word for the printer column, and the reason of the condition it comes from."""
-    if situation.failure:
-        return "Failed", situation.failure.reason
-    if situation.complete:
+    if job_health.failure:
+        return "Failed", job_health.failure.reason
+    if job_health.complete:
         return "Complete", _reason(known, ConditionType.COMPLETE)
-    if context.held:
-        return ("Suspended" if situation.suspended else "Suspending"), _reason(known, ConditionType.SUSPENDED)
+    if context.suspended:
+        reason = _reason(known, ConditionType.SUSPENDED)
+        return ("Suspended" if job_health.suspended else "Suspending"), reason
     if is_true(known, ConditionType.STALLED):
         return "Stalled", _reason(known, ConditionType.STALLED)
     progressing = _reason(known, ConditionType.PROGRESSING)
-    if any(health.issue and health.issue.reason == Reason.QUEUED for health in situation.roles):
+    if any(health.issue and health.issue.reason == Reason.QUEUED for health in job_health.roles):
         return "Queued", str(Reason.QUEUED)
-    if situation.at_work:
+    if job_health.at_work:
         return subject.at_work(context)[0], _unhealthy(context.job.status) or progressing
-    if state := subject.coming_up(context, situation):
+    if state := subject.coming_up(context, job_health):
         return state, progressing
     checks = context.job.status.preflight
-    if checks and checks.state in ("Running", "Sampling") and not situation.issues:
+    if checks and checks.state in ("Running", "Sampling") and not job_health.issues:
         return "Preflight", _reason(known, ConditionType.PREFLIGHT_PASSED)
     return "Pending", progressing
 
 
 def _unhealthy(status: JobStatus) -> str:
     """Why a running job is unhealthy, as its coordinator reports: a job that learns nothing is not green."""
-    said = find(status.conditions, ConditionType.HEALTHY)
-    return said.reason if said is not None and said.status == "False" else ""
+    known = find(status.conditions, ConditionType.HEALTHY)
+    return known.reason if known is not None and known.status == "False" else ""
 
 
 def _reason(known: list[Condition], kind: ConditionType) -> str:
@@ -193,9 +195,9 @@ def _reason(known: list[Condition], kind: ConditionType) -> str:
     return found.reason if found else ""
 
 
-def _all_roles(before: JobStatus, situation: JobHealth) -> list[Role]:
+def _all_roles(before: JobStatus, job_health: JobHealth) -> list[Role]:
     """Roles that are or were wanted: the restarts of a role still count after it is gone."""
-    now = {health.role: _role(health) for health in situation.roles}
+    now = {health.role: _role(health) for health in job_health.roles}
     past = {role.name: Role(name=role.name, restarts=role.restarts) for role in before.roles}
     return [(past | now)[name] for name in sorted(past | now)]
 
@@ -211,8 +213,8 @@ def _role(health: RoleHealth) -> Role:
     )
 
 
-def _replicas(situation: JobHealth) -> int:
-    rollout = situation.role(names.ROLLOUT)
+def _replicas(job_health: JobHealth) -> int:
+    rollout = job_health.role(names.ROLLOUT)
     return rollout.ready - rollout.ready_unscaled if rollout else 0
 
 

@@ -102,11 +102,11 @@ class Subject(ABC):
         """The observed objects without the workloads that are being removed."""
 
     @abstractmethod
-    def resolution(self, context: Context, situation: JobHealth) -> list[Condition]:
+    def resolution(self, context: Context, job_health: JobHealth) -> list[Condition]:
         """Conditions about the job's references to other jobs."""
 
     @abstractmethod
-    def conditions(self, context: Context, situation: JobHealth) -> list[Condition]:
+    def conditions(self, context: Context, job_health: JobHealth) -> list[Condition]:
         """Conditions that only this kind of job has."""
 
     @abstractmethod
@@ -114,7 +114,7 @@ class Subject(ABC):
         """The part of a stored status that the operator writes."""
 
     @abstractmethod
-    def chosen(self, context: Context, situation: JobHealth) -> dict[str, Any]:
+    def chosen(self, context: Context, job_health: JobHealth) -> dict[str, Any]:
         """Fields of the status that only this kind of job has."""
 
     @abstractmethod
@@ -126,7 +126,7 @@ class Subject(ABC):
         """State, and reason of Progressing, while the job does its work."""
 
     @abstractmethod
-    def coming_up(self, context: Context, situation: JobHealth) -> State | None:
+    def coming_up(self, context: Context, job_health: JobHealth) -> State | None:
         """State while the workloads that waited for the preflight start; None: none of them is wanted."""
 
     def is_own(self, known: Condition) -> bool:

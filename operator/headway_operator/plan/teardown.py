@@ -79,8 +79,10 @@ def late(raw: Json, observed: Observed) -> str | None:
         return None
     when, body = found[0]
     others = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    text = f"{body['kind']} {body['metadata']['name']}{others} should have gone at {when:%H:%M:%S} UTC"
+    text = (
+        f"{body['kind']} {body['metadata']['name']}{others} should have been deleted by {when:%H:%M:%S} UTC"
+    )
     if body["kind"] != "Pod":
-        return f"{text}; its metadata.finalizers say who holds it"
+        return f"{text}; its metadata.finalizers name what keeps it"
     node = body["spec"].get("nodeName")
     return f"{text}; if its node{f' {node}' if node else ''} is lost, delete the pod with --force"

@@ -30,7 +30,7 @@ CONTAINER_SECURITY: Final[Json] = {
 
 def harden(template: Json, labels: dict[str, str], service_account: str) -> Json:
     """Apply the last layer, which overrides all others."""
-    held = merge(
+    hardened = merge(
         template,
         {
             "metadata": {"labels": labels},
@@ -42,9 +42,9 @@ def harden(template: Json, labels: dict[str, str], service_account: str) -> Json
         },
     )
     for kind in ("containers", "initContainers"):
-        if kind in held["spec"]:
-            held["spec"][kind] = [bounded(_restricted(container)) for container in held["spec"][kind]]
-    return held
+        if kind in hardened["spec"]:
+            hardened["spec"][kind] = [bounded(_restricted(container)) for container in hardened["spec"][kind]]
+    return hardened
 
 
 def _restricted(container: Json) -> Json:

@@ -66,7 +66,7 @@ class Training(Subject):
         return context
 
     def config(self, context: Context) -> JobConfig:
-        spec = warm_start.told(context.training.spec, context.warm_start)
+        spec = warm_start.resolved_spec(context.training.spec, context.warm_start)
         return JobConfig(
             name=context.name,
             namespace=context.namespace,
@@ -106,14 +106,14 @@ class Training(Subject):
     def in_use(self, context: Context, observed: Observed) -> Observed:
         return observed
 
-    def resolution(self, context: Context, situation: JobHealth) -> list[Condition]:
+    def resolution(self, context: Context, job_health: JobHealth) -> list[Condition]:
         return []
 
-    def conditions(self, context: Context, situation: JobHealth) -> list[Condition]:
+    def conditions(self, context: Context, job_health: JobHealth) -> list[Condition]:
         return [
             _checkpoint(context.training),
-            judged.role(ConditionType.LEARNER_READY, situation, names.LEARNER),
-            *self._weights(context, situation),
+            judged.role(ConditionType.LEARNER_READY, job_health, names.LEARNER),
+            *self._weights(context, job_health),
         ]
 
     def own_part(self, status: JobStatus) -> RLTrainingJobStatus:
@@ -126,10 +126,10 @@ class Training(Subject):
             resumed_pause=status.resumed_pause,
         )
 
-    def chosen(self, context: Context, situation: JobHealth) -> dict[str, Any]:
+    def chosen(self, context: Context, job_health: JobHealth) -> dict[str, Any]:
         return {
             "warm_start": context.warm_start or context.training.status.warm_start,
-            "warnings": [] if situation.refusal else warnings(context.training.spec),
+            "warnings": [] if job_health.refusal else warnings(context.training.spec),
             "resumed_pause": pause.ended(context.training),
         }
 
@@ -143,7 +143,9 @@ class Training(Subject):
             text = f"{progress.step} steps; nothing more fits spec.budget, and its onExhausted is Drain"
             text += _in_vain(job.status)
             return condition(ConditionType.COMPLETE, True, Reason.BUDGET_EXHAUSTED, text)
-        text = f"the rows left of spec.schedule.maxEpochs ({schedule.max_epochs}) do not fill another batch"
+        text = (
+            f"the remaining rows of spec.schedule.maxEpochs ({schedule.max_epochs}) do not fill another batch"
+        )
         text += _in_vain(job.status)
         return condition(ConditionType.COMPLETE, True, Reason.DATA_EXHAUSTED, text)
 
@@ -153,11 +155,11 @@ class Training(Subject):
             return "Evaluating", Reason.EVALUATING
         return "Training", Reason.STEPPING
 
-    def coming_up(self, context: Context, situation: JobHealth) -> State | None:
+    def coming_up(self, context: Context, job_health: JobHealth) -> State | None:
         progress = context.training.status.progress
         if progress and progress.step > 0:
             return "Restarting"
-        return "Starting" if situation.begun else None
+        return "Starting" if job_health.begun else None
 
     def is_own(self, known: Condition) -> bool:
         return super().is_own(known) or (
@@ -165,22 +167,22 @@ class Training(Subject):
         )
 
     def last_words(self, status: JobStatus) -> list[Condition]:
-        said = find(status.conditions, ConditionType.WEIGHTS_IN_SYNC)
-        if said is None or self.is_own(said):
+        known = find(status.conditions, ConditionType.WEIGHTS_IN_SYNC)
+        if known is None or self.is_own(known):
             return []
         failed = is_true(status.conditions, ConditionType.FAILED)
         return [_nothing_known(Reason.FAILED if failed else Reason.SUCCEEDED)]
 
-    def _weights(self, context: Context, situation: JobHealth) -> list[Condition]:
+    def _weights(self, context: Context, job_health: JobHealth) -> list[Condition]:
         """The condition about servers' weights if no coordinator can write it; empty if one can."""
-        if situation.failure:
+        if job_health.failure:
             return [_nothing_known(Reason.FAILED)]
-        if situation.complete:
+        if job_health.complete:
             return [_nothing_known(Reason.SUCCEEDED)]
-        if situation.suspended:
+        if job_health.suspended:
             return [_nothing_known(Reason.SUSPENDED)]
-        said = find(context.job.status.conditions, ConditionType.WEIGHTS_IN_SYNC)
-        return [_nothing_known(Reason.RESUMED)] if said is not None and self.is_own(said) else []
+        known = find(context.job.status.conditions, ConditionType.WEIGHTS_IN_SYNC)
+        return [_nothing_known(Reason.RESUMED)] if known is not None and self.is_own(known) else []
 
 
 def _servers(context: Context, observed: Observed, restarts: dict[str, int]) -> RoleHealth:
@@ -205,17 +207,17 @@ def _checkpoint(job: RLTrainingJob) -> Condition:
 
 def _in_vain(status: RLTrainingJobStatus) -> str:
     """Suffix for a completed job that learned nothing or was unhealthy; empty for any other job."""
-    said, regrets = find(status.conditions, ConditionType.HEALTHY), []
+    known, regrets = find(status.conditions, ConditionType.HEALTHY), []
     if status.usage is not None and status.usage.train_tokens == 0:
-        regrets.append("no token was trained, for in each group all rewards were alike")
-    if said is not None and said.status == "False":
-        regrets.append(f"{said.reason}: {said.message}")
+        regrets.append("no token was trained, because all rewards in each group were equal")
+    if known is not None and known.status == "False":
+        regrets.append(f"{known.reason}: {known.message}")
     return "".join(f"; but {regret}" for regret in regrets)
 
 
 def _nothing_known(reason: Reason) -> Condition:
     text = {
         Reason.SUSPENDED: "the job is suspended and has no rollout servers",
-        Reason.RESUMED: "the job was suspended; its coordinator has not looked at rollout servers since",
+        Reason.RESUMED: "the job was suspended; its coordinator has not checked the rollout servers since",
     }.get(reason, "the job has ended and has no rollout servers")
     return condition(ConditionType.WEIGHTS_IN_SYNC, None, reason, text)

@@ -45,7 +45,7 @@ def refusals(context: Context, other: Json | None, now: datetime) -> list[str]:
     status = training_status(other)
     if not is_finished(status.conditions):
         if source(other) == context.name:
-            itself = f"{name} itself waits for {context.name}, so neither starts"
+            itself = f"{name} waits for {context.name}, so neither starts"
             return [f"{FIELD}: {itself}; have one of the two {INSTEAD}"]
     elif _exported(status) is None:
         return [f"{FIELD}: {name} ended without weights; {INSTEAD}"]
@@ -67,8 +67,8 @@ def waits_for(context: Context, other: Json | None) -> str | None:
         return None
     if other is None:
         return (
-            f"{FIELD}: there is no RLTrainingJob {name} in this namespace yet; this job starts when there is "
-            f"one and it has ended; {SOONER}"
+            f"{FIELD}: there is no RLTrainingJob {name} in this namespace yet. This job starts when {name} "
+            f"has ended; {SOONER}"
         )
     if is_finished(training_status(other).conditions):
         return None
@@ -84,7 +84,7 @@ def settled(context: Context, other: Json | None) -> Context:
     return replace(context, warm_start=chosen)
 
 
-def told(spec: RLTrainingJobSpec, weights: StartingWeights | None) -> RLTrainingJobSpec:
+def resolved_spec(spec: RLTrainingJobSpec, weights: StartingWeights | None) -> RLTrainingJobSpec:
     """`spec` for the job's processes, with the URI instead of a job's name."""
     if weights is None:
         return spec
@@ -93,16 +93,16 @@ def told(spec: RLTrainingJobSpec, weights: StartingWeights | None) -> RLTraining
 
 
 def _not_come(context: Context, name: str, now: datetime) -> list[str]:
-    """The refusal of a job that has waited too long for a job that does not exist.
+    """Refuse this job if the job it names does not exist after `pendingDeadlineSeconds`.
 
-    It has not failed and uses nothing meanwhile. It starts as soon as that job exists and has ended.
+    A refused job has not failed and uses no resources. It starts when the named job exists and has ended.
     """
     patience, created = context.spec.pending_deadline_seconds, context.job.metadata.creation_timestamp
     if created is None or now - created <= timedelta(seconds=patience):
         return []
     return [
-        f"{FIELD}: there is no RLTrainingJob {name} in this namespace, and this job was made more than "
-        f"spec.pendingDeadlineSeconds ({patience}) ago; create {name}, {INSTEAD}"
+        f"{FIELD}: there is no RLTrainingJob {name} in this namespace, and this job has waited longer than "
+        f"spec.pendingDeadlineSeconds ({patience}); create {name}, {INSTEAD}"
     ]
 
 

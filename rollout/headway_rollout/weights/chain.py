@@ -18,22 +18,22 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Held:
+class VersionOnDisk:
     """A whole version on this disk."""
 
     version: PolicyVersion
     folder: Path
 
 
-def after(held: PolicyVersion | None, links: Sequence[WeightsLink]) -> Sequence[WeightsLink] | None:
+def after(current: PolicyVersion | None, links: Sequence[WeightsLink]) -> Sequence[WeightsLink] | None:
     """The deltas to apply to the version held, in order; None if the last link is not built on it."""
     for at, link in enumerate(links[:-1]):
-        if link.version == held:
+        if link.version == current:
             return links[at + 1 :]
     return None
 
 
-def fetch(store: Store, manifest: WeightsManifest, folder: Path, held: Held | None) -> None:
+def fetch(store: Store, manifest: WeightsManifest, folder: Path, current: VersionOnDisk | None) -> None:
     """Fill `folder` with the whole model of `manifest`; the held version is read and remains unchanged.
 
     A delta is applied to the version held if its chain leads there, else to the full version at the chain's
@@ -48,15 +48,15 @@ def fetch(store: Store, manifest: WeightsManifest, folder: Path, held: Held | No
         download_folder(store, manifest.uri, folder, manifest.files)
         return
     links = [*manifest.chain, manifest.link]
-    deltas = after(held.version, links) if held else None
-    if held and deltas:
+    deltas = after(current.version, links) if current else None
+    if current and deltas:
         _download(store, deltas, folder)
         try:
-            _apply(held.folder, deltas, folder)
+            _apply(current.folder, deltas, folder)
             return
         except Corrupt as error:
-            why = f"{held.version}, as it lies here, does not lead on: {error}"
-            event(log, "full weights fetched anew", logging.WARNING, why=why)
+            why = f"{current.version}, as stored here, cannot be continued: {error}"
+            event(log, "full weights fetched again", logging.WARNING, why=why)
             shutil.rmtree(folder)
     _download(store, links[1:], folder)
     whole = folder / "whole"

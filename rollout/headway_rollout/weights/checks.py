@@ -124,7 +124,7 @@ def check_lora(config: Mapping[str, object], found: Mapping[str, TensorHeader], 
     if rank > max_rank:
         raise Unusable(f"the adapter's rank is {rank}; this server has room for rank {max_rank}")
     if not found:
-        raise Unusable("the adapter holds no tensor")
+        raise Unusable("the adapter has no tensor")
     for name, header in found.items():
         _check_float(name, header)
         stem, part, tail = name.rpartition(".lora_A.") if ".lora_A." in name else name.rpartition(".lora_B.")
@@ -132,7 +132,7 @@ def check_lora(config: Mapping[str, object], found: Mapping[str, TensorHeader], 
             raise Unusable(f"{name} is not a LoRA matrix")
         other = f"{stem}.lora_{'B' if part == '.lora_A.' else 'A'}.{tail}"
         if other not in found:
-            raise Unusable(f"{name} has no {other} beside it")
+            raise Unusable(f"{name} lacks its {other}")
         inner = header.shape[0] if part == ".lora_A." else header.shape[-1]
         if len(header.shape) != 2 or inner != rank:
             raise Unusable(f"{name} has shape {list(header.shape)}; the rank is {rank}")

@@ -60,9 +60,11 @@ class LearnerClient:
                 await self._call("POST", where + join_path(source.header), body)
             )
         except ValidationError as error:
-            raise NotJoined(f"the learner hands over nothing that is read: {explained(error)}") from error
+            raise NotJoined(
+                f"the learner's answer about weights cannot be read: {explained(error)}"
+            ) from error
         except NoAnswer as error:
-            raise NotJoined(f"the learner hands over nothing: {error}") from error
+            raise NotJoined(f"the learner offers no weights: {error}") from error
         await engine.join(source.host, place)
         # The header marks a folder whose learner was joined.
         await asyncio.to_thread(_write, folder, header)
@@ -76,8 +78,8 @@ class LearnerClient:
         try:
             async with self.http.request(method, url, json=body, **options) as response:
                 if response.status >= 300:
-                    said = (await start(response, SHOWN_CHARACTERS)).decode(errors="replace")
-                    text = shortened(said, SHOWN_CHARACTERS)
+                    answer = (await start(response, SHOWN_CHARACTERS)).decode(errors="replace")
+                    text = shortened(answer, SHOWN_CHARACTERS)
                     raise NoAnswer(f"{method} {url}: {response.status}: {text}")
                 data = await content(response, bounds.REPORT)
                 return await asyncio.to_thread(json_within, data, bounds.REPORT)

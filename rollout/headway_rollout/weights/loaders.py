@@ -18,7 +18,7 @@ from headway_rollout.engine import Engine, NotJoined
 from headway_rollout.launch import KEEP_ADAPTERS
 from headway_rollout.weights import chain
 from headway_rollout.weights.adapters import Adapters
-from headway_rollout.weights.chain import Held
+from headway_rollout.weights.chain import VersionOnDisk
 from headway_rollout.weights.checks import (
     TensorHeader,
     Unusable,
@@ -134,7 +134,7 @@ class LoraLoader:
         try:
             content = read_config(config)
         except ValueError as error:
-            raise Unusable(f"adapter_config.json is not JSON that is read: {error}") from error
+            raise Unusable(f"adapter_config.json is not valid JSON: {error}") from error
         check_lora(content, read_headers(folder, tensor_files(manifest.files)), self._max_rank)
 
     async def load(self, manifest: WeightsManifest, folder: Path) -> None:
@@ -200,17 +200,17 @@ class FullLoader:
         self._engine = engine
         self._expected = expected
         self._learner = learner
-        self._held: Held | None = None
-        self._previous: Held | None = None
+        self._current: VersionOnDisk | None = None
+        self._previous: VersionOnDisk | None = None
 
     def holds(self, manifest: WeightsManifest) -> bool:
         if manifest.kind == "base":
-            if self._held is not None:
+            if self._current is not None:
                 raise Unusable(
-                    f"weights {self._held.version} have replaced the base model; start the server again"
+                    f"weights {self._current.version} have replaced the base model; start the server again"
                 )
             return True
-        return self._held is not None and manifest.version == self._held.version
+        return self._current is not None and manifest.version == self._current.version
 
     async def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
         if manifest.direct is not None and self._learner is not None:
@@ -224,7 +224,7 @@ class FullLoader:
         await asyncio.to_thread(self._download, store, manifest, folder)
 
     def _download(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
-        chain.fetch(store, manifest, folder, self._held)
+        chain.fetch(store, manifest, folder, self._current)
         check_full(self._expected, read_headers(folder, _model_files(manifest)))
 
     async def load(self, manifest: WeightsManifest, folder: Path) -> None:
@@ -240,7 +240,7 @@ class FullLoader:
         # The canary is a request like any other, so it needs this. Until it has passed, the state is not
         # ready. A server that fails ends its requests in flight.
         await self._engine.resume()
-        self._previous, self._held = self._held, Held(manifest.version, folder)
+        self._previous, self._current = self._current, VersionOnDisk(manifest.version, folder)
 
     def model(self, manifest: WeightsManifest) -> str:
         return BASE_MODEL
@@ -252,7 +252,7 @@ class FullLoader:
 
     async def drop(self, manifest: WeightsManifest) -> None:
         """Never called: an unverified load has replaced all other weights, so the engine ends."""
-        raise AssertionError(f"{manifest.version} cannot be taken out of the engine again")
+        raise AssertionError(f"{manifest.version} cannot be removed from the engine")
 
     async def release(self) -> bool:
         """Release nothing: the engine has no other weights."""

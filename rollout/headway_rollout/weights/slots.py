@@ -65,7 +65,7 @@ class Slots:
         if manifest.kind == "lora" and len(taken) > self._adapters:
             others = ", ".join(sorted(taken - {slot}))
             raise SlotRefused(
-                f"it has room for {self._adapters} adapters, and they are for {others}; release one"
+                f"it has room for {self._adapters} adapters, which are in use for {others}; release one"
             )
         if slot not in self._updaters and len(self._updaters) >= MOST_SLOTS:
             raise SlotRefused(f"it holds {MOST_SLOTS} slots; release one")
@@ -82,7 +82,7 @@ class Slots:
             SlotRefused: it is the reserved one.
         """
         if slot in self._reserved:
-            raise SlotRefused(f"the slot {slot} lasts as long as the server: release others")
+            raise SlotRefused(f"the slot {slot} cannot be released: release others")
         updater = self._updaters.get(slot)
         if updater is None:
             return

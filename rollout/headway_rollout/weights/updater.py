@@ -59,7 +59,7 @@ def kind_of(error: Exception) -> LoadFailure:
     return "VerificationFailed" if isinstance(error, UNVERIFIED) else "UpdateFailed"
 
 
-def said(error: Exception) -> str:
+def failure_text(error: Exception) -> str:
     """A failure as text."""
     return f"{type(error).__name__}: {error}"
 
@@ -72,7 +72,7 @@ def unverified(error: Exception, measured: float | None) -> WeightsState:
     """State after a load that began and was not verified; `measured` is the canary's difference, if known."""
     finite = measured if measured is not None and measured != float("inf") else None
     return WeightsState(
-        version=None, ready=False, error=said(error), reason=kind_of(error), canary_error=finite
+        version=None, ready=False, error=failure_text(error), reason=kind_of(error), canary_error=finite
     )
 
 
@@ -152,7 +152,7 @@ class WeightUpdater:
             try:
                 return await self._loader.release()
             except EngineRefused as error:
-                event(log, "not released", logging.WARNING, slot=self._slot, why=said(error))
+                event(log, "not released", logging.WARNING, slot=self._slot, why=failure_text(error))
                 return False
 
     async def take(self, manifest: WeightsManifest) -> WeightsState:
@@ -166,7 +166,9 @@ class WeightUpdater:
             try:
                 folder = await self._fetched(manifest)
             except UNTOUCHED as error:
-                self._settle(before.model_copy(update={"error": said(error), "reason": kind_of(error)}))
+                self._settle(
+                    before.model_copy(update={"error": failure_text(error), "reason": kind_of(error)})
+                )
             else:
                 await self._load(manifest, folder, started)
             self._report(manifest)
@@ -223,18 +225,18 @@ class WeightUpdater:
         try:
             await self._loader.drop(manifest)
         except EngineRefused as refused:
-            event(log, "not unloaded", logging.WARNING, slot=self._slot, why=said(refused))
+            event(log, "not unloaded", logging.WARNING, slot=self._slot, why=failure_text(refused))
         self._settle(state)
 
     async def _fail_engine(self, manifest: WeightsManifest, error: Exception, state: WeightsState) -> None:
         # The answer to this load names the signal too, so read the engine's last output first.
         died = await self._kill() if isinstance(error, EngineRefused) else None
         if died is not None:
-            why = f"{died}; it was taking weights {manifest.version}"
+            why = f"{died}; it was loading weights {manifest.version}"
             dead = JobError("EngineDied", why, permanent=False)
             self._end(ended(dead), dead)
         else:
-            message = f"weights {manifest.version} were not verified: {said(error)}"
+            message = f"weights {manifest.version} were not verified: {failure_text(error)}"
             self._end(state, JobError("WeightsNotVerified", message, permanent=False))
 
     def _end(self, state: WeightsState, error: JobError) -> None:

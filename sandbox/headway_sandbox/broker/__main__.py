@@ -64,7 +64,7 @@ def processes(environ: Mapping[str, str]) -> ProcessPods | None:
     return ProcessPods(Path(modules), hidden, int(environ[names.ENV_SANDBOX_NETWORK]))
 
 
-async def serve(kind: pods.Kind, platform: pods.Platform, held: Keys) -> None:
+async def serve(kind: pods.Kind, platform: pods.Platform, own_keys: Keys) -> None:
     """Run until SIGTERM. Sandboxes stay: another broker uses them, or the job's deletion removes them."""
     config = kind.config
     stop = asyncio.Event()
@@ -77,8 +77,8 @@ async def serve(kind: pods.Kind, platform: pods.Platform, held: Keys) -> None:
         made = processes(os.environ)
         api = made or Pods.in_cluster(http, config.namespace)
         warm = WarmPool(api, http, kind, platform, limits(kind), metrics)
-        leases = Leases(warm, http, held[Key.LEASES], metrics)
-        app = Service(warm, leases, metrics, held[Key.COORDINATOR_TO_BROKER]).app()
+        leases = Leases(warm, http, own_keys[Key.LEASES], metrics)
+        app = Service(warm, leases, metrics, own_keys[Key.COORDINATOR_TO_BROKER]).app()
         async with listening(app, names.PORT_BROKER, drain=SHUTDOWN_SECONDS):
             logs.event(_log, "serving", job=config.name, suite=kind.suite, limits=str(limits(kind)))
             work = [asyncio.create_task(warm.run()), asyncio.create_task(leases.run())]

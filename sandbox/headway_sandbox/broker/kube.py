@@ -131,7 +131,7 @@ class Pods:
         try:
             return [dict(item) for item in answer["items"]], str(answer["metadata"]["resourceVersion"])
         except (KeyError, TypeError, ValueError) as error:
-            raise ApiError(502, "OutOfBounds", "the API server's answer is no list of pods") from error
+            raise ApiError(502, "OutOfBounds", "the API server's answer is not a list of pods") from error
 
     async def watch(self, selector: str, version: str) -> AsyncIterator[tuple[str, Json]]:
         """Events after `version`, bookmarks included, until the server ends the watch.
@@ -194,7 +194,7 @@ def _object(text: bytes, most: int, values: int = LIST_VALUES) -> Json:
     except OutOfBounds as error:
         raise ApiError(502, "OutOfBounds", f"the API server's answer: {error}") from error
     if not isinstance(document, dict):
-        raise ApiError(502, "OutOfBounds", "the API server's answer is no object")
+        raise ApiError(502, "OutOfBounds", "the API server's answer is not an object")
     return document
 
 

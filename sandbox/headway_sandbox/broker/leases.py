@@ -40,7 +40,7 @@ class LeaseRefused(Exception):
 
 
 @dataclass
-class Held:
+class LeasedPod:
     """One lease."""
 
     pod: Pod
@@ -59,8 +59,8 @@ class Leases:
         self._http = http
         self._key = key.encode()
         self._metrics = metrics
-        self._held: dict[str, Held] = {}
-        self._asking: dict[str, asyncio.Task[Held]] = {}
+        self._leased: dict[str, LeasedPod] = {}
+        self._asking: dict[str, asyncio.Task[LeasedPod]] = {}
         self._asking_owner: dict[str, str] = {}
         self._owner: str | None = None
         pool.subscribe(self._found, self._lost, self._token)
@@ -69,7 +69,7 @@ class Leases:
         """Destroy sandboxes whose lease has expired, until cancelled."""
         while True:
             await asyncio.sleep(EXPIRE_EVERY_SECONDS)
-            for lease in [name for name, held in self._held.items() if held.deadline < time.time()]:
+            for lease in [name for name, leased in self._leased.items() if leased.deadline < time.time()]:
                 self._end(lease, "deadline")
 
     async def grant(self, request: LeaseRequest) -> Lease:
@@ -79,8 +79,8 @@ class Leases:
             LeaseRefused: there is none now (503), or there will never be one (409).
         """
         await self._may_ask(request.owner)
-        held = self._held.get(request.lease)
-        if held is None:
+        leased = self._leased.get(request.lease)
+        if leased is None:
             task = self._asking.get(request.lease)
             if task is None:
                 task = asyncio.create_task(self._acquire(request))
@@ -88,8 +88,8 @@ class Leases:
                 self._asking_owner[request.lease] = request.owner
                 task.add_done_callback(lambda done: self._asked(request.lease, done))
             # Shielded: a second client, or a retry after a broken connection, shares the same wait.
-            held = await asyncio.shield(task)
-        return self._document(request.lease, held)
+            leased = await asyncio.shield(task)
+        return self._document(request.lease, leased)
 
     async def _may_ask(self, owner: str) -> None:
         try:
@@ -102,7 +102,7 @@ class Leases:
             message = f"{owner} no longer owns this job's sandboxes: {self._owner} does"
             raise LeaseRefused(409, Problem(reason=NOT_OWNER, message=message, permanent=True))
 
-    async def _acquire(self, request: LeaseRequest) -> Held:
+    async def _acquire(self, request: LeaseRequest) -> LeasedPod:
         began = time.monotonic()
         while (left := WAIT_SECONDS - (time.monotonic() - began)) > 0:
             try:
@@ -110,28 +110,28 @@ class Leases:
             except TimeoutError:
                 break
             waited = time.monotonic() - began
-            held = Held(pod, request.owner, time.time() + request.deadline_seconds, waited)
-            if await self._bind(request.lease, held):
-                self._held[request.lease] = held
+            leased = LeasedPod(pod, request.owner, time.time() + request.deadline_seconds, waited)
+            if await self._bind(request.lease, leased):
+                self._leased[request.lease] = leased
                 self._metrics.leased(time.monotonic() - began, warm=waited < 0.001)
-                return held
+                return leased
             self._pool.destroy(pod, "unbindable")
         problem = self._pool.problem or Problem(
             reason="PoolEmpty", message="every sandbox is in use or starting; ask again"
         )
         raise LeaseRefused(503, problem, 1.0)
 
-    async def _bind(self, lease: str, held: Held) -> bool:
+    async def _bind(self, lease: str, leased: LeasedPod) -> bool:
         body = {
             "lease": lease,
-            "token": self._token(lease, held.pod),
-            "deadline": held.deadline,
+            "token": self._token(lease, leased.pod),
+            "deadline": leased.deadline,
             "seconds": self._pool.episode_seconds,
         }
         limit = aiohttp.ClientTimeout(total=BIND_SECONDS)
         try:
             async with self._http.post(
-                f"{held.pod.url}/lease",
+                f"{leased.pod.url}/lease",
                 json=body,
                 timeout=limit,
                 allow_redirects=False,
@@ -139,10 +139,10 @@ class Leases:
             ) as response:
                 return response.status == 204
         except (aiohttp.ClientError, TimeoutError) as error:
-            logs.event(_log, "bind-failed", level=logging.WARNING, pod=held.pod.name, error=str(error))
+            logs.event(_log, "bind-failed", level=logging.WARNING, pod=leased.pod.name, error=str(error))
             return False
 
-    def _asked(self, lease: str, task: asyncio.Task[Held]) -> None:
+    def _asked(self, lease: str, task: asyncio.Task[LeasedPod]) -> None:
         self._asking.pop(lease, None)
         self._asking_owner.pop(lease, None)
         if not task.cancelled():
@@ -151,13 +151,13 @@ class Leases:
     def _token(self, lease: str, pod: Pod) -> str:
         return proof.token_of(self._key, pod.uid, lease)
 
-    def _document(self, lease: str, held: Held) -> Lease:
+    def _document(self, lease: str, leased: LeasedPod) -> Lease:
         return Lease(
             lease=lease,
-            pod=held.pod.name,
-            url=str(held.pod.url),
-            token=self._token(lease, held.pod),
-            waited_seconds=held.waited_seconds,
+            pod=leased.pod.name,
+            url=str(leased.pod.url),
+            token=self._token(lease, leased.pod),
+            waited_seconds=leased.waited_seconds,
         )
 
     def release(self, lease: str) -> None:
@@ -169,21 +169,21 @@ class Leases:
     def claim(self, owner: str) -> None:
         """From now on, only `owner` holds leases."""
         self._owner = owner
-        for lease in [name for name, held in self._held.items() if held.owner != owner]:
+        for lease in [name for name, leased in self._leased.items() if leased.owner != owner]:
             self._end(lease, "owner-changed")
         for lease in [name for name, asker in self._asking_owner.items() if asker != owner]:
             self._asking[lease].cancel()
 
     def _end(self, lease: str, why: str) -> None:
-        if held := self._held.pop(lease, None):
-            self._pool.destroy(held.pod, why)
+        if leased := self._leased.pop(lease, None):
+            self._pool.destroy(leased.pod, why)
 
     def _found(self, pod: Pod, lease: str, deadline: float) -> None:
-        if lease in self._held:  # two pods were bound to it: keep the one that answered first
+        if lease in self._leased:  # two pods were bound to it: keep the one that answered first
             self._pool.destroy(pod, "duplicate")
         else:
-            self._held[lease] = Held(pod, None, deadline)
+            self._leased[lease] = LeasedPod(pod, None, deadline)
 
     def _lost(self, pod: Pod) -> None:
-        for lease in [name for name, held in self._held.items() if held.pod is pod]:
-            del self._held[lease]
+        for lease in [name for name, leased in self._leased.items() if leased.pod is pod]:
+            del self._leased[lease]

@@ -294,15 +294,15 @@ def problem_of(pod: Json) -> Problem | None:
 
 
 def _terminated(state: Json) -> Problem:
-    said = exits.parse(state.get("message"))
+    ended = exits.parse(state.get("message"))
     code = state.get("exitCode")
-    if said is not None:
+    if ended is not None:
         return Problem(
-            reason=said.reason, message=said.message, field=said.field, permanent=code == exits.PERMANENT
+            reason=ended.reason, message=ended.message, field=ended.field, permanent=code == exits.PERMANENT
         )
-    reason, said = state.get("reason", "Error"), state.get("message", "").strip()
+    reason, last_words = state.get("reason", "Error"), state.get("message", "").strip()
     message = f"the sandbox's process ended ({reason}, exit code {code}) before its episode did"
-    return Problem(reason=ENDED, message=f"{message}: {said[-LAST_WORDS:]}" if said else message)
+    return Problem(reason=ENDED, message=f"{message}: {last_words[-LAST_WORDS:]}" if last_words else message)
 
 
 def is_fruitless(pod: Json) -> bool:
@@ -314,8 +314,8 @@ def is_fruitless(pod: Json) -> bool:
 
 def hopeless(problem: Problem) -> Problem:
     """The message once `FRUITLESS` pods in a row have ended that way."""
-    text = f"{FRUITLESS} sandboxes in a row ended before they answered, and none has answered yet; the last: "
-    fix = "build the image on Headway's sandbox image, with python3 and what the environment imports"
+    text = f"{FRUITLESS} sandboxes in a row ended before any answered; the last: "
+    fix = "build it on Headway's sandbox image, with python3 and what the environment imports"
     field = "spec.environment.image"
     return Problem(reason=ENDED, message=f"{text}{problem.message}; {fix}", field=field, permanent=True)
 

@@ -127,4 +127,4 @@ def overdue(pod: Pod, now: float) -> str | None:
         return None if now - pod.created < PENDING_SECONDS else f"does not run after {PENDING_SECONDS:.0f} s"
     if now - pod.running_since < ANSWER_SECONDS:
         return None
-    return f"runs and has not answered on port {names.PORT_SANDBOX} for {ANSWER_SECONDS:.0f} s"
+    return f"runs, but has not answered on port {names.PORT_SANDBOX} for {ANSWER_SECONDS:.0f} s"

@@ -239,7 +239,7 @@ class ProcessPods:
                     await self._news.wait()
                 fresh = [event for event in self._events if event[0] > seen]
             if not fresh or fresh[0][0] > seen + 1:
-                raise Gone(f"events after {seen} are forgotten")
+                raise Gone(f"events after {seen} are no longer kept")
             seen = fresh[-1][0]
             for _, kind, pod in fresh:
                 yield kind, pod
@@ -253,10 +253,10 @@ class ProcessPods:
         code = await running.process.wait()
         if self._running.get(name) is not running:
             return
-        said = await asyncio.to_thread(_tail, running.termination) or await asyncio.to_thread(
+        message = await asyncio.to_thread(_tail, running.termination) or await asyncio.to_thread(
             _tail, running.log
         )
-        ended = {"exitCode": code if code >= 0 else 128 - code, "reason": "Error", "message": said}
+        ended = {"exitCode": code if code >= 0 else 128 - code, "reason": "Error", "message": message}
         status = {
             "phase": "Failed",
             "containerStatuses": [{"name": CONTAINER, "state": {"terminated": ended}}],

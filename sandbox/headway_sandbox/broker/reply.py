@@ -38,19 +38,19 @@ async def health(http: aiohttp.ClientSession, url: str, token_of: Callable[[str]
     status, document = await asked(http, "GET", f"{url}/healthz", PROBE_SECONDS)
     if status != 200:
         raise aiohttp.ClientError(f"/healthz answers {status}")
-    said = Health.model_validate(document)
-    if said.lease is None and said.deadline is None:
-        return said
-    if said.lease is None or said.deadline is None:
+    found = Health.model_validate(document)
+    if found.lease is None and found.deadline is None:
+        return found
+    if found.lease is None or found.deadline is None:
         raise ValueError("a lease and its deadline come together")
-    if said.deadline > time.time() + MAX_LEASE_SECONDS + CLOCKS_APART_SECONDS:
-        raise ValueError(f"the deadline {said.deadline:g} is later than that of any lease")
+    if found.deadline > time.time() + MAX_LEASE_SECONDS + CLOCKS_APART_SECONDS:
+        raise ValueError(f"the deadline {found.deadline:g} is later than that of any lease")
     challenge = Challenge(challenge=proof.challenge())
     _, document = await asked(http, "POST", f"{url}/proof", PROBE_SECONDS, challenge.model_dump())
     shown = Proof.model_validate(document)
-    if not proof.proves(token_of(said.lease), challenge.challenge, shown.proof):
-        raise ValueError(f"the lease {said.lease} was not given to this pod")
-    return said
+    if not proof.proves(token_of(found.lease), challenge.challenge, shown.proof):
+        raise ValueError(f"the lease {found.lease} was not given to this pod")
+    return found
 
 
 async def asked(
@@ -73,7 +73,7 @@ async def asked(
     ) as response:
         if "Content-Encoding" in response.headers:
             raise OutOfBounds("is compressed")
-        said = await content(response, MOST)
-        if not said:
+        answer = await content(response, MOST)
+        if not answer:
             return response.status, None
-        return response.status, json_within(said, MOST, depth=DEPTH, values=VALUES)
+        return response.status, json_within(answer, MOST, depth=DEPTH, values=VALUES)

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from aiohttp import web
 from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import BaseModel, ValidationError
 
 from headway_api.bounds import KIB, OutOfBounds, json_within, shortened
@@ -115,7 +116,8 @@ class Service:
 
     async def _exposition(self, _: web.Request) -> web.Response:
         self._metrics.show(self._pool.counts())
-        return web.Response(body=generate_latest(self._metrics.registry), content_type="text/plain")
+        text = generate_latest(self._metrics.registry)
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
 async def asked_for(request: web.Request, record: type[Asked]) -> Asked:
@@ -128,10 +130,10 @@ async def asked_for(request: web.Request, record: type[Asked]) -> Asked:
     except TooSlow as error:
         raise malformed(408, f"{error}; send it at once", permanent=False) from error
     except ValidationError as error:
-        raise malformed(400, f"the body is no {record.__name__}: {explained(error)}") from error
+        raise malformed(400, f"the body is not a valid {record.__name__}: {explained(error)}") from error
     except (OutOfBounds, web.RequestPayloadError) as error:
-        said = shortened(str(error), ERROR_CHARACTERS)
-        raise malformed(400, f"the body cannot be read: {said}") from error
+        why = shortened(str(error), ERROR_CHARACTERS)
+        raise malformed(400, f"the body cannot be read: {why}") from error
 
 
 def malformed(status: int, message: str, *, permanent: bool = True) -> LeaseRefused:

@@ -383,7 +383,7 @@ class WarmPool:
         """Destroy a pod whose answers are invalid. No other pod is affected."""
         if self._pods.get(pod.name) is not pod:
             return
-        remedy = "have its image run the server of the sandbox image it is built on"
+        remedy = "let its image run the server of the sandbox image that it is built on"
         message = f"pod {pod.name} does not answer as a sandbox: {why}; {remedy}"
         self._failed(Problem(reason="SandboxUnfit", message=message, field="spec.environment.image"))
         self.destroy(pod, "unfit")

@@ -59,7 +59,7 @@ class Limits:
         """Raises ValueError for a limit that is not above 0."""
         given = (memory_bytes, cpu_seconds, file_bytes, output_bytes)
         if any(most is not None and most <= 0 for most in given):
-            raise ValueError("a limit must be above 0; leave it out for none")
+            raise ValueError("a limit must be above 0; leave it out for no limit")
         self.memory_bytes = memory_bytes
         """Address space of each of its processes. None: only the container's memory limit applies."""
         self.cpu_seconds = cpu_seconds

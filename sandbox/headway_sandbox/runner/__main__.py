@@ -89,7 +89,7 @@ class Daemon:
             finally:
                 close(theirs)
         except (OSError, ValueError) as error:  # ValueError: an illegal character in the command
-            answer(channel, said(error))
+            answer(channel, error_reply(error))
             return
         finally:
             close(ours)
@@ -178,7 +178,7 @@ class Daemon:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.unlink(beside)
-            answer(channel, said(error))
+            answer(channel, error_reply(error))
         else:
             answer(channel, {})
 
@@ -189,7 +189,7 @@ class Daemon:
         except FileNotFoundError:
             answer(channel, {"missing": True})
         except OSError as error:
-            answer(channel, said(error))
+            answer(channel, error_reply(error))
         else:
             answer(channel, {"size": len(content)})
             for start in range(0, len(content), MESSAGE):
@@ -235,7 +235,7 @@ def answer(channel: socket.socket, document: Mapping[str, Any]) -> None:
         channel.send(json.dumps(document).encode())
 
 
-def said(error: OSError | ValueError) -> dict[str, Any]:
+def error_reply(error: OSError | ValueError) -> dict[str, Any]:
     """An error in the form that the server receives."""
     if isinstance(error, OSError):
         return {"errno": error.errno or errno.EIO, "says": error.strerror or str(error)}
@@ -271,7 +271,7 @@ def main() -> None:
     """Entry point."""
     process.hide()
     if (control := connect(os.environ[ENV_RUNNER])) is None:
-        sys.exit("the server of this sandbox is not there")
+        sys.exit("the server of this sandbox is not running")
     serve(control)
 
 

@@ -127,7 +127,7 @@ class Runner:
     def _ask(self, request: Mapping[str, Any]) -> socket.socket:
         message = json.dumps(request).encode()
         if len(message) > MESSAGE:
-            text = f"command and variables above {MESSAGE} bytes; write what is long to a file or to stdin"
+            text = f"command and variables above {MESSAGE} bytes; write long data to a file or to stdin"
             raise NotStarted(7, text)
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         mine.settimeout(ANSWER_SECONDS)

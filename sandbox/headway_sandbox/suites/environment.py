@@ -85,8 +85,8 @@ def check() -> None:
         raise refusal({"field": "suite.task", "message": f"{text} into the image"})
     found = left()
     if found is None:
-        said = (done.stderr or done.stdout).strip()[-TAIL:]
-        text = f"the program that loads it ended with exit status {done.code}: {said}"
+        output = (done.stderr or done.stdout).strip()[-TAIL:]
+        text = f"the program that loads it ended with exit status {done.code}: {output}"
         raise refusal({"field": "suite.task", "message": text})
     if "error" in found:
         raise refusal(found["error"])
@@ -109,7 +109,7 @@ def document(content: bytes) -> dict[str, Any]:
     """Parse the program's document. The program ran next to the model's code, so its shape is checked."""
     found = json.loads(content)
     if not isinstance(found, dict):
-        raise ValueError("the file that the program left holds no object")
+        raise ValueError("the file that the program left is not an object")
     return found
 
 

@@ -31,7 +31,7 @@ MESSAGE = 2000
 """Characters of an error that are kept."""
 WORDS = ("yes", "true", "no", "false")
 """Texts in any case that Inspect's `value_to_float` reads, besides C, I, P, N and numbers."""
-HINT = "have it give a number, or one of C, I, P, N, yes, no, true and false"
+HINT = "let it give a number, or one of C, I, P, N, yes, no, true and false"
 
 
 class Unusable(Exception):
@@ -85,8 +85,8 @@ def check(asked: Mapping[str, Any]) -> dict[str, Any]:
         text = "the task runs its tools in a sandbox of Inspect's own, which a pod cannot start"
         raise Unusable("task", f"{text}; name a task whose tools need none")
     if digests(task.dataset) != in_another_process():
-        text = "the task gives other samples, or another order, each time it is loaded"
-        raise Unusable("task", f"{text}; have it sort them, or draw and shuffle with a fixed seed")
+        text = "the task gives different samples, or another order, each time it is loaded"
+        raise Unusable("task", f"{text}; let it sort them, or draw and shuffle with a fixed seed")
     return {"samples": samples}
 
 
@@ -114,9 +114,9 @@ def in_another_process() -> list[str]:
     done = subprocess.run(command, env=variables, capture_output=True, text=True, errors="replace")
     found = files.read(files.ORDER) or {}
     if "digests" not in found:
-        said = found["error"]["message"] if "error" in found else (done.stderr or done.stdout).strip()
+        message = found["error"]["message"] if "error" in found else (done.stderr or done.stdout).strip()
         text = f"the task was loaded once, and could not be loaded again (exit status {done.returncode})"
-        raise Unusable("task", f"{text}: {said[-MESSAGE // 2 :]}")
+        raise Unusable("task", f"{text}: {message[-MESSAGE // 2 :]}")
     return list(found["digests"])
 
 
@@ -194,12 +194,12 @@ def judged(values: Mapping[str, Any]) -> dict[str, Any]:
     first, given = next(iter(values.items()))
     parts_of_first = list(flat({first: given}))
     if not parts_of_first:
-        raise Unusable("task", f"the first scorer, {first}, gave {given!r}, which holds no score; {HINT}")
+        raise Unusable("task", f"the first scorer, {first}, gave {given!r}, which has no score; {HINT}")
     name, raw = parts_of_first[0]
     value = number(raw)
     if not math.isfinite(value):
-        raise Unusable("task", f"the first scorer gave {raw!r} as {name}, which is no score; {HINT}")
-    numbers = {each: number(said) for each, said in flat(values)}
+        raise Unusable("task", f"the first scorer gave {raw!r} as {name}, which is not a score; {HINT}")
+    numbers = {each: number(found_value) for each, found_value in flat(values)}
     return {
         "value": value,
         "metrics": {each: found for each, found in numbers.items() if math.isfinite(found)},

@@ -16,7 +16,7 @@
         check_environment("environment:Desk", rows, agent)
 
 Each episode has its own process, with the real server of a sandbox pod (`testing.sandbox`).
-Only the checks that need no model are applied (`CHECKS`, `needs_model`): a scripted agent says nothing about
+Only the checks that need no model are applied (`CHECKS`, `needs_model`). A scripted agent says nothing about
 the foothold of the model that will be trained. Only this package imports `headway_analysis`, since it never
 runs in a sandbox pod.
 """
@@ -141,9 +141,9 @@ def examine(
         AssertionError: the environment cannot be imported, or refuses its configuration.
     """
     if unknown := set(checks) - {check.id for check in CHECKS}:
-        raise ValueError(f"checks: {', '.join(sorted(unknown))}: there are no such checks")
+        raise ValueError(f"checks: {', '.join(sorted(unknown))}: these checks do not exist")
     if (agent is None) == (not recorded):
-        raise ValueError("give an agent or recorded episodes: the checks judge what they come to")
+        raise ValueError("give an agent or recorded episodes: the checks judge their results")
     known = with_rows(facts or Facts(rows), rows, validation, test)
     player = Player(sandboxes_of(environment, **more), workers)
     try:

@@ -187,7 +187,9 @@ def of_recorded(
     known = [dict(row) for row in facts.rows]
     for one in recorded:
         if dict(one.row) not in known:
-            raise ValueError("a recorded episode's row is none of `rows`: give the rows it was recorded with")
+            raise ValueError(
+                "a recorded episode's row is not in `rows`: give the rows that it was recorded with"
+            )
         row = known.index(dict(one.row))
         asked.append((row, replayed(one.messages), sum(other == row for other, _, _ in asked)))
     return _baseline(player, sorted(asked, key=lambda each: each[0]), facts, tokens)
@@ -233,11 +235,11 @@ def _limited(model: Model, facts: Facts, drawn: random.Random, row: JsonView, to
             if used >= facts.context_length or (facts.max_turns is not None and turn >= facts.max_turns):
                 raise Cut
             if isinstance(turns, str):
-                return _said(turns, facts, used, tokens)
+                return _fitted(turns, facts, used, tokens)
             try:
                 call = next(turns) if result is None else turns.send(result)
             except StopIteration as end:
-                return None if end.value is None else _said(end.value, facts, used, tokens)
+                return None if end.value is None else _fitted(end.value, facts, used, tokens)
             turn += 1
             result = yield call
             used += _call_tokens(result, tokens) + tokens(result.content)
@@ -245,7 +247,7 @@ def _limited(model: Model, facts: Facts, drawn: random.Random, row: JsonView, to
     return agent
 
 
-def _said(answer: str, facts: Facts, used: int, tokens: Tokens) -> str:
+def _fitted(answer: str, facts: Facts, used: int, tokens: Tokens) -> str:
     """An answer that fits; raises Cut if its end is lost."""
     room = min(facts.max_tokens, facts.context_length - used)
     if tokens(answer) <= room:
@@ -287,10 +289,10 @@ def _record(group_id: str, index: int, one: Played, tokens: Tokens) -> EpisodeRe
     """The record that the coordinator would write, without the token ids that only a model has."""
     failed, answer = one.error is not None, one.script.answer
     used = _prompt(one.messages, one.tools, tokens)
-    said = [_call_tokens(result, tokens) for result in one.results]
-    said += [] if answer is None else [tokens(answer)]
+    lengths = [_call_tokens(result, tokens) for result in one.results]
+    lengths += [] if answer is None else [tokens(answer)]
     turns = []
-    for turn, sampled in enumerate(said):
+    for turn, sampled in enumerate(lengths):
         last = turn == len(one.results)
         reason = ("length" if one.script.truncated else "stop") if last else "tool_calls"
         turns.append(

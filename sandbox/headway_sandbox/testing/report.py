@@ -49,11 +49,11 @@ class Report:
 
     def text(self, *, without: Collection[str] = ()) -> str:
         """What to fix, the worst first; `without`: ids of checks to omit."""
-        lines = [f"Fault in {said}" for said in self.broken]
+        lines = [f"Fault in {what}" for what in self.broken]
         for verdict in ("Fail", "Warn", "Unknown"):
             for finding in self.findings:
                 if finding.verdict == verdict and finding.check not in without:
-                    lines += told(finding)
+                    lines += finding_lines(finding)
         return "\n".join(lines) or "every check passes"
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ def several(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(known[:most]) + more
 
 
-def told(finding: Finding) -> list[str]:
+def finding_lines(finding: Finding) -> list[str]:
     """A finding in a few lines."""
     lines = [f"{finding.verdict} {finding.check}: {finding.saw}"]
     if finding.advice:

@@ -130,7 +130,7 @@ class Sandbox:
         try:
             return kind.model_validate(self._ask(path, what, request.model_dump(mode="json")))
         except ValidationError as error:
-            raise Failed(f"{what} answered with what it must not: {explained(error)}") from None
+            raise Failed(f"{what} gave an invalid answer: {explained(error)}") from None
 
     def _ask(self, path: str, what: str, body: Mapping[str, Any]) -> Any:
         self._connection.timeout = self._left() + GRACE_SECONDS
@@ -146,13 +146,15 @@ class Sandbox:
         except (OSError, http.client.HTTPException):
             raise Failed(self._ended(what)) from None
         try:
-            said = bounds.json_within(text, bounds.ANSWER, depth=bounds.CONVERSATION_DEPTH) if text else None
+            document = (
+                bounds.json_within(text, bounds.ANSWER, depth=bounds.CONVERSATION_DEPTH) if text else None
+            )
             if answer.status < 300:
-                return said
-            problem = Problem.model_validate(said)
+                return document
+            problem = Problem.model_validate(document)
             raise Failed(problem.message, problem.reason)
         except ValueError as error:
-            raise Failed(f"{what} answered with what it must not: {error}") from None
+            raise Failed(f"{what} gave an invalid answer: {error}") from None
 
     def _left(self) -> float:
         return max(self._ends - time.monotonic(), 0.0)
@@ -167,10 +169,10 @@ class Sandbox:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE_SECONDS)
         last = (self.output().strip().splitlines() or [""])[-1]
-        said = bounds.shortened(last.partition("NotImportable: ")[2] or last, 2_000)
+        message = bounds.shortened(last.partition("NotImportable: ")[2] or last, 2_000)
         if self._process.returncode == 42:
-            return said
-        return f"the sandbox's process ended in {what}, exit status {self._process.returncode}: {said}"
+            return message
+        return f"the sandbox's process ended in {what}, exit status {self._process.returncode}: {message}"
 
     def output(self) -> str:
         """The end of what the environment and its server wrote to stdout and stderr."""

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from headway_api import names
+from headway_cli import newer_fields
 
 pytestmark = pytest.mark.integration
 
@@ -157,12 +158,14 @@ def test_a_wrong_field_is_refused_in_the_servers_words(namespace: str, run: Run,
     done = run("submit", str(file), "-n", namespace, "--set", "spec.algoritm.groupSize=4")
     assert done.returncode == 2
     assert "spec.algoritm" in done.stderr
+    assert newer_fields.unknown(done.stderr) == ["spec.algoritm"]
+    assert "older Headway" not in done.stderr, "no version has this field"
 
 
 def test_where_there_is_no_cluster_that_is_said(tmp_path: Path, run: Run, served: Any, file: Path) -> None:
     done = run("watch", "a", kubeconfig=tmp_path / "absent")
     assert done.returncode == 2
-    assert "no cluster to speak to" in done.stderr
+    assert "no cluster is configured" in done.stderr
     assert "headway run --local" in done.stderr
     done = run("watch", "a", "--context", "elsewhere")
     assert done.returncode == 2

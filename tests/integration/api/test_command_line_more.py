@@ -128,7 +128,24 @@ def test_where_pods_are_gone_the_kept_logs_are_read(
     say(served, namespace, {"artifacts": {"uri": layout.root}})
     done = run("logs", NAME)
     assert (done.returncode, done.stdout) == (0, f"{NAME}-learner-0: kept\n"), done.stderr
-    assert "this is the last that its processes kept" in done.stderr
+    assert "these are the last logs that its processes kept" in done.stderr
+
+
+def test_what_a_job_wrote_is_read_by_its_name(
+    served: Any, namespace: str, run: Run, job: dict[str, Any], tmp_path: Path
+) -> None:
+    done = run("artifacts", NAME)
+    assert (done.returncode, done.stderr) == (2, f"headway: {NAME}: the job has written nothing yet\n")
+    layout = Layout(f"file://{tmp_path}/store", namespace, NAME, job["metadata"]["uid"])
+    FileStore().put(layout.report, b"{}")
+    FileStore().put(layout.last_log(f"{NAME}-learner-0", names.LEARNER), b"kept\n")
+    say(served, namespace, {"artifacts": {"uri": layout.root}})
+    done = run("artifacts", NAME, "--output", "json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["uri"] == layout.root
+    done = run("timeline", "refnd-desk")
+    assert done.returncode == 2
+    assert "did you mean refund-desk?" in done.stderr
 
 
 def test_what_a_job_costs_is_read_from_its_status(
@@ -145,7 +162,7 @@ def test_what_a_job_costs_is_read_from_its_status(
     assert (found["cost"], found["priceBook"]) == ("0.12", "b@2026-01-01")
 
 
-def test_an_evaluation_of_a_job_there_is_accepted_by_the_api_server(
+def test_the_api_server_accepts_an_evaluation_of_an_existing_job(
     served: Any, namespace: str, run: Run, job: dict[str, Any]
 ) -> None:
     printed = run("eval", "--job", NAME, "--must-beat", "tuned-base", "--margin", "0.05", "--print")
@@ -162,7 +179,7 @@ def test_an_evaluation_of_a_job_there_is_accepted_by_the_api_server(
     assert "did you mean refund-desk?" in done.stderr
 
 
-def test_an_evaluation_is_estimated_by_the_training_job_that_is_there(
+def test_an_evaluation_is_estimated_by_the_existing_training_job(
     namespace: str, run: Run, job: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "test.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
@@ -172,4 +189,4 @@ def test_an_evaluation_is_estimated_by_the_training_job_that_is_there(
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["plays"] == "4 episodes: 2 rows by each of tuned, tuned-base"
-    assert found["message"] == "how an episode begins is not known"
+    assert found["message"] == "the first messages of an episode are not known"

@@ -1,4 +1,4 @@
-"""The API server, given the guard rails, warns of what the models warn of, and takes the job all the same."""
+"""With the guard rails the API server warns of what the models warn of, and still takes the job."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def judge(promtool: Path, verb: str, rules: Rules, folder: Path) -> subprocess.C
 
 
 def signal_cases() -> Rules:
-    """Of each sign of collapse: a job that it is raised of, and jobs of which it must not be told."""
+    """For each signal: a job that its alert is raised for, and jobs that it must not be raised for."""
     series = [*active_series(), *(each for signal in SIGNALS for each in signal_series(signal["name"]))]
     tests = [each for signal in SIGNALS for each in signal_tests(signal)]
     case = {"name": "signals", "interval": "1m", "input_series": series, "alert_rule_test": tests}
@@ -237,7 +237,7 @@ def test_there_is_an_alert_for_each_sign_of_collapse(rules: Rules) -> None:
 def test_runbooks_of_signals_say_when_the_alert_fires(rules: Rules) -> None:
     for name in SIGNAL_ALERTS:
         text = (RUNBOOKS / f"{name}.md").read_text()
-        (minutes,) = re.findall(r"The alert fires where it is still raised (\d+) minutes later", text)
+        (minutes,) = re.findall(r"The alert fires if it is still raised (\d+) minutes later", text)
         assert alerts(rules)[name]["for"] == f"{minutes}m"
 
 
@@ -255,8 +255,11 @@ def test_recorded_series_are_named_by_level_metric_and_operation(rules: Rules) -
 
 
 def reasons() -> set[str]:
-    """Every value of the label `reason` of a failed reconcile: what an object's writer blocks a job with, and
-    what a worker says of other errors."""
+    """Every value of the label `reason` of a failed reconcile.
+
+    The writer of a job's objects blocks the job with some of them. A worker reports the others, for other
+    errors.
+    """
     blocked = re.findall(r"\bReason\.([A-Z_]+)", (OPERATOR_CODE / "apply.py").read_text())
     controller = (OPERATOR_CODE / "controller.py").read_text()
     others = re.findall(r'return None, "(\w+)"', controller)
@@ -267,7 +270,7 @@ def reasons() -> set[str]:
     return {Reason[name].value for name in blocked} | set(others)
 
 
-def test_failed_reconciles_are_explained_by_the_reasons_that_occur() -> None:
+def test_failed_reconciles_are_explained_by_reasons_that_occur() -> None:
     runbook = (RUNBOOKS / "HeadwayReconcilesFail.md").read_text()
     assert set(re.findall(r"^\| `(\w+)` \|", runbook, re.MULTILINE)) == reasons()
     text = "".join(path.read_text() for path in CASES)

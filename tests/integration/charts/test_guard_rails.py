@@ -56,7 +56,7 @@ def test_it_warns_where_the_release_watches(helm: str) -> None:
 
 
 KINDS = "v1/Pod,admissionregistration.k8s.io/v1"
-"""What a cluster tells of itself that does not serve the policies."""
+"""The API versions of a cluster that does not serve the policies."""
 
 
 @pytest.mark.parametrize(

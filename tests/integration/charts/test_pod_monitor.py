@@ -1,4 +1,4 @@
-"""How Prometheus is told to scrape, as helm renders it."""
+"""The PodMonitors by which Prometheus scrapes, as helm renders them."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_thresholds_are_set(threshold: str, names: set[str]) -> None:
     } == names
 
 
-def test_there_is_an_alert_on_cost_only_where_a_threshold_is_given() -> None:
+def test_a_cost_alert_exists_only_if_a_threshold_is_given() -> None:
     assert "HeadwayCostRate" not in alerts()
     assert "HeadwayCostRate" in alerts(thresholds={"costPerHour": 0.5})
 
@@ -107,7 +107,7 @@ OF_THE_MONITOR = {"HeadwayOperatorNotScraped", "HeadwayMetricsMissing"}
     ],
     ids=["no monitor", "no operator", "another job", "no target"],
 )
-def test_missing_scrapes_are_told_only_where_the_chart_asks_for_them(without: Json) -> None:
+def test_missing_scrapes_alert_only_if_the_chart_asks_for_them(without: Json) -> None:
     assert set(alerts(monitored=True)) >= OF_THE_MONITOR
     assert not set(alerts(**{"monitored": True, **without})) & OF_THE_MONITOR
     plain = alerts(monitored=True, relabelings=[{"targetLabel": "cluster", "replacement": "eu-1"}])

@@ -1,5 +1,8 @@
-"""What a real Prometheus makes of the chart's PodMonitors and alerts: two releases, each with a namespace of
-jobs, whose pods answer with what the product's own exporters write."""
+"""A real Prometheus scrapes by the chart's PodMonitors and raises the chart's alerts.
+
+There are two releases, each with a namespace of jobs. Their pods answer with what the product's own exporters
+write.
+"""
 
 from __future__ import annotations
 
@@ -145,8 +148,11 @@ def vllm() -> bytes:
 
 
 def templates(namespace: str) -> Iterator[tuple[str, Json]]:
-    """Names and pod templates of a job that trains, with a server for held-out rows, and of the servers of an
-    evaluation of the same name, as the operator plans them."""
+    """Names and pod templates, as the operator plans them.
+
+    They are of a job that trains, with a server for held-out rows, and of the servers of an evaluation of the
+    same name.
+    """
     body = job(JOB, status=PASSED, evaluation={"servers": "Dedicated"})
     body["metadata"]["namespace"] = namespace
     training = World(body)
@@ -255,7 +261,7 @@ def test_samples_of_a_job_have_its_name_and_namespace(
     assert found == {}
 
 
-def test_samples_of_vllm_have_the_job_the_purpose_and_the_server_of_their_pod(prometheus: Prometheus) -> None:
+def test_vllm_samples_have_their_pods_job_purpose_and_server(prometheus: Prometheus) -> None:
     found = {
         (each["namespace"], each["pod"]): each for each, _ in prometheus.series("vllm:num_requests_running")
     }

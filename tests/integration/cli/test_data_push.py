@@ -81,7 +81,7 @@ def test_rows_that_were_pushed_are_read_by_a_job(tmp_path: Path, endpoint: str) 
     assert rows.load(Dataset(uri=uri), store, "spec.data.train") == written
 
 
-def test_a_bucket_that_is_not_there_and_keys_that_are_wrong_are_told(
+def test_an_absent_bucket_and_wrong_keys_are_reported(
     tmp_path: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "train.jsonl"

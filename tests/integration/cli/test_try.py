@@ -20,7 +20,7 @@ def tried(output: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environ, text=True, capture_output=True, timeout=1000)
 
 
-def test_the_agent_is_better_afterwards_and_a_second_try_repeats_the_report(tmp_path: Path) -> None:
+def test_a_try_improves_the_agent_and_a_rerun_repeats_the_report(tmp_path: Path) -> None:
     done = tried(tmp_path / "try")
     assert done.returncode == 0, done.stdout + done.stderr
     shares = re.search(r"before ([\d.]+)%   after ([\d.]+)%", done.stdout)

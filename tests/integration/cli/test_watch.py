@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import shown_jobs
+from debian_program import program
 from shown_jobs import Json
 from stub_cluster import StubCluster, served
 
@@ -25,7 +25,6 @@ DEADLINE_SECONDS = 60
 WATCH = (sys.executable, "-m", "headway_cli", "watch", "refund-desk")
 SESSION = ("new-session", "-d", "-x", "100", "-y", "70", "sh")
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "sop-quickstart" / "job.yaml"
-NO_TMUX = "tmux is not installed: nothing else here plays a terminal with a size and a scrollback"
 
 
 @dataclass
@@ -68,12 +67,14 @@ def until(holds: Callable[[], bool], what: Callable[[], object]) -> None:
 
 @dataclass
 class Tmux:
-    """A terminal with a shell in it."""
+    """A terminal with a shell in it: nothing else here plays one with a size and a scrollback."""
 
+    tmux: str
+    """Path of the program."""
     socket: Path
 
     def __call__(self, *words: str) -> str:
-        command = ["tmux", "-S", str(self.socket), "-f", os.devnull, *words]
+        command = [self.tmux, "-S", str(self.socket), "-f", os.devnull, *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=20)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -99,11 +100,9 @@ class Tmux:
 @pytest.fixture
 def tmux(played: Played) -> Iterator[Tmux]:
     """Of 100 columns and 70 lines, with a prompt `ready$`."""
-    if shutil.which("tmux") is None:
-        pytest.skip(NO_TMUX)
     with tempfile.TemporaryDirectory(prefix="tmux-") as folder:  # a socket's path must be short
-        there = Tmux(Path(folder) / "s")
-        command = ["tmux", "-S", str(there.socket), "-f", os.devnull, *SESSION]
+        there = Tmux(program("tmux"), Path(folder) / "s")
+        command = [there.tmux, "-S", str(there.socket), "-f", os.devnull, *SESSION]
         subprocess.run(command, env={**played.env, "LC_ALL": "C.UTF-8"}, check=True, timeout=20)
         try:
             there.type("PS1='ready$ '; clear", "Enter")

@@ -1,7 +1,7 @@
 """`cluster.py down` leaves nothing, whatever state the cluster is in.
 
-The cluster of these tests lives in a network namespace and a state folder of its own, so it can
-be killed and taken down beside one that is in use.
+The cluster of these tests has a network namespace and a state folder of its own. So it can be killed and
+taken down beside one that is in use.
 """
 
 from __future__ import annotations

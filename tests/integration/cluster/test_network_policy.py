@@ -1,8 +1,10 @@
 """NetworkPolicy with real pods: a table of what must pass and what must not.
 
-The pods of every case: in the test's namespace `server` (app=server, listens on 8080, named
-"web", and on 9090), `friend` (role=friend) and `other`; `visitor` (role=friend) in a second
-namespace, which is labelled team=visitors.
+Every case has these pods:
+
+- `server` (app=server) in the test's namespace, which listens on 8080, named "web", and on 9090;
+- `friend` (role=friend) and `other` in the same namespace;
+- `visitor` (role=friend) in a second namespace, which is labelled team=visitors.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ class Lab:
         return str(self.cluster.kubectl("get", "-n", namespace, f"pod/{name}", "-o", path))
 
     def enforce(self, *specs: dict[str, Any]) -> None:
-        """Put policies in place of all that were there."""
+        """Apply these policies instead of all that were there."""
         self.cluster.kubectl("delete", "networkpolicies", "--all", "-n", self.home)
         for number, spec in enumerate(specs):
             self.cluster.apply(policy(f"policy-{number}", self.home, spec))

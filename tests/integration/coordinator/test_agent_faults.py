@@ -27,15 +27,15 @@ async def test_a_client_that_loses_patience_gets_the_same_turn(
 ) -> None:
     service = agents.get("openai_agent")
     async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
-        rig.speaker.gate.clear()
+        rig.model.gate.clear()
         agent = rig.http_agent(f"{service.url}/at-once")
         playing = asyncio.create_task(play(rig, leases, agent, style=style, patience=0.4, retries=9))
         await until(lambda: len(rig.statuses("/v1/chat/completions")) >= 2)
         assert rig.statuses("/v1/chat/completions")[:2] == [0, 0], "it left twice"
-        rig.speaker.gate.set()
+        rig.model.gate.set()
         record = await playing
     assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
-    assert len(rig.speaker.requests) == 2
+    assert len(rig.model.requests) == 2
     token_truth(rig, record)
 
 
@@ -45,12 +45,12 @@ async def test_a_full_gateway_is_asked_again_when_it_says(
     monkeypatch.setattr(turns, "RETRY_AFTER_SECONDS", 5)
     service = agents.get("openai_agent")
     async with stage(tok, tmp_path, ANSWER) as (rig, leases):
-        rig.speaker.gate.clear()
+        rig.model.gate.clear()
         agent = rig.http_agent(f"{service.url}/at-once")
         playing = asyncio.create_task(play(rig, leases, agent, crowd=turns.AT_ONCE + 2))
         await until(lambda: len(rig.statuses("/v1/chat/completions")) >= 2)
         assert rig.statuses("/v1/chat/completions")[:2] == [429, 429]
-        rig.speaker.gate.set()
+        rig.model.gate.set()
         record = await playing
     assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
     assert len(record.turns) == turns.AT_ONCE + 2 + 1
@@ -62,7 +62,7 @@ async def test_a_full_gateway_is_asked_again_when_it_says(
 
 
 @pytest.mark.parametrize("during", ["its own work", "a turn"])
-async def test_an_agent_that_is_killed_mid_episode_loses_it_and_its_successor_plays_the_retry(
+async def test_an_agent_killed_mid_episode_loses_it_and_a_retry_works(
     tok: Any, agents: Agents, tmp_path: Path, during: str
 ) -> None:
     service = agents.fresh("openai_agent")
@@ -74,13 +74,13 @@ async def test_an_agent_that_is_killed_mid_episode_loses_it_and_its_successor_pl
         playing.add_done_callback(lambda task: ended.append(time.monotonic()))
         await until(lambda: rig.statuses("/v1/chat/completions") == [200])
         if not own_work:
-            rig.speaker.gate.clear()
-            await until(lambda: len(rig.speaker.requests) == 2)
+            rig.model.gate.clear()
+            await until(lambda: len(rig.model.requests) == 2)
         service.kill()
         killed = time.monotonic()
         await asyncio.to_thread(service.start)
         lost = await playing
-        rig.speaker.gate.set()
+        rig.model.gate.set()
         again = await play(rig, leases, agent, attempt=1)
     assert (lost.outcome, lost.reward) == (Outcome.INFRA_ERROR, None)
     assert "has been silent for" in str(lost.error)
@@ -105,7 +105,7 @@ async def test_a_broken_connection_is_an_earlier_sign_of_it(
     assert "since its connection broke" in str(lost.error)
 
 
-async def test_an_agent_that_is_killed_before_it_began_is_sent_the_prompt_again(
+async def test_an_agent_killed_before_it_began_gets_the_prompt_again(
     tok: Any, agents: Agents, tmp_path: Path
 ) -> None:
     service = agents.fresh("openai_agent")
@@ -149,14 +149,14 @@ async def test_a_stream_that_waits_says_that_it_lives(
     monkeypatch.setattr("headway_coordinator.gateway.server.KEEP_ALIVE_SECONDS", 0.1)
     service = agents.get(program)
     async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
-        rig.speaker.gate.clear()
+        rig.model.gate.clear()
         # A busy machine takes seconds to bring the agent's first request.
         agent = rig.http_agent(f"{service.url}/at-once", idle_seconds=10.0)
         # The client's patience is with each piece of the answer.
         playing = asyncio.create_task(play(rig, leases, agent, patience=2.0, **row))
-        await until(lambda: len(rig.speaker.requests) == 1)
+        await until(lambda: len(rig.model.requests) == 1)
         await asyncio.sleep(11.0)
-        rig.speaker.gate.set()
+        rig.model.gate.set()
         record = await playing
     assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
     assert rig.statuses("/v1/chat/completions") == [200, 200]
@@ -180,12 +180,12 @@ async def test_an_engine_that_fails_is_not_held_against_the_agent(
     monkeypatch.setattr("headway_coordinator.gateway.server.KEEP_ALIVE_SECONDS", 0.1)
     service = agents.get(program)
     async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
-        rig.speaker.gate.clear()
+        rig.model.gate.clear()
         playing = asyncio.create_task(play(rig, leases, rig.http_agent(f"{service.url}/at-once"), **row))
-        await until(lambda: len(rig.speaker.requests) == 1)
+        await until(lambda: len(rig.model.requests) == 1)
         await asyncio.sleep(0.3)
-        rig.speaker.fault = InfraFault("no server is left")
-        rig.speaker.gate.set()
+        rig.model.fault = InfraFault("no server is left")
+        rig.model.gate.set()
         record = await playing
     assert (record.outcome, record.reward, record.rows) == (Outcome.INFRA_ERROR, None, [])
     assert "no server is left" in str(record.error)

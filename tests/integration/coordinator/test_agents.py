@@ -1,7 +1,7 @@
 """One contract, three kinds of agent: the same episode has the same outcome whoever acts in it.
 
-The sandbox is a real one; the http agent is a service of this process, the sandboxed one a program in the
-sandbox, and both run the same loop as the platform's own agent, by what they are told and nothing else.
+The sandbox is a real one. The http agent is a service in this process, and the sandboxed one is a program in
+the sandbox. Both run the same loop as the platform's own agent, and know only what they receive.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ async def test_the_same_script_gives_the_same_tokens_whoever_acts(
         assert record.metrics == {"calls": "".join(texts).count("</tool_call>"), "unfinished": 0}
         token_truth(s.rig, record)
         records.append(record)
-        requests.append(s.rig.speaker.requests)
+        requests.append(s.rig.model.requests)
     first = records[0]
     for other, asked in zip(records[1:], requests[1:], strict=True):
         assert other.rows == first.rows
@@ -148,7 +148,7 @@ def told(message: dict[str, Any]) -> Any:
     ("settings", "max_tokens", "texts", "why"),
     [
         ({"context": 260}, 200, [CALL], "fill the context"),
-        ({}, 20, [CALL, ANSWER], "a turn reached its most tokens"),
+        ({}, 20, [CALL, ANSWER], "a turn reached its token limit"),
     ],
     ids=["context", "turn"],
 )
@@ -164,7 +164,7 @@ async def test_what_the_model_has_no_room_for_truncates(
 
 
 @pytest.mark.parametrize("kind", USERS)
-async def test_an_agent_that_takes_a_full_context_for_its_end_is_truncated_too(
+async def test_an_agent_that_stops_at_a_full_context_is_truncated_too(
     tok: Any, tmp_path: Path, kind: str
 ) -> None:
     async with stage(kind, tok, tmp_path, [CALL], context=260) as s:
@@ -200,11 +200,11 @@ async def test_a_fault_of_the_engine_is_never_scored(
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_lost_sandbox_is_never_scored(tok: Any, tmp_path: Path, kind: str) -> None:
     async with stage(kind, tok, tmp_path, [CALL, ANSWER]) as s:
-        s.rig.speaker.gate.clear()
+        s.rig.model.gate.clear()
         playing = asyncio.create_task(s.play())
-        await until(lambda: len(s.rig.speaker.requests) == 1)
+        await until(lambda: len(s.rig.model.requests) == 1)
         await s.leases.kill(EPISODE)
-        s.rig.speaker.gate.set()
+        s.rig.model.gate.set()
         record = await playing
     assert (record.outcome, record.reward) == (Outcome.INFRA_ERROR, None)
     assert "sandbox" in str(record.error)
@@ -212,13 +212,13 @@ async def test_a_lost_sandbox_is_never_scored(tok: Any, tmp_path: Path, kind: st
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", ["cancelled", "late"])
-async def test_an_episode_that_is_ended_stops_its_agent_and_returns_its_sandbox(
+async def test_ending_an_episode_stops_its_agent_and_frees_its_sandbox(
     tok: Any, tmp_path: Path, kind: str, how: str
 ) -> None:
     async with stage(kind, tok, tmp_path, [CALL, ANSWER]) as s:
-        s.rig.speaker.gate.clear()
+        s.rig.model.gate.clear()
         playing = asyncio.create_task(s.play(timeout=1.5 if how == "late" else 30.0))
-        await until(lambda: len(s.rig.speaker.requests) == 1)
+        await until(lambda: len(s.rig.model.requests) == 1)
         assert list(s.leases.leased) == [EPISODE]
         if how == "cancelled":
             playing.cancel()
@@ -226,7 +226,7 @@ async def test_an_episode_that_is_ended_stops_its_agent_and_returns_its_sandbox(
         else:
             record = await playing
             assert record.outcome is Outcome.INFRA_ERROR
-            assert "no end within 1.5 s; it was waiting for the agent" in str(record.error)
+            assert "it did not end within 1.5 s; it was waiting for the agent" in str(record.error)
         await until(lambda: s.leases.leased == {})
         if kind == "http":
             await until(lambda: s.ends != [])
@@ -234,10 +234,10 @@ async def test_an_episode_that_is_ended_stops_its_agent_and_returns_its_sandbox(
         if kind == "sandboxed":
             pid = int((s.folder / "pid").read_text())
             await until(lambda: not Path(f"/proc/{pid}").exists())
-        s.rig.speaker.gate.set()
+        s.rig.model.gate.set()
         await asyncio.sleep(0.1)
-    assert len(s.rig.speaker.requests) == 1
-    assert s.rig.speaker.spoken == {}
+    assert len(s.rig.model.requests) == 1
+    assert s.rig.model.spoken == {}
 
 
 async def test_a_program_that_lingers_goes_with_its_episode(tok: Any, tmp_path: Path) -> None:

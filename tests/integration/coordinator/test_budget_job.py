@@ -1,7 +1,7 @@
 """A real job under a budget, in which coordinators and sandboxes are killed.
 
-It stops at its budget or below, goes on once that is raised, is priced anew by a corrected book, and ends by
-draining. A program that shares no code with Headway recounts its bill.
+It stops at its budget or below, and goes on once the budget is raised. A corrected price book prices it
+again, and it ends by draining. A program that shares no code with Headway recounts its bill.
 """
 
 from __future__ import annotations
@@ -66,8 +66,10 @@ def budget(job: ChaosJob) -> dict[str, Any]:
 
 
 def cost(job: ChaosJob, *prices: str) -> Decimal:
-    """The bill by the recount: from trajectories and step reports alone. `prices`: CLASS=USD a million tokens
-    in place of the default book's."""
+    """The bill by the recount: from trajectories and step reports alone.
+
+    `prices`: CLASS=USD a million tokens, instead of the default book's.
+    """
     return Decimal(str(job.recount(*prices)["cost"]))
 
 

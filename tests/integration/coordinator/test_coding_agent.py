@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from gateway_rig import token_truth
-from guest_stage import Agents, play, stage
+from guest_stage import Agents, billed_whole, play, stage
 from scripted_model import ANSWER, PADDED, TWO_CALLS
 
 from headway_api.records import Outcome
@@ -52,6 +52,7 @@ async def test_a_coding_agents_episode_is_one_row(
     assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
     assert rig.statuses("/v1/messages") == [200] * len(texts)
     token_truth(rig, record)
+    billed_whole(rig, record)
     ignored = ("context_management", "output_config.effort", "tools.defer_loading")
     assert record.ignored == dict.fromkeys(ignored, len(texts))
     told = [message["content"] for message in record.messages if message["role"] == "tool"]
@@ -70,7 +71,7 @@ async def test_a_helper_of_a_coding_agent_is_a_row_of_its_own(
         record = await play(rig, leases, agent, prompt_of="own", env=waits)
     assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
     assert [(drift.reason, drift.count) for drift in record.drifts] == [("tools", 1)]
-    [called, helped, ended] = rig.speaker.spoken[record.episode_id]
+    [called, helped, ended] = rig.model.spoken[record.episode_id]
     helpers, own = record.rows
     assert own.tokens == ended.prompt + ended.sampled
     assert sum(own.mask) == len(called.sampled) + len(ended.sampled)

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 SCRIPTS = {
     "one call": [CALL, ANSWER],
-    "thought, parallel calls, padding": [THINKING, TWO_CALLS, CALL, PADDED],
+    "reasoning, parallel calls, padding": [THINKING, TWO_CALLS, CALL, PADDED],
 }
 WAYS: list[tuple[str, dict[str, Any]]] = [
     ("sagemaker_agent", {"style": "handler"}),
@@ -121,7 +121,7 @@ async def test_completing_twice_is_done_for_the_sdk(tok: Any, agents: Agents, tm
 async def test_an_agent_that_reports_an_error_is_never_a_zero(
     tok: Any, agents: Agents, tmp_path: Path, mood: str
 ) -> None:
-    """Its failure is told to the environment; this one can judge by nothing, so the episode is run again."""
+    """The environment learns of it. This one has nothing to judge by, so the episode is run again."""
     service = agents.get("sagemaker_agent")
     async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
         agent = rig.http_agent(f"{service.url}/at-once")
@@ -158,7 +158,7 @@ async def test_a_reward_that_is_none_is_refused_to_the_sdk(
     assert why in service.log
 
 
-async def test_another_episode_cannot_be_completed_nor_a_sealed_one_go_on(
+async def test_foreign_episodes_cannot_complete_nor_sealed_ones_go_on(
     tok: Any, agents: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headway_coordinator.agents.http.REWARD_SECONDS", 3.0)
@@ -258,10 +258,10 @@ async def test_a_whole_group_at_once(tok: Any, agents: Agents, tmp_path: Path) -
         token_truth(rig, record)
 
 
-async def test_a_client_that_sheds_its_history_forks_and_trains_every_token_once(
+async def test_a_client_dropping_history_forks_and_trains_tokens_once(
     tok: Any, agents: Agents, tmp_path: Path
 ) -> None:
-    """Strands drops its oldest messages when it is told that the context is full, and goes on."""
+    """Strands drops its oldest messages when an error says that the context is full, and goes on."""
     service = agents.get("strands_agent")
     texts = [CALL, CALL, CALL, ANSWER]
     async with stage(tok, tmp_path, *texts, context=370) as (rig, leases):
@@ -272,6 +272,6 @@ async def test_a_client_that_sheds_its_history_forks_and_trains_every_token_once
         len(tok.encode("".join(part), add_special_tokens=False)) for part in (texts[:2], texts[2:])
     ]
     assert record.forks == 1
-    spoken = rig.speaker.spoken[record.episode_id]
+    spoken = rig.model.spoken[record.episode_id]
     assert record.rows[0].tokens == spoken[1].prompt + spoken[1].sampled
     assert record.rows[1].tokens == spoken[3].prompt + spoken[3].sampled

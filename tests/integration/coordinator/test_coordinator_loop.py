@@ -19,8 +19,8 @@ from lease_service import lease_service
 from ports import free_port
 from role_keys import KEYS, TO_BROKER, TO_COORDINATOR
 from rollout_server import RolloutServer, job_config, publish_adapter, version
+from scripted_job import until_ready
 from scripted_learner import ScriptedLearner
-from speaking_job import until_ready
 from tiny_model import write_model
 
 from headway_api.artifacts import Layout
@@ -239,7 +239,7 @@ async def test_a_restart_replays_what_was_spooled(server: RolloutServer, tmp_pat
 async def test_the_base_model_samples_before_the_learner_speaks(
     server: RolloutServer, tmp_path: Path
 ) -> None:
-    """On the server that then trains: it takes the learner's weights in place of the base model's."""
+    """The same server then trains: the learner's weights replace the base model's."""
     asked = {"policy": "Warn", "episodes": 8}
     async with lease_service(ENVIRONMENT, "environment:RefundDesk", TO_BROKER) as leases:
         job = Job(server, tmp_path, leases.url, preflight=asked)

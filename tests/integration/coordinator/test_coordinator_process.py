@@ -1,4 +1,4 @@
-"""The coordinator as a process: how it ends when a person must mend something, and when it is told to."""
+"""The coordinator as a process: how it ends when a person must mend something, and how on SIGTERM."""
 
 from __future__ import annotations
 

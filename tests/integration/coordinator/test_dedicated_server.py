@@ -15,8 +15,8 @@ from lease_service import lease_service
 from ports import free_port
 from role_keys import KEYS, TO_BROKER, TO_COORDINATOR
 from rollout_server import RolloutServer, job_config, publish_full, score, version
+from scripted_job import until_ready
 from scripted_learner import ScriptedLearner
-from speaking_job import until_ready
 from tiny_model import write_model
 
 from headway_api.artifacts import Layout

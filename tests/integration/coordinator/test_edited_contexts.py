@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from episodes import a_group
 from gateway_rig import GatewayRig
-from guest_stage import Agents, play, stage, until
+from guest_stage import Agents, a_batch, billed, billed_whole, play, stage, until
 from scripted_model import ANSWER, CALL
 
 from headway_analysis.measures import figures
-from headway_api.records import EpisodeRecord, GroupRecord, Outcome
-from headway_coordinator.ledger.events import of_group
+from headway_api.records import EpisodeRecord, Outcome
 
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(600)]
 
@@ -37,22 +34,9 @@ EDITS: dict[str, tuple[list[str], dict[str, int]]] = {
 """How an agent edits, what the model says meanwhile, and why that makes rows."""
 
 
-def a_batch(record: EpisodeRecord) -> GroupRecord:
-    group = a_group("t0-000000", [0.0])
-    return group.model_copy(update={"episodes": [record], "abandoned": None})
-
-
-def billed(record: EpisodeRecord) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for event in of_group(a_batch(record)):
-        found[event.usage_class.value] += int(event.quantity)
-    del found["sandboxSeconds"]
-    return found
-
-
 def branches(rig: GatewayRig, record: EpisodeRecord) -> None:
     """Rows whose trained tokens are those that were sampled, each once; and the figures say so."""
-    spoken = rig.speaker.spoken[record.episode_id]
+    spoken = rig.model.spoken[record.episode_id]
     sampled = sum(len(turn.sampled) for turn in spoken)
     assert sum(row.action_tokens for row in record.rows) == sampled
     others = [row for row in record.rows if all(span.turn for span in row.turns)]
@@ -81,29 +65,24 @@ async def test_an_edited_context_is_a_branch_with_a_reason(
     assert {drift.reason: drift.count for drift in record.drifts} == reasons
     assert (record.forks, len(record.rows)) == (sum(reasons.values()), 1 + sum(reasons.values()))
     branches(rig, record)
-    # All that was sampled is billed, and each prompt as it was sent.
-    spoken = rig.speaker.spoken[record.episode_id]
-    assert billed(record) == {
-        "prefill": sum(len(turn.prompt) for turn in spoken),
-        "sample": sum(len(turn.sampled) for turn in spoken),
-    }
+    billed_whole(rig, record)
 
 
-async def test_a_turn_that_its_client_gave_up_is_neither_trained_nor_charged(
+async def test_a_turn_its_client_abandons_is_not_trained_nor_charged(
     tok: Any, agents: Agents, tmp_path: Path
 ) -> None:
     service = agents.get("langchain_agent")
     row = {"patience": 1.0, "retries": 0, "instead": "Which metal, in a word?"}
     async with stage(tok, tmp_path, "It is lead, I am sure.<|im_end|>", ANSWER) as (rig, leases):
-        rig.speaker.gate.clear()
+        rig.model.gate.clear()
         playing = asyncio.create_task(play(rig, leases, rig.http_agent(f"{service.url}/at-once"), **row))
         await until(lambda: rig.statuses("/v1/chat/completions") == [0])
-        rig.speaker.gate.set()
+        rig.model.gate.set()
         record = await playing
     assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
     assert "gave up" in service.log
     assert [turn.delivered for turn in record.turns] == [False, True]
-    lost, kept = rig.speaker.spoken[record.episode_id]
+    lost, kept = rig.model.spoken[record.episode_id]
     [row_] = record.rows
     assert row_.tokens == kept.prompt + kept.sampled
     assert sum(row_.mask) == len(kept.sampled)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import io
 import json
 import logging
@@ -11,9 +12,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-import a_finished_evaluation as job
+import finished_evaluation as job
 import mlflow
 import pyarrow.parquet as pq
 import pytest
@@ -22,6 +24,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run as MlflowEntity
 from mlflow_server import mlflow_server
 from ports import free_port
+from recounted_episodes import KINDS, REASONS, read, recounted, same, validated
 
 from headway_analysis.billing.segments import fold
 from headway_analysis.comparison import Comparison, compare_all
@@ -129,7 +132,7 @@ def test_files_lie_where_the_status_says(written: Written) -> None:
     assert [uri.rpartition("/")[2] for uri in store.list(layout.logs)] == sorted(f"{n}.eval" for n in NAMES)
 
 
-def test_every_try_is_in_the_log_of_its_candidate_those_of_lost_groups_too(written: Written) -> None:
+def test_a_candidates_log_has_every_try_including_lost_groups(written: Written) -> None:
     for name in NAMES:
         log = read_eval_log(str(written.layout.log(name)).removeprefix("file://"))
         assert {sample.uuid for sample in log.samples or []} == {
@@ -138,26 +141,55 @@ def test_every_try_is_in_the_log_of_its_candidate_those_of_lost_groups_too(writt
 
 
 def test_a_run_for_each_candidate_with_its_figures(written: Written, client: MlflowClient) -> None:
+    """The report's, and those of its answered groups under MTRL's names: these, and no other."""
     found, report = runs(written, client), written.report()
     assert found.keys() == set(NAMES)
     for candidate in report["candidates"]:
         if not candidate["tries"]:
             continue
-        data = found[candidate["name"]].data
-        for task, of in candidate["measures"].items():
-            behind = "" if task == "all" else f"/{task}"
-            for measure, each in of.items():
-                assert data.metrics[f"eval/{measure}{behind}"] == pytest.approx(each["value"], rel=1e-12)
-                assert data.metrics.get(f"eval/{measure}_low{behind}") == pytest.approx(each["low"])
-        for mtrl, own in (("eval/reward/mean", "reward"), ("eval/external_score/mean", "external_score")):
-            assert data.metrics[mtrl] == pytest.approx(candidate["measures"]["all"][own]["value"], rel=1e-9)
-        for measure, by_name in report["differences"].items():
-            if candidate["name"] in by_name:
-                value = by_name[candidate["name"]]["value"]
-                assert data.metrics[f"eval/difference/{measure}"] == pytest.approx(value, rel=1e-12)
+        name = candidate["name"]
+        groups = read(written.layout.evaluation_groups(name))
+        assert len(groups) == ROWS - 1, "one was not answered"
+        named = dict(recount_mlflow().expected(name, candidate, report))
+        mtrl = recounted(groups, "eval", "eval/episodes", job.MAX_TURNS)
+        mtrl |= validated(groups, "eval", job.KS, job.THRESHOLD)
+        assert not named.keys() & mtrl.keys()
+        same(found[name].data.metrics, named | mtrl)
+        for own in ("reward", "external_score"):
+            assert mtrl[f"eval/{own}/mean"] == pytest.approx(named[f"eval/{own}"], rel=1e-9)
     assert all(run.info.status == "FINISHED" for run in found.values())
     history = client.get_metric_history(found["tuned"].info.run_id, "eval/external_score")
     assert len(history) == 1, "a successor adds no second point"
+
+
+def recount_mlflow() -> ModuleType:
+    """The script as a module."""
+    spec = importlib.util.spec_from_file_location("recount_mlflow", RECOUNT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_episodes_show_whatever_is_recounted(written: Written) -> None:
+    """A figure that is 0 for all would equal any wrong recount of it. These have no such episode."""
+    counted = [
+        recounted(read(written.layout.evaluation_groups(name)), "eval", "eval/episodes", job.MAX_TURNS)
+        for name in NAMES
+    ]
+    zero = {name for name in counted[0] if not any(of.get(name) for of in counted)}
+    assert zero == {
+        "eval/reward/min",
+        "eval/turns/guided_share",
+        "eval/turns/fork_rate",
+        *(f"eval/forks_of/{why}" for why in REASONS),
+        *(f"eval/rows/{share}" for share in ("branch_share", "branch_token_share", "repeated_share")),
+        *(f"eval/tool_calls/malformed_share_of/{kind}" for kind in KINDS),
+        *(f"eval/episodes/{limit}_rate" for limit in ("episode_token_limit", "time_limit", "turn_limit")),
+        "eval/episodes/fork_rate",
+        "eval/episodes/outcome_AgentError_rate",
+    }
 
 
 def test_the_recount_finds_each_wrong_number_in_mlflow(
@@ -254,7 +286,7 @@ def test_a_server_that_is_away_takes_nothing_from_the_results(
 
 
 @pytest.mark.parametrize("error", [ValueError("no such message"), OSError(errno.ENOSPC, "no space left")])
-def test_a_log_that_cannot_be_written_takes_nothing_from_the_other_results(
+def test_an_unwritable_log_leaves_the_other_results_intact(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     written_by_inspect = inspect_log.write

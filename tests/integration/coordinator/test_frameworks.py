@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from gateway_rig import GatewayRig, token_truth
-from guest_stage import Agents, play, stage
+from guest_stage import Agents, billed_whole, play, stage
 from scripted_model import ANSWER, CALL, PADDED, THINKING, TWO_CALLS
 
 from headway_api.records import EpisodeRecord, Outcome
@@ -42,7 +42,7 @@ OTHERS: list[Way] = [
 async def an_episode(
     tok: Any, agents: Agents, folder: Path, way: Way, *texts: str, lenient: bool = False, **row: Any
 ) -> tuple[GatewayRig, EpisodeRecord]:
-    """One that the agent completed, with the reward that it gave itself."""
+    """One that the agent completed, with the reward that it gave itself. Its bill has each token once."""
     program, own = way
     service = agents.get(program)
     async with stage(tok, folder, *texts) as (rig, leases):
@@ -51,6 +51,7 @@ async def an_episode(
     assert (record.outcome, record.error) == (Outcome.COMPLETED, None), service.log[-3000:]
     assert (record.reward, len(record.turns)) == (1.0, len(texts)), service.log[-3000:]
     assert all(one.status == 200 for one in rig.answered), rig.answered
+    billed_whole(rig, record)
     return rig, record
 
 
@@ -68,19 +69,19 @@ async def test_two_user_turns_with_parallel_calls_are_one_row(
 
 
 @pytest.mark.parametrize("way", [*CHAT[::2], *OTHERS[::2]], ids=str)
-async def test_thoughts_before_calls_are_one_row(tok: Any, agents: Agents, tmp_path: Path, way: Way) -> None:
+async def test_reasoning_before_calls_is_one_row(tok: Any, agents: Agents, tmp_path: Path, way: Way) -> None:
     rig, record = await an_episode(tok, agents, tmp_path, way, THINKING, TWO_CALLS, PADDED)
     token_truth(rig, record)
 
 
 @pytest.mark.parametrize("way", [CHAT[0], CHAT[2], OTHERS[0], OTHERS[2]], ids=str)
-async def test_a_thought_that_the_template_drops_is_a_fork_with_that_reason(
+async def test_reasoning_that_the_template_drops_is_a_fork(
     tok: Any, agents: Agents, tmp_path: Path, way: Way
 ) -> None:
     texts = [THINKING, PADDED, ANSWER]
     rig, record = await an_episode(tok, agents, tmp_path, way, *texts, more=["Are you sure?"])
     assert [(drift.reason, drift.count) for drift in record.drifts] == [("thought", 1)]
-    spoken = rig.speaker.spoken[record.episode_id]
+    spoken = rig.model.spoken[record.episode_id]
     assert sum(row.action_tokens for row in record.rows) == sum(len(turn.sampled) for turn in spoken)
 
 
@@ -95,6 +96,9 @@ BY_TOOL: list[tuple[Way, list[str], str]] = [
     (("langchain_agent", {"structured": "function_calling"}), [shaped("Answer")], NAMED),
     (("langchain_agent", {"style": "output by tool"}), [CALL, shaped("Answer")], ANY),
     (("pydantic_ai_agent", {"output": "tool"}), [CALL, shaped("final_result")], ANY),
+    (("strands_agent", {"style": "whole", "shaped": True}), [CALL, shaped("Answer")], ""),
+    (("strands_agent", {"style": "stream", "shaped": True}), [CALL, shaped("Answer")], ""),
+    (("sagemaker_agent", {"style": "handler", "shaped": True}), [CALL, shaped("Answer")], ""),
 ]
 
 
@@ -102,13 +106,32 @@ BY_TOOL: list[tuple[Way, list[str], str]] = [
 async def test_an_answer_of_a_schema_by_a_tool_is_one_row(
     tok: Any, agents: Agents, tmp_path: Path, way: Way, texts: list[str], begun: str
 ) -> None:
-    """The tool is forced, and what the gateway writes of its call is not trained."""
+    """Where the tool is forced, what the gateway writes of its call is not trained."""
     said = [text.removeprefix(begun) for text in texts]
     rig, record = await an_episode(tok, agents, tmp_path, way, *said)
     row = token_truth(rig, record)
     trained = [token for token, mask in zip(row.tokens, row.mask, strict=True) if mask]
     assert tok.decode(trained) == "".join(said)
     assert all(text in tok.decode(row.tokens) for text in texts)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        ("strands_agent", {"style": "stream", "shaped": True}),
+        ("sagemaker_agent", {"style": "handler", "shaped": True}),
+    ],
+    ids=str,
+)
+async def test_strands_forces_a_schema_with_its_tool_alone(
+    tok: Any, agents: Agents, tmp_path: Path, way: Way
+) -> None:
+    """It does so where the model answered in words, and offers no other tool in that turn."""
+    texts = [CALL, PADDED, shaped("Answer").removeprefix(NAMED)]
+    rig, record = await an_episode(tok, agents, tmp_path, way, *texts)
+    assert [(drift.reason, drift.count) for drift in record.drifts] == [("tools", 1)]
+    spoken = rig.model.spoken[record.episode_id]
+    assert sum(row.action_tokens for row in record.rows) == sum(len(turn.sampled) for turn in spoken)
 
 
 AS_JSON = {"response_format": {"type": "json_object"}}

@@ -26,7 +26,7 @@ async def not_json(request: web.Request) -> web.Response:
     "fault", [fail(400, "NoSuchCase"), say({"errorType": "NoSuchCase", "errorMessage": "which one?"})]
 )
 async def test_a_service_may_refuse_its_prompt(tok: Any, tmp_path: Path, fault: Fault) -> None:
-    """Its answer stands, and is in the episode's record; the model did nothing that could be scored."""
+    """Its answer is final, and is in the episode's record. The model did nothing that could be scored."""
     service = Scripted({}, {"POST /": fault})
     async with stage(tok, tmp_path, ANSWER) as (rig, leases), serving(service):
         agent = rig.http_agent(f"{service.url}/")
@@ -39,7 +39,7 @@ async def test_a_service_may_refuse_its_prompt(tok: Any, tmp_path: Path, fault: 
 @pytest.mark.parametrize(
     ("fault", "asked"), [(not_json, 1), (first(2, fail(503)), 3), (first(2, drop), 3), (None, 1)]
 )
-async def test_a_service_that_took_its_prompt_and_is_silent_has_lost_it(
+async def test_a_service_silent_after_taking_its_prompt_loses_it(
     tok: Any, tmp_path: Path, fault: Fault | None, asked: int
 ) -> None:
     """Whatever it answered; what it did not take, it is sent again."""
@@ -52,9 +52,7 @@ async def test_a_service_that_took_its_prompt_and_is_silent_has_lost_it(
     assert service.count("POST /") == asked
 
 
-async def test_a_service_may_think_about_its_reward_for_longer_than_it_may_be_silent(
-    tok: Any, tmp_path: Path
-) -> None:
+async def test_a_service_may_compute_its_reward_beyond_the_idle_limit(tok: Any, tmp_path: Path) -> None:
     work: list[asyncio.Task[None]] = []
 
     async with stage(tok, tmp_path, ANSWER) as (rig, leases):
@@ -80,7 +78,7 @@ async def test_a_service_may_think_about_its_reward_for_longer_than_it_may_be_si
 
 
 async def test_a_prompt_that_arrived_twice_is_played_once(tok: Any, tmp_path: Path) -> None:
-    """The connection broke before the answer came, but not before the prompt did: two runs are at work."""
+    """The prompt arrived, and then the connection broke before the answer came: two runs act at once."""
     second_done = asyncio.Event()
     ends: list[list[int]] = []
     work: list[asyncio.Task[None]] = []

@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from a_job import publishing
 from aiohttp import web
 from endpoint_service import Answer, Service, says
 from endpoint_service import serving as endpoint
 from faulty_servers import serving, weight_agent
+from job_rig import publishing
 from lease_service import lease_service
 from ports import free_port
 from role_keys import KEYS, TO_COORDINATOR
+from scripted_job import job, speaking_engine, until_ready
 from scripted_learner import ScriptedLearner
-from speaking_job import job, speaking_engine, until_ready
 
 from headway_api.artifacts import Layout
 from headway_api.keys import Key
@@ -31,7 +31,7 @@ from headway_api.preflight import CHECK_IDS
 from headway_api.store import FileStore
 from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines.router import Endpoint
-from headway_coordinator.status import Heard
+from headway_coordinator.status import JobUpdate
 
 pytestmark = [pytest.mark.integration, pytest.mark.ci]
 
@@ -78,9 +78,9 @@ async def ran(folder: Path, answer: Answer, **fields: Any) -> Ran:
     (folder / "desk.py").write_text(ENVIRONMENT)
     told: list[dict[str, Any]] = []
 
-    def sink(status: dict[str, Any]) -> Heard:
+    def sink(status: dict[str, Any]) -> JobUpdate:
         told.append(status)
-        return Heard()
+        return JobUpdate()
 
     store = FileStore()
     async with AsyncExitStack() as stack:
@@ -116,7 +116,7 @@ async def ran(folder: Path, answer: Answer, **fields: Any) -> Ran:
 
 
 async def recounted(folder: Path, job: Ran) -> subprocess.CompletedProcess[str]:
-    """The bill, held against what lies in the store."""
+    """The bill, compared with what is in the store."""
     (folder / "job.json").write_text(json.dumps({"status": job.status}))
     command = [sys.executable, str(ROOT / "hack/recount.py"), job.layout.root, "--status"]
     command.append(str(folder / "job.json"))

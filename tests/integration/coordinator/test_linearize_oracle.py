@@ -1,8 +1,8 @@
-"""`linearize()` held against tinker-cookbook's merge, an implementation of the same idea by other people.
+"""`linearize()` compared with tinker-cookbook's merge, an implementation of the same idea by other people.
 
-One difference is meant: tinker compares a turn with the one before it only, so an agent that comes back to a
-conversation it had left (two helpers taking turns) gets a row for each visit. Here the turn joins its branch.
-The tokens trained, each in its context, are the same ones.
+One difference is meant: tinker compares a turn with the one before it only. So an agent that comes back to a
+conversation it had left gets a row for each visit, as when two helpers take turns. Here the turn joins its
+branch. The tokens trained, each in its context, are the same ones.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def test_a_drifting_or_forking_episode_is_the_same_rows(
         assert plain(ours(turns)) == theirs
 
 
-def test_two_conversations_taking_turns_are_two_rows_here_and_four_there(merge: Merge) -> None:
+def test_alternating_conversations_are_2_rows_here_4_in_tinker(merge: Merge) -> None:
     turns: Turns = [
         ([0, 1], [2], [-0.5]),
         ([0, 3], [2], [-1.0]),

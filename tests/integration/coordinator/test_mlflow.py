@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import itertools
 import json
+import logging
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from math import isclose
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from a_job import publishing
 from faulty_servers import broker, sandbox, serving, weight_agent
+from job_rig import publishing
 from mlflow import MlflowClient
 from mlflow_server import mlflow_server
 from played_jobs import Story, a_spec, acting
 from ports import free_port
+from recounted_episodes import KINDS, REASONS, by_task, read, recounted, same, scored, spread, validated
 from role_keys import KEYS, TO_COORDINATOR
+from scripted_job import ANSWER, CALL, job, speaking_engine, until_ready
 from scripted_learner import ScriptedLearner
-from speaking_job import ANSWER, CALL, job, speaking_engine, until_ready
 
 from headway_analysis.remedies.policy import decide
 from headway_api.artifacts import Layout
@@ -36,11 +36,14 @@ from headway_coordinator.engines.router import Endpoint
 from headway_coordinator.metrics.mlflow import About, connect
 from headway_coordinator.metrics.parameters import parameters
 from headway_coordinator.remedies import shown
-from headway_coordinator.status import Heard
+from headway_coordinator.status import JobUpdate
 
+pytestmark = [pytest.mark.timeout(300)]
 BROKEN = "<tool_call>\nlook_up x\n</tool_call><|im_end|>"
 CUT = "It is gold, and then"
 MAX_TURNS = 3
+pytestmark = pytest.mark.timeout(300)
+SPLITS = ("train", "validation", "test")
 KS = (1, 2)
 THRESHOLD = 0.75
 
@@ -61,6 +64,7 @@ class Rig:
         self.store = FileStore()
         self.config = job(
             folder,
+            data={name: {"uri": f"file://{folder}/{name}.jsonl", "taskColumn": "task"} for name in SPLITS},
             agent={"builtin": {"maxTurns": MAX_TURNS}},
             evaluation={
                 "groupSize": 3,
@@ -71,6 +75,10 @@ class Rig:
             },
             tracking={"mlflow": {"uri": tracking} | ({"experiment": order} if order else {})},
         )
+        if order is not None:  # a trace's id follows from the job's uid, and both jobs are on one server
+            self.config = self.config.model_copy(update={"uid": "uid-ordered"})
+        rows = [{"prompt": f"test {row}", "task": task_of(row)} for row in range(4)]
+        (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         self.status: list[dict[str, Any]] = []
         spoken = itertools.cycle([(CALL, "stop"), (ANSWER, "stop"), (BROKEN, "stop"), (CALL, "stop")])
         ends = itertools.cycle([(ANSWER, "stop"), (CUT, "length"), (CALL, "stop")])
@@ -84,10 +92,10 @@ class Rig:
             "POST /finish": lambda _: verdict(*next(judged)),
         }
 
-    def sink(self, status: dict[str, Any]) -> Heard:
+    def sink(self, status: dict[str, Any]) -> JobUpdate:
         """The API server: it keeps the status, and has a person's order on the job."""
         self.status.append(status)
-        return Heard(remedy=self.order)
+        return JobUpdate(remedy=self.order)
 
     async def live(self, steps: int | None) -> None:
         """One coordinator's life: until the job's end, or until the learner took so many steps."""
@@ -121,6 +129,9 @@ class Rig:
                 await until_ready(running, port)
                 await learner.run(steps)
                 if steps is not None:
+                    # Validations run beside training. Until this one is recorded, its traces may be missing.
+                    while self.layout.validation(0) not in self.store.list(self.layout.validations):
+                        await asyncio.sleep(0.05)
                     running.cancel()
                 await asyncio.gather(running, return_exceptions=steps is not None)
 
@@ -131,10 +142,10 @@ def verdict(reward: float, score: float) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def done(server: str, tmp_path_factory: pytest.TempPathFactory) -> Rig:
-    """A job that ended, and whose coordinator was started again after its first step."""
+    """A job that ended, and whose coordinator was started again after its first step, and after the end."""
     rig = Rig(tmp_path_factory.mktemp("job"), server)
-    asyncio.run(rig.live(steps=1))
-    asyncio.run(rig.live(steps=None))
+    for steps in (1, None, None):
+        asyncio.run(rig.live(steps))
     return rig
 
 
@@ -152,12 +163,6 @@ def history(client: MlflowClient, run: Any) -> dict[int, dict[str, float]]:
         for point in points:
             found.setdefault(point.step, {})[name] = point.value
     return found
-
-
-def read(folder: str) -> list[dict[str, Any]]:
-    """Groups below a folder of the artifact store, as they lie there."""
-    paths = sorted(Path(folder.removeprefix("file://")).rglob("*.json.gz"))
-    return [json.loads(gzip.decompress(path.read_bytes())) for path in paths]
 
 
 def test_a_run_says_whose_it_is_and_how_it_was_made(done: Rig, server: str) -> None:
@@ -235,6 +240,94 @@ def test_the_status_leads_to_the_run(done: Rig, server: str) -> None:
         assert answer.status == 200
 
 
+def test_the_run_holds_the_jobs_files(done: Rig, server: str, tmp_path: Path) -> None:
+    client, run = tracked(done, server)
+    named = {
+        "report.html": done.layout.page,
+        "report.json": done.layout.report,
+        "job.json": done.layout.job,
+    }
+    assert {each.path for each in client.list_artifacts(run.info.run_id)} == named.keys()
+    for name, uri in named.items():
+        fetched = Path(client.download_artifacts(run.info.run_id, name, str(tmp_path)))
+        assert fetched.read_bytes() == done.store.get(uri)
+
+
+def traced(done: Rig, server: str) -> dict[str, Any]:
+    """The traces of the run, by episode; each is there once."""
+    client, run = tracked(done, server)
+    listed = client.search_traces(locations=[run.info.experiment_id], run_id=run.info.run_id, max_results=500)
+    found = {str(trace.info.client_request_id): trace for trace in listed}
+    assert len(found) == len(listed)
+    return found
+
+
+def test_episodes_of_validations_and_of_every_step_are_traces(done: Rig, server: str) -> None:
+    held_out = {
+        str(step): {e["episode_id"] for g in read(done.layout.validation_groups(step)) for e in g["episodes"]}
+        for step in (0, 1, 2)
+    }
+    found = traced(done, server)
+    places = [
+        (each.info.tags["headway.dev/purpose"], each.info.tags["headway.dev/step"], name)
+        for name, each in found.items()
+    ]
+    assert {
+        step: {name for purpose, at, name in places if (purpose, at) == ("validation", step)}
+        for step in held_out
+    } == held_out
+    for step in (1, 2):
+        report = json.loads(done.store.get(done.layout.step_history(step)))
+        trained = [name for purpose, at, name in places if (purpose, at) == ("train", str(step))]
+        assert {name.rsplit("-", 2)[0] for name in trained} == set(report["groups"]), "a batch has two groups"
+    assert len(found) == sum(map(len, held_out.values())) + sum(each[0] == "train" for each in places)
+
+
+def test_a_trace_has_inputs_and_outputs_of_turns_and_tools(done: Rig, server: str) -> None:
+    stored = {
+        e["episode_id"]: e
+        for folder in (done.layout.train_groups, *map(done.layout.validation_groups, (0, 1, 2)))
+        for g in read(folder)
+        for e in g["episodes"]
+    }
+    heard = Counter[str]()
+    for name, trace in traced(done, server).items():
+        episode, spans = stored[name], trace.data.spans
+        [root] = [span for span in spans if span.parent_id is None]
+        assert root.inputs["messages"][-1]["content"] == "Look up brave-otter."
+        assert root.outputs["reward"] == episode["reward"]
+        turns = sorted((s for s in spans if s.span_type == "CHAT_MODEL"), key=lambda s: s.start_time_ns)
+        tools = sorted((s for s in spans if s.span_type == "TOOL"), key=lambda s: s.start_time_ns)
+        assert len(turns) == len(episode["turns"])
+        assert len(spans) == 1 + len(turns) + len(tools)
+        said = [message for message in episode["messages"] if message["role"] == "assistant"]
+        assert [turn.outputs["content"] for turn in turns] == [message["content"] for message in said]
+        assert all(turn.inputs["messages"] for turn in turns)
+        made = [call for message in said for call in message.get("tool_calls") or []]
+        calls = [call["function"] for call in made]
+        assert [(tool.name, tool.inputs) for tool in tools] == [
+            (call["name"], json.loads(call["arguments"])) for call in calls
+        ]
+        known = {call["id"] for call in made}  # a call that could not be read has an answer and no span
+        answers = [m["content"] for m in episode["messages"] if m.get("tool_call_id") in known]
+        assert [tool.outputs for tool in tools if tool.outputs is not None] == answers
+        heard.update(answers)
+    assert heard.keys() == {"gold", "error: no such key"}, "both of the script's answers were heard"
+
+
+def test_a_server_that_is_away_takes_nothing_from_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    rig = Rig(tmp_path, f"http://127.0.0.1:{free_port()}")
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(rig.live(steps=None))
+    assert json.loads(rig.store.get(rig.layout.report))["finished"] == "MaxSteps"
+    assert rig.status[-1]["artifacts"]["page"] == rig.layout.page
+    assert "tracking" not in rig.status[-1]
+    assert "mlflow-failed" in {each.message for each in caplog.records}
+
+
 @pytest.mark.parametrize("step", [0, 1, 2])
 def test_a_validation_in_mlflow_is_what_its_episodes_say(done: Rig, server: str, step: int) -> None:
     found = {
@@ -244,7 +337,7 @@ def test_a_validation_in_mlflow_is_what_its_episodes_say(done: Rig, server: str,
     }
     groups = read(done.layout.validation_groups(step))
     assert len(groups) == 4
-    same(found, recounted(groups, "val", "val/episodes") | validated(groups))
+    same(found, evaluated(groups, "val"))
 
 
 @pytest.mark.parametrize("step", [1, 2])
@@ -254,10 +347,14 @@ def test_a_batch_in_mlflow_is_what_its_episodes_say(done: Rig, server: str, step
     spooled = {group["group_id"]: group for group in read(done.layout.train_groups)}
     groups = [spooled[name] for name in report["groups"]]
     trained = [g for g in groups if report["train_tokens"][g["group_id"]]]
-    expected = recounted(groups, "rollout", "episodes")
+    expected = recounted(groups, "rollout", "episodes", MAX_TURNS)
     valid = [e["reward"] for e in scored(trained)]
     expected["rollout/reward/valid_mean"] = float(np.mean(valid)) if valid else 0.0
     expected |= spread("rollout/external_score/", [e["score"] for e in scored(groups)])
+    for task in {task_of(group["row"]) for group in groups}:
+        members = [group for group in groups if task_of(group["row"]) == task]
+        expected[f"rollout/task_groups/{task}"] = len(members)
+        expected[f"rollout/task_reward/{task}"] = float(np.mean([e["reward"] for e in scored(members)]))
     prefixes = ("rollout/", "episodes/")
     same({name: value for name, value in logged.items() if name.startswith(prefixes)}, expected)
     assert logged["training/global_step"] == step
@@ -265,150 +362,39 @@ def test_a_batch_in_mlflow_is_what_its_episodes_say(done: Rig, server: str, step
     assert logged["analysis/batch_valid_ratio"] == len(trained) / len(groups)
 
 
-def same(found: dict[str, float], expected: dict[str, float]) -> None:
-    assert sorted(found) == sorted(expected)
-    wrong = {name: (found[name], expected[name]) for name in found if not near(found[name], expected[name])}
-    assert wrong == {}
+def test_mlflow_test_split_figures_match_their_episodes(done: Rig, server: str) -> None:
+    tuned = max(step for step in range(3) if read(done.layout.evaluation_groups(f"step-{step}")))
+    assert tuned > 0, "weights beside the untrained ones"
+    logged = history(*tracked(done, server))[tuned]
+    groups, base = (read(done.layout.evaluation_groups(f"step-{step}")) for step in (tuned, 0))
+    assert len(groups) == len(base) == 4
+    expected = evaluated(groups, "test")
+    for figure, key in (("reward", "reward"), ("external_score", "score")):
+        ours, theirs = (float(np.mean([e[key] for e in scored(of)])) for of in (groups, base))
+        expected[f"test/base/{figure}"] = theirs
+        expected[f"test/difference/{figure}"] = ours - theirs
+    same({name: value for name, value in logged.items() if name.startswith("test/")}, expected)
 
 
-def near(one: float, other: float) -> bool:
-    return isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
+def evaluated(groups: list[dict[str, Any]], prefix: str) -> dict[str, float]:
+    """All that an evaluation shows under a prefix."""
+    return (
+        recounted(groups, prefix, f"{prefix}/episodes", MAX_TURNS)
+        | validated(groups, prefix, KS, THRESHOLD)
+        | by_task(groups, prefix, task_of, THRESHOLD)
+    )
 
 
-def scored(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [e for group in groups for e in group["episodes"] if e["outcome"] != "InfraError"]
-
-
-def spread(prefix: str, values: list[float], only: str = "mean std min max") -> dict[str, float]:
-    return {f"{prefix}{name}": float(getattr(np, name)(values)) for name in only.split()}
-
-
-KINDS = ("unclosed", "no_name", "not_json", "arguments", "structure", "other")
-"""What may be wrong with a call."""
-REASONS = (
-    *("tools", "system", "dropped", "inserted", "role", "calls", "arguments", "call_id", "whitespace"),
-    *("content", "again", "cut_off", "thought", "template"),
-)
-"""Why a history may drift."""
-
-
-def said_again(tokens: list[int]) -> float:
-    """Share of a turn's phrases of eight tokens that it has sampled before."""
-    phrases = [tuple(tokens[at : at + 8]) for at in range(len(tokens) - 7)]
-    return sum(phrase in phrases[:at] for at, phrase in enumerate(phrases)) / len(phrases) if phrases else 0.0
-
-
-def recounted(groups: list[dict[str, Any]], prefix: str, rates: str) -> dict[str, float]:
-    """Figures of episodes, from the records as they lie in the store."""
-    episodes = scored(groups)
-    turns = [turn for e in episodes for turn in e["turns"]]
-    rewards = [e["reward"] for e in episodes]
-    # Every conversation is the builtin agent's: each of the model's messages is a turn of its own.
-    calls = [
-        [call for message in e["messages"] for call in message.get("tool_calls") or []] for e in episodes
-    ]
-    answers = [message["content"] for e in episodes for message in e["messages"] if message["role"] == "tool"]
-    unreadable = sum(turn["malformed_tool_calls"] for turn in turns)
-    readable = sum(map(len, calls))
-    failed = sum(text == "error: no such key" for text in answers)
-    rows = [row for e in episodes for row in e["rows"]]
-    branches = [row for e in episodes for row in e["rows"][1:]]
-    positions = sum(len(row["tokens"]) for row in rows)
-    logprobs = [p for row in rows for p, m in zip(row["logprobs"], row["mask"], strict=True) if m]
-    outcomes = Counter(e["outcome"] for g in groups for e in g["episodes"])
-    every = sum(outcomes.values())
-    # Each turn of the script is short: no context fills up, and what is cut is a turn.
-    cut = [any(turn["finish_reason"] == "length" for turn in e["turns"]) for e in episodes]
-    tools = Counter(call["function"]["name"] for made in calls for call in made)
-    sums = [sum(turn["sampled_tokens"] for turn in e["turns"]) for e in episodes]
-    prompts = [sum(len(r["tokens"]) - sum(r["mask"]) for r in e["rows"]) for e in episodes]
-    limit = [e["outcome"] == "Truncated" and not short for e, short in zip(episodes, cut, strict=True)]
-    said = [row["tokens"][span["start"] : span["end"]] for row in rows for span in row["turns"]]
-    repeated = [*map(said_again, said)]
-    kinds = Counter(kind for t in turns for kind, n in t["malformed_kinds"].items() for _ in range(n))
-    drifted = Counter(d["reason"] for e in episodes for d in e["drifts"] for _ in range(d["count"]))
-    return {
-        **spread(f"{prefix}/reward/", rewards),
-        f"{prefix}/reward/zero_frac": rewards.count(0) / len(rewards),
-        f"{prefix}/reward_metrics/field_acc": float(np.mean(rewards)) / 2,
-        f"{prefix}/reward_metrics/completion": 1.0,
-        f"{prefix}/repetition/mean": float(np.mean(repeated)),
-        f"{prefix}/repetition/max": max(repeated),
-        f"{rates}/max_tokens_rate": float(np.mean(cut)),
-        f"{rates}/context_limit_rate": 0.0,
-        f"{rates}/time_limit_rate": 0.0,
-        f"{rates}/episode_token_limit_rate": np.mean([e["token_limited"] for e in episodes]),
-        **spread(f"{prefix}/turns/", [len(e["turns"]) for e in episodes], "mean min max"),
-        f"{prefix}/turns/malformed_tool_call_rate": np.mean([t["malformed_tool_calls"] > 0 for t in turns]),
-        f"{prefix}/turns/token_limit_rate": np.mean([t["finish_reason"] == "length" for t in turns]),
-        f"{prefix}/turns/guided_share": sum(t["sampled_tokens"] for t in turns if t["guided"]) / sum(sums),
-        f"{prefix}/turns/fork_rate": sum(e["forks"] for e in episodes) / len(turns),
-        **{f"{prefix}/forks_of/{why}": drifted[why] / len(turns) for why in REASONS},
-        **spread(f"{prefix}/rows/", [len(e["rows"]) for e in episodes], "mean max"),
-        f"{prefix}/rows/branch_share": len(branches) / len(rows),
-        f"{prefix}/rows/branch_token_share": sum(sum(row["mask"]) for row in branches) / len(logprobs),
-        f"{prefix}/rows/repeated_share": sum(row["mask"].count(0) for row in branches) / positions,
-        **spread(f"{prefix}/tool_calls/", [len(made) for made in calls], "mean max"),
-        f"{prefix}/tool_calls/failed_share": failed / readable if readable else 0.0,
-        f"{prefix}/tool_calls/malformed_share": unreadable / (unreadable + readable),
-        **{
-            f"{prefix}/tool_calls/malformed_share_of/{kind}": kinds[kind] / (unreadable + readable)
-            for kind in KINDS
-        },
-        **{f"{prefix}/tool_calls_of/{name}": n / len(episodes) for name, n in tools.items()},
-        f"{prefix}/tokens/prompt_mean": float(np.mean(prompts)),
-        **spread(f"{prefix}/tokens/response_", [turn["sampled_tokens"] for turn in turns]),
-        **spread(f"{prefix}/tokens/episode_", sums),
-        f"{prefix}/logprob/zero_count": logprobs.count(0.0),
-        f"{prefix}/logprob/zero_frac": logprobs.count(0.0) / len(logprobs),
-        f"{prefix}/logprob/zero_per_group": logprobs.count(0.0) / len(groups),
-        **spread(f"{prefix}/logprob/nz_", logprobs),
-        f"{rates}/malformed_tool_call_rate": np.mean(
-            [any(t["malformed_tool_calls"] for t in e["turns"]) for e in episodes]
-        ),
-        f"{rates}/fork_rate": np.mean([e["forks"] > 0 for e in episodes]),
-        f"{rates}/token_limit_rate": np.mean(cut),
-        f"{rates}/turn_limit_rate": np.mean(limit),
-        **{
-            f"{rates}/outcome_{name}_rate": outcomes[name] / every
-            for name in ("Completed", "Truncated", "AgentError", "InfraError")
-        },
-    }
-
-
-def validated(groups: list[dict[str, Any]]) -> dict[str, float]:
-    """What validations report beside: both judgments, each pass figure by every choice of k tries."""
-    within = [[e["reward"] for e in scored([group])] for group in groups]
-    found = {
-        "val/reward/num_prompts": len(groups),
-        "val/reward/rollouts_per_prompt": len(scored(groups)) / len(groups),
-        "val/episodes/completion_rate": 1.0,
-        **spread("val/external_score/", [e["score"] for e in scored(groups)]),
-    }
-    for name in ("mean", "std", "min", "max"):
-        found[f"val/reward/{name}_within_groups"] = np.mean([getattr(np, name)(row) for row in within])
-    for judge, key in (("reward", "reward"), ("external_score", "score")):
-        good = [[e[key] >= THRESHOLD for e in scored([group])] for group in groups]
-        found[f"val/{judge}/succeeded_rollouts"] = sum(map(sum, good))
-        found[f"val/{judge}/failed_rollouts"] = sum(map(len, good)) - sum(map(sum, good))
-        found[f"val/{judge}/success_threshold"] = THRESHOLD
-        for k in KS:
-            chosen = [list(itertools.combinations(row, k)) for row in good]
-            at = np.mean([np.mean([any(some) for some in row]) for row in chosen])
-            found[f"val/{judge}/pass_at_{k}"] = found[f"val/{judge}/pass_k_{k}"] = at
-            found[f"val/{judge}/pass_power_{k}"] = np.mean(
-                [np.mean([all(some) for some in row]) for row in chosen]
-            )
-    for k in KS:
-        found[f"val/reward/pass_prompts_{k}"] = len(groups)
-        found[f"val/reward/pass_tries_{k}"] = len(scored(groups))
-    return found
+def task_of(row: int) -> str:
+    """The task of a row of any split."""
+    return "odd" if row % 2 else "even"
 
 
 def test_the_script_shows_whatever_is_recounted(done: Rig) -> None:
     """A figure that is 0 everywhere would equal any wrong recount of it."""
     expected = [
-        recounted(read(done.layout.validation_groups(step)), "val", "val/episodes") for step in (0, 1, 2)
+        recounted(read(done.layout.validation_groups(step)), "val", "val/episodes", MAX_TURNS)
+        for step in (0, 1, 2)
     ]
     zero = {name for name in expected[0] if not any(found[name] for found in expected)}
     assert {name for name in zero if "logprob/zero" not in name} == {

@@ -55,7 +55,7 @@ def test_mlflow_has_what_the_last_validation_says(
 
 
 def scraped(coordinator: Coordinator) -> dict[SignalName, float]:
-    """The states that Prometheus is told."""
+    """The states that Prometheus reads."""
     text = coordinator._exporter.text().decode()
     found = re.findall(r'^headway_signal_state\{.*signal="(\w+)".*\} ([\d.]+)$', text, re.MULTILINE)
     return {SignalName(name): float(state) for name, state in found}

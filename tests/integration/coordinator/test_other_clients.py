@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from gateway_rig import token_truth
-from guest_stage import Agents, play, stage
+from guest_stage import Agents, billed_whole, play, stage
 from scripted_model import ANSWER, CALL, PADDED, THINKING, TWO_CALLS
 
 from headway_api.records import Outcome
@@ -38,6 +38,7 @@ async def test_anthropics_client_over_two_user_turns_is_one_row(
     assert (record.outcome, record.error) == (Outcome.COMPLETED, None), service.log[-3000:]
     assert (record.reward, len(record.turns)) == (1.0, len(texts))
     token_truth(rig, record)
+    billed_whole(rig, record)
     assert [message["role"] for message in record.messages] == [
         *("system", "user", "assistant", "tool", "tool", "assistant", "tool", "assistant"),
         *("user", "assistant"),
@@ -55,7 +56,7 @@ async def test_anthropics_events_read_by_hand(tok: Any, agents: Agents, tmp_path
 
 
 @pytest.mark.parametrize("style", ["create", "stream"])
-async def test_anthropics_thoughts_fork_where_the_template_drops_them(
+async def test_anthropics_reasoning_forks_where_the_template_drops_it(
     tok: Any, agents: Agents, tmp_path: Path, style: str
 ) -> None:
     service = agents.get("anthropic_agent")
@@ -65,7 +66,7 @@ async def test_anthropics_thoughts_fork_where_the_template_drops_them(
     assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
     assert record.messages[2]["reasoning_content"] == "Which metal?"
     assert [(drift.reason, drift.count) for drift in record.drifts] == [("thought", 1)]
-    spoken = rig.speaker.spoken[record.episode_id]
+    spoken = rig.model.spoken[record.episode_id]
     assert sum(sum(one.mask) for one in record.rows) == sum(len(turn.sampled) for turn in spoken)
     assert record.ignored == {"thinking.budget_tokens": 3}
 
@@ -101,6 +102,7 @@ async def one_row_of_responses(
     assert (record.outcome, record.error) == (Outcome.COMPLETED, None), service.log[-3000:]
     assert (record.reward, len(record.turns)) == (1.0, len(texts))
     token_truth(rig, record)
+    billed_whole(rig, record)
     assert rig.statuses("/v1/responses") == [200] * len(texts)
     return record
 
@@ -134,7 +136,7 @@ async def test_openais_clients_parse_an_answer_that_a_schema_held(
         record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), style=style)
     assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
     assert ([turn.guided for turn in record.turns], record.rows) == ([True], [])
-    [request] = rig.speaker.requests
+    [request] = rig.model.requests
     assert json.loads(request.schema or "")["properties"]["metal"]["enum"] == ["gold", "lead"]
 
 
@@ -147,14 +149,14 @@ async def test_openais_completions_go_on_in_one_row(tok: Any, agents: Agents, tm
     token_truth(rig, record)
 
 
-THOUGHT = "Thought: I look.\n<code>\nfound = look_up(key='x')\nprint(found)\n</code> and more<|im_end|>"
+REASONING = "Thought: I look.\n<code>\nfound = look_up(key='x')\nprint(found)\n</code> and more<|im_end|>"
 LAST = "Thought: I know.\n<code>\nfinal_answer(found)\n</code><|im_end|>"
 
 
 async def test_smolagents_code_agent_is_one_row(tok: Any, agents: Agents, tmp_path: Path) -> None:
     """It writes the stop string that ended a turn behind the answer again."""
     service = agents.get("smolagents_agent")
-    async with stage(tok, tmp_path, THOUGHT, THOUGHT, LAST, context=40_000) as (rig, leases):
+    async with stage(tok, tmp_path, REASONING, REASONING, LAST, context=40_000) as (rig, leases):
         record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), style="code")
     assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
     assert len(record.turns) == 3
@@ -162,6 +164,24 @@ async def test_smolagents_code_agent_is_one_row(tok: Any, agents: Agents, tmp_pa
     trained = tok.decode([token for token, mask in zip(row.tokens, row.mask, strict=True) if mask])
     assert trained.count("</code>") == 3
     assert "and more" not in trained
+
+
+STEPS = [
+    {"thought": "I look.", "code": "found = look_up(key='x')\nprint(found)"},
+    {"thought": "I know.", "code": "final_answer(found)"},
+]
+
+
+async def test_smolagents_steps_as_json_are_held_and_not_trained(
+    tok: Any, agents: Agents, tmp_path: Path
+) -> None:
+    texts = [f"{json.dumps(step)}<|im_end|>" for step in STEPS]
+    service = agents.get("smolagents_agent")
+    async with stage(tok, tmp_path, *texts, context=60_000) as (rig, leases):
+        agent = rig.http_agent(f"{service.url}/at-once")
+        record = await play(rig, leases, agent, style="code", shaped=True)
+    assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
+    assert ([turn.guided for turn in record.turns], record.rows) == ([True, True], [])
 
 
 BEGUN = '<tool_call>\n{"name": "'
@@ -179,5 +199,5 @@ async def test_smolagents_tool_agent_forks_where_it_writes_calls_anew(
     assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
     assert (len(record.turns), len(record.rows), record.forks) == (3, 3, 2)
     assert {drift.reason for drift in record.drifts} <= {"calls", "content"}, record.drifts
-    spoken = rig.speaker.spoken[record.episode_id]
+    spoken = rig.model.spoken[record.episode_id]
     assert sum(sum(one.mask) for one in record.rows) == sum(len(turn.sampled) for turn in spoken)

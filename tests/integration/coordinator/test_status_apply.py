@@ -21,7 +21,7 @@ from headway_api.status import (
     Usage,
 )
 from headway_coordinator import view
-from headway_coordinator.status import Sink, sink_of, told
+from headway_coordinator.status import Sink, previous_status, sink_of
 from headway_coordinator.stored_job import KubernetesJob
 
 if TYPE_CHECKING:
@@ -152,17 +152,15 @@ def test_the_operator_speaks_for_a_coordinator_that_is_gone(cluster: Cluster, jo
     assert (weights()["status"], weights()["reason"]) == ("True", "Synced")
 
 
-def test_a_successor_reads_what_was_said_with_the_right_to_patch_alone(
-    cluster: Cluster, job: JobConfig
-) -> None:
+def test_a_successor_reads_the_status_with_patch_rights_alone(cluster: Cluster, job: JobConfig) -> None:
     server = api(cluster)
-    assert told(KubernetesJob(job, server)).conditions == []
+    assert previous_status(KubernetesJob(job, server)).conditions == []
     synced = condition(ConditionType.WEIGHTS_IN_SYNC, True, Reason.SYNCED, "as wanted")
     sink_of(KubernetesJob(job, server))(RLTrainingJobStatus(conditions=[synced]).as_object())
     before = cluster.kubectl(
         "get", "rltj", job.name, "-n", job.namespace, "-o", "jsonpath={.metadata.resourceVersion}"
     )
-    assert told(KubernetesJob(job, server)).conditions == [synced]
+    assert previous_status(KubernetesJob(job, server)).conditions == [synced]
     after = cluster.kubectl(
         "get", "rltj", job.name, "-n", job.namespace, "-o", "jsonpath={.metadata.resourceVersion}"
     )
@@ -193,7 +191,7 @@ def test_an_order_is_heard_and_a_successor_reads_its_answer(cluster: Cluster, jo
     heard = sink(taken.as_object())
     assert heard is not None
     assert heard.remedy == "OnPolicy@2"
-    known = told(KubernetesJob(job, server))
+    known = previous_status(KubernetesJob(job, server))
     assert known == taken
     status = found(cluster, job)
     assert (status["remedyOrder"]["state"], status["remediations"][0]["remedy"]) == ("Taken", "OnPolicy")

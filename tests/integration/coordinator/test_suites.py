@@ -39,7 +39,7 @@ def table(rig: SuiteRig) -> list[dict[str, Any]]:
 
 
 def recounted(rig: SuiteRig, folder: Path) -> None:
-    """Report, final status and what Prometheus is told then, by the independent recount; and that it sees."""
+    """The independent recount agrees with report, final status and last scrape, and notices a change."""
     (folder / "final.json").write_text(json.dumps({"status": rig.status()}))
     files = [str(uri).removeprefix("file://") for uri in (rig.layout.results, rig.layout.report)]
     command = [sys.executable, str(SCRIPT), *files, "--status", str(folder / "final.json"), "--metrics"]
@@ -74,7 +74,7 @@ async def one_sample(tok: Any, folder: Path, task: str, *texts: str) -> tuple[Ga
         return rig, await rig.episodes(agent, leases, timeout=120.0).run(a_task({"sample": 0}))
 
 
-async def test_inspects_own_tools_are_called_and_every_token_is_the_models(tok: Any, tmp_path: Path) -> None:
+async def test_inspect_tools_are_called_and_every_token_is_the_models(tok: Any, tmp_path: Path) -> None:
     rig, record = await one_sample(tok, tmp_path, "metals", CALL, ANSWER)
     assert (record.outcome, record.error) == (Outcome.COMPLETED, None)
     assert (record.reward, record.score, record.metrics) == (1.0, 1.0, {"includes": 1.0})
@@ -102,6 +102,17 @@ async def test_a_limit_above_the_samples_is_refused_at_once(tmp_path: Path) -> N
     assert (failed["name"], failed["field"]) == ("Suite sums", "spec.suites[sums].limit")
     assert "49 is more than the task's 48 samples; write at most 48" in failed["message"]
     assert "spec.suites[sums].limit" in rig.log.splitlines()[-1]
+
+
+@pytest.mark.ci
+async def test_report_status_and_metrics_are_what_a_recount_finds(tmp_path: Path) -> None:
+    """Of own rows and of a suite, with the figures that the process served at its final status."""
+    async with suite_rig(
+        tmp_path, {"good": {}, "bad": {"+": 1, "-": 1, "*": 1}}, limit=LIMIT, rows=ROWS
+    ) as rig:
+        assert await (await rig.coordinator()).wait() == 0, rig.log
+        assert "report" in rig.status()["artifacts"], "the last scrape is of the moment of the final status"
+        await asyncio.to_thread(recounted, rig, tmp_path)
 
 
 @pytest.mark.long
@@ -149,8 +160,6 @@ async def test_a_killed_coordinator_repeats_no_sample_of_a_suite(tmp_path: Path)
         assert set(samples) == {"0", "1", "sums-0", "sums-1", "sums-2"}
         assert "What is" in str(samples["sums-0"].messages[1].content)
         report = rig.report()
-        assert "report" in rig.status()["artifacts"], "the last scrape is of the moment of the final status"
-        recounted(rig, tmp_path)
         measures = next(each for each in report["candidates"] if each["name"] == "bad")["measures"]
         assert measures[SUITE]["external_score"]["value"] == 0.0
         assert measures["all"]["external_score"]["rows"] == ROWS

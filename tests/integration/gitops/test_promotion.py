@@ -130,7 +130,7 @@ def test_a_revert_serves_the_old_model_and_runs_nothing(
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_without_the_order_a_failed_gate_would_change_what_serves(
+def test_without_the_order_a_failed_gate_changes_what_serves(
     stages: Stages, commits: tuple[Path, Path], tool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that the tests above can fail."""

@@ -76,7 +76,7 @@ def test_a_gate_lets_through_only_what_has_passed_it(stages: Stages) -> None:
             assert through == ({"kstatus", "Argo CD", "Flux"} if stage == "complete" else set()), stage
 
 
-def test_flux_passes_no_job_whose_gate_has_not_passed_whatever_its_policy(stages: Stages) -> None:
+def test_flux_passes_only_passed_gates_whatever_the_jobs_policy(stages: Stages) -> None:
     through = {
         stage for (kind, stage), (_, v) in stages.items() if kind == "RLEvalJob" and v.flux == "Current"
     }

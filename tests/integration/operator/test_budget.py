@@ -35,7 +35,7 @@ def test_an_exhausted_job_has_no_pods_until_its_budget_is_raised(rig: Rig) -> No
     rig.tell("spent", preflight={"state": "Passed", "checks": []}, budget=exhausted("10", "12.5"))
     stopped = rig.wait_true("spent", "Suspended")
     assert stopped["reason"] == "BudgetExhausted"
-    assert "spec.budget.usd is 10, and what follows needs 12.5" in stopped["message"]
+    assert "spec.budget.usd is 10, and continuing needs 12.5" in stopped["message"]
     assert not any(rig.pods("spent", role) for role in ("coordinator", "learner", "rollout"))
     wait("its event", lambda: "Suspended" in reasons(rig, "spent"))
 
@@ -108,10 +108,10 @@ def test_jobs_share_the_budget_of_their_namespace(rig: Rig) -> None:
     passed = {"state": "Passed", "checks": []}
     rig.tell("second", preflight=passed, budget=asks("12", exhaustedTime="2026-01-01T00:00:00Z"))
     stopped = rig.wait_true("second", "Suspended")
-    assert "RLBudget lets the job use 0.00 of spec.usd, and what follows needs 12" in stopped["message"]
+    assert "RLBudget lets the job use 0.00 of spec.usd, and continuing needs 12" in stopped["message"]
     told = {each["type"]: each for each in of_namespace(rig)["conditions"]}
     assert told["BudgetExhausted"]["message"] == (
-        "spec.usd is 30.00; write 32.00 or more: these jobs cannot go on: second"
+        "spec.usd is 30.00; write 32.00 or more: these jobs cannot continue: second"
     )
 
     rig.delete("first")

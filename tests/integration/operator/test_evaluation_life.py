@@ -64,7 +64,7 @@ def test_candidates_come_from_a_training_job_that_still_runs(rig: Rig) -> None:
     assert [item["name"] for item in config["candidates"]] == ["tuned", "tuned-base", "other"]
 
 
-def test_sets_of_servers_come_and_go_as_the_coordinator_needs_them(rig: Rig) -> None:
+def test_server_sets_come_and_go_as_the_coordinator_needs_them(rig: Rig) -> None:
     rig.start()
     evals = rig.evaluations
     base = {"name": "base", "model": {"base": "hf://Qwen/Qwen3-8B"}}
@@ -85,7 +85,7 @@ def test_sets_of_servers_come_and_go_as_the_coordinator_needs_them(rig: Rig) -> 
     assert evals.pods("sets", names.COORDINATOR), "the coordinator goes on"
 
 
-def test_a_gate_that_is_not_passed_fails_the_job_in_the_coordinators_words(rig: Rig) -> None:
+def test_a_gate_not_passed_fails_the_job_in_coordinators_words(rig: Rig) -> None:
     words = exits.Termination(reason="GateNotPassed", field="spec.gate", message="tuned has 0.71 of 0.8")
     script = f"echo '{words.model_dump_json()}' > /dev/termination-log; exit {exits.PERMANENT}"
     rig.scripts = {"coordinator": script}
@@ -130,7 +130,7 @@ def test_jobs_of_both_kinds_and_one_name_do_not_meet(rig: Rig) -> None:
     assert rig.state("twin") == "Training"
 
 
-def test_suspension_stops_every_pod_and_going_on_brings_them_back(rig: Rig) -> None:
+def test_suspend_stops_every_pod_and_resume_brings_them_back(rig: Rig) -> None:
     rig.start()
     evals = rig.evaluations
     evals.apply("paused")

@@ -1,4 +1,4 @@
-"""What happens to a job is told by events on a real API server, and shown by figures from its status."""
+"""What happens to a job: events on a real API server show it, and so do figures from the job's status."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_job_is_told_of_once_though_its_operator_is_killed(rig: Rig) -> None:
     wait_told(rig, "told", *signalled, "Suspended", "Resumed")
 
 
-def test_figures_of_a_job_stay_while_it_has_no_pods_and_go_with_it(rig: Rig) -> None:
+def test_a_jobs_figures_outlive_its_pods_and_go_with_the_job(rig: Rig) -> None:
     rig.settings = {"leaseNamespace": rig.namespace}
     rig.start()
     rig.run("shown")

@@ -56,9 +56,7 @@ def test_a_job_does_not_count_what_a_rule_ignores(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(("action", "count"), [("Ignore", 0), ("Count", 1)])
-def test_a_process_that_the_kubelet_starts_again_is_counted_by_the_rule(
-    rig: Rig, action: str, count: int
-) -> None:
+def test_a_process_restarted_by_the_kubelet_counts_by_the_rule(rig: Rig, action: str, count: int) -> None:
     rig.scripts = {"broker": ONCE}
     rig.start()
     name = action.lower()
@@ -75,7 +73,7 @@ def test_a_process_that_the_kubelet_starts_again_is_counted_by_the_rule(
     assert pod["metadata"]["name"] == found["pod"], "started again in place"
 
 
-def test_a_role_is_started_again_as_a_whole_though_the_operator_is_killed(rig: Rig) -> None:
+def test_a_role_restarts_as_a_whole_despite_a_killed_operator(rig: Rig) -> None:
     rig.scripts = {"broker": "test -e /tmp/ended && exec sleep 3600; sleep 5; touch /tmp/ended; exit 3"}
     first = rig.start()
     rig.apply("whole", failurePolicy={"maxRestarts": 1, "rules": [rule("Restart", "broker", 3)]})

@@ -137,7 +137,7 @@ def test_suspend_stops_every_pod_and_resume_starts_them(rig: Rig) -> None:
     assert rig.condition("paused", "Suspended")["reason"] == "Resumed"
 
 
-def test_a_paused_job_has_no_pods_until_a_person_types_the_command(rig: Rig) -> None:
+def test_a_paused_job_has_no_pods_until_its_resume_command_runs(rig: Rig) -> None:
     rig.start()
     rig.run("halted", collapse={"policy": "Pause"})
     metadata = rig.get("halted")["metadata"]
@@ -231,7 +231,7 @@ def test_a_finished_job_goes_when_its_time_has_come(rig: Rig) -> None:
     wait("the job to be gone", lambda: not rig.exists("brief"), explain=rig.log)
 
 
-def test_a_process_that_explains_itself_fails_the_job_in_its_words(rig: Rig) -> None:
+def test_a_process_explaining_its_end_fails_the_job_in_its_words(rig: Rig) -> None:
     words = exits.Termination(reason="BucketUnavailable", field="spec.output.uri", message="no bucket b")
     script = f"echo '{words.model_dump_json()}' > /dev/termination-log; exit {exits.PERMANENT}"
     rig.scripts = {"coordinator": script}

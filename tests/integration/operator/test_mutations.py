@@ -3,9 +3,9 @@
 HOSTILE_COUNT says how many, HOSTILE_SEED which; `make test-hostile` draws another seed each time. A failure
 prints the seed and the manifest.
 
-No neighbour is reconciled later than 5 s. How long that takes on a machine with other work says nothing by
-itself, so a second operator, in a namespace without mutations, has a job that is changed at the same moment.
-Where it takes more than `CALM_SECONDS` the machine is slow, and the 5 s grow as much as it is slower.
+No neighbour is reconciled later than 5 s. On a machine with other work that time says nothing by itself. So a
+second operator, in a namespace without mutations, has a job that is changed at the same moment. If that takes
+more than `CALM_SECONDS`, the machine is slow, and the limit of 5 s grows by the same factor.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import a_finished_evaluation as ended
+import finished_evaluation as ended
 import pytest
 import written_run
 from browser import visit
@@ -35,7 +35,7 @@ def good(folder: Path) -> str:
 
 
 def collapsed(folder: Path) -> str:
-    made = written_run.write(folder, "collapsed", steps=40)
+    made = written_run.write(folder, "collapsed", steps=40, remedy_at=30)
     return training.page(reading.training(files(made.layout), written_run.decode))
 
 

@@ -59,9 +59,7 @@ def published_digests(trained: Trained, step: int) -> dict[str, str]:
     return TensorDigests.model_validate_json(text).tensors
 
 
-def test_what_the_engine_keeps_as_it_is_can_be_told_from_the_base_model(
-    server: RolloutServer, trained: Trained
-) -> None:
+def test_tensors_the_engine_keeps_as_is_match_the_base_model(server: RolloutServer, trained: Trained) -> None:
     """Or nothing would be read back after an update."""
     trained.whole(0)
     found, base = engine_digests(server), published_digests(trained, 0)

@@ -126,7 +126,7 @@ def test_a_learner_that_is_away_leaves_a_server_that_serves(server: RolloutServe
     assert (state.version, state.ready, state.error) == (version(4), True, None)
 
 
-def test_a_meeting_that_fails_in_the_worker_leaves_the_engine_as_it_was(server: RolloutServer) -> None:
+def test_a_failed_meeting_in_the_worker_leaves_the_engine_as_is(server: RolloutServer) -> None:
     """The learner answered, and was gone when the workers came."""
     place = DirectPlace(port=1, key="none", transport="gloo").model_dump_json()
     asked = {"method": "meet_learner", "kwargs": {"host": "127.0.0.1", "place": place}}
@@ -147,7 +147,7 @@ def test_what_lies_in_the_store_too_is_had_both_ways(server: RolloutServer, trai
     trained.sender = trained.begun(trained.sender.port)
 
 
-def test_a_tensor_that_is_not_what_its_header_says_ends_the_server(
+def test_a_tensor_that_differs_from_its_header_ends_the_server(
     server: RolloutServer, trained: Trained
 ) -> None:
     """One unit in the last place of an element: the canary of bfloat16 would let it pass."""

@@ -102,7 +102,7 @@ def plan(position: int, temperature: float = 1.0) -> groups.Plan:
 async def measured(chat: EndpointChat, *plans: groups.Plan) -> list[GroupRecord]:
     limiter = AdaptiveSemaphore(8)
     async with episodes(chat) as found:
-        runs = (groups.run(wanted, found.run, limiter, incarnation=0, max_retries=0) for wanted in plans)
+        runs = (groups.run(wanted, found.run, limiter, start_number=0, max_retries=0) for wanted in plans)
         return list(await asyncio.gather(*runs))
 
 
@@ -110,7 +110,7 @@ def said(found: list[GroupRecord]) -> list[list[Any]]:
     return [[message["content"] for message in e.messages] for group in found for e in group.episodes]
 
 
-async def test_episodes_cost_what_the_server_counts_and_come_out_alike_again(server: RolloutServer) -> None:
+async def test_episodes_cost_what_the_server_counts_and_repeat_alike(server: RolloutServer) -> None:
     before = server.spent_on_requests()
     async with at(server) as chat:
         await chat.probe()
@@ -165,7 +165,7 @@ def gold(identity: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": identity, "content": "gold"}
 
 
-async def test_the_last_answer_takes_what_is_left_of_the_context_and_then_it_is_full(
+async def test_an_answer_is_bounded_by_the_context_until_it_is_full(
     server: RolloutServer,
 ) -> None:
     session = Session("e-other-000000-0-0", 1, Sampling(1.0, 1.0, CONTEXT - 100))
@@ -214,7 +214,7 @@ HELD = schemas.text(
 )
 
 
-async def test_a_turn_that_a_schema_holds_is_sampled_from_what_is_allowed_alone(
+async def test_a_schema_held_turn_is_sampled_from_allowed_tokens_alone(
     server: RolloutServer, tiny: Path
 ) -> None:
     tok = AutoTokenizer.from_pretrained(str(tiny))

@@ -60,7 +60,7 @@ def test_until_it_takes_others_it_is_the_base_model(server: RolloutServer, store
     assert "replaced the base model" in (refused.error or "")
 
 
-def test_new_weights_give_the_log_probabilities_of_a_plain_forward(
+def test_new_weights_give_a_plain_forwards_log_probabilities(
     server: RolloutServer, store: Path, tied: bool
 ) -> None:
     for step in (1, 2):
@@ -93,7 +93,7 @@ def in_flight(server: RolloutServer, prompt: list[int], length: int, manifest: W
     return choice
 
 
-def test_a_request_in_flight_goes_on_under_the_new_weights_and_says_where_they_begin(
+def test_a_request_in_flight_goes_on_and_marks_the_new_weights(
     server: RolloutServer, store: Path, tied: bool
 ) -> None:
     steps = range(3, 7)
@@ -116,7 +116,7 @@ def test_a_request_in_flight_goes_on_under_the_new_weights_and_says_where_they_b
         assert found[at] == pytest.approx(by_forward[at], abs=1e-3)
 
 
-def test_a_tensor_of_another_shape_is_refused_before_the_engine_sees_it(
+def test_a_tensor_of_another_shape_is_refused_before_the_engine(
     server: RolloutServer, store: Path, tied: bool
 ) -> None:
     from safetensors.torch import load_file, save_file

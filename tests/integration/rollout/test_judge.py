@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import judged
+import judge_rig
 import pytest
 import rollout_server
 from role_keys import TO_JUDGE
@@ -42,9 +42,10 @@ def started(folder: Path, base: Path) -> RolloutServer:
     return RolloutServer(folder, folder / "nothing", judge="style", judges=judges)
 
 
-@pytest.fixture
-def server(tmp_path: Path, tiny: Path) -> Iterator[RolloutServer]:
-    with started(tmp_path / "server", tiny) as server:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[RolloutServer]:
+    """A real judge, which the last test kills."""
+    with started(tmp_path_factory.mktemp("judge") / "server", tiny) as server:
         server.wait_ready()
         yield server
 
@@ -63,12 +64,12 @@ async def test_episodes_are_judged_and_billed_as_the_server_counts(
     key(tmp_path)
     async with AsyncExitStack() as stack:
         of = spec(server)
-        judges = await stack.enter_async_context(judged.judges(tmp_path, of))
-        rig = await stack.enter_async_context(judged.rig(tok, tmp_path, judges, timeout=120.0))
+        judges = await stack.enter_async_context(judge_rig.judges(tmp_path, of))
+        rig = await stack.enter_async_context(judge_rig.rig(tok, tmp_path, judges, timeout=120.0))
         before = server.spent_on_requests()
-        found = [await judged.ran(rig, judged.plan(size=2, reward=REWARD, case=n)) for n in range(3)]
+        found = [await judge_rig.ran(rig, judge_rig.plan(size=2, reward=REWARD, case=n)) for n in range(3)]
         spent = [after - start for after, start in zip(server.spent_on_requests(), before, strict=True)]
-        again = await judged.ran(rig, judged.plan(size=2, reward=REWARD, case=0))
+        again = await judge_rig.ran(rig, judge_rig.plan(size=2, reward=REWARD, case=0))
         assert server.spent_on_requests() == [start + more for start, more in zip(before, spent, strict=True)]
     assert rig.causes == []
     assert all(episode.reward in (0.0, 1.0) for group in found for episode in group.episodes)
@@ -83,8 +84,8 @@ async def test_a_judge_killed_in_the_middle_costs_retries_and_no_zero(
 ) -> None:
     key(tmp_path)
     async with AsyncExitStack() as stack:
-        judges = await stack.enter_async_context(judged.judges(tmp_path, spec(server, cache=False)))
-        rig = await stack.enter_async_context(judged.rig(tok, tmp_path, judges, timeout=120.0))
+        judges = await stack.enter_async_context(judge_rig.judges(tmp_path, spec(server, cache=False)))
+        rig = await stack.enter_async_context(judge_rig.rig(tok, tmp_path, judges, timeout=120.0))
         killed = asyncio.Event()
 
         async def run(task: Task) -> EpisodeRecord:
@@ -102,9 +103,9 @@ async def test_a_judge_killed_in_the_middle_costs_retries_and_no_zero(
                 patch.setattr(rollout_server, "free_port", lambda: next(ports))
                 return started(tmp_path / "again", tiny)
 
-        plan = judged.plan(size=4, reward=REWARD, case="any")
+        plan = judge_rig.plan(size=4, reward=REWARD, case="any")
         running = asyncio.create_task(
-            groups.run(plan, run, AdaptiveSemaphore(1), incarnation=0, max_retries=1)
+            groups.run(plan, run, AdaptiveSemaphore(1), start_number=0, max_retries=1)
         )
         await killed.wait()
         stack.enter_context(await asyncio.to_thread(restarted))
@@ -128,4 +129,4 @@ def key(folder: Path) -> None:
 def spec(server: RolloutServer, **other: Any) -> Any:
     secret = {"secretRef": {"name": "judge-key"}, "timeoutSeconds": 5, "maxTokens": 32}
     endpoint = {"url": f"{server.url}/v1", "model": "base"}
-    return judged.spec(**{"endpoint": endpoint, **secret, **other})
+    return judge_rig.spec(**{"endpoint": endpoint, **secret, **other})

@@ -95,9 +95,7 @@ def sampled(choice: dict[str, Any]) -> list[float]:
     return [entry["logprob"] for entry in choice["logprobs"]["content"]]
 
 
-def test_before_any_manifest_it_serves_the_base_model_and_holds_nothing(
-    server: RolloutServer, tiny: Path
-) -> None:
+def test_before_a_manifest_it_serves_the_base_and_holds_nothing(server: RolloutServer, tiny: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -129,7 +127,7 @@ def test_what_the_prefix_cache_held_is_counted(server: RolloutServer) -> None:
     assert 0 < usage["prompt_tokens_details"]["cached_tokens"] < len(prompt)
 
 
-def test_scrapers_see_what_the_engine_counts_and_reach_nothing_else(server: RolloutServer) -> None:
+def test_scrapers_reach_the_engines_metrics_and_nothing_else(server: RolloutServer) -> None:
     code, text = request("GET", f"{server.metrics_url}/metrics")
     assert code == 200
     found = hang.read(text)
@@ -246,7 +244,7 @@ def test_a_corrupted_file_is_reported_and_the_engine_stays(
     assert (state.version, state.ready, state.error) == (version(10), True, None)
 
 
-def test_an_adapter_of_another_rank_is_refused_before_the_engine_sees_it(
+def test_an_adapter_of_another_rank_is_refused_before_the_engine(
     server: RolloutServer, store: Path, tiny: Path
 ) -> None:
     state = server.post(publish_adapter(store, tiny, version(11), seed=11, rank=16))
@@ -298,7 +296,7 @@ def beside(store: Path, tiny: Path) -> WeightsManifest:
     return publish_adapter(store / "beside", tiny, version(10), seed=20)
 
 
-async def test_slots_and_the_base_sampled_at_once_give_what_each_gives_alone(
+async def test_slots_and_the_base_sampled_at_once_match_each_alone(
     server: RolloutServer, store: Path, tiny: Path, beside: WeightsManifest
 ) -> None:
     """By now as many adapters were loaded as the engine has places for, so each place holds one."""

@@ -93,10 +93,10 @@ def test_the_engine_says_how_full_it_is(server: RolloutServer) -> None:
     assert (preemptions, waiting) == (0, 0)
 
 
-def test_taking_full_weights_preempts_what_runs_and_an_adapter_does_not(
+def test_full_weights_preempt_running_requests_adapters_do_not(
     server: RolloutServer, manifests: list[WeightsManifest], kind: str
 ) -> None:
-    """Why such preemptions are told from those of a full cache."""
+    """This is why such preemptions are distinguished from those of a full cache."""
     assert server.post(manifests[2]).ready
     long = {"max_tokens": 800, "ignore_eos": True}
     for old, new in pairwise(manifests[2:]):
@@ -120,7 +120,7 @@ def test_taking_full_weights_preempts_what_runs_and_an_adapter_does_not(
     assert after[1] - before[1] == (1 if kind == "full" else 0)
 
 
-def test_an_engine_that_dies_of_a_signal_under_a_load_names_signal_and_call(
+def test_an_engine_killed_while_loading_names_signal_and_call(
     server: RolloutServer, manifests: list[WeightsManifest], kind: str
 ) -> None:
     """The last test of the module: it ends the server."""
@@ -144,7 +144,7 @@ def test_an_engine_that_dies_of_a_signal_under_a_load_names_signal_and_call(
         rf"EngineDied: vLLM's EngineCore died of {number.name} \({words}\) "
         rf"in \w+ \(\S+\.py:\d+\)"
     )
-    taking = rf"; it was taking weights {manifests[0].version}"
+    taking = rf"; it was loading weights {manifests[0].version}"
     assert re.fullmatch(pattern + taking, state.error or ""), state.error
     assert server.process.wait(60) == RETRIABLE
     assert re.fullmatch(f"{pattern}({taking})?", server.tail().splitlines()[-1])

@@ -1,28 +1,38 @@
-"""What vLLM's chat completions would heed, the gateway heeds too, refuses, or may leave aside."""
+"""Each field that vLLM reads in a request is applied by the gateway, refused, listed, or declared inert."""
 
 from __future__ import annotations
 
-from typing import Final
+import importlib
+from typing import Any
 
-from headway_coordinator.gateway import openai
+import pytest
 
-THE_JOBS_OWN: Final = {"temperature", "top_p", "seed"}
-"""Documented as the job's, whatever an agent writes."""
-LEFT_ASIDE: Final = {
-    # Who asks, and in which order the answers come.
-    "user", "priority", "request_id", "session_id", "cache_salt",
-    # How the answer is written, or what is written beside it.
-    "include_reasoning", "include_stop_str_in_output", "logprob_token_ids", "return_prompt_text",
-    "return_token_ids", "return_token_offsets", "return_tokens_as_token_ids", "return_mm_kwargs",
-    "skip_special_tokens", "spaces_between_special_tokens", "stream_interval", "parallel_tool_calls",
-    "truncation_side", "routed_experts_prompt_start",
-    # Where keys and values travel, and pictures that no text model sees.
-    "kv_transfer_params", "ec_transfer_params", "media_io_kwargs", "mm_processor_kwargs", "mm_payload",
-}  # fmt: skip
+from headway_coordinator.gateway import completions, messages, openai, responses
+from headway_coordinator.gateway.unapplied import INERT, LISTED
+
+OPENAI = "vllm.entrypoints.openai"
+ANTHROPIC = "vllm.entrypoints.anthropic.protocol"
+REQUESTS: dict[str, tuple[str, Any, Any]] = {
+    "ChatCompletionRequest": (f"{OPENAI}.chat_completion.protocol", openai.Body, openai.WITHOUT_EFFECT),
+    "CompletionRequest": (
+        f"{OPENAI}.completion.protocol",
+        completions.CompletionBody,
+        completions.WITHOUT_EFFECT,
+    ),
+    "ResponsesRequest": (
+        f"{OPENAI}.responses.protocol",
+        responses.ResponsesBody,
+        responses.WITHOUT_EFFECT,
+    ),
+    "AnthropicMessagesRequest": (ANTHROPIC, messages.MessagesBody, messages.WITHOUT_EFFECT),
+    "AnthropicCountTokensRequest": (ANTHROPIC, messages.CountBody, messages.WITHOUT_EFFECT),
+}
 
 
-def test_every_field_of_vllm_is_heeded_refused_or_without_effect_on_what_is_sampled() -> None:
-    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-
-    known = set(openai.Body.model_fields) | set(openai.WITHOUT_EFFECT) | THE_JOBS_OWN | LEFT_ASIDE
-    assert set(ChatCompletionRequest.model_fields) - known == set()
+@pytest.mark.parametrize("request_of", REQUESTS)
+def test_every_field_of_vllm_is_applied_refused_listed_or_inert(request_of: str) -> None:
+    module, body, table = REQUESTS[request_of]
+    known = {*body.model_fields, *table, *LISTED, *INERT}
+    fields = set(getattr(importlib.import_module(module), request_of).model_fields)
+    assert len(fields) > 5
+    assert fields - known == set()

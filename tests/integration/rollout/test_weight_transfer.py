@@ -86,7 +86,7 @@ def test_other_tensors_than_those_published_are_refused(worker: Any, model: Any,
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_the_base_model_shows_which_parameters_are_kept_as_they_are(
+def test_the_base_model_shows_which_parameters_are_kept_as_is(
     worker: Any, model: Any, tmp_path: Path, dtype: str
 ) -> None:
     """Also where its files are in another number format than the engine computes in."""
@@ -104,12 +104,12 @@ def test_what_the_model_holds_is_held_against_the_digests(worker: Any, model: An
     tensors = checkpoint(model)
     expected = digests(worker, tensors)
     kept = dict.fromkeys(("norm.weight", "embed.weight"), torch.bfloat16)
-    worker.check_held(model, kept, expected)
+    worker.check_kept(model, kept, expected)
     with torch.no_grad():
         model.embed.weight.copy_(one_unit_more(model.embed.weight))
     with pytest.raises(worker.WrongTensor, match=r"embed\.weight"):
-        worker.check_held(model, kept, expected)
-    worker.check_held(model, kept | {"embed.weight": torch.float32}, expected)
+        worker.check_kept(model, kept, expected)
+    worker.check_kept(model, kept | {"embed.weight": torch.float32}, expected)
 
 
 def test_a_worker_may_use_tiles_where_the_processor_has_them() -> None:

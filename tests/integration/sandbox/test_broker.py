@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 import sandbox_broker as rig
-import speaking_job
+import scripted_job
 from faulty_servers import serving, weight_agent
 from hostile_code import HOSTILE, STAYS, WALLED
 from ports import free_port
@@ -25,7 +25,7 @@ from headway_api.sandbox_api import Lease, LeaseRequest, Problem
 from headway_api.store import FileStore
 from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines.router import Endpoint
-from headway_coordinator.status import Heard
+from headway_coordinator.status import JobUpdate
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[3]
@@ -90,7 +90,7 @@ def pods_of(cluster: Any, namespace: str) -> set[str]:
     return set(cluster.kubectl("get", "pods", "-n", namespace, "-o", "name").split())
 
 
-async def test_every_episode_has_a_pod_of_its_own_that_is_gone_afterwards(
+async def test_every_episode_has_its_own_pod_that_is_gone_afterwards(
     cluster: Any, namespace: str, image: str, job: Any
 ) -> None:
     async with rig.running(
@@ -175,7 +175,7 @@ async def test_an_environment_that_does_not_import_is_refused_for_good(
         assert problem.permanent
 
 
-async def test_an_image_that_is_not_there_is_said_in_the_kubelets_words(cluster: Any, job: Any) -> None:
+async def test_a_missing_image_is_reported_in_the_kubelets_words(cluster: Any, job: Any) -> None:
     missing = job("localhost/headway/missing:none", sandbox={"warmPool": {"min": 1, "max": 2}})
     async with rig.running(cluster.kubeconfig, missing) as broker:
         state = await broker.until(lambda state: state.problem is not None, seconds=120)
@@ -297,7 +297,7 @@ def checked(folder: Path, job: Any) -> Any:
     """A job whose preflight asks for isolation alone, with rows of the example."""
     checks = {**dict.fromkeys(CHECK_IDS, "Off"), "isolated": "Enforce"}
     environment = job(IMAGE, sandbox={"warmPool": {"min": 1, "max": 2}}).spec.environment.as_object()
-    made = speaking_job.job(
+    made = scripted_job.job(
         folder,
         environment=environment,
         preflight={"episodes": 8, "checks": checks},
@@ -313,22 +313,22 @@ def checked(folder: Path, job: Any) -> Any:
 
 
 @pytest.mark.long
-async def test_what_a_pod_reaches_in_its_first_second_ends_the_preflight(
+async def test_what_a_pod_reaches_as_it_starts_fails_the_preflight(
     cluster: Any, image: str, job: Any, tmp_path: Path
 ) -> None:
-    """No policy holds in this namespace. This machine is no pod and does not know the API server's address
-    in the cluster: only what a pod tries by itself while it begins can name it."""
+    """No policy holds in this namespace. This machine is no pod and does not know the API server's address in
+    the cluster. Only what a pod tries by itself while it begins can name it."""
     where = ("get", "service", "kubernetes", "-n", "default", "-o", "jsonpath={.spec.clusterIP}")
     api = f"{cluster.kubectl(*where)}:443"
     config, told = checked(tmp_path, job), list[dict[str, Any]]()
 
-    def sink(status: dict[str, Any]) -> Heard:
+    def sink(status: dict[str, Any]) -> JobUpdate:
         told.append(status)
-        return Heard()
+        return JobUpdate()
 
     async with (
         rig.running(cluster.kubeconfig, config) as broker,
-        serving(speaking_job.speaking_engine(tmp_path)) as engine,
+        serving(scripted_job.speaking_engine(tmp_path)) as engine,
         serving(weight_agent()) as agent,
     ):
 

@@ -1,4 +1,4 @@
-"""One sample of a task of Inspect AI in a sandbox: what is refused before it, and what it comes to."""
+"""One sample of a task of Inspect AI in a sandbox: what is refused before it runs, and how it ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headway_sandbox.suites.environment import InspectSample
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 ROOT = Path(__file__).resolve().parents[3]
 ENDED = Transcript([], [], truncated=False)
-ANOTHER_ORDER = "each time it is loaded; have it sort them, or draw and shuffle with a fixed seed"
+ANOTHER_ORDER = "each time it is loaded; let it sort them, or draw and shuffle with a fixed seed"
 
 
 @pytest.fixture(autouse=True)
@@ -155,9 +155,9 @@ async def test_the_first_scorer_decides_and_each_is_a_metric(pod: Path) -> None:
     ("task", "why"),
     [
         ("odd_tasks.py@broken", "the solver broke on purpose"),
-        ("odd_tasks.py@unscorable", "the first scorer gave nan as none_at_all, which is no score"),
-        ("odd_tasks.py@unreadable", "the first scorer gave 'B' as grade, which is no score"),
-        ("odd_tasks.py@empty", "the first scorer, nothing, gave {}, which holds no score"),
+        ("odd_tasks.py@unscorable", "the first scorer gave nan as none_at_all, which is not a score"),
+        ("odd_tasks.py@unreadable", "the first scorer gave 'B' as grade, which is not a score"),
+        ("odd_tasks.py@empty", "the first scorer, nothing, gave {}, which has no score"),
     ],
 )
 async def test_a_sample_without_a_score_has_no_reward(pod: Path, task: str, why: str) -> None:

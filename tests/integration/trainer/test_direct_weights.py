@@ -10,7 +10,7 @@ from pathlib import Path
 import learner_rig as rig
 import pytest
 import rollout_server
-from direct_taker import Taker
+from direct_weights_client import DirectWeightsClient
 from role_keys import TO_LEARNER
 
 from headway_api.config import JobConfig
@@ -42,7 +42,7 @@ async def take(report: StepReport, workers: int = 1) -> dict[str, str]:
     from headway_trainer.publish.sender import describe
 
     assert report.weights.direct is not None
-    taker = Taker(report.weights.direct, TO_LEARNER, workers)
+    taker = DirectWeightsClient(report.weights.direct, TO_LEARNER, workers)
     first, *others = await asyncio.to_thread(taker.take)
     header = describe(first)
     assert header.sha256 == report.weights.direct.header, "bit for bit what was announced"
@@ -102,7 +102,7 @@ async def test_a_learner_that_starts_again_hands_over_the_same_weights(
 
 
 async def heard(served: rig.ScriptedCoordinator, told: int, timeout: float = 120) -> None:
-    """Wait until the learner has said something anew."""
+    """Wait until the learner has reported again."""
     while len(served.reports) == told:
         served.acknowledged.clear()
         await asyncio.wait_for(served.acknowledged.wait(), timeout)
@@ -119,7 +119,7 @@ async def test_weights_are_taken_while_the_learner_trains(
         await rig.reached(served, 0)
         first = served.reports[-1].weights.direct
         assert first is not None
-        taker = Taker(first, TO_LEARNER)
+        taker = DirectWeightsClient(first, TO_LEARNER)
         header = taker.header()
         waiting = await asyncio.to_thread(lambda: taker.meet(taker.join()))
         served.hold = 0

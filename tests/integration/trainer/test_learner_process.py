@@ -110,7 +110,7 @@ async def test_every_group_is_taken_once_and_in_order(calm: Calm, left: Callable
 
 
 @pytest.mark.long
-async def test_killed_at_random_points_it_ends_where_an_undisturbed_one_does(
+async def test_a_learner_killed_at_random_ends_as_an_undisturbed_one(
     tmp_path: Path, model: Path, calm: Calm, left: Callable[..., Any]
 ) -> None:
     """kill -9, dropped connections and 503s: the same weights bit for bit, each step of the same groups."""
@@ -299,7 +299,7 @@ async def test_a_batch_without_any_gradient_advances_the_version_alone(
 
 
 @pytest.mark.ci
-async def test_a_pointer_moved_back_is_trained_again_under_a_new_incarnation(
+async def test_a_pointer_moved_back_retrains_in_a_new_incarnation(
     tmp_path: Path, model: Path, left: Callable[..., Any]
 ) -> None:
     config = rig.job(tmp_path, model, lora=LORA)

@@ -212,7 +212,7 @@ def test_a_wider_adapter_computes_the_same(few: Tell, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_wider_adapter_computes_and_trains_alike_at_every_stage(more: Tell, name: str) -> None:
+def test_wider_adapters_compute_and_train_alike_at_every_stage(more: Tell, name: str) -> None:
     widened_alike(more(name), exact="bfloat16" not in name)
     if "bfloat16" not in name:
         close(more(name).adapter(4), more("stage0").adapter(4))
@@ -283,7 +283,7 @@ def plain(folder: Path, lora: dict[str, int]) -> tuple[Any, dict[str, Any], torc
     return model, trained, adam
 
 
-def test_moments_of_the_old_part_are_kept_and_those_of_the_new_are_zero(few: Tell, model: Path) -> None:
+def test_widening_keeps_old_moments_and_starts_new_ones_at_zero(few: Tell, model: Path) -> None:
     """The step after a widening, against plain PyTorch with the moments laid out by hand."""
     narrow, before, adam = plain(model, LORA)
     for taken, number in enumerate((1, 2)):
@@ -317,7 +317,7 @@ def test_a_learner_goes_back_bit_for_bit_and_its_steps_go_on(
     assert again.metrics["training/learning_rate"] == case[last].metrics["training/learning_rate"]
 
 
-def test_weights_that_travel_as_deltas_begin_anew_after_going_back(more: Tell) -> None:
+def test_deltas_restart_from_full_weights_after_going_back(more: Tell) -> None:
     case = more("back-delta")
     assert [case[step].weights.kind for step in range(5)] == ["full", "delta", "delta", "full", "delta"]
     assert case[3].weights.canary == case[1].weights.canary
@@ -363,7 +363,7 @@ def test_a_penalty_is_taken_back(more: Tell) -> None:
     assert case.digests(4) == more("full").digests(2)
 
 
-def test_a_copy_that_does_not_fit_is_refused_and_one_that_does_is_taken(few: Tell) -> None:
+def test_a_copy_that_fits_is_taken_and_a_larger_one_refused(few: Tell) -> None:
     case = few("short")
     assert case[2].refused is not None
     assert case[2].refused.reason == "TooLittleMemory"

@@ -102,7 +102,7 @@ def lives(log: Path) -> list[str]:
 
 
 @pytest.mark.ci
-async def test_killed_in_the_middle_of_a_remedy_it_ends_where_an_undisturbed_one_does(
+async def test_a_learner_killed_mid_remedy_ends_as_an_undisturbed_one(
     tmp_path: Path, model: Path, undisturbed: Undisturbed, left: Callable[..., Any]
 ) -> None:
     """Before it, during it, and once it was announced but is not durable."""

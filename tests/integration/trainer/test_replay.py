@@ -170,7 +170,7 @@ def test_a_reward_changed_since_shows_in_weights_and_code(run: Run, tmp_path: Pa
     given = ["replay", str(copied), "--step", "4", "--key", str(run.key), "--cache", str(tmp_path)]
     shown = CliRunner().invoke(app, given)
     assert shown.exit_code == 1, shown.stderr
-    assert "step 3 already came out otherwise" in shown.stdout
+    assert "step 3 is already different" in shown.stdout
     assert "other weights: adapter_model.safetensors" in shown.stdout
     assert "tensors differ, by" in shown.stdout
 

@@ -1,4 +1,4 @@
-"""What DeepSpeed makes of a batch, held against plain PyTorch: stages, ranks, adapters, optimizer, export."""
+"""DeepSpeed's step compared with plain PyTorch's: stages, ranks, adapters, optimizer, export."""
 
 from __future__ import annotations
 

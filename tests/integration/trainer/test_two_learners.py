@@ -1,4 +1,4 @@
-"""A learner that stood still beside its successor, in one job: processes and store are real."""
+"""A learner that was stopped beside its successor and wakes, in one job: processes and store are real."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def written(config: JobConfig) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()}
 
 
-async def test_one_that_wakes_beside_its_successor_ends_without_a_write(
+async def test_a_learner_that_wakes_beside_its_successor_never_writes(
     tmp_path: Path, model: Path, left: Callable[..., Any]
 ) -> None:
     """It asks for step 2, and is given it when its successor has taken and saved that step."""

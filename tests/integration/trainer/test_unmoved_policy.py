@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 STEPS = 4
 NO_RATE = 1e-30
-"""A learning rate of 0 is refused at apply; what this one adds to a float32 weight rounds to nothing, but for
-one that is 0."""
+"""A learning rate of 0 is refused at apply. What this one adds to a float32 weight rounds to nothing, unless
+the weight is 0."""
 CLOSE = 1e-5
 
 
@@ -65,7 +65,7 @@ LONG = pytest.mark.long
     ],
     ids=str,
 )
-async def test_without_a_learning_rate_every_ratio_is_one_at_every_step(
+async def test_without_a_learning_rate_every_ratio_stays_one(
     tmp_path: Path,
     model: Path,
     left: Callable[..., Any],

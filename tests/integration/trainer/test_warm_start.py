@@ -50,7 +50,7 @@ def tensors(weights: WeightsManifest) -> list[FileDigest]:
 
 
 @pytest.mark.parametrize("lora", [LORA, pytest.param(FULL, marks=pytest.mark.long)], ids=["lora", "full"])
-async def test_step_0_is_the_other_jobs_last_bit_for_bit_and_a_restart_does_not_ask_for_it_again(
+async def test_step_0_equals_the_other_jobs_last_and_is_fetched_once(
     tmp_path: Path, model: Path, left: Callable[..., Any], lora: dict[str, Any] | None
 ) -> None:
     first = await earlier(tmp_path / "first", model, lora)

@@ -1,4 +1,4 @@
-"""Runs of signals that few others provoke, or that were defined anew. All are of the split `fresh`.
+"""Runs of signals that few others provoke, or that were redefined. All are of the split `fresh`.
 
 The rates and scales of EpisodesTimedOut and GradientSpiking are clearly over what the signals call too much:
 5 % of the episodes, and spec.optimizer.gradientClip.

@@ -1,4 +1,4 @@
-"""The reward is not what it should be, or nothing comes of it."""
+"""The reward is not what it should be, or nothing is learned from it."""
 
 from __future__ import annotations
 

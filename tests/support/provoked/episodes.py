@@ -30,7 +30,7 @@ def small(role: str) -> Provocation:
 TINY = {"name": "cache", "emptyDir": {"medium": "Memory", "sizeLimit": "64Ki"}}
 """A volume that is full at once: its limit is that of a file system of its own."""
 ON_DISK = {"name": "cache", "emptyDir": {"sizeLimit": "64Ki"}}
-"""A volume of the node's disk: nothing but the kubelet's next look stops who writes more."""
+"""A volume of the node's disk: only the kubelet's next look stops a process that writes more."""
 LONG_STEP = {"algorithm": {"batchSize": 128, "groupSize": 8}}
 """Of minutes: none is taken before the kubelet has looked."""
 LONG_ENOUGH = {"schedule": {"maxSteps": 8}, "evaluation": {"everySteps": 0, "atStart": False}}

@@ -99,7 +99,7 @@ HALVED = {"garbled-config": "config.json", "spoilt-weights": "model.safetensors"
 
 
 def upload(bucket: Any, folder: Path) -> None:
-    """Everything that these jobs name, but for what is not to be there."""
+    """Upload everything that these jobs name, except for what is to be missing."""
     model = folder / "model"
     bucket.download("s3://headway/quickstart/model", model)
     odd = folder / "odd"

@@ -33,7 +33,6 @@ PROVOKED: dict[str, Provocation] = {
     "float16": Provocation({"model": {"dtype": "float16"}}),
     "results-elsewhere": Provocation({"output": {"uri": "gs://headway/runs"}}),
     "endpoint-without-scheme": Provocation({"output": {"endpointUrl": "objects:7070"}}),
-    "sandbox-egress": Provocation({"environment": {"sandbox": {"egress": [{"cidr": "10.0.0.0/8"}]}}}),
     "tracking-in-a-file": Provocation({"tracking": {"mlflow": {"uri": "sqlite:///runs.db"}}}),
     "odd-quantity": Provocation({"rollout": {"resources": {"limits": {"memory": "4 GB"}}}}),
     "two-starts": Provocation({"model": {"warmStart": {"job": "first", "uri": "s3://headway/first"}}}),

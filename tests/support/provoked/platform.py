@@ -1,4 +1,4 @@
-"""Of what a job stands on: store, network, credentials, quotas and nodes."""
+"""Of what a job needs around it: store, network, credentials, quotas and nodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NOWHERE = {"headway.example/no-such": "node"}
 
 
 def secret(**keys: str) -> Json:
-    """A Secret of the store's keys, in place of the right one."""
+    """A Secret of the store's keys, instead of the right one."""
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "objects"}, "stringData": keys}
 
 

@@ -43,7 +43,7 @@ def nothing_more(job: Applied) -> None:
 
 @dataclass(frozen=True)
 class Provocation:
-    """A job that is valid but for `changes`, and what stands around it."""
+    """A job that is valid except for `changes`, and what is around it."""
 
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Merged over the valid spec; None removes."""

@@ -140,7 +140,7 @@ class FaultRig:
         return full
 
     def manifest(self, fault: Fault, how: Provocation, namespace: str) -> Json:
-        """A valid job but for the fault's changes."""
+        """A job that is valid except for the fault's changes."""
         image, name = self._bench.platform.environment_image, how.name or fault.name
         make, small = (
             (quickstart.job, SMALL) if how.kind == TRAINING_KIND else (quickstart.evaluation, EVALUATED)
@@ -184,7 +184,7 @@ class FaultRig:
         """Wait until the node has so much room: pods of earlier tests may still be going.
 
         Raises:
-            RuntimeError: it has not. A job that waits for the node would say so in place of its fault.
+            RuntimeError: it has not. A job that waits for the node would say so instead of its fault.
         """
         ends = time.monotonic() + ROOM_S
         while not (found := self._room()).holds(wanted):

@@ -60,7 +60,7 @@ class Bad(Environment):
         return self.act("score") or float(transcript.answer == "yes")
 
     def act(self, where: str) -> Any:
-        """None where nothing is to be returned in place of what is good."""
+        """What to return instead of the good value; None to return that one."""
         if self.row.get("where") != where:
             return None
         acts = {

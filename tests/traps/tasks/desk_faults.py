@@ -182,7 +182,7 @@ class NeverScores(RefundDesk):
 
 
 class UsageAtRandom(RefundDesk):
-    """A tool draws anew at each call."""
+    """A tool draws at random, at each call."""
 
     @tool
     def get_usage(self, case_id: str) -> dict[str, str]:

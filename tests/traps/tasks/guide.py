@@ -1,4 +1,4 @@
-"""Faults that the practice guide tells of, one a class, each seeded into a clean task."""
+"""Faults that the practice guide describes, one a class, each seeded into a clean task."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Clock(parcels.Parcels):
 
 
 class HashOrder(orders.Orders):
-    """A tool lists a set, in an order that each process draws anew."""
+    """A tool lists a set, in an order that each process draws for itself."""
 
     @tool
     def get_carrier(self, order: str) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class HashOrder(orders.Orders):
 
 
 class SharedState(orders.Orders):
-    """What is settled stands in a file that all episodes share: the connection is not the rollout's own."""
+    """What is settled is in a file that all episodes share: the connection is not the rollout's own."""
 
     def path(self) -> str:
         return os.path.join(self.config["folder"], "settled.jsonl")

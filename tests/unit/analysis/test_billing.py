@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from headway_analysis.billing import cloudevents, focus
 from headway_analysis.report.table import parquet
 from headway_api import prices
+from headway_api.accelerators import Holder
 from headway_api.config import Identity
-from headway_api.held import Holder
 from headway_api.prices import cost_by_day
 from headway_api.records import UsageClass, UsageEvent
 
@@ -111,7 +111,7 @@ def test_a_billing_period_is_the_month(day: date) -> None:
     assert 28 <= (end - start).days <= 31
 
 
-def test_accelerators_are_rows_by_role_and_product_and_no_price_is_no_cost() -> None:
+def test_accelerators_are_rows_by_role_and_product_even_unpriced() -> None:
     held = {DAY: {H100: 3600.0, Holder("rollout", "L4"): 60.0}}
     known, unknown = sheet({DAY: {UsageClass.ACCELERATOR_SECONDS: 3660.0}}, held)
     assert (known["SkuId"], known["x_Role"], Decimal(known["BilledCost"])) == (

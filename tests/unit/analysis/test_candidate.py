@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from episodes import sealed
 
-from headway_analysis.gate import GateSpec, Verdict, judge
+from headway_analysis.gate import Bound, GateSpec, Verdict, judge
 from headway_analysis.measures.candidate import (
     by_task,
     differences,
@@ -171,6 +171,34 @@ def test_every_measure_equals_the_recount() -> None:
     assert found["cost_total"].why is Why.TOTAL
 
 
+def own_loop(candidate: str = "tuned") -> list[Try]:
+    """Tries of an agent whose most turns nobody knows."""
+    return [a_try(record, Place(candidate, row), Rules(1.0)) for row, record in FOUND]
+
+
+def test_an_agent_with_a_loop_of_its_own_has_no_turn_limit() -> None:
+    tries = own_loop()
+    measures = catalogue(tries, [1])
+    found, bounded = estimates(tries, measures), estimates(as_tries(FOUND), MEASURES)
+    assert {each.outcome for each in tries} >= {Outcome.TRUNCATED}
+    assert bounded.keys() - found.keys() >= {"turn_limit"}
+    assert found.keys() >= {"turns", "token_limit", "agent_error", "infra_error"}
+    assert differences({"tuned": tries, "base": own_loop("base")}, "base", measures["turn_limit"]) == {}
+
+
+def test_a_gate_on_the_turn_limit_of_such_an_agent_is_an_error() -> None:
+    measures = catalogue(own_loop(), [1])
+    values = {name: samples(own_loop(name), measures) for name in ("tuned", "base")}
+    asked = (
+        GateSpec("tuned", metric="turn_limit", must_beat="base"),
+        GateSpec("tuned", must_beat="base", no_worse=[Bound("turn_limit")]),
+    )
+    for spec in asked:
+        found = judge(spec, values, less_is_better(measures))
+        assert found.verdict is Verdict.ERROR
+        assert "names the metric turn_limit, which tuned does not report; it reports" in found.message
+
+
 def test_every_task_is_measured_apart_and_all_of_them_together() -> None:
     found = by_task(as_tries(FOUND), MEASURES, priced(BOOK))
     assert list(found) == ["all", "claim", "refund"]
@@ -216,7 +244,7 @@ def test_candidates_that_never_succeed_have_no_cost_per_success() -> None:
     assert found["success"].high > 0.05
 
 
-def test_a_half_finished_candidate_is_compared_over_the_rows_it_has() -> None:
+def test_a_half_finished_candidate_is_compared_over_its_rows() -> None:
     ours, theirs, half = (
         as_tries(FOUND),
         as_tries(records(2), "base"),
@@ -237,7 +265,7 @@ def test_a_half_finished_candidate_is_compared_over_the_rows_it_has() -> None:
     assert found["tuned"].p_holm >= found["tuned"].p
 
 
-def test_a_model_that_makes_up_tools_does_not_make_up_measures_without_end() -> None:
+def test_made_up_tools_add_a_bounded_number_of_measures() -> None:
     calls = [{"id": str(i), "function": {"name": f"tool{i}"}} for i in range(500)]
     record = sealed("v0-0", turns=1).model_copy(
         update={"messages": [{"role": "assistant", "content": "", "tool_calls": calls}]}

@@ -2,10 +2,11 @@
 
 Some are too wide, and hold it more often; each case says up to where:
 
-- a plain rate of 0.1 or 0.9 over 30 rows: 97.5 %, for only 31 values are possible;
-- a rate of 0.9 in 12 clusters: 99 %, for few of them show a failure;
-- a paired difference where few rows differ: rates of 0.1 with eight tries and counts that are mostly 0, 98 %;
-  rates of 0.9 with one try, 99.5 %.
+- a plain rate of 0.1 or 0.9 over 30 rows: 97.5 %, because only 31 values are possible;
+- a rate of 0.9 in 12 clusters: 99 %, because few of them show a failure;
+- a paired difference where few rows differ: 98 % for rates of 0.1 with eight tries and for counts that are
+  mostly 0;
+- the same for rates of 0.9 with one try: 99.5 %.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def test_without_ties_the_interval_is_that_of_a_paired_t_test(values: list[int],
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=6, max_size=40))
 @settings(deadline=None)
-def test_two_made_up_pairs_widen_the_interval_as_far_as_pairs_are_alike(
+def test_two_added_pairs_widen_intervals_by_how_alike_pairs_are(
     pairs: list[tuple[bool, bool]],
 ) -> None:
     result = found([float(a) for a, _ in pairs], [float(b) for _, b in pairs], share=True)
@@ -59,7 +59,7 @@ def test_two_made_up_pairs_widen_the_interval_as_far_as_pairs_are_alike(
             assert least * 0.999 <= abs(end - centre) <= widest * 1.001
 
 
-def test_pairs_that_never_differ_have_bonett_and_prices_interval_with_students_quantile() -> None:
+def test_equal_pairs_get_the_bonett_price_interval_with_t() -> None:
     result = found([1.0] * 30, [1.0] * 30, share=True)
     half = stats.t.ppf(0.975, 31) * np.sqrt(2 / 32 / 31)
     assert (result.low, result.high) == pytest.approx((-half, half))

@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from a_finished_evaluation import group as drawn_group
 from episodes import a_group
+from finished_evaluation import group as drawn_group
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -185,7 +185,7 @@ def test_an_endpoint_is_paid_for_each_prompt_token_of_each_turn() -> None:
     assert found["endpointSample:far"].high == pytest.approx(4 * 16 * 1.1), "lost attempts are paid too"
 
 
-def test_a_candidate_that_waits_is_like_the_others_at_its_own_price() -> None:
+def test_a_waiting_candidate_takes_others_usage_at_its_own_price() -> None:
     base, large = part(), part("large", model="large")
     tokens = [400.0] * 10
     _, likely, _ = cost([Standing(large, 50), Standing(base, 0, played(tokens, base))])
@@ -216,7 +216,7 @@ def test_others_tell_the_further_apart_they_are_the_less() -> None:
     assert float(high) >= float(400 * one) * OTHERS
 
 
-def test_few_groups_of_its_own_are_weighed_against_many_of_others() -> None:
+def test_few_own_groups_are_weighed_against_many_of_others() -> None:
     base, large = part(groups=100), part("large", 100, model="large")
     many = played([random.Random(n).uniform(300, 500) for n in range(100)], base)
     few = played([700.0, 900.0], large)

@@ -1,4 +1,4 @@
-"""The catalogue of faults: its page is current, and no fault stands in it that no cluster has shown."""
+"""The catalogue of faults: its page is current, and a cluster has shown each fault in it."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_the_message_has_every_number() -> None:
         ("twin", 0.1, Verdict.REFUSED),
     ],
 )
-def test_the_whole_interval_of_the_difference_must_be_above_the_margin(
+def test_the_whole_difference_interval_must_exceed_the_margin(
     baseline: str, margin: float, expected: Verdict
 ) -> None:
     assert verdict(replace(SPEC, must_beat=baseline, margin=margin)).verdict is expected
@@ -143,7 +143,7 @@ def test_candidates_without_a_common_row_are_too_few_rows() -> None:
 
 
 @pytest.mark.parametrize("rows", [6, 10, 30, 54, 100, 400])
-def test_no_plain_rate_at_its_minimum_is_promoted_in_more_than_5_percent(rows: int) -> None:
+def test_plain_rates_at_the_minimum_pass_in_at_most_5_percent(rows: int) -> None:
     """Counted. Over all true rates, the worst is where a possible lower bound is just the minimum."""
     floors = [estimate(rate(hits, rows)) for hits in range(rows + 1)]
     for hits, found in enumerate(floors):
@@ -154,7 +154,7 @@ def test_no_plain_rate_at_its_minimum_is_promoted_in_more_than_5_percent(rows: i
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize(("sizes", "tries"), [([1] * 30, 8), ([1, 2, 3, 2] * 7 + [1, 4], 2)])
-def test_no_clustered_rate_at_its_minimum_is_promoted_in_more_than_5_percent(
+def test_clustered_rates_at_the_minimum_pass_at_most_5_percent(
     sizes: list[int], tries: int, share: float
 ) -> None:
     rng, make, promoted = np.random.default_rng(12), layout(sizes, tries), 0
@@ -176,7 +176,7 @@ def test_no_clustered_rate_at_its_minimum_is_promoted_in_more_than_5_percent(
         ((1.0, 0.95), 100, 1),
     ],
 )
-def test_no_candidate_at_the_margin_is_promoted_in_more_than_5_percent(
+def test_candidates_at_the_margin_pass_in_at_most_5_percent(
     rates: tuple[float, float], rows: int, tries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A margin below 0 is what `noWorse` asks."""
@@ -323,7 +323,7 @@ def test_a_cost_per_success_without_a_success() -> None:
 
 
 @pytest.mark.parametrize("who", ["tuned", "base"])
-def test_a_candidate_without_a_tool_call_has_no_share_of_failed_ones(who: str) -> None:
+def test_without_tool_calls_a_candidate_has_no_failed_call_share(who: str) -> None:
     name = "failed_tool_calls"
     samples = {each: {"infra_error": lost(0), name: calls(np.zeros(ROWS))} for each in ("tuned", "base")}
     del samples[who][name]

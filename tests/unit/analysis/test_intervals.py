@@ -31,7 +31,7 @@ def found(each: Sample) -> Estimate:
 
 
 @pytest.mark.parametrize("rows", [2, 7, 30, 200])
-def test_a_plain_rate_has_scipys_wilson_interval_and_exact_lower_end(rows: int) -> None:
+def test_a_plain_rate_has_scipys_wilson_interval_and_exact_floor(rows: int) -> None:
     for hits in range(rows + 1):
         ours = found(sample([[float(row < hits)] for row in range(rows)], share=True))
         oracle = stats.binomtest(hits, rows)
@@ -81,7 +81,7 @@ def dense(sizes: list[int], values: Floats, correlation: float) -> tuple[float, 
 
 
 @given(SIZES, st.integers(0, 2**32), st.floats(0, 1))
-def test_variance_and_degrees_of_freedom_are_those_of_whole_matrices(
+def test_clustered_variance_and_df_equal_those_of_whole_matrices(
     sizes: list[int], seed: int, correlation: float
 ) -> None:
     values = np.random.default_rng(seed).normal(size=sum(sizes))
@@ -93,7 +93,7 @@ def test_variance_and_degrees_of_freedom_are_those_of_whole_matrices(
     assert ours.df == pytest.approx(max(df, 1.0), rel=1e-6)
 
 
-def test_the_correlation_within_clusters_is_that_of_the_analysis_of_variance() -> None:
+def test_correlation_within_clusters_is_the_anova_estimate() -> None:
     rows = np.random.default_rng(3).normal(size=(20, 5)) + np.random.default_rng(4).normal(size=(20, 1))
     inside, between = rows.var(axis=1, ddof=1).mean(), 5 * rows.mean(axis=1).var(ddof=1)
     assert within(rows.ravel(), np.repeat(np.arange(20), 5)) == pytest.approx(
@@ -105,7 +105,7 @@ RATES = st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=6), 
 
 
 @given(RATES)
-def test_an_interval_of_a_rate_stays_in_0_to_1_around_the_value_and_is_never_empty(
+def test_a_rates_interval_lies_in_0_to_1_around_it_never_empty(
     rows: list[list[float]],
 ) -> None:
     ours = found(sample(rows, share=True))
@@ -118,7 +118,7 @@ def test_an_interval_of_a_rate_stays_in_0_to_1_around_the_value_and_is_never_emp
 
 
 @given(RATES)
-def test_the_order_of_tries_and_the_names_of_clusters_do_not_matter(rows: list[list[float]]) -> None:
+def test_try_order_and_cluster_names_do_not_change_the_interval(rows: list[list[float]]) -> None:
     order = np.random.default_rng(len(rows)).permutation(len(rows))
     one = found(sample(rows, share=True))
     other = found(sample([rows[at][::-1] for at in order], share=True, names=[f"x{at}" for at in order]))

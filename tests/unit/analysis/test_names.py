@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, cast
 
-import a_finished_evaluation as job
+import finished_evaluation as job
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What makes two rows alike, and which ones are told."""
+"""What makes two rows alike, and which ones are reported."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import a_finished_evaluation as ended
+import finished_evaluation as ended
 import learner_rig
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from written_run import HOSTILE, Made
 
 from headway_analysis.measures import tasks
 from headway_analysis.report.document import document
+from headway_analysis.report.markdown import VERDICTS
 from headway_analysis.report.page import (
     choice,
     comparison,
@@ -67,6 +68,39 @@ class Read(HTMLParser):
         self.text += "" if self._skip else data
 
 
+class Tables(HTMLParser):
+    """The cells of a page's tables, by the name of the region that each is in."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.rows: dict[str, list[list[str]]] = {}
+        self._region = ""
+        self._in_cell = False
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        if found.get("role") == "region":
+            self._region = found["aria-label"] or ""
+        elif tag == "tr":
+            self.rows.setdefault(self._region, []).append([])
+        elif tag == "td":
+            self.rows[self._region][-1].append("")
+        self._in_cell = tag == "td"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_cell = self._in_cell and tag != "td"
+
+    def handle_data(self, data: str) -> None:
+        if self._in_cell:
+            self.rows[self._region][-1][-1] += data
+
+
+def rows_of(page: str, table: str) -> list[list[str]]:
+    """The rows of the table with this title, without its head."""
+    return [row for row in Tables(page).rows[table] if row]
+
+
 def files(made: Made) -> RunFiles:
     return RunFiles(FileStore(), made.layout)
 
@@ -111,6 +145,45 @@ def test_it_says_how_the_run_went(good: Made, good_page: str) -> None:
     assert "Cost of the whole job when each step was taken" in found
     for title in ("Reward", "External score", "Entropy", "Seconds of a step", "Reward by field"):
         assert title in found
+    assert "Remedies" not in Tables(good_page).rows
+    assert "Dashed: a remedy was taken." not in found
+
+
+def test_it_says_what_the_run_used_by_class(good: Made, good_page: str) -> None:
+    report = files(good).document(good.layout.report) or {}
+    used = {name: amount for name, amount in report["usageByClass"].items() if amount}
+    assert {"prefill", "sample", "train"} <= used.keys()
+    assert rows_of(good_page, "What was used") == [[name, f"{used[name]:,.0f}"] for name in used]
+    facts = Read(good_page).text
+    assert report["usage"]["priceBook"] in facts
+    assert re.search(rf"Tokens of training\s*{report['usage']['totalTokens']:,}\s", facts)
+
+
+def test_the_cost_of_the_job_by_step_has_a_curve(good: Made, good_page: str) -> None:
+    run = reading.curves(files(good))
+    [chart] = [each for each in curves.training(run.by_step, run.validations) if each.title == "Cost"]
+    assert chart.lines[0].points == tuple((float(step), 0.0006 * step) for step in range(1, 21))
+    assert 'aria-label="Cost by step"' in good_page
+    assert rows_of(good_page, "Numbers of Cost")[-1] == ["20", "0.012"]
+
+
+def test_preflight_verdicts_are_shown_gravest_first(good_page: str) -> None:
+    assert rows_of(good_page, "Preflight") == [
+        ["Warn", "reward-variance", "5 of 24 groups differ.", "Raise algorithm.groupSize."],
+        ["Unknown", "scorer-agrees", "No episode has both.", "Return an external score."],
+        ["Pass", "foothold", "41 of 96 episodes earn more than 0.", ""],
+    ]
+
+
+def test_a_remedy_is_told_and_marked_on_every_curve(tmp_path: Path) -> None:
+    run = reading.training(files(written_run.write(tmp_path, "collapsed", steps=40, remedy_at=30)))
+    found_page = training.page(run)
+    why = "RewardCollapsed is raised: the reward fell from 0.9 to 0.1."
+    assert rows_of(found_page, "Remedies") == [["1", "30", "LowerLearningRate", "RewardCollapsed", why]]
+    assert "Dashed: a remedy was taken." in Read(found_page).text
+    charts = curves.training(run.by_step, run.validations)
+    assert found_page.count("stroke-dasharray: 4,3") == len(charts) > 10
+    assert drawing.svg(charts[0], "k").count("stroke-dasharray") == 0
 
 
 def test_every_point_of_a_curve_is_the_figure_of_its_step(good: Made) -> None:
@@ -164,7 +237,7 @@ def test_however_many_episodes_there_are_few_are_shown(tmp_path: Path) -> None:
     assert 20 <= found_page.count('<details class="episode') <= 80
 
 
-def test_a_page_that_is_too_large_leaves_out_tokens_and_then_episodes(
+def test_a_too_large_page_omits_tokens_first_then_episodes(
     good: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = reading.training(files(good), written_run.decode)
@@ -299,16 +372,37 @@ def test_an_evaluation_has_its_table_gate_and_episodes(evaluated: RunFiles) -> N
     best = run.report["headline"]
     assert best["candidate"] in found
     assert "External score" in found
+    gate = run.report["gate"]
+    verdict = VERDICTS[gate["verdict"]]
+    assert f"RLEvalJob, gate {verdict}" in found
+    assert re.search(rf"Gate\s*{verdict}\s*Rows", found), "among the facts"
+    checks = [[VERDICTS[each["verdict"]], each["message"]] for each in gate["checks"]]
+    assert len(checks) > 2
+    assert rows_of(found_page, "Gate") == checks
+    assert gate["message"] in found
     assert len(run.episodes) >= choice.ROWS
     assert len(Read(found_page).ids) == len(set(Read(found_page).ids))
 
 
-def test_it_tells_where_the_time_of_steps_went_and_holds_their_trace(good: Made, good_page: str) -> None:
+def test_the_page_accounts_for_step_time_and_holds_the_trace(good: Made, good_page: str) -> None:
     told = Read(good_page)
     assert re.search(r"step\s*seconds\s*where they went\s*accounted for\s*1\s*12\s*", told.text)
     # Of the 12 s of a step, 9 s are a wait for an episode that samples for 2 s twice.
-    assert "sampling by the model 33.3%" in told.text
-    assert "learner: policy update 20.8%" in told.text
+    [_, seconds, parts, known] = rows_of(good_page, "Time of a step")[0]
+    assert (seconds, known) == ("12", "99.2%")
+    assert set(parts.split(", ")) == {
+        "sampling by the model 33.3%",
+        "learner: policy update 20.8%",
+        "tools 12.5%",
+        "waiting for a sandbox 8.3%",
+        "judgement by the environment 8.3%",
+        "learner: report 4.2%",
+        "the agent between turns and tools 4.2%",
+        "waiting for a place 4.2%",
+        "storing of the batch's last group 1.7%",
+        "delivery of the batch 1.7%",
+        "not accounted for 0.8%",
+    }
     [address] = [each for each in told.addresses if each.startswith("data:")]
     trace = json.loads(gzip.decompress(base64.b64decode(address.partition(",")[2])))
     names = {each["name"] for each in trace["traceEvents"]}
@@ -367,7 +461,7 @@ def test_a_run_of_many_steps_has_a_page_too() -> None:
     assert len(whole.encode()) <= html.LARGEST
 
 
-def test_a_group_of_an_evaluation_is_read_once_to_choose_and_once_to_show(
+def test_an_evaluation_group_is_read_once_to_choose_once_to_show(
     evaluated: RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from a_baseline import Policy, a_baseline, a_sample, an_episode, play_all, sample_of
-from desk import (
+from help_desk import (
     ACTIONS,
     PROMPT,
     AnyTagDesk,
@@ -31,6 +30,7 @@ from desk import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_up_baselines import Policy, a_baseline, a_sample, an_episode, play_all, sample_of
 
 from headway_analysis.preflight.answers import parsed, tags_in
 from headway_analysis.preflight.catalogue import BY_ID
@@ -151,8 +151,8 @@ def test_a_strict_judge_passes() -> None:
 @pytest.mark.parametrize(
     ("make", "rule"),
     [
-        (SubstringDesk, "any value of limit is taken"),
-        (AnyTagDesk, "another tag is taken than <answer>"),
+        (SubstringDesk, "any value of limit is accepted"),
+        (AnyTagDesk, "another tag is accepted than <answer>"),
         (OneFieldDesk, "limit may be missing"),
         (GenerousDesk, "action may be missing"),
     ],
@@ -175,7 +175,7 @@ def talkative(row: Row, index: int) -> tuple[Sequence[Call], str]:
     return calls, f"Sure! {answer}" if index % 2 else answer
 
 
-def test_refused_words_cost_something_where_the_model_writes_them() -> None:
+def test_a_judge_that_refuses_the_models_own_words_is_a_warning() -> None:
     baseline = sample_of(lambda: Desk({}), desk_rows(13), talkative, 8)
     said = found("scorer-mutants", Desk, baseline)
     assert said.verdict == "Warn"
@@ -320,7 +320,7 @@ def test_an_answer_may_be_the_call_that_ends_the_episode() -> None:
     said = found("scorer-mutants", Ticket, strict)
     assert said.verdict == "Pass"
     assert dict(said.figures)["full score: value altered: limit"] == 0.0
-    assert "any value of limit is taken" in found("scorer-mutants", LenientTicket, lenient).saw
+    assert "any value of limit is accepted" in found("scorer-mutants", LenientTicket, lenient).saw
     assert found("constant-guess", Ticket, strict).verdict == "Pass"
     assert found("deterministic", Ticket, strict).verdict == "Pass"
     assert found("prompt-labels", Ticket, strict).verdict == "Pass"
@@ -444,7 +444,7 @@ def test_a_prompt_that_fits_its_labels_passes() -> None:
     [
         (ForgetfulDesk, "Fail", "Labels have the field `limit`, and the prompt does not name it"),
         (OtherTagDesk, "Fail", "The label scores full in <answer>, and not in <final>"),
-        (TellingDesk, "Fail", "The prompt tells the label in 13 of 13"),
+        (TellingDesk, "Fail", "The prompt contains the label in 13 of 13"),
         (LeakingDesk, "Fail", "Tool `get_case` returns the label as `expected`"),
         (WholeDesk, "Warn", "The first call, of `get_case`, returns every field"),
     ],
@@ -627,7 +627,7 @@ def of_orders(make: type[Environment], *names: str, **more: str) -> Baseline:
     [
         (Refunds, ("refund",), "."),
         (Lookups, ("get_weather",), "."),
-        (Finished, ("refund", "finish"), ", but for: last call dropped; call altered: finish, code."),
+        (Finished, ("refund", "finish"), ", except for: last call dropped; call altered: finish, code."),
     ],
 )
 def test_a_task_that_is_judged_by_its_calls_passes(
@@ -636,24 +636,24 @@ def test_a_task_that_is_judged_by_its_calls_passes(
     baseline = of_orders(make, *names)
     mutants = found("scorer-mutants", make, baseline)
     assert mutants.verdict == "Pass"
-    assert mutants.saw == f"The task is judged by its calls, and calls made wrong are refused{besides}"
+    assert mutants.saw == f"The task is judged by its calls, and wrong calls are refused{besides}"
     guess = found("constant-guess", make, baseline)
     assert guess.verdict == "Pass"
-    assert "On 13 rows the calls alone score full" in guess.saw
+    assert "On 13 rows the calls alone get the full score" in guess.saw
 
 
 def test_a_judge_that_ignores_calls_as_well_fails() -> None:
     said = found("scorer-mutants", Anything, of_orders(Anything, "refund"))
     assert said.verdict == "Fail"
     assert "the last call may be missing" in said.saw
-    assert "any value of order of refund is taken" in said.saw
+    assert "any value of order of refund is accepted" in said.saw
     assert "refund(" in said.examples[0].text
 
 
 def test_an_argument_that_nobody_judges_is_said() -> None:
     said = found("scorer-mutants", Careless, of_orders(Careless, "pay_back", lane="fast"))
     assert said.verdict == "Pass"
-    assert "but for: call altered: pay_back, lane" in said.saw
+    assert "except for: call altered: pay_back, lane" in said.saw
 
 
 def test_a_number_of_many_digits_is_altered() -> None:

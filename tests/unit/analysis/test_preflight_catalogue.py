@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from a_baseline import a_baseline, a_sample, an_episode, of_values
-from desk import desk_baseline
+from help_desk import desk_baseline
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_up_baselines import a_baseline, a_sample, an_episode, of_values
 
 from headway_analysis.preflight import page
 from headway_analysis.preflight.catalogue import CHECKS

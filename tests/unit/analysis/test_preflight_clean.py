@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from a_baseline import play_all
 from clean_tasks import TASKS
+from made_up_baselines import play_all
 
 from headway_analysis.preflight.evidence import Probe
 from headway_analysis.preflight.run import findings, scripts_of

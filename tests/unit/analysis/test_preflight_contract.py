@@ -1,4 +1,4 @@
-"""A contract is held to without searching in texts, and in a number of steps that is bounded."""
+"""A contract is checked without searching in texts, and in a number of steps that is bounded."""
 
 from __future__ import annotations
 

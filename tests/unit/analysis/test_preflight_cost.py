@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from a_baseline import a_baseline, a_sample, an_episode
+from made_up_baselines import a_baseline, a_sample, an_episode
 
 from headway_analysis.estimate.plan import Plan
 from headway_analysis.preflight.catalogue import BY_ID
@@ -130,7 +130,7 @@ def test_a_group_is_what_the_ledger_would_bill() -> None:
         assert {**used, "train": 0} == {**billed, "train": 0}
 
 
-def test_a_group_that_does_not_hold_its_episodes_is_counted_by_them() -> None:
+def test_a_group_record_without_its_episodes_is_counted_by_them() -> None:
     """As that of an author's own tests."""
     found = [
         replace(one, group=one.group.model_copy(update={"episodes": []}))

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from a_baseline import a_baseline, a_sample, an_episode, play_all, sample_of
-from desk import (
+from help_desk import (
     ClockedDesk,
     CountingDesk,
     Desk,
@@ -20,6 +19,7 @@ from desk import (
     desk_rows,
     written,
 )
+from made_up_baselines import a_baseline, a_sample, an_episode, play_all, sample_of
 
 from headway_analysis.preflight.catalogue import BY_ID
 from headway_analysis.preflight.checks import deterministic, isolated

@@ -1,4 +1,4 @@
-"""How far a judge's answers vary: which questions are asked again, and what both answers come to."""
+"""How far a judge's answers vary: which questions are asked again, and what is said of the two answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from a_baseline import a_baseline, a_sample, an_episode
+from made_up_baselines import a_baseline, a_sample, an_episode
 
 from headway_analysis.preflight.catalogue import BY_ID
 from headway_analysis.preflight.checks.judge_varies import ENOUGH, QUESTIONS, questions

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from a_baseline import a_baseline, a_sample, an_episode, play_all, turns_of
-from desk import Desk, desk_baseline
+from help_desk import Desk, desk_baseline
+from made_up_baselines import a_baseline, a_sample, an_episode, play_all, turns_of
 
 from headway_analysis.preflight.catalogue import BY_ID
 from headway_analysis.preflight.contract import read
@@ -56,6 +56,46 @@ def test_episodes_with_room_left_fit() -> None:
     said = judged("context-fits", ended(0, lambda: turns_of(2)))
     assert said.verdict == "Pass"
     assert dict(said.figures)["p99_turns"] == 2
+
+
+@pytest.mark.parametrize(("tokens", "verdict"), [(4097, "Fail"), (4096, "Pass")])
+def test_an_endpoints_conversation_is_compared_in_own_tokens(tokens: int, verdict: str) -> None:
+    baseline = ended(0, lambda: turns_of(2))
+    facts = replace(baseline.facts, endpoint="frontier-1")
+    sampled = [replace(one, conversation_tokens=tokens) for one in baseline.sampled]
+    said = judged("context-fits", replace(baseline, facts=facts, sampled=sampled))
+    assert said.verdict == verdict
+    assert said.field == ("spec.model.contextLength" if verdict == "Fail" else None)
+
+
+def test_an_endpoint_that_returns_calls_as_text_is_named() -> None:
+    text = '<tool_call>{"name": "get_case", "arguments": {"case_id": "1"}}</tool_call>'
+    episode = an_episode(messages=[QUESTION, {"role": "assistant", "content": text}], turns=turns_of(1))
+    made = [a_sample(episode, tools=[TOOL]) for _ in range(4)]
+    baseline = a_baseline(made)
+    said = judged("tool-calls-parse", replace(baseline, facts=replace(baseline.facts, endpoint="frontier-1")))
+    assert said.verdict == "Warn"
+    assert "frontier-1 writes tool calls as text in 4 episodes" in said.saw
+    assert said.field is None, "the job's parser is not to blame"
+
+
+def test_an_endpoint_whose_model_never_calls_is_named() -> None:
+    made = [a_sample(an_episode(turns=turns_of(1), reward=0.0, score=0.0), tools=[TOOL]) for _ in range(16)]
+    baseline = a_baseline(made)
+    said = judged("tool-calls-parse", replace(baseline, facts=replace(baseline.facts, endpoint="frontier-1")))
+    assert (said.verdict, "called no tool in 16 episodes" in said.saw) == ("Warn", True)
+
+
+def test_an_endpoint_shows_neither_parser_nor_speed() -> None:
+    baseline = ended(0, lambda: turns_of(2))
+    elsewhere = replace(baseline, facts=replace(baseline.facts, endpoint="frontier-1"), seconds=60.0)
+    for check in ("tool-calls-parse", "throughput"):
+        said = judged(check, elsewhere)
+        assert said.verdict == "Unknown"
+        assert "frontier-1" in said.saw
+    figures = dict(judged("throughput", elsewhere).figures)
+    assert "p99_tool_seconds" in figures
+    assert not {"episodes_an_hour", "whole_job_cost_usd_likely"} & figures.keys()
 
 
 @pytest.mark.parametrize(
@@ -159,7 +199,7 @@ def test_no_calls_are_too_few_unless_there_are_no_tools() -> None:
     assert judged("tool-calls-parse", a_baseline([a_sample(an_episode())])).verdict == "Pass"
 
 
-def test_a_model_that_never_calls_and_never_succeeds_is_a_warning() -> None:
+def test_a_model_that_never_calls_nor_succeeds_is_a_warning() -> None:
     failed = [an_episode(group=at, reward=0.0) for at in range(20)]
     said = judged("tool-calls-parse", a_baseline(a_sample(one, tools=[TOOL]) for one in failed))
     assert said.verdict == "Warn"
@@ -271,8 +311,8 @@ ID = ("components", "parameters", "CaseId")
         ((*ID, "schema"), {"type": "integer"}, "takes case_id as string, the contract as integer"),
         ((*ID, "name"), "number", "get_case takes case_id, which the contract does not have"),
         ((*ID, "name"), "number", "get_case lacks number, which the contract requires"),
-        ((*CASE, "properties", "complaint"), {"type": "string"}, "get_case answers otherwise"),
-        ((*CASE, "required"), ["complaint", "spent", "owner"], "get_case answers otherwise"),
+        ((*CASE, "properties", "complaint"), {"type": "string"}, "get_case answers differently"),
+        ((*CASE, "required"), ["complaint", "spent", "owner"], "get_case answers differently"),
     ],
 )
 def test_a_difference_to_the_contract_is_named(path: Sequence[str], value: Any, said: str) -> None:

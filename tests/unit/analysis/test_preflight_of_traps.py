@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from a_baseline import play_all, sample_of
-from desk import PROMPT, Desk, desk_baseline, desk_model, desk_rows
+from help_desk import PROMPT, Desk, desk_baseline, desk_model, desk_rows
+from made_up_baselines import play_all, sample_of
 
 from headway_analysis.preflight.catalogue import BY_ID
 from headway_analysis.preflight.checks import prompt_labels

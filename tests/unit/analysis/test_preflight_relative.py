@@ -1,17 +1,17 @@
-"""Where `group_reward` pays, a script has no reward: what the score says stands, and the rest is unknown."""
+"""Where `group_reward` pays, a script has no reward: the score alone decides, and the rest is unknown."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from a_baseline import play_all
-from desk import AnyTagDesk, Desk, GenerousDesk, LenientRewardDesk, desk_baseline
+from help_desk import AnyTagDesk, Desk, GenerousDesk, LenientRewardDesk, desk_baseline
+from made_up_baselines import play_all
 
 from headway_analysis.preflight.catalogue import BY_ID
 from headway_analysis.preflight.definition import Finding
 from headway_sandbox.environment import Environment, Reward, Transcript
 
-NOT_KNOWN = "would earn is not known: group_reward pays"
+NOT_KNOWN = "is not known: group_reward compares"
 
 
 def found(check: str, make: type[Environment], relative: bool = True) -> Finding:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from a_baseline import a_baseline, a_sample, an_episode, of_values, play_all
-from desk import BigDesk, Desk, LenientRewardDesk, RaisingDesk, desk_baseline
+from help_desk import BigDesk, Desk, LenientRewardDesk, RaisingDesk, desk_baseline
+from made_up_baselines import a_baseline, a_sample, an_episode, of_values, play_all
 
 from headway_analysis.preflight.catalogue import BY_ID
 from headway_analysis.preflight.definition import Finding

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from a_baseline import of_values, play_all, sample_of
-from desk import ClockedDesk, Desk, desk_baseline, desk_model, desk_rows
+from help_desk import ClockedDesk, Desk, desk_baseline, desk_model, desk_rows
+from made_up_baselines import of_values, play_all, sample_of
 
 from headway_analysis.preflight.catalogue import BY_ID
 from headway_analysis.preflight.definition import Check, Example, Finding, Verdict

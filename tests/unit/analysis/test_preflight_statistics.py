@@ -1,4 +1,4 @@
-"""The statistics of the checks, held against other implementations and exact sums."""
+"""The statistics of the checks, compared with other implementations and exact sums."""
 
 from __future__ import annotations
 

@@ -5,25 +5,30 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
+from statistics import fmean
 from types import ModuleType
 from typing import Any
 
-import a_finished_evaluation as job
+import finished_evaluation as job
 import pytest
 from recounting import SCRIPT, lines, recount_module
 from scipy.special import stdtrit
 
-from headway_analysis.comparison import Comparison, compare_all
+from headway_analysis.comparison import compare_all
 from headway_analysis.measures.candidate import priced
 from headway_analysis.measures.tries import Try
 from headway_analysis.report.document import document
 from headway_analysis.report.table import parquet, table
 from headway_api.prices import DEFAULT, PriceBook
+from headway_api.records import Outcome
 from headway_api.spec.gate import Gate
+from headway_api.status import RLEvalJobStatus
 from headway_coordinator.evaluation import view
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.metrics.prometheus import Exporter
@@ -50,22 +55,30 @@ def state() -> EvalState:
     return EvalState(candidates, job.ROWS)
 
 
+def status() -> dict[str, Any]:
+    """The job at the end, as `kubectl get -o json` prints it."""
+    compared, found, spec = job.compared(), state(), job.config().spec
+    told = RLEvalJobStatus(
+        results=view.results(found, compared, job.BOOK, date(2026, 1, 2)),
+        headline=view.headline(spec, compared),
+        gate=view.gate(compared, finished=True),
+    )
+    return {"status": told.as_object()}
+
+
+def metrics() -> str:
+    """What /metrics answers at the end."""
+    compared, found = job.compared(), state()
+    return Exporter("ns", "judged", lambda: view.samples(compared, found)).text().decode()
+
+
 def test_a_person_can_run_it_over_files(tmp_path: Path, report: dict[str, Any]) -> None:
     """With what `kubectl get` and /metrics show."""
-    compared, found = job.compared(), state()
-    exporter = Exporter("ns", "judged", lambda: view.samples(compared, found))
-    results = view.results(found, compared, job.BOOK, date(2026, 1, 2))
     files = {
         "results.parquet": parquet(table(job.tries(), priced(job.BOOK))),
         "report.json": json.dumps(report).encode(),
-        "status": json.dumps(
-            {
-                "status": {
-                    "results": [r.model_dump(mode="json", by_alias=True, exclude_none=True) for r in results]
-                }
-            }
-        ).encode(),
-        "metrics": exporter.text(),
+        "status": json.dumps(status()).encode(),
+        "metrics": metrics().encode(),
     }
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
@@ -74,6 +87,134 @@ def test_a_person_can_run_it_over_files(tmp_path: Path, report: dict[str, Any]) 
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert int(done.stdout.split()[0]) > 6000
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong", "named"),
+    [
+        ("results.1.reward.value", "0.0001", "status tuned reward value"),
+        ("results.1.externalScore.low", "0.0001", "status tuned external_score low"),
+        ("results.1.success.high", "0.0001", "status tuned success high"),
+        ("results.1.difference.value", "0.0001", "status tuned difference value"),
+        ("results.1.difference.low", "-0.5", "status tuned difference low"),
+        ("results.1.difference.high", None, "status tuned difference high"),
+        ("results.2.difference.p", "0.5", "status reference difference p"),
+        ("results.1.difference.baseline", "reference", "status tuned difference baseline"),
+        ("results.1.difference", None, "status tuned difference value"),
+        ("results.0.cost", "0.0001", "status base cost"),
+        ("results.3.cost", "0", "status gone cost"),
+        ("results.0.rows", 39, "status base rows"),
+        ("results.3.rows", 1, "status gone rows"),
+        ("results.1.tries", 160, "status tuned tries"),
+        ("results.1.infraErrors", 0, "status tuned infraErrors"),
+        ("results.2.score", "0.50 ± 0.01", "status reference score"),
+        ("results.3.score", "0.50 ± 0.01", "status gone score"),
+        ("results.3.name", "base", "status candidates"),
+        ("headline.candidate", "reference", "status headline candidate"),
+        ("headline.score", "0.99 ± 0.01", "status headline score"),
+        ("headline", None, "status headline candidate"),
+        ("gate.result", "Error", "status gate result"),
+        ("gate", None, "status gate result"),
+    ],
+)
+def test_a_wrong_number_in_the_status_is_found(
+    recount: ModuleType, report: dict[str, Any], path: str, wrong: Any, named: str
+) -> None:
+    told = status()
+    counted = recount.Recount(lines(), report)
+    counted.status(told)
+    assert counted.wrong == []
+    at: Any = told["status"]
+    *above, last = path.split(".")
+    for part in above:
+        at = at[int(part)] if isinstance(at, list) else at[part]
+    assert at.get(last) != wrong
+    at[last] = wrong
+    counted.status(told)
+    assert named in {text.partition(":")[0] for text in counted.wrong}
+
+
+def test_a_number_of_four_digits_that_ends_in_0_is_held_at_four(
+    recount: ModuleType, report: dict[str, Any]
+) -> None:
+    counted = recount.Recount(lines(), report)
+    for told, number in [("0.5", 0.50004), ("12", 12.00004), ("0.1234", 0.12344), (None, None)]:
+        counted.rounded("right", told, number)
+    assert counted.wrong == []
+    for told, number in [("0.5", 0.5001), ("12", 12.0001), (None, 0.0), ("0", None)]:
+        counted.rounded("wrong", told, number)
+    assert len(counted.wrong) == 4
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong", "named"),
+    [
+        ("candidate", "reference", "headline candidate"),
+        ("measure", "reward", "headline measure"),
+        ("value", 0.5, "headline value"),
+        ("low", 0.1, "headline low"),
+        ("high", 0.9, "headline high"),
+        ("rows", 39, "headline rows"),
+        ("method", "wilson", "headline method"),
+    ],
+)
+def test_a_wrong_headline_of_the_report_is_found(
+    recount: ModuleType, report: dict[str, Any], key: str, wrong: Any, named: str
+) -> None:
+    told = copy.deepcopy(report)
+    assert told["headline"][key] != wrong
+    told["headline"][key] = wrong
+    counted = recount.Recount(lines(), told)
+    counted.headline()
+    assert [text.partition(":")[0] for text in counted.wrong] == [named]
+
+
+def mean_score(tries: Sequence[Try]) -> float:
+    """The mean external score."""
+    return fmean(each.external_score for each in tries if each.external_score is not None)
+
+
+@pytest.mark.parametrize("lost", [0, 12], ids=["the best", "the best of those that lost few"])
+def test_without_a_gate_the_best_candidate_is_the_headline(recount: ModuleType, lost: int) -> None:
+    """One that lost over 0.05 more of its tries than another comes last, whatever it scored."""
+    tries = {name: [*of] for name, of in job.tries().items()}
+    *_, second, best = sorted(job.CHANCE, key=lambda name: mean_score(tries[name]))
+    for at in [at for at, each in enumerate(tries[best]) if each.scored][:lost]:
+        tries[best][at] = dataclasses.replace(
+            tries[best][at],
+            outcome=Outcome.INFRA_ERROR,
+            reward=None,
+            external_score=None,
+            success=False,
+            success_by_reward=False,
+            metrics={},
+        )
+    told = without_a_gate(tries)
+    assert told["headline"]["candidate"] == (second if lost else best)
+    counted = recount.Recount(lines(tries), told)
+    counted.headline()
+    assert counted.wrong == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "named"),
+    [
+        (r'(\w*eval_rows{.*"tuned".*}) 40\.0', r"\1 39.0", "/metrics tuned rows"),
+        (r"\w*eval_rows{.*\n", "", "candidates in /metrics"),
+        (r"\w*eval_measure_low{.*\n", "", "measures in /metrics"),
+        (r'(\w*eval_measure{.*"base".*"reward".*"all".*}) \S+', r"\1 0.9", "/metrics base all reward "),
+    ],
+)
+def test_a_wrong_number_in_metrics_is_found(
+    recount: ModuleType, report: dict[str, Any], right: str, wrong: str, named: str
+) -> None:
+    counted = recount.Recount(lines(), report)
+    counted.metrics(metrics())
+    assert counted.wrong == []
+    text, changed = re.subn(right, wrong, metrics(), count=1)
+    assert changed == 1
+    counted.metrics(text)
+    assert [text.partition(":")[0] for text in counted.wrong] == [named]
 
 
 def test_a_wrong_number_is_found_wherever_it_stands(recount: ModuleType, report: dict[str, Any]) -> None:
@@ -135,9 +276,18 @@ def test_a_wrong_try_is_found(recount: ModuleType, report: dict[str, Any]) -> No
     assert any(text.startswith("base all external_score value") for text in counted.wrong)
 
 
-def of(keep: Any, **place: Any) -> tuple[dict[str, list[Try]], Comparison]:
+def without_a_gate(tries: Mapping[str, Sequence[Try]], book: PriceBook = job.BOOK) -> dict[str, Any]:
+    """The report of these tries in a job that has no gate."""
+    run = job.finished()
+    found = run.job.model_copy(update={"spec": run.job.spec.model_copy(update={"gate": None})})
+    standings = [dataclasses.replace(each, tries=tries[each.name]) for each in run.standings]
+    run = dataclasses.replace(run, job=found, standings=standings, book=book)
+    return document(run, compare_all(tries, job.KS, "base", None, priced(book)))
+
+
+def of(keep: Any, **place: Any) -> dict[str, list[Try]]:
     """Some of the tries, with other places."""
-    tries = {
+    return {
         name: [
             dataclasses.replace(each, place=dataclasses.replace(each.place, **place))
             for each in of
@@ -145,7 +295,6 @@ def of(keep: Any, **place: Any) -> tuple[dict[str, list[Try]], Comparison]:
         ]
         for name, of in job.tries().items()
     }
-    return tries, compare_all(tries, job.KS, "base", None, priced(job.BOOK))
 
 
 @pytest.mark.parametrize(
@@ -161,11 +310,8 @@ def of(keep: Any, **place: Any) -> tuple[dict[str, list[Try]], Comparison]:
     ids=["one try a row", "few rows", "too few rows", "one row", "no success", "other rows"],
 )
 def test_it_agrees_on_jobs_of_every_shape(recount: ModuleType, keep: Any, place: dict[str, Any]) -> None:
-    tries, compared = of(keep, **place)
-    run = job.finished()
-    standings = [dataclasses.replace(each, tries=tries[each.name]) for each in run.standings]
-    report = document(dataclasses.replace(run, standings=standings), compared)
-    counted = recount.Recount(lines(tries), report)
+    tries = of(keep, **place)
+    counted = recount.Recount(lines(tries), without_a_gate(tries))
     counted.run()
     assert counted.wrong == []
     assert counted.checked > 100
@@ -208,10 +354,7 @@ def test_it_agrees_where_costs_are_not_known(recount: ModuleType, book: PriceBoo
     """An answer that was not counted, and classes without a price."""
     one, *others = job.tries()["reference"]
     tries = {**job.tries(), "reference": [dataclasses.replace(one, uncounted_turns=1), *others]}
-    compared = compare_all(tries, job.KS, "base", None, priced(book))
-    standings = [dataclasses.replace(each, tries=tries[each.name]) for each in job.finished().standings]
-    report = document(dataclasses.replace(job.finished(), standings=standings, book=book), compared)
-    counted = recount.Recount(lines(tries, book), report)
+    counted = recount.Recount(lines(tries, book), without_a_gate(tries, book))
     counted.run()
     assert counted.wrong == []
     assert counted.report["candidates"][2]["cost"] is None

@@ -1,9 +1,9 @@
-"""What was changed so far, read from records: restarts at any point, steps taken anew, two coordinators."""
+"""What was changed so far, read from records: restarts at any point, steps taken again, two coordinators."""
 
 from __future__ import annotations
 
 import pytest
-from a_job import report
+from job_rig import report
 from played_jobs import Story
 from pydantic import ValidationError
 
@@ -53,7 +53,7 @@ def test_steps_that_are_taken_anew_have_the_decisions_they_had() -> None:
     assert [entry.state for entry in story.now().course.entries] == ["Watching"]
 
 
-def test_a_decision_of_a_coordinator_that_was_replaced_has_no_effect() -> None:
+def test_a_replaced_coordinators_decision_has_no_effect() -> None:
     """Its step was taken with groups. Its number is not given again."""
     story = Story().train(30).raise_(S.GROUPS_UNIFORM)
     story.decisions.append(a_decision(1, 5))
@@ -104,5 +104,5 @@ def test_records_come_back_as_they_were_and_say_one_thing() -> None:
     assert Decision.model_validate_json(first.model_dump_json()) == first
     with pytest.raises(ValidationError, match="brings what has the number 2"):
         Decision.model_validate(first.model_dump() | {"in_force": {"number": 2}})
-    with pytest.raises(ValidationError, match="says which one"):
+    with pytest.raises(ValidationError, match="must name it"):
         Decision.model_validate(first.model_dump() | {"undoes": 1, "number": 1})

@@ -95,7 +95,7 @@ def test_steps_that_were_better_come_in_order_and_no_others() -> None:
         (S.VALIDATION_PARTED, ["RollBack", "ReferenceKl", "OnPolicy", "CispoToPpo"]),
     ],
 )
-def test_what_fits_the_sign_comes_first_and_then_the_jobs_own_order(signal: S, expected: list[str]) -> None:
+def test_fitting_remedies_come_first_then_the_jobs_own_order(signal: S, expected: list[str]) -> None:
     assert ordered(signal, REMEDIES)[:4] == expected
     assert sorted(ordered(signal, REMEDIES)) == sorted(REMEDIES)
 
@@ -187,7 +187,7 @@ def test_a_batch_grows_only_where_the_data_lasts_for_its_watch() -> None:
 
 
 @pytest.mark.parametrize("model", [{"lora": {"rank": 256}}, {"full": {}}])
-def test_an_adapter_is_made_wider_only_where_there_is_one_that_can_be(model: dict[str, Any]) -> None:
+def test_an_adapter_is_widened_only_if_one_exists_and_can_grow(model: dict[str, Any]) -> None:
     content = a_spec().as_object() | {"model": {"base": "s3://b/m"} | model, "collapse": {}}
     of = RLTrainingJobSpec.model_validate(content)
     story = Story(acting(of, remedies=("WiderAdapter",))).train(30).raise_(S.GROUPS_UNIFORM)
@@ -210,7 +210,7 @@ def test_what_helped_is_kept_and_the_figures_say_why() -> None:
     found = decide(story.now())
     assert isinstance(found, Kept)
     assert (found.number, found.step) == (1, 56)
-    assert "GroupsUniform is not raised any more; the reward moved by 0.2" in found.why
+    assert "GroupsUniform is no longer raised; the reward moved by 0.2" in found.why
     assert found.after.reward == pytest.approx(0.71, abs=0.01)
     story.carry_out(found)
     assert decide(story.now()) is None
@@ -226,7 +226,7 @@ def test_what_did_not_help_is_taken_back_and_the_next_is_tried() -> None:
     assert undo.directive.undo
     assert undo.directive.remedy == "SmallerGroups"
     assert undo.in_force == InForce(number=2)
-    assert "GroupsUniform is raised still (it is 0.5)" in undo.why
+    assert "GroupsUniform is still raised (it is 0.5)" in undo.why
     story.carry_out(undo)
     [entry] = story.now().course.entries
     assert (entry.state, entry.ended) == ("Undone", 56)
@@ -244,7 +244,7 @@ def test_what_cleared_the_sign_and_cost_reward_is_taken_back() -> None:
     assert "the reward moved by -0.298 (-0.3062 to -0.2898)" in found.why
 
 
-def test_what_cleared_the_sign_and_cost_held_out_rows_is_taken_back() -> None:
+def test_what_cleared_the_sign_but_cost_held_out_rows_is_undone() -> None:
     story = Story().train(30).validate(0.8).raise_(S.GROUPS_UNIFORM)
     story.carry_out(decide(story.now())).train(WATCH).validate(0.5).calm()
     found = taken(decide(story.now()))
@@ -253,7 +253,7 @@ def test_what_cleared_the_sign_and_cost_held_out_rows_is_taken_back() -> None:
     assert "from step 30 to 56" in found.why
 
 
-def test_a_sign_that_is_about_to_clear_does_not_take_a_remedy_back() -> None:
+def test_a_sign_about_to_clear_does_not_take_a_remedy_back() -> None:
     story = uniform()
     story.carry_out(decide(story.now())).train(WATCH)
     story.raise_(S.GROUPS_UNIFORM, since=20, level=Level.BETWEEN)
@@ -275,7 +275,7 @@ def test_a_sign_that_is_judged_at_validations_is_waited_for() -> None:
     kept = decide(story.now())
     assert isinstance(kept, Kept)
     assert "VALIDATION" not in kept.why
-    assert "ValidationParted was not judged since" in kept.why
+    assert "ValidationParted has not been judged since" in kept.why
 
 
 def test_a_sign_that_no_step_speaks_of_is_not_raised_still() -> None:
@@ -287,7 +287,7 @@ def test_a_sign_that_no_step_speaks_of_is_not_raised_still() -> None:
     story.train(LONGEST_WATCH - WATCH).verdicts = silent
     kept = decide(story.now())
     assert isinstance(kept, Kept)
-    assert "GroupsUniform was not judged since" in kept.why
+    assert "GroupsUniform has not been judged since" in kept.why
 
 
 def test_no_validation_is_waited_for_where_there_is_none() -> None:
@@ -319,7 +319,7 @@ def test_each_is_tried_once() -> None:
     assert decide(story.now()) is None
 
 
-def test_what_the_learner_refuses_does_not_count_and_the_next_is_tried() -> None:
+def test_a_refused_remedy_is_not_counted_and_the_next_is_tried() -> None:
     story = uniform(max_remedies=1)
     story.carry_out(decide(story.now()), refused="no")
     [entry] = story.now().course.entries
@@ -344,11 +344,11 @@ def test_where_going_back_helped_nothing_else_is_changed() -> None:
     story = gone_back().train(WATCH - 5, 0.6)
     found = decide(story.now())
     assert isinstance(found, Kept)
-    assert "RewardCollapsed is not raised any more" in found.why
+    assert "RewardCollapsed is no longer raised" in found.why
     assert decide(story.carry_out(found).now()) is None
 
 
-def test_a_sign_that_comes_back_has_the_job_go_back_and_change_something() -> None:
+def test_a_returning_sign_rolls_back_and_changes_a_setting() -> None:
     """In the middle of the watch: what collapses again is not watched to the end."""
     story = gone_back().train(8, 0.02).raise_(S.REWARD_COLLAPSED)
     found = taken(decide(story.now()))
@@ -367,15 +367,15 @@ def test_a_sign_that_was_never_gone_is_not_one_that_came_back() -> None:
     assert decide(story.now()) is None
 
 
-def test_once_going_back_was_kept_the_next_collapse_goes_back_too() -> None:
+def test_a_collapse_after_a_kept_rollback_rolls_back_too() -> None:
     story = gone_back().train(WATCH - 5, 0.6)
     story.carry_out(decide(story.now())).train(20, 0.6).train(10, 0.02).raise_(S.REWARD_COLLAPSED)
     found = taken(decide(story.now()))
     assert (found.directive.remedy, found.directive.restore) == ("OnPolicy", [20])
 
 
-def test_no_step_is_better_than_now_by_what_was_before_the_job_went_back() -> None:
-    """Neither its last validation nor its last rewards tell of weights that are there any more."""
+def test_figures_from_before_a_rollback_make_no_step_better() -> None:
+    """Neither its last validation nor its last rewards describe the weights after the rollback."""
     story = Story().train(20, 0.6).validate(0.8).train(40, 0.6).train(10, 0.02).validate(0.1)
     story.raise_(S.REWARD_COLLAPSED)
     story.carry_out(decide(story.now())).train(WATCH, 0.6).calm()
@@ -385,7 +385,7 @@ def test_no_step_is_better_than_now_by_what_was_before_the_job_went_back() -> No
     assert taken(decide(story.validate(0.1).now())).directive.restore == [20], "one made since tells"
 
 
-def test_an_undoing_that_went_back_is_not_followed_by_going_back_for_rewards_of_before_it() -> None:
+def test_rewards_from_before_a_restoring_undo_do_not_roll_back() -> None:
     story = Story(acting(a_spec(), remedies=("WiderAdapter", "RollBack"))).train(20, 0.6).validate(0.8)
     story.train(10, 0.6).raise_(S.GROUPS_UNIFORM)
     story.carry_out(decide(story.now())).train(WATCH, 0.1)
@@ -394,22 +394,22 @@ def test_an_undoing_that_went_back_is_not_followed_by_going_back_for_rewards_of_
     assert decide(story.carry_out(undo).now()) is None, "it is there already"
 
 
-def test_going_back_that_did_not_help_by_the_end_is_followed_by_the_next() -> None:
+def test_the_next_remedy_follows_a_rollback_that_did_not_help() -> None:
     story = collapsed()
     story.carry_out(decide(story.now())).train(WATCH, 0.02)
     assert remedy(decide(story.now())) == "OnPolicy"
     story.spec = acting(story.spec, remedies=("RollBack",))
     found = decide(story.now())
     assert isinstance(found, Kept), "there is nothing else, and it cannot be taken back"
-    assert "RewardCollapsed is raised still" in found.why
+    assert "RewardCollapsed is still raised" in found.why
 
 
-def test_a_job_that_may_not_go_back_does_not_go_back_beside_another_remedy() -> None:
+def test_without_rollback_allowed_other_remedies_restore_no_step() -> None:
     story = collapsed(remedies=("OnPolicy", "CispoToPpo"))
     assert taken(decide(story.now())).directive.restore == []
 
 
-def test_a_remedy_that_went_back_is_taken_back_by_its_setting_alone() -> None:
+def test_a_remedy_that_rolled_back_is_undone_by_setting_alone() -> None:
     story = gone_back().train(8, 0.02).raise_(S.REWARD_COLLAPSED)
     story.carry_out(decide(story.now())).train(WATCH, 0.02)
     undo = taken(decide(story.now()))
@@ -456,7 +456,7 @@ def test_what_cannot_be_taken_back_stays() -> None:
         ("onpolicy", "it names no remedy"),
         ("OnPolicy@x", "it names no remedy"),
         ("OnPolicy; rm -rf /", "it names no remedy"),
-        ("RollBack", "no validation is complete"),
+        ("RollBack", "no complete validation"),
         ("Undo", "no change of a setting is in force"),
         ("WiderAdapter", "rollout servers were started with room for adapters of rank 32"),
     ],
@@ -507,7 +507,7 @@ def test_an_order_for_the_last_step_is_refused() -> None:
     assert remedy(obey("OnPolicy", story.now(steps=5))) == "OnPolicy"
 
 
-def test_a_person_may_have_the_job_go_back_though_nothing_is_wrong() -> None:
+def test_a_person_may_order_a_rollback_though_nothing_is_wrong() -> None:
     story = Story().train(10).validate(0.8).train(10).validate(0.5).train(1)
     assert taken(obey("RollBack", story.now())).directive.restore == [10, 20]
     story = Story().train(10).validate(0.8)
@@ -528,7 +528,7 @@ def test_an_order_may_come_while_another_remedy_is_watched() -> None:
     assert "a person ordered it; the reward moved by -0.399" in found.why
 
 
-def test_orders_do_not_count_among_the_remedies_that_a_job_may_take() -> None:
+def test_ordered_remedies_do_not_count_toward_the_jobs_limit() -> None:
     story = uniform(max_remedies=1)
     story.carry_out(obey("SmallerGroups", story.now())).train(WATCH)
     story.carry_out(decide(story.now()))
@@ -537,7 +537,7 @@ def test_orders_do_not_count_among_the_remedies_that_a_job_may_take() -> None:
     assert found.in_force.group_size == 2
 
 
-def test_a_person_takes_back_what_was_changed_last_and_then_what_was_before() -> None:
+def test_a_persons_undo_takes_back_the_last_change_then_earlier() -> None:
     story = Story().train(10).validate(0.8).train(3)
     for order in ("OnPolicy", "SmallerGroups", "RollBack"):
         story.carry_out(obey(order, story.now())).train(1)

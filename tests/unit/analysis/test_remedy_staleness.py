@@ -48,7 +48,7 @@ def test_going_on_policy_against_old_tokens_is_kept() -> None:
     assert state == "Clear"
     found = decide(story.now())
     assert isinstance(found, Kept), found
-    assert "StalenessAtBound is not raised any more" in found.why
+    assert "StalenessAtBound is no longer raised" in found.why
 
 
 def test_an_age_that_nothing_tells_any_more_takes_nothing_back() -> None:
@@ -57,4 +57,4 @@ def test_an_age_that_nothing_tells_any_more_takes_nothing_back() -> None:
     assert decide(story.age(WATCH, None).now()) is None
     found = decide(story.age(LONGEST_WATCH - WATCH, None).now())
     assert isinstance(found, Kept), found
-    assert "StalenessAtBound was not judged since" in found.why
+    assert "StalenessAtBound has not been judged since" in found.why

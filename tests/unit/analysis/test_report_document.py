@@ -7,14 +7,14 @@ import json
 from datetime import date
 from typing import Any
 
-import a_finished_evaluation as job
+import finished_evaluation as job
 import pytest
 
 from headway_analysis.comparison import compare_all
 from headway_analysis.measures.candidate import priced
 from headway_analysis.measures.tries import Try
 from headway_analysis.report.document import TOO_FEW, document, remainder
-from headway_analysis.report.markdown import interval, markdown, number, told
+from headway_analysis.report.markdown import difference_text, interval, markdown, number
 from headway_api.prices import DEFAULT
 
 
@@ -34,20 +34,23 @@ def test_it_is_json_and_the_same_twice(report: dict[str, Any]) -> None:
 
 def test_it_tells_what_the_job_was_to_cost(report: dict[str, Any]) -> None:
     assert report["estimate"] is None, "nobody has said it"
-    told = {"actual": "1.00", "made": [{"basis": "Data", "cost": ["0.10", "0.90", "9.00"], "inside": True}]}
-    found = document(dataclasses.replace(job.finished(), estimate=told), job.compared())
-    assert found["estimate"] == told
+    estimate = {
+        "actual": "1.00",
+        "made": [{"basis": "Data", "cost": ["0.10", "0.90", "9.00"], "inside": True}],
+    }
+    found = document(dataclasses.replace(job.finished(), estimate=estimate), job.compared())
+    assert found["estimate"] == estimate
     assert markdown(found) == markdown(report)
 
 
 def test_every_estimate_and_difference_is_in_it(report: dict[str, Any]) -> None:
     found = job.compared()
     for name, tasks in found.estimates.items():
-        told = candidate(report, name)["measures"]
+        measures = candidate(report, name)["measures"]
         for task, of in tasks.items():
-            assert told[task].keys() == of.keys()
+            assert measures[task].keys() == of.keys()
             for measure, each in of.items():
-                line = told[task][measure]
+                line = measures[task][measure]
                 assert (line["value"], line["low"], line["high"]) == (each.value, each.low, each.high)
                 assert (line["rows"], line["clusters"], line["tries"]) == (each.n, each.clusters, each.tries)
                 assert (line["method"], line["floor"]) == (each.method, each.floor)
@@ -140,6 +143,18 @@ def test_what_an_endpoint_refused_or_did_not_count_is_said() -> None:
     assert "| reference | uncounted | - | - | uncounted |" in text
 
 
+def test_tool_answers_that_differ_from_those_of_a_run_are_said() -> None:
+    one, *others = job.tries()["tuned"]
+    tries = {**job.tries(), "tuned": [dataclasses.replace(one, differing_answers=3), *others]}
+    standings = [dataclasses.replace(each, tries=tries[each.name]) for each in job.finished().standings]
+    report = document(dataclasses.replace(job.finished(), standings=standings), job.compared())
+    assert [each["differingAnswers"] for each in report["candidates"]] == [0, 3, 0, 0]
+    text = markdown(report)
+    assert "## Scored again\n\n- tuned: calls that the tools answered otherwise than in the run: 3; " in text
+    assert "write spec.seed and spec.data as in the run" in text
+    assert "Scored again" not in markdown(document(job.finished(), job.compared()))
+
+
 def test_what_belongs_to_no_try_is_told_apart() -> None:
     run = job.finished()
     days = {**run.days, date(2026, 1, 1): {**run.days[date(2026, 1, 1)], "discarded": 10_000.0}}
@@ -176,7 +191,7 @@ def test_the_text_holds_each_headline_number(report: dict[str, Any]) -> None:
         for task, of in each["measures"].items():
             assert interval(of["external_score"]) in text, (each["name"], task)
     for name, of in report["differences"]["external_score"].items():
-        assert told("external_score", name, "base", of) in text
+        assert difference_text("external_score", name, "base", of) in text
     for check in report["gate"]["checks"]:
         assert check["message"].replace("_", "\\_") in text
 
@@ -200,7 +215,7 @@ def test_a_difference_is_told_as_its_interval_allows(finding: str, words: str) -
         "tries": 30,
         "finding": finding,
     }
-    assert words in told("success", "tuned", "base", found)
+    assert words in difference_text("success", "tuned", "base", found)
 
 
 def test_names_cannot_break_a_table() -> None:

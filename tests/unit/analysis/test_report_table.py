@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Literal
 
-import a_finished_evaluation as job
+import finished_evaluation as job
 import pyarrow.parquet as pq
 import pytest
 
@@ -47,7 +47,7 @@ def test_a_try_is_read_back_as_it_was() -> None:
         assert line["scored"] is (line["outcome"] != "InfraError")
 
 
-def test_a_candidate_without_tries_and_no_candidate_at_all_make_a_table() -> None:
+def test_no_tries_and_no_candidates_both_make_an_empty_table() -> None:
     assert table({"gone": []}).num_rows == table({}).num_rows == 0
 
 
@@ -66,7 +66,7 @@ def test_tries_are_billed_what_the_ledger_bills(sampled_by: Literal["servers", "
     assert models == {"servers": {None}, "endpoint": {"frontier"}, "nobody": set()}[sampled_by]
 
 
-def test_an_endpoint_is_billed_apart_and_a_rescore_only_its_sandboxes() -> None:
+def test_endpoints_are_billed_apart_and_a_rescore_only_sandboxes() -> None:
     endpoint = used_by(job.measured([job.group("base", 0, sampled_by="endpoint")]))
     assert endpoint.keys() == {
         UsageClass.ENDPOINT_PROMPT,

@@ -52,7 +52,7 @@ def read_figures() -> list[str]:
 NAMES = sorted({*read_figures()})
 
 
-def test_every_signal_is_defined_once_and_the_gravest_comes_first() -> None:
+def test_each_signal_is_defined_once_with_the_gravest_first() -> None:
     assert [signal.name for signal in SIGNALS] == [*SignalName]
 
 
@@ -248,10 +248,10 @@ OF_REWARD = [signal for signal in SIGNALS if signal.name in ("RewardFlat", "Rewa
 def test_a_rise_of_the_reward_is_found_in_whatever_order(
     rewards: list[tuple[int, float]], validated: list[int]
 ) -> None:
-    """What was found before is kept only as long as it is so: a new watch comes to the same.
+    """What was found before is kept only as long as it is true: a new watch finds the same.
 
-    Only the signals that read these figures are asked. Each late step has all steps judged anew, and all
-    signals together would take longer on a busy machine than a test may: that is no failed example.
+    Only the signals that read these figures are asked. At each late step all steps are judged again. All
+    signals together would take longer on a busy machine than a test may, and that is no failed example.
     """
     for job in (JOB, UNVALIDATED):
         live, fresh = Watch(job, OF_REWARD), Watch(job, OF_REWARD)
@@ -314,7 +314,7 @@ def test_constant_rewards_raise_what_they_are(reward: float) -> None:
     assert raised(watch) == expected
 
 
-def test_a_job_that_validates_is_flat_where_its_held_out_rows_are_too() -> None:
+def test_a_validating_job_is_flat_only_if_held_out_rows_are_too() -> None:
     """Small batches hide a rise that held-out rows show."""
     noisy = {"rollout/reward/mean": 0.5, "rollout/reward/std": 0.5}
     for held_out, expected in ((0.4, "Raised"), (0.6, "Clear")):

@@ -31,7 +31,7 @@ def test_a_shift_has_welchs_interval(earlier: list[float], recent: list[float]) 
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-6, abs=1e-9)
 
 
-def test_values_that_do_not_differ_shift_by_exactly_their_distance() -> None:
+def test_constant_values_shift_by_exactly_their_distance() -> None:
     found = shift([1.0, 1.0], [3.0, 3.0, 3.0])
     assert found is not None
     assert (found.value, found.low, found.high, found.rises) == (2.0, 2.0, 2.0, True)
@@ -48,7 +48,7 @@ def test_one_value_says_nothing_of_a_shift(earlier: list[float], recent: list[fl
 
 @given(st.lists(st.integers(0, 24), min_size=1, max_size=6))
 def test_a_pooled_share_has_the_exact_binomial_interval(hits: list[int]) -> None:
-    """But for batches that differ further than by luck."""
+    """Batches that differ further than by luck are left out."""
     assume(design_effect([(hit / 24, 24.0) for hit in hits]) == 1)
     found = pooled(history([hit / 24 for hit in hits], [24.0] * len(hits)), "rate", 10)
     expected = binomtest(sum(hits), 24 * len(hits)).proportion_ci(0.99, "exact")
@@ -68,7 +68,7 @@ def test_batches_that_differ_widen_the_interval(hits: list[int]) -> None:
     assert found.low <= found.value <= found.high
 
 
-def test_the_design_effect_is_pearsons_statistic_a_degree_of_freedom() -> None:
+def test_the_design_effect_is_pearsons_chi_square_over_its_df() -> None:
     table = [[18, 6, 0], [6, 18, 24]]
     expected = chi2_contingency(table, correction=False).statistic / 2
     assert design_effect([(18 / 24, 24.0), (6 / 24, 24.0), (0.0, 24.0)]) == pytest.approx(expected)

@@ -57,7 +57,7 @@ def test_reward_and_score_part_where_the_reward_gains_alone(
 
 
 def test_a_larger_gap_that_is_chance_hides_none_that_is_sure() -> None:
-    """Since the first ten steps the two parted by 0.4, by chance; since the last five by 0.3, surely."""
+    """Since the first ten steps the two diverged by 0.4, by chance; since the last five by 0.3, surely."""
     figures = {
         learning.REWARD: [1.0, 0.0] * 5 + [0.5] * 10 + [0.8] * 10,
         learning.SCORE: [0.2, 1.0] * 5 + [0.5] * 20,

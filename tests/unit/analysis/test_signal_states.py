@@ -135,7 +135,7 @@ def test_a_step_that_comes_twice_counts_once() -> None:
     assert state_of(watch).state == "Suspect"
 
 
-def test_a_validation_that_ends_late_says_what_it_would_have_said_at_once() -> None:
+def test_a_late_validation_gives_the_same_state_as_a_timely_one() -> None:
     def judge(history: History) -> Reading | None:
         """Over where the step's own figure is, whatever came since."""
         value = history.latest("x")
@@ -166,7 +166,7 @@ def test_what_a_step_says_does_not_depend_on_validations() -> None:
     assert seen == [[]]
 
 
-def test_a_job_that_was_changed_is_judged_by_what_it_was_at_each_step() -> None:
+def test_a_changed_job_is_judged_by_its_settings_at_each_step() -> None:
     def judge(history: History) -> Reading | None:
         bound = history.job.max_steps_off_policy
         return Reading(Level.OVER if bound == 0 else Level.CLEAR, bound, 0.0, "")

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import a_finished_evaluation as job
+import finished_evaluation as job
 import pytest
 from recounting import lines, recount_module
 
@@ -18,6 +18,7 @@ from headway_analysis.measures.candidate import priced
 from headway_analysis.measures.tries import Place, Rules, Try, tries_of
 from headway_analysis.report.document import document
 from headway_analysis.report.markdown import markdown
+from headway_coordinator.evaluation import view
 from headway_coordinator.ledger import events
 from headway_coordinator.metrics.evaluations import metrics
 
@@ -94,7 +95,7 @@ def lost(candidate: str) -> int:
     return sum(not each.scored for each in of_suite(candidate))
 
 
-def test_what_was_lost_in_a_suite_stops_a_candidate_that_wins_on_its_own_rows() -> None:
+def test_a_loss_in_a_suite_refuses_a_winner_on_its_own_rows() -> None:
     wins = compared(GateSpec("tuned", must_beat="base")).gate
     bound = Bound("success", 0.05, SUITE)
     forgot = compared(GateSpec("tuned", must_beat="base", no_worse=[bound])).gate
@@ -154,6 +155,32 @@ def test_the_report_counts_own_rows_and_bills_everything(report: dict[str, Any])
     assert "external score of tuned is lower than that of base" in text
     assert text.count(f"### {SUITE}") == 1
     assert report["job"]["suites"] == {SUITE: {"task": "pkg/sums", "limit": SAMPLES, "epochs": 1}}
+
+
+def test_a_suite_has_no_turn_limit(report: dict[str, Any]) -> None:
+    measures = report["candidates"][0]["measures"]
+    assert measures["all"].keys() - measures[SUITE].keys() >= {"turn_limit"}
+    assert measures[SUITE].keys() >= {"turns", "token_limit"}
+    assert report["suites"][SUITE]["differences"]["turn_limit"] == {}
+    assert report["differences"]["turn_limit"].keys() == {"tuned", "reference"}
+    logged = metrics(report["candidates"][0], report)
+    assert "eval/turn_limit" in logged
+    assert f"eval/turn_limit/{SUITE}" not in logged
+    shown = {(each.labels["task"], each.labels["measure"]) for each in view.samples(compared(), None)}
+    assert ("all", "turn_limit") in shown
+    assert (SUITE, "turn_limit") not in shown
+    assert {line["turn_limit"] for line in lines(everything()) if line["suite"]} == {None}
+
+
+def test_a_gate_on_the_turn_limit_of_a_suite_is_an_error() -> None:
+    own = compared(GateSpec("tuned", metric="turn_limit", task=SUITE, must_beat="base")).gate
+    bound = Bound("turn_limit", 0.0, SUITE)
+    further = compared(GateSpec("tuned", must_beat="base", no_worse=[bound])).gate
+    assert own is not None
+    assert further is not None
+    assert own.verdict is further.verdict is Verdict.ERROR
+    assert "the metric turn_limit, which tuned does not report; it reports" in own.message
+    assert f"the metric turn_limit, which tuned does not report in {SUITE}; it" in further.checks[1].message
 
 
 def test_mlflow_is_told_of_each_by_its_name(report: dict[str, Any]) -> None:

@@ -117,13 +117,13 @@ def test_tool_calls_are_counted_by_tool_failed_and_malformed() -> None:
         (Outcome.TRUNCATED, "stop", 2, (True, False)),
         (Outcome.TRUNCATED, "length", 2, (False, True)),
         (Outcome.TRUNCATED, "stop", 3, (False, True)),  # the context was full
-        (Outcome.TRUNCATED, "stop", None, (False, True)),
+        (Outcome.TRUNCATED, "stop", None, (None, True)),  # an agent with its own loop
         (Outcome.COMPLETED, "stop", 2, (False, False)),
         (Outcome.AGENT_ERROR, "stop", 2, (False, False)),
     ],
 )
 def test_the_limit_that_ended_an_episode(
-    outcome: Outcome, finish: str, max_turns: int | None, expected: tuple[bool, bool]
+    outcome: Outcome, finish: str, max_turns: int | None, expected: tuple[bool | None, bool]
 ) -> None:
     record = sealed("v0-7", turns=2, outcome=outcome)
     record = record.model_copy(update={"turns": turns(record, finish_reason=finish)})
@@ -168,7 +168,7 @@ def test_a_turn_that_never_reached_the_agent_is_discarded() -> None:
     assert (elsewhere.discarded_tokens, "discarded" in elsewhere.usage) == (0, False)
 
 
-def test_a_try_is_in_the_cluster_of_its_row_unless_a_column_names_one() -> None:
+def test_a_try_clusters_by_row_unless_a_column_names_the_cluster() -> None:
     record = sealed("v0-7")
     named = Place("tuned", row=7, cluster="7")
     assert as_try(record).cluster != a_try(record, named, Rules()).cluster

@@ -58,7 +58,7 @@ def holds(expression: str, activation: cel.Activation) -> bool:
 
 @dataclass(frozen=True)
 class Placed:
-    """A rule of the schema, and where it stands."""
+    """A rule of the schema, and where it is."""
 
     kind: str
     at: str

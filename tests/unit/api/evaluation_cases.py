@@ -47,14 +47,20 @@ def suite(**changes: Any) -> Json:
     return {"name": "sums", "image": "i", "task": "pkg/sums", "limit": 50} | changes
 
 
+LIMITED = FRONTIER["endpoint"] | {
+    "secretRef": {"name": "key"},
+    "maxConcurrency": 4,
+    "requestsPerMinute": 60,
+}
+EXACT = MODEL["model"] | {"revision": "v1", "dtype": "float32", "contextLength": 4096}
 STORED = [*rescore(step=3), {"name": "old", "rescore": {"uri": "s3://b/r", "candidate": "base"}}]
 NO_MEASURE = "the metric of a gate must be a measure with an interval that docs/evaluation.md names"
 K_NOT_ASKED = "the k of a metric pass_at_k or pass_power_k must be one of spec.evaluation.passK"
-K_ABOVE_EPOCHS = "the k of a metric pass_at_k or pass_power_k of a suite must be at most the suite's epochs"
-NO_TURN_LIMIT = "spec.gate names turn_limit, which is always 0 in a suite and of spec.agent.http"
+K_ABOVE_EPOCHS = "the k of a suite's pass_at_k or pass_power_k must be at most its epochs"
+NO_TURN_LIMIT = "spec.gate names turn_limit. It has no value in a suite and with spec.agent.http"
 OWN_LOOPS = ({"http": {"url": "http://agent.test:8080"}}, {"sandboxed": {"command": ["./agent"]}})
 LOWER_IS_BETTER = "spec.gate.minimum cannot judge a measure that is better when lower"
-OF_STORED = "spec.gate compares a candidate of rescore in a suite, where nobody samples for it"
+OF_STORED = "spec.gate compares a candidate of rescore in a suite, but rescoring samples no suites"
 EXACTLY_ONE = "a candidate takes exactly one of model, checkpoint, endpoint and rescore"
 OF_RESCORE = "a candidate's rescore takes exactly one of candidate (of an RLEvalJob) and step"
 REFUSED: list[tuple[Json, str]] = [
@@ -67,7 +73,7 @@ REFUSED: list[tuple[Json, str]] = [
                 ]
             }
         },
-        "role learner is of training jobs",
+        "remove the rule of role learner",
     ),
     ({"spec.candidates": [MODEL, TUNED, {"name": "none"}]}, EXACTLY_ONE),
     ({"spec.candidates": [MODEL, TUNED | {"model": MODEL["model"]}]}, EXACTLY_ONE),
@@ -82,11 +88,11 @@ REFUSED: list[tuple[Json, str]] = [
     ({"spec.candidates": rescore(candidate="base", step=3)}, OF_RESCORE),
     (
         {"spec.candidates": [*checkpoint(withBase=True), MODEL | {"name": "tuned-base"}]},
-        "a candidate with checkpoint.withBase adds one of its name with -base behind it; rename",
+        "checkpoint.withBase adds a candidate whose name ends in -base; rename",
     ),
     (
         {"spec.candidates": [TUNED, {"name": "base", "model": {"base": "s3://b/m", "revision": "v1"}}]},
-        "the revision of a candidate's model is of a hf:// model",
+        "the revision of a candidate's model applies to hf:// models",
     ),
     (
         {"spec.candidates": [TUNED, {"name": "base", "model": {"base": "hf://a/b/c"}}]},
@@ -152,20 +158,20 @@ REFUSED: list[tuple[Json, str]] = [
     *(
         (
             {"spec.gate": {"candidate": "tuned", "minimum": minimum, "metric": metric}},
-            "spec.gate.minimum must be at most 1 of a metric that lies between 0 and 1",
+            "spec.gate.minimum must be at most 1 of a metric between 0 and 1",
         )
         for minimum, metric in (("5", "success"), ("1.01", "pass_at_4"), ("80", "success_by_reward"))
     ),
     *(
         (
             {"spec.gate": gate(margin=margin, metric=metric)},
-            "spec.gate.margin must be below 1 of a metric that lies between 0 and 1",
+            "spec.gate.margin must be below 1 of a metric between 0 and 1",
         )
         for margin, metric in (("2", "success"), ("1", "pass_power_8"), ("1.0", "infra_error"))
     ),
     (
         {"spec.gate": gate(noWorse=[{"metric": "success"}, {"metric": "token_limit", "margin": "5"}])},
-        "spec.gate.noWorse[].margin must be below 1 of a metric that lies between 0 and 1",
+        "spec.gate.noWorse[].margin must be below 1 of a metric between 0 and 1",
     ),
     *(
         ({"spec.gate": {"candidate": "tuned", "minimum": "5", "metric": metric}}, LOWER_IS_BETTER)
@@ -213,10 +219,6 @@ REFUSED: list[tuple[Json, str]] = [
         {"spec.suites": [suite(sandbox={"deadlineSeconds": 30})]},
         "spec.rollout.timeoutSeconds must not be above sandbox.deadlineSeconds of a suite",
     ),
-    (
-        {"spec.suites": [suite(sandbox={"provider": "agent-sandbox"})]},
-        "agent-sandbox is not run by this version",
-    ),
     ({"spec.budget": {}}, "spec.budget has no limit; write usd, tokens, or both"),
     ({"spec.budget": {"usd": "10", "onExhausted": "Drain"}}, "spec.budget.onExhausted: Drain would compare"),
     ({"spec.budget": {"tokens": {}}}, "spec.budget.tokens names no class"),
@@ -235,6 +237,8 @@ TAKEN: list[Json] = [
     {"spec.candidates": checkpoint(step=3, uri="s3://b/r/weights/000003")},
     {"spec.candidates": rescore(step=3)},
     {"spec.baseline": "frontier"},
+    {"spec.candidates": [MODEL | {"model": EXACT}, TUNED, FRONTIER | {"endpoint": LIMITED}]},
+    {"spec.gate": gate(minimum="0.5", minimumOf="Value")},
     {
         "spec.suites": [suite(epochs=2, args={"hard": True}), suite(name="facts", task="a/b.py@facts")],
         "spec.gate": {

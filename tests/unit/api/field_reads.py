@@ -1,8 +1,8 @@
 """Which attributes of which classes a program reads, by the types that mypy infers.
 
-A name alone tells little: `name` is a field of twelve models. mypy knows whose attribute is meant. What
-declares a field (its own package) reads it only where a function of it, which somebody else calls, does so:
-a rule that holds a field to bounds does nothing with it.
+A name alone says little: `name` is a field of twelve models. mypy knows whose attribute is meant. The package
+that declares a field reads it only in a function that somebody else calls. A rule that holds a field to
+bounds does nothing with it.
 """
 
 from __future__ import annotations

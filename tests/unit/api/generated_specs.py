@@ -1,8 +1,13 @@
 """Objects made from the examples by changes that a schema and its rules suggest: seeded, so always the same.
 
-A change puts another value at a path that the schema has: one that an example or a case of the tables has
-there, a bound or what lies beside it, a literal of a rule, the value of another field that the rule names,
-or nothing. Parents are objects that the API server takes, so most children are wrong in one thing.
+A change removes the value at a path that the schema has, or puts another one there. That is
+
+- one that an example or a case of the tables has there,
+- a bound or what lies beside it,
+- a literal of a rule, or
+- the value of another field that the rule names.
+
+Parents are objects that the API server takes, so most children are wrong in one thing.
 """
 
 from __future__ import annotations

@@ -52,6 +52,7 @@ def test_every_kind_of_key_is_there() -> None:
         "figures",
         "incarnations",
         "rows.sha256",
+        "chat-templates",
         "learners",
         "remedies",
         "latest.json",

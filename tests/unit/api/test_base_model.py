@@ -81,7 +81,7 @@ def test_a_volume_without_room_names_its_limit(
     assert (told.reason, full.value.permanent) == ("DiskFull", False)
     assert told.message == (
         f"cacheSizeLimit of the chart's values: the volume for models has no room for {base} (No space left "
-        "on device); have it raised, or give the nodes larger disks"
+        "on device); ask an administrator for a larger limit or larger disks"
     )
 
 
@@ -123,7 +123,7 @@ def test_a_bucket_that_may_not_be_read_is_the_users_to_mend(code: str, status: i
 
 def test_a_name_that_the_hub_refuses_is_the_users_to_mend(tmp_path: Path) -> None:
     model = ModelSpec.model_construct(base="hf://acme/qwen/3-8b", revision=None)
-    with pytest.raises(JobError, match="correct the name") as refused:
+    with pytest.raises(JobError, match="correct name or revision") as refused:
         base_model.fetch(model, FileStore(), tmp_path)
     assert refused.value.termination.field == "spec.model.base"
 

@@ -63,7 +63,7 @@ EXAMPLES: dict[type[Job], list[Json]] = {
 
 
 def taken_by_models_alone(fault: Fault) -> bool:
-    """A number or a truth value written as another scalar, which pydantic reads all the same."""
+    """A number or a truth value written as another scalar, which pydantic still reads."""
     return fault.keyword == "type" and isinstance(fault.value, str | int | float)
 
 
@@ -252,7 +252,10 @@ def test_both_forms_of_a_rule_agree(model: type[Job]) -> None:
     print(f"{model.__name__}: {campaign.accepted} accepted; true, false, rule:")
     print("\n".join(f"{held:6} {broken:6} {rule.at}: {rule.message}" for held, broken, rule in counts))
     scarce = [count for count in counts if min(count[:2]) < LEAST]
-    assert not scarce
+    assert not scarce, (
+        f"each rule must hold for {LEAST} objects and break for {LEAST}; write values that keep and break "
+        "these into everything.yaml, refusals.yaml or evaluation_cases.py of tests/unit/api/"
+    )
 
 
 DIFFERENT = [

@@ -56,7 +56,7 @@ def test_of_a_condition_that_two_have_said_the_newer_stands(tmp_path: Path) -> N
     assert folder.whole()["status"]["conditions"] == [{"type": "WeightsInSync", "status": "False"}]
 
 
-def test_threads_that_write_at_the_same_time_leave_one_of_their_statuses(tmp_path: Path) -> None:
+def test_concurrent_threads_leave_one_of_their_statuses_whole(tmp_path: Path) -> None:
     folder, sizes = JobFolder(tmp_path), [10, 200_000]
 
     def write(size: int) -> None:

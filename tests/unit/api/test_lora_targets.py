@@ -20,7 +20,7 @@ DENSE = {
 }
 
 
-def test_linear_modules_are_told_from_norms_embeddings_and_the_head() -> None:
+def test_linear_modules_exclude_norms_embeddings_and_the_head() -> None:
     assert adaptable(DENSE) == [DOWN, Q, V]
 
 

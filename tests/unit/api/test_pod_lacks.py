@@ -13,7 +13,7 @@ SCHEDULER = (
 )
 
 
-def test_a_scheduler_that_finds_no_node_is_told_without_preemption() -> None:
+def test_an_unschedulable_pods_message_leaves_out_preemption() -> None:
     said = pod_lacks.of_scheduler(names.LEARNER, "refunds-learner-0", SCHEDULER)
     assert said == (
         "spec.learner.podTemplate: pod refunds-learner-0: Unschedulable: 0/1 nodes are available: 1 "
@@ -92,7 +92,7 @@ def test_a_volume_that_is_full_names_its_limit(volume: str) -> None:
     said = pod_lacks.of_eviction("p", f'Usage of EmptyDir volume "{volume}" exceeds the limit "100Gi". ')
     assert said == (
         f'cacheSizeLimit of the chart\'s values: pod p: Usage of EmptyDir volume "{volume}" exceeds the '
-        'limit "100Gi"; have it raised'
+        'limit "100Gi"; ask an administrator to raise it'
     )
 
 

@@ -25,7 +25,7 @@ def test_an_example_is_a_config_map_with_a_book(path: Path) -> None:
     assert all(entry.source for entry in book.entries)
 
 
-def test_the_built_in_book_is_the_managed_service_of_the_examples() -> None:
+def test_the_built_in_book_matches_the_managed_service_example() -> None:
     [path] = [path for path in EXAMPLES if path.stem == "managed-service"]
     book = parse(yaml.safe_load(path.read_text())["data"][names.PRICES_KEY].encode())
     theirs = book.of("hf://Qwen/Qwen3-8B").on(date(2026, 2, 1)).prices.by_class()

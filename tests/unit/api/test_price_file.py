@@ -1,4 +1,4 @@
-"""A price book as people write it: taken as it stands, or refused with the entry, the field and the fix."""
+"""A price book as people write it: taken as it is, or refused with the entry, the field and the fix."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_class_that_has_no_price_is_not_free() -> None:
     assert cost_by_day(used, book) == Decimal("0.40")
 
 
-def test_the_digest_is_of_all_that_a_book_says_and_of_nothing_else() -> None:
+def test_the_digest_covers_all_of_a_books_content_and_no_more() -> None:
     book = parse(GOOD.encode())
     assert parse(f"# ours\n{GOOD}".encode()).digest == book.digest
     assert parse(GOOD.replace("0.13", "0.14").encode()).digest != book.digest
@@ -59,19 +59,19 @@ def test_the_digest_is_of_all_that_a_book_says_and_of_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("0.40", "-1", "entries[0].prices.sample: '-1' is no price; write US dollars of 0 or more"),
-        ("0.40", ".nan", "entries[0].prices.sample: '.nan' is no price"),
-        ("0.40", ".inf", "entries[0].prices.sample: '.inf' is no price"),
-        ("0.40", "1e3", "entries[0].prices.sample: '1e3' is no price"),
-        ('"2"', "free", "entries[0].models.hf://Qwen/Qwen3-8B.sample: 'free' is no price"),
+        ("0.40", "-1", "entries[0].prices.sample: '-1' is not a price; write US dollars of 0 or more"),
+        ("0.40", ".nan", "entries[0].prices.sample: '.nan' is not a price"),
+        ("0.40", ".inf", "entries[0].prices.sample: '.inf' is not a price"),
+        ("0.40", "1e3", "entries[0].prices.sample: '1e3' is not a price"),
+        ('"2"', "free", "entries[0].models.hf://Qwen/Qwen3-8B.sample: 'free' is not a price"),
         ("2026-03-01", "2026-01-01", "entries[1].since: 2026-01-01 does not follow 2026-01-01"),
         ("2026-03-01", "2025-12-31", "entries[1].since: 2025-12-31 does not follow 2026-01-01"),
-        ("2026-03-01", "March", "entries[1].since: 'March' is no day; write YYYY-MM-DD"),
+        ("2026-03-01", "March", "entries[1].since: 'March' is not a day; write YYYY-MM-DD"),
         ("prefill:", "prefil:", "entries[0].prices.prefil: no such field"),
         ("- since: 2026-01-01\n  source", "- source", "entries[0].since: is missing"),
         ("hf://Qwen/*", "a*b", "entries[0].models.a*b: write a model's name"),
-        ("sample: 0.40", "sample: 0.40, sample: 1", "line 5: 'sample' stands twice"),
-        ("the cluster's own cost", "&a x\n  more: *a", "an alias (*name) is not taken"),
+        ("sample: 0.40", "sample: 0.40, sample: 1", "line 5: 'sample' is written twice"),
+        ("the cluster's own cost", "&a x\n  more: *a", "an alias (*name) is not accepted"),
         ("name: ours", "name: [" + "[" * 20, "nested deeper than 8 levels"),
         ("name: ours", "name: [", "not YAML"),
         (GOOD, "", "must be an object with name and entries"),

@@ -47,7 +47,7 @@ def test_prints_what_is_known_of_a_job(tmp_path: Path, capsys: pytest.CaptureFix
     assert recipes.main([str(file)]) == 0
     said = capsys.readouterr().out
     assert "learningRate: 1.0e-05" in said
-    assert "Warning: spec.optimizer.learningRate: gpt-oss wants a lower one" in said
+    assert "Warning: spec.optimizer.learningRate: gpt-oss needs a lower rate" in said
 
 
 def test_the_chart_carries_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -139,7 +139,7 @@ def test_a_model_is_of_its_family(base: str, family: str, rate: float) -> None:
 
 
 @pytest.mark.parametrize("base", [base for base, *_ in MEMBERS])
-def test_the_preflight_refuses_the_context_that_the_rail_says_it_will(base: str, tmp_path: Path) -> None:
+def test_preflight_refuses_the_context_that_the_rail_warns_of(base: str, tmp_path: Path) -> None:
     found = recipe(base)
     assert found is not None
     (tmp_path / "config.json").write_text(json.dumps(configuration(found.family)))
@@ -222,7 +222,7 @@ def test_an_adapter_to_start_from_keeps_its_rank() -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_is_warned_of_no_more_than_a_very_small_models_rate(name: str) -> None:
+def test_examples_get_no_warning_but_a_very_small_models_rate(name: str) -> None:
     said = recipes.warnings(RLTrainingJob.model_validate(EXAMPLES[name]).spec)
     assert [text for text in said if "on very small models" not in text] == []
 

@@ -1,4 +1,4 @@
-"""What a spec and what is in force come to, and the records that carry it."""
+"""A spec with what is in force applied to it, and the records that carry that."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_every_field_takes_the_place_of_the_specs_own(spec: RLTrainingJobSpec) -
     assert applied(found, EVERYTHING) == found, "brought there twice it is where it was"
 
 
-def test_another_loss_has_its_own_bounds_and_not_those_of_the_one_before(spec: RLTrainingJobSpec) -> None:
+def test_a_new_loss_has_its_own_bounds_not_those_of_the_former(spec: RLTrainingJobSpec) -> None:
     objective = expand(applied(spec, InForce(number=1, loss="ppo")).algorithm, 0)
     assert (objective.clip_low, objective.clip_high) == (0.8, 1.2)
     wider_bounds = applied(spec, InForce(number=1, clip=Clip(high=3)))
@@ -98,7 +98,7 @@ def test_the_default_adapter_can_be_changed_too(tmp_path: Path) -> None:
     assert found.model.effective_lora == Lora(rank=64, alpha=128)
 
 
-def test_a_wider_adapter_keeps_its_scale_within_the_bounds_of_a_spec() -> None:
+def test_a_wider_adapter_keeps_its_scale_within_spec_bounds() -> None:
     assert wider(Lora(rank=32, alpha=64)) == AdapterSize(rank=64, alpha=128)
     assert wider(Lora(rank=256, alpha=256)) is None
     assert wider(AdapterSize(rank=8, alpha=1024)) is None

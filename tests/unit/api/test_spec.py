@@ -6,13 +6,15 @@ import re
 from typing import Any
 
 import pytest
-from evaluation_cases import EVALUATION, TAKEN
+from evaluation_cases import CHANGES, EVALUATION, TAKEN
 from evaluation_cases import REFUSED as EVALUATIONS_REFUSED
+from generated_specs import nodes, values
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from refusal_cases import EVERYTHING, SMALLEST, TABLE, changed, title
 
+from headway_api.crd import definitions
 from headway_api.spec.evaluation import RLEvalJob
 from headway_api.spec.model import Lora
 from headway_api.spec.training import RLTrainingJob
@@ -123,7 +125,7 @@ def test_validation_samples_as_many_tokens_as_training() -> None:
     assert spec.evaluation_max_tokens == 32
 
 
-def test_an_agent_of_ones_own_reports_a_reward_and_is_given_two_minutes() -> None:
+def test_a_custom_agent_reports_a_reward_and_gets_two_minutes() -> None:
     http = job({"spec.agent.http": {"service": {"name": "agent", "port": 80}}}).spec.agent.http
     assert http is not None
     assert (http.idle_seconds, http.reports_reward, http.callback_url) == (120, True, None)
@@ -161,3 +163,27 @@ def test_an_evaluation_is_accepted(changes: dict[str, Any]) -> None:
 def test_evaluation_refuses(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ValidationError, match=re.escape(says)):
         RLEvalJob.model_validate(changed(EVALUATION, changes))
+
+
+def unwritten(kind: str, examples: list[dict[str, Any]], *below: str) -> list[str]:
+    """Fields below some paths that no example of a kind has."""
+    [definition] = [each for each in definitions() if each["spec"]["names"]["kind"] == kind]
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    written = {path for example in examples for path, _ in values(example)}
+    return [path for path, _ in nodes(schema) if path.startswith(below) and path not in written]
+
+
+def test_every_field_of_a_training_job_is_in_a_case() -> None:
+    cases = [case.get("from", {}) | case["set"] for table in TABLE.values() for case in table]
+    found = unwritten("RLTrainingJob", [EVERYTHING, *(changed(SMALLEST, case) for case in cases)], "spec.")
+    assert found == [], (
+        "write each into tests/unit/api/everything.yaml, or into a case of tests/unit/api/refusals.yaml"
+    )
+
+
+def test_every_field_of_candidates_and_gate_is_in_a_case() -> None:
+    cases = [*TAKEN, *(changes for changes, _ in [*EVALUATIONS_REFUSED, *CHANGES])]
+    examples = [changed(EVALUATION, changes) for changes in cases]
+    assert unwritten("RLEvalJob", examples, "spec.candidates", "spec.gate") == [], (
+        "write each into a case of TAKEN or REFUSED in tests/unit/api/evaluation_cases.py"
+    )

@@ -106,14 +106,14 @@ def test_what_a_bucket_refuses_is_told_from_what_is_not_there(
 @pytest.mark.parametrize(
     ("code", "status", "expected"), [word for word in WORDS if word[0] != "NoSuchKey"], ids=lambda it: str(it)
 )
-def test_what_a_bucket_refuses_to_delete_is_told_in_the_same_words(
+def test_a_refused_delete_raises_the_same_error_as_other_calls(
     code: str, status: int, expected: type[Exception]
 ) -> None:
     with pytest.raises(expected):
         refusing_store(code, status).delete(["s3://bucket/key"])
 
 
-def test_many_objects_are_read_in_their_order_and_several_at_once(tmp_path: Path) -> None:
+def test_many_objects_are_read_in_order_and_concurrently(tmp_path: Path) -> None:
     met = threading.Barrier(store.READERS, timeout=20)
 
     class Slow(FileStore):
@@ -131,8 +131,11 @@ def test_many_objects_are_read_in_their_order_and_several_at_once(tmp_path: Path
 
 
 class Shelf:
-    """An S3 client that notes what it is told to delete; of several it leaves `stays`, and asked for one of
-    those alone it answers `status`. With `together` it answers that to whoever asks for several."""
+    """An S3 client that notes what it is asked to delete.
+
+    Of several objects it leaves `stays`, and asked for one of those alone it answers `status`. With
+    `together` it answers that to whoever asks for several.
+    """
 
     class exceptions:
         ClientError = ClientError
@@ -160,7 +163,7 @@ class Shelf:
             raise ClientError(said, "Delete")  # type: ignore[arg-type]
 
 
-def test_a_thousand_objects_of_a_bucket_are_deleted_at_once_and_in_order() -> None:
+def test_objects_are_deleted_by_the_thousand_per_bucket_in_order() -> None:
     shelf = Shelf()
     S3Store(shelf).delete(f"s3://{'ab'[n // 2500]}/folder/{n}" for n in range(2600))
     assert [(bucket, len(keys)) for bucket, keys in shelf.told] == [
@@ -178,7 +181,7 @@ def test_a_thousand_objects_of_a_bucket_are_deleted_at_once_and_in_order() -> No
     ("status", "expected", "passes"),
     [(403, Denied, False), (503, ClientError, True), (500, ClientError, True), (400, ClientError, False)],
 )
-def test_an_object_that_is_not_deleted_is_the_error_that_it_is_alone(
+def test_an_undeleted_object_raises_the_error_of_its_own_delete(
     status: int, expected: type[Exception], passes: bool
 ) -> None:
     shelf = Shelf("two", status=status)
@@ -194,7 +197,7 @@ def test_one_that_goes_when_it_is_asked_for_alone_is_none() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 405, 501])
-def test_a_server_that_deletes_nothing_together_is_asked_for_each(status: int) -> None:
+def test_a_server_without_bulk_delete_is_asked_for_each_object(status: int) -> None:
     shelf = Shelf(together=status)
     S3Store(shelf).delete(["s3://b/one", "s3://b/two"])
     assert shelf.one_by_one == ["b/one", "b/two"]

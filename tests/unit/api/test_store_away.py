@@ -97,7 +97,7 @@ def test_one_that_stays_away_is_named_when_the_process_ends(
     store = open_store(output(bucket), Patience(100))
     bucket.leave(how)
     monkeypatch.setattr(store_away, "time", SteppingClock())
-    with pytest.raises(JobError, match=r"no good answer for 120 s") as ended, store_explained():
+    with pytest.raises(JobError, match=r"has not worked for 120 s") as ended, store_explained():
         store.put("s3://bucket/key", b"x")
     assert (ended.value.termination.reason, ended.value.code) == ("StoreAway", RETRIABLE)
 
@@ -164,7 +164,7 @@ class NoIdentity(FileStore):
         return super().get(uri)
 
 
-def test_credentials_that_cannot_be_had_for_a_while_are_waited_for(tmp_path: Path) -> None:
+def test_temporarily_unavailable_credentials_are_waited_for(tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(b"x")
     uri = f"file://{tmp_path}/key"
     silent = CredentialRetrievalError(provider="container-role", error_msg="refused")
@@ -197,7 +197,7 @@ class Slow(FileStore):
             raise ClientError(answer, "DeleteObjects")  # type: ignore[arg-type]
 
 
-def test_what_could_not_be_deleted_is_told_again_and_the_rest_is_not() -> None:
+def test_only_what_could_not_be_deleted_is_requested_again() -> None:
     slow = Slow()
     Patient(slow, Patience(60)).delete(f"s3://b/{n}" for n in range(1500))
     assert [(told[0], len(told)) for told in slow.told] == [

@@ -36,7 +36,7 @@ def head(code: int) -> ClientError:
             "http://objects:7070 does not answer",
             "let the pods of this job reach it",
         ),
-        (NoCredentialsError(), "there are no credentials for it", "name a Secret with AWS_ACCESS_KEY_ID"),
+        (NoCredentialsError(), "no credentials", "name a Secret with AWS_ACCESS_KEY_ID"),
         (head(501), "the store answers 501: no", "correct spec.output.uri"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What lies at `spec.model.warmStart.uri` is held against the job before anything is loaded."""
+"""What is at `spec.model.warmStart.uri` is compared with the job before anything is loaded."""
 
 from __future__ import annotations
 
@@ -104,10 +104,10 @@ def test_the_preflight_fetches_no_weights(place: Place) -> None:
         ),
         ({"r": 16}, "the adapter has rank 16 and alpha 8, not 4 and 8"),
         ({"lora_alpha": 16}, "the adapter has rank 4 and alpha 16, not 4 and 8"),
-        ({"use_dora": True}, "no plain LoRA adapter"),
+        ({"use_dora": True}, "not a plain LoRA adapter"),
         ({"use_rslora": True}, "was trained with rsLoRA; set spec.model.lora.rsLora: true"),
-        ({"rank_pattern": {"q_proj": 8}}, "no plain LoRA adapter"),
-        ({"peft_type": "IA3"}, "no plain LoRA adapter"),
+        ({"rank_pattern": {"q_proj": 8}}, "not a plain LoRA adapter"),
+        ({"peft_type": "IA3"}, "not a plain LoRA adapter"),
     ],
 )
 def test_another_adapter_is_refused(place: Place, changes: dict[str, Any], words: str) -> None:
@@ -122,7 +122,7 @@ def test_an_adapter_with_rslora_goes_with_a_job_that_has_it(place: Place, traini
     assert place.adapter(use_rslora=True).described().fetch(**training).adapter
 
 
-def test_an_adapter_without_rslora_is_refused_by_a_job_that_has_it(place: Place) -> None:
+def test_a_job_with_rslora_refuses_an_adapter_without_it(place: Place) -> None:
     said = place.adapter().refusal(**SCALED)
     assert "was trained without rsLoRA; set spec.model.lora.rsLora: false" in said
 
@@ -158,7 +158,7 @@ def test_a_configuration_that_is_none_is_refused(place: Place, content: str) -> 
 
 
 def test_nothing_there_is_said_of_the_field(place: Place) -> None:
-    with pytest.raises(JobError, match="nothing lies at") as refused:
+    with pytest.raises(JobError, match="there is nothing at") as refused:
         place.fetch(**LORA)
     found = refused.value.termination
     assert (found.reason, found.field) == ("ModelUnavailable", "spec.model.warmStart")

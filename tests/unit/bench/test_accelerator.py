@@ -43,7 +43,7 @@ def found(**more: Any) -> dict[str, Any]:
     } | more
 
 
-def test_operations_are_those_of_the_matrices_and_of_the_half_of_attention_that_is_seen() -> None:
+def test_operations_are_those_of_matrices_and_causal_attention() -> None:
     episode = row([(10, 6)], 512, seed=0)
     size = TINY
     head = 2 * 512 * size.hidden * 6
@@ -53,7 +53,7 @@ def test_operations_are_those_of_the_matrices_and_of_the_half_of_attention_that_
     assert shapes.operations(TINIEST, [episode], adapter=7) == 2 * forward + 3 * (attention + 2 * 7 * 16)
 
 
-def test_numbers_differ_by_their_size_and_two_that_are_none_do_not() -> None:
+def test_numbers_differ_by_relative_size_and_two_nans_are_equal() -> None:
     assert apart.numbers([1.1, math.nan], [1.0, math.nan]) == pytest.approx(0.1)
     assert apart.numbers([1e-6], [0.0], floor=1e-3) == pytest.approx(1e-3)
     assert apart.numbers([1.0, math.nan], [1.0, 1.0]) == math.inf
@@ -70,7 +70,7 @@ def test_an_update_is_what_steps_changed(tmp_path: Path) -> None:
     assert not apart.same(tmp_path / "mine.end", tmp_path / "theirs.end")
 
 
-def test_a_ratio_is_the_median_of_pairs_and_a_side_that_did_not_run_is_named() -> None:
+def test_a_ratio_is_a_median_of_pairs_and_a_failed_side_is_named() -> None:
     section = speed._section("lora", "LoRA", "2", found(failed={"trl": "no time"}))
     assert [goal.found for goal in section.goals] == ["0.90"]
     assert section.goals[0].met

@@ -53,7 +53,7 @@ def rounds(*paces: float) -> dict[str, list[list[Step]]]:
     }
 
 
-def test_the_upload_counts_where_it_slows_the_step_and_standing_still_is_the_wait_and_the_copy() -> None:
+def test_upload_counts_as_step_slowdown_standstill_as_wait_copy() -> None:
     table, _ = section(rounds(1.0, 1.0, 1.0), size=MEBIBYTE * 188, parameters=10**7).tables
     none, beside, once, link_beside, link_once = table.rows
     assert [row["checkpoint"] for row in table.rows] == list(WAYS)
@@ -117,7 +117,7 @@ class Files:
 
 
 @pytest.mark.parametrize(("wait", "durable_before"), [(False, [-1, 0]), (True, [0, 1])])
-def test_each_step_of_a_block_has_the_upload_of_the_one_before_beside_it_or_behind_it(
+def test_a_step_runs_beside_or_after_the_previous_steps_upload(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: bool, durable_before: list[int]
 ) -> None:
     steps_begun = threading.Semaphore(0)

@@ -99,7 +99,7 @@ async def test_seeds_are_those_of_the_run() -> None:
         job_seed=5,
         candidate="clerk",
     )
-    group = await groups.run(plan, episode, nullcontext(), incarnation=3, max_retries=0)
+    group = await groups.run(plan, episode, nullcontext(), start_number=3, max_retries=0)
     assert drawn == {e.episode_id: replay.sampling_seed(group, e, SAMPLING, 5) for e in group.episodes}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from a_job import manifest, report
+from job_rig import manifest, report
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
@@ -36,7 +36,7 @@ def a_curve(**said: Any) -> Curve:
     return replace(found, **said)
 
 
-def test_a_job_is_held_against_its_best_before_the_first_sign_that_is_acted_upon() -> None:
+def test_a_job_is_compared_with_its_best_before_a_sign_acted_on() -> None:
     found = seeds.row("Remediate", a_curve(remedies=[REMEDY]), 7.4)
     assert (found["alerted after step"], found["best before"], found["at step"]) == (12, 0.7, 5)
     assert (found["end"], found["last"], found["lowest since"]) == (pytest.approx(0.8), 0.7, 0.0)
@@ -82,7 +82,7 @@ def test_curves_are_files_of_their_own_beside_the_page(tmp_path: Path) -> None:
 ON_RECORD = {seed: json.loads((seeds.RESULTS / seeds.curves_of(seed)).read_text()) for seed in seeds.SEEDS}
 
 
-def test_the_page_has_what_the_signals_of_today_make_of_its_curves() -> None:
+def test_the_page_shows_what_todays_signals_find_in_its_curves() -> None:
     page = (seeds.RESULTS / "remedies.md").read_text()
     for seed, recorded in ON_RECORD.items():
         _, section = page.split(f"## Seed {seed}\n")
@@ -90,7 +90,7 @@ def test_the_page_has_what_the_signals_of_today_make_of_its_curves() -> None:
         assert told in section.split("## Seed")[0], "run make bench-remedies ONLY=page"
 
 
-def test_the_documentation_has_the_first_alert_of_then_and_of_today() -> None:
+def test_the_documentation_has_the_first_alert_of_then_and_today() -> None:
     text = (seeds.RESULTS.parents[1] / "docs" / "remedies.md").read_text()
     rows = re.findall(r"^\| (\d) \| (\d+) \| (\d+) \| `", text, re.MULTILINE)
     firsts = {}

@@ -1,4 +1,4 @@
-"""The learner's step is held against the fastest way to compute what has to be computed."""
+"""The learner's step is compared with the fastest way to compute what has to be computed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def learners_choice() -> Choice:
     return choose(Policy(model, model, temperature=1.0), torch.device("cpu"), quadratic_share(model))
 
 
-def test_micro_batches_are_the_learners_own_and_compute_what_rows_one_by_one_do(
+def test_micro_batches_are_the_learners_and_match_single_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sides, "MICRO_BATCH_TOKENS", sum(LENGTHS) * 2 // 3)
@@ -66,7 +66,7 @@ def test_sides_that_compute_something_else_are_no_measure(side: str) -> None:
         section(seconds, action_tokens=10, tokens=20, losses=LOSSES | {side: 1.0})
 
 
-def test_the_page_says_whether_the_learners_head_runs_in_one_piece() -> None:
+def test_the_page_states_whether_the_head_runs_in_one_piece() -> None:
     page = " ".join(throughput.READ)
     in_pieces = CHUNK // sides.VOCABULARY < sides.MICRO_BATCH_TOKENS
     assert ("in pieces of" in page) is in_pieces

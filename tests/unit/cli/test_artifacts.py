@@ -60,7 +60,7 @@ def test_a_run_that_has_just_begun_has_no_best_and_no_latest(tmp_path: Path) -> 
     assert found["reports"]["job.json"]["objects"] == 1
 
 
-def test_a_delta_cannot_be_served_so_it_is_neither_best_nor_latest(run: FinishedRun) -> None:
+def test_an_unservable_delta_is_neither_best_nor_latest(run: FinishedRun) -> None:
     run.step(6, {"weights.delta": b"d"}, kind="full")
     run.validate(6, 1.0)
     found = json.loads(shown(run.uri, "--output", "json").stdout)
@@ -84,16 +84,14 @@ def test_a_link_out_of_the_folder_is_not_followed(run: FinishedRun, tmp_path: Pa
     os.symlink(elsewhere, to / "weights")
     done = shown(str(run.folder), "--get", "weights/*", "--to", str(to))
     assert done.exit_code == 2
-    assert "is no name of a file below a folder" in done.stderr
+    assert "is not the name of a file below a folder" in done.stderr
     assert not any(elsewhere.iterdir())
 
 
 def test_a_pattern_that_nothing_matches_says_what_there_is(run: FinishedRun, tmp_path: Path) -> None:
     done = shown(str(run.folder), "--get", "wieghts/*", "--to", str(tmp_path / "copies"))
     assert done.exit_code == 2
-    assert (
-        "--get wieghts/*: nothing has such a key; at the top there are checkpoints, job.json" in done.stderr
-    )
+    assert "--get wieghts/*: no key matches; the top level has checkpoints, job.json" in done.stderr
 
 
 @pytest.mark.parametrize("words", [["--get", "x"], ["--to", "x"]])
@@ -107,11 +105,17 @@ def test_a_folder_without_a_run_and_a_name_of_none_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    absent = str(tmp_path / "kubeconfig")
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", absent)
     (tmp_path / "thesis").mkdir()
     done = shown(str(tmp_path / "thesis"))
     assert done.exit_code == 2
     assert "has no run: name the folder of a local job" in done.stderr
-    assert "there is no local job nobody" in shown("nobody").stderr
+    (tmp_path / ".headway").mkdir()
+    FinishedRun(tmp_path / ".headway" / "somebody").job()
+    said = shown("nobody").stderr
+    near = ".headway has no job nobody; did you mean somebody?"
+    assert f"{near}; of a cluster: no cluster is configured" in said
 
 
 def test_a_job_that_has_written_nothing_says_so(tmp_path: Path) -> None:

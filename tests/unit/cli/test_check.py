@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +19,7 @@ from typer.testing import CliRunner
 
 from headway_analysis.preflight.definition import Example, Finding
 from headway_cli import scaffold
-from headway_cli.checking import episodes, job, own_tests, rows, text
+from headway_cli.checking import episodes, job, own_tests, process, rows, text
 from headway_cli.commands import check
 from headway_cli.local import manifest
 from headway_cli.scaffold import Template
@@ -72,7 +75,7 @@ def told(project: Path, *settings: str, most_rows: int = 2, seconds: float = 100
     _, spec = job.read(job_of)
     assert spec is not None
     _, data = rows.read(spec)
-    yield from episodes.findings(episodes.Asked(job_of, str(project), most_rows), spec, data, seconds)
+    yield from episodes.findings(episodes.PlayRequest(job_of, str(project), most_rows), spec, data, seconds)
 
 
 def played(project: Path, *settings: str, **more: Any) -> dict[str, Finding]:
@@ -137,7 +140,7 @@ def mutant(projects: dict[Template, Path], tmp_path_factory: pytest.TempPathFact
 def test_a_scorer_that_takes_substrings_is_named(mutant: dict[str, Finding]) -> None:
     found = mutant["scorer-mutants"]
     assert (found.verdict, found.field) == ("Fail", "spec.environment.entrypoint")
-    assert "another tag is taken than <answer>" in found.saw
+    assert "another tag is accepted than <answer>" in found.saw
     assert found.examples
     assert mutant["constant-guess"].saw.startswith("Answers without work are paid: prompt repeated: success")
 
@@ -162,7 +165,7 @@ def test_a_reward_that_is_no_number_is_told_with_its_line(project: Path) -> None
     assert found["reward-range"].verdict == "Fail"
 
 
-def test_a_column_that_the_environment_needs_and_rows_lack_is_named(project: Path) -> None:
+def test_a_column_the_environment_needs_and_rows_lack_is_named(project: Path) -> None:
     path = project / "data" / "train.jsonl"
     kept = [{k: v for k, v in json.loads(line).items() if k != "recorded"} for line in path.open()]
     path.write_text("".join(json.dumps(row) + "\n" for row in kept))
@@ -172,7 +175,7 @@ def test_a_column_that_the_environment_needs_and_rows_lack_is_named(project: Pat
     assert "in reset" in found.saw
 
 
-def test_an_environment_that_cannot_be_imported_is_told_in_its_own_words(project: Path) -> None:
+def test_a_failed_environment_import_is_shown_in_its_own_words(project: Path) -> None:
     edit(project / "environment.py", "import json\n", "import json\nimport no_such_library\n")
     found = played(project)
     assert found.keys() == {"environment"}
@@ -203,7 +206,7 @@ def test_an_oracle_that_raises_is_told_with_its_line(project: Path) -> None:
     assert "KeyError: 'case' (environment.py:" in found.saw
 
 
-def test_an_oracle_that_needs_more_turns_than_the_job_has_names_the_field(project: Path) -> None:
+def test_an_oracle_that_exceeds_the_jobs_turns_names_the_field(project: Path) -> None:
     found = first(project, "spec.agent.builtin.maxTurns=2")
     assert (found.verdict, found.field) == ("Fail", "spec.agent.builtin.maxTurns")
 
@@ -279,7 +282,7 @@ def test_a_misspelt_field_is_told_with_the_one_that_is_meant(project: Path) -> N
     assert done.exit_code == 1
     assert "Fail    job              There is no such field.\n" in done.stdout
     assert "        fix: Did you mean groupSize? (spec.algorithm.groupsize)\n" in done.stdout
-    assert "Rows and episodes were not looked at" in done.stdout
+    assert "Rows and episodes were not checked" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -400,17 +403,34 @@ def test_an_evaluations_rows_are_read_too() -> None:
 )
 def test_the_environments_own_tests_are_run(tmp_path: Path, content: str, verdict: str, words: str) -> None:
     (tmp_path / "test_own.py").write_text(content)
-    (found,) = own_tests.run(tmp_path, seconds=3)
+    (found,) = own_tests.run(tmp_path, seconds=3 if "sleep" in content else 100)
     assert found.verdict == verdict
     assert words in found.saw
     assert {path.name for path in tmp_path.iterdir()} == {"test_own.py"}
+
+
+def test_an_interrupt_while_a_process_starts_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[subprocess.Popen[bytes]] = []
+    original = subprocess.Popen
+
+    def interrupted(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        begun.append(original(*args, **options))
+        os.kill(os.getpid(), signal.SIGINT)
+        return begun[0]
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), process.running(["sleep", "60"]):
+        pytest.fail("the block was entered")
+    assert begun[0].poll() == -signal.SIGKILL
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_test_that_fails_is_named(tmp_path: Path) -> None:
     (tmp_path / "test_own.py").write_text("def test_one(): assert 1 == 2")
     (found,) = own_tests.run(tmp_path)
     assert "FAILED test_own.py::test_one" in found.examples[0].text
-    assert found.advice == f"Run `pytest test_own.py` in {tmp_path}, and mend what it names."
+    assert found.advice == f"Run `pytest test_own.py` in {tmp_path}, and correct what it names."
 
 
 def test_without_pytest_or_tests_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

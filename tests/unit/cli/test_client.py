@@ -68,7 +68,7 @@ def stored_job(name: str, *conditions: dict[str, Any], **more: Any) -> dict[str,
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of one local job, `refunds`, that has ended well."""
+    """The folder of one local job, `refunds`, that is complete."""
     folder = tmp_path_factory.mktemp("jobs")
     job = folder / "refunds"
     made = written_run.write(job / "artifacts", steps=STEPS, every=2)
@@ -215,9 +215,7 @@ def test_groups_are_read_as_they_are_asked_for(jobs: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("wrong", [{"purpose": "tests"}, {"outcome": "Lost"}])
-def test_a_purpose_or_outcome_that_does_not_exist_is_refused_at_once(
-    run: Run[Any], wrong: dict[str, str]
-) -> None:
+def test_an_unknown_purpose_or_outcome_is_refused_at_once(run: Run[Any], wrong: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong.values()))):
         run.trajectories(**wrong)  # type: ignore[arg-type]
 
@@ -272,9 +270,9 @@ def test_the_wait_for_a_job_that_no_process_runs_says_so(tmp_path: Path) -> None
         told(tmp_path, condition("Progressing")).wait()
 
 
-def test_of_a_job_on_a_cluster_the_failure_is_told_once_it_is_there(stub: StubCluster) -> None:
+def test_a_wait_on_a_cluster_job_raises_once_the_job_fails(stub: StubCluster) -> None:
     run = on_cluster(stub, stored_job("desk", condition("Progressing")))
-    with pytest.raises(TimeoutError, match=r"desk goes on after 0\.05 s"):
+    with pytest.raises(TimeoutError, match=r"desk still runs after 0\.05 s"):
         run.wait(0.05)
     failed = stored_job("desk", condition("Failed", "LearnerFailed", "no memory is left"))
     timer = threading.Timer(0.1, stub.jobs.update, [{("rltrainingjobs", "desk"): failed}])
@@ -369,7 +367,7 @@ def test_what_a_job_on_a_cluster_wrote_is_read_from_its_store(stub: StubCluster,
 
 
 def test_a_cluster_has_no_fresh_start(stub: StubCluster) -> None:
-    with pytest.raises(ManifestWrong, match="fresh: is of jobs on this machine"):
+    with pytest.raises(ManifestWrong, match="fresh: applies only to jobs on this machine"):
         TrainingClient().train(JOB, fresh=True)
     assert stub.applied == []
 
@@ -387,7 +385,7 @@ def test_of_a_name_that_does_not_exist_near_ones_are_told(stub: StubCluster, job
 
 
 def test_a_job_of_the_other_kind_is_not_taken_for_one(jobs: Path) -> None:
-    with pytest.raises(NoRun, match="is of an RLTrainingJob, not of an RLEvalJob"):
+    with pytest.raises(NoRun, match="has an RLTrainingJob, not an RLEvalJob"):
         TrainingClient(local=True, folder=jobs).run("refunds", "eval")
 
 
@@ -437,9 +435,9 @@ def test_a_job_that_is_no_file_needs_the_folder_of_its_modules(tmp_path: Path) -
 
 
 @pytest.mark.filterwarnings("ignore:this system gives a user no namespaces")
-def test_a_job_runs_is_suspended_goes_on_and_ends_with_who_began_it(tmp_path: Path) -> None:
+def test_a_job_runs_suspends_resumes_and_ends_with_its_starter(tmp_path: Path) -> None:
     client = TrainingClient(local=True, folder=tmp_path)
-    with pytest.warns(UserWarning, match=r"spec\.tracking\.mlflow is left out"):
+    with pytest.warns(UserWarning, match=r"spec\.tracking\.mlflow is ignored"):
         run = client.train(JOB, name="mine", model=WAITS)
     try:
         assert run.poll() is None
@@ -527,7 +525,7 @@ def test_the_notebook_compiles_and_has_no_outputs() -> None:
 # as coroutines
 
 
-def test_every_method_is_there_as_a_coroutine_with_the_same_arguments() -> None:
+def test_every_method_has_a_coroutine_with_the_same_arguments() -> None:
     for blocking, other in ((Run, AsyncRun), (TrainingClient, AsyncTrainingClient)):
         public = {name for name in vars(blocking) if not name.startswith("_")}
         assert public == {name for name in vars(other) if not name.startswith("_")}

@@ -18,7 +18,7 @@ from finished_run import NAME, FinishedRun
 from stub_cluster import StubCluster, served
 from typer.testing import CliRunner, Result
 
-from headway_api.held import Holder
+from headway_api.accelerators import Holder
 from headway_api.prices import DEFAULT, PriceBook
 from headway_api.records import Judgement, Purpose
 from headway_cli import bill
@@ -93,12 +93,12 @@ def test_parts_add_up_and_what_has_no_price_is_named(tmp_path: Path) -> None:
         "train",
     ]
     text = shown(str(tmp_path)).stdout
-    assert "not in the cost, for want of a price: cachedPrefill, evaluationCachedPrefill" in text
+    assert "not in the cost, because they have no price: cachedPrefill, evaluationCachedPrefill" in text
     assert f"prices ours@2020-01-01, SHA-256 {found['priceBookHash']}" in text
     assert "unpriced" in next(line for line in text.splitlines() if line.startswith("prefill"))
 
 
-def test_a_class_that_has_a_price_on_some_days_costs_what_those_say() -> None:
+def test_a_class_priced_on_some_days_is_billed_for_those_alone() -> None:
     dated = PriceBook.model_validate(
         {
             "name": "b",
@@ -137,7 +137,7 @@ def test_what_it_was_to_cost_stands_beside(run: FinishedRun) -> None:
     ]
     text = shown(str(run.folder)).stdout
     assert "estimate by Data, of the whole job: 0.20 USD (0.10 to 0.30)" in text
-    assert "estimate by Preflight, of the whole job: nothing can be told" in text
+    assert "estimate by Preflight, of the whole job: unknown" in text
 
 
 def test_accelerators_are_billed_by_product(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_local_evaluations_model_is_the_one_of_its_candidates(tmp_path: Path) 
     assert Decimal(as_json(str(tmp_path))["cost"]) == Decimal(3000 * sampled) / 1_000_000
 
 
-def test_a_torn_segment_is_named_and_nothing_is_billed_without_it(run: FinishedRun) -> None:
+def test_a_torn_segment_is_named_and_nothing_is_billed(run: FinishedRun) -> None:
     torn = next(run.place.rglob("usage/t0-000001.jsonl"))
     torn.write_bytes(torn.read_bytes()[:-5])
     done = shown(str(run.folder))
@@ -207,7 +207,7 @@ def test_a_segment_that_is_there_twice_is_not_billed_twice(run: FinishedRun) -> 
     segment.with_name("copy.jsonl").write_bytes(segment.read_bytes())
     done = shown(str(run.folder))
     assert done.exit_code == 2
-    assert "both hold the usage event" in done.stderr
+    assert "both have the usage event" in done.stderr
 
 
 def test_a_judges_tokens_name_their_model(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_of_a_job_on_a_cluster_the_status_is_told(stub: StubCluster) -> None:
     assert found["estimates"] == [estimate]
     text = shown(NAME).stdout
     assert "corrected 2 times by a changed price book" in text
-    assert "the price book that is there now is not in force: it is gone" in text
+    assert "the current price book is not in force: it is gone" in text
 
 
 def test_a_job_on_a_cluster_that_used_nothing_says_so(stub: StubCluster) -> None:

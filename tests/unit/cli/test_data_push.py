@@ -70,7 +70,7 @@ def test_files_are_described_uploaded_and_named_in_the_spec(tmp_path: Path) -> N
     ]
 
 
-def test_the_result_as_json_has_every_file_and_the_blocks_of_the_spec(tmp_path: Path) -> None:
+def test_json_output_has_every_file_and_the_spec_blocks(tmp_path: Path) -> None:
     files = [
         written(tmp_path / f"{split}.jsonl", f'{{"id": "{split}"}}')
         for split in ("validation", "train", "odd")
@@ -93,6 +93,32 @@ def test_rows_reach_a_bucket_at_an_endpoint(tmp_path: Path, bucket: AbsentBucket
     assert bucket.objects == {"/rows/team/train.jsonl": file.read_bytes()}
     assert "    train: {uri: s3://rows/team/train.jsonl}" in done.stdout
     assert f"  output: {{endpointUrl: {bucket.url}}}" in done.stdout
+
+
+def test_a_model_goes_beside_the_rows_and_is_named_in_the_spec(tmp_path: Path, bucket: AbsentBucket) -> None:
+    file = written(tmp_path / "train.jsonl")
+    (tmp_path / "tiny").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / "tiny" / name).write_text(name)
+    options = ("s3://rows/team", "--model", tmp_path / "tiny", "--endpoint-url", bucket.url)
+    done = push(file, *options)
+    assert done.exit_code == 0, done.stderr
+    assert bucket.objects == {
+        "/rows/team/train.jsonl": file.read_bytes(),
+        "/rows/team/tiny/config.json": b"config.json",
+        "/rows/team/tiny/model.safetensors": b"model.safetensors",
+    }
+    assert "  model: {base: s3://rows/team/tiny}  # beside its other fields" in done.stdout.splitlines()
+    found = json.loads(push(file, *options, "--output", "json").stdout)
+    assert found["model"] == {"base": "s3://rows/team/tiny"}
+
+
+def test_a_folder_without_a_model_is_refused_before_any_upload(tmp_path: Path, bucket: AbsentBucket) -> None:
+    file = written(tmp_path / "train.jsonl")
+    done = push(file, "s3://rows/team", "--model", tmp_path, "--endpoint-url", bucket.url)
+    assert done.exit_code == 2
+    assert "it has no config.json: name the folder of a model" in " ".join(done.stderr.split())
+    assert bucket.objects == {}
 
 
 def test_a_bucket_that_refuses_is_told_with_the_fix(tmp_path: Path) -> None:
@@ -122,9 +148,7 @@ def test_a_store_that_is_away_is_told(tmp_path: Path, bucket: AbsentBucket) -> N
         ("\n\n", "has no rows: write one JSON object a line"),
     ],
 )
-def test_a_row_that_a_job_would_refuse_is_told_by_its_line_and_nothing_is_uploaded(
-    tmp_path: Path, text: str, says: str
-) -> None:
+def test_a_row_jobs_refuse_is_named_by_line_before_any_upload(tmp_path: Path, text: str, says: str) -> None:
     good, bad = written(tmp_path / "train.jsonl"), written(tmp_path / "test.jsonl", text)
     done = push(good, bad, f"file://{tmp_path}/there")
     assert done.exit_code == 2
@@ -206,7 +230,7 @@ def test_rows_that_two_files_share_are_warned_of(tmp_path: Path) -> None:
     assert f"warning: {held_out} has 1 of the rows of {train}: a job refuses" in done.stderr
 
 
-def test_a_file_that_changes_meanwhile_is_not_taken_for_the_one_that_was_checked(tmp_path: Path) -> None:
+def test_a_file_changed_after_its_check_is_not_pushed(tmp_path: Path) -> None:
     file = written(tmp_path / "train.jsonl")
     table = uploads.read(file)
     file.write_text('{"prompt": "another"}\n')

@@ -22,7 +22,7 @@ from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import FileStore
 from headway_cli import candidates, tokens
 from headway_cli.commands.estimate import estimate
-from headway_cli.eval_manifest import Asked, manifest
+from headway_cli.eval_manifest import EvalOptions, manifest
 from headway_cli.local.manifest import ManifestWrong
 from headway_coordinator.estimate import prompts
 from headway_coordinator.estimate.evaluation import EvalEstimates
@@ -172,14 +172,14 @@ def test_a_field_may_be_changed_without_editing_the_file(stage: Stage) -> None:
     assert float(one["likely"]) < float(stage.said()["likely"])
 
 
-def test_without_the_environment_prompts_are_of_any_length_and_that_is_said(stage: Stage) -> None:
+def test_without_environment_prompt_lengths_are_open_and_noted(stage: Stage) -> None:
     done = shown(str(stage.file), "--output", "json")
     said = json.loads(done.stdout)
-    assert said["message"] == "how an episode begins is not known"
+    assert said["message"] == "the first messages of an episode are not known"
     assert "has no module of spec.environment.entrypoint (environment:RefundDesk)" in said["notes"][0]
     assert float(said["high"]) >= float(stage.said()["high"])
     text = shown(str(stage.file))
-    assert "no more is known: how an episode begins is not known" in text.stdout
+    assert "no more is known: the first messages of an episode are not known" in text.stdout
     assert "write --environment FOLDER" in text.stderr
 
 
@@ -202,7 +202,7 @@ def test_an_environment_that_fails_is_told_with_its_words(stage: Stage) -> None:
 def test_a_model_that_is_not_at_hand_leaves_it_to_the_limits(stage: Stage, base: str) -> None:
     stage.spec["model"]["base"] = base
     said = stage.said()
-    assert f"the tokenizer of {base} is not at hand" in said["notes"][0]
+    assert f"the tokenizer of {base} is not available" in said["notes"][0]
     assert float(said["low"]) <= float(said["likely"]) <= float(said["high"])
     with_model = stage.said("--model", str(stage.folder / "model"))
     assert with_model["notes"] == []
@@ -254,14 +254,14 @@ def test_a_file_that_is_no_price_book_is_named(stage: Stage, text: str | None, w
     assert words in done.stderr
 
 
-def test_a_price_book_of_the_cluster_is_not_read_and_that_is_said(stage: Stage) -> None:
+def test_a_price_book_of_the_cluster_is_noted_as_not_read(stage: Stage) -> None:
     stage.spec["priceBook"] = "ours"
     assert "spec.priceBook names the ConfigMap ours" in stage.said()["notes"][0]
 
 
 def an_evaluation(stage: Stage, **spec: Any) -> Json:
     """Of the stage's job, as `headway eval --from` writes it, beside another model and an endpoint."""
-    made = manifest(Asked(models=["hf://nobody/other"], job="sop-quickstart"), stage.job)
+    made = manifest(EvalOptions(models=["hf://nobody/other"], job="sop-quickstart"), stage.job)
     endpoint = {"name": "far", "endpoint": {"url": "https://e/v1", "model": "big"}}
     made["spec"]["candidates"].append(endpoint)
     made["spec"].pop("tracking", None)
@@ -279,7 +279,7 @@ def test_an_evaluation_costs_what_its_coordinator_says(stage: Stage, asked: Json
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)
     compared(said, by_the_evaluations_coordinator(stage, job))
-    assert said["message"] == "the tokenizer is not at hand of other"
+    assert said["message"] == "the tokenizer of other is not available"
     assert said["unpriced"] == ["endpointPrompt", "endpointSample"]
     rows = asked.get("evaluation", {}).get("maxRows", 4)
     assert said["plays"] == f"{4 * rows} episodes: {rows} rows by each of tuned, tuned-base, other, far"
@@ -301,7 +301,7 @@ def by_the_evaluations_coordinator(stage: Stage, job: Json) -> Json:
     )
     rows = [json.loads(line) for line in (stage.folder / "test.jsonl").read_text().splitlines()]
     rows = rows[: spec.evaluation.max_rows]
-    model = Readable(render.load(stage.folder / "model", "auto")[0], 512)
+    model = Readable(render.load(stage.folder / "model", "auto")[0], 512, "a template")
     models = {"tuned": model, "tuned-base": model}
     layout = Layout(f"file://{stage.folder}/out", "n", "e", "u")
     made = EvalEstimates(
@@ -322,7 +322,7 @@ def test_a_candidate_of_a_job_that_nobody_knows_is_named(
     done = shown(str(file))
     assert done.exit_code == 2
     assert "a candidate names the training job sop-quickstart: write --training FILE of it" in done.stderr
-    assert "no cluster to speak to" in done.stderr
+    assert "no cluster is configured" in done.stderr
 
 
 def test_weights_that_are_there_are_those_that_are_meant(stage: Stage) -> None:

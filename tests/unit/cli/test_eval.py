@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from typer.testing import CliRunner, Result
 
 from headway_api.spec.evaluation import RLEvalJob
 from headway_cli.commands import eval as verb
+from headway_cli.commands.common import Form
 from headway_cli.eval_manifest import (
-    Asked,
+    EvalOptions,
     borrowed_of,
     candidate,
     candidates_of,
@@ -52,7 +54,7 @@ def training(**spec: Any) -> Json:
 
 
 def test_the_examples_evaluation_is_what_its_job_lends() -> None:
-    """As `eval.yaml` has it, but for the candidate at an endpoint, `noWorse`, and its rows."""
+    """As `eval.yaml` has it, except for the candidate at an endpoint, `noWorse`, and its rows."""
     made = printed(
         "--from", str(JOB), "--must-beat", "tuned-base", "--max-rows", "48",
         "--data", "s3://headway/quickstart/test.jsonl", "--name", "sop-quickstart",
@@ -66,7 +68,7 @@ def test_the_examples_evaluation_is_what_its_job_lends() -> None:
     assert spec["gate"] == {"candidate": "tuned", "mustBeat": "tuned-base"}
 
 
-def test_without_options_the_best_weights_and_the_base_are_measured() -> None:
+def test_by_default_the_best_weights_and_the_base_are_measured() -> None:
     made = printed("--from", str(JOB))
     assert names_of(made["spec"]["candidates"]) == ["tuned", "tuned-base"]
     assert made["metadata"]["name"] == "sop-quickstart-eval", "a folder of its own beside the training job's"
@@ -97,7 +99,7 @@ def test_what_only_training_has_is_not_borrowed() -> None:
             "roleSecretRefs": {"learner": {"name": "l"}, "rollout": {"name": "r"}},
         },
     )
-    made = manifest(Asked(), job)
+    made = manifest(EvalOptions(), job)
     RLEvalJob.model_validate(made)
     assert made["spec"]["environment"] == {"image": "i", "entrypoint": "m:C"}
     assert made["spec"]["rollout"] == {"maxConcurrency": 8}
@@ -127,38 +129,38 @@ def test_a_candidate_that_is_none_says_what_to_write(text: str) -> None:
 
 
 def test_a_model_is_named_by_the_end_of_its_address() -> None:
-    found = candidates_of(Asked(models=["hf://Qwen/Qwen3-0.6B", "s3://b/my_model/"]), None)
+    found = candidates_of(EvalOptions(models=["hf://Qwen/Qwen3-0.6B", "s3://b/my_model/"]), None)
     assert [each["name"] for each in found] == ["qwen3-0-6b", "my-model"]
 
 
 def test_the_jobs_own_base_is_loaded_as_the_job_loads_it() -> None:
     """Else it would have another context length on the same servers, which the operator refuses."""
     job = training()
-    [base] = candidates_of(Asked(candidates=["base=s3://headway/quickstart/model"]), job)
+    [base] = candidates_of(EvalOptions(candidates=["base=s3://headway/quickstart/model"]), job)
     assert base["model"] == {
         "base": "s3://headway/quickstart/model",
         "dtype": "float32",
         "contextLength": 512,
     }
-    [other] = candidates_of(Asked(candidates=["base=hf://org/model"]), job)
+    [other] = candidates_of(EvalOptions(candidates=["base=hf://org/model"]), job)
     assert other["model"] == {"base": "hf://org/model"}
 
 
 def test_two_candidates_of_one_name_are_refused() -> None:
     with pytest.raises(ManifestWrong, match="two candidates are called b"):
-        candidates_of(Asked(models=["hf://a/b"], candidates=["b=hf://c/d"]), None)
+        candidates_of(EvalOptions(models=["hf://a/b"], candidates=["b=hf://c/d"]), None)
     with pytest.raises(ManifestWrong, match="two candidates are called tuned-base"):
-        candidates_of(Asked(job="desk", candidates=["tuned-base=hf://c/d"]), None)
+        candidates_of(EvalOptions(job="desk", candidates=["tuned-base=hf://c/d"]), None)
 
 
-def test_the_gate_judges_the_first_candidate_that_is_not_the_one_to_beat() -> None:
-    both = candidates_of(Asked(candidates=["base=hf://a/b", "tuned=checkpoint:j"]), None)
-    assert gate_of(Asked(must_beat="base", margin="0.05"), both) == {
+def test_a_gate_judges_the_first_candidate_except_the_baseline() -> None:
+    both = candidates_of(EvalOptions(candidates=["base=hf://a/b", "tuned=checkpoint:j"]), None)
+    assert gate_of(EvalOptions(must_beat="base", margin="0.05"), both) == {
         "candidate": "tuned",
         "mustBeat": "base",
         "margin": "0.05",
     }
-    assert gate_of(Asked(), both) == {}
+    assert gate_of(EvalOptions(), both) == {}
 
 
 @pytest.mark.parametrize(
@@ -184,7 +186,7 @@ def test_without_a_job_each_missing_field_is_named() -> None:
     assert done.exit_code == 2
     assert "spec.environment.image" in done.stderr
     assert "spec.output" in done.stderr
-    assert "--from FILE borrows what is missing" in done.stderr
+    assert "--from FILE takes missing fields" in done.stderr
     assert "write --data URI" in shown("--model", "hf://a/b", "--print").stderr
     assert "write what to measure: --job NAME, --model URI" in shown("--print").stderr
 
@@ -226,11 +228,11 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StubCluste
         yield made
 
 
-def test_a_job_of_the_cluster_lends_and_the_evaluation_is_applied(stub: StubCluster) -> None:
+def test_an_evaluation_built_from_a_cluster_job_is_applied(stub: StubCluster) -> None:
     done = shown("--job", "sop-quickstart", "--must-beat", "tuned-base")
     assert (done.exit_code, done.stdout) == (0, "RLEvalJob headway-demo/sop-quickstart-eval\n"), done.output
     [applied] = stub.applied
-    assert applied == manifest(Asked(job="sop-quickstart", must_beat="tuned-base"), training())
+    assert applied == manifest(EvalOptions(job="sop-quickstart", must_beat="tuned-base"), training())
 
 
 def test_printing_applies_nothing(stub: StubCluster) -> None:
@@ -277,4 +279,24 @@ def test_a_local_job_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     done = shown("--job", "nobody", "--local")
     assert done.exit_code == 2
-    assert "--job nobody: no job of that name ran here (.headway/nobody)" in done.stderr
+    assert "--job nobody: no job of that name ran here (.headway/nobody); write --from FILE" in done.stderr
+    FinishedRun(tmp_path / ".headway" / "somebody").job()
+    done = shown("--job", "nobody", "--local")
+    assert "(.headway/nobody); did you mean somebody?" in done.stderr
+
+
+def test_json_has_the_job_the_manifest_or_the_changes_of_the_run(
+    stub: StubCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("--from", str(JOB), "--output", "json")
+    assert json.loads(shown(*asked, "--print").stdout) == printed("--from", str(JOB))
+    assert stub.applied == []
+    done = shown(*asked)
+    assert json.loads(done.stdout) == {
+        "kind": "RLEvalJob", "namespace": "headway-demo", "name": "sop-quickstart-eval"
+    }  # fmt: skip
+    assert [each["kind"] for each in stub.applied] == ["RLEvalJob"]
+    ran: list[Json] = []
+    monkeypatch.setattr(verb.run, "run", lambda file, **options: ran.append(options))
+    assert shown(*asked, "--local").exit_code == 0
+    assert ran[0]["output"] is Form.JSON

@@ -167,7 +167,7 @@ def test_a_local_job_is_shown_in_a_pipe_too(tmp_path: Path, form: Form) -> None:
     options = ("--set", "spec.suspend=true", "--folder", str(where), "--output", form.value)
     done = run("run", str(EXAMPLE), "--local", *options)
     assert done.exit_code == 3, done.output
-    assert "the job stands still: " in done.stderr
+    assert "the job is not running: " in done.stderr
     if form is Form.JSON:
         last = json.loads(done.stdout.splitlines()[-1])
         assert (last["name"], last["status"]["state"]) == ("sop-quickstart", "Suspended")
@@ -229,7 +229,7 @@ def test_nothing_is_drawn_where_nothing_is_new(console: Console) -> None:
 
 
 def test_a_terminal_of_a_new_size_is_cleared_first(console: Console) -> None:
-    """A terminal may wrap the old lines anew: then they are more than were written."""
+    """A terminal may wrap the old lines again: then they are more than were written."""
     clear = "\x1b[H\x1b[2J"
     with Terminal(console, now=lambda: shown_jobs.NOW) as there:
         there.show(shown_jobs.training())
@@ -247,19 +247,40 @@ def test_a_terminal_is_given_back_where_a_job_is_not_found(console: Console) -> 
     assert written(console) == ""
 
 
-WITHOUT_JSON = {"init", "mcp", "suspend", "resume", "report", "compare", "logs", "serve", "eval"}
-"""They print no data: a name, a file that was written, or what other programs say."""
+@pytest.mark.parametrize("form", list(Form))
+def test_suspend_and_resume_say_what_they_changed(stub: StubCluster, form: Form) -> None:
+    job = shown_jobs.training()
+    job["status"]["pause"] = {"time": "2026-01-01T00:00:00Z", "signal": "GradientSpiking", "step": 3}
+    put(stub, job)
+    suspended, resumed = (run(verb, NAME, "--output", form.value) for verb in ("suspend", "resume"))
+    assert (suspended.exit_code, resumed.exit_code) == (0, 0), suspended.output + resumed.output
+    assert [each["spec"]["suspend"] for each in stub.applied] == [True, False]
+    if form is Form.JSON:
+        of = {"kind": "RLTrainingJob", "namespace": "team", "name": NAME}
+        assert json.loads(suspended.stdout) == {**of, "suspend": True}
+        pause = {"suspend": False, "resumedPause": "2026-01-01T00:00:00Z"}
+        assert json.loads(resumed.stdout) == {**of, **pause}
+    else:
+        assert suspended.stdout.startswith(f"{NAME}: spec.suspend is true; ")
+        assert resumed.stdout.endswith("; the pause of 2026-01-01T00:00:00Z is over\n")
+
+
+WITHOUT_JSON = {
+    "mcp": "its output is a protocol",
+    "serve": "its output is vLLM's log, and with --print a command for a shell",
+}
+"""Command -> why it has no --output json."""
 
 
 def test_every_command_that_prints_data_has_json() -> None:
-    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    page = " ".join((ROOT / "docs" / "cli.md").read_text(encoding="utf-8").split())
     group: Any = typer.main.get_command(app)
     with_json = {
         name
         for name, each in group.commands.items()
         if any("--output" in option.opts for option in each.params)
     }
-    assert group.commands.keys() - with_json - {"data"} == WITHOUT_JSON
-    said = page.partition("take\n`--output json`")[0].rpartition("\n\n`check`")[2]
-    assert all(f"`{name}`" in f"`check`{said}" for name in with_json), said
+    assert group.commands.keys() - with_json - {"data"} == WITHOUT_JSON.keys()
+    none = " and ".join(f"`{name}`" for name in sorted(WITHOUT_JSON))
+    assert f"All commands except {none} take `--output json`." in page
     assert any("--output" in option.opts for option in group.commands["data"].commands["push"].params)

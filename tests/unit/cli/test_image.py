@@ -58,7 +58,7 @@ def run(desk: Path, *options: str) -> Result:
     return CliRunner().invoke(app, [str(desk), *options])
 
 
-def test_buildah_builds_and_its_output_is_shown_apart_from_the_result(desk: Path) -> None:
+def test_buildah_builds_and_its_output_is_apart_from_the_result(desk: Path) -> None:
     program(desk, "buildah", BUILDAH)
     program(desk, "docker", DOCKER)
     done = run(desk)
@@ -113,7 +113,7 @@ def test_a_build_that_fails_ends_with_1_and_prints_no_image(
     assert done.stdout == ""
     assert "no such base" in done.stderr
     assert "`buildah build` ended with status 125" in done.stderr
-    assert "where headway-sandbox is not on this machine, write --base" in done.stderr
+    assert "if headway-sandbox is not on this machine, write --base" in done.stderr
     assert len(asked(desk)) == 1
     assert "write --base" not in run(desk, "--base", "registry.example.com/sandbox:1").stderr
 
@@ -123,7 +123,7 @@ def test_a_push_that_tells_no_digest_has_failed(desk: Path, monkeypatch: pytest.
     monkeypatch.setenv("SILENT", "1")
     done = run(desk, "--push", "--tag", "registry.example.com/desk:1")
     assert done.exit_code == 1
-    assert "buildah pushed registry.example.com/desk:1 and told no digest" in done.stderr
+    assert "buildah pushed registry.example.com/desk:1 but reported no digest" in done.stderr
 
 
 def test_a_program_that_cannot_be_started_is_told(desk: Path) -> None:
@@ -134,21 +134,21 @@ def test_a_program_that_cannot_be_started_is_told(desk: Path) -> None:
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_folder_without_a_dockerfile_is_refused_before_anything_runs(desk: Path, there: bool) -> None:
+def test_a_folder_with_no_dockerfile_is_refused_before_any_build(desk: Path, there: bool) -> None:
     program(desk, "buildah", BUILDAH)
     folder = desk.parent / "empty"
     if there:
         folder.mkdir()
     done = run(folder)
     assert done.exit_code == 2
-    assert ("has no Dockerfile" if there else "is no folder") in done.stderr
+    assert ("has no Dockerfile" if there else "is not a folder") in done.stderr
     assert not (desk.parent / "record").exists()
 
 
 @pytest.mark.parametrize("name", ["Desk", "my desk", "-desk"])
 def test_a_folders_name_that_no_image_may_have_needs_a_tag(desk: Path, name: str) -> None:
     folder = desk.rename(desk.parent / name)
-    with pytest.raises(ImageWrong, match="is no name of an image: write --tag"):
+    with pytest.raises(ImageWrong, match="is not the name of an image: write --tag"):
         images.order(folder, None, None, push=False)
     assert images.order(folder, "desk.example/desk:2", None, push=False).reference == "desk.example/desk:2"
 
@@ -163,7 +163,7 @@ def test_a_push_needs_a_registry(desk: Path, tag: str | None) -> None:
 @pytest.mark.parametrize("tag", ["", "desk", "Registry.example.com/desk", "a/b:c:d", "a/b@sha256:00", "a//b"])
 def test_what_is_no_name_of_an_image_is_refused(desk: Path, tag: str) -> None:
     if tag:
-        with pytest.raises(ImageWrong, match="is no name of an image"):
+        with pytest.raises(ImageWrong, match="is not the name of an image"):
             images.order(desk, tag, None, push=False)
     else:
         assert images.order(desk, tag, None, push=False).reference == "localhost/headway/desk:dev"

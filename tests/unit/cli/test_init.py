@@ -121,8 +121,8 @@ def test_a_name_stays_a_text_in_the_job(tmp_path: Path, name: str) -> None:
     [
         ("desk", ["--name", "My Desk"], "--name My Desk: write --name with a name of a-z, 0-9 and -"),
         ("desk", ["--name", "x" * 41], "at most 40 characters"),
-        ("42", [], "the folder's name '42' makes no job's name: write --name"),
-        ("...", [], "makes no job's name"),
+        ("42", [], "the folder's name '42' cannot be a job's name: write --name"),
+        ("...", [], "cannot be a job's name"),
         ('a"b', ["--name", "desk"], "write a folder whose path has no quotes and no backslashes"),
     ],
 )
@@ -141,6 +141,14 @@ def test_a_folder_that_is_not_empty_is_left_as_it_is(tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert "is not empty: write the name of a new folder" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_json_has_the_folder_and_its_files(tmp_path: Path) -> None:
+    folder = tmp_path / "desk"
+    done = CliRunner().invoke(app, [str(folder), "--template", "replay", "--output", "json"])
+    found = json.loads(done.stdout)
+    assert found["folder"] == str(folder)
+    assert set(found["files"]) == {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
 
 
 def test_an_empty_folder_is_taken(tmp_path: Path) -> None:

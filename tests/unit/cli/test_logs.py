@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,12 +78,20 @@ def test_the_last_lines_are_taken(tail: int | None, many: int) -> None:
     assert Wanted(tail=tail).last("a\nb\nc\n") == ["a", "b", "c"][3 - many :]
 
 
-def test_a_local_job_shows_each_line_with_its_process_and_the_newest_last(job: Path) -> None:
+def test_a_local_jobs_lines_name_their_process_newest_last(job: Path) -> None:
     done = shown(str(job))
     assert done.exit_code == 0
     assert done.stdout.splitlines() == [
         "desk-learner-0-b: l1", "desk-learner-0-b: l2", "desk-coordinator-a: c1"
     ]  # fmt: skip
+
+
+def test_json_has_an_object_for_each_line(job: Path) -> None:
+    done = shown(str(job), "--output", "json", "--role", "learner")
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        {"writer": "desk-learner-0-b", "text": "l1"},
+        {"writer": "desk-learner-0-b", "text": "l2"},
+    ]
 
 
 def test_a_local_job_is_found_by_its_name(job: Path) -> None:
@@ -147,14 +156,14 @@ def test_a_store_has_the_last_of_each_process(tmp_path: Path) -> None:
 def test_a_store_is_not_followed(tmp_path: Path) -> None:
     done = shown(FinishedRun(tmp_path).identity().uri, "--follow")
     assert done.exit_code == 2
-    assert "--follow is of jobs that run" in done.stderr
+    assert "--follow is for running jobs" in done.stderr
 
 
 def test_a_word_that_means_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = shown("No/Such")
     assert done.exit_code == 2
-    assert "No/Such is not there: name the folder of a local job (.headway/NAME)" in done.stderr
+    assert "No/Such does not exist: name the folder of a local job (.headway/NAME)" in done.stderr
 
 
 def test_what_a_job_has_stored_is_no_local_job(tmp_path: Path) -> None:
@@ -224,11 +233,13 @@ def test_a_job_that_has_ended_is_followed_to_the_end_of_its_pods(stub: StubClust
     assert stub.asked[0]["follow"] == "true"
 
 
-def test_of_pods_that_are_gone_the_kept_logs_are_shown_and_that_is_said(stub: StubCluster) -> None:
+def test_kept_logs_of_gone_pods_are_shown_with_a_note(stub: StubCluster) -> None:
     stub.pods = []
     done = shown(NAME)
     assert (done.exit_code, done.stdout) == (0, "desk-learner-0: kept\n")
-    assert "no such pod of desk is there; this is the last that its processes kept in file://" in done.stderr
+    assert (
+        "desk has no such pod now; these are the last logs that its processes kept in file://" in done.stderr
+    )
 
 
 def test_a_store_that_this_machine_does_not_reach_is_said(stub: StubCluster, tmp_path: Path) -> None:
@@ -236,7 +247,7 @@ def test_a_store_that_this_machine_does_not_reach_is_said(stub: StubCluster, tmp
     stub.jobs["rltrainingjobs", NAME]["status"]["artifacts"]["uri"] = f"file://{tmp_path}/absent"
     done = shown(NAME)
     assert done.exit_code == 2
-    assert "no such pod is there, and their last logs cannot be read" in done.stderr
+    assert "there is no such pod now, and its last logs cannot be read" in done.stderr
     assert "--endpoint-url" in done.stderr
 
 

@@ -112,9 +112,7 @@ def is_ready(seen: list[Json], many: int = 1) -> bool:
     return states.count("True") == many
 
 
-async def test_a_server_is_ready_when_it_answers_and_its_service_names_it(
-    machine: Machine, tmp_path: Path
-) -> None:
+async def test_a_server_is_ready_and_in_its_service_once_it_answers(machine: Machine, tmp_path: Path) -> None:
     service = Wanted(body("Service", "servers", spec={"selector": {"app": "x"}}))
     mark = tmp_path / "not"
     wanted = [service, deployment(SERVER, env={"MARK": str(mark)}, probes=probes(readiness=1))]
@@ -270,11 +268,14 @@ async def test_what_a_killed_engine_left_is_ended(tmp_path: Path) -> None:
     left = await asyncio.create_subprocess_exec(
         sys.executable, "-c", "import time; time.sleep(600)", env=environ, start_new_session=True
     )
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while pods.left_over(folder) != [left.pid]:  # for a moment after exec, /proc has no environment
+            await asyncio.sleep(0.01)
     async with Machine(folder, tmp_path, JOB):
         assert await asyncio.wait_for(left.wait(), PATIENCE_SECONDS) == -9
 
 
-async def test_a_process_that_overwrote_its_environment_is_known_by_its_pods_folder(
+async def test_a_process_that_lost_its_environment_is_known_by_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

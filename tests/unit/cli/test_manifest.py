@@ -24,13 +24,13 @@ def written(folder: Path, *documents: Any) -> Path:
     return path
 
 
-def test_the_example_can_be_run_here_and_keeps_its_artifacts_here() -> None:
+def test_the_example_runs_here_and_keeps_its_artifacts_here() -> None:
     made, notes = manifest.local(manifest.read(JOB), Path("/there"), NOW)
     assert made["spec"]["output"]["uri"] == "file:///there/artifacts"
     assert made["metadata"]["namespace"] == "headway-demo"
     assert made["metadata"]["generation"] == 1
     assert "mlflow" not in made["spec"].get("tracking", {})
-    assert notes == ("spec.tracking.mlflow is left out: the server is the cluster's",)
+    assert notes == ("spec.tracking.mlflow is ignored: its server belongs to a cluster",)
 
 
 def test_other_documents_of_the_file_are_passed_over(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import job_with_tasks
 import mcp_project
 import pytest
 import stub_cluster
@@ -79,7 +81,7 @@ async def test_jobs_of_this_machine_are_listed(reader: InProcess) -> None:
     assert {each["job"]: each["state"] for each in found["jobs"]} == {
         "desk": "Complete", "good": "Running", "bad": "Running", "judged": "Pending",
     }  # fmt: skip
-    assert found["notes"][0].startswith("no jobs of a cluster are listed: no cluster to speak to")
+    assert found["notes"][0].startswith("no jobs of a cluster are listed: no cluster is configured")
 
 
 async def test_jobs_are_listed_by_state_and_so_many(reader: InProcess) -> None:
@@ -149,6 +151,39 @@ async def test_episodes_that_disagree_come_furthest_apart_first(reader: InProces
     gaps = [abs(each["reward"] - each["score"]) for each in found["episodes"]]
     assert gaps == sorted(gaps, reverse=True)
     assert min(gaps) > 0
+
+
+async def test_failed_episodes_are_those_that_ended_with_an_error(project: Path, reader: InProcess) -> None:
+    job_with_tasks.written(project / ".headway/tasks", project)
+
+    async def failed(**more: Any) -> list[tuple[str, str]]:
+        asked = {"job": "tasks", "failed": True, "limit": 20, **more}
+        found = answer(await reader.call_tool("trajectories", asked))
+        return [(each["group"], each["outcome"]) for each in found["episodes"]]
+
+    assert await failed() == [("t0-000001", "InfraError"), ("t0-000002", "AgentError")]
+    assert await failed(task="refund") == [("t0-000002", "AgentError")]
+    assert await failed(purpose="validation") == [("v000000-000001", "InfraError")], "lost as a whole"
+
+
+async def test_failed_and_outcome_exclude_each_other(reader: InProcess) -> None:
+    asked: Json = {"job": "good", "failed": True, "outcome": "Completed"}
+    assert "failed: write failed or outcome, not both" in str(await reader.call_tool("trajectories", asked))
+
+
+async def test_episodes_of_a_task_are_on_its_rows(project: Path, reader: InProcess) -> None:
+    job_with_tasks.written(project / ".headway/tasks", project)
+    found = answer(await reader.call_tool("trajectories", {"job": "tasks", "task": "change"}))
+    assert {each["group"] for each in found["episodes"]} == {"t0-000001"}
+    wrong = await reader.call_tool("trajectories", {"job": "tasks", "task": "refunds"})
+    assert "task refunds: " in str(wrong)
+    assert "did you mean refund?" in str(wrong)
+
+
+async def test_a_task_of_a_job_without_tasks_is_refused(reader: InProcess) -> None:
+    found = await reader.call_tool("trajectories", {"job": "good", "task": "refunds"})
+    assert "task refunds: " in str(found)
+    assert "--task" not in str(found)
 
 
 async def test_no_episode_that_matches_is_said(reader: InProcess) -> None:
@@ -272,19 +307,23 @@ async def test_what_a_run_wrote_is_listed(reader: InProcess) -> None:
         ("trajectories", {"job": "desk", "outcome": "Won"}, "outcome: "),
         ("compare", {"jobs": ["good"]}, "jobs: "),
         ("compare", {"jobs": ["good"] * 9}, "jobs: "),
-        ("estimate", {"file": "absent.yaml"}, "file: absent.yaml is not there: write a file below "),
+        ("estimate", {"file": "absent.yaml"}, "file: absent.yaml does not exist: write a file below "),
         ("estimate", {"file": "/etc/passwd"}, "file: /etc/passwd is outside of "),
         ("estimate", {"file": "../../etc/passwd"}, "file: ../../etc/passwd is outside of "),
-        ("status", {"job": "s3://another/run"}, "job: s3://another/run is no address that this server reads"),
+        (
+            "status",
+            {"job": "s3://another/run"},
+            "job: s3://another/run is not an address that this server reads",
+        ),
         ("cost", {"job": "/"}, "job: / is outside of "),
         ("artifacts", {"job": "file:///etc"}, "job: /etc is outside of "),
         ("status", {"job": "../.."}, "job: "),
-        ("status", {"job": "No/Such"}, "No/Such is not there: name the folder of a local job"),
-        ("status", {"job": "a\x00b"}, "a\x00b is not there: "),
+        ("status", {"job": "No/Such"}, "No/Such does not exist: name the folder of a local job"),
+        ("status", {"job": "a\x00b"}, "a\x00b does not exist: "),
         ("status", {"job": "x" * 300}, "job: "),
         ("estimate", {"file": "a\x00b"}, "file: "),
         ("estimate", {"file": "x" * 300}, "file: "),
-        ("estimate", {"file": "."}, "file: . is not there: write a file below "),
+        ("estimate", {"file": "."}, "file: . does not exist: write a file below "),
         ("estimate", {"file": "job.yaml", "set": ["x" * 2000]}, "set.0: "),
         ("status", {"job": "good", "kind": "eval"}, "kind: good is an RLTrainingJob: leave kind out"),
     ],
@@ -323,7 +362,7 @@ async def test_what_fails_inside_is_no_traceback(
 
     monkeypatch.setattr(jobs.progress, "line", fails)
     said = error(await reader.call_tool("status", {"job": "desk"}))
-    assert said == "status failed inside of Headway; the server's standard error says where"
+    assert said == "status failed inside Headway; the server's standard error shows where"
     assert "secret" in caplog.text
 
 
@@ -420,7 +459,7 @@ async def test_a_job_of_a_file_is_submitted(changer: InProcess, stub: StubCluste
         (
             "another",
             "spec.seed=1",
-            "metadata.namespace is another, and this server changes jobs of team",
+            "metadata.namespace is another, and this server changes only jobs of team",
         ),
         (None, "spec.schedul.maxSteps=3", "spec.schedul: there is no such field; did you mean schedule?"),
         (None, "maxSteps=3", "--set maxSteps=3: write spec.FIELD=VALUE"),
@@ -450,11 +489,11 @@ async def test_a_reader_runs_no_code_of_the_project(
     job_file(project)
     called: list[list[str]] = []
 
-    def said(words: list[str], seconds: float) -> str:
+    def output(words: list[str], seconds: float) -> str:
         called.append(words)
         return "{}"
 
-    monkeypatch.setattr(verb, "said", said)
+    monkeypatch.setattr(verb, "output", output)
     asked = {"file": "job.yaml", "set": ["spec.seed=1"]}
     answer(await reader.call_tool("estimate", asked))
     answer(await changer.call_tool("estimate", asked))

@@ -62,7 +62,7 @@ def test_a_long_list_keeps_its_beginning() -> None:
 
 def test_many_cuts_are_counted() -> None:
     _, cut = fitted({"a": ["x" * 100] * 50}, text=10)
-    assert len(cut) == bounds.MOST_SAID + 1
+    assert len(cut) == bounds.MOST_LISTED + 1
     assert cut[-1] == "30 more places were cut"
 
 

@@ -1,4 +1,4 @@
-"""`headway replay`: what it asks of the learner, what it refuses before, and how a result is told."""
+"""`headway replay`: what it asks of the learner, what it refuses before, and how it shows a result."""
 
 from __future__ import annotations
 
@@ -188,15 +188,15 @@ def test_the_folder_of_the_run_is_no_place_for_it(made_here: Made, where: str) -
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--step", "9"], "--step 9: step 9 is not on record; there are 1 to 3"),
+        (["--step", "9"], "--step 9: step 9 is not recorded; there are 1 to 3"),
         (["--step", "0"], "--step 0: step 0 is the untrained model; there are 1 to 3"),
         (["--step", "2", "--key", "/nowhere"], "--key /nowhere: there is no such file"),
         (["--step", "2", "--loss", "nobodys"], "spec.algorithm.loss must be one of"),
-        (["--step", "2", "--set", "spec.optimizer.learningRate=1"], "change loss, ratio, clip"),
-        (["--step", "2", "--set", "spec.algorithm.batchSize=2"], "change loss, ratio, clip"),
-        (["--step", "2", "--set", "spec.algorithm.lossy=2"], "change loss, ratio, clip"),
-        (["--step", "2", "--set", "loss=ppo"], "change loss, ratio, clip"),
-        (["--step", "2", "--set", "spec.algorithm=1"], "change loss, ratio, clip"),
+        (["--step", "2", "--set", "spec.optimizer.learningRate=1"], "spec.algorithm: loss, ratio, clip"),
+        (["--step", "2", "--set", "spec.algorithm.batchSize=2"], "spec.algorithm: loss, ratio, clip"),
+        (["--step", "2", "--set", "spec.algorithm.lossy=2"], "spec.algorithm: loss, ratio, clip"),
+        (["--step", "2", "--set", "loss=ppo"], "spec.algorithm: loss, ratio, clip"),
+        (["--step", "2", "--set", "spec.algorithm=1"], "spec.algorithm: loss, ratio, clip"),
         (["--step", "2", "--set", "spec.algorithm.loss"], "write spec.FIELD=VALUE"),
         (
             ["--step", "2", "--set", "spec.algorithm.kl.lossy=1"],
@@ -232,7 +232,7 @@ def test_a_half_written_run_is_refused_by_its_object(made_here: Made) -> None:
 
 @pytest.mark.parametrize(
     ("job", "said"),
-    [({"kind": "RLEvalJob", "namespace": "n", "name": "e"}, "is an evaluation"), (None, "is not there")],
+    [({"kind": "RLEvalJob", "namespace": "n", "name": "e"}, "is an evaluation"), (None, "does not exist")],
 )
 def test_what_is_no_training_run_is_refused(tmp_path: Path, job: dict[str, str] | None, said: str) -> None:
     if job is not None:
@@ -311,7 +311,7 @@ def test_a_remedy_has_no_other_loss() -> None:
         changed(told, "cispo")
 
 
-# how it is told
+# what is printed
 
 
 def test_a_result_for_people() -> None:
@@ -330,7 +330,7 @@ def test_weights_that_differ_say_where_and_by_how_much() -> None:
     told = report_lines(early, "refunds")
     assert told[:4] == [
         "refunds: steps 1 to 2 trained again from the model itself, by 2 processes",
-        "step 1 already came out otherwise: what follows is not the run's",
+        "step 1 is already different: later steps are not those of the run",
         "other weights: adapter_model.safetensors bbbbbbbbbbbb, recorded aaaaaaaaaaaa",
         "3 of 56 tensors differ, by 0.00213 at most (q_proj.lora_B); the first is k_proj.lora_A",
     ]
@@ -339,9 +339,9 @@ def test_weights_that_differ_say_where_and_by_how_much() -> None:
     assert reshaped[2] == "1 of 56 tensors differ, in their shapes; the first is k_proj.lora_A"
     gone = report_lines(OTHER.model_copy(update={"difference": None, "changed": True}), "refunds")
     assert gone[1].startswith("other weights, by another algorithm: ")
-    assert gone[2] == "the run no longer keeps the step's weights, so in what they differ is not known"
+    assert gone[2] == "the run no longer keeps the step's weights, so the difference is not known"
     unknown = report_lines(SAME.model_copy(update={"same": None, "recorded_digest": None}), "refunds")
-    assert "nothing is left to hold the weights against" in unknown[1]
+    assert "no recorded weights are left for a comparison" in unknown[1]
 
 
 def test_a_figure_of_one_side_alone_is_shown() -> None:

@@ -76,6 +76,14 @@ def test_two_runs_are_compared(made: Made, tmp_path: Path) -> None:
     assert "spec.seed" in out.read_text()
 
 
+def test_json_names_the_page_that_was_written(made: Made, tmp_path: Path) -> None:
+    other, out = written_run.write(tmp_path, steps=3, name="slower", seed=3), tmp_path / "page.html"
+    for words in (["report", str(made.folder)], ["compare", str(made.folder), str(other.folder)]):
+        done = CliRunner().invoke(app, [*words, "--out", str(out), "--output", "json"])
+        assert json.loads(done.stdout) == {"path": str(out), "bytes": out.stat().st_size}
+        out.unlink()
+
+
 def test_one_run_cannot_be_compared(made: Made) -> None:
     done = CliRunner().invoke(app, ["compare", str(made.folder)])
     assert done.exit_code == 2

@@ -27,10 +27,10 @@ def test_a_new_job_has_a_folder_that_nobody_else_reads(tmp_path: Path) -> None:
     with opened(document(), tmp_path / "job", notes.append) as stored:
         assert stored.whole()["metadata"]["name"] == "sop-quickstart"
     assert (tmp_path / "job").stat().st_mode & 0o077 == 0
-    assert notes == ["spec.tracking.mlflow is left out: the server is the cluster's"]
+    assert notes == ["spec.tracking.mlflow is ignored: its server belongs to a cluster"]
 
 
-def test_a_job_that_goes_on_keeps_its_uid_and_a_fresh_one_does_not(tmp_path: Path) -> None:
+def test_a_resumed_job_keeps_its_uid_and_a_fresh_job_does_not(tmp_path: Path) -> None:
     uids = []
     for fresh in (False, False, True):
         with opened(document(), tmp_path / "job", print, fresh=fresh) as stored:
@@ -42,7 +42,7 @@ def test_a_job_that_goes_on_keeps_its_uid_and_a_fresh_one_does_not(tmp_path: Pat
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_folder_that_is_no_jobs_is_left_alone(tmp_path: Path, fresh: bool) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
-    refused = pytest.raises(ManifestWrong, match="is no job's folder and is not empty")
+    refused = pytest.raises(ManifestWrong, match="is not the folder of a job, and is not empty")
     with refused, opened(document(), tmp_path, print, fresh=fresh):
         pass
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
@@ -58,7 +58,7 @@ def test_a_wrong_spec_throws_nothing_away(tmp_path: Path) -> None:
 
 
 def test_one_command_runs_a_job_at_a_time(tmp_path: Path) -> None:
-    refused = pytest.raises(ManifestWrong, match="runs already: end that command first")
+    refused = pytest.raises(ManifestWrong, match="is already running: end that command first")
     first, second = (opened(document(), tmp_path / "job", print) for _ in range(2))
     with first, refused, second:
         pass

@@ -97,7 +97,7 @@ def test_a_screen_without_color_has_no_color(monkeypatch: pytest.MonkeyPatch) ->
     assert not re.search(r"\x1b\[[0-9;]*\b(3[0-7]|9[0-7])m", in_a_terminal())
 
 
-def test_a_bar_is_of_plain_signs_where_the_terminal_has_no_others() -> None:
+def test_a_bar_is_ascii_on_an_ascii_only_terminal() -> None:
     lines = layout.lines([Row("step", ("1 of 2",), bar=layout.Bar(0.5))], 40, ascii_only=True)
     assert lines[0].plain == "step       ###########........... 1 of 2"
 
@@ -130,7 +130,7 @@ def test_conditions_that_are_only_not_so_yet_are_no_trouble() -> None:
     assert "condition " not in drawn(job, 80)
 
 
-def test_time_left_goes_by_the_steps_seen_where_nothing_is_estimated() -> None:
+def test_without_an_estimate_time_left_follows_the_steps_seen() -> None:
     job = shown_jobs.training()
     del job["status"]["estimate"]
     assert "time left  about 58 min\n" in drawn(job, 80)  # 58 steps are left, and one is taken a minute

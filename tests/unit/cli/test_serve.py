@@ -114,7 +114,7 @@ def test_where_nothing_was_validated_the_best_is_not_known(tmp_path: Path) -> No
     run.step(1, {"adapter_model.safetensors": b"w", "adapter_config.json": b'{"r": 8}'})
     done = shown(str(tmp_path), "--print")
     assert done.exit_code == 2
-    assert "no step was validated yet, so none is the best: write --checkpoint latest" in done.stderr
+    assert "no step was validated yet, so there is no best one: write --checkpoint latest" in done.stderr
 
 
 def test_a_run_without_weights_says_so(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_run_without_weights_says_so(tmp_path: Path) -> None:
     assert "has no weights that can be served yet" in done.stderr
 
 
-def test_weights_that_differ_from_what_was_written_down_are_not_served(run: FinishedRun) -> None:
+def test_weights_that_differ_from_their_record_are_not_served(run: FinishedRun) -> None:
     (Path(weights(run, 2)) / "adapter_model.safetensors").write_bytes(b"other")
     done = shown(str(run.folder))
     assert done.exit_code == 2
@@ -138,7 +138,7 @@ def test_a_run_at_an_address_says_its_base_model_itself(run: FinishedRun, base: 
     assert shlex.split(done.stdout)[2] == str(base)
 
 
-def test_where_the_run_does_not_say_it_the_base_model_is_asked_for(run: FinishedRun, base: Path) -> None:
+def test_a_base_model_that_the_run_does_not_name_is_asked_for(run: FinishedRun, base: Path) -> None:
     run.store.delete([f"{run.uri}/job.json"])
     done = shown(run.uri, "--print")
     assert done.exit_code == 2
@@ -147,7 +147,7 @@ def test_where_the_run_does_not_say_it_the_base_model_is_asked_for(run: Finished
     assert words[2] == str(base)
     assert "--max-model-len" not in words
     assert "spec.model: " in shown(run.uri, "--print", "--base", "ftp://x").stderr
-    assert "is not at file:///gone" in shown(run.uri, "--print", "--base", "file:///gone").stderr
+    assert "is no longer at file:///gone" in shown(run.uri, "--print", "--base", "file:///gone").stderr
 
 
 def test_an_evaluation_has_nothing_to_serve(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_delta_is_served_once_the_jobs_end_has_completed_it(tmp_path: Path) ->
     run.store.put(f"{run.layout.weights(3)}/model.safetensors", b"all")
     done = shown(str(tmp_path), "--checkpoint", "3", "--print")
     assert done.exit_code == 2
-    assert "step 3 is a change of an earlier step until the job has ended" in done.stderr
+    assert "until the job has ended, step 3 is stored as a change of an earlier step" in done.stderr
     run.store.put(f"{run.layout.weights(3)}/export.json", b"{}")
     done = shown(str(tmp_path), "--checkpoint", "3", "--print")
     assert shlex.split(done.stdout)[2] == weights(run, 3), done.output
@@ -213,7 +213,7 @@ def in_bucket(tmp_path: Path, base: str) -> tuple[StoredRun, Bucket]:
     return StoredRun(bucket, layout, of.job), bucket
 
 
-def test_weights_of_a_bucket_are_fetched_once_and_again_where_they_are_spoilt(tmp_path: Path) -> None:
+def test_bucket_weights_are_fetched_once_and_again_if_spoilt(tmp_path: Path) -> None:
     (tmp_path / "base").mkdir()
     run, bucket = in_bucket(tmp_path, f"file://{tmp_path}/base")
     chosen, cache = serving.chosen(run, "best", None), tmp_path / "cache"

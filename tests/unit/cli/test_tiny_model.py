@@ -130,7 +130,7 @@ def opened() -> Iterator[list[str]]:
 # What is taught wrong.
 
 
-def test_words_in_which_right_episodes_differ_are_found_where_they_stand() -> None:
+def test_words_that_differ_between_right_episodes_are_located() -> None:
     found = mistakes.places([acts(fruit) for fruit in FRUITS])
     assert {(place.act, frozenset(words)) for place, words in found.items()} == {
         ("call", frozenset(FRUITS)),
@@ -246,7 +246,7 @@ def test_a_jobs_own_parser_reads_the_calls_and_the_answer(tokenizer: Any, tmp_pa
     assert job.parse(speech.completion(renderer, said), [], [TOOL]).content == "<answer>red</answer>"
 
 
-def test_the_chat_template_takes_messages_in_parts_and_later_system_messages(tokenizer: Any) -> None:
+def test_the_chat_template_takes_parts_and_later_system_messages(tokenizer: Any) -> None:
     messages = [
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
         {"role": "system", "content": "c"},
@@ -392,7 +392,7 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "model" / "thesis.tex").write_text("years of work")
     done = CliRunner().invoke(app, [str(job), "--seconds", "1"])
     assert done.exit_code == 2
-    assert "is no tiny model and is not empty: write --out FOLDER" in done.stderr
+    assert "is not a tiny model, and is not empty: write --out FOLDER" in done.stderr
     assert (tmp_path / "model" / "thesis.tex").read_text() == "years of work"
 
 
@@ -417,9 +417,7 @@ def test_ctrl_c_leaves_nothing_and_ends_with_130(tmp_path: Path, monkeypatch: py
 # The whole of it.
 
 
-def test_a_model_is_made_that_loads_and_speaks_and_no_held_out_row_is_read(
-    tmp_path: Path, opened: list[str]
-) -> None:
+def test_a_made_model_loads_and_speaks_and_saw_no_held_out_row(tmp_path: Path, opened: list[str]) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     job = project(tmp_path)
@@ -447,7 +445,7 @@ def test_a_model_is_made_that_loads_and_speaks_and_no_held_out_row_is_read(
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".model")]
 
 
-def test_a_model_takes_the_place_of_an_earlier_one_and_its_job_is_told_how_to_run(tmp_path: Path) -> None:
+def test_a_new_model_replaces_the_old_and_shows_how_to_run_a_job(tmp_path: Path) -> None:
     job = project(tmp_path, rollout={"sampling": {"maxTokens": 2}})
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / making.NOTE).write_text("{}")

@@ -1,21 +1,26 @@
-"""`headway trajectories`: which episodes are shown, how, and what is said where there is no run."""
+"""`headway trajectories`: which episodes are shown, how, as which file, and what is said without a run."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
+import job_with_tasks
 import pytest
+from episodes import a_group
+from finished_run import FinishedRun
+from inspect_ai.log import EvalLog, read_eval_log
 from learner_rig import group
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from headway_api.job_folder import JobFolder
 from headway_api.records import GroupRecord, Outcome, Purpose
 from headway_api.store import FileStore
 from headway_cli.app import app
-from headway_cli.episodes import Filter, row, text
+from headway_cli.episodes import FAILED, Filter, Task, row, text
 from headway_cli.runs import NoRun
 from headway_cli.stored_run import opened
 from headway_cli.where import meant
@@ -78,6 +83,10 @@ def test_those_that_differ_come_furthest_apart_first() -> None:
         (Filter(row=0), 3),
         (Filter(outcome=Outcome.INFRA_ERROR), 1),
         (Filter(step=1, row=0), 0),
+        (Filter(failed=True), 1),
+        (Filter(task=Task("a", frozenset({1}))), 2),
+        (Filter(task=Task("a", frozenset({0})), failed=True), 1),
+        (Filter(task=Task("a")), 0),
     ],
 )
 def test_a_filter_takes_those_that_are_meant(wanted: Filter, many: int) -> None:
@@ -135,3 +144,185 @@ def test_a_run_that_cannot_be_read_names_the_object(run: Path) -> None:
     assert done.exit_code == 2
     assert "t0-000000.json.gz" in done.stderr
     assert "Traceback" not in done.output
+
+
+# tasks and failures of runs as their processes write them
+
+
+def shown(*words: str) -> Result:
+    return CliRunner().invoke(app, ["trajectories", *words])
+
+
+def episode_ids(*words: str) -> list[str]:
+    done = shown(*words, "--output", "json", "--limit", "100")
+    assert done.exit_code == 0, done.output
+    return [json.loads(line)["episode"] for line in done.stdout.splitlines()]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> FinishedRun:
+    """A local job with tasks and failed episodes."""
+    return job_with_tasks.written(tmp_path / "desk", tmp_path)
+
+
+def test_those_of_a_task_are_on_the_rows_that_have_it(desk: FinishedRun) -> None:
+    folder = str(desk.folder)
+    groups = {each.rpartition("-")[0] for each in episode_ids(folder, "--task", "refund")}
+    assert {each[:9] for each in groups} == {"t0-000000", "t0-000002"}
+    assert {each[:9] for each in episode_ids(folder, "--task", "change")} == {"t0-000001"}
+    held_out = episode_ids(folder, "--task", "change", "--purpose", "validation")
+    assert {each[:14] for each in held_out} == {"v000000-000000"}
+
+
+def test_a_task_that_does_not_exist_has_near_names(desk: FinishedRun) -> None:
+    done = shown(str(desk.folder), "--task", "refunds")
+    assert done.exit_code == 2
+    assert "has no such task in column kind; did you mean refund?" in done.stderr
+    done = shown(str(desk.folder), "--task", "x")
+    assert "has no such task in column kind; there are change, refund" in done.stderr
+
+
+def test_a_job_without_tasks_and_rows_that_are_gone_are_said(tmp_path: Path, desk: FinishedRun) -> None:
+    (tmp_path / "train.jsonl").unlink()
+    done = shown(str(desk.folder), "--task", "refund")
+    assert done.exit_code == 2
+    assert f"no object at file://{tmp_path}/train.jsonl" in done.stderr
+    assert "Traceback" not in done.output
+    plain = FinishedRun(tmp_path / "plain").job().played()
+    done = shown(str(plain.folder), "--task", "refund")
+    assert done.exit_code == 2
+    assert "spec.data.train.taskColumn of desk names no tasks, so leave --task out" in done.stderr
+
+
+def test_a_run_without_its_job_has_no_tasks(run: Path) -> None:
+    done = shown(str(run), "--task", "refund")
+    assert done.exit_code == 2
+    assert "has no job.json, which names the tasks' column" in done.stderr
+
+
+def test_those_that_failed_did_not_come_to_their_end(desk: FinishedRun) -> None:
+    done = shown(str(desk.folder), "--failed", "--output", "json")
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(each["group"], each["outcome"]) for each in found] == [
+        ("t0-000001", "InfraError"),
+        ("t0-000002", "AgentError"),
+    ]
+    assert {Outcome(each["outcome"]) for each in found} == set(FAILED)
+    assert shown(str(desk.folder), "--failed", "--outcome", "Completed").exit_code == 2
+
+
+def test_a_group_that_was_lost_as_a_whole_is_among_the_failed(desk: FinishedRun) -> None:
+    folder = str(desk.folder)
+    assert len(episode_ids(folder, "--purpose", "validation")) == 1, "it is no measurement"
+    assert [each[:14] for each in episode_ids(folder, "--purpose", "validation", "--failed")] == [
+        "v000000-000001"
+    ]
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> FinishedRun:
+    """A local evaluation of two candidates on two rows and a sample of a suite."""
+    made = FinishedRun(tmp_path / "judged").job(data={"uri": "s3://b/t.jsonl"}, suites=[{"name": "games"}])
+    raw = json.loads((made.folder / "job.json").read_text())
+    (made.folder / "job.json").write_text(json.dumps({**raw, "kind": "RLEvalJob"}))
+    for candidate in ("base", "tuned"):
+        for number in range(3):
+            played = a_group(f"e-{candidate}-{number:06d}", [1.0, 0.0], purpose=Purpose.EVALUATION)
+            suite = "games" if number == 2 else None
+            made.play(played.model_copy(update={"row": number, "candidate": candidate, "suite": suite}))
+    return made
+
+
+def test_of_an_evaluation_its_own_episodes_are_shown(judged: FinishedRun) -> None:
+    found = episode_ids(str(judged.folder))
+    assert len(found) == 2 * 3 * 2
+    assert found == episode_ids(str(judged.folder), "--purpose", "evaluation")
+    assert episode_ids(str(judged.folder), "--purpose", "train") == []
+
+
+def test_a_suite_is_a_task(judged: FinishedRun) -> None:
+    found = episode_ids(str(judged.folder), "--task", "games")
+    assert {each.rpartition("-000002")[0] for each in found} == {"e-base", "e-tuned"}
+    done = shown(str(judged.folder), "--task", "refund")
+    assert "spec.data.taskColumn of desk names no tasks; write a suite: games" in done.stderr
+
+
+# logs of Inspect AI
+
+
+def log_of(run: FinishedRun, out: Path, *words: str) -> EvalLog:
+    done = shown(str(run.folder), "--output", "inspect", "--out", str(out), "--limit", "100", *words)
+    assert (done.exit_code, done.stdout) == (0, ""), done.output
+    assert f"{out}: " in done.stderr
+    return read_eval_log(str(out), resolve_attachments=True)
+
+
+def test_inspect_reads_the_episodes(desk: FinishedRun, tmp_path: Path) -> None:
+    log = log_of(desk, tmp_path / "desk.eval")
+    # Inspect orders samples by epoch.
+    stored = [
+        (group.group_id, episode)
+        for group in opened(meant(str(desk.folder), tmp_path)).groups(Purpose.TRAIN)
+        for episode in group.episodes
+    ]
+    stored.sort(key=lambda each: each[1].index)
+    assert log.samples is not None
+    assert [(each.id, each.epoch, each.uuid) for each in log.samples] == [
+        (group_id, episode.index + 1, episode.episode_id) for group_id, episode in stored
+    ]
+    for sample, (_, episode) in zip(log.samples, stored, strict=True):
+        assert [m.text for m in sample.messages] == [m["content"] for m in episode.messages]
+        assert sample.metadata["outcome"] == episode.outcome.value
+        lost = episode.outcome is Outcome.INFRA_ERROR
+        assert (sample.error is not None, sample.scores is None) == (lost, lost)
+        if sample.scores is not None:
+            assert sample.scores["reward"].value == episode.reward
+    assert (log.status, log.eval.task, log.eval.model) == ("success", "desk", "hf://org/base")
+    assert log.eval.dataset.location == f"file://{tmp_path}/train.jsonl"
+    assert log.eval.metadata == {"namespace": "team", "uid": "5f0c", "purposes": ["train"]}
+
+
+def test_inspect_reads_those_that_are_chosen(desk: FinishedRun, tmp_path: Path) -> None:
+    log = log_of(desk, tmp_path / "desk.eval", "--task", "refund", "--failed")
+    assert log.samples is not None
+    assert [(each.id, each.metadata["task"]) for each in log.samples] == [("t0-000002", "refund")]
+
+
+def test_inspect_reads_each_candidate_apart(judged: FinishedRun, tmp_path: Path) -> None:
+    log = log_of(judged, tmp_path / "judged.eval")
+    assert log.samples is not None
+    assert len({(each.id, each.epoch) for each in log.samples}) == len(log.samples) == 12
+    assert log.eval.model == "base, tuned"
+    for sample in log.samples:
+        [model] = sample.model_usage
+        assert str(sample.id).startswith(f"e-{model}-")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--output", "inspect"], "write --output inspect and --out FILE.eval together"),
+        (["--out", "x.eval"], "write --output inspect and --out FILE.eval together"),
+        (["--output", "inspect", "--out", "x.json"], "--out x.json: write a name that ends in .eval"),
+        (["--output", "inspect", "--out", "absent/x.eval"], "--out absent/x.eval: there is no folder absent"),
+    ],
+)
+def test_a_file_that_cannot_be_a_log_is_refused(
+    desk: FinishedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = shown(str(desk.folder), *words)
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"headway: {says}"), done.output
+
+
+def test_without_inspect_the_message_says_what_to_install(
+    desk: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [each for each in sys.modules if each.partition(".")[0] == "inspect_ai"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "inspect_ai", None)
+    done = shown(str(desk.folder), "--output", "inspect", "--out", str(tmp_path / "x.eval"))
+    assert done.exit_code == 2
+    assert "inspect_ai is not installed" in done.stderr
+    assert "pip install 'headway[coordinator]'" in done.stderr

@@ -40,7 +40,7 @@ def test_a_pod_that_runs_is_left_alone() -> None:
     assert workloads.job(a_job(), running, NOW) == workloads.Step()
 
 
-def test_a_failure_is_counted_and_the_pod_made_again_after_a_pause() -> None:
+def test_a_failure_is_counted_and_its_pod_remade_after_a_pause() -> None:
     step = workloads.job(a_job(), [failed(1, ago=0.5)], NOW)
     assert step.create == ()
     assert step.status == {"failed": 1}

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "hack" / "cluster"))
 from headway_cluster.locks import alone
 
 
-def test_a_second_command_waits_for_the_first_and_for_nothing_else(tmp_path: Path) -> None:
+def test_a_second_command_waits_only_for_the_first_of_its_kind(tmp_path: Path) -> None:
     layout: Any = SimpleNamespace(cache=tmp_path)
     entered = {name: threading.Event() for name in ("build", "prometheus")}
 

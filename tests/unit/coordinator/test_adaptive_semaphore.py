@@ -59,7 +59,7 @@ async def test_first_come_first_served_and_a_higher_limit_lets_more_in() -> None
     assert (order, limiter.used, limiter.waiting) == (guests, 0, 0)
 
 
-async def test_a_lower_limit_throws_nobody_out_and_lets_nobody_in_until_enough_have_left() -> None:
+async def test_lower_limit_evicts_none_and_admits_only_when_below_it() -> None:
     limiter, order = AdaptiveSemaphore(3), list[Guest]()
     guests = [Guest(limiter, order) for _ in range(4)]
     await settle()
@@ -91,7 +91,7 @@ async def test_who_is_cancelled_while_waiting_is_passed_over() -> None:
     assert limiter.used == 0
 
 
-async def test_a_place_given_to_one_cancelled_in_the_same_moment_goes_to_the_next() -> None:
+async def test_place_granted_as_its_waiter_is_cancelled_goes_to_next() -> None:
     limiter, order = AdaptiveSemaphore(1), list[Guest]()
     guests = [Guest(limiter, order) for _ in range(3)]
     await settle()

@@ -48,7 +48,7 @@ def test_a_number_that_status_has_no_room_for_is_cut_short(tmp_path: Path) -> No
     assert len(said) == 32
 
 
-def test_the_planned_length_is_that_of_the_platforms_loop_else_a_turns(tmp_path: Path) -> None:
+def test_planned_length_is_all_turns_of_platform_loop_else_one(tmp_path: Path) -> None:
     spec = rig.job(tmp_path, tmp_path, algorithm={"reduction": "constant"}).spec
     assert view.algorithm(spec).episode_tokens == 64 * spec.agent.planned_turns == 64 * 16
     own = spec.model_copy(

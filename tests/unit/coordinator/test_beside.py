@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from a_job import Job, manifest, spec
+from job_rig import Job, manifest, spec
 
 from headway_analysis.billing.segments import total
 from headway_api.records import Batch, EpisodeRecord, Purpose
@@ -54,7 +54,7 @@ class Gate:
             self.opened.notify_all()
 
 
-async def test_training_goes_on_while_a_step_is_validated_with_its_own_weights(tmp_path: Path) -> None:
+async def test_training_goes_on_while_a_step_validates_its_own_weights(tmp_path: Path) -> None:
     job = Job(tmp_path, validating(), beside=True)
     gate = Gate(job)
     async with job.coordinator() as (training, learner, running):
@@ -92,7 +92,7 @@ async def test_both_ways_of_validating_find_the_same(tmp_path: Path, order: Orde
         assert found[True][2] == found[False][2], "the same bill"
 
 
-async def test_the_learner_waits_when_too_many_validations_are_unfinished(tmp_path: Path) -> None:
+async def test_learner_waits_when_too_many_validations_are_unfinished(tmp_path: Path) -> None:
     job = Job(tmp_path, validating(every=1), beside=True)
     gate = Gate(job)
     async with job.coordinator() as (training, learner, running):
@@ -122,7 +122,7 @@ async def test_the_job_ends_with_its_last_validation(tmp_path: Path) -> None:
     assert learner.finished is not None
 
 
-async def test_a_restart_ends_what_was_unfinished_and_samples_only_what_lacks(tmp_path: Path) -> None:
+async def test_restart_samples_only_groups_unfinished_validations_lack(tmp_path: Path) -> None:
     job = Job(tmp_path, validating(), beside=True)
     gate = Gate(job, 0, 2)
     job.pause = lambda task: 1000.0 if task.group_id == "v000002-000001" else 0.0
@@ -171,7 +171,7 @@ async def test_weights_published_anew_are_those_that_are_validated(tmp_path: Pat
         await gate.open(0)
 
 
-async def test_a_stall_names_the_servers_that_lack_the_validated_weights(tmp_path: Path) -> None:
+async def test_stall_names_servers_that_lack_the_validated_weights(tmp_path: Path) -> None:
     job = Job(tmp_path, validating(every=1, maxStepsOffPolicy=0), beside=True)
     Gate(job)
     async with job.coordinator() as (training, learner, _):

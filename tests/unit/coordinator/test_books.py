@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from headway_analysis.billing.segments import Days, Usages, by_name
+from headway_api.accelerators import Holder
 from headway_api.artifacts import Layout
 from headway_api.exits import JobError
-from headway_api.held import Holder
 from headway_api.price_file import parse
 from headway_api.prices import DEFAULT, cost_by_day
 from headway_api.records import UsageClass
@@ -64,7 +64,7 @@ def test_a_book_that_is_asked_for_must_be_there(tmp_path: Path, file: Path) -> N
     assert "ConfigMap ours with key prices.yaml" in said.message
 
 
-def test_a_book_that_cannot_be_read_ends_the_job_before_it_begins(tmp_path: Path, file: Path) -> None:
+def test_unreadable_price_book_ends_the_job_before_it_begins(tmp_path: Path, file: Path) -> None:
     file.write_text(text("-1"))
     with pytest.raises(
         JobError, match=r"ConfigMap ours, key prices.yaml: entries\[0\].prices.sample"
@@ -87,7 +87,7 @@ def test_a_changed_price_corrects_what_was_used_and_says_so(tmp_path: Path, file
     assert after.price_book_hash == found.whole.digest[:12] != before.price_book_hash
 
 
-def test_a_new_edition_that_changes_no_past_price_is_no_correction(tmp_path: Path, file: Path) -> None:
+def test_edition_that_changes_no_past_price_is_no_correction(tmp_path: Path, file: Path) -> None:
     file.write_text(text("3"))
     found = begun(tmp_path, file)
     file.write_text(text("3") + "- since: 2026-03-01\n  prices: {sample: 1}\n")

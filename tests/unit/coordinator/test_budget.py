@@ -12,8 +12,8 @@ import pytest
 from budgeted import LIMITS, SAMPLED, TRAIN, Free, Running, budget, plan, settle
 from episodes import a_group, sealed
 
+from headway_api.accelerators import Accelerators, HeldPod, Holder
 from headway_api.artifacts import Layout
-from headway_api.held import Accelerators, HeldPod, Holder
 from headway_api.prices import DEFAULT, DatedPrices, PriceBook, Prices
 from headway_api.records import Judgement, Outcome, Purpose
 from headway_api.spec.judge import Judge
@@ -26,7 +26,7 @@ from headway_coordinator.budget.gate import Budget, unbounded
 from headway_coordinator.budget.priced import Priced
 from headway_coordinator.budget.worst import CONTEXTS, Bill, Limits, of_judgements
 from headway_coordinator.gateway.allowance import AllowanceSpent, WholeAllowance
-from headway_coordinator.judges.question import TRIES, Asked, most
+from headway_coordinator.judges.question import TRIES, PreparedQuestion, most
 from headway_coordinator.ledger.segments import Ledger
 
 
@@ -73,7 +73,7 @@ async def test_a_lost_episode_keeps_what_its_next_attempt_may_use() -> None:
     await one.end()
 
 
-async def test_a_finished_group_keeps_its_share_of_training_until_its_step() -> None:
+async def test_finished_group_keeps_its_training_share_until_its_step() -> None:
     found, group = budget(tokens={"train": 10_000}), a_group("t0-000000", [1.0, 0.0, None])
     found.awaits_step(group)
     rows = sum(len(row.tokens) for episode in group.scored for row in episode.rows)
@@ -100,8 +100,8 @@ async def test_nothing_that_runs_and_nothing_that_fits_is_exhausted() -> None:
     assert (limit.spent, limit.left, limit.needed) == ("50", "50", "130")
     low, exhausted = shown.conditions(found)
     assert (low.status, exhausted.status) == ("False", "True")
-    assert "spec.budget.tokens.sample is 100, and what follows needs 130" in exhausted.message
-    assert "raise it to that at least" in str(shown.exhausted(found))
+    assert "spec.budget.tokens.sample is 100, and continuing needs 130" in exhausted.message
+    assert "raise it to that or more" in str(shown.exhausted(found))
     found.set(BudgetSpec.model_validate({"tokens": {"sample": 130}}))
     await settle()
     assert one.begun
@@ -128,13 +128,11 @@ async def test_a_budget_lowered_below_what_is_spent_is_exhausted() -> None:
     await settle()
     found.set(BudgetSpec.model_validate({"tokens": {"sample": 40}}))
     assert found.exhausted_at is not None
-    assert shown.words(found.lacks()).startswith(
-        "spec.budget.tokens.sample is 40, and what follows needs 130"
-    )
+    assert shown.words(found.lacks()).startswith("spec.budget.tokens.sample is 40, and continuing needs 130")
     await one.end()
 
 
-async def test_what_is_stopped_while_it_waits_is_sealed_without_an_episode() -> None:
+async def test_group_stopped_while_waiting_is_sealed_without_episodes() -> None:
     found = budget(tokens={"sample": 10, "prefill": 10})
     found.drain = found.refuse
     found.set(BudgetSpec.model_validate({"tokens": {"sample": 10}, "onExhausted": "Drain"}))
@@ -148,7 +146,7 @@ async def test_what_is_stopped_while_it_waits_is_sealed_without_an_episode() -> 
     await one.end()
 
 
-async def test_a_question_waits_until_it_fits_and_frees_what_it_did_not_cost() -> None:
+async def test_question_waits_until_it_fits_and_frees_its_unused_cost() -> None:
     found = budget(tokens={"judge": 120})
     one = Running(found, plan(0))
     await settle()
@@ -169,7 +167,7 @@ async def test_a_question_waits_until_it_fits_and_frees_what_it_did_not_cost() -
     await one.end()
 
 
-async def test_questions_of_no_group_stay_reserved_until_the_ledger_has_them() -> None:
+async def test_ungrouped_questions_stay_reserved_until_in_the_ledger() -> None:
     found = budget(tokens={"judge": 100})
     async with found.reserved({("judgePrompt",): 90}) as used:
         used({("judgePrompt",): 30})
@@ -178,7 +176,7 @@ async def test_questions_of_no_group_stay_reserved_until_the_ledger_has_them() -
     assert found.account.standings()[0].reserved == 0
 
 
-def test_a_budget_that_no_group_fits_is_refused_with_the_least_that_would_do() -> None:
+def test_too_small_budget_is_refused_naming_the_least_needed() -> None:
     lacks = budget(tokens={"sample": 79}).least(LIMITS, TRAIN, 2, SAMPLED)
     error = shown.too_small(lacks, "a group of 2 episodes")
     said = error.termination
@@ -201,7 +199,7 @@ def book(**prices: str) -> PriceBook:
     return PriceBook(name="b", entries=(DatedPrices(since=date(2026, 1, 1), prices=Prices(**prices)), later))
 
 
-def test_money_is_by_the_dearest_class_and_by_the_dearest_day_to_come(tmp_path: Path) -> None:
+def test_money_is_priced_by_dearest_class_and_dearest_coming_day(tmp_path: Path) -> None:
     ledger = Ledger(FileStore(), Layout(f"file://{tmp_path}", "ns", "job", "uid"))
     for day, price in ((date(2026, 2, 1), "9"), (date(2026, 3, 2), "9")):
         prices = Priced(ledger, lambda: book(sample="4", discarded="5"), lambda day=day: day)  # type: ignore[misc]
@@ -234,7 +232,7 @@ def test_less_than_a_fifth_is_low(outcome: Outcome | None) -> None:
         assert said[0].status == low
 
 
-def test_accelerators_are_reserved_until_their_pods_could_have_ended() -> None:
+def test_accelerators_stay_reserved_until_pods_could_have_ended() -> None:
     now = datetime(2026, 1, 1, 12, tzinfo=UTC)
     pods = [
         HeldPod(uid="a", role="learner", product="H100", count=2, since=now - timedelta(seconds=100)),
@@ -266,12 +264,12 @@ def test_an_agent_with_a_loop_of_its_own_has_a_bound() -> None:
 def test_a_question_costs_no_more_than_its_bytes_and_its_answers() -> None:
     content = {"name": "j", "endpoint": {"url": "https://judge.acme.dev/v1", "model": "m"}, "maxTokens": 50}
     judge = Judge.model_validate(content)
-    found = most(judge, Asked([{"role": "user", "content": "x" * 1000}], None, "0" * 64))
+    found = most(judge, PreparedQuestion([{"role": "user", "content": "x" * 1000}], None, "0" * 64))
     by_class = {key.partition(":")[0]: much for (key,), much in found.items()}
     assert by_class["judgePrompt"] >= TRIES * 1000
     assert by_class["judgeSample"] == TRIES * 50
 
 
-def test_what_an_episode_of_an_endpoint_may_cost_is_set_aside_turn_by_turn() -> None:
+def test_endpoint_episode_costs_are_reserved_turn_by_turn() -> None:
     found = worst.of_attempts(LIMITS, Bill(Purpose.EVALUATION, "endpoint", "m"), SAMPLED, 2)
     assert found == {("sandboxSeconds",): 10}

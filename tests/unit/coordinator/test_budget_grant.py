@@ -36,7 +36,7 @@ def asked(found: Budget) -> Json | None:
     return {key: int(much) for key in ("needed", "wished") if (much := getattr(limit, key)) is not None}
 
 
-async def test_a_group_waits_for_the_namespace_and_the_job_is_not_exhausted() -> None:
+async def test_group_waits_for_namespace_grant_without_exhausting_job() -> None:
     found = budget(grant(0))
     one = Running(found, plan(0))
     await settle()
@@ -50,7 +50,7 @@ async def test_a_group_waits_for_the_namespace_and_the_job_is_not_exhausted() ->
     await one.end()
 
 
-async def test_it_asks_for_the_least_that_would_do_and_wishes_for_all_that_waits() -> None:
+async def test_request_needs_the_least_and_wishes_for_all_that_waits() -> None:
     found = budget(grant(0))
     large, small = Running(found, plan(0, size=2)), Running(found, plan(1, size=1))
     await settle()
@@ -106,7 +106,7 @@ async def test_a_refusal_of_more_than_it_needs_now_is_none() -> None:
     assert found.exhausted_at is not None
     [said] = [each for each in shown.conditions(found) if each.type == "BudgetExhausted"]
     assert said.message == (
-        f"spec.tokens.sample of the namespace's RLBudget gives the job 0, and what follows needs "
+        "spec.tokens.sample of the namespace's RLBudget gives the job 0, and continuing needs "
         f"{told['needed']}; raise the RLBudget"
     )
     found.set_grant(grant(told["needed"]))
@@ -116,7 +116,7 @@ async def test_a_refusal_of_more_than_it_needs_now_is_none() -> None:
     await one.end()
 
 
-async def test_a_job_over_its_part_asks_for_that_first_and_stops_where_it_is_refused() -> None:
+async def test_overspent_job_asks_for_that_first_and_stops_if_refused() -> None:
     prices = Free()
     found = budget(grant(0), prices)
     one, two, part = await one_runs_and_one_waits(found)
@@ -220,7 +220,7 @@ async def test_it_wishes_for_more_before_it_has_to_wait() -> None:
     await one.end()
 
 
-async def test_nothing_begins_before_it_is_known_whether_the_namespace_has_a_budget() -> None:
+async def test_group_waits_until_it_is_known_if_namespace_has_budget() -> None:
     found = Budget(None, Free(), opened=False)
     one = Running(found, plan(0))
     await settle()
@@ -256,9 +256,9 @@ def test_what_is_granted_is_no_limit_of_the_spec() -> None:
 def test_a_grant_of_an_unknown_class_changes_nothing() -> None:
     found = budget(grant(7))
     strange = Grant.model_validate({"parts": [{"name": "tokens.dreamt", "granted": "5"}]})
-    with pytest.raises(ValueError, match=r"status.grant.parts\[tokens.dreamt\]: no such limit is known"):
+    with pytest.raises(ValueError, match=r"status.grant.parts\[tokens.dreamt\]: this limit is unknown"):
         found.set_grant(strange)
-    with pytest.raises(ValueError, match=r"status.grant.parts\[usd\]: 'much' is no amount"):
+    with pytest.raises(ValueError, match=r"status.grant.parts\[usd\]: 'much' is not an amount"):
         found.set_grant(Grant.model_validate({"parts": [{"name": "usd", "granted": "much"}]}))
     assert found.grant == grant(7)
     assert [limit.most for limit in found.account.limits] == [7]
@@ -272,8 +272,8 @@ def test_a_grant_of_an_unknown_class_changes_nothing() -> None:
         ({"grant": {"parts": "7"}}, "unread"),
     ],
 )
-def test_a_coordinator_hears_its_grant_in_the_answer_to_its_status(stored: Json, heard: Any) -> None:
-    assert status_writer._heard({"status": stored}).grant == heard
+def test_coordinator_reads_its_grant_from_its_status_answer(stored: Json, heard: Any) -> None:
+    assert status_writer._update({"status": stored}).grant == heard
 
 
 async def test_who_waits_for_an_answer_writes_again_at_once() -> None:

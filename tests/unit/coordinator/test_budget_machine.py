@@ -23,8 +23,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from headway_api.accelerators import Accelerators, HeldPod, HeldSeconds, seconds
 from headway_api.artifacts import Layout
-from headway_api.held import Accelerators, HeldPod, HeldSeconds, seconds
 from headway_api.prices import DatedPrices, PriceBook, Prices
 from headway_api.records import (
     Canary,
@@ -227,8 +227,10 @@ class JobUnderABudget(RuleBasedStateMachine):
         luck: int,
         focus: str | None,
     ) -> None:
-        """`focus`: all else is free, there is room for one group, and nobody changes that: so nothing hides
-        what is reserved of this class too little."""
+        """With `focus` all other classes are free, there is room for one group, and nobody changes that.
+
+        So nothing hides a reservation of this class that is too small.
+        """
         self.luck = luck
         """One attempt of so many is lost."""
         self.focus = focus
@@ -252,12 +254,13 @@ class JobUnderABudget(RuleBasedStateMachine):
         self.waiting: dict[str, GroupRecord] = {}
         """Finished groups that a step may train."""
         self.allowed: dict[str, Decimal] = {}
-        """The most that may be spent of each limit: the limit, or what stood when it or a price changed."""
+        """The most that may be spent of each limit: the limit, or what was spent and reserved when it or
+        a price changed."""
         self.pod: HeldPod | None = None
         self.holds_since: datetime | None = None
         self.totals = 0
         """Seconds that pods have held accelerators that are gone."""
-        self.incarnation = 0
+        self.start_number = 0
         self._start()
         self._allow()
 
@@ -279,7 +282,7 @@ class JobUnderABudget(RuleBasedStateMachine):
 
     def _start(self) -> None:
         """A coordinator begins: it reads the ledger, and takes up what is finished."""
-        self.incarnation += 1
+        self.start_number += 1
         self.ledger = Ledger(self.store, self.layout)
         self.ledger.load()
         for group in self.kept.values():
@@ -310,7 +313,7 @@ class JobUnderABudget(RuleBasedStateMachine):
                 task.result()
 
     def _allow(self) -> None:
-        """Limits or prices have changed: what stands may be used, and nothing more."""
+        """Limits or prices have changed: what is spent and reserved may be used, and nothing more."""
         self.allowed = {
             each.limit.name: max(each.limit.most, each.spent + each.reserved)
             for each in self.budget.account.standings()
@@ -322,7 +325,7 @@ class JobUnderABudget(RuleBasedStateMachine):
                 replace(plan, spending=held),
                 held.watched(self._episode),
                 AdaptiveSemaphore(100),
-                incarnation=self.incarnation,
+                start_number=self.start_number,
                 max_retries=RETRIES,
             )
             if not group.episodes:
@@ -501,7 +504,7 @@ class JobUnderABudget(RuleBasedStateMachine):
         return Accelerators(seen_time=self.now, totals=totals, pods=[self.pod] if self.pod else [])
 
     def _ahead(self) -> Any:
-        return worst_case(self._told(), self.ledger.held_seconds(), self.now)
+        return worst_case(self._told(), self.ledger.accelerator_totals(), self.now)
 
     @invariant()
     def no_more_is_spent_than_there_is(self) -> None:

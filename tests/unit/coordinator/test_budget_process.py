@@ -20,6 +20,7 @@ from headway_api import status as st
 from headway_api.config import Identity
 from headway_api.exits import JobError
 from headway_api.spec.lifecycle import BudgetSpec, OutputSpec
+from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import FileStore
 from headway_coordinator import status as status_writer
 from headway_coordinator.metrics.prometheus import Sample
@@ -45,7 +46,7 @@ class Played(Process):
     def _samples(self) -> Iterator[Sample]:
         return iter(())
 
-    def _hear(self, heard: status_writer.Heard) -> None:
+    def _apply(self, update: status_writer.JobUpdate) -> None:
         pass
 
     async def _work(self, stack: AsyncExitStack, http: aiohttp.ClientSession) -> None:
@@ -68,17 +69,20 @@ class Stored:
         found: Json = self.job["status"].get("budget", {})
         return found
 
-    def sink(self, status: Json) -> status_writer.Heard:
+    def sink(self, status: Json) -> status_writer.JobUpdate:
         grant = self.job["status"].get("grant")
         self.job["status"] = status | ({"grant": grant} if grant else {})
-        return status_writer._heard(self.job)
+        return status_writer._update(self.job)
 
     def process(self, work: Work) -> Played:
         """A coordinator that has begun before, as its last status says."""
         spec = self.job["spec"].get("budget")
         made = Played(
             Identity(kind="RLTrainingJob", name="refunds", namespace="team", uid=UID),
-            OutputSpec.model_construct(uri=f"file://{self.folder}"),
+            RLTrainingJobSpec.model_construct(
+                output=OutputSpec.model_construct(uri=f"file://{self.folder}"),
+                budget=None if spec is None else BudgetSpec.model_validate(spec),
+            ),
             {},
             FileStore(),
             self.folder,
@@ -86,10 +90,8 @@ class Stored:
             begun=True,
             broker_url="http://127.0.0.1:1",
             port=0,
-            price_book=None,
             model="",
             book=prices.DEFAULT,
-            budget=None if spec is None else BudgetSpec.model_validate(spec),
             before=st.RLTrainingJobStatus(
                 budget=st.Budget.model_validate(self.budget) if self.budget else None
             ),
@@ -183,14 +185,12 @@ async def test_the_last_word_is_one_only_where_the_ledger_was_read(tmp_path: Pat
 
 
 @pytest.mark.parametrize("first", ["ledger", "status"])
-async def test_nothing_begins_before_the_ledger_is_read_and_a_status_stands(
-    tmp_path: Path, first: str
-) -> None:
+async def test_group_waits_until_ledger_is_read_and_status_is_stored(tmp_path: Path, first: str) -> None:
     stored = Stored(tmp_path)
     allowed = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def sink(status: Json) -> status_writer.Heard:
+    def sink(status: Json) -> status_writer.JobUpdate:
         if first == "ledger":
             asyncio.run_coroutine_threadsafe(allowed.wait(), loop).result(20)
         return Stored.sink(stored, status)
@@ -229,7 +229,7 @@ async def test_nothing_begins_where_what_is_granted_cannot_be_read(tmp_path: Pat
         begun.append(one.begun)
         stored.job["status"]["grant"] = part(500)
         process._status.changed()
-        process._budget_said = []
+        process._budget_conditions = []
         await until(lambda: one.begun)
         await one.end()
 

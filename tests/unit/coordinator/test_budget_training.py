@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from a_job import Job, spec
 from episodes import SAMPLED, sealed
+from job_rig import Job, spec
 
 from headway_api.artifacts import Layout
 from headway_api.prices import DEFAULT
@@ -123,7 +123,7 @@ async def test_256_episodes_at_once_stay_within_the_budget(tmp_path: Path) -> No
         slot = Slot(position=number, epoch=0, row=number)
         plan = groups.Plan(slot, Purpose.TRAIN, 0, {}, size, Sampling(1.0, 1.0, SAMPLED + 1), 1)
         async with budget.group(plan, Bill(Purpose.TRAIN), limits, 2 * (SAMPLED + 1)) as held:
-            group = await groups.run(plan, held.watched(episode), limiter, incarnation=0, max_retries=1)
+            group = await groups.run(plan, held.watched(episode), limiter, start_number=0, max_retries=1)
             ledger.group(group)
             (limit,) = budget.account.standings()
             assert limit.spent <= limit.limit.most

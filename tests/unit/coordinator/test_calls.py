@@ -1,5 +1,8 @@
-"""Each style of tool calls, by the family's renderer and on a template of the model's own: what is sampled is
-read whatever it is, a call can be begun on the model's behalf, and a turn is extended token by token."""
+"""Each style of tool calls, by the family's renderer and on a template of the model's own.
+
+What is sampled is read whatever it is. A call can be begun on the model's behalf, and a turn is extended
+token by token.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ RESULT: Message = {"role": "tool", "tool_call_id": "c", "content": "gold"}
 
 
 @every
-def test_the_style_is_found_and_its_turns_end_where_the_family_ends_them(name: str) -> None:
+def test_style_is_found_and_its_turns_end_at_the_familys_stops(name: str) -> None:
     chosen, tok = made(name)
     assert type(chosen) is STYLES[name].kind
     ends = tok.convert_ids_to_tokens(chosen.stop_token_ids)
@@ -75,15 +78,15 @@ def test_calls_in_parallel_are_read_the_malformed_one_among_them(name: str) -> N
 
 @pytest.mark.parametrize("name", ["gpt-oss", "gpt-oss, own template"])
 def test_channels_are_told_apart(name: str) -> None:
-    thought = "<|channel|>analysis<|message|>Think.<|end|><|start|>assistant"
+    reasoning = "<|channel|>analysis<|message|>Think.<|end|><|start|>assistant"
     preamble = "<|channel|>commentary<|message|>I look it up.<|end|><|start|>assistant"
     call = f"{TO}functions.look_up <|constrain|>json<|message|>{JSON}<|call|>"
-    parsed = read(name, thought + preamble + call)
+    parsed = read(name, reasoning + preamble + call)
     assert (parsed.reasoning, parsed.content) == ("Think.", "I look it up.")
     assert [is_good(c) for c in parsed.calls] == [True]
-    parsed = read(name, thought + STYLES[name].answer)
+    parsed = read(name, reasoning + STYLES[name].answer)
     assert (parsed.reasoning, parsed.content, parsed.calls) == ("Think.", "Gold.", [])
-    parsed = read(name, thought + "<|channel|>analysis<|message|>And on, until cut")
+    parsed = read(name, reasoning + "<|channel|>analysis<|message|>And on, until cut")
     assert (parsed.reasoning, parsed.content, parsed.calls) == ("Think.And on, until cut", "", [])
     assert read(name, "Gold, said in no channel.<|return|>").content == "Gold, said in no channel."
     parsed = read(name, f"{preamble}{TO}python<|message|>1 + 1<|call|>")
@@ -181,7 +184,7 @@ def test_a_call_cut_off_anywhere_is_never_carried_out(name: str) -> None:
 
 @every
 @pytest.mark.parametrize("tool", [None, "look_up"])
-def test_a_call_begun_on_the_models_behalf_is_read_and_extended_like_any(name: str, tool: str | None) -> None:
+def test_forced_call_is_read_and_extended_like_any_other(name: str, tool: str | None) -> None:
     chosen, tok = made(name)
     forced = chosen.force(tool)
     assert forced is not None
@@ -200,7 +203,7 @@ def test_a_call_begun_on_the_models_behalf_is_read_and_extended_like_any(name: s
 
 
 @every
-def test_an_extension_keeps_what_was_sampled_and_says_what_a_fresh_rendering_says(name: str) -> None:
+def test_extension_keeps_sampled_tokens_and_equals_fresh_render(name: str) -> None:
     chosen, tok = made(name)
     prompt, sampled = chosen.render(PROMPT, PROBE_TOOLS), ids(name, STYLES[name].call)
     history = [*PROMPT, spoken(chosen.parse(sampled, prompt, PROBE_TOOLS))]
@@ -214,7 +217,7 @@ def test_an_extension_keeps_what_was_sampled_and_says_what_a_fresh_rendering_say
 
 
 @pytest.mark.parametrize("name", ["gpt-oss", "gpt-oss, own template"])
-def test_harmony_keeps_thoughts_until_the_user_speaks_whatever_its_template_says(name: str) -> None:
+def test_harmony_keeps_reasoning_until_the_user_speaks(name: str) -> None:
     chosen, _ = made(name)
     prompt, sampled = chosen.render(PROMPT, PROBE_TOOLS), ids(name, GPT_OSS["call"])
     history = [*PROMPT, spoken(chosen.parse(sampled, prompt, PROBE_TOOLS))]
@@ -223,13 +226,13 @@ def test_harmony_keeps_thoughts_until_the_user_speaks_whatever_its_template_says
     assert chosen.extend(prompt, sampled, history, [RESULT, PROMPT[-1]], PROBE_TOOLS) is None
 
 
-def test_a_tools_answer_is_signed_whether_or_not_the_client_names_it() -> None:
+def test_tool_answer_is_signed_even_if_the_client_names_no_tool() -> None:
     chosen, tok = made("gpt-oss")
     history = [*PROMPT, spoken(read("gpt-oss", GPT_OSS["call"]))]
     assert "<|start|>functions.look_up" in tok.decode(chosen.render([*history, RESULT], PROBE_TOOLS))
 
 
-def test_a_turn_closed_otherwise_than_the_template_closes_it_is_extended() -> None:
+def test_turn_closed_unlike_the_template_closes_it_is_extended() -> None:
     name = "llama, own template"
     chosen, tok = made(name)
     prompt, sampled = chosen.render(PROMPT, PROBE_TOOLS), ids(name, LLAMA["call"].replace("eot", "eom"))
@@ -240,7 +243,7 @@ def test_a_turn_closed_otherwise_than_the_template_closes_it_is_extended() -> No
     assert added.startswith("<|start_header_id|>ipython")
 
 
-def test_llama_is_read_where_it_is_asked_for_whatever_the_tokens_say() -> None:
+def test_llama_calls_are_read_on_request_whatever_the_tokens_say() -> None:
     tok = qwen()
     chosen = choose(tok, "qwen3", "llama")
     assert isinstance(chosen, Template)

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
 import huggingface_hub
 import pytest
-from a_job import manifest as published
-from a_job import report
-from an_evaluation import EvalJob, spec
+import scripted_job
+from evaluation_rig import EvalJob, spec
 from huggingface_hub.errors import LocalEntryNotFoundError
-from toy_tokenizer import tokenizer
+from job_rig import manifest as published
+from job_rig import report
+from ports import free_port
+from role_keys import KEYS
+from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api.artifacts import Layout
 from headway_api.config import EvalConfig
 from headway_api.sandbox_api import ResetReply
 from headway_api.status import ResolvedCandidate
 from headway_api.store import FileStore
+from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.evaluation import units
-from headway_coordinator.evaluation.candidates import manifest, readable
+from headway_coordinator.evaluation.candidates import Readable, check_template, manifest, readable
+from headway_coordinator.evaluation.run import Evaluation
 from headway_coordinator.faults import CandidateFault
+from headway_coordinator.spool import Spool
+from headway_coordinator.trajectory.template import own_template
 
 
 def trained(layout: Layout, kind: str, step: int = 7) -> ResolvedCandidate:
@@ -50,7 +59,7 @@ def test_an_adapter_is_what_its_learner_published(layout: Layout) -> None:
     assert manifest(trained(layout, "Adapter"), FileStore()) == published(7)
 
 
-def test_all_weights_are_proven_by_the_learners_own_log_probabilities(layout: Layout) -> None:
+def test_full_weights_are_proven_by_the_learners_own_logprobs(layout: Layout) -> None:
     found = manifest(trained(layout, "Weights"), FileStore())
     assert found.kind == "base"
     assert found.canary == published(7).canary
@@ -63,7 +72,7 @@ def test_weights_that_are_not_kept_name_the_field_and_the_fix(layout: Layout, st
     with pytest.raises(CandidateFault, match=f"refunds keeps no weights of step {step}") as raised:
         manifest(trained(layout, "Adapter", step), store)
     assert raised.value.field == "spec.candidates[tuned].checkpoint"
-    assert "spec.candidates[tuned].checkpoint.step a validated step" in str(raised.value)
+    assert "write best or a validated step in spec.candidates[tuned].checkpoint.step" in str(raised.value)
     assert "raise spec.checkpoints.keepLast of that job" in str(raised.value)
     assert raised.value.reason == "CheckpointMissing"
 
@@ -117,7 +126,7 @@ def test_a_template_that_takes_no_such_prompt_names_the_field(
         {"name": "plain", "kind": "Model", "base": f"file://{base}", "dtype": "float32", "serverSet": 0}
     )
     first = ResetReply(messages=[{"role": "system", "content": "Be brief."}], tools=[])
-    with pytest.raises(CandidateFault, match="chat template does not take how an episode begins") as raised:
+    with pytest.raises(CandidateFault, match="chat template does not accept the first messages") as raised:
         readable(resolved, of, first, FileStore(), tmp_path / "cache")
     assert raised.value.reason == "ChatTemplateUnusable"
     assert raised.value.field == "spec.candidates[plain].model.base"
@@ -148,6 +157,129 @@ async def test_a_hub_that_does_not_answer_ends_its_candidate_alone(
     message = evaluation.state.candidates["far"].message
     assert message is not None
     assert message.startswith("spec.candidates[far].model.base: acme/open could not be fetched")
+
+
+SHORT = {"sampling": {"temperature": 1.0, "maxTokens": 8}}
+"""Turns that fit the context of a small model."""
+OTHER = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+"""Another template that renders every conversation."""
+
+
+def based(folder: Path, template: str | None = None) -> Path:
+    """A base model's folder, with `template` instead of its own chat template."""
+    base = folder / "model"
+    tokenizer(base, template).save_pretrained(base)
+    (base / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
+    return base
+
+
+def adapted(layout: Layout, base: Path) -> ResolvedCandidate:
+    return trained(layout, "Adapter").model_copy(update={"base": f"file://{base}"})
+
+
+def of_template(text: str) -> Readable:
+    return Readable(cast(Any, None), 512, text)
+
+
+def test_template_is_compared_with_all_that_the_run_trained_with(layout: Layout) -> None:
+    store, tuned = FileStore(), trained(layout, "Adapter")
+    check_template(tuned, of_template("a run of an earlier version kept none"), store)
+    spool = Spool(store, layout)
+    for text in ("one", "two", "one"):
+        spool.keep_template(text)
+    store.put(f"{layout.chat_templates}/README", b"three")
+    assert store.get(layout.chat_template(sha256(b"one").hexdigest())) == b"one"
+    assert len(store.list(layout.chat_templates)) == 3
+    for text in ("one", "two"):
+        check_template(tuned, of_template(text), store)
+    check_template(
+        ResolvedCandidate(name="base", kind="Model", base="s3://b/m"), of_template("another model's"), store
+    )
+    with pytest.raises(CandidateFault) as raised:
+        check_template(tuned, of_template("three"), store)
+    assert (raised.value.reason, raised.value.field) == (
+        "ChatTemplateDiffers",
+        "spec.candidates[tuned].checkpoint",
+    )
+
+
+async def test_a_training_job_keeps_the_template_that_it_reads(tmp_path: Path) -> None:
+    store, training = FileStore(), scripted_job.job(tmp_path)
+    coordinator = Coordinator(
+        training, KEYS, store, tmp_path / "cache", lambda status: None, port=free_port()
+    )
+    layout = coordinator.layout
+    running = asyncio.create_task(coordinator.run())
+    try:
+        async with asyncio.timeout(100):
+            while not (kept := store.list(layout.chat_templates)):
+                assert not running.done(), await running
+                await asyncio.sleep(0.02)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert kept == [layout.chat_template(sha256(QWEN3_TEMPLATE.encode()).hexdigest())]
+    assert store.get(kept[0]).decode() == QWEN3_TEMPLATE
+    tuned = trained(layout, "Adapter").model_copy(update={"base": training.spec.model.base})
+    first = ResetReply(messages=[{"role": "user", "content": "Hello"}], tools=[])
+    of = spec(candidates=[{"name": "tuned", "checkpoint": {"job": "job"}}], evaluation=SHORT)
+    check_template(tuned, readable(tuned, of, first, store, tmp_path / "another cache"), store)
+
+
+@pytest.mark.parametrize(
+    ("base", "pins"), [("s3://b/m", False), ("hf://org/name", True)], ids=["bucket", "hub"]
+)
+def test_another_template_names_the_earlier_one_and_the_fix(layout: Layout, base: str, pins: bool) -> None:
+    store = FileStore()
+    Spool(store, layout).keep_template("earlier")
+    tuned = trained(layout, "Adapter").model_copy(update={"base": base})
+    with pytest.raises(CandidateFault) as raised:
+        check_template(tuned, of_template("now"), store)
+    earlier = layout.chat_template(sha256(b"earlier").hexdigest())
+    assert str(raised.value).startswith(
+        f"{base} has another chat template now than job refunds was trained with; put {earlier} back into it "
+        "as chat_template.jinja"
+    )
+    assert ("pin spec.model.revision" in str(raised.value)) == pins
+
+
+async def test_a_base_with_another_template_ends_its_candidate_alone(layout: Layout, tmp_path: Path) -> None:
+    """Until its template is put back, as the message asks for."""
+    base, store = based(tmp_path), FileStore()
+    job = EvalJob(
+        tmp_path,
+        spec(
+            candidates=[
+                {"name": "tuned", "checkpoint": {"job": "refunds"}},
+                {"name": "other", "model": {"base": "s3://b/m"}},
+            ],
+            evaluation=SHORT,
+        ),
+    )
+    tuned, no = adapted(layout, base), cast(Any, None)
+    first = ResetReply(messages=[{"role": "user", "content": "Hello"}], tools=[])
+    Spool(store, layout).keep_template(own_template(tokenizer(tmp_path / "as it was trained")))
+
+    def made(evaluation: Evaluation, cache: str) -> units.Units:
+        of = EvalConfig(name="job", namespace="ns", uid="uid", spec=job.spec, candidates=(tuned,))
+        return units.Units(
+            of, evaluation.state, no, "key", store, tmp_path / cache, no, first, no, no, no, no
+        )
+
+    evaluation = await job.coordinator()
+    assert made(evaluation, "0")._prepare(tuned)[1] == published(7)
+    based(tmp_path, OTHER)
+    at_work = made(evaluation, "1")
+    at_work.changed, at_work.discover = (lambda: None), (lambda number: no)
+    await evaluation.run([*at_work.all(), job.unit("other")])
+    stages = {name: (each.stage, each.reason) for name, each in evaluation.state.candidates.items()}
+    assert stages == {"tuned": ("Failed", "ChatTemplateDiffers"), "other": ("Complete", None)}
+    said = evaluation.state.candidates["tuned"].message or ""
+    assert said.startswith("spec.candidates[tuned].checkpoint: file://")
+    [earlier] = store.list(layout.chat_templates)
+    assert earlier in said
+    (base / "chat_template.jinja").write_bytes(store.get(earlier))
+    assert made(evaluation, "2")._prepare(tuned)[1] == published(7)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from typing import Any
 
 import aiohttp
 import pytest
-from a_job import Job, manifest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from job_rig import Job, manifest
 from played_jobs import a_small_spec, acting
 from scripted_learner import ScriptedLearner
 from watched import a_signal
@@ -28,13 +28,13 @@ from headway_api.records import Batch, EpisodeRecord, GroupRecord, Purpose, Step
 from headway_api.signals import SignalName as S
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.spec.trust import RemedyName
-from headway_coordinator.bounds import oldest_step
+from headway_coordinator.bounds import Conflict, oldest_step
 from headway_coordinator.dataset import position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.scheduler.choice import CHOICES, Order
 from headway_coordinator.spool import decode
-from headway_coordinator.training import Conflict, Training
+from headway_coordinator.training import Training
 
 
 def groups_of(job: Job) -> list[GroupRecord]:
@@ -135,7 +135,7 @@ async def test_a_remedy_takes_a_step_of_the_job(tmp_path: Path) -> None:
     held(job)
 
 
-async def test_no_group_is_lost_by_a_change_that_concerns_the_learner_alone(tmp_path: Path) -> None:
+async def test_learner_only_change_loses_no_group(tmp_path: Path) -> None:
     job = Job(tmp_path, a_small_spec(steps=12, sampler="in_order"))
     training, learner = await ordered(job, "LowerLearningRate", at=4)
     trained = [group.group_id for batch in learner.batches for group in batch.groups]
@@ -144,9 +144,7 @@ async def test_no_group_is_lost_by_a_change_that_concerns_the_learner_alone(tmp_
 
 
 @pytest.mark.parametrize("sampler", CHOICES)
-async def test_what_was_sampled_before_the_job_went_back_is_not_trained(
-    tmp_path: Path, sampler: Order
-) -> None:
+async def test_groups_sampled_before_a_rollback_are_not_trained(tmp_path: Path, sampler: Order) -> None:
     job = Job(tmp_path, a_small_spec(sampler=sampler), rows=20)
     job.pause = lambda task: 0.002 * (task.sampling_seed % 7)
     training, learner = await ordered(job, "RollBack")
@@ -181,7 +179,7 @@ async def test_nothing_is_begun_that_the_job_is_about_to_go_back_from(tmp_path: 
                 await asyncio.sleep(0.01)
 
 
-async def test_groups_that_run_when_the_job_goes_back_are_ended_in_whatever_they_do(tmp_path: Path) -> None:
+async def test_rollback_ends_running_groups_whatever_they_do(tmp_path: Path) -> None:
     job = Job(tmp_path, a_small_spec(sampler="ready_first"), rows=40)
     job.pause = lambda task: 1000.0 if position_of(task.group_id) in (4, 5) and "t" in task.group_id else 0.0
     training, _ = await ordered(job, "RollBack", at=2)
@@ -248,7 +246,7 @@ def one_epoch() -> RLTrainingJobSpec:
     return of.model_copy(update={"schedule": of.schedule.model_copy(update={"max_epochs": 1})})
 
 
-async def test_a_job_whose_last_groups_fail_while_the_learner_is_at_it_waits_for_the_change(
+async def test_job_with_last_groups_failed_waits_for_learners_change(
     tmp_path: Path,
 ) -> None:
     """It would end otherwise, and judge and export weights that are not its last."""
@@ -279,7 +277,7 @@ async def test_a_job_whose_last_groups_fail_while_the_learner_is_at_it_waits_for
     held(job)
 
 
-async def test_a_change_that_used_the_data_up_is_taken_anew_by_a_learner_that_resumes_before_it(
+async def test_data_exhausting_change_is_redone_on_resume_before_it(
     tmp_path: Path,
 ) -> None:
     job = Job(tmp_path, one_epoch(), rows=6)
@@ -297,7 +295,7 @@ async def test_a_change_that_used_the_data_up_is_taken_anew_by_a_learner_that_re
     assert total(job.ledger.days) == job.recounted()
 
 
-async def test_what_the_learner_refuses_changes_nothing_and_is_not_tried_again(tmp_path: Path) -> None:
+async def test_change_the_learner_refuses_has_no_effect_and_no_retry(tmp_path: Path) -> None:
     job = Job(tmp_path, a_small_spec())
 
     def refuse(learner: ScriptedLearner) -> None:
@@ -354,15 +352,15 @@ async def test_a_step_that_nobody_decided_to_leave_empty_is_refused(tmp_path: Pa
         found = await learner.take(http, 4)
         assert isinstance(found, Batch)
         said = learner.does(found) | {"directive": Directive(remedy="OnPolicy", restore=[0])}
-        with pytest.raises(Conflict, match="was not decided upon"):
+        with pytest.raises(Conflict, match="was not decided"):
             await training.report(learner.commit(4, [], **said))
     async with Job(tmp_path / "other", a_small_spec()).coordinator() as (training, learner, _):
         await learner.run(steps=3)
-        with pytest.raises(Conflict, match="was not decided upon"):
+        with pytest.raises(Conflict, match="was not decided"):
             await training.report(learner.commit(4, [], **said))
 
 
-# Deaths. The order is given again by each coordinator, as the annotation still stands.
+# Deaths. Each coordinator receives the order again, as the annotation is still there.
 
 
 async def asked(job: Job, order: str) -> Batch:
@@ -449,7 +447,7 @@ async def test_whoever_dies_when_the_change_is_made_once(
 async def test_a_learner_that_resumes_before_the_change_makes_it_again(
     tmp_path: Path, order: str, sampler: Order
 ) -> None:
-    """Steps 4 (the change), 5 and 6 were taken and are not durable: they are taken anew, as they were."""
+    """Steps 4 (the change), 5 and 6 were taken and are not durable: they are taken again, as they were."""
     job = Job(tmp_path, a_small_spec(steps=9, sampler=sampler), rows=40)
     await begun(job)
     async with job.coordinator() as (training, learner, _):
@@ -476,7 +474,7 @@ async def test_a_learner_that_resumes_before_the_change_makes_it_again(
 
 
 async def test_a_group_without_tokens_is_in_the_step_that_it_was_in(tmp_path: Path) -> None:
-    """It has no age of its own by which it could be told from those of before the job went back."""
+    """It has no age of its own that distinguishes it from those of before the job went back."""
     job, plain = Job(tmp_path, a_small_spec(steps=9, sampler="in_order"), rows=40), Job.episode
 
     async def episode(task: Task) -> EpisodeRecord:
@@ -501,7 +499,7 @@ async def test_a_group_without_tokens_is_in_the_step_that_it_was_in(tmp_path: Pa
 
 
 def rolled_back(job: Job, to: int) -> None:
-    """The learner resumed at an older step: its report is on record anew, in a newer incarnation."""
+    """The learner resumed at an older step: its report is recorded again, in a newer incarnation."""
     import json
 
     before = StepReport.model_validate_json(job.store.get(job.layout.checkpoint_report(to, 0)))
@@ -541,7 +539,7 @@ async def test_a_decision_for_a_step_that_was_trained_has_no_effect(tmp_path: Pa
     held(job)
 
 
-async def test_a_decision_to_go_back_later_does_not_keep_the_steps_before_it_from_their_groups(
+async def test_decided_later_rollback_leaves_prior_steps_their_groups(
     tmp_path: Path,
 ) -> None:
     """An older coordinator was ahead when it wrote its decision."""
@@ -556,7 +554,7 @@ async def test_a_decision_to_go_back_later_does_not_keep_the_steps_before_it_fro
     held(job)
 
 
-async def test_a_decision_that_had_no_effect_has_none_where_its_step_is_taken_anew(tmp_path: Path) -> None:
+async def test_decision_without_effect_has_none_when_its_step_repeats(tmp_path: Path) -> None:
     """The step gets the groups it had; they are trained, and billed, as that step's."""
     job = Job(tmp_path, a_small_spec(steps=9), rows=40)
     await begun(job)
@@ -574,7 +572,7 @@ async def test_a_decision_that_had_no_effect_has_none_where_its_step_is_taken_an
 
 @settings(max_examples=12)
 @given(seed=st.integers(0, 10_000), beside=st.booleans(), sampler=st.sampled_from(list(CHOICES)))
-def test_a_job_that_is_changed_again_and_again_survives_any_death(
+def test_repeatedly_changed_job_survives_any_death(
     seed: int, beside: bool, sampler: Order, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     asyncio.run(_survives(seed, tmp_path_factory.mktemp("job"), beside, sampler))

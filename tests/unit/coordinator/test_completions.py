@@ -40,9 +40,9 @@ async def test_a_text_goes_on(tok: Any, prompt: Any) -> None:
     async with rig(tok, " It is gold." + END) as r:
         choice = await said(r, prompt, max_tokens=40, logprobs=0)
         assert (choice["text"], choice["finish_reason"]) == (" It is gold.", "stop")
-        [request] = r.speaker.requests
+        [request] = r.model.requests
         assert list(request.prompt) == tok.encode(PROMPT)
-        sampled = r.speaker.spoken["t0-000001-0-0"][0].sampled
+        sampled = r.model.spoken["t0-000001-0-0"][0].sampled
         assert choice["logprobs"]["token_logprobs"] == [-0.5] * len(sampled)
         assert "".join(choice["logprobs"]["tokens"]) == " It is gold." + END
         assert choice["usage"]["completion_tokens"] == len(sampled)
@@ -59,12 +59,12 @@ async def test_a_prompt_of_token_ids_is_sent_as_it_is(tok: Any) -> None:
     async with rig(tok, " Gold." + END) as r:
         for prompt in (ids, [ids]):
             assert (await said(r, prompt))["text"] == " Gold."
-        assert [list(request.prompt) for request in r.speaker.requests] == [ids, ids]
+        assert [list(request.prompt) for request in r.model.requests] == [ids, ids]
         assert r.rollout.conversation[0]["content"] == PROMPT
         assert drifts(r) == ["again"]
 
 
-async def test_a_react_loop_that_writes_its_stop_string_again_is_one_row(tok: Any) -> None:
+async def test_react_loop_that_rewrites_its_stop_string_is_one_row(tok: Any) -> None:
     texts = [" look. Observation:", " look again. Observation:", " It is gold." + END]
     async with rig(tok, *texts) as r:
         prompt = PROMPT
@@ -78,10 +78,10 @@ async def test_a_react_loop_that_writes_its_stop_string_again_is_one_row(tok: An
         session = r.rollout.session
         [row] = linearize(session.graph, session.untrained)
         assert (session.forks, len(session.record)) == (0, 3)
-        assert sum(row.mask) == sum(len(one.sampled) for one in r.speaker.spoken["t0-000001-0-0"])
+        assert sum(row.mask) == sum(len(one.sampled) for one in r.model.spoken["t0-000001-0-0"])
         assert tok.decode(row.tokens) == prompt + END
         kept = session.texts
-        assert sum(len(one.added) + len(one.said) for one in kept) == len(kept[-1].whole) == len(prompt)
+        assert sum(len(one.added) + len(one.sampled) for one in kept) == len(kept[-1].whole) == len(prompt)
 
 
 async def test_a_text_that_was_cut_off_goes_on_where_it_stopped(tok: Any) -> None:
@@ -97,7 +97,7 @@ async def test_token_ids_that_extend_what_was_sampled_are_one_row(tok: Any) -> N
     async with rig(tok, " Gold." + END) as r:
         await said(r, PROMPT)
         more = tok.encode("\nAnd?", add_special_tokens=False)
-        sampled = r.speaker.spoken["t0-000001-0-0"][0].sampled
+        sampled = r.model.spoken["t0-000001-0-0"][0].sampled
         await said(r, [*tok.encode(PROMPT), *sampled, *more])
         assert (r.rollout.session.forks, len(linearize(r.rollout.session.graph))) == (0, 1)
 
@@ -111,7 +111,7 @@ async def test_token_ids_that_extend_what_was_sampled_are_one_row(tok: Any) -> N
         (PROMPT + " It is lead.", "content"),
     ],
 )
-async def test_a_text_that_does_not_extend_what_was_sampled_forks_with_its_reason(
+async def test_text_not_extending_the_sampled_forks_with_its_reason(
     tok: Any, second: str, reason: str
 ) -> None:
     async with rig(tok, " It is gold." + END) as r:

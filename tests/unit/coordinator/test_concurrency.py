@@ -85,9 +85,7 @@ def test_it_recovers_to_the_ceiling_where_the_caches_have_room(limit: int, serve
 
 
 @given(limit=st.integers(1, 64), bad=st.sampled_from([BRIMFUL, PREEMPTED]), others=st.integers(0, 3))
-def test_one_full_server_cuts_and_what_stays_full_ends_at_the_floor(
-    limit: int, bad: Look, others: int
-) -> None:
+def test_one_full_server_cuts_the_limit_to_the_floor_if_it_lasts(limit: int, bad: Look, others: int) -> None:
     looks = [CALM] * others + [bad]
     assume(limit >= len(looks))
     found = adapt(limit, 64, limit, True, looks)
@@ -259,7 +257,7 @@ async def test_a_server_that_takes_weights_meanwhile_is_not_heard() -> None:
         assert await r.look() == 6
 
 
-async def test_what_a_server_said_is_forgotten_when_it_leaves_the_rotation() -> None:
+async def test_server_reading_is_dropped_when_it_leaves_rotation() -> None:
     async with rig(servers=1) as r:
         [server] = r.router.servers.values()
         await r.look()

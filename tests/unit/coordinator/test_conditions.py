@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 import aiohttp
 import pytest
-from a_job import spec
 from episodes import version
+from job_rig import spec
 from role_keys import KEYS
 
 from headway_api.conditions import WITHOUT_COORDINATOR, Condition, ConditionType, Reason, condition
@@ -64,7 +64,7 @@ def test_unknown_until_there_are_weights() -> None:
     assert now([], router(there=())) == ("Unknown", "Pending")
 
 
-def test_true_once_as_many_servers_as_asked_for_hold_the_wanted_version() -> None:
+def test_synced_once_all_requested_servers_hold_wanted_version() -> None:
     assert now([], router(A)) == ("Unknown", "Pending")
     assert now(said(None, Reason.PENDING), router(A, B)) == ("True", "Synced")
     assert now(said(None, Reason.PENDING), router(A, there=(A,))) == ("Unknown", "Pending"), "B is not there"
@@ -104,8 +104,10 @@ class Job:
         self.told = conditions.Conditions(said(True))
 
     def steps(self, until: float, second: Callable[[int], int | None], of: Endpoint = B) -> set[str]:
-        """Go on until then. Just before a step's end, the second server has taken the weights that `second`
-        says, if any. Returns all that was told meanwhile."""
+        """Go on until then, and return every status that was reported meanwhile.
+
+        Just before a step's end, the second server has taken the weights that `second` says, if any.
+        """
         told = set()
         while self.now + 100 <= until:
             self.now += 99
@@ -131,7 +133,7 @@ def overtaken(step: int) -> int:
     return step - 1
 
 
-def test_a_server_whose_every_load_is_overtaken_is_told_once_no_load_may_take_as_long() -> None:
+def test_always_overtaken_server_is_reported_after_load_timeout() -> None:
     job = Job()
     assert job.steps(100, lambda step: step) == {"True"}
     assert job.steps(100 + LOAD_SECONDS, overtaken) == {"True"}
@@ -139,7 +141,7 @@ def test_a_server_whose_every_load_is_overtaken_is_told_once_no_load_may_take_as
     first = job.condition()
     assert (first.status, first.reason) == ("False", "UpdateTimedOut")
     assert first.message.startswith("http://b:8000: always behind: for more than 600 s ")
-    assert "longer to load them than a step takes" in first.message
+    assert "a load takes longer than a step" in first.message
     assert job.steps(5000, overtaken) == {"False"}
     assert job.condition() == first, "in the same words at every step"
     job.router.holds(B, version(job.step))
@@ -164,7 +166,7 @@ def test_one_load_may_take_all_the_time_that_a_load_may_take() -> None:
     assert job.status() == "True"
 
 
-def test_a_server_that_starts_is_not_behind_while_it_loads_for_the_first_time() -> None:
+def test_starting_server_is_not_behind_during_its_first_load() -> None:
     job = Job()
     job.router.discovered([A, C])
     job.steps(3000, lambda step: None)
@@ -175,7 +177,7 @@ def test_a_server_that_starts_is_not_behind_while_it_loads_for_the_first_time() 
     assert (job.status(), job.condition().message[:13]) == ("False", "http://c:8000")
 
 
-def test_one_that_failed_has_all_the_time_again_once_it_takes_weights() -> None:
+def test_failed_server_regains_full_time_once_it_takes_weights() -> None:
     job = Job()
     job.router.failed(B, Failure(Reason.SERVER_SILENT, "no answer"))
     job.steps(3000, lambda step: None)
@@ -185,7 +187,7 @@ def test_one_that_failed_has_all_the_time_again_once_it_takes_weights() -> None:
     assert job.status() == "True"
 
 
-def test_a_server_that_was_always_behind_is_remembered_until_its_place_is_taken() -> None:
+def test_always_behind_server_is_remembered_until_place_is_taken() -> None:
     job = Job()
     job.steps(2000, overtaken)
     for there in ([A], [A, C], [A, B]):
@@ -198,7 +200,7 @@ def test_a_server_that_was_always_behind_is_remembered_until_its_place_is_taken(
     assert job.status() == "True"
 
 
-def test_a_mended_server_is_in_sync_though_the_next_weights_are_wanted_already() -> None:
+def test_mended_server_is_in_sync_though_next_weights_are_wanted() -> None:
     of = router(A, B)
     of.failed(B, Failure(Reason.UPDATE_FAILED, "NotFound"))
     told = conditions.after(said(True), of)
@@ -208,7 +210,7 @@ def test_a_mended_server_is_in_sync_though_the_next_weights_are_wanted_already()
 
 
 @pytest.mark.parametrize("how", ["went", "never came", "not asked again"])
-def test_true_is_taken_back_when_a_server_is_missing_for_longer_than_a_moment(how: str) -> None:
+def test_synced_is_withdrawn_when_a_server_stays_missing(how: str) -> None:
     of, told = router(A, B), conditions.Conditions(said(True))
     told.current(of, 0.0)
     if how == "went":
@@ -238,7 +240,7 @@ def test_fewer_servers_asked_for_are_enough() -> None:
 
 
 @pytest.mark.parametrize("how", ["comes back", "is replaced", "is not asked for any more"])
-def test_a_server_that_ended_over_its_weights_is_remembered_until_it_is_mended(how: str) -> None:
+def test_server_lost_over_its_weights_is_remembered_until_mended(how: str) -> None:
     of, told = router(A, B), conditions.Conditions(said(True))
     of.failed(B, Failure(Reason.VERIFICATION_FAILED, "canary off by 3.1"))
     of.discovered([A])
@@ -261,7 +263,7 @@ def test_a_server_that_ended_over_its_weights_is_remembered_until_it_is_mended(h
     assert of.gone == {}
 
 
-def test_what_a_silent_server_failed_at_before_is_still_what_is_told() -> None:
+def test_silent_servers_earlier_failure_is_still_reported() -> None:
     of = router(A, B)
     of.silent(A, "connection refused")
     assert now(said(True), of) == ("False", "ServerSilent")
@@ -272,7 +274,7 @@ def test_what_a_silent_server_failed_at_before_is_still_what_is_told() -> None:
     assert found.message == "http://a:8000: connection refused; http://b:8000: no answer within 600.0 s"
 
 
-def test_a_failed_load_is_told_in_the_servers_words_and_stays_until_it_is_mended() -> None:
+def test_failed_load_is_reported_in_server_words_until_mended() -> None:
     of = router(A, B)
     of.failed(B, Failure(Reason.UPDATE_FAILED, "NotFound: s3://b/w"))
     [found] = conditions.after(said(True), of)
@@ -293,7 +295,7 @@ def test_kinds_of_failure_are_reasons() -> None:
     assert set(get_args(LoadFailure)) <= set(conditions.GRAVEST_FIRST)
 
 
-def test_what_the_operator_said_meanwhile_is_taken_back_at_the_first_word() -> None:
+def test_operators_interim_condition_yields_to_the_first_report() -> None:
     for reason in WITHOUT_COORDINATOR:
         theirs = [known.model_copy(update={"observed_generation": 3}) for known in said(None, reason)]
         assert now(theirs, router(wanted=None)) == ("Unknown", "Pending")
@@ -332,38 +334,42 @@ def sink(folder: Path, api: Api) -> status.Sink:
     return status.sink_of(at(folder, api))
 
 
-def test_a_successor_goes_on_with_what_was_said_and_leaves_the_operators_alone(tmp_path: Path) -> None:
+def test_successor_continues_the_status_without_operators_part(tmp_path: Path) -> None:
     theirs = condition(ConditionType.READY, True, Reason.RUNNING, now=LONG_AGO)
     stored = [known.model_dump(mode="json", by_alias=True) for known in [theirs, *said(True)]]
     api = Api({"status": {"state": "Training", "conditions": stored, "progress": {"step": 7}}})
-    told = status.told(at(tmp_path, api))
+    told = status.previous_status(at(tmp_path, api))
     assert told.conditions == said(True)
     assert told.progress == Progress(step=7)
     assert told.state is None, "the operator's"
     assert api.asked[0][-2:] == ({"status": {}}, "application/merge-patch+json"), "it changes nothing"
-    coordinator = Coordinator(job(tmp_path), KEYS, FileStore(), tmp_path, lambda status: None, told=told)
+    coordinator = Coordinator(job(tmp_path), KEYS, FileStore(), tmp_path, lambda status: None, previous=told)
     assert coordinator.status().conditions == said(True)
     assert coordinator.status().progress == Progress(step=7), "until it knows as much itself"
 
 
 def test_conditions_start_afresh_where_they_cannot_be_had(tmp_path: Path) -> None:
-    assert status.told(at(tmp_path, Api(ConnectionError("no API server")))) == RLTrainingJobStatus()
-    assert status.told(at(tmp_path, Api({"metadata": {}}))) == RLTrainingJobStatus()
+    assert (
+        status.previous_status(at(tmp_path, Api(ConnectionError("no API server")))) == RLTrainingJobStatus()
+    )
+    assert status.previous_status(at(tmp_path, Api({"metadata": {}}))) == RLTrainingJobStatus()
 
 
 def test_the_answer_to_a_written_status_says_what_others_wrote(tmp_path: Path) -> None:
     scaled = Api({"spec": {"rollout": {"replicas": 3}}, "status": {}})
-    assert sink(tmp_path, scaled)({}) == status.Heard(3, budget=None, grant=None)
-    assert sink(tmp_path, Api({"status": {}}))({}) == status.Heard(budget=None, grant=None)
+    assert sink(tmp_path, scaled)({}) == status.JobUpdate(3, budget=None, grant=None)
+    assert sink(tmp_path, Api({"status": {}}))({}) == status.JobUpdate(budget=None, grant=None)
     ordered = Api({"metadata": {"annotations": {"headway.dev/remedy": "OnPolicy@2", "a/b": "c"}}})
-    assert sink(tmp_path, ordered)({}) == status.Heard(budget=None, grant=None, remedy="OnPolicy@2")
+    assert sink(tmp_path, ordered)({}) == status.JobUpdate(budget=None, grant=None, remedy="OnPolicy@2")
     given_up = {"name": "large", "lostReason": "ModelNotFound", "lostMessage": "there is none"}
     without = Api({"status": {"candidates": [{"name": "small"}, given_up]}})
     heard = sink(tmp_path, without)({})
-    assert heard == status.Heard(budget=None, grant=None, lost={"large": ("ModelNotFound", "there is none")})
+    assert heard == status.JobUpdate(
+        budget=None, grant=None, lost={"large": ("ModelNotFound", "there is none")}
+    )
 
 
-async def test_a_job_that_was_scaled_up_is_not_in_sync_without_the_new_server(tmp_path: Path) -> None:
+async def test_scaled_up_job_is_not_in_sync_without_the_new_server(tmp_path: Path) -> None:
     scaled = sink(tmp_path, Api({"spec": {"rollout": {"replicas": 2}}}))
     coordinator = Coordinator(job(tmp_path), KEYS, FileStore(), tmp_path, scaled)
     async with aiohttp.ClientSession() as http:
@@ -379,7 +385,7 @@ async def test_a_job_that_was_scaled_up_is_not_in_sync_without_the_new_server(tm
         assert [known.status for known in coordinator.status().conditions] == ["True"]
 
 
-def test_a_server_for_held_out_rows_counts_while_weights_are_wanted_of_it() -> None:
+def test_held_out_server_counts_while_weights_are_wanted_of_it() -> None:
     told, train = conditions.Conditions(said(None, Reason.PENDING)), router(A, B)
     held_out = router(there=(C,), replicas=1)
     held_out.failed(C, Failure(Reason.UPDATE_FAILED, "no such file"))

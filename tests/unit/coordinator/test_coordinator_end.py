@@ -13,7 +13,7 @@ from role_keys import KEYS
 from headway_api.exits import RETRIABLE
 from headway_api.store_away import Patience, StoreAway
 from headway_coordinator import __main__ as entry
-from headway_coordinator import process
+from headway_coordinator import lifetime, process
 
 
 class Ended:
@@ -30,7 +30,7 @@ def test_requests_that_still_wait_are_given_up_when_it_ends() -> None:
     """The interpreter waits for their threads before it leaves."""
     over = threading.Event()
     with pytest.raises(StoreAway):
-        asyncio.run(process.serve(cast(process.Process, Ended()), over.set))
+        asyncio.run(lifetime.serve(cast(process.Process, Ended()), over.set))
     assert over.is_set()
 
 

@@ -71,7 +71,7 @@ def test_every_column_is_kept(form: str, tmp_path: Path) -> None:
     )
 
 
-def test_the_prompt_column_is_the_one_named_else_prompt_where_there_is_one() -> None:
+def test_prompt_column_is_the_named_one_else_prompt_if_present() -> None:
     plain, named = Dataset(uri="s3://b/x.csv"), Dataset(uri="s3://b/x.csv", prompt_column="question")
     check_prompts(plain, [{"question": None, "prompt": "p"}], "spec.data.train")
     check_prompts(plain, [{"note": None, "case_id": "a"}], "spec.data.train")

@@ -9,24 +9,25 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from a_job import Job, publishing, spec
 from aiohttp import web
 from episodes import version
 from faulty_servers import Scripted, broker, sandbox, serving
+from job_rig import Job, publishing, spec
 from ports import free_port
 from role_keys import KEYS, TO_COORDINATOR
+from scripted_job import job, speaking_engine, until_ready
 from scripted_learner import ScriptedLearner
-from speaking_job import job, speaking_engine, until_ready
 
 from headway_api.conditions import Reason
 from headway_api.records import EpisodeRecord, GroupRecord, PolicyVersion, Purpose, WeightsManifest
 from headway_api.store import FileStore
 from headway_coordinator.conditions import failures
-from headway_coordinator.coordinator import NOT_VALIDATING, Coordinator
+from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines.router import Endpoint, Failure, Router
 from headway_coordinator.episode import Task
 from headway_coordinator.spool import decode
-from headway_coordinator.status import Heard
+from headway_coordinator.status import JobUpdate
+from headway_coordinator.validation_servers import NOT_VALIDATING
 
 
 class Server:
@@ -129,7 +130,7 @@ def versions(groups: list[GroupRecord]) -> set[int]:
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
-async def test_weights_are_validated_and_tested_there_while_training_goes_on(
+async def test_dedicated_servers_validate_and_test_during_training(
     kind: Literal["full", "lora"], tmp_path: Path
 ) -> None:
     rig = Rig(tmp_path, kind)
@@ -202,7 +203,7 @@ async def test_it_holds_its_weights_until_others_are_wanted(tmp_path: Path) -> N
         assert beside.fleet.router.problem() == NOT_VALIDATING
         assert training.validations.problem is None
         assert beside.fleet.router.replicas == 1
-        coordinator._hear(Heard(replicas=7))
+        coordinator._apply(JobUpdate(replicas=7))
         assert beside.fleet.router.replicas == 1
         [said] = [c for c in coordinator.status().conditions if c.type == "WeightsInSync"]
         assert said.reason != "VerificationFailed"

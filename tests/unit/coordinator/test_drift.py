@@ -21,7 +21,7 @@ from headway_coordinator.gateway import drift
 from headway_coordinator.gateway.asks import Ask, Sampling, Session
 from headway_coordinator.gateway.conversations import meaning
 from headway_coordinator.gateway.core import Gateway
-from headway_coordinator.metrics.traces import spans
+from headway_coordinator.metrics.traces import Traced, spans
 from headway_coordinator.trajectory.calls import Message, Tool
 from headway_coordinator.trajectory.linearize import linearize
 from headway_coordinator.trajectory.render import PROBE_TOOLS, choose
@@ -29,7 +29,7 @@ from headway_coordinator.trajectory.render import PROBE_TOOLS, choose
 SYSTEM: Message = {"role": "system", "content": "Be brief."}
 USER: Message = {"role": "user", "content": "What is x?"}
 OTHER: Message = {"role": "user", "content": "And y?"}
-THOUGHT = f"<think>\nHm.\n</think>\n\n{ANSWER}"
+REASONING = f"<think>\nHm.\n</think>\n\n{ANSWER}"
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +104,8 @@ async def test_another_id_is_a_reason_where_the_template_writes_ids(tok: Any) ->
     """Qwen's writes none, so its tokens stay the same."""
     agent = Agent(tok, CALL, ANSWER)
     other = edited(await a_history(agent), 3, tool_call_id="own-1")
-    found = drift.reason(agent.session.said, [meaning(message) for message in other], PROBE_TOOLS)
-    assert found == drift.Found("call_id", 3)
+    found = drift.reason(agent.session.recorded_turns, [meaning(message) for message in other], PROBE_TOOLS)
+    assert found == drift.ForkCause("call_id", 3)
     await agent.says(other)
     assert agent.session.forks == 0
 
@@ -125,8 +125,8 @@ async def test_arguments_spelled_anew_and_null_content_are_no_drift(tok: Any) ->
     assert (agent.session.forks, agent.why) == (0, [])
 
 
-async def test_a_thought_that_the_template_drops_is_a_reason(tok: Any) -> None:
-    agent = Agent(tok, THOUGHT)
+async def test_reasoning_that_the_template_drops_is_a_reason(tok: Any) -> None:
+    agent = Agent(tok, REASONING)
     said = await agent.says([USER])
     await agent.says([USER, said, OTHER])
     assert agent.why == [Drift(reason="thought", count=1, turn=1, message=1, role="assistant")]
@@ -173,5 +173,5 @@ def test_the_reports_of_a_trajectory_say_why_it_forked() -> None:
     told = [drift_.model_dump(mode="json")]
     metadata = inspect_log.sample(one, episode, [], "base", None).metadata
     assert (metadata["forks"], metadata["drifts"]) == (2, told)
-    root = spans(one, episode)[0].attributes
+    root = spans(Traced(one, episode))[0].attributes
     assert (root["headway.dev/forks"], root["headway.dev/drifts"]) == (2, told)

@@ -7,39 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
-from a_job import publishing
+from baseline_rig import EPISODES, LENIENT, SIZE, mixed, rig
 from episodes import a_group
-from faulty_servers import Scripted, broker, sandbox, serving, weight_agent
-from ports import free_port
-from role_keys import KEYS, TO_COORDINATOR
-from scripted_learner import ScriptedLearner
-from speaking_job import job, speaking_engine, until_ready
 
-from headway_api.artifacts import Layout
-from headway_api.config import JobConfig
 from headway_api.exits import JobError
-from headway_api.preflight import CHECK_IDS
 from headway_api.records import Purpose
-from headway_api.store import FileStore
 from headway_coordinator import status
-from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines import fleet as fleets
-from headway_coordinator.engines.router import Endpoint
 from headway_coordinator.preflight.start import BEFORE_TRAINING
 from headway_coordinator.spool import Spool, decode
-
-SIZE, ROWS, EPISODES = 8, 15, 120
-"""Enough for a foothold to be ruled out: 64 episodes on 8 rows."""
-LENIENT = {check: "Warn" for check in CHECK_IDS if check != "foothold"}
-"""The sandbox pays whatever is answered, which other checks object to."""
-SUCCEEDS: tuple[float, ...] = (1.0, 0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -47,92 +26,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleets, "RETRY_SECONDS", 0.05)
     monkeypatch.setattr(fleets, "DISCOVER_SECONDS", 0.05)
     monkeypatch.setattr(status, "LEAST_SECONDS", 0.02)
-
-
-@dataclass
-class Rig:
-    """A job whose coordinators may live after one another, and what was asked of its servers."""
-
-    folder: Path
-    engine: Scripted
-    agent: Scripted
-    box: Scripted
-    leases: Scripted
-    store: FileStore = field(default_factory=FileStore)
-    told: list[dict[str, Any]] = field(default_factory=list)
-    port: int = 0
-
-    def config(self, uid: str = "uid", **preflight: Any) -> JobConfig:
-        config = job(
-            self.folder,
-            algorithm={"batchSize": 2, "groupSize": SIZE},
-            rollout={"sampling": {"maxTokens": 40}, "timeoutSeconds": 20, "maxConcurrency": SIZE},
-            preflight={"episodes": EPISODES, "checks": LENIENT} | preflight,
-            environment={"image": f"registry.test/i@sha256:{'0' * 64}", "entrypoint": "m:C"},
-            evaluation={"everySteps": 0, "atStart": False},
-        )
-        rows = [{"prompt": f"train {number}"} for number in range(ROWS)]
-        (self.folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return config.model_copy(update={"uid": uid})
-
-    def coordinator(self, config: JobConfig) -> Coordinator:
-        async def discover() -> set[Endpoint]:
-            return {Endpoint(self.engine.url, self.agent.url)}
-
-        self.port = free_port()
-        return Coordinator(
-            config, KEYS, self.store, self.folder / "cache", self.told.append,
-            broker_url=self.leases.url, discover=discover, port=self.port,
-        )  # fmt: skip
-
-    async def run(self, config: JobConfig) -> None:
-        """The whole job."""
-        coordinator = self.coordinator(config)
-        publish = publishing(self.store, coordinator.layout)
-        learner = ScriptedLearner(
-            f"http://127.0.0.1:{self.port}", TO_COORDINATOR, self.store, coordinator.layout, publish
-        )
-        running = asyncio.create_task(coordinator.run())
-        async with asyncio.timeout(60):
-            await until_ready(running, self.port)
-            await asyncio.gather(learner.run(), running)
-
-    @property
-    def preflight(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.told[-1]["preflight"]
-        return found
-
-    @property
-    def states(self) -> list[str]:
-        """Of the preflight, as status said them one after the other."""
-        said = [status["preflight"]["state"] for status in self.told if "preflight" in status]
-        return [state for at, state in enumerate(said) if at == 0 or said[at - 1] != state]
-
-    def layout(self, uid: str = "uid") -> Layout:
-        return Layout(f"file://{self.folder}/out", "ns", "job", uid)
-
-
-@asynccontextmanager
-async def rig(folder: Path, score: Callable[[int], float]) -> AsyncIterator[Rig]:
-    """`score`: number of the judgement -> reward and score."""
-    box, judged = sandbox(), [0]
-
-    def finish(_: Any) -> Any:
-        judged[0] += 1
-        return {"reward": score(judged[0]), "score": score(judged[0]), "metrics": {}}
-
-    box.answers = {**box.answers, "POST /finish": finish}
-    async with (
-        serving(speaking_engine(folder)) as engine,
-        serving(weight_agent()) as agent,
-        serving(box) as served,
-        serving(broker(served.url)) as leases,
-    ):
-        yield Rig(folder, engine, agent, box, leases)
-
-
-def mixed(number: int) -> float:
-    return SUCCEEDS[number % 2]
 
 
 async def test_a_job_is_sampled_before_its_learner_is_made(tmp_path: Path) -> None:

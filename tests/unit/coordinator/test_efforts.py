@@ -38,7 +38,7 @@ async def prompts(folder: Path, template: str, *fields: dict[str, Any]) -> tuple
             status, answer = await r.chat(*said, **more)
             assert status == 200, answer
             said = [*said, answer["choices"][0]["message"], USER]
-        found = [tok.decode(list(request.prompt)) for request in r.speaker.requests]
+        found = [tok.decode(list(request.prompt)) for request in r.model.requests]
         return found, r.rollout.session
 
 
@@ -73,7 +73,7 @@ async def test_a_level_is_in_the_prompt_and_one_level_is_one_row(tmp_path: Path)
     assert (session.forks, len(linearize(session.graph))) == (0, 1)
 
 
-async def test_another_level_is_another_row_where_the_template_says_it_first(tmp_path: Path) -> None:
+async def test_new_level_begins_a_row_if_the_template_opens_with_it(tmp_path: Path) -> None:
     found, session = await prompts(tmp_path, LEVEL, {"reasoning_effort": "low"}, {"reasoning_effort": "high"})
     assert ["low" in found[0], "high" in found[1]] == [True, True]
     assert [drift.reason for drift in session.drifts.values()] == ["system"]
@@ -84,7 +84,7 @@ async def test_another_level_is_another_row_where_the_template_says_it_first(tmp
     [(SWITCH, {"reasoning_effort": "low"}), (LEVEL, {"enable_thinking": False}), (QWEN3_TEMPLATE, OFF[0])],
     ids=["level", "switch", "neither"],
 )
-async def test_what_the_template_does_not_know_is_refused_by_name_or_listed(
+async def test_field_unknown_to_template_is_refused_by_name_or_listed(
     tmp_path: Path, template: str, fields: dict[str, Any]
 ) -> None:
     [name] = fields
@@ -103,12 +103,12 @@ async def test_messages_and_responses_say_the_same(tmp_path: Path) -> None:
         body = {"messages": [USER], "max_tokens": 50, "thinking": {"type": "disabled"}}
         assert (await r.post("/v1/messages", body))[0] == 200
         assert (await r.post("/v1/responses", {"input": "x", "reasoning": {"effort": "none"}}))[0] == 200
-        for request in r.speaker.requests:
+        for request in r.model.requests:
             assert tok.decode(list(request.prompt)).endswith("</think>\n\n")
         _, counted = await r.post(
             "/v1/messages/count_tokens", {"messages": [USER], "thinking": body["thinking"]}
         )
-        assert counted["input_tokens"] == len(r.speaker.requests[0].prompt)
+        assert counted["input_tokens"] == len(r.model.requests[0].prompt)
         status, answer = await r.post("/v1/responses", {"input": "x", "reasoning": {"effort": "low"}})
         assert (status, answer["error"]["param"]) == (400, "reasoning.effort")
         level = body | {"thinking": None, "output_config": {"effort": "low"}}
@@ -116,15 +116,15 @@ async def test_messages_and_responses_say_the_same(tmp_path: Path) -> None:
         assert (status, answer["error"]["param"]) == (400, "output_config.effort")
 
 
-def test_harmony_knows_three_levels_and_answers_at_once_in_its_last_channel() -> None:
+def test_harmony_has_three_levels_and_skips_to_its_final_channel() -> None:
     family = next(family for family in FAMILIES if family.name == "gpt-oss")
     renderer = choose(spoken(family), family.model_type)
     assert [one for one in EFFORTS if renderer.thinking(one) is not None] == ["low", "medium", "high"]
     low = renderer.thinking("low")
     assert low is not None
-    assert "Reasoning: low" in low.said([USER], [], generate=True)
+    assert "Reasoning: low" in low.render_text([USER], [], generate=True)
     assert renderer.thinking("medium") is renderer
-    begun = low.thoughtless()
+    begun = low.without_reasoning()
     assert renderer.text(begun) == "<|channel|>final<|message|>"
     turn = [*begun, *low.encode('{"a": 1}', whole=False)]
     assert low.parse(turn, low.render([USER], []), []).content == '{"a": 1}'

@@ -17,6 +17,7 @@ from headway_coordinator.endpoint.candidate import (
     token_in_time,
     token_of,
 )
+from headway_coordinator.endpoint.owner import OfCandidate
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.gateway.asks import Ask, Sampling, Session
 
@@ -49,7 +50,8 @@ async def test_the_token_of_its_secret_is_sent(tmp_path: Path) -> None:
         candidate = job.spec.candidates[0]
         assert candidate.endpoint is not None
         token = token_of(NAME, candidate.endpoint, secret(tmp_path, " sk-1\n"))
-        async with connected(job, candidate, token) as chat:
+        owner = OfCandidate(NAME)
+        async with connected(owner, candidate.endpoint, token, timeout=20.0, patience=60.0) as chat:
             await chat.chat(Session("e", 1, Sampling(1.0, 1.0, 8)), Ask([{"role": "user", "content": "?"}]))
     assert service.tokens == ["Bearer sk-1"]
 
@@ -83,8 +85,8 @@ async def test_a_secret_may_be_made_later(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_candidate_is_given_up_before_its_rows_are() -> None:
     rollout = {"timeoutSeconds": 100, "maxRetries": 2}
-    assert patience(config(rollout=rollout)) == 300.0
-    assert patience(config(rollout=rollout, pendingDeadlineSeconds=60)) == 60.0
+    assert patience(config(rollout=rollout).spec) == 300.0
+    assert patience(config(rollout=rollout, pendingDeadlineSeconds=60).spec) == 60.0
 
 
 @pytest.mark.parametrize(
@@ -100,4 +102,4 @@ def test_so_many_episodes_run_that_their_turns_fit_their_time(limits: dict[str, 
     job = config(endpoint=limits, agent={"builtin": {"maxTurns": 10}}, rollout={"timeoutSeconds": 600})
     spec = job.spec.candidates[0].endpoint
     assert spec is not None
-    assert episodes_at_once(job, spec) == episodes
+    assert episodes_at_once(job.spec, spec) == episodes

@@ -96,7 +96,7 @@ async def test_without_a_secret_no_token_is_sent() -> None:
     assert service.tokens == [None]
 
 
-async def test_the_seed_is_the_same_for_the_same_turn_and_another_for_the_next() -> None:
+async def test_seed_is_equal_for_the_same_turn_and_new_for_the_next() -> None:
     async with serving() as service, asking(service.url) as chat:
         one, again = a_session(), a_session()
         await ask(chat, one)
@@ -152,7 +152,7 @@ async def test_a_choice_of_tools_that_is_refused_cannot_be_forced() -> None:
     assert chat.notes.dropped == {}
 
 
-async def test_a_full_context_is_asked_for_what_is_left_and_then_is_full() -> None:
+async def test_full_context_is_asked_for_the_rest_and_then_is_full() -> None:
     full = fails(400, "This model's maximum context length is 1024 tokens", code="context_length_exceeded")
     async with serving(full, says(), full) as service, asking(service.url) as chat:
         await ask(chat)
@@ -280,8 +280,8 @@ async def bomb(request: web.Request, asked: Any) -> web.StreamResponse:
     [
         (HTML, "an HTML page"),
         (raw(b"ok", "text/plain"), "not JSON"),
-        (raw(b'{"choices": [{"index": 0, "mess'), "not all of it"),
-        (cut_short, "breaks off before its end"),
+        (raw(b'{"choices": [{"index": 0, "mess'), "not complete JSON"),
+        (cut_short, "is cut off"),
         (gives({"id": "x", "object": "chat.completion"}), "no choices"),
         (raw(b'data: {"choices": []}\n\ndata: [DONE]\n\n', "text/event-stream"), "a stream"),
         (raw(b" " * (MAX_BYTES + 1)), "longer than"),
@@ -302,7 +302,7 @@ async def test_what_is_no_chat_endpoint_ends_the_candidate(broken: Answer, says_
     assert len(service.bodies) == TRIES
 
 
-async def test_an_unreadable_answer_ends_no_candidate_that_has_answered() -> None:
+async def test_unreadable_answer_ends_no_candidate_with_answers() -> None:
     async with serving(says()) as service, asking(service.url) as chat:
         await ask(chat)
         service.answers = [HTML]
@@ -357,7 +357,7 @@ async def test_what_a_person_must_change_ends_the_candidate_at_once(
     assert len(service.bodies) == 1, "nothing is sent once the candidate has ended"
 
 
-async def test_what_is_refused_later_is_the_conversations_and_not_the_candidates() -> None:
+async def test_later_refusal_faults_the_conversation_not_the_candidate() -> None:
     async with serving(says(), fails(400, "no such conversation")) as service, asking(service.url) as chat:
         session = a_session()
         await ask(chat, session)
@@ -544,7 +544,7 @@ async def test_a_probe_waits_for_an_endpoint_that_is_not_there_yet() -> None:
 
 
 async def test_a_probe_does_not_vouch_for_tools() -> None:
-    """It asks without tools: the first turn with them may still be refused for good."""
+    """It asks without tools: the first turn with them may still be refused permanently."""
     async with serving(says(), fails(400, "tools are not taken")) as service, asking(service.url) as chat:
         await chat.probe()
         with pytest.raises(CandidateFault, match="tools are not taken"):

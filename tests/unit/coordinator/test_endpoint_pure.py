@@ -60,7 +60,7 @@ def test_an_answer_is_text_calls_reasoning_and_cost() -> None:
     [
         ('{"key": "x"', "arguments are not JSON"),
         ("[1]", "arguments are not an object"),
-        ('{"n": NaN}', "NaN is no finite number"),
+        ('{"n": NaN}', "NaN is not a finite number"),
         ('{"n": ' + "9" * 5000 + "}", "arguments are not JSON"),
         ('{"key": "\\ud83d"}', "cannot be written as JSON"),
         ('{"a": ' * MAX_DEPTH + "{}" + "}" * MAX_DEPTH, "nested more than"),
@@ -68,7 +68,7 @@ def test_an_answer_is_text_calls_reasoning_and_cost() -> None:
         (7, "arguments are not an object"),
     ],
 )
-def test_arguments_that_cannot_be_carried_out_are_the_models_mistake(arguments: Any, problem: str) -> None:
+def test_unexecutable_arguments_are_the_models_mistake(arguments: Any, problem: str) -> None:
     found = calling({"name": "look_up", "arguments": arguments})
     [call] = found.parsed.calls
     assert call.arguments is None
@@ -85,7 +85,7 @@ def test_a_tool_without_parameters_may_be_called_with_nothing(arguments: Any) ->
     assert (call.arguments, call.problem) == ({}, None)
 
 
-def test_a_call_without_a_function_or_a_name_cannot_be_carried_out() -> None:
+def test_call_without_function_or_name_cannot_be_carried_out() -> None:
     found = read(answer({"content": "", "tool_calls": ["look_up", {"function": {"arguments": "{}"}}]}))
     assert [call.problem for call in found.parsed.calls] == [
         "it names no function",
@@ -145,7 +145,7 @@ def test_text_in_whichever_form(message: Any, text: str, reasoning: str | None) 
         (b"", "not JSON"),
         (b"<!DOCTYPE html><html>Sign in</html>", "an HTML page"),
         (b'data: {"choices": []}\n\n', "a stream"),
-        (b'{"choices": [{"message": {"content": "I', "not JSON, or not all of it"),
+        (b'{"choices": [{"message": {"content": "I', "not complete JSON"),
         (b'{"choices": []}', "no choices"),
         (b"{}", "no choices"),
         (b"[]", "not a JSON object"),
@@ -321,7 +321,7 @@ def test_what_an_error_means(status: int, text: str, kind: Kind, name: str) -> N
     sent = [parameter for parameter in DROPPABLE if parameter != "tool_choice"]
     found = judge(status, {}, text, sent)
     assert (found.kind, found.name) == (kind, name)
-    assert found.said.startswith(str(status))
+    assert found.message.startswith(str(status))
 
 
 @pytest.mark.parametrize("loc", [5, None, "body.seed", {"a": 1}])
@@ -329,15 +329,15 @@ def test_a_place_of_any_form_is_told(loc: Any) -> None:
     """A body that is no list of places once ended the whole job."""
     found = judge(422, {}, json.dumps({"detail": [{"loc": loc, "msg": "Extra"}]}), DROPPABLE)
     assert found.kind in (Kind.REFUSED, Kind.DROP)
-    assert "Extra" in found.said
+    assert "Extra" in found.message
 
 
 def test_what_an_endpoint_says_can_be_stored() -> None:
     """JSON can spell half of a character, which no status, report or log holds."""
     found = judge(400, {}, '{"error": {"message": "no \\ud800 such\\u0000\\nthing"}}', ())
-    found.said.encode()
-    assert found.said.startswith("400 ")
-    assert found.said.isprintable()
+    found.message.encode()
+    assert found.message.startswith("400 ")
+    assert found.message.isprintable()
 
 
 def test_only_the_beginning_of_an_error_is_searched() -> None:
@@ -357,7 +357,7 @@ def body(dialect: Dialect, ask: Ask | None = None) -> dict[str, Any]:
     return dialect.body("m", session, ask or Ask([USER]), 0, bounded=True)
 
 
-def test_a_request_carries_the_jobs_sampling_and_a_seed_of_the_turn() -> None:
+def test_request_carries_the_jobs_sampling_and_the_turns_seed() -> None:
     first = body(Dialect())
     assert first["seed"] == body(Dialect())["seed"] > 0
     assert (first["temperature"], first["top_p"], first["max_tokens"]) == (0.7, 0.9, 64)
@@ -382,7 +382,7 @@ def test_a_request_says_whether_tools_may_be_called(ask: Ask, choice: Any) -> No
     assert found.get("tool_choice") == choice
 
 
-def test_what_is_refused_is_left_out_and_the_bound_takes_its_other_name() -> None:
+def test_refused_field_is_dropped_and_bound_takes_its_other_name() -> None:
     dialect = Dialect()
     assert dialect.learn("seed", "unknown")
     assert not dialect.learn("seed", "unknown"), "a request that was under way tells nothing new"
@@ -396,13 +396,13 @@ def test_what_is_refused_is_left_out_and_the_bound_takes_its_other_name() -> Non
     assert dialect.dropped["max_tokens"] == ""
 
 
-def test_a_bound_that_is_too_large_is_not_tried_by_its_other_name() -> None:
+def test_too_large_bound_is_not_tried_by_its_other_name() -> None:
     dialect = Dialect()
     dialect.learn("max_tokens", "max_tokens is too large: this model supports at most 16 completion tokens")
     assert {"max_tokens", "max_completion_tokens"}.isdisjoint(body(dialect))
 
 
-def test_answers_to_calls_that_could_not_be_read_are_said_by_the_user() -> None:
+def test_answers_to_unreadable_calls_come_from_the_user() -> None:
     call = {"id": call_id(0, 1), "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
     found = conversation(
         [

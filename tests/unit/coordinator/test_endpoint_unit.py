@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from an_evaluation import ABroker, EvalJob, spec
 from endpoint_service import MODEL, fails, listing, says, serving
+from evaluation_rig import ABroker, EvalJob, spec
 
 from headway_api.config import EvalConfig
 from headway_api.sandbox_api import PoolState
@@ -91,7 +91,7 @@ async def test_an_endpoint_without_its_secret_fails_alone(
     assert (base.stage, len(base.tries)) == ("Complete", len(job.rows))
 
 
-async def test_a_candidate_that_had_answers_is_known_by_the_next_process(
+async def test_next_process_knows_a_candidate_that_had_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pace, "FIRST_PAUSE_SECONDS", 0.01)

@@ -48,7 +48,7 @@ async def test_turns_are_asked_for_with_the_key_of_the_servers_port() -> None:
             await fleet.generate("e", REQUEST, 5)
 
 
-async def test_every_server_is_given_a_new_version_and_then_sampled_from() -> None:
+async def test_every_server_takes_a_new_version_and_is_then_sampled() -> None:
     async with a_fleet(2) as (fleet, servers):
         for step in (0, 1):
             await fleet.want(manifest(step))
@@ -63,7 +63,7 @@ async def test_every_server_is_given_a_new_version_and_then_sampled_from() -> No
         assert salts == {"0.1"}, "keys and values of other weights are not found in the cache"
 
 
-async def test_a_server_that_joins_late_takes_the_newest_weights_before_it_is_asked() -> None:
+async def test_late_server_takes_the_newest_weights_before_requests() -> None:
     async with a_fleet(2) as (fleet, servers):
         servers.gone.add(1)
         for step in (0, 1):
@@ -120,7 +120,7 @@ def swapped(body: Any) -> Any:
 
 
 @pytest.mark.parametrize("right", [True, False])
-async def test_a_turn_under_weights_taken_meanwhile_counts_once_they_are_verified(right: bool) -> None:
+async def test_turn_under_weights_taken_meanwhile_counts_once_verified(right: bool) -> None:
     async with a_fleet(1) as (fleet, servers):
         await fleet.want(manifest(0))
         await fleet.ready()
@@ -176,7 +176,7 @@ async def test_a_turn_over_two_updates_waits_for_the_second() -> None:
 
 
 @pytest.mark.parametrize("route", ["GET /v1/weights", "POST /v1/weights"])
-async def test_an_answer_that_nobody_understands_puts_that_server_out_of_rotation(route: str) -> None:
+async def test_server_with_unintelligible_answer_leaves_rotation(route: str) -> None:
     async with a_fleet(2) as (fleet, servers):
         agent = servers.agents[0]
         plain = dict(agent.answers)
@@ -207,7 +207,7 @@ async def test_an_answer_nobody_understands_fails_the_episode_alone(answer: Any)
     async with a_fleet(1) as (fleet, servers):
         await fleet.want(manifest(0))
         servers.engines[0].answers = {"POST /inference/v1/generate": lambda _: answer}
-        with pytest.raises(InfraFault, match="nobody understands"):
+        with pytest.raises(InfraFault, match="that cannot be read"):
             await fleet.generate("e", REQUEST, 5)
 
 
@@ -231,7 +231,7 @@ def answer(**choice: Any) -> dict[str, Any]:
     return {"choices": [plain | choice]}
 
 
-def test_versions_are_those_the_server_reports_where_it_knows_ours() -> None:
+def test_versions_are_as_the_server_reports_if_it_knows_ours() -> None:
     whole = [VersionSpan(start=0, end=2, version=version(3))]
     assert vllm.read(answer(), version(3)).versions == whole
     default = [{"version": "default", "start": 0, "end": 2}]

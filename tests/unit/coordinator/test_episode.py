@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ class Rig:
     episodes: Episodes
     broker: Scripted
     sandbox: Scripted
-    speaker: ScriptedModel
+    model: ScriptedModel
     http: aiohttp.ClientSession
     serve: Callable[[Scripted], Awaitable[Scripted]]
 
@@ -66,15 +67,15 @@ async def rig(
         box = await stack.enter_async_context(serving(sandbox(reward)))
         leases = await stack.enter_async_context(serving(broker(box.url)))
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        speaker = ScriptedModel(tok, texts)
+        model = ScriptedModel(tok, texts)
         rules = Rules(timeout, 60, (0.0, 1.0))
-        agent = Builtin(Gateway(choose(tok, "qwen3"), speaker, context, timeout), max_turns, system)
+        agent = Builtin(Gateway(choose(tok, "qwen3"), model, context, timeout), max_turns, system)
         episodes = Episodes(rules, agent, Broker(http, leases.url, "t", "me"), Router())
 
         async def serve(scripted: Scripted) -> Scripted:
             return await stack.enter_async_context(serving(scripted))
 
-        yield Rig(episodes, leases, box, speaker, http, serve)
+        yield Rig(episodes, leases, box, model, http, serve)
 
 
 def task(index: int = 0, attempt: int = 0) -> Task:
@@ -102,29 +103,53 @@ async def test_an_episode_that_goes_well(tok: Any) -> None:
     assert row.action_tokens == sum(turn.sampled_tokens for turn in record.turns)
     assert ("POST /reset", {"row": {"prompt": "p", "answer": 7}, "seed": 11}) in r.sandbox.asked
     assert r.broker.count("DELETE /v1/leases/t0-000000-0-0") == 1
-    seeds = [request.seed for request in r.speaker.requests]
+    seeds = [request.seed for request in r.model.requests]
     assert len(set(seeds)) == 2
 
 
+async def test_an_episode_says_what_it_waited_for(tok: Any) -> None:
+    async with rig(tok, CALL, ANSWER) as r:
+        record = await r.episodes.run(replace(task(), queued_at=123.5))
+    assert record.queued_at == 123.5
+    spans = sorted(record.spans, key=lambda span: (span.began, -span.ended))
+    kinds = ["sandbox", "reset", "agent", "turn", "tool", "turn", "judgement", "release"]
+    assert [span.kind for span in spans] == kinds
+    agent = spans[2]
+    assert all(agent.began <= span.began and span.ended <= agent.ended for span in spans[3:6])
+    outer = [span for span in spans if span.kind not in ("turn", "tool")]
+    assert all(before.ended <= after.began for before, after in pairwise(outer))
+    lived = record.finished_at - record.started_at
+    assert lived - sum(span.ended - span.began for span in outer) < 0.1
+    assert outer[-1].ended <= lived + 0.01
+
+
+async def test_an_agent_whose_time_is_up_has_run_until_then(tok: Any) -> None:
+    async with rig(tok, CALL, ANSWER, timeout=0.5) as r:
+        r.sandbox.faults["POST /tool"] = hang
+        record = await r.episodes.run(task())
+    assert record.timed_out
+    [agent] = [span for span in record.spans if span.kind == "agent"]
+    assert agent.ended - agent.began > 0.3
+    assert record.spans[-1].kind == "release"
+
+
 @pytest.mark.parametrize("name", STYLES)
-async def test_a_call_that_cannot_be_read_is_scored_whatever_the_template_makes_of_it(
-    tok: Any, name: str
-) -> None:
+async def test_unreadable_call_is_scored_under_every_template(tok: Any, name: str) -> None:
     """Some templates take no tool's answer where they see no call."""
     style, (renderer, own) = STYLES[name], made(name)
     complete = [text for text in style.malformed if text.endswith(tuple(style.stops))]
     assert complete
     for malformed in complete:
         async with rig(tok, ANSWER) as r:
-            speaker = ScriptedModel(own, [malformed, style.answer])
-            r.episodes._agent = Builtin(Gateway(renderer, speaker, 100_000, 5.0), 4, None)
+            model = ScriptedModel(own, [malformed, style.answer])
+            r.episodes._agent = Builtin(Gateway(renderer, model, 100_000, 5.0), 4, None)
             record = await r.episodes.run(replace(task(), sampling=Sampling(1.0, 1.0, 16_384)))
         assert record.outcome in (Outcome.COMPLETED, Outcome.AGENT_ERROR), record.error
         assert record.reward is not None
         assert record.turns[0].malformed_tool_calls
 
 
-async def test_what_the_environment_says_and_no_template_takes_is_no_fault_of_the_model(tok: Any) -> None:
+async def test_environment_message_no_template_takes_is_infra_error(tok: Any) -> None:
     class Refusing:
         longest_token = None
 
@@ -132,7 +157,7 @@ async def test_what_the_environment_says_and_no_template_takes_is_no_fault_of_th
             raise ValueError("no such role")
 
     async with rig(tok, ANSWER) as r:
-        r.episodes._agent = Builtin(Gateway(Refusing(), r.speaker, 1000, 5.0), 4, None)  # type: ignore[arg-type]
+        r.episodes._agent = Builtin(Gateway(Refusing(), r.model, 1000, 5.0), 4, None)  # type: ignore[arg-type]
         record = await r.episodes.run(task())
     assert (record.outcome, record.reward) == (Outcome.INFRA_ERROR, None)
     assert "no such role" in str(record.error)
@@ -196,7 +221,7 @@ async def test_a_judgement_of_another_shape_is_told_by_its_first_fault(tok: Any,
         r.sandbox.faults["POST /finish"] = say(answer)
         record = await r.episodes.run(task())
     assert record.outcome is Outcome.INFRA_ERROR
-    assert "answered /finish with what it must not" in str(record.error)
+    assert "answered /finish with an invalid reply" in str(record.error)
     assert len(str(record.error)) < 500
 
 
@@ -227,7 +252,7 @@ async def test_a_bug_costs_its_episode_and_not_the_job(
     ("settings", "texts", "why"),
     [
         ({"max_turns": 3}, [CALL], "3 turns"),
-        ({}, ["word " * 200], "most tokens"),
+        ({}, ["word " * 200], "token limit"),
         ({"context": 120}, [CALL], "context"),
     ],
 )
@@ -251,7 +276,7 @@ async def test_a_system_prompt_of_the_spec_comes_first(tok: Any) -> None:
 
 @pytest.mark.parametrize("where", ["POST /reset", "POST /tool", "POST /finish"])
 @pytest.mark.parametrize("fault", [drop, fail(500), hang])
-async def test_a_sandbox_that_dies_is_an_infra_error_and_its_lease_returns(
+async def test_dying_sandbox_is_an_infra_error_and_its_lease_returns(
     tok: Any, where: str, fault: Any
 ) -> None:
     async with rig(tok, CALL, ANSWER, timeout=0.5) as r:
@@ -260,7 +285,7 @@ async def test_a_sandbox_that_dies_is_an_infra_error_and_its_lease_returns(
         assert record.outcome is Outcome.INFRA_ERROR
         assert record.reward is None
         assert record.error
-        assert record.timed_out == record.error.startswith("no end within")
+        assert record.timed_out == record.error.startswith("it did not end within")
         assert record.timed_out or fault is not hang
         assert r.broker.count("DELETE") == 1
 
@@ -271,7 +296,7 @@ async def test_a_tool_that_hangs_is_named_and_not_the_agent(tok: Any) -> None:
         r.episodes._on_cause = lambda episode, cause: causes.append((episode, cause))
         r.sandbox.faults["POST /tool"] = hang
         record = await r.episodes.run(task())
-    assert record.error == "no end within 0.5 s; it was waiting for tool look_up"
+    assert record.error == "it did not end within 0.5 s; it was waiting for tool look_up"
     said = "tool look_up has not returned by the end of the episode's time"
     assert causes == [(record.episode_id, Cause("EnvironmentHangs", said, "spec.environment.entrypoint"))]
 
@@ -359,7 +384,7 @@ def test_an_episode_keeps_its_pace_while_no_wait_stands_out(
     assert episode.keeps_pace(1e5, [1e5 + at for at in answered], 1e5 + now) is keeps
 
 
-async def test_an_episode_that_was_slow_by_itself_is_truncated_and_judged(
+async def test_episode_slow_by_itself_is_truncated_and_judged(
     tok: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[float, list[float]]] = []
@@ -374,7 +399,7 @@ async def test_an_episode_that_was_slow_by_itself_is_truncated_and_judged(
         record = await r.episodes.run(task())
         assert r.broker.count("DELETE") == 1
     assert (record.outcome, record.timed_out, record.reward) == (Outcome.TRUNCATED, True, 1.0)
-    assert "no end within 0.5 s" in str(record.error)
+    assert "it did not end within 0.5 s" in str(record.error)
     assert (len(record.turns), len(record.rows)) == (1, 1)
     [finish] = [body for path, body in r.sandbox.asked if path == "POST /finish"]
     assert finish["truncated"] is True
@@ -394,7 +419,7 @@ async def test_what_hangs_outside_the_agents_turns_is_an_infra_error(
         if where:
             r.sandbox.faults[where] = hang
         else:
-            r.speaker.gate.clear()
+            r.model.gate.clear()
         record = await r.episodes.run(task())
     assert (record.outcome, record.reward) == (Outcome.INFRA_ERROR, None)
 
@@ -456,9 +481,9 @@ async def test_rewards_of_turns_are_kept_by_the_turn(tok: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("turn_rewards", "says"), [([1.0], "1 rewards of turns for 2 turns"), ([0.5, 0.25], "add up to 0.75")]
+    ("turn_rewards", "says"), [([1.0], "1 turn rewards for 2 turns"), ([0.5, 0.25], "add up to 0.75")]
 )
-async def test_rewards_of_turns_that_are_not_the_reward_are_never_scored(
+async def test_turn_rewards_that_do_not_make_up_reward_are_not_scored(
     tok: Any, turn_rewards: list[float], says: str
 ) -> None:
     async with rig(tok, CALL, ANSWER) as r:
@@ -488,12 +513,12 @@ async def test_a_broker_without_a_sandbox_is_asked_until_the_deadline(
     assert "a sandbox" in str(record.error)
 
 
-async def test_a_claim_of_another_coordinators_ends_the_process_and_is_no_fault_of_the_episode(
+async def test_other_coordinators_claim_fails_process_not_the_episode(
     tok: Any,
 ) -> None:
     async with rig(tok, ANSWER) as r:
         r.broker.faults["POST /v1/leases"] = fail(409, "NotOwner", permanent=True)
-        with pytest.raises(JobError, match="goes on with this job"):
+        with pytest.raises(JobError, match="continues this job"):
             await r.episodes.run(task())
 
 
@@ -525,13 +550,13 @@ def plan(size: int) -> groups.Plan:
 async def test_a_group_retries_what_the_platform_lost_with_fresh_ids(tok: Any) -> None:
     async with rig(tok, ANSWER) as r:
         r.sandbox.faults["POST /reset"] = first(2, drop)
-        group = await groups.run(plan(3), r.episodes.run, AdaptiveSemaphore(1), incarnation=2, max_retries=3)
+        group = await groups.run(plan(3), r.episodes.run, AdaptiveSemaphore(1), start_number=2, max_retries=3)
     assert [e.outcome for e in group.episodes] == [Outcome.COMPLETED] * 3
     assert [e.episode_id for e in group.discarded] == ["t0-000000-0-200", "t0-000000-1-200"]
     assert [e.episode_id for e in group.episodes] == ["t0-000000-0-201", "t0-000000-1-201", "t0-000000-2-200"]
 
 
-def test_a_first_attempt_samples_alike_in_every_incarnation_and_a_retry_anew() -> None:
+def test_starts_share_a_first_attempts_seed_not_a_retrys() -> None:
     def sampled(index: int, attempt: int) -> int:
         return plan(2).task(index, attempt).sampling_seed
 
@@ -544,13 +569,13 @@ def test_a_first_attempt_samples_alike_in_every_incarnation_and_a_retry_anew() -
 async def test_a_group_goes_on_without_what_stays_lost(tok: Any) -> None:
     async with rig(tok, ANSWER) as r:
         r.sandbox.faults["POST /reset"] = after(1, fail(500))
-        group = await groups.run(plan(2), r.episodes.run, AdaptiveSemaphore(1), incarnation=0, max_retries=1)
+        group = await groups.run(plan(2), r.episodes.run, AdaptiveSemaphore(1), start_number=0, max_retries=1)
     assert len(group.scored) == 1
     assert len(group.discarded) == 1
     assert group.episodes[1].outcome is Outcome.INFRA_ERROR
 
 
-async def test_an_episode_that_is_cancelled_with_its_group_keeps_what_it_sampled(tok: Any) -> None:
+async def test_episode_cancelled_with_its_group_keeps_its_samples(tok: Any) -> None:
     async with rig(tok, CALL, ANSWER) as r:
         r.sandbox.faults["POST /tool"] = hang
         one = task()
@@ -580,7 +605,7 @@ async def test_a_group_never_has_more_in_flight_than_there_is_room(tok: Any) -> 
             finally:
                 running -= 1
 
-        await groups.run(plan(6), counted, AdaptiveSemaphore(2), incarnation=0, max_retries=0)
+        await groups.run(plan(6), counted, AdaptiveSemaphore(2), start_number=0, max_retries=0)
     assert most == 2
 
 

@@ -82,7 +82,7 @@ async def test_one_that_needs_more_is_cut_judged_and_says_so(tok: Any, missing: 
     assert record.turns[-1].finish_reason == "length"
 
 
-async def test_one_that_has_none_left_for_its_next_turn_is_cut_before_it(tok: Any) -> None:
+async def test_episode_with_no_tokens_left_is_cut_before_its_next_turn(tok: Any) -> None:
     record = await played(tok, 2 * length(tok, CALL), CALL)
     assert (record.outcome, record.token_limited, len(record.turns)) == (Outcome.TRUNCATED, True, 2)
     assert "spec.rollout.episodeTokenLimit" in str(record.error)
@@ -91,10 +91,10 @@ async def test_one_that_has_none_left_for_its_next_turn_is_cut_before_it(tok: An
 async def test_a_turn_cut_at_its_own_most_tokens_is_told_apart(tok: Any) -> None:
     record = await played(tok, 10 * TURN, "gold " * 100)
     assert (record.outcome, record.token_limited) == (Outcome.TRUNCATED, False)
-    assert record.error == "a turn reached its most tokens"
+    assert record.error == "a turn reached its token limit"
 
 
-async def test_an_agent_elsewhere_is_refused_its_next_turn_with_the_field(tok: Any) -> None:
+async def test_external_agents_refused_next_turn_names_the_field(tok: Any) -> None:
     async with rig(tok, CALL) as r:
         limit = length(tok, CALL)
         r.rollout.session.allowance.limit = limit
@@ -126,9 +126,7 @@ TURNS = st.lists(
 
 @given(limit=st.integers(1, 100), turns=TURNS)
 @settings(max_examples=200)
-def test_turns_at_once_sample_no_more_than_the_limit_and_none_waits_for_ever(
-    limit: int, turns: list[Asked]
-) -> None:
+def test_concurrent_turns_stay_within_the_limit_and_all_end(limit: int, turns: list[Asked]) -> None:
     sampled: list[int] = []
     refused: list[int] = []
 

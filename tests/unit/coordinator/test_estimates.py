@@ -122,7 +122,7 @@ def test_data_alone_makes_an_estimate_that_stands(tmp_path: Path) -> None:
     assert first is not None
     assert first.basis == "Data"
     assert first.likely is not None
-    assert first.message == "how an episode begins is not known"
+    assert first.message == "the first messages of an episode are not known"
     assert (first.episodes, first.seconds) == (0, None)
     again = stage.estimates().status(None)
     assert again == first, "a restart reads it back"

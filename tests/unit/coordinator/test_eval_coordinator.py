@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import threading
 from contextlib import AsyncExitStack
 from decimal import Decimal
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from an_evaluation import EvalJob, spec
+from evaluation_rig import EvalJob, spec
 from role_keys import KEYS
 
 from headway_analysis import comparison
@@ -18,6 +20,7 @@ from headway_api.config import EvalConfig
 from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord
 from headway_api.status import RLEvalJobStatus
+from headway_api.store import FileStore
 from headway_coordinator import status
 from headway_coordinator.dataset import position_of
 from headway_coordinator.episode import Task
@@ -120,12 +123,12 @@ async def test_a_candidate_whose_servers_were_given_up_fails_alone(
     monkeypatch.setattr(status, "LEAST_SECONDS", 0.02)
     one = EvalJob(tmp_path)
     given_up = threading.Event()
-    lost = status.Heard(lost={"tuned": ("PendingDeadlineExceeded", "rollout was not ready")})
+    lost = status.JobUpdate(lost={"tuned": ("PendingDeadlineExceeded", "rollout was not ready")})
     written = list[dict[str, Any]]()
 
-    def sink(document: dict[str, Any]) -> status.Heard | None:
+    def sink(document: dict[str, Any]) -> status.JobUpdate | None:
         written.append(document)
-        return lost if given_up.is_set() else status.Heard()
+        return lost if given_up.is_set() else status.JobUpdate()
 
     it = coordinator(one, tmp_path, sink)
     evaluation = await one.coordinator()
@@ -151,8 +154,8 @@ async def test_a_candidate_whose_servers_were_given_up_fails_alone(
     assert said["tuned"]["message"] == "rollout was not ready"
 
 
-async def test_what_is_heard_before_there_is_anything_to_measure_is_passed_over(tmp_path: Path) -> None:
-    lost = status.Heard(lost={"tuned": ("PendingDeadlineExceeded", "rollout was not ready")})
+async def test_update_before_there_is_anything_to_measure_is_ignored(tmp_path: Path) -> None:
+    lost = status.JobUpdate(lost={"tuned": ("PendingDeadlineExceeded", "rollout was not ready")})
     it = coordinator(EvalJob(tmp_path), tmp_path, lambda document: lost)
     assert await it._status.flush()
     assert not it.status().results
@@ -164,27 +167,69 @@ RESOLVED = [
 ]
 
 
+def resolved(one: EvalJob, folder: Path, sink: status.Sink) -> EvalCoordinator:
+    """A coordinator of the job, that knows its candidates."""
+    job = EvalConfig.model_validate(
+        {"name": "job", "namespace": "ns", "uid": "uid", "spec": one.spec, "candidates": RESOLVED}
+    )
+    return EvalCoordinator(job, KEYS, one.store, folder, sink)
+
+
+class NoRoomForAPage(FileStore):
+    """A store that has no room for `report.html`."""
+
+    def put(self, uri: str, data: bytes) -> None:
+        if uri.endswith("/report.html"):
+            raise OSError(errno.ENOSPC, "no space left")
+        super().put(uri, data)
+
+
+@pytest.mark.parametrize("store", [FileStore(), NoRoomForAPage()], ids=["room", "no room"])
+async def test_the_status_has_the_page_that_was_written(
+    tmp_path: Path, store: FileStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    written = list[dict[str, Any]]()
+    one = EvalJob(tmp_path, spec(output={"uri": f"file://{tmp_path}"}))
+    one.store = store
+    it = resolved(one, tmp_path, written.append)
+    with caplog.at_level(logging.WARNING):
+        await measured(it, await one.coordinator(), [one.unit("base", "tuned", server_set=0)])
+    assert it.layout == one.layout
+    said = written[-1]["artifacts"]
+    assert said["report"] == one.layout.report, "the job ends as it would"
+    assert store.get(one.layout.report)
+    failed = [each for each in caplog.records if each.message == "page-not-written"]
+    if isinstance(store, NoRoomForAPage):
+        assert "page" not in said
+        assert one.layout.page not in store.list(one.layout.root)
+        assert "no space left" in failed[0].fields["error"]  # type: ignore[attr-defined]
+        return
+    assert failed == []
+    assert said["page"] == one.layout.page
+    html = store.get(said["page"]).decode()
+    assert html.lstrip().lower().startswith("<!doctype html>")
+    assert all(name in html for name in one.spec.candidate_names)
+    assert all("page" not in each["artifacts"] for each in written if "report" not in each["artifacts"])
+
+
 async def test_the_estimate_is_told_until_it_is_the_bill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In status, metrics and the report. It is looked at anew while rows are measured."""
+    """In status, metrics and the report. It is made again while rows are measured."""
     monkeypatch.setattr(status, "LEAST_SECONDS", 0.02)
     monkeypatch.setattr(coordinators, "COMPARE_SECONDS", 0.02)
     monkeypatch.setattr(coordinators, "REST_FOR_EACH", 0.1)
     runs, written = list[Any](), list[dict[str, Any]]()
     monkeypatch.setattr(coordinators.results, "write", lambda store, layout, run, found: runs.append(run))
     one = EvalJob(tmp_path, spec(output={"uri": f"file://{tmp_path}/out"}), rows=40)
-    job = EvalConfig.model_validate(
-        {"name": "job", "namespace": "ns", "uid": "uid", "spec": one.spec, "candidates": RESOLVED}
-    )
-    it = EvalCoordinator(job, KEYS, one.store, tmp_path, written.append)
+    it = resolved(one, tmp_path, written.append)
     it._estimates.before(len(one.rows), {})
     first = it.status().estimate
     assert first is not None
     assert first.basis == "Data"
     await it._load_ledger()
-    names, incarnation = one.spec.candidate_names, it._spool.incarnation()
-    evaluation = Evaluation(one.spec, one.rows, names, it._spool, it._ledger, incarnation)
+    names, start_number = one.spec.candidate_names, it._spool.take_start_number()
+    evaluation = Evaluation(one.spec, one.rows, names, it._spool, it._ledger, start_number)
     await evaluation.restore()
     it._estimates.restored()
     await it._estimate(evaluation)
@@ -212,11 +257,11 @@ async def test_the_estimate_is_told_until_it_is_the_bill(
     assert told == dict.fromkeys(("low", "likely", "high"), float(used["cost"]))
 
 
-async def test_what_a_predecessor_estimated_is_said_until_this_one_knows_as_much(tmp_path: Path) -> None:
+async def test_predecessors_estimate_stays_until_its_successor_has_one(tmp_path: Path) -> None:
     one = EvalJob(tmp_path)
     job = EvalConfig(name="job", namespace="ns", uid="uid", spec=one.spec, candidates=())
     said = RLEvalJobStatus.model_validate(
         {"estimate": {"basis": "Running", "time": "2026-11-01T00:00:00Z", "likely": "1.25"}}
     )
-    it = EvalCoordinator(job, KEYS, one.store, tmp_path, lambda document: None, told=said)
+    it = EvalCoordinator(job, KEYS, one.store, tmp_path, lambda document: None, previous=said)
     assert it.status().estimate == said.estimate

@@ -69,7 +69,7 @@ def test_every_kind_of_group_is_looked_at() -> None:
     assert found["a group of 2 episodes of candidate far"].bill.model == "frontier-9"
 
 
-def test_a_candidate_whose_context_is_not_known_is_left_to_the_gate() -> None:
+def test_candidate_with_unknown_context_is_left_to_the_gate() -> None:
     assert [kind.what for kind in kinds(JOB, {"base": 1000}) if "large" in kind.what] == []
 
 
@@ -126,7 +126,7 @@ async def test_what_is_refused_is_what_the_gate_would_never_let_begin() -> None:
         waits = found.group(plan, kind.bill, episode_limits(alone.spec, 1000, None), sampled)
         if begins:
             async with waits as held:
-                assert sum(Counter(held.held()).values()) >= lack.needed
+                assert sum(Counter(held.reservation()).values()) >= lack.needed
             fits(found, alone, CONTEXTS)
             continue
         with pytest.raises(TimeoutError):
@@ -164,7 +164,7 @@ class Claimed(Exception):
 async def ended(one: EvalConfig, folder: Path, told: st.RLEvalJobStatus | None = None) -> Any:
     """How a coordinator ends that may ask for no sandbox, and its last status."""
     written: list[dict[str, Any]] = []
-    it = EvalCoordinator(one, KEYS, FileStore(), folder / "cache", written.append, told=told, port=0)
+    it = EvalCoordinator(one, KEYS, FileStore(), folder / "cache", written.append, previous=told, port=0)
 
     async def claimed(*_: object) -> None:
         raise Claimed

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from a_finished_evaluation import config as finished_config
+from finished_evaluation import config as finished_config
 from simulated_evaluations import CASES, Case, Killed, Simulated, elsewhere, served
 from toy_tokenizer import tokenizer
 
@@ -93,7 +93,7 @@ async def test_judges_are_named_until_they_were_asked(tmp_path: Path) -> None:
 
 
 async def test_a_successor_goes_on_with_what_is_billed(tmp_path: Path) -> None:
-    """And its first estimate, that by data, is the one that stands."""
+    """It does not replace the first estimate, which is by data."""
     case = CASES[2]
     one = Simulated(case, tmp_path)
     one.dies_at = 0.4
@@ -163,15 +163,15 @@ def estimates(folder: Path, job: EvalConfig, told: st.Estimate | None = None) ->
     return EvalEstimates(job, layout, store, Ledger(store, layout), _tariff, told)
 
 
-def test_data_alone_makes_an_estimate_that_is_told_with_its_reason(tmp_path: Path) -> None:
+def test_data_only_estimate_is_reported_with_its_reason(tmp_path: Path) -> None:
     job = Case("", (served("base"), elsewhere("far"))).config
     made = estimates(tmp_path, job)
     assert made.status(None) is None
     assert [*made.samples(None)] == []
-    made.before(50, {}, "the tokenizer is not at hand of base")
+    made.before(50, {}, "the tokenizer of base is not available")
     said = made.status(None)
     assert said is not None
-    assert (said.basis, said.message) == ("Data", "the tokenizer is not at hand of base")
+    assert (said.basis, said.message) == ("Data", "the tokenizer of base is not available")
     assert said.unpriced == ["endpointPrompt", "endpointSample"]
     assert said.endpoint_tokens > 0
     assert said.evaluation_tokens > 0
@@ -220,10 +220,10 @@ def renderer(tmp_path: Path) -> render.Renderer:
     return render.load(tmp_path / "model", "auto")[0]
 
 
-def test_prompts_of_a_model_that_is_not_at_hand_are_like_the_others(renderer: render.Renderer) -> None:
+def test_unavailable_models_prompts_are_estimated_from_others(renderer: render.Renderer) -> None:
     job = Case("", (served("base"), served("large", "hf://org/large"), elsewhere("far"))).config
     rows = [{"prompt": "a"}, {"prompt": "a" * 60}]
-    models = {"base": Readable(renderer, 512)}
+    models = {"base": Readable(renderer, 512, "a template")}
     found = prompts.openings(job, FIRST, models, rows)
     base, large, far = (found[name] for name in ("base", "large", "far"))
     assert base.prompt is not None
@@ -233,8 +233,8 @@ def test_prompts_of_a_model_that_is_not_at_hand_are_like_the_others(renderer: re
     assert far.prompt is not None
     assert (far.prompt.low, far.prompt.likely, far.prompt.high) == (mean / 1.5, mean, mean * 1.5)
     assert far.context_length is None
-    assert prompts.unknown(job, models) == "the tokenizer is not at hand of large"
-    loud = models | {"large": Readable(Shouting(renderer), 512)}  # type: ignore[arg-type]
+    assert prompts.unknown(job, models) == "the tokenizer of large is not available"
+    loud = models | {"large": Readable(Shouting(renderer), 512, "a template")}  # type: ignore[arg-type]
     both = prompts.openings(job, FIRST, loud, rows)["far"].prompt
     assert both is not None
     assert (both.low, both.likely, both.high) == (mean / 1.5, mean * 1.5, 2 * mean * 1.5)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from an_evaluation import EvalJob, spec
 from episodes import sealed
+from evaluation_rig import EvalJob, spec
 
 from headway_analysis.billing.segments import total
 from headway_api.exits import JobError, job_error
@@ -138,7 +138,7 @@ async def test_rows_that_changed_since_the_first_start_are_refused(
     await job.coordinator()
     began = job.rows
     job.rows = change(began)
-    with pytest.raises(JobError, match="restore the file as it was") as raised:
+    with pytest.raises(JobError, match="restore the file") as raised:
         await job.coordinator()
     said = raised.value.termination
     assert (said.reason, said.field, raised.value.permanent) == ("DatasetChanged", "spec.data.uri", True)
@@ -156,7 +156,7 @@ async def test_a_finished_job_that_starts_again_samples_nothing(tmp_path: Path) 
     assert all(candidate.stage == "Complete" for candidate in again.state.candidates.values())
 
 
-async def test_a_candidate_that_cannot_go_on_leaves_the_others_their_results(tmp_path: Path) -> None:
+async def test_candidate_that_cannot_go_on_leaves_others_their_results(tmp_path: Path) -> None:
     job = EvalJob(tmp_path)
 
     def refused(task: Task) -> None:
@@ -175,7 +175,7 @@ async def test_a_candidate_that_cannot_go_on_leaves_the_others_their_results(tmp
     assert tuned.message == "spec.candidates[tuned].endpoint.secretRef: 401; correct it"
 
 
-async def test_a_platform_that_fails_every_row_ends_the_process_for_another_try(tmp_path: Path) -> None:
+async def test_platform_failing_every_row_ends_the_process_for_a_retry(tmp_path: Path) -> None:
     job = EvalJob(tmp_path, rows=3 * LOST_LIMIT)
     job.fails = lambda task: True
     evaluation = await job.coordinator()
@@ -187,7 +187,7 @@ async def test_a_platform_that_fails_every_row_ends_the_process_for_another_try(
     assert not error.permanent
 
 
-async def test_a_candidate_that_fails_every_row_fails_alone_where_another_is_answered(tmp_path: Path) -> None:
+async def test_candidate_failing_all_rows_fails_alone_if_others_answer(tmp_path: Path) -> None:
     job = EvalJob(tmp_path, rows=3 * LOST_LIMIT)
     job.fails = lambda task: task.group_id.startswith("e-tuned-")
     evaluation = await job.coordinator()
@@ -196,10 +196,8 @@ async def test_a_candidate_that_fails_every_row_fails_alone_where_another_is_ans
     assert (base.stage, len(base.tries)) == ("Complete", len(job.rows))
     assert (tuned.stage, tuned.reason) == ("Failed", "EpisodesFailing")
     assert tuned.message is not None
-    assert tuned.message.startswith(
-        "spec.candidates[tuned]: all episodes of one group after the other failed"
-    )
-    assert "correct what this one has of its own" in tuned.message
+    assert tuned.message.startswith("spec.candidates[tuned]: all episodes of several groups in a row failed")
+    assert "correct what only this one has" in tuned.message
 
 
 async def test_rows_that_were_answered_in_an_earlier_process_count(tmp_path: Path) -> None:
@@ -212,7 +210,7 @@ async def test_rows_that_were_answered_in_an_earlier_process_count(tmp_path: Pat
     assert again.state.candidates["tuned"].reason == "EpisodesFailing"
 
 
-async def test_a_platform_that_fails_later_ends_the_process_all_the_same(tmp_path: Path) -> None:
+async def test_platform_that_fails_later_also_ends_the_process(tmp_path: Path) -> None:
     """Every candidate has answered rows then, and none is at fault."""
     job = EvalJob(tmp_path, rows=4 * LOST_LIMIT)
     job.fails = lambda task: position_of(task.group_id) > LOST_LIMIT
@@ -345,7 +343,7 @@ async def test_a_lost_candidate_fails_alone_and_keeps_its_rows(tmp_path: Path) -
     assert base.stage == "Complete"
 
 
-async def test_a_group_that_is_being_written_when_its_candidate_is_lost_counts(tmp_path: Path) -> None:
+async def test_group_being_written_when_its_candidate_is_lost_counts(tmp_path: Path) -> None:
     """It was sampled in full, and becomes durable: it is in the figures and on the bill."""
     job = EvalJob(tmp_path)
     evaluation = await job.coordinator()

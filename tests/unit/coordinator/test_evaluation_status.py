@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-import a_finished_evaluation as job
+import finished_evaluation as job
 import pytest
-from an_evaluation import spec
+from evaluation_rig import spec
 from role_keys import KEYS
 
 from headway_analysis.comparison import Comparison
@@ -15,6 +15,7 @@ from headway_analysis.gate import Judgment, Verdict
 from headway_analysis.measures.tries import Try
 from headway_api.config import EvalConfig
 from headway_api.prices import DEFAULT
+from headway_api.records import EpisodeRecord, Outcome
 from headway_api.status import RLEvalJobStatus
 from headway_api.store import FileStore
 from headway_coordinator.evaluation import view
@@ -27,7 +28,7 @@ LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 def coordinator(folder: Path, told: RLEvalJobStatus | None = None) -> EvalCoordinator:
     gate = {"candidate": "tuned", "minimum": "0.5"}
     config = EvalConfig(name="job", namespace="ns", uid="uid", spec=spec(gate=gate), candidates=())
-    return EvalCoordinator(config, KEYS, FileStore(), folder, lambda status: None, told=told)
+    return EvalCoordinator(config, KEYS, FileStore(), folder, lambda status: None, previous=told)
 
 
 def test_a_condition_that_stays_keeps_its_time(tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ def test_what_a_predecessor_said_stands_until_there_is_more(tmp_path: Path) -> N
     assert (found.progress, found.results, found.headline) == (told.progress, told.results, told.headline)
 
 
-def test_a_candidate_says_what_its_endpoint_refused_and_what_has_no_price() -> None:
+def test_candidate_names_refused_fields_and_missing_prices() -> None:
     tries: dict[int, list[Try]] = {}
     for each in job.tries()["reference"]:
         tries.setdefault(each.place.row, []).append(each)
@@ -71,6 +72,32 @@ def test_a_candidate_says_what_its_endpoint_refused_and_what_has_no_price() -> N
     reference.fail("EndpointBusy", "it is busy")
     [told] = view.results(state, Comparison("base", {}), job.BOOK, date(2026, 1, 2))
     assert told.message == "it is busy. the endpoint refused seed, which is left out since"
+
+
+def test_candidate_counts_tool_answers_that_differ_from_its_run() -> None:
+    """The count is of the stored episodes, so it outlives this process."""
+    first, *others = job.group("tuned", 0, sampled_by="nobody").episodes
+    assert first.outcome is not Outcome.INFRA_ERROR
+    one, *rest = (job.group("tuned", row, sampled_by="nobody") for row in range(2))
+    groups = [one.model_copy(update={"episodes": [differs(first, 2), *others]}), *rest]
+    tries = {group.row: job.measured([group]) for group in groups}
+    again = CandidateState("again", "Complete", tries=tries)
+    state = EvalState({"again": again}, 2)
+    [told] = view.results(state, Comparison("base", {}), job.BOOK, date(2026, 1, 2))
+    assert told.message == (
+        "calls that the tools answered otherwise than in the run: 2; write spec.seed and spec.data as in the "
+        "run, unless the tools vary by themselves"
+    )
+    assert told.state == "Complete"
+    again.tries = {row: job.measured([job.group("tuned", row)]) for row in range(2)}
+    [told] = view.results(state, Comparison("base", {}), job.BOOK, date(2026, 1, 2))
+    assert told.message is None
+
+
+def differs(episode: EpisodeRecord, answers: int) -> EpisodeRecord:
+    """The episode as its record says it after its durable copy was read."""
+    changed = episode.model_copy(update={"differing_answers": answers})
+    return EpisodeRecord.model_validate_json(changed.model_dump_json())
 
 
 @pytest.mark.parametrize("verdict", Verdict)

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from headway_api.records import PolicyVersion, WeightsManifest
 from headway_api.sandbox_api import GroupEpisode, GroupRequest, Lease
-from headway_api.spec.evaluation import CandidateEndpoint
+from headway_api.spec.candidate import CandidateEndpoint
 from headway_coordinator.endpoint.caller import Caller
 from headway_coordinator.endpoint.refused import Verdict
 from headway_coordinator.endpoint.reply import Reply

@@ -13,10 +13,10 @@ import pytest
 from episodes import a_group
 
 from headway_api import prices
+from headway_api.accelerators import Holder
 from headway_api.artifacts import Layout
 from headway_api.config import Identity
 from headway_api.exits import JobError
-from headway_api.held import Holder
 from headway_api.store import FileStore
 from headway_coordinator.ledger import export
 from headway_coordinator.ledger.segments import Ledger
@@ -81,7 +81,7 @@ def test_every_event_is_exported_once_however_often(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_segment_that_cannot_be_read_is_named_and_nothing_is_exported_without_it(tmp_path: Path) -> None:
+def test_unreadable_segment_is_named_and_nothing_is_exported(tmp_path: Path) -> None:
     store, layout, ledger = a_ledger(tmp_path)
     torn = next(tmp_path.rglob("usage/t0-000001.jsonl"))
     torn.write_bytes(torn.read_bytes()[:-5])

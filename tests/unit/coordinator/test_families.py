@@ -17,7 +17,7 @@ from headway_api.exits import JobError
 from headway_api.records import MalformedKind
 from headway_api.spec.agent import BuiltinAgent
 from headway_coordinator.preflight import calls as preflight
-from headway_coordinator.trajectory import thoughts, values
+from headway_coordinator.trajectory import reasoning, values
 from headway_coordinator.trajectory.calls import called, kinds, malformed
 from headway_coordinator.trajectory.grammar import TOOL
 from headway_coordinator.trajectory.notations import MOST_CALLS
@@ -54,9 +54,9 @@ def test_a_family_s_calls_are_read_and_stay_one_row(name: str) -> None:
     proof = chosen(name)[0].proof
     assert proof is not None
     assert (proof.call, proof.values, proof.words, proof.forced, proof.row, proof.word) == (True,) * 6
-    assert proof.thought is not False
+    assert proof.reasoning is not False
     assert proof.thinking_row is not False
-    assert proof.thoughts not in ("forked", "lost")
+    assert proof.past_reasoning not in ("forked", "lost")
 
 
 @by_grammar
@@ -92,7 +92,7 @@ def test_without_tools_no_call_has_to_be_read() -> None:
 
 def test_a_reader_that_is_named_is_taken_at_its_word() -> None:
     mute = choose(spoken(WRITES_NONE), "gemma3_text", "gemma3")
-    assert "as asked" in preflight.readable(SIMPLE, mute, "gemma3")
+    assert "as specified" in preflight.readable(SIMPLE, mute, "gemma3")
     text = '```tool_code\nlook_up(key="brave-otter")\n```<|im_end|>'
     tok = spoken(WRITES_NONE)
     [read] = mute.parse(tok.encode(text, add_special_tokens=False), [], SIMPLE).calls
@@ -108,7 +108,7 @@ def test_a_family_s_calls_pass_the_preflight(name: str) -> None:
 R1 = "DeepSeek R1 distilled"
 
 
-def test_a_thought_that_the_prompt_begins_is_no_answer() -> None:
+def test_reasoning_that_the_prompt_begins_is_no_answer() -> None:
     reader, tok = chosen(R1)
     prompt = reader.render(ASKED, SIMPLE)
     sampled = tok.encode(f"Twice two.\n</think>\n\nFour.{BY_FAMILY[R1].eos}", add_special_tokens=False)
@@ -119,7 +119,7 @@ def test_a_thought_that_the_prompt_begins_is_no_answer() -> None:
 
 
 @pytest.mark.parametrize("name", [R1, "Qwen3.5", "MiniMax M2", "DeepSeek V3.2"])
-def test_a_call_begun_in_an_open_thought_closes_it_first(name: str) -> None:
+def test_a_call_begun_in_open_reasoning_closes_it_first(name: str) -> None:
     reader, tok = chosen(name)
     prompt, forced = reader.render(ASKED, SIMPLE), reader.force("look_up")
     assert forced is not None
@@ -129,7 +129,7 @@ def test_a_call_begun_in_an_open_thought_closes_it_first(name: str) -> None:
     assert reader.parse(forced, prompt, SIMPLE).reasoning is None
 
 
-def test_an_empty_thought_that_a_template_drops_forks_nothing() -> None:
+def test_empty_reasoning_that_a_template_drops_forks_nothing() -> None:
     family = replace(BY_FAMILY["Hermes"], think=None, call=BY_FAMILY["Hermes"].call)
     tok = spoken(family)
     last = "{%- if loop.last -%}{{- '<think>\\n\\n</think>\\n\\n' -}}{%- endif -%}"
@@ -188,7 +188,7 @@ def test_ids_of_calls_are_what_the_template_insists_on() -> None:
 
 @every_grammar
 def test_a_megabyte_of_anything_is_read(name: str) -> None:
-    """A reader that searched anew from each tag would not come back in an hour."""
+    """A reader that searched again from each tag would not come back in an hour."""
     grammar = BY_NAME[name]
     head = (grammar.named or "").replace(TOOL, "look_up")
     tags = (getattr(grammar, "opening", "["), getattr(grammar, "closing", "") or "]", head)
@@ -313,11 +313,11 @@ def test_python_is_parsed_and_never_run() -> None:
             values.python(text)
 
 
-def test_a_thought_is_told_by_every_familys_marks() -> None:
-    for opening, closing in thoughts.MARKS:
-        assert thoughts.split(f"{opening}Hm.{closing}Gold.", "") == ("Hm.", "Gold.")
-        assert thoughts.split(f"Hm.{closing}Gold.", f"...{opening}\n") == ("Hm.", "Gold.")
-    assert thoughts.split("Gold.", "<think>\n\n</think>\n\n") == (None, "Gold.")
+def test_every_familys_marks_separate_reasoning() -> None:
+    for opening, closing in reasoning.MARKS:
+        assert reasoning.split(f"{opening}Hm.{closing}Gold.", "") == ("Hm.", "Gold.")
+        assert reasoning.split(f"Hm.{closing}Gold.", f"...{opening}\n") == ("Hm.", "Gold.")
+    assert reasoning.split("Gold.", "<think>\n\n</think>\n\n") == (None, "Gold.")
 
 
 def test_grammars_have_names_of_their_own() -> None:

@@ -71,7 +71,7 @@ def cut(file: Path) -> None:
     [(cut, "VerificationFailed"), (Path.unlink, "UpdateFailed")],
     ids=["damaged", "missing"],
 )
-async def test_a_broken_link_takes_the_server_out_of_rotation_until_it_is_mended(
+async def test_broken_link_keeps_server_out_of_rotation_until_mended(
     tmp_path: Path, fault: Callable[[Path], None], reason: str
 ) -> None:
     first, second = chained(tmp_path, 1, 2)
@@ -118,9 +118,7 @@ async def test_a_damaged_copy_of_a_server_is_nobodys_business(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("fault", ["canary", "refusal"])
-async def test_an_engine_that_is_not_trusted_any_more_is_replaced_and_takes_the_chain(
-    tmp_path: Path, fault: str
-) -> None:
+async def test_untrusted_engine_is_replaced_and_takes_the_chain(tmp_path: Path, fault: str) -> None:
     first, second = chained(tmp_path, 1, 2)
     async with running(tmp_path) as job:
         await job.fleet.want(first)

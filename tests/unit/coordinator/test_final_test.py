@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
-from a_job import Job, manifest, report
+from job_rig import Job, manifest, report
 
 from headway_analysis.billing.segments import total
 from headway_analysis.measures.episodes import Evaluation
@@ -17,9 +17,14 @@ from headway_api.exits import JobError
 from headway_api.metrics import family
 from headway_api.prices import DEFAULT
 from headway_api.records import EpisodeRecord, GroupRecord, Purpose, UsageClass
+from headway_api.spec.candidate import CandidateRescore
 from headway_coordinator import view
+from headway_coordinator.dataset import Order, position_of
 from headway_coordinator.episode import Task
+from headway_coordinator.evaluation.rescore import stored
 from headway_coordinator.final_test import Judged, chosen
+from headway_coordinator.gateway.asks import Sampling
+from headway_coordinator.group import Plan
 from headway_coordinator.spool import decode
 from headway_coordinator.state import State
 
@@ -103,6 +108,29 @@ async def test_both_are_asked_the_same_rows_with_the_same_seeds(tmp_path: Path) 
     assert len(asked[0]) == ROWS
 
 
+async def test_its_episodes_can_be_scored_again(tmp_path: Path) -> None:
+    """As the candidate `step-N`, by an evaluation with the same seed and rows."""
+    job = Graded(tmp_path)
+    async with job.coordinator() as (_, learner, running):
+        await asyncio.gather(learner.run(), running)
+    found = stored("again", CandidateRescore(uri=job.layout.root, candidate="step-2"), job.store)
+    assert {place: episode.reward for place, episode in found.items()} == {
+        (row, 0): float(row < job.skill[2] * ROWS) for row in range(ROWS)
+    }
+    order = Order(rows=ROWS, seed=job.spec.seed, shuffle=False)
+    again = {
+        row: Plan(
+            order.slot(row), Purpose.EVALUATION, 0, {}, 1, Sampling(1.0, 1.0, 8), job.spec.seed,
+            candidate="again",
+        ).task(0, 0)
+        for row in range(ROWS)
+    }  # fmt: skip
+    tested = [task for task in job.tasks if "step-2-" in task.group_id]
+    assert {position_of(task.group_id): task.environment_seed for task in tested} == {
+        row: task.environment_seed for row, task in again.items()
+    }
+
+
 async def test_a_restart_samples_only_what_lacks(tmp_path: Path) -> None:
     job = Graded(tmp_path)
     job.pause = lambda task: 1000.0 if task.group_id == "e-step-2-000003" else 0.0
@@ -129,7 +157,7 @@ async def test_a_restart_samples_only_what_lacks(tmp_path: Path) -> None:
     assert len(job.tasks) == tried
 
 
-async def test_a_row_that_failed_is_told_apart_and_tried_again_after_a_restart_only(tmp_path: Path) -> None:
+async def test_failed_row_is_kept_apart_and_retried_only_on_restart(tmp_path: Path) -> None:
     job = Graded(tmp_path)
     job.fails = lambda task: task.group_id == "e-step-0-000001"
     async with job.coordinator() as (training, learner, running):
@@ -141,7 +169,7 @@ async def test_a_row_that_failed_is_told_apart_and_tried_again_after_a_restart_o
     assert len(job.tested(0)) == ROWS - 1
 
 
-async def test_a_test_of_which_nothing_is_answered_fails_the_job_for_now(tmp_path: Path) -> None:
+async def test_final_test_with_no_answers_fails_the_job_for_now(tmp_path: Path) -> None:
     job = Graded(tmp_path)
     job.fails = lambda task: task.purpose is Purpose.EVALUATION
     async with job.coordinator() as (training, learner, running):
@@ -163,7 +191,7 @@ def test_what_is_judged_has_weights_that_are_kept() -> None:
     assert chosen(state, [0, 4]) == Judged(tuned=4, base=0), "the last step without validation"
 
 
-async def test_without_the_untrained_weights_the_tuned_ones_are_judged_alone(tmp_path: Path) -> None:
+async def test_tuned_weights_are_judged_alone_without_untrained_ones(tmp_path: Path) -> None:
     job = Graded(tmp_path)
     async with job.coordinator() as (training, learner, running):
         await learner.run(steps=1)
@@ -187,7 +215,7 @@ async def test_weights_that_are_no_better_are_judged_once(tmp_path: Path) -> Non
     assert len([task for task in job.tasks if task.purpose is Purpose.EVALUATION]) == ROWS
 
 
-async def test_a_learner_that_starts_again_does_not_change_what_is_tested(tmp_path: Path) -> None:
+async def test_learner_restart_does_not_change_what_is_tested(tmp_path: Path) -> None:
     job = Graded(tmp_path, beside=False)
     begun, go = asyncio.Event(), asyncio.Event()
     plain = job.episode

@@ -27,7 +27,7 @@ from headway_rollout.weights.updater import NOTHING
 
 
 class Agent:
-    """Takes what it is told to take, in two slots at most."""
+    """Takes what it is asked to take, in two slots at most."""
 
     def __init__(self) -> None:
         self.slots: dict[str, WeightsState] = {}
@@ -106,7 +106,7 @@ def base(canary: Canary | None = None) -> WeightsManifest:
     return WeightsManifest(version=version(0), kind="base", uri="s3://b/model", files=[], canary=canary)
 
 
-async def test_fleets_of_one_version_ask_for_their_own_weights_and_share_no_prefix() -> None:
+async def test_fleets_of_one_version_share_neither_weights_nor_prefix() -> None:
     async with a_rig() as rig:
         one, other = rig.fleet("one"), rig.fleet("other")
         for fleet in (one, other):
@@ -117,7 +117,7 @@ async def test_fleets_of_one_version_ask_for_their_own_weights_and_share_no_pref
         assert set(rig.agent.slots) == {"one", "other"}
 
 
-async def test_what_the_base_model_samples_is_of_the_version_that_its_manifest_says() -> None:
+async def test_base_model_samples_have_the_version_of_its_manifest() -> None:
     """The engine has taken no weights, so it knows of no version."""
     async with a_rig() as rig:
         fleet = rig.fleet("plain")
@@ -127,7 +127,7 @@ async def test_what_the_base_model_samples_is_of_the_version_that_its_manifest_s
         assert rig.asked("model") == {"base"}
 
 
-def test_full_weights_are_believed_to_be_none_but_those_the_server_names() -> None:
+def test_full_weights_are_only_those_that_the_server_names() -> None:
     """They have the name of the base model too, and may be replaced during a request."""
     content = [{"token_id": 4, "logprob": -0.5}]
     spans = [{"version": "default", "start": 0, "end": 1}]
@@ -140,7 +140,7 @@ def test_full_weights_are_believed_to_be_none_but_those_the_server_names() -> No
         vllm.read({"choices": [choice]}, version(3), static=False)
 
 
-async def test_weights_that_fail_in_one_slot_leave_the_others_in_rotation() -> None:
+async def test_weights_failing_in_one_slot_leave_others_in_rotation() -> None:
     async with a_rig() as rig:
         rig.agent.bad = {"bad"}
         good, bad = rig.fleet("good"), rig.fleet("bad")
@@ -167,7 +167,7 @@ async def test_a_slot_that_is_released_makes_room_for_another() -> None:
         assert second.router.in_rotation()
 
 
-async def test_a_server_that_comes_back_with_a_released_slot_lets_go_of_it() -> None:
+async def test_returning_server_lets_go_of_a_released_slot() -> None:
     async with a_rig() as rig:
         fleet = rig.fleet("slot")
         await fleet.want(manifest(0))
@@ -183,7 +183,7 @@ async def test_a_server_that_comes_back_with_a_released_slot_lets_go_of_it() -> 
         assert rig.agent.slots["slot"].version == version(1)
 
 
-async def test_a_fleet_that_was_given_no_weights_says_what_it_waits_for() -> None:
+async def test_fleet_without_weights_names_what_it_waits_for() -> None:
     async with a_rig() as rig:
         fleet = rig.fleet("slot", unannounced="the candidate's weights are not known yet")
         await until(lambda: fleet.router.servers)

@@ -33,8 +33,8 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def gateway(tok: Any, *texts: str, context: int = 100_000) -> tuple[Gateway, ScriptedModel]:
-    speaker = ScriptedModel(tok, texts)
-    return Gateway(choose(tok, "qwen3"), speaker, context, 5.0), speaker
+    model = ScriptedModel(tok, texts)
+    return Gateway(choose(tok, "qwen3"), model, context, 5.0), model
 
 
 def a_session() -> Session:
@@ -50,7 +50,7 @@ def result(call: str, content: str = "gold") -> Message:
     return {"role": "tool", "tool_call_id": call, "content": content}
 
 
-async def test_an_episode_grows_with_what_was_said_and_not_with_its_square(tok: Any) -> None:
+async def test_episode_size_grows_linearly_with_its_messages(tok: Any) -> None:
     core, _ = gateway(tok, CALL)
     session, messages, sizes = a_session(), [USER], {}
     for number in range(60):
@@ -60,12 +60,16 @@ async def test_an_episode_grows_with_what_was_said_and_not_with_its_square(tok: 
         sizes[number] = len(pickle.dumps(session))
     assert session.forks == 0
     assert sizes[59] - sizes[39] < 1.1 * (sizes[39] - sizes[19])
-    assert sum(len(said.new) for said in session.said) == len(session.said[-1].messages) == 120
-    assert session.said[-1].messages == messages[:-1]
+    assert (
+        sum(len(said.new) for said in session.recorded_turns)
+        == len(session.recorded_turns[-1].messages)
+        == 120
+    )
+    assert session.recorded_turns[-1].messages == messages[:-1]
 
 
-async def test_a_client_that_holds_the_older_of_two_samples_goes_on_in_that_one(tok: Any) -> None:
-    core, speaker = gateway(tok, f"<think>one</think>{CALL}", f"<think>two</think>{CALL}", ANSWER)
+async def test_client_holding_the_older_of_two_samples_continues_it(tok: Any) -> None:
+    core, model = gateway(tok, f"<think>one</think>{CALL}", f"<think>two</think>{CALL}", ANSWER)
     session = a_session()
     samples = [await core.chat(session, Ask(sent([USER]), PROBE_TOOLS)) for _ in range(2)]
     assert samples[0].message["content"] == samples[1].message["content"]
@@ -73,13 +77,13 @@ async def test_a_client_that_holds_the_older_of_two_samples_goes_on_in_that_one(
         message = {key: value for key, value in samples[which].message.items() if key != "reasoning_content"}
         # Whatever the ids of the tool's answer say, the calls are the client's.
         await core.chat(session, Ask(sent([USER, message, result(call)]), PROBE_TOOLS))
-        ours = speaker.spoken["e"][which]
-        assert speaker.requests[-1].prompt[: len(ours.prompt + ours.sampled)] == ours.prompt + ours.sampled
+        ours = model.spoken["e"][which]
+        assert model.requests[-1].prompt[: len(ours.prompt + ours.sampled)] == ours.prompt + ours.sampled
     assert session.forks == 1  # the second sample, whose prompt goes on from nothing
     assert len(linearize(session.graph)) == 2
 
 
-async def test_samples_without_calls_are_told_apart_by_the_reasoning_that_is_sent_else_the_newest(
+async def test_sample_without_calls_is_found_by_reasoning_else_newest(
     tok: Any,
 ) -> None:
     core, _ = gateway(tok, "<think>one</think>Gold.<|im_end|>", "<think>two</think>Gold.<|im_end|>")
@@ -88,12 +92,12 @@ async def test_samples_without_calls_are_told_apart_by_the_reasoning_that_is_sen
 
     def found(message: Message) -> RecordedTurn | None:
         messages = [USER, message, USER]
-        return continued(session.said, messages, [meaning(one) for one in messages], [])
+        return continued(session.recorded_turns, messages, [meaning(one) for one in messages], [])
 
     assert first["reasoning_content"] != second["reasoning_content"]
-    assert found(first) is session.said[0]
-    assert found(second) is session.said[1]
-    assert found({"role": "assistant", "content": "Gold."}) is session.said[1]
+    assert found(first) is session.recorded_turns[0]
+    assert found(second) is session.recorded_turns[1]
+    assert found({"role": "assistant", "content": "Gold."}) is session.recorded_turns[1]
     assert found({"role": "assistant", "content": "Lead."}) is None
 
 
@@ -102,7 +106,7 @@ WORDS = st.lists(st.sampled_from("ab"), min_size=1, max_size=5)
 
 
 @given(turns=st.lists(st.tuples(WORDS, st.sampled_from("ab"), st.booleans()), max_size=8), asked=WORDS)
-def test_what_a_request_continues_is_the_longest_recorded_with_its_tools_then_the_newest(
+def test_request_continues_longest_then_newest_with_its_tools(
     turns: list[tuple[list[str], str, bool]], asked: list[str]
 ) -> None:
     graph = Graph()
@@ -133,7 +137,7 @@ def said(words: Sequence[str]) -> list[Message]:
 
 
 class Watched:
-    """A renderer that notes what it renders, and renders long conversations when it is told to."""
+    """A renderer that counts what it renders, and renders long conversations only after `go_on`."""
 
     def __init__(self, inner: Renderer) -> None:
         self._inner = inner
@@ -163,7 +167,7 @@ async def test_a_long_conversation_is_rendered_while_other_turns_go_on(tok: Any)
         assert (await long).number == 0  # as they were asked for, whichever is answered first
     assert short.number == 1
     assert session.forks == 0
-    assert [said.messages[0]["content"][:4] for said in session.said] == ["What", "word"]
+    assert [said.messages[0]["content"][:4] for said in session.recorded_turns] == ["What", "word"]
     assert len(linearize(session.graph)) == 2
 
 
@@ -178,14 +182,14 @@ async def test_what_cannot_fit_is_refused_before_it_is_rendered(tok: Any) -> Non
     assert watched.rendered == 1
 
 
-@pytest.mark.parametrize(("thought", "rows"), [("", 1), ("<think>\nHm.\n</think>\n\n", 4)])
-async def test_a_users_words_make_a_row_each_only_where_they_make_the_template_drop_thoughts(
-    tok: Any, thought: str, rows: int
+@pytest.mark.parametrize(("reasoning", "rows"), [("", 1), ("<think>\nHm.\n</think>\n\n", 4)])
+async def test_a_user_message_makes_a_row_where_it_drops_reasoning(
+    tok: Any, reasoning: str, rows: int
 ) -> None:
-    core, _ = gateway(tok, f"{thought}{ANSWER}")
+    core, _ = gateway(tok, f"{reasoning}{ANSWER}")
     session, messages = a_session(), [USER]
     for _ in range(4):
         messages += [(await core.chat(session, Ask(sent(messages)))).message, USER]
     assert len(linearize(session.graph)) == rows
     assert session.forks == rows - 1
-    assert sum(len(said.new) for said in session.said) == 8
+    assert sum(len(said.new) for said in session.recorded_turns) == 8

@@ -37,7 +37,10 @@ from headway_wire import contents
 from headway_wire import listening as wire
 
 MOST = 64 * bounds.MIB
-PATHS = ("/v1/chat/completions", "/v1/tools/x", "/complete-rollout", "/update-reward")
+PATHS = (
+    *("/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"),
+    *("/v1/completions", "/v1/tools/x", "/complete-rollout", "/update-reward"),
+)
 NO_HTTP = (
     b"\x16\x03\x01\r\n\r\n",
     b"GET\r\n\r\n",
@@ -56,9 +59,9 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
 async def listening(tok: Any, context: int = 1000) -> AsyncIterator[Rig]:
     """The gateway as the coordinator serves it."""
     async with AsyncExitStack() as stack:
-        speaker = ScriptedModel(tok, [ANSWER])
+        model = ScriptedModel(tok, [ANSWER])
         backend = Backend(
-            Gateway(choose(tok, "qwen3"), speaker, context, 5.0), TurnLimiter(AdaptiveSemaphore(8))
+            Gateway(choose(tok, "qwen3"), model, context, 5.0), TurnLimiter(AdaptiveSemaphore(8))
         )
         gateway = GatewayServer()
         serving = wire.listening(gateway.app(), 0, host="127.0.0.1", leave_with_client=True)
@@ -66,7 +69,7 @@ async def listening(tok: Any, context: int = 1000) -> AsyncIterator[Rig]:
         http = await stack.enter_async_context(aiohttp.ClientSession())
         one = await stack.enter_async_context(gateway.open(a_rollout(), backend))
         yield Rig(
-            gateway, backend, one, speaker, http, f"http://127.0.0.1:{served.sockets[0].getsockname()[1]}"
+            gateway, backend, one, model, http, f"http://127.0.0.1:{served.sockets[0].getsockname()[1]}"
         )
 
 
@@ -255,7 +258,7 @@ async def test_a_conversation_far_too_long_is_not_rendered(tok: Any, name: str) 
                 found = await answer.json()
         assert (answer.status, found["error"]["code"]) == (400, "context_length_exceeded")
         assert r.rollout.truncated
-        assert r.speaker.requests == []
+        assert r.model.requests == []
 
 
 async def test_tools_that_are_far_too_long_are_counted(tok: Any) -> None:
@@ -376,7 +379,7 @@ async def test_an_answer_that_is_left_unread_was_not_delivered(tok: Any) -> None
         assert linearize(session.graph, session.unseen) == []
         status, _ = await r.chat()
         assert (status, session.taken, len(session.turns)) == (200, 1, 1)
-        assert len(r.speaker.requests) == 1
+        assert len(r.model.requests) == 1
 
 
 async def test_an_answer_that_was_read_stays_delivered(tok: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ async def test_a_conversation_is_one_row_of_exactly_what_was_sampled(tok: Any) -
         said = first["choices"][0]["message"]
         [call] = said["tool_calls"]
         result = {"role": "tool", "tool_call_id": call["id"], "content": [{"type": "text", "text": "gold"}]}
-        # As clients echo it: null content, arguments written anew, fields of their own.
+        # As clients echo it: null content, arguments written again, fields of their own.
         echo = {"role": "assistant", "content": None, "tool_calls": said["tool_calls"], "refusal": None}
         status, second = await r.chat(USER, echo, result, tools=TOOLS)
         assert second["choices"][0]["message"]["content"] == "It is gold."
@@ -39,7 +40,7 @@ async def test_a_conversation_is_one_row_of_exactly_what_was_sampled(tok: Any) -
     session = r.rollout.session
     assert session.forks == 0
     [row] = linearize(session.graph)
-    first_request, second_request = r.speaker.requests
+    first_request, second_request = r.model.requests
     sampled = tok.encode(CALL, add_special_tokens=False)
     assert second_request.prompt[: len(first_request.prompt) + len(sampled)] == [
         *first_request.prompt,
@@ -49,8 +50,8 @@ async def test_a_conversation_is_one_row_of_exactly_what_was_sampled(tok: Any) -
     assert first_request.seed != second_request.seed
 
 
-async def test_a_history_that_is_rendered_afresh_to_the_same_tokens_is_no_fork(tok: Any) -> None:
-    """Qwen's template is asked again at every word of the user, since it may drop what was thought before."""
+async def test_history_rendered_again_to_the_same_tokens_is_no_fork(tok: Any) -> None:
+    """Qwen's template is asked again at every word of the user, since it may drop earlier reasoning."""
     async with rig(tok) as r:
         _, first = await r.chat(USER)
         await r.chat(USER, first["choices"][0]["message"], USER)
@@ -102,10 +103,10 @@ async def test_who_may_not_come_in(
         async with r.http.post(base + path, json={"messages": [USER]}, headers=headers) as answer:
             found = await answer.json()
     assert (answer.status, found["error"]["code"]) == (status, code)
-    assert r.speaker.requests == []
+    assert r.model.requests == []
 
 
-async def test_an_agent_with_a_fixed_base_url_is_known_by_its_rollouts_id(tok: Any) -> None:
+async def test_agent_with_a_fixed_base_url_is_known_by_its_rollout_id(tok: Any) -> None:
     """SageMaker's SDK completes by the body alone."""
     async with rig(tok) as r:
         await r.chat()
@@ -175,6 +176,25 @@ async def test_models_and_tools(tok: Any) -> None:
         assert (status, reply) == (200, {"content": 'look_up of {"key": "x"} is gold', "done": False})
 
 
+@pytest.mark.parametrize("name", ["default", "gpt-4o", "Qwen/Qwen3-8B"])
+async def test_a_model_says_how_long_its_context_is(tok: Any, name: str) -> None:
+    async with rig(tok, context=1234) as r:
+        async with r.http.get(f"{r.base}/v1/models/{name}") as answer:
+            assert (answer.status, (await answer.json())["max_model_len"]) == (200, 1234)
+        async with r.http.get(f"{r.base}/v1/models") as answer:
+            assert [model["max_model_len"] for model in (await answer.json())["data"]] == [1234]
+
+
+async def test_a_model_of_unknown_context_says_nothing_of_it(tok: Any) -> None:
+    async with rig(tok) as r:
+        unknown = replace(r.backend, context_length=None)
+        async with (
+            r.server.open(a_rollout("t0-000002-0-0"), unknown) as one,
+            r.http.get(f"{r.url}/e/{one.token}/v1/models/default") as answer,
+        ):
+            assert "max_model_len" not in await answer.json()
+
+
 async def test_a_stream(tok: Any) -> None:
     async with rig(tok, CALL) as r:
         body = {"messages": [USER], "tools": TOOLS, "stream": True, "stream_options": {"include_usage": True}}
@@ -193,12 +213,12 @@ async def test_a_slow_stream_is_kept_alive_and_its_error_is_told(
 ) -> None:
     monkeypatch.setattr(served, "KEEP_ALIVE_SECONDS", 0.05)
     async with rig(tok) as r:
-        r.speaker.gate.clear()
+        r.model.gate.clear()
         body = {"messages": [USER], "stream": True}
         async with r.http.post(r.base + "/v1/chat/completions", json=body) as answer:
             assert (await answer.content.readline()).startswith(b":")
-            r.speaker.fault = InfraFault("the server is gone")
-            r.speaker.gate.set()
+            r.model.fault = InfraFault("the server is gone")
+            r.model.gate.set()
             rest = await answer.text()
     [error] = [line for line in rest.splitlines() if line.startswith("data:")]
     assert json.loads(error.removeprefix("data: "))["error"]["code"] == "platform_fault"
@@ -223,7 +243,7 @@ async def test_running_into_a_limit_is_remembered(tok: Any) -> None:
         assert r.rollout.truncated is None
 
 
-async def test_a_call_against_the_agents_choice_is_text_and_the_history_is_kept(tok: Any) -> None:
+async def test_call_against_tool_choice_is_text_and_keeps_the_history(tok: Any) -> None:
     async with rig(tok, CALL) as r:
         _, first = await r.chat(tools=TOOLS)
         said = first["choices"][0]["message"]
@@ -269,7 +289,7 @@ async def test_half_a_character_is_refused_wherever_it_stands(tok: Any) -> None:
 
 async def test_a_bug_of_ours_is_not_held_against_the_agent(tok: Any) -> None:
     async with rig(tok) as r:
-        r.speaker.fault = RuntimeError("a bug")
+        r.model.fault = RuntimeError("a bug")
         status, answer = await r.chat()
         assert (status, answer["error"]["code"]) == (502, "platform_fault")
         assert r.rollout.fault == "RuntimeError: a bug"

@@ -29,54 +29,54 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 async def test_a_turn_whose_client_left_is_sampled_once(tok: Any) -> None:
     async with rig(tok) as r:
-        r.speaker.gate.clear()
+        r.model.gate.clear()
         await gone(r)
         again = asyncio.create_task(r.chat())
         await until(lambda: r.rollout.calls == 1)
-        r.speaker.gate.set()
+        r.model.gate.set()
         status, answer = await again
         assert (status, answer["choices"][0]["message"]["content"]) == (200, "It is gold.")
-        assert len(r.speaker.requests) == 1
+        assert len(r.model.requests) == 1
         # It was delivered now: the same request is a wish for another sample, unless the client retries.
         await r.chat()
-        assert len(r.speaker.requests) == 2
+        assert len(r.model.requests) == 2
         await r.post("/v1/chat/completions", {"messages": [USER]}, headers={"X-Stainless-Retry-Count": "1"})
-        assert len(r.speaker.requests) == 2
+        assert len(r.model.requests) == 2
     assert len(r.rollout.session.turns) == 2
 
 
 async def test_two_clients_that_ask_alike_get_a_sample_each(tok: Any) -> None:
     async with rig(tok) as r:
-        r.speaker.gate.clear()
+        r.model.gate.clear()
         both = [asyncio.create_task(r.chat()) for _ in range(2)]
-        await until(lambda: len(r.speaker.requests) == 2)
-        r.speaker.gate.set()
+        await until(lambda: len(r.model.requests) == 2)
+        r.model.gate.set()
         ids = {answer["id"] for _, answer in await asyncio.gather(*both)}
         assert len(ids) == 2
-    assert len({request.seed for request in r.speaker.requests}) == 2
+    assert len({request.seed for request in r.model.requests}) == 2
 
 
-async def test_two_clients_that_asked_alike_and_left_get_a_sample_each_again(tok: Any) -> None:
+async def test_two_equal_requests_whose_clients_left_get_a_sample_each(tok: Any) -> None:
     async with rig(tok) as r:
-        r.speaker.gate.clear()
+        r.model.gate.clear()
         left = [asyncio.create_task(r.chat()) for _ in range(2)]
-        await until(lambda: len(r.speaker.requests) == 2)
+        await until(lambda: len(r.model.requests) == 2)
         for one in left:
             one.cancel()
         await until(lambda: r.rollout.calls == 0)
-        r.speaker.gate.set()
+        r.model.gate.set()
         ids = {(await r.chat())[1]["id"] for _ in range(2)}
         assert len(ids) == 2
-        assert len(r.speaker.requests) == 2
+        assert len(r.model.requests) == 2
 
 
-async def test_a_turn_that_failed_is_sampled_anew_and_not_held_against_the_agent(tok: Any) -> None:
+async def test_failed_turn_is_sampled_again_and_not_held_against_agent(tok: Any) -> None:
     async with rig(tok) as r:
-        r.speaker.fault = InfraFault("no server")
+        r.model.fault = InfraFault("no server")
         status, answer = await r.chat()
         assert (status, answer["error"]["code"]) == (502, "platform_fault")
         assert r.rollout.fault == "no server"
-        r.speaker.fault = None
+        r.model.fault = None
         assert (await r.chat())[0] == 200
         assert r.rollout.fault is None
 
@@ -84,16 +84,16 @@ async def test_a_turn_that_failed_is_sampled_anew_and_not_held_against_the_agent
 async def test_servers_that_are_full_push_back(tok: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "QUEUE_SECONDS", 0.05)
     async with rig(tok, limit=1) as r:
-        r.speaker.gate.clear()
+        r.model.gate.clear()
         first = asyncio.create_task(r.chat())
-        await until(lambda: len(r.speaker.requests) == 1)
+        await until(lambda: len(r.model.requests) == 1)
         async with r.http.post(r.base + "/v1/chat/completions", json={"messages": [USER, USER]}) as answer:
             assert answer.status == 429
             assert int(answer.headers["Retry-After"]) > 0
             assert (await answer.json())["error"]["type"] == "rate_limit_error"
         assert r.rollout.fault is not None
         assert r.backend.places.refused == 1
-        r.speaker.gate.set()
+        r.model.gate.set()
         assert (await first)[0] == 200
         assert (await r.chat(USER, USER))[0] == 200
 
@@ -101,26 +101,26 @@ async def test_servers_that_are_full_push_back(tok: Any, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("alike", [False, True])
 async def test_an_agent_that_runs_wild_is_bounded(tok: Any, alike: bool) -> None:
     async with rig(tok, limit=100) as r:
-        r.speaker.gate.clear()
+        r.model.gate.clear()
         many = [
             asyncio.create_task(r.chat({"role": "user", "content": "0" if alike else str(n)}))
             for n in range(turns.AT_ONCE)
         ]
-        await until(lambda: len(r.speaker.requests) == turns.AT_ONCE)
+        await until(lambda: len(r.model.requests) == turns.AT_ONCE)
         status, answer = await r.chat()
         assert (status, answer["error"]["code"]) == (429, "too_many_turns")
         assert r.rollout.fault is None
-        r.speaker.gate.set()
+        r.model.gate.set()
         assert {status for status, _ in await asyncio.gather(*many)} == {200}
 
 
 async def test_the_end_of_an_episode_ends_its_turns(tok: Any) -> None:
     async with rig(tok) as r:
-        r.speaker.gate.clear()
+        r.model.gate.clear()
         async with r.server.open(a_rollout("t0-000009-0-0"), r.backend) as other:
             r.rollout = other
             asked = asyncio.create_task(r.chat())
-            await until(lambda: len(r.speaker.requests) == 1)
+            await until(lambda: len(r.model.requests) == 1)
         status, answer = await asked
         assert (status, answer["error"]["code"]) == (409, "trajectory_status")
         status, answer = await r.post("/complete-rollout", {"Status": "ready"})
@@ -132,33 +132,33 @@ async def test_the_end_of_an_episode_ends_its_turns(tok: Any) -> None:
             assert (answered.status, answered.headers["X-Should-Retry"]) == (409, "false")
 
 
-async def test_the_end_of_an_episode_ends_turns_that_were_asked_for_alike(tok: Any) -> None:
+async def test_episode_end_ends_identical_turns_in_flight(tok: Any) -> None:
     async with rig(tok) as r:
-        r.speaker.gate.clear()
+        r.model.gate.clear()
         async with r.server.open(a_rollout("t0-000009-0-0"), r.backend) as other:
             r.rollout = other
             asked = [asyncio.create_task(r.chat()) for _ in range(2)]
-            await until(lambda: len(r.speaker.requests) == 2)
+            await until(lambda: len(r.model.requests) == 2)
         assert [status for status, _ in await asyncio.gather(*asked)] == [409, 409]
 
 
 async def gone(r: Rig, arrived: Callable[[], bool] | None = None, path: str = "/v1/chat/completions") -> None:
     """A client that does not wait for its answer: it leaves when what it asked for is under way."""
-    before = len(r.speaker.requests)
+    before = len(r.model.requests)
     asked = asyncio.create_task(r.post(path, {"messages": [USER]}))
-    await until(arrived or (lambda: len(r.speaker.requests) > before))
+    await until(arrived or (lambda: len(r.model.requests) > before))
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asked
     await until(lambda: r.rollout.calls == 0)
 
 
-async def test_a_turn_that_nobody_came_back_for_is_not_trained_or_rewarded(tok: Any) -> None:
+async def test_undelivered_turn_is_neither_trained_nor_rewarded(tok: Any) -> None:
     async with rig(tok, "Lost words.<|im_end|>", ANSWER) as r:
-        r.speaker.gate.clear()
+        r.model.gate.clear()
         await gone(r)
         assert r.rollout.lost
-        r.speaker.gate.set()
+        r.model.gate.set()
         await until(lambda: r.rollout.session.turns)
         status, _ = await r.chat({"role": "user", "content": "Something else?"})
         assert status == 200
@@ -177,16 +177,16 @@ async def test_a_turn_that_nobody_came_back_for_is_not_trained_or_rewarded(tok: 
         r.rollout.reward([0.5])
 
 
-async def test_a_turn_that_runs_when_the_agent_is_done_has_no_part_in_it(tok: Any) -> None:
+async def test_turn_still_running_at_completion_is_left_out(tok: Any) -> None:
     async with rig(tok) as r:
         await r.chat()
-        r.speaker.gate.clear()
+        r.model.gate.clear()
         late = asyncio.create_task(r.chat(USER, USER))
-        await until(lambda: len(r.speaker.requests) == 2)
+        await until(lambda: len(r.model.requests) == 2)
         assert (await r.post("/complete-rollout", {"Status": "ready"}))[0] == 200
         status, answer = await late
         assert (status, answer["error"]["code"]) == (409, "trajectory_status")
-        r.speaker.gate.set()
+        r.model.gate.set()
         await asyncio.sleep(0.05)
         assert len(r.rollout.session.turns) == 1
         assert len(r.rollout.conversation) == 2
@@ -194,9 +194,9 @@ async def test_a_turn_that_runs_when_the_agent_is_done_has_no_part_in_it(tok: An
 
 async def test_a_fault_stands_until_the_same_request_is_answered(tok: Any) -> None:
     async with rig(tok) as r:
-        r.speaker.fault = InfraFault("no server")
+        r.model.fault = InfraFault("no server")
         await r.chat()
-        r.speaker.fault = None
+        r.model.fault = None
         await r.chat(USER, USER)
         assert r.rollout.fault == "no server"
         await r.chat()
@@ -225,14 +225,14 @@ async def test_a_stream_is_told_to_come_back_before_it_begins(
     monkeypatch.setattr(turns, "QUEUE_SECONDS", 0.3)
     monkeypatch.setattr(served, "KEEP_ALIVE_SECONDS", 0.05)
     async with rig(tok, limit=1) as r:
-        r.speaker.gate.clear()
+        r.model.gate.clear()
         first = asyncio.create_task(r.chat())
-        await until(lambda: len(r.speaker.requests) == 1)
+        await until(lambda: len(r.model.requests) == 1)
         body = {"messages": [USER, USER], "stream": True}
         async with r.http.post(r.base + "/v1/chat/completions", json=body) as answer:
             assert answer.status == 429
             assert "Retry-After" in answer.headers
-        r.speaker.gate.set()
+        r.model.gate.set()
         await first
 
 
@@ -270,9 +270,9 @@ async def test_a_retry_of_what_was_refused_is_a_sample_of_its_own(
 
 async def test_a_retry_of_a_failed_twin_is_a_sample_of_its_own(tok: Any) -> None:
     async with rig(tok, "one<|im_end|>", "two<|im_end|>") as r:
-        r.speaker.fault = InfraFault("no server")
+        r.model.fault = InfraFault("no server")
         assert (await r.chat())[0] == 502
-        r.speaker.fault = None
+        r.model.fault = None
         assert (await r.chat())[1]["choices"][0]["message"]["content"] == "one"
         body, retry = {"messages": [USER]}, {"X-Stainless-Retry-Count": "1"}
         contents = [
@@ -282,12 +282,12 @@ async def test_a_retry_of_a_failed_twin_is_a_sample_of_its_own(tok: Any) -> None
         assert contents == ["two", "two"], "the retry of what failed, and a retry of that"
 
 
-async def test_an_agent_that_went_on_after_it_had_left_a_turn_has_lost_nothing(tok: Any) -> None:
+async def test_agent_that_continues_after_leaving_a_turn_lost_nothing(tok: Any) -> None:
     async with rig(tok) as r:
-        r.speaker.gate.clear()
+        r.model.gate.clear()
         await gone(r)
         assert r.rollout.lost
-        r.speaker.gate.set()
+        r.model.gate.set()
         assert (await r.chat(USER, USER))[0] == 200
         assert not r.rollout.lost
 
@@ -295,37 +295,37 @@ async def test_an_agent_that_went_on_after_it_had_left_a_turn_has_lost_nothing(t
 async def test_turns_whose_client_left_hold_nobody_up(tok: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "AT_ONCE", 1)
     async with rig(tok) as r:
-        r.speaker.gate.clear()
+        r.model.gate.clear()
         await gone(r)
         other = asyncio.create_task(r.chat(USER, USER))
-        await until(lambda: len(r.speaker.requests) == 2)
-        r.speaker.gate.set()
+        await until(lambda: len(r.model.requests) == 2)
+        r.model.gate.set()
         assert (await other)[0] == 200
 
 
-async def test_an_answer_that_comes_as_the_agent_is_done_is_not_its_own(tok: Any) -> None:
+async def test_answer_that_arrives_at_completion_is_not_delivered(tok: Any) -> None:
     async with rig(tok) as r:
         await r.chat()
-        r.speaker.gate.clear()
+        r.model.gate.clear()
         late = asyncio.create_task(r.chat(USER, USER))
-        await until(lambda: len(r.speaker.requests) == 2)
-        r.speaker.gate.set()
+        await until(lambda: len(r.model.requests) == 2)
+        r.model.gate.set()
         r.rollout.complete("ready")
         assert (await late)[0] == 409
         assert r.rollout.session.taken == 1
 
 
-async def test_a_client_that_leaves_takes_nothing_from_another_that_has_its_turn(tok: Any) -> None:
+async def test_shared_turn_stays_delivered_after_one_client_leaves(tok: Any) -> None:
     async with rig(tok) as r:
         mine = turns.Turns(r.backend, r.rollout)
         ask = openai.read({"messages": [USER]}).ask
-        r.speaker.gate.clear()
+        r.model.gate.clear()
         async with AsyncExitStack() as stays:
             stayed = await stays.enter_async_context(mine.turn(ask, retry=False))
             with suppress(ConnectionError):
                 async with mine.turn(ask, retry=True) as left:
                     assert left.turn is stayed.turn
-                    r.speaker.gate.set()
+                    r.model.gate.set()
                     await stayed.turn.task
                     mine.deliver(stayed, ask)
                     raise ConnectionResetError

@@ -8,16 +8,16 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import a_job
+import job_rig
 import pytest
-from a_job import publishing
 from faulty_servers import Scripted, broker, sandbox, serving, weights_slot
+from job_rig import publishing
 from ports import free_port
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 from role_keys import KEYS, TO_COORDINATOR
+from scripted_job import job, speaking_engine, until_ready
 from scripted_learner import ScriptedLearner
-from speaking_job import job, speaking_engine, until_ready
 
 from headway_api import bounds
 from headway_api.metrics import FAMILIES
@@ -30,7 +30,7 @@ LEARNERS = [known.name for known in FAMILIES if known.name.startswith(("training
 
 
 def reported(**changes: Any) -> StepReport:
-    said = json.loads(a_job.report(1).model_dump_json()) | changes
+    said = json.loads(job_rig.report(1).model_dump_json()) | changes
     return StepReport.model_validate_json(json.dumps(said))
 
 
@@ -40,7 +40,7 @@ def reported(**changes: Any) -> StepReport:
 )
 def test_a_figure_beyond_the_bound_counts_as_the_bound(value: float, taken: float) -> None:
     assert reported(metrics={"training/loss": value}).metrics == {"training/loss": taken}
-    assert a_job.report(1).model_copy() == reported()
+    assert job_rig.report(1).model_copy() == reported()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter
 from dataclasses import replace
 from itertools import product
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from headway_api.records import Abandoned, EpisodeRecord, Outcome, Purpose, UsageClass
 from headway_coordinator import group as groups
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
-from headway_coordinator.bounds import MIN_SCORED, NO_STEP_LEFT, doomed
+from headway_coordinator.bounds import MIN_SCORED, NO_STEP_LEFT, has_lost_too_many
 from headway_coordinator.cancel_token import CancelToken, Stopped
 from headway_coordinator.dataset import Slot
 from headway_coordinator.episode import Task
@@ -41,7 +42,7 @@ def plan(size: int, purpose: Purpose = Purpose.TRAIN) -> groups.Plan:
     )
 
 
-def test_candidates_of_an_evaluation_have_the_same_seeds_and_ids_of_their_own() -> None:
+def test_evaluation_candidates_share_seeds_but_not_episode_ids() -> None:
     one, other = (
         replace(plan(2, Purpose.EVALUATION), candidate=name, slot=Slot(position=7, epoch=0, row=7))
         for name in ("base", "tuned")
@@ -64,12 +65,34 @@ def test_seeds_of_training_and_validation_stay_what_they_were() -> None:
 
 async def test_a_group_says_whose_it_is_and_who_sampled_it() -> None:
     wanted = replace(plan(1, Purpose.EVALUATION), candidate="frontier", sampled_by="endpoint")
-    found = await groups.run(wanted, Episodes(0, 0.0).run, AdaptiveSemaphore(1), incarnation=0, max_retries=0)
+    found = await groups.run(
+        wanted, Episodes(0, 0.0).run, AdaptiveSemaphore(1), start_number=0, max_retries=0
+    )
     assert (found.group_id, found.candidate, found.sampled_by) == (
         "e-frontier-000000",
         "frontier",
         "endpoint",
     )
+
+
+async def test_an_episode_says_since_when_it_has_waited_for_a_place() -> None:
+    queued: list[tuple[float, float]] = []
+
+    async def episode(task: Task) -> EpisodeRecord:
+        assert task.queued_at is not None
+        queued.append((task.queued_at, time.time()))
+        await asyncio.sleep(0.05)
+        return sealed(task.group_id, task.index, reward=None if is_first(task) else 1.0, attempt=task.attempt)
+
+    def is_first(task: Task) -> bool:
+        return task.index == 0 and task.attempt == 0
+
+    before = time.time()
+    await groups.run(plan(2), episode, AdaptiveSemaphore(1), start_number=0, max_retries=1)
+    (first, _), (second, began), (retry, _) = queued
+    assert before <= first <= second < before + 0.05
+    assert began - second >= 0.04, "the place was taken"
+    assert retry >= before + 0.04, "a retry waits since the attempt before it ended"
 
 
 async def test_a_candidate_that_cannot_go_on_ends_its_group() -> None:
@@ -78,7 +101,7 @@ async def test_a_candidate_that_cannot_go_on_ends_its_group() -> None:
 
     wanted = replace(plan(3, Purpose.EVALUATION), candidate="x")
     with pytest.raises(ExceptionGroup) as caught:
-        await groups.run(wanted, episode, AdaptiveSemaphore(3), incarnation=0, max_retries=2)
+        await groups.run(wanted, episode, AdaptiveSemaphore(3), start_number=0, max_retries=2)
     assert caught.group_contains(CandidateFault, match="the token is not taken")
 
 
@@ -118,7 +141,7 @@ class Episodes:
     purpose=st.sampled_from(list(Purpose)),
     ended=st.none() | st.integers(0, 8),
 )
-def test_a_group_is_sampled_on_exactly_as_long_as_it_can_be_trained(
+def test_group_is_sampled_exactly_as_long_as_it_is_trainable(
     seed: int, size: int, losses: float, places: int, purpose: Purpose, ended: int | None
 ) -> None:
     """`ended`: after so many moments the job has no step left for it."""
@@ -130,7 +153,9 @@ async def _is_sampled_as_long(
 ) -> None:
     limiter = AdaptiveSemaphore(places)
     async with asyncio.timeout(10):
-        running = asyncio.create_task(groups.run(wanted, episodes.run, limiter, incarnation=0, max_retries=1))
+        running = asyncio.create_task(
+            groups.run(wanted, episodes.run, limiter, start_number=0, max_retries=1)
+        )
         if ended is not None:
             for _ in range(ended):
                 await asyncio.sleep(0)
@@ -155,7 +180,7 @@ async def _is_sampled_as_long(
     ("size", "lost", "certain"), [(2, 0, False), (2, 1, True), (8, 6, False), (8, 7, True)]
 )
 def test_what_is_certain(size: int, lost: int, certain: bool) -> None:
-    assert doomed(size, lost) is certain
+    assert has_lost_too_many(size, lost) is certain
 
 
 async def test_the_last_loss_that_mattered_gives_the_reason() -> None:
@@ -169,7 +194,7 @@ async def test_the_last_loss_that_mattered_gives_the_reason() -> None:
         return sealed(task.group_id, task.index, reward=None, attempt=task.attempt)
 
     async with asyncio.timeout(5):
-        group = await groups.run(plan(3), episode, AdaptiveSemaphore(3), incarnation=0, max_retries=0)
+        group = await groups.run(plan(3), episode, AdaptiveSemaphore(3), start_number=0, max_retries=0)
     assert group.abandoned == Abandoned(reason="TooFewScored", message="lost")
     assert [e.outcome for e in group.episodes] == [Outcome.INFRA_ERROR] * 3
 
@@ -181,7 +206,7 @@ async def test_a_validation_group_has_nothing_to_compare_and_goes_on() -> None:
         return sealed(task.group_id, task.index, reward=reward, attempt=task.attempt)
 
     group = await groups.run(
-        plan(3, Purpose.VALIDATION), episode, AdaptiveSemaphore(3), incarnation=0, max_retries=0
+        plan(3, Purpose.VALIDATION), episode, AdaptiveSemaphore(3), start_number=0, max_retries=0
     )
     assert group.abandoned is None
     assert len(group.scored) == 1
@@ -191,7 +216,7 @@ async def test_who_waits_for_a_place_is_not_begun_any_more() -> None:
     wanted, limiter = plan(2), AdaptiveSemaphore(1)
     async with limiter:
         running = asyncio.create_task(
-            groups.run(wanted, Episodes(0, 0.0).run, limiter, incarnation=0, max_retries=0)
+            groups.run(wanted, Episodes(0, 0.0).run, limiter, start_number=0, max_retries=0)
         )
         await asyncio.sleep(0.01)
         wanted.stop.now(NO_STEP_LEFT)
@@ -201,7 +226,7 @@ async def test_who_waits_for_a_place_is_not_begun_any_more() -> None:
     assert limiter.used == 0
 
 
-async def test_a_guard_raises_what_it_was_stopped_for_and_the_first_reason_stands() -> None:
+async def test_guard_raises_the_first_reason_it_was_stopped_for() -> None:
     stop = CancelToken()
     begun = asyncio.Event()
 
@@ -221,7 +246,7 @@ async def test_a_guard_raises_what_it_was_stopped_for_and_the_first_reason_stand
     assert stop.why == WHY
 
 
-async def test_a_guard_leaves_cancellations_and_deadlines_of_others_alone() -> None:
+async def test_guard_leaves_other_cancellations_and_deadlines_alone() -> None:
     stop = CancelToken()
 
     async def guarded(seconds: float | None) -> None:

@@ -55,7 +55,7 @@ async def test_every_spelling_holds_the_answer_to_the_same_schema(
     async with rig(tok, JSON) as r:
         status, answer = await r.post(path, body)
         assert status == 200, answer
-        [request] = r.speaker.requests
+        [request] = r.model.requests
         assert json.loads(request.schema or "") == SCHEMA
         assert r.rollout.session.record[0].guided
         assert "metal" in json.dumps(answer)
@@ -71,10 +71,10 @@ async def test_every_spelling_holds_the_answer_to_the_same_schema(
 async def test_any_object(tok: Any, fields: dict[str, Any]) -> None:
     async with rig(tok, JSON) as r:
         assert (await r.chat(**fields))[0] == 200
-        assert r.speaker.requests[0].schema == ANY_OBJECT
+        assert r.model.requests[0].schema == ANY_OBJECT
 
 
-async def test_a_guided_turn_is_context_in_the_row_that_goes_on_from_it(tok: Any) -> None:
+async def test_guided_turn_is_context_in_the_row_that_continues_it(tok: Any) -> None:
     async with rig(tok, ANSWER, JSON, ANSWER) as r:
         said = [USER]
         for fields in ({}, {"response_format": FORMAT}, {}):
@@ -84,7 +84,7 @@ async def test_a_guided_turn_is_context_in_the_row_that_goes_on_from_it(tok: Any
         session = r.rollout.session
         assert [turn.guided for turn in session.record] == [False, True, False]
         [row] = linearize(session.graph, session.untrained)
-        first, guided, last = (spoken.sampled for spoken in r.speaker.spoken["t0-000001-0-0"])
+        first, guided, last = (spoken.sampled for spoken in r.model.spoken["t0-000001-0-0"])
         assert sum(row.mask) == len(first) + len(last)
         assert [span.turn for span in row.turns] == [0, 2]
         text = tok.decode(row.tokens)
@@ -116,7 +116,7 @@ async def test_an_episode_of_guided_turns_has_no_row(tok: Any) -> None:
         assert linearize(r.rollout.session.graph, r.rollout.session.untrained) == []
 
 
-async def test_a_template_that_begins_a_thought_ends_it_before_the_json(tmp_path: Path) -> None:
+async def test_reasoning_that_a_template_begins_ends_before_the_json(tmp_path: Path) -> None:
     assert GENERATE in QWEN3_TEMPLATE
     opening = QWEN3_TEMPLATE.replace(GENERATE, GENERATE + "<think>\\n")
     tok = tokenizer(tmp_path, opening)
@@ -126,7 +126,7 @@ async def test_a_template_that_begins_a_thought_ends_it_before_the_json(tmp_path
         message = answer["choices"][0]["message"]
         assert json.loads(message["content"]) == {"metal": "gold"}
         assert not message.get("reasoning_content")
-        [request] = r.speaker.requests
+        [request] = r.model.requests
         assert tok.decode(list(request.prompt)).endswith("<think>\n\n</think>\n\n")
 
 
@@ -134,14 +134,14 @@ async def test_a_lenient_job_trains_the_turn_instead(tok: Any) -> None:
     async with rig(tok, JSON) as r:
         r.rollout.lenient = True
         assert (await r.chat(response_format=FORMAT))[0] == 200
-        assert r.speaker.requests[0].schema is None
+        assert r.model.requests[0].schema is None
         assert r.rollout.session.ignored == {"response_format": 1}
         assert not r.rollout.session.untrained
 
 
-async def test_a_schema_that_the_server_refuses_is_the_agents_to_change(tok: Any) -> None:
+async def test_schema_refused_by_the_server_is_the_agents_error(tok: Any) -> None:
     async with rig(tok, JSON) as r:
-        r.speaker.fault = SchemaRefused("no such grammar")
+        r.model.fault = SchemaRefused("no such grammar")
         status, answer = await r.chat(response_format=FORMAT)
         assert (status, answer["error"]["param"]) == (400, "response_format")
         assert "no such grammar" in answer["error"]["message"]

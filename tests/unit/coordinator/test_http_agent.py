@@ -78,10 +78,10 @@ async def turn(endpoint: str, text: str = "What is x?") -> int:
 
 async def left(rig: GatewayRig, endpoint: str, text: str = "What is x?") -> None:
     """One turn whose client leaves while it is sampled."""
-    before, gone = len(rig.speaker.requests), len(rig.answered)
+    before, gone = len(rig.model.requests), len(rig.answered)
     asked = asyncio.create_task(turn(endpoint, text))
     async with asyncio.timeout(30):
-        while len(rig.speaker.requests) == before:
+        while len(rig.model.requests) == before:
             await asyncio.sleep(0.01)
         asked.cancel()
         while len(rig.answered) == gone:
@@ -131,24 +131,24 @@ async def test_a_full_context_is_truncated_however_the_agent_takes_it(
     assert "context" in str(played.why)
 
 
-async def test_an_agent_that_lost_patience_with_a_turn_did_not_fail_of_itself(tmp_path: Path) -> None:
+async def test_agent_failure_after_leaving_a_turn_is_an_infra_fault(tmp_path: Path) -> None:
     async def work(endpoint: str) -> web.StreamResponse:
         assert await turn(endpoint) == 200
-        s.rig.speaker.gate.clear()
+        s.rig.model.gate.clear()
         await left(s.rig, endpoint, "And y?")
         await complete(endpoint, "failed")
         return web.json_response({})
 
     async with scene(tmp_path, work) as s:
-        with pytest.raises(InfraFault, match="had not waited"):
+        with pytest.raises(InfraFault, match="without waiting"):
             await s.play()
 
 
 async def test_an_agent_that_lost_patience_and_went_on_is_judged(tmp_path: Path) -> None:
     async def work(endpoint: str) -> web.StreamResponse:
-        s.rig.speaker.gate.clear()
+        s.rig.model.gate.clear()
         await left(s.rig, endpoint, "And y?")
-        s.rig.speaker.gate.set()
+        s.rig.model.gate.set()
         assert await turn(endpoint) == 200
         await complete(endpoint, "ready")
         return web.json_response({})
@@ -182,9 +182,9 @@ async def test_a_redirect_is_not_followed_and_names_where_it_leads(tmp_path: Pat
 
 async def test_an_agent_whose_only_turn_never_reached_it_took_none(tmp_path: Path) -> None:
     async def work(endpoint: str) -> web.StreamResponse:
-        s.rig.speaker.gate.clear()
+        s.rig.model.gate.clear()
         await left(s.rig, endpoint)
-        s.rig.speaker.gate.set()
+        s.rig.model.gate.set()
         await complete(endpoint, "ready")
         return web.json_response({})
 
@@ -196,7 +196,7 @@ async def test_an_agent_whose_only_turn_never_reached_it_took_none(tmp_path: Pat
     assert s.messages == []
 
 
-async def test_what_an_agent_says_is_kept_short_and_without_its_address(
+async def test_agent_message_is_cut_short_and_hides_its_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agents, "END_SECONDS", 0.2)

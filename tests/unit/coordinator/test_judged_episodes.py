@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import judged
+import judge_rig
 import pytest
 from endpoint_service import Service, fails, says
 from endpoint_service import serving as endpoint
@@ -47,9 +47,9 @@ def grades(*values: float) -> list[Any]:
 
 async def test_a_reward_is_what_the_judge_says_and_is_on_the_bill(tok: Any, tmp_path: Path) -> None:
     async with endpoint(*grades(0.25)) as service:
-        of = judged.spec(service.url)
-        async with judged.judges(tmp_path, of) as judges, judged.rig(tok, tmp_path, judges) as r:
-            group = await judged.ran(r, judged.plan(size=2))
+        of = judge_rig.spec(service.url)
+        async with judge_rig.judges(tmp_path, of) as judges, judge_rig.rig(tok, tmp_path, judges) as r:
+            group = await judge_rig.ran(r, judge_rig.plan(size=2))
     assert [episode.reward for episode in group.episodes] == [0.25, 0.25]
     assert len(service.bodies) == 1, "the same question of the same row"
     told = [one for episode in group.episodes for one in episode.judgements]
@@ -73,13 +73,13 @@ def billed(group: GroupRecord) -> dict[UsageClass, float]:
     return {name: found[name] for name in (UsageClass.JUDGE_PROMPT, UsageClass.JUDGE_SAMPLE)}
 
 
-@pytest.mark.parametrize("reward", [judged.ASKS, "self.swallowed()"])
+@pytest.mark.parametrize("reward", [judge_rig.ASKS, "self.swallowed()"])
 async def test_a_judge_that_fails_is_no_zero(tok: Any, tmp_path: Path, reward: str) -> None:
     """Whatever the environment does with exceptions: it is never told."""
     async with endpoint(fails(400, "no")) as service:
-        of = judged.spec(service.url)
-        async with judged.judges(tmp_path, of) as judges, judged.rig(tok, tmp_path, judges) as r:
-            group = await judged.ran(r, judged.plan(reward=reward), retries=1)
+        of = judge_rig.spec(service.url)
+        async with judge_rig.judges(tmp_path, of) as judges, judge_rig.rig(tok, tmp_path, judges) as r:
+            group = await judge_rig.ran(r, judge_rig.plan(reward=reward), retries=1)
     [episode], [retried] = group.episodes, group.discarded
     assert (episode.outcome, episode.reward) == (Outcome.INFRA_ERROR, None)
     assert (retried.outcome, retried.reward) == (Outcome.INFRA_ERROR, None)
@@ -93,9 +93,9 @@ async def test_a_judge_that_fails_is_no_zero(tok: Any, tmp_path: Path, reward: s
 
 async def test_answers_that_cannot_be_used_are_paid_for_all_the_same(tok: Any, tmp_path: Path) -> None:
     async with endpoint(says("It is rather good.")) as service:
-        of = judged.spec(service.url)
-        async with judged.judges(tmp_path, of) as judges, judged.rig(tok, tmp_path, judges) as r:
-            group = await judged.ran(r, judged.plan(), retries=1)
+        of = judge_rig.spec(service.url)
+        async with judge_rig.judges(tmp_path, of) as judges, judge_rig.rig(tok, tmp_path, judges) as r:
+            group = await judge_rig.ran(r, judge_rig.plan(), retries=1)
     assert group.episodes[0].reward is None
     assert [cause.reason for cause in r.causes] == ["JudgeAnswerUnusable"] * 2
     assert billed(group)[UsageClass.JUDGE_PROMPT] == 2 * asking.TRIES * 20
@@ -104,9 +104,9 @@ async def test_answers_that_cannot_be_used_are_paid_for_all_the_same(tok: Any, t
 async def test_a_judge_that_is_killed_costs_a_retry(tok: Any, tmp_path: Path) -> None:
     async with endpoint(fails(500)) as service:
         service.answers = [fails(500)] * asking.TRIES + grades(1.0)
-        of = judged.spec(service.url)
-        async with judged.judges(tmp_path, of) as judges, judged.rig(tok, tmp_path, judges) as r:
-            group = await judged.ran(r, judged.plan(), retries=1)
+        of = judge_rig.spec(service.url)
+        async with judge_rig.judges(tmp_path, of) as judges, judge_rig.rig(tok, tmp_path, judges) as r:
+            group = await judge_rig.ran(r, judge_rig.plan(), retries=1)
     assert [episode.reward for episode in group.episodes] == [1.0]
     assert [episode.outcome for episode in group.discarded] == [Outcome.INFRA_ERROR]
 
@@ -119,23 +119,26 @@ async def test_an_environment_that_does_not_wait_for_its_judge_is_told(tok: Any,
         return await says("x")(request, asked)
 
     async with endpoint(later) as service:
-        of = judged.spec(service.url)
-        async with judged.judges(tmp_path, of) as judges, judged.rig(tok, tmp_path, judges) as r:
-            group = await judged.ran(r, judged.plan(reward="self.left()"))
+        of = judge_rig.spec(service.url)
+        async with judge_rig.judges(tmp_path, of) as judges, judge_rig.rig(tok, tmp_path, judges) as r:
+            group = await judge_rig.ran(r, judge_rig.plan(reward="self.left()"))
         held.set()
     assert group.episodes[0].reward is None
     [cause] = r.causes
     assert (cause.reason, cause.field) == ("JudgeNotAwaited", "spec.environment.entrypoint")
 
 
-async def test_an_episode_whose_time_ends_says_which_judge_it_waited_for(tok: Any, tmp_path: Path) -> None:
+async def test_timed_out_episode_names_the_judge_it_waited_for(tok: Any, tmp_path: Path) -> None:
     async def never(request: Any, asked: Any) -> Any:
         await asyncio.Event().wait()
 
     async with endpoint(never) as service:
-        of = judged.spec(service.url, timeoutSeconds=600)
-        async with judged.judges(tmp_path, of) as judges, judged.rig(tok, tmp_path, judges, timeout=4.0) as r:
-            group = await judged.ran(r, judged.plan())
+        of = judge_rig.spec(service.url, timeoutSeconds=600)
+        async with (
+            judge_rig.judges(tmp_path, of) as judges,
+            judge_rig.rig(tok, tmp_path, judges, timeout=4.0) as r,
+        ):
+            group = await judge_rig.ran(r, judge_rig.plan())
     [cause] = r.causes
     assert (cause.reason, cause.field) == ("JudgeSlow", "spec.judges[style]")
     assert "which waits for judge style" in str(group.episodes[0].error)
@@ -144,12 +147,12 @@ async def test_an_episode_whose_time_ends_says_which_judge_it_waited_for(tok: An
 async def test_what_is_asked_amiss_is_the_environments_fault(tok: Any, tmp_path: Path) -> None:
     asks = "self.judge('style', [user('?')], {'pattern': '(a+)+'})"
     async with endpoint() as service:
-        of = judged.spec(service.url)
-        async with judged.judges(tmp_path, of) as judges, judged.rig(tok, tmp_path, judges) as r:
-            await judged.ran(r, judged.plan(reward=asks))
+        of = judge_rig.spec(service.url)
+        async with judge_rig.judges(tmp_path, of) as judges, judge_rig.rig(tok, tmp_path, judges) as r:
+            await judge_rig.ran(r, judge_rig.plan(reward=asks))
     [cause] = r.causes
     assert (cause.reason, cause.field) == ("JudgeMisused", "spec.environment.entrypoint")
-    assert "schema.pattern is not read" in cause.message
+    assert "schema.pattern is not supported" in cause.message
     assert service.bodies == []
 
 
@@ -163,7 +166,7 @@ async def test_an_image_that_is_older_than_judges_is_told_so(tmp_path: Path) -> 
     box.faults["POST /finish"] = late
     async with AsyncExitStack() as stack:
         served = await stack.enter_async_context(serving(box))
-        judges = await stack.enter_async_context(judged.judges(tmp_path, judged.spec()))
+        judges = await stack.enter_async_context(judge_rig.judges(tmp_path, judge_rig.spec()))
         leases = await stack.enter_async_context(serving(broker(served.url)))
         http = await stack.enter_async_context(aiohttp.ClientSession())
         lease = Broker(http, leases.url, "t", "me").lease("e", 60, 20)
@@ -202,7 +205,7 @@ async def checked(folder: Path, service: Service, **spec: Any) -> Bench:
     judge = {"name": "style", "endpoint": {"url": service.url, "model": "m"}}
     of = job_spec(write_inputs(folder), judges=[judge], **spec)
     bench = Bench(of)
-    async with judged.judges(folder, *of.judges) as judges:
+    async with judge_rig.judges(folder, *of.judges) as judges:
         await bench.runner.judges(judges, FileStore(), folder / "cache")
     return bench
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import aiohttp
-import judged
-from an_evaluation import EvalJob, spec
+import judge_rig
 from endpoint_service import MODEL, listing, says
 from endpoint_service import serving as endpoint
+from evaluation_rig import EvalJob, spec
 from lease_service import lease_service
 
 from headway_analysis.billing.segments import total
@@ -21,18 +21,18 @@ from headway_coordinator.sandboxes import Broker
 
 
 async def test_a_candidates_episodes_ask_the_jobs_judge(tmp_path: Path) -> None:
-    (tmp_path / "grader.py").write_text(judged.ENVIRONMENT)
+    (tmp_path / "grader.py").write_text(judge_rig.ENVIRONMENT)
     no = cast(Any, None)
     async with (
         endpoint(says("It is gold."), models=listing(MODEL)) as candidate,
         endpoint(says('{"grade": 0.25}')) as judge,
-        judged.judges(tmp_path, judged.spec(judge.url)) as judges,
+        judge_rig.judges(tmp_path, judge_rig.spec(judge.url)) as judges,
         lease_service(tmp_path, "grader:Grader", "t") as leases,
         aiohttp.ClientSession() as http,
     ):
         asked = {"name": "other", "endpoint": {"url": candidate.url, "model": MODEL}}
         job = EvalJob(tmp_path / "job", spec(candidates=[asked]), rows=1)
-        job.rows = [{"prompt": "?", "reward": judged.ASKS}]
+        job.rows = [{"prompt": "?", "reward": judge_rig.ASKS}]
         evaluation = await job.coordinator()
         of = EvalConfig(
             name="job",

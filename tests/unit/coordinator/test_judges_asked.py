@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import judged
+import judge_rig
 import pytest
 from endpoint_service import (
     TOKEN,
@@ -22,7 +22,7 @@ from endpoint_service import (
     silent,
 )
 from evil_replies import Evil, everywhere, evil_server, grown
-from judged import GRADE, question
+from judge_rig import GRADE, question
 
 from headway_api.artifacts import Layout
 from headway_api.records import Judgement
@@ -48,8 +48,8 @@ async def ask(
 ) -> tuple[Any, list[Judgement]]:
     """One question to one judge of a job of its own."""
     told: list[Judgement] = []
-    of = judged.spec(url, **spec)
-    async with judged.judges(folder, of) as judges:
+    of = judge_rig.spec(url, **spec)
+    async with judge_rig.judges(folder, of) as judges:
         found = await judges.by_name["style"].ask(question(text, schema, of), told.append)
     return found, told
 
@@ -57,8 +57,8 @@ async def ask(
 async def refused(folder: Path, url: str, **given: Any) -> tuple[InfraFault, list[Judgement]]:
     told: list[Judgement] = []
     schema = given.pop("schema", None)
-    of = judged.spec(url, **given)
-    async with judged.judges(folder, of) as judges:
+    of = judge_rig.spec(url, **given)
+    async with judge_rig.judges(folder, of) as judges:
         with pytest.raises(InfraFault) as caught:
             await judges.by_name["style"].ask(question(schema=schema, of=of), told.append)
     return caught.value, told
@@ -68,7 +68,7 @@ async def test_an_answer_is_text_and_costs_what_the_endpoint_counts(tmp_path: Pa
     async with serving(says(" Good. ")) as service:
         found, [told] = await ask(tmp_path, service.url)
     assert found == "Good."
-    asked = question(of=judged.spec(service.url)).digest
+    asked = question(of=judge_rig.spec(service.url)).digest
     assert told == Judgement(judge="style", question=asked, model="frontier-1", **TOLD)
     [body] = service.bodies
     assert (body["model"], body["max_tokens"], body["temperature"]) == ("frontier-1", 1024, 0.0)
@@ -110,20 +110,20 @@ async def test_a_secret_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 UNUSABLE: dict[str, tuple[Answer, str]] = {
-    "prose": (says("I would say it is good."), "its answer is no JSON that is read"),
-    "JSON in prose": (says('Sure! {"grade": 1}'), "its answer is no JSON that is read"),
-    "a page": (says("<html><body>Grade: 1</body></html>"), "its answer is no JSON that is read"),
+    "prose": (says("I would say it is good."), "its answer is not valid JSON"),
+    "JSON in prose": (says('Sure! {"grade": 1}'), "its answer is not valid JSON"),
+    "a page": (says("<html><body>Grade: 1</body></html>"), "its answer is not valid JSON"),
     "nothing": (says(""), "its answer is empty"),
     "no content": (says(None), "its answer is empty"),
     "blanks": (says(" \n"), "its answer is empty"),
     "another shape": (says('{"score": 1}'), 'the answer lacks "grade"'),
-    "another type": (says('{"grade": "1"}'), "the answer.grade is no number"),
-    "not a number": (says('{"grade": NaN}'), "its answer is no JSON that is read"),
-    "1e999": (says('{"grade": 1e999}'), "its answer is no JSON that is read"),
-    "without end": (says("[" * 5000), "its answer is no JSON that is read"),
+    "another type": (says('{"grade": "1"}'), "the answer.grade is not of type number"),
+    "not a number": (says('{"grade": NaN}'), "its answer is not valid JSON"),
+    "1e999": (says('{"grade": 1e999}'), "its answer is not valid JSON"),
+    "without end": (says("[" * 5000), "its answer is not valid JSON"),
     "a refusal": (says(None, refusal="I cannot.", finish="content_filter"), "it refused to answer"),
     "cut off": (says('{"grade": 1', finish="length"), "its answer is cut off at maxTokens; raise it"),
-    "a call": (says(None, ("f", "{}")), "it called a tool, and has none"),
+    "a call": (says(None, ("f", "{}")), "it called a tool, but has none"),
     "megabytes": (says("x" * 300_000), "its answer has more than 262144 bytes"),
 }
 
@@ -152,11 +152,11 @@ BROKEN: dict[str, tuple[Answer, str, str]] = {
     "overloaded": (fails(503), "JudgeSlow", "503 on purpose"),
     "a proxy without a model": (fails(502), "JudgeSlow", "502 on purpose"),
     "HTML": (raw(b"<html>Welcome</html>", "text/html"), "JudgeUnreadable", "an HTML page"),
-    "no JSON": (raw(b"hello"), "JudgeUnreadable", "the answer is not JSON"),
-    "nothing": (raw(b""), "JudgeUnreadable", "the answer is not JSON"),
+    "no JSON": (raw(b"hello"), "JudgeUnreadable", "the answer is not complete JSON"),
+    "nothing": (raw(b""), "JudgeUnreadable", "the answer is not complete JSON"),
     "no choices": (gives({"choices": []}), "JudgeUnreadable", "no choices"),
     "an error as a success": (gives({"error": {"message": "boom"}}), "JudgeFailing", "boom"),
-    "cut short": (cut_short, "JudgeUnreadable", "breaks off"),
+    "cut short": (cut_short, "JudgeUnreadable", "is cut off"),
     "a connection that breaks": (dropped, "JudgeUnreachable", "ServerDisconnected"),
     "silence": (silent, "JudgeSlow", "no answer within 1 s"),
     "another path": (fails(404), "JudgeNotFound", "404"),
@@ -203,8 +203,8 @@ async def test_a_parameter_that_it_refuses_is_left_out_from_then_on(tmp_path: Pa
     ]
     of = None
     async with serving(*refuses, says('{"grade": 1}')) as service:
-        of = judged.spec(service.url, cache=False)
-        async with judged.judges(tmp_path, of) as judges:
+        of = judge_rig.spec(service.url, cache=False)
+        async with judge_rig.judges(tmp_path, of) as judges:
             for _ in range(2):
                 found = await judges.by_name["style"].ask(question(schema=GRADE, of=of), lambda told: None)
                 assert found == {"grade": 1}
@@ -235,7 +235,7 @@ async def test_without_a_cache_each_question_is_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stored", [b"", b"[]", b'{"answer": {"grade": "high"}}', b'{"answer": ""}', b"\xff"])
 async def test_what_somebody_else_wrote_is_asked_anew(tmp_path: Path, stored: bytes) -> None:
     async with serving(says('{"grade": 1}')) as service:
-        of = judged.spec(service.url)
+        of = judge_rig.spec(service.url)
         layout = Layout(f"file://{tmp_path}/store", "ns", "job", "uid")
         FileStore().put(layout.judgement(question(schema=GRADE, of=of).digest), stored)
         found, _ = await ask(tmp_path, service.url, schema=GRADE)
@@ -258,8 +258,8 @@ async def test_a_store_that_is_away_costs_no_answer(tmp_path: Path, monkeypatch:
 async def test_those_who_ask_the_same_at_once_pay_once(tmp_path: Path) -> None:
     told: list[Judgement] = []
     async with serving(says("Good.")) as service:
-        of = judged.spec(service.url)
-        async with judged.judges(tmp_path, of) as judges:
+        of = judge_rig.spec(service.url)
+        async with judge_rig.judges(tmp_path, of) as judges:
             asks = (judges.by_name["style"].ask(question(of=of), told.append) for _ in range(5))
             found = await asyncio.gather(*asks)
     assert found == ["Good."] * 5
@@ -277,8 +277,8 @@ async def test_who_is_cancelled_takes_no_answer_from_another(tmp_path: Path) -> 
         return await says("Good.")(request, asked)
 
     async with serving(later) as service:
-        of = judged.spec(service.url)
-        async with judged.judges(tmp_path, of) as judges:
+        of = judge_rig.spec(service.url)
+        async with judge_rig.judges(tmp_path, of) as judges:
             judge = judges.by_name["style"]
             first, second = (asyncio.create_task(judge.ask(question(of=of), told.append)) for _ in range(2))
             await came.wait()
@@ -294,8 +294,8 @@ async def test_who_is_cancelled_takes_no_answer_from_another(tmp_path: Path) -> 
 
 async def test_the_last_who_is_cancelled_ends_the_request(tmp_path: Path) -> None:
     async with serving(silent, says("Good.")) as service:
-        of = judged.spec(service.url)
-        async with judged.judges(tmp_path, of) as judges:
+        of = judge_rig.spec(service.url)
+        async with judge_rig.judges(tmp_path, of) as judges:
             judge = judges.by_name["style"]
             asked = asyncio.create_task(judge.ask(question(of=of), lambda told: None))
             while not service.running:
@@ -307,8 +307,8 @@ async def test_the_last_who_is_cancelled_ends_the_request(tmp_path: Path) -> Non
 
 async def test_no_more_questions_are_in_flight_than_the_spec_says(tmp_path: Path) -> None:
     async with serving(says("Good.")) as service:
-        of = judged.spec(service.url, concurrency=2)
-        async with judged.judges(tmp_path, of) as judges:
+        of = judge_rig.spec(service.url, concurrency=2)
+        async with judge_rig.judges(tmp_path, of) as judges:
             judge = judges.by_name["style"]
             asks = (judge.ask(question(str(n), of=of), lambda told: None) for n in range(12))
             await asyncio.gather(*asks)
@@ -318,8 +318,8 @@ async def test_no_more_questions_are_in_flight_than_the_spec_says(tmp_path: Path
 async def test_no_episode_begins_before_a_judge_answers_again(tmp_path: Path) -> None:
     async with serving(fails(500), says("ok")) as service:
         service.answers = [fails(500)] * asking.TRIES + [fails(503), fails(401), says("ok")]
-        of = judged.spec(service.url)
-        async with judged.judges(tmp_path, of) as judges:
+        of = judge_rig.spec(service.url)
+        async with judge_rig.judges(tmp_path, of) as judges:
             await judges.ready()
             assert service.bodies == [], "nothing is known against it"
             with pytest.raises(InfraFault):
@@ -331,8 +331,8 @@ async def test_no_episode_begins_before_a_judge_answers_again(tmp_path: Path) ->
 
 async def test_an_answer_that_is_none_holds_nobody_back(tmp_path: Path) -> None:
     async with serving(says("prose")) as service:
-        of = judged.spec(service.url)
-        async with judged.judges(tmp_path, of) as judges:
+        of = judge_rig.spec(service.url)
+        async with judge_rig.judges(tmp_path, of) as judges:
             with pytest.raises(InfraFault):
                 await judges.by_name["style"].ask(question(schema=GRADE, of=of), lambda told: None)
             asked = len(service.bodies)
@@ -344,8 +344,8 @@ async def test_an_answer_that_is_none_holds_nobody_back(tmp_path: Path) -> None:
 async def test_an_evil_answer_is_a_fault_of_the_judge(tmp_path: Path) -> None:
     async def ask(evil: Evil, folder: Path) -> None:
         async with evil_server() as server:
-            server.evil, of = evil, judged.spec(server.url, timeoutSeconds=5, cache=False)
-            async with judged.judges(folder, of) as judges:
+            server.evil, of = evil, judge_rig.spec(server.url, timeoutSeconds=5, cache=False)
+            async with judge_rig.judges(folder, of) as judges:
                 with pytest.raises(InfraFault) as caught:
                     await judges.by_name["style"].ask(question(), lambda told: None)
             assert server.heads, f"{evil.name} was never asked for: {caught.value}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import judged
+import judge_rig
 import pytest
 from endpoint_service import fails, says, serving
 
@@ -48,9 +48,9 @@ async def test_what_was_answered_before_is_asked_anew(tmp_path: Path) -> None:
     books = Books()
     async with (
         serving(says("a"), says("b"), says("c"), says("d")) as service,
-        judged.judges(tmp_path, judged.spec(service.url)) as judges,
+        judge_rig.judges(tmp_path, judge_rig.spec(service.url)) as judges,
     ):
-        put = judged.question(of=judges.by_name["style"].spec)
+        put = judge_rig.question(of=judges.by_name["style"].spec)
         assert await judges.by_name["style"].ask(put, lambda told: None) == "a"
         [twice] = await Asker(judges, books.bill, "twice").ask([asked()])
         assert await judges.by_name["style"].ask(put, lambda told: None) == "a", "it stays kept"
@@ -65,7 +65,7 @@ async def test_a_judge_that_is_down_is_waited_for(tmp_path: Path) -> None:
     books, waited = Books(), []
     async with (
         serving(*[fails(500)] * asking.TRIES, says("ok"), says("b"), says("c")) as service,
-        judged.judges(tmp_path, judged.spec(service.url)) as judges,
+        judge_rig.judges(tmp_path, judge_rig.spec(service.url)) as judges,
     ):
         asker = Asker(judges, books.bill, "twice", lambda: waited.extend(asker.waiting.values()))
         [twice] = await asker.ask([asked()])
@@ -79,7 +79,7 @@ async def test_a_question_without_an_answer_says_why(tmp_path: Path) -> None:
     books = Books()
     async with (
         serving(says("")) as service,
-        judged.judges(tmp_path, judged.spec(service.url)) as judges,
+        judge_rig.judges(tmp_path, judge_rig.spec(service.url)) as judges,
     ):
         twice = await Asker(judges, books.bill, "twice").ask([asked(), asked(judge="another")])
     assert [one.answers for one in twice] == [(), ()]

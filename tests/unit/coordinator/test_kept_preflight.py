@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from a_job import manifest, report, spec
+from job_rig import manifest, report, spec
 
 from headway_analysis.preflight.definition import Example, Finding
 from headway_api.artifacts import Layout, shared_preflight

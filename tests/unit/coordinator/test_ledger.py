@@ -166,7 +166,7 @@ def test_a_step_bills_what_went_through_backward() -> None:
     assert decode(encode(found)) == found
 
 
-def test_writing_again_counts_nothing_and_a_restart_finds_the_same(tmp_path: Path) -> None:
+def test_rewriting_counts_nothing_and_restart_finds_the_same(tmp_path: Path) -> None:
     layout = Layout(f"file://{tmp_path}", "ns", "job", "uid")
     ledger = Ledger(FileStore(), layout)
     groups = [a_group(f"t0-{i:06d}", [0.0, 1.0], retried=i) for i in range(3)]
@@ -211,7 +211,7 @@ def test_usage_shows_the_classes_and_their_cost() -> None:
 
 @pytest.mark.parametrize("reason", ["TooOld", "RolledBack", "NoStepLeft"])
 @pytest.mark.parametrize("turns", [0, 2])
-def test_what_was_billed_of_a_group_that_is_given_up_is_withdrawn(
+def test_bill_of_a_group_is_withdrawn_when_it_is_given_up(
     tmp_path: Path, reason: AbandonReason, turns: int
 ) -> None:
     """Also where its agents never got to a turn, and nothing is discarded of it."""

@@ -1,4 +1,4 @@
-"""What gets an adapter is held against the base model's tensors before a GPU is asked for."""
+"""What gets an adapter is compared with the base model's tensors before a GPU is asked for."""
 
 from __future__ import annotations
 
@@ -106,10 +106,10 @@ def test_an_adapter_on_the_same_modules_is_a_start(
 @pytest.mark.parametrize(
     ("there", "here", "words"),
     [
-        (["q_proj", "v_proj"], ("q_proj",), "on q_proj, v_proj, and the job's would be on q_proj;"),
-        (["q_proj"], (), "on q_proj, and the job's would be on q_proj, up_proj, v_proj;"),
-        (r".*\.q_proj", ("v_proj",), r"on .*\.q_proj, and the job's would be on v_proj;"),
-        (None, ("v_proj",), "on none, and the job's would be on v_proj;"),
+        (["q_proj", "v_proj"], ("q_proj",), "on q_proj, v_proj, the job's on q_proj;"),
+        (["q_proj"], (), "on q_proj, the job's on q_proj, up_proj, v_proj;"),
+        (r".*\.q_proj", ("v_proj",), r"on .*\.q_proj, the job's on v_proj;"),
+        (None, ("v_proj",), "on none, the job's on v_proj;"),
     ],
 )
 def test_an_adapter_on_others_is_refused_with_both_lists(
@@ -170,7 +170,7 @@ def test_weights_that_cannot_be_told_are_the_models_fault(
 
 
 def sized(size: int) -> bytes:
-    """A header that tells of one tensor, and so many bytes after it."""
+    """A header with one tensor, and so many bytes after it."""
     entry = {"dtype": "U8", "shape": [8], "data_offsets": [0, 8]}
     header = json.dumps({"__metadata__": {"format": "pt"}, f"{LAYER}.mlp.up_proj.weight": entry}).encode()
     return len(header).to_bytes(8, "little") + header + bytes(size)
@@ -190,7 +190,7 @@ def test_a_file_of_another_size_than_its_header_says(folder: Path, size: int, pa
     reason, field, message = refusal(training(folder, full={}), folder)
     whole = len(sized(8))
     assert (reason, field) == ("ModelNotLoadable", "spec.model.base")
-    assert f"{names[-1]} has {whole - 8 + size} bytes, and by its header {whole}; upload" in message
+    assert f"{names[-1]} has {whole - 8 + size} bytes, but its header describes {whole}; upload" in message
 
 
 def test_weights_as_long_as_their_header_says_pass(folder: Path) -> None:

@@ -1,5 +1,7 @@
-"""A server that is lost while requests hang on it: they go elsewhere; those of a server that merely takes
-weights, or was not heard once, do not."""
+"""A server is lost while requests hang on it: they go elsewhere.
+
+Requests to a server that merely takes weights, or was not heard once, stay there.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,7 @@ async def test_what_hangs_on_a_server_that_is_lost_goes_elsewhere(how: str) -> N
     "how",
     ["new weights", "weights it refuses", "one look missed", "nonsense", "left discovery"],
 )
-async def test_what_runs_on_a_server_that_is_merely_out_of_rotation_goes_on(
+async def test_requests_continue_on_a_server_merely_out_of_rotation(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A second look must not be missed for want of a CPU: then the server is lost.
@@ -167,7 +169,7 @@ async def test_a_caller_that_leaves_takes_its_request_along() -> None:
         assert fleet.reroutes == 0
 
 
-async def test_a_name_server_that_is_away_says_nothing_about_the_servers(
+async def test_unreachable_name_server_leaves_the_servers_unchanged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[Any] = ["10.0.0.1", socket.EAI_AGAIN, socket.EAI_NONAME, "fd00::1"]
@@ -195,7 +197,7 @@ async def test_a_turn_that_no_server_can_answer_pauses_and_is_given_up(
         await until(lambda: len(fleet.router.in_rotation()) == 2)
         for engine in servers.engines:
             engine.faults["POST /inference/v1/generate"] = fail(500)
-        with pytest.raises(InfraFault, match=f"{fleets.TRIES} servers failed this turn"):
+        with pytest.raises(InfraFault, match=f"{fleets.TRIES} servers in a row failed this turn"):
             await fleet.generate("e", REQUEST, 5)
         asked = [engine.count("POST") for engine in servers.engines]
         assert sum(asked) == fleets.TRIES

@@ -7,7 +7,7 @@ from itertools import combinations
 from math import comb, isclose
 from typing import Any
 
-import a_job
+import job_rig
 import pytest
 from episodes import a_group, sealed
 from hypothesis import given
@@ -34,7 +34,7 @@ TRIES = st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.integers(0,
 
 
 @given(TRIES)
-def test_pass_at_k_and_pass_power_k_are_means_over_every_choice_of_k_tries(
+def test_pass_at_k_and_pass_power_k_average_all_choices_of_k(
     case: tuple[int, int, int],
 ) -> None:
     tries, successes, k = case
@@ -86,7 +86,7 @@ def test_every_figure_has_a_family() -> None:
     assert validation["val/reward/num_prompts"] == 2
 
 
-def test_every_figure_of_an_evaluation_is_the_same_under_any_prefix() -> None:
+def test_evaluation_figures_are_the_same_under_any_prefix() -> None:
     groups = [a_group("v0-0", [1.0, 0.0, None]), a_group("v0-1", [1.0, 1.0])]
     found = figures.evaluation(groups, [1, 2], 1.0, "eval", max_turns=2)
     validation = figures.validation(groups, [1, 2], 1.0, max_turns=2)
@@ -106,7 +106,7 @@ def turned(episode: EpisodeRecord, *changes: dict[str, object]) -> EpisodeRecord
     return episode.model_copy(update={"turns": [turn.model_copy(update=new) for turn, new in pairs]})
 
 
-def test_success_is_judged_by_the_reward_and_by_the_external_score() -> None:
+def test_success_is_judged_by_reward_and_by_external_score() -> None:
     group = group_of(
         sealed("v0-0", 0, reward=1.0, score=0.0),
         sealed("v0-0", 1, reward=1.0, score=1.0),
@@ -129,7 +129,7 @@ def test_success_is_judged_by_the_reward_and_by_the_external_score() -> None:
     assert (found["val/reward/pass_prompts_4"], found["val/reward/pass_tries_4"]) == (0, 0)
 
 
-def test_a_response_is_what_a_turn_sampled_and_an_episode_is_their_sum() -> None:
+def test_response_length_is_per_turn_and_episode_length_the_sum() -> None:
     long = turned(sealed("v0-0", 0), {"sampled_tokens": 7}, {"sampled_tokens": 100})
     short = turned(sealed("v0-0", 1), {"sampled_tokens": 1}, {"sampled_tokens": 12})
     found = figures.evaluation([group_of(long, short)], [1], 1.0, "val")
@@ -157,7 +157,7 @@ def test_branches_are_the_rows_without_an_episodes_first_turn() -> None:
     assert not any(value for name, value in empty.items() if name.startswith("rollout/rows/"))
 
 
-def test_rates_count_episodes_and_figures_under_turns_count_turns() -> None:
+def test_episode_rates_count_episodes_and_turn_rates_turns() -> None:
     cut = turned(
         sealed("t0-0", 0, outcome=Outcome.TRUNCATED),
         {"malformed_tool_calls": 1},
@@ -196,7 +196,7 @@ def test_what_its_time_cut_was_not_cut_by_the_context() -> None:
     assert found["episodes/time_limit_rate"] == 1 / 2
 
 
-def test_a_batch_shows_external_score_and_what_explains_its_reward() -> None:
+def test_batch_shows_external_score_and_what_explains_reward() -> None:
     episodes = [sealed("t0-0", n, reward=n / 3, score=float(n == 3)) for n in range(4)]
     found = figures.batch([group_of(*episodes)], 1, trained=(), max_turns=3)
     assert found["rollout/external_score/mean"] == 1 / 4
@@ -204,7 +204,7 @@ def test_a_batch_shows_external_score_and_what_explains_its_reward() -> None:
     assert found["rollout/repetition/max"] == 0.0
 
 
-def test_there_is_no_turn_limit_rate_of_an_agent_with_a_loop_of_its_own() -> None:
+def test_agent_with_its_own_loop_has_no_turn_limit_rate() -> None:
     groups = [group_of(sealed("t0-0", 0, outcome=Outcome.TRUNCATED))]
     assert "episodes/turn_limit_rate" not in figures.batch(groups, 1, trained=(), max_turns=None)
     assert "val/episodes/turn_limit_rate" not in figures.validation(groups, [1], 1.0)
@@ -219,7 +219,7 @@ def answered(identity: str, content: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": identity, "content": content}
 
 
-def test_tool_calls_are_counted_in_all_by_tool_failed_and_malformed() -> None:
+def test_tool_calls_count_in_all_by_tool_failed_and_malformed() -> None:
     shown = [called("look_up", first="x"), answered("x0", "error: an example of the environment's own")]
     played = [
         called("look_up", "refund"),
@@ -285,7 +285,7 @@ def test_completion_is_an_answer_that_was_emitted(
     assert batch["analysis/batch_completion_ratio"] == completed
 
 
-def test_numbers_of_the_environment_are_reported_of_validations_too() -> None:
+def test_environment_metrics_are_reported_for_validations_too() -> None:
     found = figures.validation([a_group("v0-0", [1.0, 0.0])], [1], 1.0)
     assert found["val/reward_metrics/accuracy"] == 0.5
 
@@ -303,9 +303,11 @@ def test_nobody_ages_by_a_step_without_groups(idle: tuple[int, ...], oldest: int
 def test_a_step_is_shown_with_its_age_in_steps_that_trained() -> None:
     spec = a_small_spec()
     shown = StepFigures(spec, Signals(spec))
-    changed = a_job.report(2).model_copy(update={"directive": Directive(remedy="OnPolicy")})
+    changed = job_rig.report(2).model_copy(update={"directive": Directive(remedy="OnPolicy")})
     groups = [a_group("t0-000000", [1.0, 0.0], step=0)]
-    state = State(reports=[a_job.report(0), a_job.report(1), changed, a_job.report(3)], last_batch=groups)
+    state = State(
+        reports=[job_rig.report(0), job_rig.report(1), changed, job_rig.report(3)], last_batch=groups
+    )
     shown.batch(state, again=False)
     assert shown.shown()["staleness/lag_max"] == 1
 
@@ -319,10 +321,10 @@ TRAINED = {
 
 
 @pytest.mark.parametrize("method", ADVANTAGES)
-def test_a_group_counts_as_without_advantage_where_the_learner_found_none(method: str) -> None:
+def test_group_has_no_advantage_if_the_learner_found_none(method: str) -> None:
     rewards = {"t0-000000": [1.0, 1.0, 0.0], "t0-000001": [1.0, 1.0, 1.0], "t0-000002": [0.0, 0.0, 0.0]}
     groups = [a_group(name, given) for name, given in rewards.items()]
-    report = a_job.report(1).model_copy(update={"train_tokens": learned(groups, method)})
+    report = job_rig.report(1).model_copy(update={"train_tokens": learned(groups, method)})
     found = figures.batch(groups, 1, trained=report.trained, max_turns=2)
     differs, ones, zeros = TRAINED.get(method, [True, False, False])
     assert found["analysis/batch_valid_ratio"] == pytest.approx(sum((differs, ones, zeros)) / 3)
@@ -342,7 +344,7 @@ def learned(groups: list[GroupRecord], method: str) -> dict[str, int]:
     return training_batch(Batch(step=1, epoch=0, groups=groups), objective).train_tokens
 
 
-def test_a_validation_lasts_from_the_first_start_to_the_last_end_tries_included() -> None:
+def test_validation_time_spans_first_start_to_last_end_of_tries() -> None:
     group = a_group("v0-0", [1.0, 0.0], purpose=Purpose.VALIDATION, retried=1)
     late = group.discarded[0].model_copy(update={"started_at": 1_699_999_990.0})
     group = group.model_copy(update={"discarded": [late]})
@@ -355,7 +357,7 @@ def test_figures_of_nothing_are_zero() -> None:
     assert batch["rollout/reward/mean"] == batch["rollout/tokens/response_max"] == 0
 
 
-def test_validation_is_due_at_the_start_every_n_steps_and_at_the_end() -> None:
+def test_validation_is_due_at_start_every_n_steps_and_at_end() -> None:
     steps = [step for step in range(8) if due(step, every=3, at_start=True, last=step == 7)]
     assert steps == [0, 3, 6, 7]
     assert not due(0, every=3, at_start=False, last=False)
@@ -371,7 +373,7 @@ def test_a_step_has_the_jobs_cost_unless_it_is_told_again(
     spec = a_small_spec()
     shown = StepFigures(spec, Signals(spec))
     groups = [a_group("t0-000000", [1.0, 0.0], step=0)]
-    state = State(reports=[a_job.report(0), a_job.report(1)], last_batch=groups)
+    state = State(reports=[job_rig.report(0), job_rig.report(1)], last_batch=groups)
     found = shown.batch(state, again=again, cost=lambda: cost)
     assert found is not None
     assert found.figures.get("usage/cost_at_step_usd") == shown_cost

@@ -1,8 +1,9 @@
-"""Anthropic's Messages: what a request asks for in OpenAI's form, and what its clients are told."""
+"""Anthropic's Messages: what a request asks for in OpenAI's form, and what its clients receive."""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -127,6 +128,16 @@ def test_stop_sequences_end_the_turn() -> None:
         ("temperature", {"temperature": "1"}),
         ("top_k", {"top_k": 5}),
         ("container", {"container": "c"}),
+        ("min_p", {"min_p": 0.1}),
+        ("presence_penalty", {"presence_penalty": 0.5}),
+        ("n", {"n": 2}),
+        ("stop", {"stop": ["END"]}),
+        ("logprobs", {"logprobs": True}),
+        ("max_completion_tokens", {"max_completion_tokens": 5}),
+        ("response_format", {"response_format": {"type": "json_object"}}),
+        ("guided_json", {"guided_json": {"type": "object"}}),
+        ("chat_template_kwargs", {"chat_template_kwargs": {"enable_thinking": False}}),
+        ("reasoning_effort", {"reasoning_effort": "low"}),
         ("mcp_servers", {"mcp_servers": [{}]}),
         ("output_format.schema", {"output_format": {"type": "json_schema"}}),
         ("output_config.effort", {"output_config": {"effort": "some"}}),
@@ -174,7 +185,7 @@ def test_a_body_is_an_object(document: object) -> None:
             read(document)
 
 
-def test_what_changes_nothing_is_listed_and_a_lenient_job_lists_more() -> None:
+def test_ineffective_fields_are_listed_and_lenient_lists_more() -> None:
     thinking = {"type": "enabled", "budget_tokens": 1024}
     asked = body(
         tools=[TOOL, TOOL | {"name": "later", "defer_loading": True}],
@@ -184,6 +195,27 @@ def test_what_changes_nothing_is_listed_and_a_lenient_job_lists_more() -> None:
     listed = ("thinking.budget_tokens", "tool_choice.disable_parallel_tool_use", "tools.defer_loading")
     assert messages.read(asked).ignored == listed
     assert messages.read(asked | {"top_k": 5}, lenient=True).ignored == ("top_k", *listed)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"stop": "END"}, "write stop_sequences"),
+        ({"response_format": {"type": "json_object"}}, "output_config.format"),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, 'thinking: {"type": "disabled"}'),
+    ],
+)
+def test_a_refusal_says_what_to_write_instead(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(GatewayError, match=re.escape(said)):
+        messages.read(body(**fields))
+    assert messages.read(body(**fields), lenient=True).ignored == (*fields,)
+
+
+def test_other_fields_are_listed_but_for_inert_ones() -> None:
+    inert = {"metadata": {"user_id": "u"}, "service_tier": "auto", "betas": ["b"], "cache_control": None}
+    neutral = {"n": 1, "stop": None, "response_format": {"type": "text"}, "chat_template_kwargs": {}}
+    listed = {"seed": 7, "parallel_tool_calls": False, "stop_sequence": ["END"]}
+    assert messages.read(body(**inert, **neutral, **listed)).ignored == (*listed,)
 
 
 def test_an_answer_with_calls() -> None:
@@ -203,7 +235,7 @@ def test_an_answer_with_calls() -> None:
     }
 
 
-def test_thoughts_are_shown_to_who_asks_for_them() -> None:
+def test_reasoning_is_shown_to_clients_that_ask_for_it() -> None:
     for thinking, shown in ((None, False), ({"type": "disabled"}, False), ({"type": "adaptive"}, True)):
         answer = messages.read(body(thinking=thinking)).whole(answered(), "t0-1")
         assert ("thinking" in [block["type"] for block in answer["content"]]) == shown

@@ -46,7 +46,7 @@ def test_tasks_come_in_proportion_to_their_weights(shuffle: bool) -> None:
         assert drawn == {"refund": 2, "cancel": 6, "chat": 2}
 
 
-def test_a_task_goes_through_all_of_its_rows_before_one_comes_again() -> None:
+def test_task_uses_all_of_its_rows_before_one_repeats() -> None:
     order = order_of(10, TASKS, {"refund": 1, "cancel": 3, "chat": 1}, 3, True)
     drawn = rows_of(order, range(60))
     for task, size in (("refund", 6), ("cancel", 3), ("chat", 1)):
@@ -55,7 +55,7 @@ def test_a_task_goes_through_all_of_its_rows_before_one_comes_again() -> None:
         assert all(len(set(cycle)) == size for cycle in cycles)
 
 
-def test_a_weight_of_zero_leaves_a_task_out_and_one_without_has_the_weight_one() -> None:
+def test_zero_weight_excludes_a_task_and_no_weight_means_one() -> None:
     order = order_of(10, TASKS, {"chat": 0, "cancel": 1}, 0, True)
     drawn = Counter(TASKS[row] for row in rows_of(order, range(10)))
     assert drawn == {"refund": 5, "cancel": 5}

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from episodes import version
 
-from headway_api.records import Turn
-from headway_coordinator.gateway import openai
-from headway_coordinator.gateway.asks import Completion, Force
+from headway_api.records import MOST_IGNORED, Turn
+from headway_coordinator.gateway import completions, messages, openai, responses
+from headway_coordinator.gateway.asks import Completion, Force, Sampling
 from headway_coordinator.gateway.refusals import GatewayError
 from headway_coordinator.trajectory.calls import Call
 
@@ -40,7 +40,7 @@ def test_the_smallest_request() -> None:
     assert (found.model, found.stream, found.usage_in_stream) == ("default", False, False)
 
 
-def test_content_may_come_in_blocks_and_developers_are_the_system() -> None:
+def test_content_may_be_blocks_and_developer_is_system() -> None:
     blocks = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
     roles = ("developer", "user", "assistant")
     found = openai.read(body(messages=[{"role": role, "content": blocks} for role in roles]))
@@ -212,7 +212,7 @@ def test_a_lenient_job_ignores_and_lists_what_is_not_applied() -> None:
     assert found.ask == replace(openai.read(body()).ask, must_think=False)
 
 
-def test_a_lenient_job_takes_an_effort_where_the_template_knows_it() -> None:
+def test_lenient_job_takes_an_effort_the_template_knows() -> None:
     found = openai.read(body(reasoning_effort="low", chat_template_kwargs={"documents": []}), lenient=True)
     assert (found.ask.effort, found.ask.must_think) == ("low", False)
     assert found.ignored == ("chat_template_kwargs.documents",)
@@ -226,6 +226,42 @@ def test_a_lenient_job_still_refuses_what_is_no_value() -> None:
 
 def test_a_seed_is_listed_and_not_applied() -> None:
     assert openai.read(body(seed=7)).ignored == ("seed",)
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"parallel_tool_calls": False}, ("parallel_tool_calls",)),
+        ({"parallel_tool_calls": True, "return_token_ids": False, "include_reasoning": True}, ()),
+        ({"return_token_ids": True, "include_reasoning": False}, ("return_token_ids", "include_reasoning")),
+        ({"tempreature": 0.2, "max_token": 5, "something_new": None}, ("tempreature", "max_token")),
+        ({"user": "me", "metadata": {"a": "b"}, "store": True, "service_tier": "flex"}, ()),
+    ],
+)
+def test_what_no_answer_shows_is_listed(fields: dict[str, Any], names: tuple[str, ...]) -> None:
+    for lenient in (False, True):
+        assert openai.read(body(**fields), lenient=lenient).ignored == names
+
+
+def test_only_as_many_names_are_kept_as_a_record_has_room_for() -> None:
+    many = {f"field_{number}": number for number in range(10_000)}
+    for asked in (body(**many), body(chat_template_kwargs=many)):
+        assert len(openai.read(asked, lenient=True).ignored) == MOST_IGNORED + 1
+
+
+def test_sampling_that_differs_from_the_job_s_is_named() -> None:
+    job = Sampling(temperature=1.0, top_p=0.9, max_tokens=9)
+    ask = openai.read(body(temperature=0, top_p=0.9)).ask
+    assert ask.overruled(job) == ["temperature"]
+    assert ask.overruled(replace(job, temperature=0.0)) == []
+    assert openai.read(body()).ask.overruled(job) == []
+    both = {"temperature": 0.7, "top_p": 1.0}
+    for read in (
+        messages.read({"messages": [USER], "max_tokens": 5} | both),
+        completions.read({"prompt": "x"} | both),
+        responses.read({"input": "x"} | both, earlier=lambda _: []),
+    ):
+        assert read.ask.overruled(job) == ["temperature", "top_p"]
 
 
 def test_pictures_are_refused_as_what_they_are() -> None:

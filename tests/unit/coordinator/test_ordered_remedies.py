@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from a_job import publishing
 from faulty_servers import Scripted, broker, sandbox, serving, weights_slot
+from job_rig import publishing
 from ports import free_port
 from role_keys import KEYS, TO_COORDINATOR
+from scripted_job import job, speaking_engine, until_ready
 from scripted_learner import ScriptedLearner
-from speaking_job import job, speaking_engine, until_ready
 
 from headway_api.status import RLTrainingJobStatus
 from headway_api.store import FileStore
@@ -24,7 +24,7 @@ from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines.router import Endpoint
 from headway_coordinator.metrics.steps import StepFigures
 from headway_coordinator.spool import Replay, Spool
-from headway_coordinator.status import Heard
+from headway_coordinator.status import JobUpdate
 
 
 def weight_agent() -> Scripted:
@@ -53,9 +53,9 @@ class Rig:
             algorithm={"batchSize": 2, "groupSize": 4, "maxStepsOffPolicy": 1},
         )
 
-    def sink(self, status: dict[str, Any]) -> Heard:
+    def sink(self, status: dict[str, Any]) -> JobUpdate:
         self.status.append(status)
-        return Heard(replicas=1, remedy=self.order)
+        return JobUpdate(replicas=1, remedy=self.order)
 
     @asynccontextmanager
     async def coordinator(self) -> AsyncIterator[tuple[Coordinator, ScriptedLearner, asyncio.Task[None]]]:
@@ -76,7 +76,7 @@ class Rig:
                 self.store,
                 self.folder / "cache",
                 self.sink,
-                told=told,
+                previous=told,
                 broker_url=leases.url,
                 discover=discover,
                 port=port,
@@ -105,7 +105,7 @@ class Rig:
 
 async def test_a_person_has_a_running_job_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_writer, "LEAST_SECONDS", 0.01)
-    monkeypatch.setattr(status_writer, "HEAR_SECONDS", 0.05)
+    monkeypatch.setattr(status_writer, "REFRESH_SECONDS", 0.05)
     rig = Rig(tmp_path)
     async with rig.coordinator() as (_, learner, _):
         await learner.run(steps=2)
@@ -146,7 +146,7 @@ async def test_a_person_has_a_running_job_changed(tmp_path: Path, monkeypatch: p
     assert RLTrainingJobStatus.model_validate(last).reward is not None
 
 
-async def test_changes_are_not_counted_before_those_of_a_predecessor_are_known(
+async def test_changes_are_not_counted_before_predecessors_are_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted, recall, said = (
@@ -159,7 +159,7 @@ async def test_changes_are_not_counted_before_those_of_a_predecessor_are_known(
         said.append(rig.newest._exporter.text().decode())
         return recall(figures, spool, replay)
 
-    monkeypatch.setattr(status_writer, "HEAR_SECONDS", 0.05)
+    monkeypatch.setattr(status_writer, "REFRESH_SECONDS", 0.05)
     monkeypatch.setattr(StepFigures, "restore", recalling)
     rig = Rig(tmp_path)
     rig.order = "OnPolicy"

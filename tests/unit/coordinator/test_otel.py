@@ -15,7 +15,7 @@ from ports import free_port
 
 from headway_api.config import Identity
 from headway_api.records import EpisodeRecord, Outcome, StepReport
-from headway_coordinator.metrics import otlp
+from headway_coordinator.metrics import otel, otlp
 from headway_coordinator.metrics.otel import MOST_LINKS, Span, of_episode, of_step, of_update, request
 from headway_coordinator.metrics.otlp import Otlp
 
@@ -64,6 +64,22 @@ def test_an_episode_is_a_trace_of_turns_tools_and_waits(episode: EpisodeRecord) 
     assert root.attributes["gen_ai.conversation.id"] == episode.episode_id
 
 
+def test_a_turn_calls_a_server_and_nothing_else_does(episode: EpisodeRecord) -> None:
+    """As the conventions have it: a call to a model is of kind CLIENT."""
+    spans = [
+        *of_episode(JOB, MODEL, episode),
+        *of_step(JOB, report(1050.0), []),
+        of_update(JOB, 3, 1053.0, 2.5),
+    ]
+    [resource] = ExportTraceServiceRequest.FromString(request(JOB, spans)).resource_spans
+    kinds = {span.name: span.kind for span in resource.scope_spans[0].spans}
+    calls = {f"chat {MODEL}"}
+    assert {name for name, kind in kinds.items() if kind == otel.KIND_CLIENT} == calls
+    assert {kind for name, kind in kinds.items() if name not in calls} == {otel.KIND_INTERNAL}
+    named = {span.name for span in spans if span.attributes.get("gen_ai.provider.name") == "headway"}
+    assert named == {"invoke_agent refunds", *calls}
+
+
 def test_what_is_sent_twice_is_one_trace(episode: EpisodeRecord) -> None:
     assert of_episode(JOB, MODEL, episode) == of_episode(JOB, MODEL, episode)
     other = JOB.model_copy(update={"uid": "another"})
@@ -82,7 +98,7 @@ def report(ended_at: float | None) -> StepReport:
     return learner_rig.report(3).model_copy(update=update)
 
 
-def test_a_step_is_a_trace_of_its_parts_with_links_to_its_episodes(episode: EpisodeRecord) -> None:
+def test_step_is_a_trace_of_its_parts_linked_to_its_episodes(episode: EpisodeRecord) -> None:
     root, wait, update = of_step(JOB, report(1050.0), [episode.episode_id])
     assert (root.name, root.begun, root.ended) == ("train_step", 1002, 1050)
     assert (wait.name, wait.begun, wait.ended) == ("wait_for_batch", 1002, 1042)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from a_job import spec
 from episodes import a_group
+from job_rig import spec
 from prometheus_client.parser import text_string_to_metric_families
 from role_keys import KEYS
 
 from headway_analysis.measures import figures
+from headway_analysis.measures.tries import Place, Rules, tries_of
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
 from headway_api.exits import JobError, not_final
 from headway_api.metrics import UnknownMetricError
+from headway_api.records import Purpose
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Progress, RLTrainingJobStatus
 from headway_api.store import FileStore
@@ -25,9 +28,10 @@ from headway_coordinator import status
 from headway_coordinator.coordinator import Coordinator, begun
 from headway_coordinator.metrics import mlflow
 from headway_coordinator.metrics import parameters as described
-from headway_coordinator.metrics.mlflow import NOW, About, Mlflow
+from headway_coordinator.metrics.mlflow import NOW, About, Ending, Mlflow
 from headway_coordinator.metrics.parameters import parameters
 from headway_coordinator.metrics.prometheus import Exporter, Sample
+from headway_coordinator.metrics.traces import Traced
 
 
 def test_metrics_carry_the_job_and_their_labels() -> None:
@@ -49,7 +53,7 @@ def test_metrics_carry_the_job_and_their_labels() -> None:
 
 
 def test_a_bill_that_falls_is_not_counted_once_more() -> None:
-    """Prometheus would take it for a counter that began anew."""
+    """Prometheus would treat it as a counter that began again."""
     now = {"sample": 12.0, "train": 3.0}
     exporter = Exporter(
         "ns", "job", lambda: [Sample("usage/tokens", value, {"class": name}) for name, value in now.items()]
@@ -92,6 +96,8 @@ class Server:
         """It takes figures, and says nothing of its runs."""
         self.params: dict[str, str] = {}
         self.tags: dict[str, str] = {}
+        self.without_artifacts = False
+        self.artifacts: dict[str, bytes] = {}
 
     def get_experiment_by_name(self, name: str) -> None:
         if self.down:
@@ -124,6 +130,11 @@ class Server:
     def set_terminated(self, run_id: str) -> None:
         self.logged.append((run_id, []))
 
+    def log_artifacts(self, run_id: str, folder: str) -> None:
+        if self.without_artifacts:
+            raise ConnectionError("no artifact store")
+        self.artifacts |= {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
 
 def tracker(server: Server, folder: Path, **parameters: str) -> Mlflow:
     # Its thread would import this while `close` waits for it, and on a cold disk for longer than that.
@@ -145,7 +156,7 @@ def test_figures_reach_mlflow_in_pieces_it_takes(tmp_path: Path) -> None:
     assert {metric.step for _, metrics in server.logged for metric in metrics} == {3}
 
 
-def test_a_tracking_server_that_is_down_is_counted_and_tried_again(tmp_path: Path) -> None:
+def test_tracking_server_that_is_down_is_counted_and_retried(tmp_path: Path) -> None:
     server = Server(down=1)
     found = tracker(server, tmp_path)
     found.log({"a": 1.0}, step=1, at_ms=1)
@@ -155,7 +166,7 @@ def test_a_tracking_server_that_is_down_is_counted_and_tried_again(tmp_path: Pat
     assert [metrics[0].step for _, metrics in server.logged if metrics] == [2]
 
 
-def test_a_tracking_server_that_hangs_costs_the_oldest_figures_and_no_memory(
+def test_hanging_tracking_server_costs_old_figures_not_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mlflow, "WAITING_MOST", 3)
@@ -192,7 +203,7 @@ def test_a_restart_goes_on_in_the_same_run(tmp_path: Path) -> None:
     assert {run for run, _ in server.logged} == {"run-1"}
 
 
-def test_a_validation_that_a_crash_kept_from_mlflow_is_logged_after_the_restart(tmp_path: Path) -> None:
+def test_validation_missing_in_mlflow_is_logged_after_a_crash(tmp_path: Path) -> None:
     server = Server()
     before = tracker(server, tmp_path)
     found_then = figures.validation([a_group("v000000-000000", [0.0, 1.0], step=0)], (1,), 0.5)
@@ -208,6 +219,87 @@ def test_a_validation_that_a_crash_kept_from_mlflow_is_logged_after_the_restart(
     assert server.runs == 1
 
 
+class Traces:
+    """MLflow's client for traces."""
+
+    def __init__(self) -> None:
+        self.spans: list[Any] = []
+        self.entries: list[Any] = []
+
+    def log_spans(self, experiment: str, spans: list[Any]) -> None:
+        self.spans += spans
+
+    def start_trace(self, entry: Any) -> None:
+        self.entries.append(entry)
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> Traces:
+    """The client that a logger makes."""
+    from mlflow.tracing import client
+
+    found = Traces()
+    monkeypatch.setattr(client, "TracingClient", lambda tracking_uri: found)
+    return found
+
+
+def ending(count: int) -> Ending:
+    """The end of a job of so many episodes."""
+    group = a_group("t0-000000", [1.0] * count)
+    rules, place = Rules(), Place("", 0)
+    found = [
+        Traced(one, episode, (Purpose.TRAIN, 1))
+        for one, episode in zip(tries_of(group, place, rules), group.episodes, strict=True)
+    ]
+    return Ending("uid", lambda: {"report.html": b"<html>", "job.json": b"{}"}, lambda: found)
+
+
+@pytest.mark.parametrize("without", [False, True], ids=["", "no artifact store"])
+def test_what_an_ended_job_leaves_is_in_its_run(tmp_path: Path, traced: Traces, without: bool) -> None:
+    """A server may take traces and have no store for artifacts."""
+    server = Server()
+    server.without_artifacts = without
+    found = tracker(server, tmp_path)
+    found.finish(ending(3))
+    found.close()
+    assert server.artifacts == ({} if without else {"report.html": b"<html>", "job.json": b"{}"})
+    assert found.failures == int(without)
+    assert len({entry.trace_id for entry in traced.entries}) == 3
+    assert {entry.trace_metadata["mlflow.sourceRun"] for entry in traced.entries} == {"run-1"}
+    assert server.logged == [("run-1", [])], "the run ended"
+
+
+def test_traces_end_in_time(
+    tmp_path: Path, traced: Traces, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server()
+    found = tracker(server, tmp_path)
+    monkeypatch.setattr(mlflow, "UPLOAD_SECONDS", 0.0)
+    found.finish(ending(3))
+    found.close()
+    assert traced.entries == []
+    assert [each.message for each in caplog.records] == ["mlflow-traces-left"]
+    assert server.artifacts
+
+
+def test_a_tracking_server_that_hangs_at_the_end_is_left(
+    tmp_path: Path, traced: Traces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mlflow, "UPLOAD_SECONDS", 0.2)
+    monkeypatch.setattr(mlflow, "CLOSE_SECONDS", 0.2)
+    server, answer = Server(), threading.Event()
+    server.log_artifacts = lambda run_id, folder: answer.wait(30)  # type: ignore[method-assign, assignment]
+    found = tracker(server, tmp_path)
+    begun = time.monotonic()
+    found.finish(ending(1))
+    found.close()
+    assert 0.4 <= time.monotonic() - begun < 10
+    assert found._thread.is_alive()
+    assert found._thread.daemon, "it keeps no process from its end"
+    answer.set()
+    found._thread.join(10)
+
+
 def test_a_run_has_its_jobs_parameters_and_a_page(tmp_path: Path) -> None:
     server = Server()
     for rank, steps in (("32", "50"), ("32", "80")):
@@ -220,7 +312,7 @@ def test_a_run_has_its_jobs_parameters_and_a_page(tmp_path: Path) -> None:
     assert server.tags == {"headway.dev/job": "job", f"{NOW}/max_steps": "80"}
 
 
-def test_what_comes_to_be_known_of_a_run_is_said_until_it_is_heard(tmp_path: Path) -> None:
+def test_run_tags_are_sent_until_the_tracking_server_takes_them(tmp_path: Path) -> None:
     server = Server(down=1)
     found = tracker(server, tmp_path)
     found.tag({"a": "1", "b": "1"})
@@ -262,7 +354,7 @@ def test_parameters_hold_no_secret_and_are_bounded(monkeypatch: pytest.MonkeyPat
     assert list(parameters(spec())) == ["global_batch_size", "group_size", "advantage_method"]
 
 
-async def test_the_status_is_written_when_it_changes_and_never_twice_the_same() -> None:
+async def test_status_is_written_on_change_and_never_twice_the_same() -> None:
     written: list[dict[str, Any]] = []
     now = RLTrainingJobStatus(progress=Progress(step=1))
     writer = status.Writer(written.append, lambda: now)
@@ -273,15 +365,15 @@ async def test_the_status_is_written_when_it_changes_and_never_twice_the_same() 
     assert [found["progress"]["step"] for found in written] == [1, 2]
 
 
-async def test_a_status_that_stands_is_written_again_to_hear_the_answer(
+async def test_unchanged_status_is_written_again_to_get_the_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(status, "HEAR_SECONDS", 0.0)
-    heard: list[status.Heard] = []
-    writer = status.Writer(lambda found: status.Heard(3), RLTrainingJobStatus, heard.append)
+    monkeypatch.setattr(status, "REFRESH_SECONDS", 0.0)
+    heard: list[status.JobUpdate] = []
+    writer = status.Writer(lambda found: status.JobUpdate(3), RLTrainingJobStatus, heard.append)
     assert await writer.flush()
     assert await writer.flush()
-    assert heard == [status.Heard(3)] * 2
+    assert heard == [status.JobUpdate(3)] * 2
 
 
 async def test_a_status_that_cannot_be_written_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,8 +50,8 @@ def test_a_prompt_that_differs_in_form_alone_is_told() -> None:
     held_out = [{"prompt": "handle case 2", "id": 99}, {"prompt": "Something else", "id": 98}]
     [warning] = check(splits(CASES, held_out), allowed=False)
     assert warning == (
-        "1 of 2 rows of spec.data.validation have the same prompt, but for case and punctuation, as rows of "
-        'spec.data.train: row 0 and row 2, "handle case 2"'
+        "1 of 2 rows of spec.data.validation have the same prompt, except for case and punctuation, as "
+        'rows of spec.data.train: row 0 and row 2, "handle case 2"'
     )
 
 
@@ -62,7 +62,7 @@ def test_the_prompt_is_in_the_column_that_the_split_names() -> None:
     assert "spec.data.test have the same prompt" in warning
 
 
-def test_a_held_out_split_that_repeats_itself_is_told_and_training_may() -> None:
+def test_repeated_rows_warn_in_held_out_splits_not_in_training() -> None:
     twice = [CASES[4], CASES[5], CASES[4]]
     [warning] = check(splits([CASES[0], CASES[0]], twice), allowed=False)
     assert warning.startswith("1 of 3 rows of spec.data.validation repeat the prompt")
@@ -91,7 +91,7 @@ def held_out(folder: Path, **blocks: Any) -> Bench:
     return Bench(spec(folder, data=data | blocks.pop("data", {}), **blocks))
 
 
-def test_the_preflight_refuses_a_job_that_is_validated_on_what_it_trains(folder: Path) -> None:
+def test_preflight_refuses_validation_on_training_rows(folder: Path) -> None:
     bench = held_out(folder)
     with pytest.raises(JobError, match="row 0 and row 1"):
         bench.basics(folder)

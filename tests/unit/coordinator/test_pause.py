@@ -10,14 +10,14 @@ from typing import Any
 
 import aiohttp
 import pytest
-from a_job import Job, publishing, spec
 from faulty_servers import Scripted, broker, sandbox, serving, weight_agent
+from job_rig import Job, publishing, spec
 from ports import free_port
 from raised import over_from, signal, verdict
 from role_keys import KEYS, TO_COORDINATOR
+from scripted_job import job as scripted_job
+from scripted_job import speaking_engine, until_ready
 from scripted_learner import ScriptedLearner
-from speaking_job import job as speaking_job
-from speaking_job import speaking_engine, until_ready
 
 from headway_analysis.signals.of_spec import job_of
 from headway_analysis.signals.watch import Verdict, Watch
@@ -108,38 +108,38 @@ class TestPauses:
         made.begin(step)
         return made
 
-    def test_it_holds_from_the_raise_on_whatever_becomes_of_the_signal(self) -> None:
+    def test_pause_holds_from_the_raise_whatever_the_signal_does(self) -> None:
         pauses = self.new()
         pauses.look(11, [], done=False)
-        assert not pauses.holds
+        assert not pauses.is_paused
         pauses.look(12, [verdict(NOTHING, since=12)], done=False)
-        assert pauses.holds
+        assert pauses.is_paused
         assert pauses.last is not None
         assert (pauses.last.signal, pauses.last.step) == ("NothingToTrain", 12)
         pauses.look(13, [], done=False)
-        assert pauses.holds
+        assert pauses.is_paused
 
     def test_a_job_without_a_step_left_is_not_stopped(self) -> None:
         """It has only to be validated, and the test split to be judged."""
         pauses = self.new()
         pauses.look(20, [verdict(NOTHING, since=20)], done=True)
-        assert (pauses.holds, pauses.last) == (False, None)
+        assert (pauses.is_paused, pauses.last) == (False, None)
 
     def test_a_successor_goes_on_holding_until_the_pause_is_over(self) -> None:
         """The operator may be away: whoever starts the coordinator again is no person."""
         before = paused_for(verdict(NOTHING))
-        assert self.new(before).holds
-        assert self.new(before, before.time - timedelta(days=1)).holds, "that was another pause"
-        assert not self.new(before, before.time).holds
+        assert self.new(before).is_paused
+        assert self.new(before, before.time - timedelta(days=1)).is_paused, "that was another pause"
+        assert not self.new(before, before.time).is_paused
 
     def test_what_was_seen_does_not_pause_again(self) -> None:
         before = paused_for(verdict(NOTHING, since=12))
         pauses = self.new(before, before.time)
         pauses.look(12, [verdict(NOTHING, since=12)], done=False)
         pauses.look(30, [verdict(NOTHING, since=12)], done=False)
-        assert (pauses.holds, pauses.last) == (False, before)
+        assert (pauses.is_paused, pauses.last) == (False, before)
         pauses.look(31, [verdict(NOTHING, since=31)], done=False)
-        assert pauses.holds
+        assert pauses.is_paused
         assert pauses.last is not None
         assert (pauses.last.step, pauses.last.time > before.time) == (31, True)
 
@@ -153,7 +153,7 @@ class TestPauses:
         assert pauses.last.signals == ["RewardCollapsed", "NothingToTrain"]
         third = self.new(pauses.last, pauses.last.time, step=20)
         third.look(21, raised, done=False)
-        assert not third.holds
+        assert not third.is_paused
 
     def test_what_is_raised_while_it_is_paused_belongs_to_that_pause(self) -> None:
         pauses = self.new()
@@ -170,9 +170,9 @@ class TestPauses:
         before = paused_for(verdict(NOTHING, since=12))
         pauses = self.new(before, before.time, step=8)
         pauses.look(9, [], done=False)
-        assert not pauses.holds
+        assert not pauses.is_paused
         pauses.look(12, [verdict(NOTHING, since=12)], done=False)
-        assert pauses.holds
+        assert pauses.is_paused
         assert pauses.last is not None
         assert pauses.last.time != before.time
 
@@ -202,7 +202,7 @@ async def test_a_paused_job_trains_nothing_more_and_begins_nothing(tmp_path: Pat
 
 
 async def test_no_batch_comes_between_a_step_and_its_judgement(tmp_path: Path) -> None:
-    """While servers are told of the new weights, a learner may ask for the next batch already."""
+    """While servers learn of the new weights, a learner may ask for the next batch already."""
     plain = spec()
     unvalidated = plain.evaluation.model_copy(update={"every_steps": 0, "at_start": False})
     job = Job(tmp_path, plain.model_copy(update={"evaluation": unvalidated}))
@@ -252,7 +252,7 @@ class Rig:
             "schedule": {"maxSteps": STEPS, "maxEpochs": 4},
             "evaluation": {"everySteps": 0, "atStart": False},
         }
-        self.config = speaking_job(folder, **fields)
+        self.config = scripted_job(folder, **fields)
         self.told = RLTrainingJobStatus()
         self.written: list[dict[str, Any]] = []
 
@@ -272,7 +272,7 @@ class Rig:
             self.store,
             self.folder / "cache",
             self.written.append,
-            told=self.told,
+            previous=self.told,
             broker_url=leases.url,
             discover=discover,
             port=port,
@@ -312,7 +312,7 @@ class Rig:
         return found.pause
 
 
-async def test_a_job_pauses_at_the_step_that_raises_and_ends_once_a_person_says_so(tmp_path: Path) -> None:
+async def test_job_pauses_at_the_raising_step_until_a_person_ends_it(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     first = await rig.until_paused()
     assert (first.signal, first.step) == ("NothingToTrain", RAISED_AT)
@@ -347,5 +347,5 @@ def test_a_successor_is_told_of_the_pause_and_of_its_end() -> None:
         def patch_namespaced_custom_object_status(self, *given: Any, **named: Any) -> dict[str, Any]:
             return {"status": stored}
 
-    told = status_module.told(KubernetesJob(IDENTITY, Api()))
+    told = status_module.previous_status(KubernetesJob(IDENTITY, Api()))
     assert (told.pause, told.resumed_pause) == (pause, pause.time)

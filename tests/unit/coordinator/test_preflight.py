@@ -15,6 +15,7 @@ from aiohttp import web
 from faulty_servers import Scripted, broker, drop, fail, first, sandbox, say, serving
 from preflight_bench import Bench, spec, write_inputs
 from refusing_bucket import refusing_store
+from toy_tokenizer import QWEN3_TEMPLATE
 
 from headway_api.exits import JobError
 from headway_api.spec.training import RLTrainingJobSpec
@@ -68,7 +69,7 @@ def give_template(folder: Path, template: str) -> None:
         path.write_text(json.dumps(told | {"chat_template": template}))
 
 
-async def test_a_template_that_writes_no_call_fails_before_anything_starts(folder: Path) -> None:
+async def test_template_that_writes_no_call_fails_before_the_start(folder: Path) -> None:
     """The environment offers a tool; none of the model's calls would ever reach it."""
     bench = Bench(spec(folder))
     give_template(folder, "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}")
@@ -80,6 +81,27 @@ async def test_a_template_that_writes_no_call_fails_before_anything_starts(folde
     found = refused.value.termination
     assert (found.reason, found.field) == ("ToolCallsUnreadable", "spec.agent.builtin.toolCallParser")
     assert bench.failed == [("ToolCalls", "spec.agent.builtin.toolCallParser")]
+
+
+OF_THE_USERS_OWN = {"http": {"url": "http://agent.example.com"}}, {"sandboxed": {"command": ["program"]}}
+MUTE = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
+
+
+@pytest.mark.parametrize("agent", OF_THE_USERS_OWN)
+@pytest.mark.parametrize("template", [QWEN3_TEMPLATE, MUTE])
+async def test_agent_with_own_tools_is_warned_of_unreadable_calls(
+    folder: Path, agent: dict[str, Any], template: str
+) -> None:
+    bench = Bench(spec(folder, agent=agent))
+    give_template(folder, template)
+    async with sandboxes() as (leases, box):
+        box.faults["POST /agent"] = say({"running": True, "exit_code": None, "output": ""})
+        await bench.environment(folder, leases)
+    [check] = [one for one in bench.reports[-1].checks if one.name == "ToolCalls"]
+    assert (check.passed, check.warning) == (True, template == MUTE), check.message
+    assert check.message.startswith("the environment offers no tools")
+    for word in ("the gateway refuses", "config.json", "chat_template.jinja", "toolCallParser"):
+        assert (word in check.message) == (template == MUTE)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +141,7 @@ def test_what_a_predecessor_got_past_is_no_failed_check(folder: Path) -> None:
     assert bench.reports == []
 
 
-async def test_a_judgement_that_is_no_number_fails_the_environments_check(folder: Path) -> None:
+async def test_judgement_that_is_no_number_fails_environment_check(folder: Path) -> None:
     bench = Bench(spec(folder))
     async with sandboxes() as (leases, box):
         box.answers["POST /finish"] = lambda body: {"reward": float("nan"), "score": 0.0, "metrics": {}}
@@ -136,7 +158,7 @@ def test_a_context_longer_than_the_models_is_refused(folder: Path) -> None:
 
 @pytest.mark.parametrize(("asked", "held"), [(None, 4096), (8192, 8192)])
 def test_a_longrope_model_holds_what_its_servers_hold(tmp_path: Path, asked: int | None, held: int) -> None:
-    """vLLM serves one that it is told nothing of up to the length of pretraining."""
+    """vLLM serves one without a configured length up to the length of pretraining."""
     config = {"max_position_embeddings": 131072, "original_max_position_embeddings": 4096}
     scaling = {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}}
     (tmp_path / "config.json").write_text(json.dumps(config | scaling))
@@ -205,7 +227,7 @@ def test_what_a_job_began_with_is_not_asked_for_again(folder: Path) -> None:
         shutil.rmtree(folder / left)
     before = Bench(started)
     before.runner.begun = True
-    with pytest.raises(JobError, match="nothing lies at") as caught:
+    with pytest.raises(JobError, match="there is nothing at") as caught:
         before.basics(folder)
     assert caught.value.termination.field == "spec.model.warmStart"
     assert not caught.value.permanent
@@ -256,7 +278,7 @@ async def test_warn_goes_on_and_off_asks_nothing(folder: Path) -> None:
         assert caught.value.termination.reason == "RewardOutOfRange"
 
 
-async def test_an_environment_that_does_not_import_fails_for_good_in_its_own_words(folder: Path) -> None:
+async def test_unimportable_environment_fails_for_good_in_own_words(folder: Path) -> None:
     bench = Bench(spec(folder))
     async with sandboxes() as (leases, _):
         leases.faults["POST /v1/leases"] = fail(409, "EnvironmentNotImportable", permanent=True)
@@ -300,7 +322,7 @@ def blames(reason: str, message: str) -> Any:
     return answer
 
 
-async def test_a_reward_that_always_raises_fails_for_good_in_its_own_words(folder: Path) -> None:
+async def test_reward_that_always_raises_fails_for_good_in_own_words(folder: Path) -> None:
     bench = Bench(spec(folder))
     said = "reward raised ValueError: no price (/env/desk.py:31 in reward)"
     async with sandboxes() as (leases, box):
@@ -348,7 +370,7 @@ async def test_a_service_that_answers_anything_is_there(folder: Path) -> None:
     assert [(check.name, check.passed) for check in bench.runner.results] == [("Agent", True)]
 
 
-async def test_a_service_that_is_not_there_is_named_and_asked_for_again_later(folder: Path) -> None:
+async def test_missing_service_is_named_and_asked_for_again_later(folder: Path) -> None:
     bench = Bench(spec(folder, agent=HTTP, pendingDeadlineSeconds=2))
     async with aiohttp.ClientSession() as http:
         with pytest.raises(JobError) as caught:
@@ -381,7 +403,7 @@ async def test_a_program_that_cannot_be_started_fails_the_preflight(folder: Path
     assert ("POST /agent", ["nothing"]) in [(path, (body or {}).get("command")) for path, body in box.asked]
 
 
-async def test_a_sandbox_that_cannot_be_made_is_told_while_it_is_awaited(folder: Path) -> None:
+async def test_sandbox_that_cannot_be_made_is_reported_while_awaited(folder: Path) -> None:
     bench = Bench(spec(folder, pendingDeadlineSeconds=4))
     refused = 'pods "a" is forbidden: pod rejected: RuntimeClass "gvisor" not found'
     problem = {"reason": "Forbidden", "message": refused, "field": None, "permanent": False}

@@ -9,9 +9,9 @@ from typing import Any
 
 import aiohttp
 import pytest
-from a_baseline import of_values
-from a_job import spec
 from faulty_servers import Scripted, broker, sandbox, serving
+from job_rig import spec
+from made_up_baselines import of_values
 
 from headway_analysis.preflight.catalogue import BY_ID
 from headway_analysis.preflight.evidence import Probe

@@ -52,16 +52,16 @@ def test_launch_models_can_do_all_that_their_format_has(name: str) -> None:
     real = BY_NAME[name]
     _, proof = shown(real)
     assert real.ids, "rendered with ids that are not the model's"
-    assert (proof.call, proof.values, proof.words, proof.before, proof.thought) == (True,) * 5
+    assert (proof.call, proof.values, proof.words, proof.before, proof.reasoning) == (True,) * 5
     assert (proof.forced, proof.row, proof.thinking_row, proof.word) == (True,) * 4
     assert proof.parallel is (name != "gpt-oss"), "Harmony has one call a turn, the others have several"
-    assert proof.thoughts in ("kept", "dropped")
+    assert proof.past_reasoning in ("kept", "dropped")
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_thoughts_go_as_the_template_has_it_and_nothing_else_forks(name: str) -> None:
+def test_past_reasoning_follows_the_template_without_forks(name: str) -> None:
     _, proof = shown(BY_NAME[name])
-    assert proof.thoughts not in ("forked", "lost")
+    assert proof.past_reasoning not in ("forked", "lost")
     assert proof.thinking_row is not False
 
 
@@ -71,6 +71,37 @@ def test_every_no_is_explained(name: str) -> None:
     assert ("**no**" in models_page.facts(shown(real)[1])) == bool(real.why)
 
 
+@pytest.mark.parametrize("name", BY_NAME)
+def test_the_preflight_says_each_no_of_the_page(name: str) -> None:
+    real = BY_NAME[name]
+    facts = models_page.facts(shown(real)[1])
+    chosen = choose(real_templates.tokenizer(real), real.model_type)
+    said = preflight.concerns(SIMPLE, chosen, builtin=True)
+    if facts[0] == "yes":
+        assert bool(said) == ("**no**" in facts or facts[-1] == "at once"), said
+    else:
+        assert said == [], "the check fails instead"
+    assert preflight.concerns([], chosen, builtin=True) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("LFM2.5", ["an argument with quotes"]),
+        ("Hermes 3", ["an argument that is a list", "text before a call"]),
+        ("DeepSeek V3.2", ["the result of a call begins a training row"]),
+        ("Llama 3.1", ["text before a call", "of several calls in one turn"]),
+        ("DeepSeek-R1-Distill", ["text before a call", "past reasoning"]),
+        ("Qwen3", []),
+    ],
+)
+def test_what_a_reader_does_not_do_is_said_in_words(name: str, words: list[str]) -> None:
+    real = BY_NAME[name]
+    said = preflight.concerns([], choose(real_templates.tokenizer(real), real.model_type), builtin=False)
+    assert len([one for one in said if any(one.startswith(word) for word in words)]) == len(words), said
+    assert bool(said) == bool(words)
+
+
 def test_no_turn_of_a_model_is_read_wrong() -> None:
     found = {turn.name: turns_of_models.judged(turn) for turn in turns_of_models.turns()}
     assert len(found) > 350
@@ -78,18 +109,18 @@ def test_no_turn_of_a_model_is_read_wrong() -> None:
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_template_without_calls_is_refused_until_a_reader_is_named(name: str) -> None:
+def test_template_without_calls_is_refused_until_parser_is_named(name: str) -> None:
     real = BY_NAME[name]
     tok = real_templates.tokenizer(real)
     with pytest.raises(JobError) as refused:
         preflight.readable(SIMPLE, choose(tok, real.model_type), "auto")
     assert refused.value.termination.reason == "ToolCallsUnreadable"
     said = preflight.readable(SIMPLE, choose(tok, real.model_type, real.parser), real.parser)
-    assert "as asked" in said
+    assert "as specified" in said
     assert ("name them in the prompt" in said) == (name == "SmolLM3")
 
 
-def test_a_template_without_results_is_refused_whatever_reader_is_named() -> None:
+def test_template_without_results_is_refused_with_any_parser() -> None:
     real = BY_NAME["Gemma 3"]
     with pytest.raises(JobError) as refused:
         preflight.readable(
@@ -97,7 +128,7 @@ def test_a_template_without_results_is_refused_whatever_reader_is_named() -> Non
         )
     said = refused.value.termination
     assert said.reason == "ToolCallsUnreadable"
-    assert "takes no tool's result" in said.message
+    assert "accepts no tool results" in said.message
     assert "roles must alternate" in said.message
 
 

@@ -1,11 +1,11 @@
-"""Faults of environment and agent that recur: what is alike, what stands on the job, and when it gives up."""
+"""Faults of environment and agent that recur: what is alike, what the job shows, and when it gives up."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from a_job import Job, spec
+from job_rig import Job, spec
 
 from headway_api.conditions import Condition, ConditionType, find
 from headway_api.exits import JobError, job_error
@@ -53,7 +53,7 @@ def after(*ends: Cause | None, at_once: int = 1) -> Recurring:
     found = Recurring()
     for number, cause in enumerate(ends):
         if cause is not None:
-            found.hear(f"e{number}", cause)
+            found.note(f"e{number}", cause)
         found.ended(f"e{number}", scored=cause is None, at_once=at_once)
     return found
 
@@ -95,7 +95,7 @@ def test_its_count_moves_by_round_numbers() -> None:
     found = Recurring()
     changes = 0
     for number in range(100):
-        found.hear(str(number), TOOL)
+        found.note(str(number), TOOL)
         changes += found.ended(str(number), scored=False)
     assert changes == 6, "at 3, 5, 10, 20, 50 and 100"
 
@@ -159,7 +159,7 @@ def failing(job: Job, which: str = "") -> list[str]:
     async def episode(task: Task) -> object:
         record = await Job.episode(job, task)
         if record.reward is None:
-            training[0].faults.hear(record.episode_id, TOOL)  # type: ignore[attr-defined]
+            training[0].faults.note(record.episode_id, TOOL)  # type: ignore[attr-defined]
         return record
 
     job.episode = episode  # type: ignore[method-assign, assignment]
@@ -195,7 +195,7 @@ async def test_a_stall_names_the_tool(tmp_path: Path) -> None:
         router.discovered([endpoint])
         router.holds(endpoint, router.wanted)
         for number in range(RAISED):
-            training.faults.hear(str(number), hangs("pay"))
+            training.faults.note(str(number), hangs("pay"))
             training.faults.ended(str(number), scored=False)
         found = blocker(training, router, PoolState(ready=0, starting=0, leased=2), 600.0)
     assert "tool pay has not returned" in found.words

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import judged
+import judge_rig
 import pytest
 from endpoint_service import fails, says
 from endpoint_service import serving as endpoint
@@ -97,14 +97,14 @@ async def rig(
         rules, broker = Rules(40.0, 120, (-1.0, 1.0)), Broker(http, leases.url, "t", "me")
         faults = Recurring()
         relative = Relative(rules, broker, judges or Judges(), faults)
-        episodes = Episodes(rules, agent, broker, Router(), faults.hear, judges, relative.hear)
+        episodes = Episodes(rules, agent, broker, Router(), faults.note, judges, relative.learn)
         yield Rig(episodes.run, relative, leases, faults)
 
 
 async def ran(rig: Rig, reward: str = RANKS, retries: int = 0, **changes: Any) -> GroupRecord:
-    plan = replace(judged.plan(size=3, group=reward), sampling=Sampling(1.0, 1.0, 64), **changes)
+    plan = replace(judge_rig.plan(size=3, group=reward), sampling=Sampling(1.0, 1.0, 64), **changes)
     return await groups.run(
-        plan, rig.run, AdaptiveSemaphore(8), incarnation=0, max_retries=retries, relative=rig.relative
+        plan, rig.run, AdaptiveSemaphore(8), start_number=0, max_retries=retries, relative=rig.relative
     )
 
 
@@ -137,7 +137,7 @@ async def test_a_reward_a_turn_is_held_to_the_episodes_turns(tok: Any, tmp_path:
     async with rig(tok, tmp_path) as r:
         group = await ran(r, "[[0.1, 0.2, 0.3] for _ in transcripts]")
     assert group.abandoned is not None
-    assert "3 rewards of turns for 2 turns" in group.abandoned.message
+    assert "3 turn rewards for 2 turns" in group.abandoned.message
 
 
 async def test_held_out_groups_keep_each_episodes_own_reward(tok: Any, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ async def test_the_preflight_loses_what_no_group_judged(tok: Any, tmp_path: Path
     """Rewards of single episodes, which training does not see, would stand for it else."""
     async with rig(tok, tmp_path) as r:
         group = await ran(r, "[0.5]", purpose=Purpose.PREFLIGHT)
-        one = replace(judged.plan(size=2, group="[0.5]"), purpose=Purpose.PREFLIGHT)
+        one = replace(judge_rig.plan(size=2, group="[0.5]"), purpose=Purpose.PREFLIGHT)
         few = group.model_copy(update={"abandoned": None, "episodes": a_group("p0-0", [1.0, None]).episodes})
         few = await r.relative.judged(one, few, range(1))
     for each in (group, few):
@@ -205,7 +205,10 @@ ASKS = "[self.judge('style', [user(str(len(transcripts)))], {'type': 'number'})]
 
 
 async def test_one_question_judges_a_whole_group_and_is_on_the_bill(tok: Any, tmp_path: Path) -> None:
-    async with endpoint(says("0.5")) as service, judged.judges(tmp_path, judged.spec(service.url)) as judges:
+    async with (
+        endpoint(says("0.5")) as service,
+        judge_rig.judges(tmp_path, judge_rig.spec(service.url)) as judges,
+    ):
         async with rig(tok, tmp_path, judges) as r:
             group = await ran(r, ASKS)
         assert [body["messages"][0]["content"] for body in service.bodies] == ["3"]
@@ -220,7 +223,7 @@ async def test_one_question_judges_a_whole_group_and_is_on_the_bill(tok: Any, tm
 
 async def test_a_judge_that_fails_leaves_no_group(tok: Any, tmp_path: Path) -> None:
     async with endpoint(fails(400, "no")) as service:
-        async with judged.judges(tmp_path, judged.spec(service.url)) as judges:
+        async with judge_rig.judges(tmp_path, judge_rig.spec(service.url)) as judges:
             async with rig(tok, tmp_path, judges) as r:
                 group = await ran(r, ASKS, retries=3)
             assert [standing.cause.field for standing in r.faults.standing] == [
@@ -235,7 +238,7 @@ async def test_a_judge_that_fails_leaves_no_group(tok: Any, tmp_path: Path) -> N
 async def test_a_judge_that_comes_back_judges_the_group(tok: Any, tmp_path: Path) -> None:
     async with endpoint() as service:
         service.answers = [*[fails(500)] * asking.TRIES, says("ok"), says("0.5")]
-        judges = judged.judges(tmp_path, judged.spec(service.url))
+        judges = judge_rig.judges(tmp_path, judge_rig.spec(service.url))
         async with judges as asked, rig(tok, tmp_path, asked) as r:
             group = await ran(r, ASKS, retries=1)
     assert group.abandoned is None

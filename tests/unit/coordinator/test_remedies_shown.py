@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from a_job import Job
+from job_rig import Job
 from played_jobs import Story, a_small_spec, a_spec, acting
 from watched import a_signal
 
@@ -30,7 +30,7 @@ def changed() -> Story:
     return story.carry_out(decide(story.now()))
 
 
-def test_a_change_says_what_was_changed_and_why_and_what_became_of_it() -> None:
+def test_change_shows_what_was_changed_why_and_its_outcome() -> None:
     story = changed().train(3, 0.6)
     first, second = shown.remediations(story.now().course, story.spec)
     assert first.as_object() == {
@@ -84,7 +84,7 @@ def test_status_has_the_last_eight() -> None:
     assert found[-1].order == "LowerLearningRate@9"
 
 
-def test_figures_without_an_interval_or_a_validation_say_what_there_is() -> None:
+def test_figures_without_interval_or_validation_show_the_rest() -> None:
     assert shown.figures(Measured()).as_object() == {"steps": 0}
     assert shown.figures(Measured(reward=0.5, steps=1)).as_object() == {"reward": "0.5", "steps": 1}
 
@@ -94,10 +94,10 @@ def test_changes_are_counted_by_what_became_of_them() -> None:
     assert counted == {"Watching": 1, "Kept": 0, "Undone": 0, "Replaced": 1, "Refused": 0}
 
 
-def test_the_run_in_mlflow_has_a_tag_for_each_and_the_parameters_as_they_are() -> None:
+def test_mlflow_run_has_a_tag_per_change_and_current_parameters() -> None:
     story = changed()
-    situation = story.now()
-    found = shown.tags(situation.course, story.spec, situation.now)
+    context = story.now()
+    found = shown.tags(context.course, story.spec, context.now)
     assert found["headway.dev/remedy/000001"] == (
         "step 71: RollBack (RewardCollapsed): goes back to the weights of step 20: Replaced"
     )
@@ -105,8 +105,8 @@ def test_the_run_in_mlflow_has_a_tag_for_each_and_the_parameters_as_they_are() -
     assert found["headway.dev/now/clip_high_threshold"] == "1.2"
     assert "headway.dev/now/learning_rate" not in found
     story.train(25, 0.02)
-    situation = story.carry_out(decide(story.now())).now()
-    found = shown.tags(situation.course, story.spec, situation.now)
+    context = story.carry_out(decide(story.now())).now()
+    found = shown.tags(context.course, story.spec, context.now)
     assert found["headway.dev/now/loss_fn"] == "cispo", "taken back, and said so"
     assert found["headway.dev/remedy/000002"].endswith("Undone")
 

@@ -26,7 +26,7 @@ from headway_coordinator.trajectory.template import template_text
 PROMPT = PROBES[1]
 RESULT = {"role": "tool", "tool_call_id": "call-0-0", "content": "gold"}
 DROPS_OLD = "loop.index0 > last.query and message.reasoning_content"
-"""Where QWEN3_TEMPLATE says which thoughts it keeps."""
+"""Where QWEN3_TEMPLATE says which reasoning it keeps."""
 XML_FAMILY_TOKENS = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
 """Without these the renderer of Qwen 3.5 refuses a tokenizer."""
 
@@ -48,7 +48,7 @@ def both(request: pytest.FixtureRequest, qwen: Any, other: Any) -> tuple[Rendere
     return choose(other, "qwen3"), other
 
 
-def test_a_familys_renderer_is_taken_where_it_agrees_with_the_models_template(qwen: Any) -> None:
+def test_family_renderer_is_chosen_if_it_agrees_with_template(qwen: Any) -> None:
     assert isinstance(choose(qwen, "qwen3"), Typed)
     assert isinstance(choose(qwen, "qwen3_moe"), Typed)
 
@@ -61,7 +61,7 @@ def test_else_the_models_own_template_is_rendered(other: Any, family: str) -> No
 HERMES_CALL = '<tool_call>\n{"name": "look_up", "arguments": {"key": "brave-otter"}}\n</tool_call><|im_end|>'
 
 
-def test_hermes_is_read_where_it_is_asked_for_whatever_the_family_reads(
+def test_requested_hermes_is_read_whatever_the_family_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A family's renderer that agrees with the template, and reads calls in XML."""
@@ -141,7 +141,7 @@ def test_an_extension_is_what_the_template_would_have_said(both: tuple[Renderer,
     assert tok.decode(extended) == whole
 
 
-def test_a_template_that_keeps_thoughts_decides_over_a_familys_renderer_that_drops_them(
+def test_a_template_that_keeps_reasoning_overrules_the_renderer(
     tmp_path: Path,
 ) -> None:
     template = QWEN3_TEMPLATE.replace(DROPS_OLD, "message.reasoning_content")
@@ -174,7 +174,7 @@ def test_a_word_of_the_users_leaves_what_was_sampled_as_it_is(both: tuple[Render
     assert tok.decode(extended) == template_text(tok, [*history, *PROBES[0]], [], generate=True)
 
 
-def test_a_word_of_the_users_drops_what_was_thought_where_the_template_does(qwen: Any) -> None:
+def test_a_user_message_drops_reasoning_where_the_template_does(qwen: Any) -> None:
     """The model is trained on the prompts that it will be served with."""
     chosen = choose(qwen, "qwen3")
     prompt = chosen.render(PROMPT, [])
@@ -209,16 +209,16 @@ APART = "{{- '<think>\\n' + (message.reasoning_content or '') + '\\n</think>\\n\
         (APART, True),
         ("{{- message.content }}", True),
     ],
-    ids=["strips-all", "strips-all-but-the-last", "empties-all", "keeps", "knows-no-thoughts"],
+    ids=["strips-all", "strips-all-but-the-last", "empties-all", "keeps", "knows-no-reasoning"],
 )
-def test_a_turn_is_extended_where_the_template_keeps_what_was_thought_in_it(
+def test_a_turn_is_extended_where_its_reasoning_is_kept(
     tmp_path: Path, said: str, keeps: bool, new: list[dict[str, Any]]
 ) -> None:
-    """Of a template that strips the thoughts of every past turn, no text shows that it had any."""
+    """Of a template that strips the reasoning of every past turn, no text shows that it had any."""
     tok = tokenizer(tmp_path, BARE.replace("SAID", said))
     chosen = choose(tok, "qwen2")
     assert isinstance(chosen, Template)
-    # The words of the thought stand elsewhere, too.
+    # The words of the reasoning stand elsewhere, too.
     asked = [*PROMPT, {"role": "assistant", "content": "Gold."}, {"role": "user", "content": "Is it Gold?"}]
     prompt = chosen.render(asked, [])
     sampled = tok.encode("<think>\nGold?\n</think>\n\nIt is Gold?<|im_end|>", add_special_tokens=False)
@@ -231,12 +231,12 @@ def test_a_turn_is_extended_where_the_template_keeps_what_was_thought_in_it(
     assert (extended is not None) == keeps
     if extended is not None:
         assert extended[: len(prompt) + len(sampled)] == [*prompt, *sampled]
-    thoughtless = tok.encode("Gold.<|im_end|>", add_special_tokens=False)
+    unreasoned = tok.encode("Gold.<|im_end|>", add_special_tokens=False)
     spoken = [*asked, {"role": "assistant", "content": "Gold."}]
-    assert chosen.extend(prompt, thoughtless, spoken, new, []) is not None
+    assert chosen.extend(prompt, unreasoned, spoken, new, []) is not None
 
 
-def test_a_familys_renderer_that_keeps_thoughts_between_tool_calls_gives_way_to_a_template_that_drops_them(
+def test_a_template_that_drops_reasoning_between_calls_is_chosen(
     tmp_path: Path,
 ) -> None:
     template = QWEN3_TEMPLATE.replace(DROPS_OLD, "false")
@@ -307,7 +307,7 @@ def test_a_token_that_may_stand_for_any_text_bounds_nothing() -> None:
     assert longest_token(PreTrainedTokenizerFast(tokenizer_object=unknown, unk_token="?")) is None
 
 
-def test_a_turn_cut_off_by_length_cannot_be_extended_by_an_opaque_template(other: Any) -> None:
+def test_opaque_template_cannot_extend_a_turn_cut_by_length(other: Any) -> None:
     chosen = choose(other, "")
     prompt = chosen.render(PROMPT, [])
     assert (

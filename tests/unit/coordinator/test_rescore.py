@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from an_evaluation import ABroker, EvalJob, spec
 from episodes import sealed
+from evaluation_rig import ABroker, EvalJob, spec
 
 from headway_api.artifacts import Layout
 from headway_api.config import EvalConfig
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome, Purpose
 from headway_api.sandbox_api import ToolReply
-from headway_api.spec.evaluation import CandidateRescore
+from headway_api.spec.candidate import CandidateRescore
 from headway_api.status import ResolvedCandidate
 from headway_api.store import FileStore
 from headway_coordinator import spool
@@ -45,12 +46,14 @@ CONVERSATION = [ASKED, CALL, ANSWER, SAID]
 class RecordingSandbox:
     """Carries out tool calls, and remembers them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *answers: str) -> None:
+        self.answers = [*answers]
+        """Of the calls, in order; after them as recorded."""
         self.called: list[tuple[str, dict[str, Any]]] = []
 
     async def tool(self, name: str, arguments: dict[str, Any]) -> ToolReply:
         self.called.append((name, arguments))
-        return ToolReply(content="gold", done=False)
+        return ToolReply(content=self.answers.pop(0) if self.answers else "gold", done=False)
 
 
 def episode(
@@ -82,17 +85,45 @@ async def test_the_tool_calls_are_carried_out_and_the_words_are_judged() -> None
     assert on.session.taken == len(episode().turns)
 
 
-async def test_a_truncated_episode_stays_one_and_an_agents_own_reward_is_told_again() -> None:
+async def test_rescore_keeps_truncation_and_the_agents_own_reward() -> None:
     played = await rescorer(episode(Outcome.TRUNCATED), reports_reward=True).play(stage(RecordingSandbox()))
     assert played.truncated
     assert played.reported == [0.5]
 
 
-async def test_metrics_that_came_with_an_agents_own_reward_are_told_again() -> None:
+async def test_metrics_of_an_agents_own_reward_are_reported_again() -> None:
     found = episode().model_copy(update={"metrics": {"field_accuracy": 0.25}})
     played = await rescorer(found, reports_reward=True).play(stage(RecordingSandbox()))
     assert played.metrics == {"field_accuracy": 0.25}
     assert (await rescorer(found).play(stage(RecordingSandbox()))).metrics == {}
+
+
+async def counted(before: EpisodeRecord, sandbox: RecordingSandbox) -> int:
+    """Tool answers that differ from the recorded ones."""
+    again, on = rescorer(before), stage(sandbox)
+    with contextlib.suppress(AgentFault):
+        await again.play(on)
+    record = sealed("e-again-000003").model_copy(update={"episode_id": on.session.episode_id})
+    return again.counted(record).differing_answers
+
+
+@pytest.mark.parametrize("outcome", [Outcome.COMPLETED, Outcome.TRUNCATED, Outcome.AGENT_ERROR])
+async def test_tool_answers_that_differ_from_recorded_are_counted(outcome: Outcome) -> None:
+    assert await counted(episode(outcome), RecordingSandbox("gold")) == 0
+    assert await counted(episode(outcome), RecordingSandbox("silver")) == 1
+
+
+async def test_an_answer_in_parts_is_compared_by_its_text() -> None:
+    parts = [{"type": "text", "text": "go"}, {"type": "text", "text": "ld"}]
+    before = episode(messages=[ASKED, CALL, ANSWER | {"content": parts}, SAID])
+    assert await counted(before, RecordingSandbox("gold")) == 0
+    assert await counted(before, RecordingSandbox("go")) == 1
+
+
+async def test_call_is_compared_with_its_own_answer_if_an_id_repeats() -> None:
+    before = episode(messages=[ASKED, CALL, ANSWER, CALL, ANSWER | {"content": "silver"}, SAID])
+    assert await counted(before, RecordingSandbox("gold", "silver")) == 0
+    assert await counted(before, RecordingSandbox("silver", "gold")) == 2
 
 
 @pytest.mark.parametrize(
@@ -111,7 +142,7 @@ async def test_a_row_that_the_run_lacks_ends_the_candidate() -> None:
 
 async def test_another_dataset_ends_the_candidate() -> None:
     other = [{"role": "user", "content": "Handle case blue-owl."}, *CONVERSATION[1:]]
-    with pytest.raises(CandidateFault, match="name the dataset that the run was made on") as raised:
+    with pytest.raises(CandidateFault, match="name the dataset of the run") as raised:
         await rescorer(episode(messages=other)).play(stage(RecordingSandbox()))
     assert raised.value.reason == "RowsDiffer"
 
@@ -122,7 +153,7 @@ def test_calls_that_no_tool_answered_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("step", [None, 20])
-def test_episodes_of_an_evaluation_and_of_a_validation_can_be_read(tmp_path: Path, step: int | None) -> None:
+def test_episodes_of_evaluation_and_validation_can_be_read(tmp_path: Path, step: int | None) -> None:
     layout, store = Layout(f"file://{tmp_path}", "ns", "job", "uid"), FileStore()
     purpose = Purpose.EVALUATION if step is None else Purpose.VALIDATION
     group = GroupRecord(
@@ -179,7 +210,7 @@ def test_rows_of_which_nothing_was_scored_are_of_the_run(tmp_path: Path, step: i
     assert lost == {(0, 1), (1, 0), (1, 1)}
 
 
-async def test_a_run_with_rows_that_nothing_answered_is_judged_to_its_end(tmp_path: Path) -> None:
+async def test_run_with_unanswered_rows_is_judged_to_its_end(tmp_path: Path) -> None:
     """What was no answer then is none now; it is not tried again, and does not end the candidate."""
     rows = LOST_LIMIT + 3
     answers = [(1.0, None) if row in (0, rows - 1) else (None, None) for row in range(rows)]
@@ -201,7 +232,7 @@ async def test_a_run_with_rows_that_nothing_answered_is_judged_to_its_end(tmp_pa
 
 def test_a_run_that_is_not_there_ends_the_candidate(tmp_path: Path) -> None:
     asked = CandidateRescore(uri=f"file://{tmp_path}", candidate="old")
-    with pytest.raises(CandidateFault, match="no episodes lie at") as raised:
+    with pytest.raises(CandidateFault, match="there are no episodes at") as raised:
         stored("again", asked, FileStore())
     assert raised.value.reason == "RunMissing"
 

@@ -39,7 +39,7 @@ async def test_servers_are_those_that_the_file_lists_now(hosts: Path) -> None:
     assert await discover() == set()
 
 
-async def test_a_file_that_cannot_be_read_says_nothing_about_the_servers(hosts: Path) -> None:
+async def test_unreadable_file_leaves_the_servers_unchanged(hosts: Path) -> None:
     discover = by_dns(HOST)
     listed(hosts, f"127.9.0.2 {HOST}")
     before = await discover()

@@ -1,4 +1,4 @@
-"""OpenAI's Responses: what a request asks for in chat's form, and what its clients are told."""
+"""OpenAI's Responses: what a request asks for in chat's form, and what its clients receive."""
 
 from __future__ import annotations
 
@@ -120,6 +120,16 @@ def test_tool_choice(choice: Any, may_call: bool, force: Force | None) -> None:
         ("truncation", {"truncation": "auto"}),
         ("top_logprobs", {"top_logprobs": 5}),
         ("max_tool_calls", {"max_tool_calls": 1}),
+        ("stop", {"stop": ["END"]}),
+        ("top_k", {"top_k": 5}),
+        ("presence_penalty", {"presence_penalty": 0.5}),
+        ("n", {"n": 2}),
+        ("logit_bias", {"logit_bias": {"7": 1}}),
+        ("max_tokens", {"max_tokens": 5}),
+        ("response_format", {"response_format": {"type": "json_object"}}),
+        ("structured_outputs", {"structured_outputs": {"json": {}}}),
+        ("chat_template_kwargs", {"chat_template_kwargs": {"enable_thinking": False}}),
+        ("previous_input_messages", {"previous_input_messages": [{"role": "user"}]}),
         ("reasoning.effort", {"reasoning": {"effort": "some"}}),
         ("text.format.schema", {"text": {"format": {"type": "json_schema"}}}),
         ("text.format", {"text": {"format": {"type": "json_object"}}, "tools": [TOOL]}),
@@ -149,7 +159,37 @@ def test_a_lenient_job_ignores_and_lists() -> None:
     assert (found.ask.schema, found.ask.effort, found.ask.must_think) == (None, "low", False)
 
 
-def test_an_answer_says_thought_text_and_calls() -> None:
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"stop": "END"}, "send a chat completion"),
+        ({"response_format": {"type": "json_object"}}, "text.format"),
+        ({"max_tokens": 5}, "write max_output_tokens"),
+        ({"enable_thinking": False}, "write reasoning.effort"),
+    ],
+)
+def test_a_refusal_says_what_to_write_instead(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(GatewayError, match=said):
+        read(**fields)
+    assert read(lenient=True, **fields).ignored == (*fields,)
+
+
+def test_other_fields_are_listed_but_for_inert_ones() -> None:
+    inert = {"store": False, "metadata": {}, "prompt_cache_key": "k", "user": "u", "service_tier": "auto"}
+    neutral = {"include": ["reasoning.encrypted_content"], "parallel_tool_calls": True, "top_k": -1}
+    assert read(**inert, **neutral).ignored == ()
+    listed = {
+        "seed": 7,
+        "parallel_tool_calls": False,
+        "include": ["message.output_text.logprobs"],
+        "max_output_token": 5,
+    }
+    assert read(**inert, **listed).ignored == (*listed,)
+    nested = read(reasoning={"summary": "auto", "effort": None}, text={"format": {"type": "text"}, "tone": 1})
+    assert nested.ignored == ("reasoning.summary", "text.tone")
+
+
+def test_an_answer_has_reasoning_text_and_calls() -> None:
     answer = read(tools=[TOOL], model="gpt").whole(answered(), "t0-1")
     assert [item["type"] for item in answer["output"]] == [
         *("reasoning", "message", "function_call", "function_call")

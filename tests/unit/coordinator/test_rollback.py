@@ -8,16 +8,15 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from a_job import Job, manifest, report, spec
 from episodes import version
+from job_rig import Job, manifest, report, spec
 from role_keys import TO_COORDINATOR
 
 from headway_analysis.billing.segments import total
 from headway_api.exits import ANEW, JobError
 from headway_api.records import StepReport
-from headway_coordinator.bounds import rollback
+from headway_coordinator.bounds import Conflict, rollback
 from headway_coordinator.scheduler.choice import CHOICES, Order
-from headway_coordinator.training import Conflict
 
 
 def resumed(job: Job, step: int, incarnation: int) -> StepReport:
@@ -49,7 +48,7 @@ async def test_the_coordinator_starts_again_where_the_learner_is(tmp_path: Path,
             url, headers = f"{learner._url}/v1/steps", {"Authorization": f"Bearer {TO_COORDINATOR}"}
             async with http.post(url, data=rolled_back.model_dump_json(), headers=headers) as answer:
                 assert answer.status == 503, "the learner is to come back, not to give up"
-                assert "was at step 3, resumed at step 1" in (await answer.json())["message"]
+                assert "was at step 3 and resumed at step 1" in (await answer.json())["message"]
         with pytest.raises(ExceptionGroup) as ended:
             await running
         assert ended.group_contains(JobError, match="version 1.1")
@@ -80,7 +79,7 @@ async def test_a_learner_whose_step_nothing_points_to_is_refused(tmp_path: Path)
         assert not running.done()
 
 
-async def test_a_learner_that_another_has_taken_the_place_of_is_not_heard(tmp_path: Path) -> None:
+async def test_reports_of_a_replaced_learner_are_refused(tmp_path: Path) -> None:
     """It was cut off when it had taken a step, and says so when the other has taken the same one."""
     job = Job(tmp_path)
     async with job.coordinator() as (training, learner, running):
@@ -88,16 +87,16 @@ async def test_a_learner_that_another_has_taken_the_place_of_is_not_heard(tmp_pa
         old = training.state.reports[-1]
         anew = manifest(2, incarnation=1)
         await training.report(old.model_copy(update={"version": anew.version, "weights": anew}))
-        with pytest.raises(Conflict, match=r"of a learner before that of version 1\.2"):
+        with pytest.raises(Conflict, match=r"from an earlier learner than version 1\.2"):
             await training.report(old)
         assert training.state.reports[-1].weights == anew
         following = old.model_copy(update={"step": 3, "version": version(3)})
-        with pytest.raises(Conflict, match="of a learner before"):
+        with pytest.raises(Conflict, match="from an earlier learner"):
             await training.report(following)
         assert not running.done()
 
 
-def test_only_a_newer_incarnation_that_is_on_record_is_a_rollback(tmp_path: Path) -> None:
+def test_only_a_recorded_newer_incarnation_is_a_rollback(tmp_path: Path) -> None:
     last = report(5, 1)
     fault = rollback(report(3, 2), last, latest=version(3, 2))
     assert fault is not None
@@ -123,7 +122,7 @@ async def test_a_job_waits_at_its_end_for_the_last_checkpoint(tmp_path: Path) ->
         await waiting
 
 
-async def test_a_learner_that_dies_before_the_last_checkpoint_is_not_refused_by_a_finished_job(
+async def test_finished_job_follows_learner_lost_before_checkpoint(
     tmp_path: Path,
 ) -> None:
     job = Job(tmp_path)

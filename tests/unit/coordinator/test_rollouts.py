@@ -133,7 +133,7 @@ def _is_nan(metrics: object) -> bool:
     return isinstance(metrics, dict) and isinstance(metrics["a"], float) and math.isnan(metrics["a"])
 
 
-def test_a_transition_that_is_not_possible_says_so_in_the_sdks_words() -> None:
+def test_impossible_transition_is_refused_in_the_sdks_words() -> None:
     early, done, lost, over = rollout(), rollout(), rollout(), rollout()
     done.complete("ready")
     done.reward([1.0])
@@ -208,7 +208,7 @@ def test_tokens_are_long_distinct_and_free_of_digits() -> None:
     assert all(len(token) == 43 and token.isalpha() and token.isascii() for token in tokens)
 
 
-def test_a_rollout_is_found_while_it_runs_and_remembered_for_a_while() -> None:
+def test_rollout_is_found_while_open_and_remembered_for_a_while() -> None:
     now = 0.0
     rollouts = Rollouts(lambda: now)
     with refused("trajectory_not_found", 404):
@@ -247,7 +247,7 @@ async def test_waiting_for_a_status() -> None:
         max_size=8,
     )
 )
-def test_whatever_comes_a_reward_is_only_ever_that_of_a_rollout_which_was_ready(said: list[str]) -> None:
+def test_only_a_rollout_that_was_ready_gets_a_reward(said: list[str]) -> None:
     one = rollout()
     was_ready = False
     for word in said:
@@ -275,10 +275,10 @@ def test_of_two_runs_of_an_agent_the_first_that_acts_plays() -> None:
         second = one.token
         assert first != second
         assert rollouts.find(first) is rollouts.find(second) is one
-        one.hold(first)
-        one.hold(first)
+        one.claim(first)
+        one.claim(first)
         with refused("trajectory_status", 409) as caught:
-            one.hold(second)
+            one.claim(second)
         assert "not in valid status" in str(caught.value)
         assert not rollouts.renew(one)
         assert one.token == second

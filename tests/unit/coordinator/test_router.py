@@ -106,7 +106,7 @@ def test_episodes_spread_over_the_servers_and_then_stay(events: list[str], rando
     assert [turn(found, f"e{i}") for i in range(20)] == homes
 
 
-def test_a_server_that_went_is_forgotten_and_comes_back_empty_handed() -> None:
+def test_departed_server_is_forgotten_and_returns_empty_handed() -> None:
     found = router(A)
     assert found.discovered([B]) == (set(), {A, C})
     assert found.discovered([A, B]) == ({A}, set())
@@ -218,7 +218,7 @@ def test_a_server_that_rests_holds_its_weights_all_the_same() -> None:
     assert (found.met, asked(found), len(found.verified())) == (True, {B}, 2)
 
 
-def test_who_has_held_none_but_overtaken_weights_for_longer_than_a_load_may_take_is_behind() -> None:
+def test_server_with_overtaken_weights_past_load_time_is_behind() -> None:
     found, clock = router(), Clock()
     found.clock, longest = clock, weights.LOAD_SECONDS
     for endpoint in (A, B):

@@ -1,4 +1,4 @@
-"""What a program in the sandbox is told: its endpoint, the environment's messages, and nothing of the row."""
+"""What a program in the sandbox receives: its endpoint and the environment's messages, nothing of the row."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import one_question_environment
+import pytest
 from gateway_rig import a_task, gateway_rig, sandboxes
 from scripted_model import ANSWER
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
@@ -19,7 +21,8 @@ with open(os.environ["HEADWAY_EPISODE_FILE"]) as file:
 """
 
 
-async def test_the_row_stays_with_the_environment(tmp_path: Path) -> None:
+async def seen_by_the_program(tmp_path: Path) -> Any:
+    """Its episode and its variables."""
     shutil.copy(one_question_environment.__file__, tmp_path)
     seen = tmp_path / "seen.json"
     row = {"prompt": "Which metal is x?", "answer": "a secret alloy"}
@@ -30,8 +33,23 @@ async def test_the_row_stays_with_the_environment(tmp_path: Path) -> None:
     ):
         agent = rig.sandboxed_agent(sys.executable, "-c", PROGRAM, str(seen))
         await rig.episodes(agent, leases).run(a_task(row))
-    told = json.loads(seen.read_text())
+    return json.loads(seen.read_text())
+
+
+async def test_the_row_stays_with_the_environment(tmp_path: Path) -> None:
+    told = await seen_by_the_program(tmp_path)
     assert told["messages"] == [{"role": "user", "content": "Which metal is x?"}]
     assert [tool["function"]["name"] for tool in told["tools"]] == ["look_up"]
     assert told["variables"]["OPENAI_BASE_URL"] == told["base_url"]
-    assert "a secret alloy" not in seen.read_text()
+    assert "a secret alloy" not in json.dumps(told)
+
+
+async def test_sagemaker_s_sdk_finds_credentials_that_are_nobody_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without any it sends nothing; those of the machine are not the model's to read."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a real one")
+    told = (await seen_by_the_program(tmp_path))["variables"]
+    assert "a real one" not in told.values()
+    assert {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"} <= told.keys()
+    assert told["AWS_EC2_METADATA_DISABLED"] == "true"

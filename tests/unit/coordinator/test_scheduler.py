@@ -46,7 +46,7 @@ class Schedule(RuleBasedStateMachine):
         self.scheduler = BatchScheduler(size, lag, 12, positions, order)
         self.begun = Change(size, lag, rolled_back=False)
         self.changes: dict[int, Change] = {}
-        """By step; also of a step that was rolled back, for it is taken anew."""
+        """By step; also of a step that was rolled back, because it is taken again."""
         self.since: dict[int, int] = {}
         self.returned: dict[int, int] = {}
         self.trained: list[int] = []
@@ -280,7 +280,7 @@ def test_slow_groups_are_trained_in_time(order: Order, seed: int, size: int, lag
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_without_lag_no_group_starts_before_the_step_is_acknowledged(order: Order) -> None:
+def test_zero_lag_starts_no_group_before_step_is_acknowledged(order: Order) -> None:
     scheduler = BatchScheduler(batch_size=2, max_lag=0, steps=3, positions=10, order=order)
     assert [scheduler.start(), scheduler.start(), scheduler.start()] == [0, 1, None]
     scheduler.finished(1)
@@ -292,7 +292,7 @@ def test_without_lag_no_group_starts_before_the_step_is_acknowledged(order: Orde
     assert scheduler.start() == 2
 
 
-def test_in_order_waits_for_a_group_that_died_with_its_coordinator() -> None:
+def test_in_order_waits_for_a_group_lost_with_its_coordinator() -> None:
     scheduler = BatchScheduler(batch_size=2, max_lag=1, steps=5, positions=10)
     scheduler.restore(step=1, settled=[0, 1], finished={3: 0, 4: 1})
     assert scheduler.batch() is None
@@ -324,7 +324,7 @@ def test_whom_each_choice_prefers(order: Order, expected: list[int] | None) -> N
 
 
 def test_who_was_passed_over_is_waited_for_in_the_end() -> None:
-    """P = 1, S = 1: group 0 may be passed over once, and then nobody is trained before it."""
+    """P = 1, S = 1: group 0 may be skipped once, and then nobody is trained before it."""
     scheduler = started("ready_first", 1, 1)
     scheduler.finished(1)
     assert scheduler.take() == [1]
@@ -398,9 +398,7 @@ def test_feasible_is_that_everyone_left_can_be_trained_in_time() -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 @given(data=st.data())
-def test_whatever_a_predecessor_left_what_is_kept_of_it_is_trained_in_time(
-    order: Order, data: st.DataObject
-) -> None:
+def test_groups_kept_from_a_predecessor_are_trained_in_time(order: Order, data: st.DataObject) -> None:
     """Groups of any age in any number: one that was thought dead may have gone on writing."""
     size, lag, step = (data.draw(st.integers(low, 4)) for low in (1, 0, 0))
     since = data.draw(st.dictionaries(st.integers(0, 25), st.integers(step - 6, step), max_size=20))
@@ -420,7 +418,7 @@ def test_whatever_a_predecessor_left_what_is_kept_of_it_is_trained_in_time(
 
 
 @pytest.mark.parametrize("order", CHOICES)
-def test_a_step_that_is_made_of_others_leaves_none_after_it_as_it_was(order: Order) -> None:
+def test_undone_step_with_other_groups_changes_all_later_ones(order: Order) -> None:
     """The others may be groups of those."""
     scheduler = BatchScheduler(batch_size=1, max_lag=1, steps=10, positions=20, order=order)
     scheduler.restore(2, {0, 1}, {2: 2, 3: 3}, {4: [2], 5: [3]}, used=2, changes=True)
@@ -436,7 +434,7 @@ def test_a_step_that_is_made_of_others_leaves_none_after_it_as_it_was(order: Ord
 
 
 @pytest.mark.parametrize("order", CHOICES)
-def test_a_bound_that_was_refused_and_is_taken_anew_holds_for_undone_steps_too(order: Order) -> None:
+def test_lag_bound_accepted_on_retry_applies_to_undone_steps(order: Order) -> None:
     scheduler = BatchScheduler(batch_size=1, max_lag=2, steps=10, positions=20, order=order)
     scheduler.restore(2, {0, 1}, {2: 2, 3: 2}, {4: [2], 5: [3]}, used=2, changes=True)
     assert scheduler.passed(3, 1, 0) == {3: "TooOld"}
@@ -447,7 +445,7 @@ def test_a_bound_that_was_refused_and_is_taken_anew_holds_for_undone_steps_too(o
 
 
 @pytest.mark.parametrize("order", ["windowed", "ready_first"])
-def test_a_batch_that_was_refused_and_is_larger_anew_is_so_for_undone_steps_too(order: Order) -> None:
+def test_larger_batch_accepted_on_retry_applies_to_undone_steps(order: Order) -> None:
     """One of fewer would leave more groups than the batches after it can take in time."""
     scheduler = BatchScheduler(batch_size=1, max_lag=1, steps=10, positions=20, order=order)
     scheduler.restore(2, {0, 1}, {2: 2, 3: 2}, {4: [2], 5: [3]}, used=2, changes=True)

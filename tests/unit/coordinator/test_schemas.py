@@ -1,4 +1,4 @@
-"""Schemas that turns are held to: what is sent to the server, and what is refused, where and why."""
+"""Schemas that turns must follow: what is sent to the server, and what is refused, where and why."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def sent(schema: Any) -> Any:
     return json.loads(schemas.text(schema, "s"))
 
 
-def test_a_schema_that_a_framework_writes_is_sent_without_its_remarks() -> None:
+def test_schema_of_a_framework_is_sent_without_annotations() -> None:
     found = sent(Order.model_json_schema())
     assert found["$defs"]["Line"] == {
         "type": "object",
@@ -101,7 +101,7 @@ LOOP = {"$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"anyOf": [{"$ref": "#/$defs/
         ("s.enum", {"enum": [{}]}, "strings, numbers"),
         ("s.enum", {"enum": ["a"], "type": "integer"}, "not of type"),
         ("s.const", {"const": []}, "must be a string"),
-        ("s.minLength", {"type": "string", "enum": ["a"], "minLength": 1}, "stands beside enum"),
+        ("s.minLength", {"type": "string", "enum": ["a"], "minLength": 1}, "beside enum"),
         ("s.format", {"type": "string", "format": "regex"}, "must be one of date"),
         ("s.format", {"type": "string", "format": "date", "maxLength": 4}, "leave one out"),
         ("s.required", OBJECT | {"required": ["b"]}, "not among the properties"),
@@ -120,7 +120,7 @@ LOOP = {"$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"anyOf": [{"$ref": "#/$defs/
         ("s", {"enum": ["x" * 200 + str(n) for n in range(400)]}, f"more than {bounds.SCHEMA} bytes"),
         ("s", {"enum": list(range(3000))}, "more than 2000 values"),
         ("s.maxLength", {"type": "string", "maxLength": 61}, "from 0 to 60"),
-        ("s", OBJECT | {"properties": LONG}, "come to 90"),
+        ("s", OBJECT | {"properties": LONG}, "add up to 90"),
         ("s", OBJECT | {"properties": URIS}, "66"),
     ],
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """The running gateway against schemathesis, which draws requests from the gateway's own OpenAPI document.
 
-No answer is a 5xx, and each is what the document says. HOSTILE_SEED=n draws the same again, HOSTILE_CASES=n
-draws more.
+No answer is a 5xx, each is what the document says, and each episode has a record. HOSTILE_SEED=n draws the
+same again, HOSTILE_CASES=n draws more.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from guests import guest
-from open_rollout import Rig, rig
+from open_rollout import Rig, rig, sealed
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_coordinator.gateway.asks import Sampling, Session
@@ -44,7 +44,10 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def anew(served: list[Rig], seen: list[tuple[str, int]]) -> Any:
-    """Has each request find the rollout where its route is answered, and notes the answers."""
+    """Has each request find the rollout where its route is answered, and notes the answers.
+
+    Every second request is of a lenient job. The episode's record is made after each.
+    """
 
     @web.middleware
     async def middleware(request: web.Request, handler: Any) -> web.StreamResponse:
@@ -52,18 +55,20 @@ def anew(served: list[Rig], seen: list[tuple[str, int]]) -> Any:
         rollout = r.rollout
         wanted = Status.READY if request.path.endswith("update-reward") else Status.PENDING
         rollout.status, rollout.rewards = wanted, None
+        rollout.lenient = not rollout.lenient
         rollout._tokens_done.clear()
         rollout.session = Session(rollout.trajectory_id, 3, Sampling(1.0, 1.0, 64))
         r.server._turns[rollout.trajectory_id]._by_request.clear()
         answer: web.StreamResponse = await handler(request)
         resource = request.match_info.route.resource
+        sealed(rollout)
         seen.append((resource.canonical if resource else "", answer.status))
         return answer
 
     return middleware
 
 
-@pytest.mark.ci
+@pytest.mark.long
 async def test_the_gateway_keeps_to_its_own_document(tok: Any, tmp_path: Path) -> None:
     python = await asyncio.to_thread(guest, "schemathesis")
     served: list[Rig] = []

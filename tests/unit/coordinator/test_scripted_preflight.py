@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import judged
+import judge_rig
 import pytest
-from a_job import spec
 from endpoint_service import Service, fails, says, silent
 from endpoint_service import serving as endpoint
+from job_rig import spec
 from lease_service import lease_service
 
 from headway_analysis.billing.segments import total
@@ -53,12 +53,12 @@ class Rig:
 
 @asynccontextmanager
 async def rig(folder: Path, service: Service, seconds: float = 40.0) -> AsyncIterator[Rig]:
-    (folder / "grader.py").write_text(judged.ENVIRONMENT)
+    (folder / "grader.py").write_text(judge_rig.ENVIRONMENT)
     of = spec()
     of = of.model_copy(update={"rollout": of.rollout.model_copy(update={"timeout_seconds": seconds})})
     async with AsyncExitStack() as stack:
         leases = await stack.enter_async_context(lease_service(folder, "grader:Grader", "t"))
-        judges = await stack.enter_async_context(judged.judges(folder, judged.spec(service.url)))
+        judges = await stack.enter_async_context(judge_rig.judges(folder, judge_rig.spec(service.url)))
         http = await stack.enter_async_context(aiohttp.ClientSession())
         ledger = Ledger(FileStore(), Layout(f"file://{folder}/store", "ns", "job", "uid"))
         broker = Broker(http, leases.url, "t", "me")
@@ -76,7 +76,7 @@ async def rig(folder: Path, service: Service, seconds: float = 40.0) -> AsyncIte
 
 def script(case: int, after: int | None = None, **row: Any) -> Script:
     label = None if after is None else f"case {after}"
-    whole = {"case": case, "reward": judged.ASKS, **row}
+    whole = {"case": case, "reward": judge_rig.ASKS, **row}
     return Script("hacking", f"case {case}", whole, 7, answer="Done.", after=label)
 
 

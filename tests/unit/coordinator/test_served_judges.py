@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import judged
+import judge_rig
 import pytest
 from endpoint_service import Answer, Service, fails, says, serving
 from preflight_bench import Bench, spec, write_inputs
@@ -52,7 +52,7 @@ async def asked(folder: Path, of: JudgeSpec, service: Service) -> tuple[Any, lis
     told: list[Judgement] = []
     async with judges(folder, of, service.url) as found:
         await found.ready()
-        return await found.by_name["clerk"].ask(judged.question(schema=GRADE, of=of), told.append), told
+        return await found.by_name["clerk"].ask(judge_rig.question(schema=GRADE, of=of), told.append), told
 
 
 async def test_it_is_asked_as_any_other_with_the_key_of_its_servers(tmp_path: Path) -> None:
@@ -77,25 +77,25 @@ async def test_no_episode_begins_before_it_has_answered(tmp_path: Path) -> None:
     ("answer", "field", "fix"),
     [
         (fails(401, "no"), "spec.judges[clerk].model", "delete the job and create it again"),
-        (fails(500, "dead"), "spec.judges[clerk]", "its servers are started again"),
+        (fails(500, "dead"), "spec.judges[clerk]", "its servers restart"),
     ],
 )
-async def test_one_that_fails_is_a_fault_that_names_what_the_user_wrote(
+async def test_failing_judge_is_a_fault_that_names_the_spec_field(
     answer: Answer, field: str, fix: str, tmp_path: Path
 ) -> None:
     of = served()
     async with serving(answer) as service, judges(tmp_path, of, service.url) as found:
         with pytest.raises(InfraFault) as caught:
-            await found.by_name["clerk"].ask(judged.question(of=of), lambda told: None)
+            await found.by_name["clerk"].ask(judge_rig.question(of=of), lambda told: None)
     assert caught.value.cause is not None
     assert caught.value.cause.field == field
     assert fix in str(caught.value)
     assert KEY not in str(caught.value)
 
 
-def test_its_answers_are_told_apart_by_the_model_wherever_it_is_served() -> None:
+def test_answers_are_keyed_by_the_model_wherever_it_is_served() -> None:
     digests = {
-        judged.question(of=of).digest
+        judge_rig.question(of=of).digest
         for of in (
             served(),
             served(concurrency=2),
@@ -116,7 +116,7 @@ class TestPreflight:
             await bench.runner.judges(found, FileStore(), folder / "cache")
         return bench
 
-    async def test_the_model_is_looked_for_before_its_servers_are_waited_for(self, tmp_path: Path) -> None:
+    async def test_model_is_looked_up_before_its_servers_are_awaited(self, tmp_path: Path) -> None:
         folder = write_inputs(tmp_path)
         bench = await self.checked(folder, f"file://{folder}/model", says("ok"))
         assert [(each.name, each.passed) for each in bench.runner.results] == [
@@ -124,9 +124,7 @@ class TestPreflight:
             ("Judge clerk", True),
         ]
 
-    async def test_one_that_is_not_there_is_named_before_accelerators_are_asked_for(
-        self, tmp_path: Path
-    ) -> None:
+    async def test_missing_model_is_named_before_requesting_accelerators(self, tmp_path: Path) -> None:
         with pytest.raises(JobError) as caught:
             await self.checked(write_inputs(tmp_path), f"file://{tmp_path}/nothing", says("ok"))
         found = caught.value.termination

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from a_job import spec
+from job_rig import spec
 from raised import signal
 
 from headway_analysis.signals.catalogue import SIGNALS
@@ -53,13 +53,13 @@ def test_a_status_holds_the_worst_by_state_and_then_by_gravity(seed: int) -> Non
 
 
 @pytest.mark.parametrize("others", ["Suspect", "Clear", "Unknown"])
-def test_none_that_is_not_raised_pushes_out_the_least_grave_raised_one(others: SignalState) -> None:
+def test_unraised_signal_never_displaces_a_raised_one(others: SignalState) -> None:
     last = GRAVEST_FIRST[-1]
     shown = judged(dict.fromkeys(GRAVEST_FIRST, others) | {last: "Raised"}).status()
     assert (shown[0].name, shown[0].state) == (last, "Raised")
 
 
-def test_where_more_are_raised_than_find_room_the_condition_and_the_metrics_have_all() -> None:
+def test_condition_and_metrics_show_all_raised_signals() -> None:
     every = judged(dict.fromkeys(GRAVEST_FIRST, "Raised"))
     assert [each.name for each in every.status()] == GRAVEST_FIRST[:SHOWN_MOST]
     healthy = every.condition()

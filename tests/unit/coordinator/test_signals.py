@@ -44,7 +44,7 @@ async def test_a_signal_is_raised_and_stands_after_a_restart(tmp_path: Path) -> 
     assert len(FileStore().list(second.layout.all_batch_figures)) == STEPS
 
 
-async def test_what_a_batch_came_to_is_read_again_where_it_was_not_kept(tmp_path: Path) -> None:
+async def test_batch_figures_that_were_not_kept_are_read_again(tmp_path: Path) -> None:
     first = await run(tmp_path, config(tmp_path), None, 4)
     store = FileStore()
     store.delete(store.list(first.layout.all_batch_figures))
@@ -54,10 +54,10 @@ async def test_what_a_batch_came_to_is_read_again_where_it_was_not_kept(tmp_path
     assert len(store.list(second.layout.all_batch_figures)) == STEPS
 
 
-async def test_before_it_has_read_the_steps_a_successor_repeats_its_predecessor(tmp_path: Path) -> None:
+async def test_successor_repeats_predecessor_until_it_reads_the_steps(tmp_path: Path) -> None:
     first = await run(tmp_path, config(tmp_path), None, 3)
     told = first.status()
-    fresh = Coordinator(config(tmp_path), KEYS, FileStore(), tmp_path, lambda status: None, told=told)
+    fresh = Coordinator(config(tmp_path), KEYS, FileStore(), tmp_path, lambda status: None, previous=told)
     assert fresh.status().signals == told.signals
     assert find(fresh.status().conditions, ConditionType.HEALTHY) == find(
         told.conditions, ConditionType.HEALTHY
@@ -88,7 +88,7 @@ def test_status_shows_the_number_its_interval_and_the_advice() -> None:
     }  # fmt: skip
 
 
-def test_the_gravest_raised_signal_is_the_reason_and_all_are_named() -> None:
+def test_condition_reason_is_gravest_signal_and_all_are_named() -> None:
     raised = [a_verdict("Raised", SignalName.ENTROPY_RISING), a_verdict("Raised", SignalName.REWARD_FLAT)]
     condition = healthy([*raised, a_verdict("Clear", SignalName.REPETITION)])
     assert (condition.status, condition.reason) == ("False", "EntropyRising")

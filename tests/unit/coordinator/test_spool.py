@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from a_job import report
 from episodes import a_group
+from job_rig import report
 from refusing_bucket import refusing_store
 
 from headway_api.artifacts import Layout
@@ -22,10 +22,10 @@ from headway_coordinator.evaluation.summary import Summary
 from headway_coordinator.spool import Spool
 
 
-def test_a_bucket_that_may_not_be_written_is_named_before_anything_starts() -> None:
+def test_unwritable_bucket_is_named_before_anything_starts() -> None:
     spool = Spool(refusing_store("AccessDenied", 403), Layout("s3://typo/runs", "rl", "refunds", "uid"))
     with pytest.raises(JobError) as refused:
-        spool.incarnation()
+        spool.take_start_number()
     told = refused.value.termination
     assert (told.reason, told.field, refused.value.permanent) == (
         "BucketUnavailable",
@@ -36,7 +36,7 @@ def test_a_bucket_that_may_not_be_written_is_named_before_anything_starts() -> N
 
 
 def test_steps_beyond_the_newest_version_are_undone() -> None:
-    """The learner took steps 1 to 4, resumed at 2, which was durable, and has taken 3 anew."""
+    """The learner took steps 1 to 4, resumed at 2, which was durable, and has taken 3 again."""
     found = [report(0), report(1), report(2, 1), report(3, 1), report(4)]
     stands, undone = standing(found[::-1])
     assert [str(r.version) for r in stands] == ["0.0", "0.1", "1.2", "1.3"]
@@ -62,7 +62,7 @@ def test_a_coordinator_that_starts_knows_what_has_become_durable(
 
 
 def test_a_summary_of_a_step_that_was_undone_does_not_stand(tmp_path: Path) -> None:
-    """Its groups are read: the step is taken anew, and rows without an answer are tried again."""
+    """Its groups are read: the step is taken again, and rows without an answer are tried again."""
     store, layout = FileStore(), Layout(f"file://{tmp_path}", "rl", "refunds", "uid")
     spool = Spool(store, layout)
     for step in (2, 4):
@@ -77,7 +77,7 @@ def test_a_summary_of_a_step_that_was_undone_does_not_stand(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("pointer", [b"step 12", b"{}", b"12", b'{"step": null}'])
-def test_a_pointer_that_cannot_be_read_is_the_learners_to_explain(tmp_path: Path, pointer: bytes) -> None:
+def test_unreadable_pointer_is_left_to_the_learner_to_explain(tmp_path: Path, pointer: bytes) -> None:
     """A person has written it; the learner, which is to resume there, ends with `CheckpointUnusable`."""
     store, layout = FileStore(), Layout(f"file://{tmp_path}", "rl", "refunds", "uid")
     store.put(layout.step_history(0), report(0).model_dump_json().encode())
@@ -86,13 +86,13 @@ def test_a_pointer_that_cannot_be_read_is_the_learners_to_explain(tmp_path: Path
     assert replay.reports[-1].durable == report(0).durable
 
 
-def test_a_coordinator_is_superseded_once_a_newer_one_has_its_number(tmp_path: Path) -> None:
+def test_coordinator_is_superseded_by_a_newer_start(tmp_path: Path) -> None:
     spool = Spool(FileStore(), Layout(f"file://{tmp_path}", "rl", "refunds", "uid"))
-    first = spool.incarnation()
+    first = spool.take_start_number()
     spool.refuse_superseded(first)
-    second = spool.incarnation()
+    second = spool.take_start_number()
     spool.refuse_superseded(second)
-    with pytest.raises(JobError, match="goes on with this job") as refused:
+    with pytest.raises(JobError, match="continues this job") as refused:
         spool.refuse_superseded(first)
     assert (refused.value.termination.reason, refused.value.code) == ("Superseded", ANEW)
 

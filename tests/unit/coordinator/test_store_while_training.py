@@ -1,4 +1,4 @@
-"""A job whose artifact store goes away while it trains: what waits, what says so, and what comes of it."""
+"""A job whose artifact store goes away while it trains: what waits, what says so, and how the job ends."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from a_job import Job, spec
 from botocore.exceptions import EndpointConnectionError
+from job_rig import Job, spec
 
 from headway_analysis.billing.segments import total
 from headway_api import store_away
@@ -58,9 +58,7 @@ def busy_seconds(training: Training) -> float:
     return found
 
 
-async def test_what_waits_for_the_store_is_named_and_goes_on_when_it_is_back(
-    tmp_path: Path, store: Leaving
-) -> None:
+async def test_wait_for_the_store_is_named_and_ends_on_its_return(tmp_path: Path, store: Leaving) -> None:
     job = job_over(store, tmp_path, patience=60)
     async with job.coordinator() as (training, learner, running):
         await learner.run(steps=1)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from an_evaluation import EvalJob, spec
+from evaluation_rig import EvalJob, spec
 
 from headway_api.exits import JobError
-from headway_api.spec.suite import Suite, field_said
+from headway_api.spec.suite import Suite, field_in_suite
 from headway_api.store import FileStore
 from headway_coordinator.bounds import LOST_LIMIT
 from headway_coordinator.dataset import position_of
@@ -106,7 +106,7 @@ async def test_rows_that_came_since_are_not_taken_for_samples(tmp_path: Path) ->
     for rows in (ROWS + 1, ROWS - 1):
         one.rows = [{"prompt": str(number)} for number in range(rows)]
         one.store.delete([one.layout.rows_digest])
-        with pytest.raises(JobError, match="another number of rows") as error:
+        with pytest.raises(JobError, match="the number of rows has changed") as error:
             await one.coordinator()
         assert error.value.termination.field == "spec.data.uri"
 
@@ -120,7 +120,7 @@ async def test_an_endpoint_whose_samples_all_fail_names_the_suite(tmp_path: Path
     base = evaluation.state.candidates["base"]
     assert (base.stage, base.reason) == ("Failed", "SuiteFailing")
     assert base.message is not None
-    assert base.message.startswith("spec.suites[sums].task: all episodes of one group after the other failed")
+    assert base.message.startswith("spec.suites[sums].task: all episodes of several groups in a row failed")
     assert evaluation.state.candidates["tuned"].stage == "Complete"
 
 
@@ -235,6 +235,20 @@ def test_a_gate_on_a_task_of_the_rows_needs_their_column(tmp_path: Path) -> None
         gated(tmp_path, None, task="order").rows(FileStore())
 
 
+@pytest.mark.parametrize("field", ["taskColumn", "clusterColumn"])
+@pytest.mark.parametrize(("column", "row"), [("kind", 3), ("genre", 0)])
+def test_a_column_that_a_row_lacks_is_refused_by_name(
+    tmp_path: Path, field: str, column: str, row: int
+) -> None:
+    (tmp_path / "t.json").write_text(json.dumps([*KINDS, {"prompt": "d"}]))
+    of = spec(data={"uri": f"file://{tmp_path}/t.json", field: column})
+    with pytest.raises(JobError) as caught:
+        EvalRunner(of, lambda told: None).rows(FileStore())
+    said = caught.value.termination
+    assert (said.reason, said.field) == ("ColumnMissing", f"spec.data.{field}")
+    assert said.message.startswith(f"row {row} has no '{column}'; columns are prompt")
+
+
 @pytest.mark.parametrize(
     "gate",
     [{}, {"task": "order"}, {"task": "sums", "noWorse": [{"metric": "success", "task": "all"}]}],
@@ -262,7 +276,7 @@ def test_many_tasks_are_not_all_listed() -> None:
     ],
 )
 def test_a_fault_of_its_sandbox_names_the_suites_own_field(said: str | None, meant: str) -> None:
-    assert field_said("sums", said) == meant
+    assert field_in_suite("sums", said) == meant
 
 
 def test_its_sandbox_is_told_what_to_run() -> None:

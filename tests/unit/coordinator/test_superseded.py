@@ -8,19 +8,18 @@ from typing import Any
 
 import aiohttp
 import pytest
-from a_job import Job, spec
 from episodes import a_group
 from faulty_servers import broker, fail, serving
+from job_rig import Job, spec
 
 from headway_analysis.billing.segments import total
 from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, GroupRecord, Purpose
 from headway_api.sandbox_api import NOT_OWNER
-from headway_coordinator.bounds import ROLLED_BACK, TOO_OLD, superseded
+from headway_coordinator.bounds import ROLLED_BACK, TOO_OLD, is_superseded, superseded
 from headway_coordinator.dataset import position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.ledger.segments import Ledger
-from headway_coordinator.process import is_superseded
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.spool import Spool, decode
 
@@ -38,7 +37,7 @@ async def ended(running: asyncio.Task[None]) -> BaseException:
     return found.value
 
 
-async def test_whom_the_broker_tells_that_another_owns_the_sandboxes_ends_at_once() -> None:
+async def test_coordinator_ends_at_once_if_broker_has_another_owner() -> None:
     async with serving(broker("http://nowhere")) as leases, aiohttp.ClientSession() as http:
         leases.faults["POST /v1/leases"] = fail(409, NOT_OWNER, permanent=True)
         with pytest.raises(JobError) as refused:
@@ -48,10 +47,10 @@ async def test_whom_the_broker_tells_that_another_owns_the_sandboxes_ends_at_onc
     assert leases.count("POST /v1/leases") == 1
 
 
-async def test_an_older_coordinator_whose_sandboxes_were_claimed_writes_nothing_and_its_successor_trains(
+async def test_coordinator_with_claimed_sandboxes_writes_nothing(
     tmp_path: Path,
 ) -> None:
-    """Its episodes fail for good by the claim, and nobody's group is abandoned for it."""
+    """Its episodes fail permanently by the claim, and nobody's group is abandoned for it."""
     job, claimed, plain = long_job(tmp_path), asyncio.Event(), Job.episode
     job.fails = lambda task: task.attempt < 100 and position_of(task.group_id) > 3
 
@@ -91,7 +90,7 @@ async def test_a_refused_lease_ends_the_job_and_not_just_the_episode(tmp_path: P
     assert job.store.list(job.layout.train_groups) == []
 
 
-def test_only_a_superseded_coordinator_leaves_the_status_to_another() -> None:
+def test_only_a_superseded_coordinator_hands_over_the_status() -> None:
     error = superseded("job-1 does")
     assert is_superseded(error)
     assert is_superseded(BaseExceptionGroup("", [ExceptionGroup("", [error])]))
@@ -101,7 +100,7 @@ def test_only_a_superseded_coordinator_leaves_the_status_to_another() -> None:
 
 
 def quick(**algorithm: Any) -> Any:
-    """Without validations, so that nothing but groups is sampled."""
+    """Without validations, so that only groups are sampled."""
     of = spec(batchSize=1, **algorithm)
     longer = of.schedule.model_copy(update={"max_steps": 10})
     quiet = of.evaluation.model_copy(update={"at_start": False, "every_steps": 0})
@@ -117,7 +116,7 @@ def write(job: Job, group: GroupRecord, *, billed: bool) -> None:
 
 @pytest.mark.parametrize("billed", [False, True])
 @pytest.mark.parametrize(("behind", "given_up"), [(2, True), (1, True), (0, False)])
-async def test_a_group_that_a_predecessor_wrote_late_is_trained_unless_its_tokens_are_too_old(
+async def test_late_group_of_a_predecessor_is_trained_unless_too_old(
     tmp_path: Path, behind: int, given_up: bool, billed: bool
 ) -> None:
     """It stands for a group that this process began `behind` steps after the other's tokens."""
@@ -145,9 +144,7 @@ async def test_a_group_that_a_predecessor_wrote_late_is_trained_unless_its_token
 
 
 @pytest.mark.parametrize("billed", [False, True])
-async def test_a_group_of_weights_that_the_job_went_back_from_is_not_trained_however_late_it_is_written(
-    tmp_path: Path, billed: bool
-) -> None:
+async def test_late_group_of_rolled_back_weights_is_never_trained(tmp_path: Path, billed: bool) -> None:
     """Nobody ages by the step that goes back: by age alone it would be young enough."""
     of = quick(maxStepsOffPolicy=1)
     at_start = of.evaluation.model_copy(update={"at_start": True})
@@ -173,9 +170,7 @@ async def test_a_group_of_weights_that_the_job_went_back_from_is_not_trained_how
 
 
 @pytest.mark.parametrize("billed", [False, True])
-async def test_a_successor_gives_up_what_was_written_too_late_for_any_batch(
-    tmp_path: Path, billed: bool
-) -> None:
+async def test_successor_gives_up_groups_too_late_for_any_batch(tmp_path: Path, billed: bool) -> None:
     job = Job(tmp_path, quick(maxStepsOffPolicy=1), rows=40)
     async with job.coordinator() as (_, learner, _):
         await learner.run(steps=4)

@@ -47,12 +47,12 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def test_where_the_template_takes_them_nothing_changes(tok: Any, strict: Any) -> None:
     messages = [SYSTEM, USER, LATER]
-    assert Systems(choose(tok, "qwen3")).told(messages) is messages
-    assert Systems(choose(strict, "qwen3_5")).told(messages) == [
+    assert Systems(choose(tok, "qwen3")).accepted(messages) is messages
+    assert Systems(choose(strict, "qwen3_5")).accepted(messages) == [
         SYSTEM,
         say("user", "What is x?\n\nIt is Monday."),
     ]
-    assert Systems(choose(strict, "qwen3_5")).told([SYSTEM, USER]) == [SYSTEM, USER]
+    assert Systems(choose(strict, "qwen3_5")).accepted([SYSTEM, USER]) == [SYSTEM, USER]
 
 
 SAID = say("assistant", "Gold.")

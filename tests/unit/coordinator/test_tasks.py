@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from a_job import Job, spec
 from episodes import a_group
+from job_rig import Job, spec
 from preflight_bench import Bench, write_inputs
 from preflight_bench import spec as preflight_spec
 
@@ -75,7 +75,7 @@ async def test_validations_are_told_by_task_also_after_a_restart(tmp_path: Path)
     assert json.loads(json.dumps(report))["curve"][2]["tasks"] == first
 
 
-async def test_weighted_tasks_train_in_proportion_and_a_restart_goes_on_alike(tmp_path: Path) -> None:
+async def test_weighted_tasks_train_in_proportion_across_a_restart(tmp_path: Path) -> None:
     job = Job(tmp_path, tasked(taskWeights={"b": 4}))
     job.data.train = [{"prompt": str(n), "task": "b" if n == 4 else "a"} for n in range(5)]
     rows: list[int] = []
@@ -119,7 +119,7 @@ def test_the_preflight_tells_the_tasks_and_their_shares(tmp_path: Path) -> None:
     assert said["TaskWeights"] == "shares: a 25.0%, b 75.0%"
 
 
-def test_a_row_without_a_task_and_a_task_without_rows_are_refused(tmp_path: Path) -> None:
+def test_row_without_task_and_task_without_rows_are_refused(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="no training row has the task c"):
         with_tasks(write_inputs(tmp_path), {"c": 1}).basics(tmp_path)
     bench = with_tasks(write_inputs(tmp_path), {})
@@ -129,7 +129,7 @@ def test_a_row_without_a_task_and_a_task_without_rows_are_refused(tmp_path: Path
     assert bench.failed == [("TrainTasks", "spec.data.train.taskColumn")]
 
 
-def test_a_task_named_all_is_refused_in_training_as_in_an_evaluation() -> None:
+def test_task_named_all_is_refused_in_training_and_evaluation() -> None:
     with pytest.raises(JobError, match="means every row; rename it") as caught:
         checks.tasks([{"kind": "sums"}, {"kind": "all"}], "kind", "spec.data.validation")
     said = caught.value.termination

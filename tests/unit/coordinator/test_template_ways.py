@@ -65,15 +65,15 @@ def test_a_template_that_begins_a_turn_unasked_keeps_one_row() -> None:
     assert [tok.decode([token]) for token in reader.stop_token_ids] == ["<|im_end|>"]
 
 
-def test_a_thought_that_ends_a_past_turn_s_head_stops_no_turn() -> None:
-    """Cohere's again, which begins the next turn with an empty thought: its end was taken for the turn's."""
+def test_reasoning_that_ends_a_past_turn_s_head_stops_no_turn() -> None:
+    """Cohere's again, which begins the next turn with empty reasoning: the end of that ends no turn."""
     reader, proof, tok = chosen(each(PLAIN) + "<|im_start|>assistant\n<think></think>")
     assert (proof.call, proof.row) == (True, True)
     assert "</think>" not in [tok.decode([token]) for token in reader.stop_token_ids]
 
 
-def test_tools_that_move_to_the_users_last_word_begin_a_row_there() -> None:
-    """Mistral's: what stands before the last word is written anew without them."""
+def test_tools_moved_to_the_last_user_message_begin_a_row() -> None:
+    """Mistral's: what is before the last word is written again without them."""
     last = "{% set u = messages | selectattr('role', 'equalto', 'user') | list %}"
     moved = "{% if m.role == 'user' and m == u[-1] %}{{ tools | tojson }}{% endif %}"
     _, proof, _ = chosen(last + each(moved + PLAIN) + ASKS)
@@ -81,32 +81,32 @@ def test_tools_that_move_to_the_users_last_word_begin_a_row_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "thought",
+    "reasoning",
     [
         "{% if m.thinking %}<think>{{ m.thinking }}</think>{% endif %}",
         "{% if m.content is not string %}<think>{{ m.content[0].thinking }}</think>{% endif %}",
     ],
     ids=["field", "part"],
 )
-def test_thoughts_are_put_where_the_template_looks_for_them(thought: str) -> None:
+def test_reasoning_is_put_where_the_template_looks_for_it(reasoning: str) -> None:
     """LFM2.5 has a field of its own, Mistral's a part of the content."""
     said = "{{ m.content if m.content is string else m.content[1:] | map(attribute='text') | join }}"
-    body = "<|im_start|>{{ m.role }}\n" + thought + said + CALLS + "<|im_end|>\n"
+    body = "<|im_start|>{{ m.role }}\n" + reasoning + said + CALLS + "<|im_end|>\n"
     reader, proof, _ = chosen(each(body) + ASKS)
-    assert (proof.thought, proof.thinking_row, proof.thoughts) == (True, True, "kept")
-    thinking = calling(call(KEY), thought=WHY)
-    assert f"<think>{WHY}</think>" in reader.said([*ASKED, thinking], SIMPLE, generate=False)
+    assert (proof.reasoning, proof.thinking_row, proof.past_reasoning) == (True, True, "kept")
+    thinking = calling(call(KEY), reasoning=WHY)
+    assert f"<think>{WHY}</think>" in reader.render_text([*ASKED, thinking], SIMPLE, generate=False)
 
 
-def test_a_thought_that_goes_once_there_is_an_answer_begins_a_row() -> None:
-    """Kimi K2.5's: thoughts since the user's word go with the answer, though the answer has none itself."""
+def test_reasoning_that_an_answer_drops_begins_a_row() -> None:
+    """Kimi K2.5's: reasoning since the user's word goes with the answer, though the answer has none."""
     gone = "{% set plain = messages | rejectattr('tool_calls') | map(attribute='role') | list %}"
     gone += "{% set over = 'assistant' in plain %}"
-    thought = "{% if m.reasoning_content and not over %}<think>{{ m.reasoning_content }}</think>{% endif %}"
-    body = PLAIN.replace("{{ m.content or '' }}", thought + "{{ m.content or '' }}")
+    reasoning = "{% if m.reasoning_content and not over %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+    body = PLAIN.replace("{{ m.content or '' }}", reasoning + "{{ m.content or '' }}")
     reader, proof, tok = chosen(gone + each(body) + ASKS)
-    assert (proof.thinking_row, proof.thoughts, proof.word) == (True, "dropped", True)
-    history = [*ASKED, calling(call(KEY), thought=WHY), RESULT]
+    assert (proof.thinking_row, proof.past_reasoning, proof.word) == (True, "dropped", True)
+    history = [*ASKED, calling(call(KEY), reasoning=WHY), RESULT]
     prompt = reader.render(history, SIMPLE)
     assert WHY in tok.decode(prompt)
     answer = tok.encode("Gold it is.<|im_end|>", add_special_tokens=False)
@@ -114,16 +114,16 @@ def test_a_thought_that_goes_once_there_is_an_answer_begins_a_row() -> None:
     assert reader.extend(prompt, answer, said, [{"role": "user", "content": "And?"}], SIMPLE) is None
 
 
-def test_a_thought_that_the_prompt_begins_and_nobody_writes_again_begins_a_row() -> None:
+def test_reasoning_that_only_the_prompt_begins_begins_a_row() -> None:
     """R1 distills' and Nemotron Nano 2's."""
     strips = PLAIN.replace("{{ m.content or '' }}", "{{ (m.content or '').split('</think>')[-1] }}")
     begins = "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
     _, proof, _ = chosen(each(strips) + begins)
-    assert (proof.thought, proof.row, proof.thoughts) == (True, True, "at once")
+    assert (proof.reasoning, proof.row, proof.past_reasoning) == (True, True, "at once")
 
 
 @pytest.mark.parametrize("parser", ["auto", "hermes", "qwen-coder"])
-def test_a_template_that_takes_no_result_is_refused_whatever_reads_it(parser: str) -> None:
+def test_template_that_rejects_results_fails_with_any_parser(parser: str) -> None:
     """Gemma 3's: every episode would end at its first call."""
     refuses = "{% if m.role == 'tool' %}{{ raise_exception('no such role') }}{% endif %}"
     tok = spoken(BY_FAMILY["Hermes"])
@@ -230,7 +230,7 @@ def test_llama_3_may_say_something_before_its_tag() -> None:
     assert (found.content, told(found.calls)) == ("I look.", [("look_up", KEY)])
 
 
-def test_a_call_in_a_thought_without_an_end_is_counted() -> None:
+def test_a_call_in_reasoning_without_an_end_is_counted() -> None:
     """It is not carried out: a model that thinks may well write how it would call."""
     tok = spoken(BY_FAMILY["Qwen3.5"])
     reader = choose(tok, "")

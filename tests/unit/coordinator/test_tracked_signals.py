@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import a_job
+import job_rig
 import pytest
 from episodes import a_group
 from played_jobs import a_small_spec
@@ -51,7 +51,7 @@ def test_a_state_is_logged_with_what_it_was_judged_by(validates: bool) -> None:
     (by_validation if validates else by_step).append(BY_EITHER)
     for step, value in ((1, 0.0), (2, 2.0)):
         groups = [a_group(f"t0-00000{step}", [1.0, 0.0], step=step - 1)]
-        reports = [a_job.report(each) for each in range(step + 1)]
+        reports = [job_rig.report(each) for each in range(step + 1)]
         figures.batch(State(reports=reports, last_batch=groups), again=False)
         figures.validation(step, VALIDATION, again=False)
         assert tracker.logged[step] == [states(value, *by_step), states(value, *by_validation)]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from a_job import Job, spec
 from episodes import a_group, version
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from job_rig import Job, spec
 from role_keys import TO_COORDINATOR
 
 from headway_analysis.billing.segments import total
@@ -20,9 +20,9 @@ from headway_api.exits import JobError
 from headway_api.records import Abandoned, Batch, EpisodeRecord, StepReport, UsageClass
 from headway_api.sandbox_api import PoolState, Problem
 from headway_api.staleness import as_of
+from headway_coordinator import batches as batches_module
 from headway_coordinator import stall
-from headway_coordinator import training as training_module
-from headway_coordinator.bounds import NO_STEP_LEFT, check_lag
+from headway_coordinator.bounds import NO_STEP_LEFT, Conflict, check_lag
 from headway_coordinator.engines.router import Endpoint, Router
 from headway_coordinator.episode import Task
 from headway_coordinator.ledger.segments import Ledger
@@ -30,7 +30,6 @@ from headway_coordinator.scheduler.choice import CHOICES, Order
 from headway_coordinator.scheduler.slots import BatchScheduler
 from headway_coordinator.spool import Spool, decode
 from headway_coordinator.stall import AFTER_SECONDS, LEARNER_SECONDS, blocker, training_watch
-from headway_coordinator.training import Conflict
 
 
 def ids(batches: list[Batch]) -> list[list[str]]:
@@ -54,6 +53,42 @@ async def test_a_job_takes_its_steps_in_data_order_and_ends(tmp_path: Path) -> N
     assert job.rotation.wanted == [0, 1, 2, 3, 4]
     assert training.state.ended["Completed", "train"] == 16
     assert job.ledger.episodes == 16
+
+
+class Timed(Job):
+    """A job whose episodes say when they were."""
+
+    async def episode(self, task: Task) -> EpisodeRecord:
+        began = time.time()
+        made = await super().episode(task)
+        times = {"queued_at": task.queued_at, "started_at": began, "finished_at": time.time()}
+        return made.model_copy(update=times)
+
+
+async def test_a_batch_says_what_it_waited_for(tmp_path: Path) -> None:
+    job = Timed(tmp_path, spec(maxStepsOffPolicy=0))
+    job.pause = lambda task: 0.05
+    async with job.coordinator() as (_, learner, running):
+        begun = time.time()
+        await learner.run()
+        await running
+    sent = [batch.waits for batch in learner.batches]
+    assert len(sent) == 4
+    times = [each.sent_at for each in sent if each is not None]
+    assert begun < times[0] < times[1] < times[2] < times[3] < time.time()
+    for batch, waits in zip(learner.batches, sent, strict=True):
+        assert waits is not None
+        kinds = [wait.kind for wait in waits.waits]
+        assert kinds[0] == "start"
+        assert {"validation", "budget", "storing"} <= set(kinds)
+        ended = max(each.finished_at for group in batch.groups for each in group.episodes)
+        stored = waits.waits[-1]
+        assert stored.kind == "storing"
+        assert stored.began <= stored.ended <= waits.sent_at
+        assert ended <= stored.ended
+    # Steps 0 and 2 are validated before the next batch, each by an episode a row.
+    held = [wait for wait in sent[3].waits if wait.kind == "validation"] if sent[3] is not None else []
+    assert [wait.ended - wait.began > 0.04 for wait in held] == [True, True]
 
 
 async def test_an_epoch_that_ends_first_ends_the_job(tmp_path: Path) -> None:
@@ -87,7 +122,7 @@ async def test_no_token_is_older_than_allowed(tmp_path: Path, lag: int, order: O
     assert min(seen) >= 0
 
 
-async def test_an_abandoned_group_leaves_the_order_and_returns_its_slot(tmp_path: Path) -> None:
+async def test_abandoned_group_leaves_the_order_and_frees_its_slot(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.fails = lambda task: task.group_id == "t0-000001"
     async with job.coordinator() as (training, learner, running):
@@ -99,7 +134,7 @@ async def test_an_abandoned_group_leaves_the_order_and_returns_its_slot(tmp_path
     assert training.state.retried == {"train": 2, "validation": 0}
 
 
-async def test_a_group_is_given_up_with_its_reason_and_its_other_episodes_are_ended(tmp_path: Path) -> None:
+async def test_given_up_group_has_its_reason_and_ends_its_episodes(tmp_path: Path) -> None:
     job = Job(tmp_path, spec(groupSize=3))
     job.fails = lambda task: task.group_id == "t0-000001" and task.index > 0
     job.pause = lambda task: 1000.0 if (task.group_id, task.index) == ("t0-000001", 0) else 0.0
@@ -238,7 +273,7 @@ async def test_a_stale_batch_ends_the_coordinator_in_its_own_words(
     def stale(batch: Batch, max_lag: int, went_back: int) -> None:
         raise JobError("StaleBatch", "too old")
 
-    monkeypatch.setattr(training_module, "check_lag", stale)
+    monkeypatch.setattr(batches_module, "check_lag", stale)
     job = Job(tmp_path)
     async with job.coordinator() as (training, learner, running):
         await learner.run(steps=0)
@@ -337,7 +372,7 @@ async def test_slow_work_is_no_stall_until_nothing_can_take_so_long(
         assert await said(0.0) is None
 
 
-async def test_a_step_taken_while_servers_load_weights_is_not_overlooked(tmp_path: Path) -> None:
+async def test_step_taken_during_a_weight_load_is_not_overlooked(tmp_path: Path) -> None:
     """Two steps in quick succession, the second due for validation: the barrier must not wait for ever."""
     job = Job(tmp_path)
     async with job.coordinator() as (training, learner, running):

@@ -57,7 +57,7 @@ def covers_the_mask(mask: list[int], spans: Sequence[VersionSpan | TurnSpan]) ->
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 12), TOKENS, TOKENS), min_size=1, max_size=8))
-def test_every_sampled_token_is_trained_exactly_once_however_the_history_drifts(
+def test_each_sampled_token_trains_once_however_history_drifts(
     calls: list[tuple[int, int, list[int], list[int]]],
 ) -> None:
     graph, seen = Graph(), [[9]]
@@ -97,7 +97,7 @@ def test_a_drifted_history_forks_and_shares_what_still_agrees() -> None:
     assert [[span.turn for span in row.turns] for row in rows] == [[0, 1], [2], [3]]
 
 
-def test_of_turns_that_begin_alike_the_one_that_was_meant_goes_on() -> None:
+def test_right_one_of_turns_that_begin_alike_is_continued() -> None:
     graph = Graph()
     sample(graph, [1], [2])  # cut off by length, then asked again
     again = sample(graph, [1], [2, 3])
@@ -111,7 +111,7 @@ def test_of_turns_that_begin_alike_the_one_that_was_meant_goes_on() -> None:
     assert [row.action_tokens for row in linearize(graph)] == [1, 2]
 
 
-def test_an_agent_that_comes_back_to_a_conversation_it_left_goes_on_in_its_row() -> None:
+def test_agent_that_returns_to_a_conversation_continues_its_row() -> None:
     graph = Graph()
     first, second = sample(graph, [1, 2], [3]), sample(graph, [1, 4], [5])
     sample(graph, [*first, 6], [7])

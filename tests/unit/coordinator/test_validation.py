@@ -9,8 +9,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from a_job import Job, spec
 from episodes import version
+from job_rig import Job, spec
 
 from headway_analysis.billing.segments import total
 from headway_analysis.measures.episodes import Evaluation
@@ -86,7 +86,7 @@ async def test_a_row_that_failed_is_remembered_and_paid_by_nobody(tmp_path: Path
     assert total(job.ledger.days) == used
 
 
-async def test_a_validation_that_failed_altogether_is_tried_again_after_a_restart(tmp_path: Path) -> None:
+async def test_wholly_failed_validation_is_retried_after_a_restart(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.fails = lambda task: task.group_id.startswith("v")
     for _ in range(2):
@@ -109,7 +109,7 @@ async def test_a_validation_that_failed_altogether_is_tried_again_after_a_restar
     assert attempts == [0, 1, 100, 101, 200]
 
 
-async def test_a_validation_that_was_interrupted_goes_on_with_the_rows_that_lack_an_answer(
+async def test_interrupted_validation_resumes_with_unanswered_rows(
     tmp_path: Path,
 ) -> None:
     job = Job(tmp_path)
@@ -155,7 +155,7 @@ async def test_a_restart_reads_no_group_of_a_finished_validation(tmp_path: Path)
 
 
 @pytest.mark.parametrize("damage", ["no summary", "of another version", "of other groups"])
-async def test_a_summary_that_does_not_stand_is_made_again_of_the_groups(tmp_path: Path, damage: str) -> None:
+async def test_missing_or_invalid_summary_is_rebuilt_from_groups(tmp_path: Path, damage: str) -> None:
     job = Job(tmp_path)
     async with job.coordinator() as (training, learner, running):
         await asyncio.gather(learner.run(), running)

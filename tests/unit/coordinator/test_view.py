@@ -7,19 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from a_job import spec
 from episodes import version
-from role_keys import KEYS
 
 from headway_analysis.measures.episodes import Evaluation, ranked
 from headway_api.artifacts import Layout
-from headway_api.config import JobConfig
 from headway_api.records import Canary, StepReport, WeightsManifest
 from headway_api.status import Checkpoints
 from headway_api.store import FileStore
 from headway_api.weights_format import EXPORT_FILE, MODEL_FILE
-from headway_coordinator import coordinator as coordinators
-from headway_coordinator import view
+from headway_coordinator import view, whole_weights
 from headway_coordinator.state import State
 
 LAYOUT = Layout("s3://b/runs", "team", "refunds", "u-1")
@@ -47,7 +43,7 @@ def shown(steps: int, scores: dict[int, float]) -> Checkpoints | None:
     return view.checkpoints(LAYOUT, State(reports=[report(step) for step in range(steps + 1)]), evaluations)
 
 
-def test_the_newest_is_resumed_from_and_the_best_is_weights_to_load() -> None:
+def test_newest_is_a_checkpoint_and_best_is_loadable_weights() -> None:
     found = shown(10, {0: 0.2, 5: 0.6, 10: 0.4})
     assert found is not None
     assert found.as_object() == {
@@ -83,7 +79,7 @@ def test_an_interval_is_shown_of_the_validation_that_it_is_of() -> None:
 def test_validations_that_lost_about_as_much_go_by_their_score() -> None:
     assert [e.step for e in ranked([lossy(1, 0.60, 100, 0), lossy(2, 0.61, 95, 5)])] == [2, 1]
     assert [e.step for e in ranked([lossy(1, 0.60, 100, 0), lossy(2, 0.61, 94, 6)])] == [1, 2]
-    # Where every validation loses some, they are held against the one that lost the fewest.
+    # Where every validation loses some, they are compared with the one that lost the fewest.
     worse = [lossy(1, 0.60, 80, 20), lossy(2, 0.61, 78, 22), lossy(3, 0.62, 12, 88)]
     assert [e.step for e in ranked(worse)] == [2, 1, 3]
     assert ranked([lossy(4, 0.0, 0, 100)]) == [lossy(4, 0.0, 0, 100)]
@@ -102,7 +98,7 @@ SOURCE = {"host": "learner", "port": 8310, "header": "0" * 64}
 @pytest.mark.parametrize(
     "described", [{"kind": "delta", "chain": [LINK]}, {"kind": "direct", "direct": SOURCE}]
 )
-def test_weights_to_load_are_whole_ones_alone_and_those_of_the_last_step_once_they_are_exported(
+def test_loadable_weights_are_whole_or_the_exported_last_step(
     described: dict[str, Any],
 ) -> None:
     reports = [report(0, kind="full"), report(1, kind="full", direct=SOURCE), report(2, **described)]
@@ -115,7 +111,7 @@ def test_weights_to_load_are_whole_ones_alone_and_those_of_the_last_step_once_th
         assert found.adapter == found.best
 
 
-def test_a_last_step_that_was_never_exported_is_not_what_validated_best() -> None:
+def test_best_excludes_a_former_last_step_never_exported() -> None:
     """It was to be the last when it was validated; then maxSteps was raised."""
     delta = {"kind": "delta", "chain": [LINK]}
     reports = [report(0, kind="full"), report(1, kind="full"), report(2, **delta), report(3, kind="full")]
@@ -134,13 +130,10 @@ def test_where_no_version_is_whole_none_is_named() -> None:
 async def test_the_end_waits_for_what_the_learner_writes_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinators, "EXPORT_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(whole_weights, "EXPORT_POLL_SECONDS", 0.01)
     store = FileStore()
-    of = spec().model_copy(update={"output": spec().output.model_copy(update={"uri": f"file://{tmp_path}"})})
-    job = JobConfig(name="job", namespace="ns", uid="uid", spec=of)
-    coordinator = coordinators.Coordinator(job, KEYS, store, tmp_path, lambda status: None)
     newest = report(2, kind="delta", chain=[LINK], uri=f"file://{tmp_path}/000002").weights
-    waiting = asyncio.create_task(coordinator._until_whole(newest))
+    waiting = asyncio.create_task(whole_weights.until_whole(store, newest))
     marker = f"{newest.uri}/{EXPORT_FILE}"
     for uri, content in (
         (f"{newest.uri}/{MODEL_FILE}", b"a model, of whoever was here before"),

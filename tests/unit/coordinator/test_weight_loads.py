@@ -1,4 +1,4 @@
-"""What servers make of the weights they are told of, in time, too late or never, and what is said of it."""
+"""How servers take the weights they are asked to take: in time, too late or never, and what is said of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleets, "DISCOVER_SECONDS", 0.05)
 
 
-async def test_a_sync_lasts_from_the_report_to_the_first_server_in_rotation() -> None:
+async def test_sync_lasts_from_report_to_first_server_in_rotation() -> None:
     async with a_fleet(2) as (fleet, servers):
         await fleet.want(manifest(0))
         await until(lambda: len(fleet.router.in_rotation()) == 2)
@@ -99,7 +99,7 @@ def test_no_pause_between_loads_is_longer_than_the_last(failures: int) -> None:
 
 
 async def overtaken(fleet: Fleet, agent: Scripted, answer: Fault) -> list[tuple[str, str]]:
-    """What is said of the weights while a load of version 1 ends after version 2 has come to be wanted."""
+    """What is said of the weights while a load of version 1 ends after version 2 is wanted."""
     fleet.router.replicas = 1
     await fleet.want(manifest(0))
     await until(fleet.router.in_rotation)
@@ -135,19 +135,19 @@ WRONG = {"version": None, "ready": False, "error": "NotVerified: off", "reason":
 
 
 @pytest.mark.parametrize("answer", [say(GONE), drop, fail(500)], ids=["gone", "breaks off", "is refused"])
-async def test_weights_that_were_overtaken_meanwhile_are_nobodys_failure(answer: Fault) -> None:
+async def test_failed_load_of_overtaken_weights_is_no_failure(answer: Fault) -> None:
     async with a_fleet(1) as (fleet, servers):
         assert [status for status, _ in await overtaken(fleet, servers.agents[0], answer)] == ["True"]
 
 
-async def test_weights_that_are_wrong_are_a_failure_even_where_they_were_overtaken() -> None:
+async def test_wrong_weights_are_a_failure_even_if_overtaken() -> None:
     async with a_fleet(1) as (fleet, servers):
         said = await overtaken(fleet, servers.agents[0], say(WRONG))
         assert ("False", "VerificationFailed") in said
         assert fleet.verification_failures == 1
 
 
-async def test_a_load_whose_answer_is_lost_keeps_no_server_out_that_took_it(
+async def test_lost_load_answer_keeps_no_loaded_server_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fleets, "CHECK_SECONDS", 0.2)
@@ -187,7 +187,7 @@ async def test_a_server_that_still_starts_has_failed_nothing() -> None:
     ],
     ids=["times out", "breaks off", "is refused"],
 )
-async def test_a_load_without_an_answer_is_a_failure_until_one_succeeds(
+async def test_unanswered_load_is_a_failure_until_one_succeeds(
     fault: Any, reason: Reason, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(weights, "LOAD_SECONDS", 0.3)
@@ -206,7 +206,7 @@ async def test_a_load_without_an_answer_is_a_failure_until_one_succeeds(
         assert [known.status for known in conditions.after([found], fleet.router)] == ["True"]
 
 
-async def test_a_server_whose_loads_are_all_overtaken_makes_it_false_until_one_is_not() -> None:
+async def test_condition_is_false_while_a_server_is_always_overtaken() -> None:
     may_end = asyncio.Semaphore(0)
 
     async def slow(_: web.Request) -> web.StreamResponse | None:

@@ -28,7 +28,7 @@ def test_every_image_asked_for_is_pushed_under_that_name() -> None:
     asked = {ref for part, ref in refs.items() if part not in images.published()}
     pushed = {*PULLED, *(environment_image(images.ROOT / folder).name for folder in EXAMPLES)}
     assert asked <= {f"{PREFIX}/{name}:0.1.0" for name in pushed}
-    # The sandbox's own image is only what an environment's stands on.
+    # The sandbox's own image is only the base of an environment's image.
     assert len(asked) == len(pushed - {"sandbox"})
 
 
@@ -45,7 +45,7 @@ def test_without_a_registry_it_says_how_to_fill_one() -> None:
 
 
 def test_make_passes_on_what_the_user_sets() -> None:
-    """make hands its own value of a variable, once it has one, to every command in place of the user's."""
+    """make hands its own value of a variable, once it has one, to every command instead of the user's."""
     settings_source = (images.ROOT / "hack/demo/headway_demo/settings.py").read_text()
     read = re.findall(r'environ(?:\.get\(|, )"(\w+)"', settings_source)
     assert {"CLUSTER", "IMAGE_PREFIX"} <= set(read)

@@ -36,7 +36,7 @@ def test_pods_borrow_environment_source_and_tools_read_only(venv: Path) -> None:
     assert paths == {"venv": str(venv), "src": str(images.ROOT), "tools": "/cache/bin"}
 
 
-def test_an_interpreter_that_the_image_lacks_is_lent_at_its_own_path(venv: Path) -> None:
+def test_an_interpreter_missing_in_the_image_is_lent_at_its_path(venv: Path) -> None:
     (venv / "pyvenv.cfg").write_text("home = /home/me/python/bin\n")
     mounts, volumes = images.mounted(images.lent(venv, Path("/cache/bin")))
     assert {"name": "python", "mountPath": "/home/me/python", "readOnly": True} in mounts

@@ -61,7 +61,7 @@ def test_the_start_ends_with_the_first_episode() -> None:
     assert phases.started_after(job, [group(episode(25.0, 30.0), episode(24.0, 26.0))]) == 14.0
 
 
-def test_the_preflight_lasts_from_its_first_episode_to_its_verdict() -> None:
+def test_the_preflight_lasts_from_first_episode_to_verdict() -> None:
     told = {"type": "PreflightPassed", "status": "True", "lastTransitionTime": "1970-01-01T00:01:00Z"}
     job = {"status": {"conditions": [{"type": "Ready"}, told]}}
     groups = [group(episode(25.0, 30.0), discarded=(episode(24.5, 26.0),)), group(episode(31.0, 40.0))]

@@ -73,7 +73,7 @@ def test_a_job_asks_for_its_five_roles_and_every_sandbox() -> None:
     assert of_a_job(spec, defaults) == room({"cpu": "620m", "memory": "8Gi"})
 
 
-def test_a_pod_asks_for_its_containers_or_the_largest_before_them() -> None:
+def test_a_pod_requests_its_containers_or_largest_init_container() -> None:
     small, large = of_container(cpu="10m", memory="8Mi"), of_container(cpu="30m", memory="1Mi")
     beside = small | {"restartPolicy": "Always"}
     assert asked({"containers": [small, small]}) == room({"cpu": "20m", "memory": "16Mi"})
@@ -83,7 +83,7 @@ def test_a_pod_asks_for_its_containers_or_the_largest_before_them() -> None:
     )
 
 
-def test_a_pod_that_ended_leaves_its_room_and_a_waiting_one_does_not() -> None:
+def test_an_ended_pod_frees_its_room_and_a_waiting_pod_does_not() -> None:
     spec = {"containers": [of_container(cpu="500m", memory="1Gi")]}
     pods = [
         {"spec": spec, "status": {"phase": phase}} for phase in ("Pending", "Running", "Succeeded", "Failed")

@@ -70,25 +70,25 @@ def test_what_is_judged_is_what_will_serve(deploy: Path) -> None:
     propose.write(deploy, propose.proposal(validated(160)))
     world = world_of(deploy, validated(160))
     world.carry_out()
-    assert world.told("Accepted")["status"] == "True"
+    assert world.status_condition("Accepted")["status"] == "True"
     proposed, production = world.body["status"]["candidates"]
     assert (proposed["name"], proposed["uri"]) == ("proposed", weights_of(deploy))
     assert (production["kind"], weights_of(deploy)) == ("Endpoint", f"{FOLDER}/000160")
 
 
-def test_a_training_job_that_was_made_again_is_not_judged_in_place_of_what_will_serve(deploy: Path) -> None:
+def test_a_remade_job_is_not_judged_instead_of_what_will_serve(deploy: Path) -> None:
     propose.write(deploy, propose.proposal(validated(160)))
     again = FOLDER.replace("77aa01", "99cc03")
     world = world_of(deploy, validated(160, folder=again))
     world.carry_out()
     world.carry_out()
     assert [each["name"] for each in world.body["status"]["candidates"]] == ["production"]
-    message = world.told("CandidatesResolved")["message"]
+    message = world.status_condition("CandidatesResolved")["message"]
     assert (
-        f"spec.candidates[proposed].checkpoint.uri: step 160 of RLTrainingJob refunds lies at {again}"
+        f"spec.candidates[proposed].checkpoint.uri: step 160 of RLTrainingJob refunds is at {again}"
         in message
     )
-    assert f"not at {weights_of(deploy)}" in message
+    assert f"but {weights_of(deploy)} belongs to another run" in message
 
 
 def test_production_may_be_a_checkpoint_that_stays_as_it_is(deploy: Path) -> None:

@@ -109,9 +109,14 @@ def test_the_gpu_build_of_the_servers_has_a_compiler() -> None:
     assert not any("EXTRA_PACKAGES" in text for text in catalogue("rollout-cpu")["rollout-deps"].arguments)
 
 
-def test_an_environment_stands_on_the_sandbox_and_sees_its_own_folder_only(root: Path) -> None:
+def test_an_environment_image_uses_sandbox_base_and_own_folder(root: Path) -> None:
     image = environment_image(root / "app")
     assert (image.name, image.base, image.own_context) == ("app", "sandbox", True)
+
+
+def test_the_current_folder_gives_an_image_its_name(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(root / "app")
+    assert environment_image(Path(".")).name == "app"
 
 
 def test_a_suite_stands_on_the_image_that_its_dockerfile_names() -> None:

@@ -52,8 +52,8 @@ def test_its_pods_are_stopped_and_it_says_what_to_write() -> None:
     assert state(world) == ("Suspended", "BudgetExhausted")
     assert verdict(world.body) == "Failed"
     for kind in ("Suspended", "Stalled", "Ready"):
-        message = world.told(kind)["message"]
-        assert "spec.budget.usd is 10, and what follows needs 12.5" in message, kind
+        message = world.status_condition(kind)["message"]
+        assert "spec.budget.usd is 10, and continuing needs 12.5" in message, kind
     assert "suspend" not in world.body["spec"], "a spec is a person's to write"
 
 
@@ -66,7 +66,7 @@ def test_enough_in_the_spec_has_it_go_on(raised: Json | None) -> None:
     world.carry_out()
     world.carry_out()
     assert ("Job", "refunds-coordinator") in world.objects
-    assert world.told("Suspended")["reason"] == "Resumed"
+    assert world.status_condition("Suspended")["reason"] == "Resumed"
 
 
 @pytest.mark.parametrize("written", [{"usd": "12.4"}, {"usd": "12.4", "onExhausted": "Drain"}])
@@ -75,7 +75,9 @@ def test_too_little_in_the_spec_leaves_it_as_it_is(written: Json) -> None:
     world.body["spec"]["budget"] = written
     world.later(60).carry_out()
     assert not workloads(world)
-    assert "spec.budget.usd is 12.4, and what follows needs 12.5" in world.told("Suspended")["message"]
+    assert (
+        "spec.budget.usd is 12.4, and continuing needs 12.5" in world.status_condition("Suspended")["message"]
+    )
 
 
 def test_every_limit_has_to_do() -> None:

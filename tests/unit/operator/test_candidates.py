@@ -89,7 +89,7 @@ def test_a_job_that_names_no_rank_has_the_default_one() -> None:
     assert found["loraRank"] == 32
 
 
-def test_servers_have_room_for_an_adapter_that_a_remedy_made_wider(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_lora_rank_covers_adapters_widened_by_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidates, "largest_rank", lambda model, collapse: 64)
     world = chosen(trained(best=BEST), candidates=[TUNED])
     assert [found["loraRank"] for found in status_of(world)] == [64]
@@ -100,7 +100,7 @@ def test_a_job_whose_remedies_cannot_be_read_has_no_candidate() -> None:
     source = trained(best=BEST)
     source["spec"]["collapse"] = {"policy": "Pray"}
     world = chosen(source, candidates=[TUNED])
-    said = world.told("CandidatesResolved")["message"]
+    said = world.status_condition("CandidatesResolved")["message"]
     assert "spec.collapse of RLTrainingJob tuned-run cannot be read" in said
 
 
@@ -189,9 +189,7 @@ NO_JOB = (
     ],
     ids=["best", "validated later", "never validated", "validated before training alone"],
 )
-def test_the_latest_of_a_job_that_runs_is_what_it_does_not_delete_while_servers_load(
-    status: Json, step: int
-) -> None:
+def test_latest_of_a_running_job_is_the_newest_weights_it_keeps(status: Json, step: int) -> None:
     """The newest weights of all go a few steps later: only validated steps' stay, and a checkpoint's for a
     while."""
     running = trained()
@@ -244,9 +242,9 @@ def test_what_is_not_there_yet_is_waited_for(
 ) -> None:
     world = world_of(PLAIN, checkpoint(**wanted), others=others, pendingDeadlineSeconds=600)
     made = world.carry_out()
-    assert (made.wanted, made.held, made.requeue_after) == ((), False, LOOK_SECONDS)
+    assert (made.wanted, made.finalizer, made.requeue_after) == ((), False, LOOK_SECONDS)
     assert "candidates" not in world.body["status"]
-    lacking = world.told("CandidatesResolved")
+    lacking = world.status_condition("CandidatesResolved")
     assert (lacking["status"], lacking["reason"]) == ("False", reason)
     assert words in lacking["message"]
     assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Pending", reason)
@@ -262,11 +260,11 @@ def test_what_is_not_there_yet_is_waited_for(
 def test_after_the_deadline_the_job_goes_on_with_the_others() -> None:
     world = world_of(PLAIN, checkpoint(withBase=True), pendingDeadlineSeconds=600)
     assert world.later(590).carry_out().requeue_after == pytest.approx(10.5)
-    assert world.told("CandidatesResolved")["message"].startswith(NO_JOB)
+    assert world.status_condition("CandidatesResolved")["message"].startswith(NO_JOB)
     world.later(11).carry_out()
     world.carry_out()
     assert [item["name"] for item in status_of(world)] == ["plain"]
-    lacking = world.told("CandidatesResolved")
+    lacking = world.status_condition("CandidatesResolved")
     assert (lacking["status"], lacking["reason"]) == ("False", "CandidateMissing")
     assert lacking["message"].startswith(NO_JOB)
     assert set(told(world).unresolved) == {"tuned", "tuned-base"}
@@ -296,7 +294,10 @@ def test_time_suspended_is_no_waiting() -> None:
     world.body["spec"]["suspend"] = False
     world.carry_out()
     assert world.body["status"]["suspendedSeconds"] == 5000
-    assert (world.body["status"]["state"], world.told("Suspended")["reason"]) == ("Pending", "Resumed")
+    assert (world.body["status"]["state"], world.status_condition("Suspended")["reason"]) == (
+        "Pending",
+        "Resumed",
+    )
     world.later(599).carry_out()
     assert not world.is_true("Failed")
     world.later(2).carry_out()
@@ -307,10 +308,10 @@ def test_a_job_without_any_candidate_left_fails_with_the_reason() -> None:
     world = world_of(TUNED, pendingDeadlineSeconds=600)
     made = world.later(601).carry_out()
     assert (made.wanted, made.ending) == ((), True)
-    failed = world.told("Failed")
+    failed = world.status_condition("Failed")
     assert (failed["status"], failed["reason"]) == ("True", "CandidateMissing")
     assert failed["message"].startswith(NO_JOB)
-    assert world.told("CandidatesResolved")["status"] == "False"
+    assert world.status_condition("CandidatesResolved")["status"] == "False"
     assert (world.body["status"]["state"], world.is_true("Stalled")) == ("Failed", True)
     assert world.plan().wanted == ()
 
@@ -321,7 +322,7 @@ def test_a_job_without_any_candidate_left_fails_with_the_reason() -> None:
         (
             unvalidated(adapter=LAST),
             {},
-            "checkpoint.which: RLTrainingJob tuned-run does not validate, so none of",
+            "checkpoint.which: RLTrainingJob tuned-run runs no validations, so it has",
         ),
         (trained(ended=True, adapter=LAST), {}, "ended before it had validated"),
         (
@@ -335,39 +336,39 @@ def test_a_job_without_any_candidate_left_fails_with_the_reason() -> None:
 def test_what_will_never_come_is_not_waited_for(source: Json, wanted: Json, words: str) -> None:
     world = world_of(checkpoint(**wanted), others=(source,))
     world.carry_out()
-    assert world.told("Failed")["reason"] == "CheckpointMissing"
-    assert words in world.told("Failed")["message"]
+    assert world.status_condition("Failed")["reason"] == "CheckpointMissing"
+    assert words in world.status_condition("Failed")["message"]
     world = world_of(PLAIN, checkpoint(**wanted), others=(source,))
     world.carry_out()
     world.carry_out()
     assert [item["name"] for item in status_of(world)] == ["plain"]
-    assert words in world.told("CandidatesResolved")["message"]
+    assert words in world.status_condition("CandidatesResolved")["message"]
 
 
 @pytest.mark.parametrize(
     "source", [trained(adapter=LAST), trained(ended=True, best=BEST, adapter=LAST), trained()]
 )
 @pytest.mark.parametrize("step", [10, 40])
-def test_weights_of_another_run_are_never_taken_for_those_that_are_meant(source: Json, step: int) -> None:
+def test_weights_of_another_run_never_replace_the_requested_ones(source: Json, step: int) -> None:
     """The training job was deleted and made again: nothing that it may still publish is what was meant."""
     meant, found = f"s3://b/runs/team/tuned-run/first/weights/{step:06d}", f"{ROOT}/weights/{step:06d}"
     world = world_of(PLAIN, checkpoint(step=step, uri=meant), others=(source,))
     world.carry_out()
     world.carry_out()
     assert [item["name"] for item in status_of(world)] == ["plain"]
-    told = world.told("CandidatesResolved")
+    told = world.status_condition("CandidatesResolved")
     assert (told["status"], told["reason"]) == ("False", "CheckpointMissing")
-    start = f"spec.candidates[tuned].checkpoint.uri: step {step} of RLTrainingJob tuned-run lies at {found}, "
-    assert told["message"].startswith(f"{start}not at {meant}")
-    assert f"write {found} if its weights are meant" in told["message"]
+    start = f"spec.candidates[tuned].checkpoint.uri: step {step} of RLTrainingJob tuned-run is at {found}, "
+    assert told["message"].startswith(f"{start}but {meant} belongs to another run")
+    assert f"write {found} to measure it" in told["message"]
 
 
-def test_a_job_that_has_written_nothing_is_waited_for_though_the_weights_are_named() -> None:
+def test_a_job_without_weights_is_awaited_despite_a_named_uri() -> None:
     source = trained()
     del source["status"]["artifacts"]
     world = world_of(PLAIN, checkpoint(step=20, uri=BEST["uri"]), others=(source,))
     world.carry_out()
-    assert "has published no weights yet" in world.told("CandidatesResolved")["message"]
+    assert "has published no weights yet" in world.status_condition("CandidatesResolved")["message"]
     world.others = [trained(adapter=LAST)]
     world.later(30).carry_out()
     assert status_of(world)[1]["uri"] == BEST["uri"]
@@ -382,21 +383,20 @@ SHORT = {"base": BASE, "contextLength": 4096}
         (
             [PLAIN, TUNED],
             [trained(best=BEST, model=SHORT)],
-            "spec.candidates[plain].model.contextLength: plain has the model's own context length and tuned, "
-            "which shares its servers, a context length of 4096; write 4096",
+            "spec.candidates[plain].model.contextLength: plain has the model's own context length, but "
+            "tuned, on the same servers, has a context length of 4096; write 4096",
         ),
         (
             [TUNED, {"name": "plain", "model": SHORT}],
             [trained(best=BEST)],
-            "spec.candidates[plain].model.contextLength: plain has a context length of 4096 and tuned, "
-            "which shares its servers, the model's own context length; leave it out",
+            "spec.candidates[plain].model.contextLength: plain has a context length of 4096, but tuned, "
+            "on the same servers, has the model's own context length; leave it out",
         ),
         (
             [TUNED, {"name": "other", "checkpoint": {"job": "other-run", "withBase": True}}],
             [trained(best=BEST), trained("other-run", best=BEST, model=SHORT)],
-            "spec.candidates[other].checkpoint.job: other has a context length of 4096 and tuned, "
-            "which shares its servers, the model's own context length; measure them in RLEvalJobs of their "
-            "own",
+            "spec.candidates[other].checkpoint.job: other has a context length of 4096, but tuned, on the "
+            "same servers, has the model's own context length; measure them in RLEvalJobs of their own",
         ),
     ],
 )
@@ -406,7 +406,7 @@ def test_servers_that_are_shared_have_one_context_length(
     world = world_of(*candidates, others=tuple(others))
     made = world.carry_out()
     assert made.wanted == ()
-    assert words in world.told("Accepted")["message"]
-    assert world.told("Accepted")["status"] == "False"
+    assert words in world.status_condition("Accepted")["message"]
+    assert world.status_condition("Accepted")["status"] == "False"
     assert world.is_true("Stalled")
     assert made.requeue_after == LOOK_SECONDS

@@ -29,7 +29,7 @@ def schema() -> dict[str, Any]:
 def test_the_chart_carries_the_generated_definitions() -> None:
     made = {path.name: path.read_text() for path in (ROOT / "crds").glob("*.yaml")}
     carried = {path.name: path.read_text() for path in (CHART / "files" / "crds").glob("*.yaml")}
-    assert carried == made, "run: cp crds/*.yaml charts/headway/files/crds/"
+    assert carried == made, "run: make crds"
 
 
 def test_the_default_values_keep_to_the_schema() -> None:
@@ -54,7 +54,7 @@ def test_a_slip_is_refused(wrong: dict[str, Any]) -> None:
         jsonschema.validate(values() | wrong, schema())
 
 
-def test_every_setting_of_the_operator_that_the_chart_offers_has_the_operators_name() -> None:
+def test_operator_settings_in_the_chart_have_the_operators_names() -> None:
     offered = {
         key for key in values() if key in {field.alias for field in OperatorConfig.model_fields.values()}
     }

@@ -127,7 +127,7 @@ class TestVictim:
         assert (mine, leaving) == ((), ())
         world.deleted()
         made = planner.make(world.body, world.platform, Observed(world.now, mine, leaving=leaving))
-        assert made.held is False
+        assert made.finalizer is False
 
 
 class TestLeaving:
@@ -144,7 +144,7 @@ class TestLeaving:
         world = running().deleted()
         for seconds, held in ((0, None), (31, False)):
             observed = Observed(world.later(seconds).now, (), leaving=self.left())
-            assert planner.make(world.body, world.platform, observed).held is held
+            assert planner.make(world.body, world.platform, observed).finalizer is held
 
     def test_a_broker_that_ends_keeps_sandboxes_from_being_replaced(self) -> None:
         deployment = child("Deployment", "refunds-broker", job(), role="broker")

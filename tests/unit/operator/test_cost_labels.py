@@ -21,7 +21,7 @@ WORKLOADS = ("Job", "Deployment")
 def planned(
     labels: dict[str, str], cost_labels: Sequence[str] = names.COST_LABELS, **spec: Any
 ) -> tuple[dict[str, Json], JobConfig]:
-    """Pod templates by role, and what the coordinator is told. `cost_labels`: the platform's."""
+    """Pod templates by role, and the coordinator's configuration. `cost_labels`: the platform's."""
     body = job(status=PASSED, **spec)
     body["metadata"]["labels"] = labels
     found = [item.body for item in World(body, platform(*cost_labels)).plan().wanted]

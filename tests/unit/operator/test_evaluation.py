@@ -101,10 +101,13 @@ class TestObjects:
         assert (config.kind, config.name, config.uid) == ("RLEvalJob", "refunds", UID)
         assert json.loads(text)["spec"]["candidates"][0]["name"] == "base"
 
-    def test_servers_of_all_sets_may_not_be_more_than_the_platform_allows(self) -> None:
+    def test_more_servers_in_all_sets_than_the_limit_are_refused(self) -> None:
         world = World(eval_job(rollout={"replicas": 33}, parallelism=2))
         world.carry_out()
-        assert "spec.rollout.replicas x spec.parallelism: 66 is above" in world.told("Accepted")["message"]
+        assert (
+            "spec.rollout.replicas x spec.parallelism: 66 is above"
+            in world.status_condition("Accepted")["message"]
+        )
 
 
 class TestServerSets:
@@ -146,7 +149,7 @@ class TestServerSets:
         assert world.deployments() == {"refunds-eval-broker"}
         assert world.body["status"]["state"] == "Evaluating"
 
-    def test_no_more_than_the_job_allows_and_none_without_a_candidate(self) -> None:
+    def test_sets_stay_within_parallelism_and_need_a_candidate(self) -> None:
         world = evaluating(candidates=MODELS, sets=(0,)).wants_sets(0, 1, 7)
         world.carry_out()
         assert world.deployments() == {"refunds-eval-broker", "refunds-eval-rollout-0"}
@@ -183,7 +186,7 @@ class TestStatus:
             "Progressing", "Suspended", "Ready", "Reconciling", "Stalled",
         }  # fmt: skip
         assert world.is_true("RolloutReady")
-        assert world.told("Progressing")["reason"] == "Evaluating"
+        assert world.status_condition("Progressing")["reason"] == "Evaluating"
         assert not world.is_true("Ready"), "spec.readinessPolicy is Succeeded unless it says otherwise"
 
     @pytest.mark.parametrize(
@@ -225,7 +228,7 @@ class TestStatus:
         world = evaluating(candidates=[ELSEWHERE], sets=())
         assert world.body["status"]["state"] == "Evaluating"
         assert world.deployments() == {"refunds-eval-broker"}
-        assert world.told("RolloutReady")["reason"] == "NotStarted"
+        assert world.status_condition("RolloutReady")["reason"] == "NotStarted"
 
     @pytest.mark.parametrize("reason", ["GateNotPassed", "CandidateFailed"])
     def test_it_fails_in_the_coordinators_words(self, reason: str) -> None:
@@ -237,12 +240,12 @@ class TestStatus:
         world.gave_up("coordinator", reason, "tuned has 0.71, and 0.8 is asked for")
         made = world.carry_out()
         assert made.ending
-        failed = world.told("Failed")
+        failed = world.status_condition("Failed")
         assert (failed["reason"], failed["message"]) == (reason, "tuned has 0.71, and 0.8 is asked for")
         assert world.is_true("Stalled")
         world.objects.clear()
         world.carry_out()
-        assert world.told("GatePassed")["status"] == "False", "the coordinator's word stands"
+        assert world.status_condition("GatePassed")["status"] == "False", "the coordinator's word stands"
 
     @pytest.mark.parametrize("reason", ["bad reason: x", "", "lower", "X" * 65, "Line\n"])
     def test_it_fails_whatever_is_given_as_the_reason(self, reason: str) -> None:
@@ -250,7 +253,7 @@ class TestStatus:
         world = evaluating()
         world.gave_up("coordinator", reason, "the environment said so")
         assert world.carry_out().ending
-        failed = world.told("Failed")
+        failed = world.status_condition("Failed")
         assert failed["reason"] == "ProcessFailed"
         assert "the environment said so" in failed["message"]
 
@@ -260,7 +263,7 @@ class TestStatus:
         world.body["status"]["results"] = results
         world.workload_status("Job", "coordinator", conditions=[world.condition("Complete", True)])
         world.carry_out()
-        told = world.told("Complete")
+        told = world.status_condition("Complete")
         assert (told["status"], told["reason"]) == ("True", "Evaluated")
         assert told["message"] == "1 of 2 candidates were measured"
         assert world.is_true("Ready")
@@ -270,12 +273,12 @@ class TestStatus:
         world = evaluating()
         assert world.later(PLATFORM.stalled_after_seconds - 1).carry_out().requeue_after == pytest.approx(1)
         world.later(2).carry_out()
-        assert (world.told("Stalled")["reason"], world.is_true("Stalled")) == ("NoProgress", True)
+        assert (world.status_condition("Stalled")["reason"], world.is_true("Stalled")) == ("NoProgress", True)
 
     def test_a_deadline_says_what_makes_it_shorter(self) -> None:
         world = evaluating(activeDeadlineSeconds=60).later(61)
         world.carry_out()
-        assert "lower spec.evaluation.maxRows" in world.told("Failed")["message"]
+        assert "lower spec.evaluation.maxRows" in world.status_condition("Failed")["message"]
 
     def test_a_plan_carried_out_asks_for_nothing_more(self) -> None:
         world = evaluating()
@@ -289,10 +292,35 @@ class TestStatus:
         world.body["spec"]["candidates"] = [{"name": "none"}]
         made = world.carry_out()
         assert (made.wanted, made.to_delete) == ((), ())
-        assert world.told("Accepted")["reason"] == "InvalidSpec"
+        assert world.status_condition("Accepted")["reason"] == "InvalidSpec"
         assert world.is_true("Progressing")
         world.later(1001).carry_out()
-        assert world.told("Failed")["reason"] == "ActiveDeadlineExceeded"
+        assert world.status_condition("Failed")["reason"] == "ActiveDeadlineExceeded"
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_finished_evaluation_is_deleted_after_its_ttl(failed: bool) -> None:
+    world = evaluating(ttlSecondsAfterFinished=60)
+    if failed:
+        world.gave_up("coordinator", "GateNotPassed", "tuned has 0.71, and 0.8 is asked for")
+    else:
+        world.workload_status("Job", "coordinator", conditions=[world.condition("Complete", True)])
+    assert world.carry_out().ending
+    assert world.is_true("Failed" if failed else "Complete")
+    world.objects.clear()
+    assert world.carry_out().requeue_after == pytest.approx(60)
+    assert not world.has_finalizer
+    assert not world.plan().delete_job
+    assert world.later(61).plan().delete_job
+
+
+def test_a_finished_evaluation_without_a_ttl_stays() -> None:
+    world = evaluating()
+    world.workload_status("Job", "coordinator", conditions=[world.condition("Complete", True)])
+    world.carry_out()
+    world.objects.clear()
+    world.carry_out()
+    assert not world.later(10_000_000).plan().delete_job
 
 
 def test_a_deleted_evaluation_is_taken_down_and_let_go() -> None:
@@ -301,7 +329,7 @@ def test_a_deleted_evaluation_is_taken_down_and_let_go() -> None:
         world.carry_out()
         world.gone("coordinator", "broker", "rollout")
     assert world.objects == {}
-    assert not world.held
+    assert not world.has_finalizer
 
 
 def test_a_set_of_servers_is_a_part_of_what_is_seen() -> None:

@@ -1,4 +1,4 @@
-"""What happens to a job is told by one Event each, whoever looks and however often."""
+"""Each thing that happens to a job has one Event, whoever looks and however often."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ LIFE: tuple[tuple[Callable[[Stage], object], tuple[str, str, str]], ...] = (
     (steps(2), ("", "", "")),
     (steps(4), ("Normal", "Checkpointed", "step 4 of 40")),
     (validates(0, "0.2"), ("", "", "")),
-    (validates(5, "0.31"), ("Normal", "ValidatedBest", "step 5 validated best so far: external score 0.31")),
+    (validates(5, "0.31"),
+     ("Normal", "ValidatedBest", "step 5 has the best validation so far: external score 0.31")),
     (restarts(1), ("Warning", "Restarted", "learner was started again after a failure, 1 times so far: pod")),
     (restarts(2), ("Warning", "Restarted", "2 times")),
     (says("WeightsInSync", "True", "Synced"), ("", "", "")),
@@ -120,7 +121,7 @@ LIFE: tuple[tuple[Callable[[Stage], object], tuple[str, str, str]], ...] = (
     (says("Stalled", "True", "NoProgress", "learner: no batch"),
      ("Warning", "Stalled", "NoProgress: learner: no batch")),
     (says("Stalled", "True", "NoProgress", "in other words"), ("", "", "")),
-    (says("Stalled", "False", "Reconciled"), ("Normal", "NoLongerStalled", "stalled since 2026-11-01 12:1")),
+    (says("Stalled", "False", "Reconciled"), ("Normal", "NoLongerStalled", "had been since 2026-11-01 12:1")),
     (signals(("RewardCollapsed", "Suspect", 6)),
      ("Normal", "SignalSuspected", "RewardCollapsed since step 6: 0.01 against 0.2. the reward fell")),
     (signals(("RewardCollapsed", "Raised", 7), healthy="False"),
@@ -131,7 +132,7 @@ LIFE: tuple[tuple[Callable[[Stage], object], tuple[str, str, str]], ...] = (
      ("Warning", "EpisodesFailing", "tool pay raised")),
     (says("Healthy", "False", "EpisodesFailing", "tool pay raised, and more"), ("", "", "")),
     (says("Healthy", "True", "NoSignalRaised"),
-     ("Normal", "EpisodesRecovered", "one had since 2026-11-01 12:1")),
+     ("Normal", "EpisodesRecovered", "one had recurred since 2026-11-01 12:1")),
     (says("Suspended", "True", "Suspended"), ("Normal", "Suspended", "step 4 of 40, external score 0.31")),
     (says("Suspended", "False", "Resumed"),
      ("Normal", "Resumed", "spec.suspend is false again; step 4 of 40")),
@@ -149,7 +150,7 @@ LIFE: tuple[tuple[Callable[[Stage], object], tuple[str, str, str]], ...] = (
     (says("Complete", "True", "MaxStepsReached", "40 steps"),
      ("Normal", "Complete", "40 steps; step 40 of 40, external score 0.31, 12.5 USD")),
 )  # fmt: skip
-"""Changes of a training job's status in their order, and what each is told by: at most one event."""
+"""Changes of a training job's status in their order, and the event of each: one at most."""
 
 
 def test_each_transition_is_told_once_with_its_figures(stage: Stage) -> None:
@@ -184,7 +185,7 @@ def test_a_restart_at_any_moment_costs_and_doubles_nothing(
     assert books[0] == books[1]
 
 
-def test_what_was_told_hours_ago_is_not_told_again_by_another_operator(stage: Stage) -> None:
+def test_events_of_hours_ago_are_not_repeated_by_a_new_operator(stage: Stage) -> None:
     for change, _ in LIFE[:-1]:
         change(stage.later(0.75))
         stage.look()
@@ -213,7 +214,7 @@ def test_a_failure_is_told_with_its_reason(stage: Stage) -> None:
     says("Failed", "True", "CheckpointUnusable", "step 12 is damaged")(stage)
     ((kind, reason, message),) = stage.look()
     assert (kind, reason) == ("Warning", "Failed")
-    assert message == "CheckpointUnusable: step 12 is damaged; nothing was done yet"
+    assert message == "CheckpointUnusable: step 12 is damaged; nothing has been done yet"
     says("Stalled", "False", "Reconciled")(stage)
     assert stage.look() == [], "what the end cut short has not got better"
 
@@ -235,8 +236,8 @@ def test_other_transitions(stage: Stage, change: Callable[[Stage], object], reas
     assert [(found, of) for of, found, _ in stage.look()] == ([(reason, kind)] if reason else [])
 
 
-def test_each_correction_of_prices_and_each_book_that_is_not_taken_is_told_once(stage: Stage) -> None:
-    gone = "ConfigMap ours, key prices.yaml: it is gone; the edition before stays in force"
+def test_each_price_correction_and_refused_book_has_one_event(stage: Stage) -> None:
+    gone = "ConfigMap ours, key prices.yaml: it is gone; the previous edition stays in force"
     book = {"priceBook": "ours@2026-01-01", "priceBookHash": "0123456789ab"}
     told = []
     for used in ({"priceCorrections": 1}, {"priceCorrections": 2, "priceBookProblem": gone}):
@@ -288,7 +289,7 @@ def test_a_job_without_an_end_tells_its_first_checkpoint(stage: Stage) -> None:
         assert stage.reasons() == (["Checkpointed"] if step == 1 else [])
 
 
-def test_a_pause_is_told_once_with_what_was_seen_and_how_to_go_on(stage: Stage) -> None:
+def test_a_pause_has_one_event_with_its_cause_and_how_to_resume(stage: Stage) -> None:
     pauses(stage)
     ((_, _, message),) = stage.look()
     assert message == (
@@ -306,7 +307,7 @@ def test_a_pause_is_told_once_with_what_was_seen_and_how_to_go_on(stage: Stage) 
     assert stage.reasons() == ["Paused"], "another one"
 
 
-def test_an_operator_that_starts_tells_a_pause_that_came_while_none_ran(stage: Stage) -> None:
+def test_a_starting_operator_records_a_pause_it_did_not_see(stage: Stage) -> None:
     starts(stage)
     stage.look()
     stage.set(pause=PAUSE | {"time": stamp(stage.now)}).later(90).restart()
@@ -398,7 +399,7 @@ def test_an_event_that_cannot_be_recorded_now_is_recorded_later(
     assert stage.reasons() == (["Accepted"] if again else [])
 
 
-def test_events_that_cannot_be_read_back_are_told_again_and_known_by_their_names(
+def test_unreadable_events_are_recorded_again_by_the_same_name(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accepted(stage)

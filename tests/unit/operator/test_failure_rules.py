@@ -131,7 +131,7 @@ class TestOfJobs:
         died(world, role, 137)
         made = world.carry_out()
         assert made.ending
-        failed = world.told("Failed")
+        failed = world.status_condition("Failed")
         assert failed["reason"] == "FailureRuleMatched"
         assert failed["message"].startswith(f"spec.failurePolicy.rules[1]: {role} pod refunds-{role}-0 ended")
         assert told(world) == [
@@ -145,8 +145,10 @@ class TestOfJobs:
         failed = world.condition("Failed", True) | {"reason": "PodFailurePolicy", "message": text}
         world.workload_status("Job", "coordinator", conditions=[failed])
         world.later(6).carry_out()
-        assert world.told("Failed")["reason"] == "FailureRuleMatched"
-        assert world.told("Failed")["message"].startswith("spec.failurePolicy.rules[1]: coordinator")
+        assert world.status_condition("Failed")["reason"] == "FailureRuleMatched"
+        assert world.status_condition("Failed")["message"].startswith(
+            "spec.failurePolicy.rules[1]: coordinator"
+        )
 
     @pytest.mark.parametrize("index", [0, 1, 3])
     def test_are_not_named_where_another_decided(self, index: int) -> None:
@@ -156,7 +158,7 @@ class TestOfJobs:
         failed = world.condition("Failed", True) | {"reason": "PodFailurePolicy", "message": text}
         world.workload_status("Job", "coordinator", conditions=[failed])
         world.later(6).carry_out()
-        assert world.told("Failed")["reason"] == "ProcessFailed"
+        assert world.status_condition("Failed")["reason"] == "ProcessFailed"
 
     @pytest.mark.parametrize("action", ["Ignore", "Count"])
     def test_that_start_a_process_again_are_told_once(self, action: str) -> None:
@@ -165,7 +167,7 @@ class TestOfJobs:
         world.carry_out()
         first = copy.deepcopy(world.body["status"]["failures"])
         assert matched(world) == [("learner", action, 0)]
-        assert f"(spec.failurePolicy.rules[0]: {action})" in world.told("LearnerReady")["message"]
+        assert f"(spec.failurePolicy.rules[0]: {action})" in world.status_condition("LearnerReady")["message"]
         made = world.later(30).carry_out()
         assert world.body["status"]["failures"] == first
         assert not made.to_delete
@@ -181,7 +183,7 @@ class TestOfJobs:
         going = {pod["metadata"]["name"] for pod in world.plan().to_delete}
         assert going == {"refunds-learner-1", "refunds-learner-2"}
         made = world.carry_out()
-        # Its successors, and the end of the others by SIGTERM, begin nothing anew.
+        # Its successors, and the end of the others by SIGTERM, start no new attempt.
         died(world.later(1), "learner", 143, index=1)
         well(world, "learner", 3)["metadata"]["creationTimestamp"] = stamp(world.now)
         world.carry_out()
@@ -205,8 +207,11 @@ class TestOfServers:
         world = at_work(rule("FailJob", role))
         crashed(world, role, 137)
         assert world.carry_out().ending
-        assert world.told("Failed")["reason"] == "FailureRuleMatched"
-        assert f"{role} pod refunds-{role}-0 ended with exit code 137" in world.told("Failed")["message"]
+        assert world.status_condition("Failed")["reason"] == "FailureRuleMatched"
+        assert (
+            f"{role} pod refunds-{role}-0 ended with exit code 137"
+            in world.status_condition("Failed")["message"]
+        )
 
     @pytest.mark.parametrize("role", SERVED)
     def test_that_ignore_count_nothing_however_often(self, role: str) -> None:
@@ -231,8 +236,8 @@ class TestOfServers:
             assert not world.is_true("Failed")
         crashed(world.later(20), role, 137, 3)
         world.carry_out()
-        assert world.told("Failed")["reason"] == "MaxRestartsExceeded"
-        assert ("rules[0]: Count" in world.told("Failed")["message"]) == bool(action)
+        assert world.status_condition("Failed")["reason"] == "MaxRestartsExceeded"
+        assert ("rules[0]: Count" in world.status_condition("Failed")["message"]) == bool(action)
 
     @pytest.mark.parametrize("role", SERVED)
     def test_that_restart_have_all_pods_of_the_role_go_once(self, role: str) -> None:
@@ -250,7 +255,9 @@ class TestOfServers:
         assert "pods" not in world.body["status"]["failures"]
         crashed(world.later(5), role, 137, index=7)
         world.carry_out()
-        assert world.told("Failed")["reason"] == "MaxRestartsExceeded", "counted though the pods are gone"
+        assert world.status_condition("Failed")["reason"] == "MaxRestartsExceeded", (
+            "counted though the pods are gone"
+        )
 
     def test_that_restart_leave_pods_that_end_already(self) -> None:
         world = at_work(rule("Restart"))
@@ -283,14 +290,14 @@ class TestOfServers:
         assert (restarts(world, "rollout"), matched(world)) == (0, [])
         crashed(world, "rollout", PERMANENT, 2)
         world.carry_out()
-        assert world.told("Failed")["reason"] == "ProcessFailed"
+        assert world.status_condition("Failed")["reason"] == "ProcessFailed"
 
     def test_a_process_that_waits_for_its_back_off_has_ended(self) -> None:
         world = at_work(rule("Count"), most=1)
         for times, state in [(0, ended(world, 137)), (1, {"running": {}}), (1, ended(world, 137))]:
             well(world, "rollout", restartCount=times, state=state, lastState=ended(world, 137))
             world.carry_out()
-        assert world.told("Failed")["reason"] == "MaxRestartsExceeded"
+        assert world.status_condition("Failed")["reason"] == "MaxRestartsExceeded"
         assert len(matched(world)) == 2
 
     def test_a_users_own_container_counts_as_without_rules(self) -> None:
@@ -315,7 +322,7 @@ class TestOfServers:
             f"DisruptionTarget: {action}"
         ]
         if count is None:
-            assert world.told("Failed")["reason"] == "FailureRuleMatched"
+            assert world.status_condition("Failed")["reason"] == "FailureRuleMatched"
             return
         assert restarts(world, "rollout") == count
         going = [pod["metadata"]["name"] for pod in world.carry_out().to_delete]
@@ -353,7 +360,7 @@ class TestOfServers:
         world.carry_out()
         crashed(world.later(60), "rollout", 137, index=4)
         world.carry_out()
-        assert world.told("Failed")["reason"] == "MaxRestartsExceeded"
+        assert world.status_condition("Failed")["reason"] == "MaxRestartsExceeded"
 
     def test_stand_while_the_spec_is_refused(self) -> None:
         world = at_work(rule("Ignore"), most=0)
@@ -409,8 +416,8 @@ STEPS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from([1, 137, 9])), min
 def test_each_end_is_counted_once_whatever_is_looked_at_when(
     steps: list[tuple[int, int]], looks: set[int]
 ) -> None:
-    """Three servers crash in turn. Each end is looked at once or more; `looks` are done again, as by an
-    operator that was started anew and has the status alone."""
+    """Three servers crash in turn. Each end is looked at once or more. `looks` are done again, as by an
+    operator that was started again and has the status alone."""
     rules = [rule("Ignore"), rule("Count", codes=(9,))]
     world = World(job(failurePolicy={"maxRestarts": 1000, "rules": rules}))
     world.body["status"] = copy.deepcopy(PASSED)

@@ -68,7 +68,7 @@ def test_needs_come_before_wishes() -> None:
     assert parts(found) == {"a": ("20.00", None), "b": ("20.00", None)}
 
 
-def test_who_has_least_is_served_first_and_a_need_that_does_not_fit_is_refused() -> None:
+def test_least_granted_job_is_first_and_an_unmet_need_is_refused() -> None:
     before = shared(budget(usd="100"), claim("a", needed="70", wished="70"))
     found = shared(
         before, claim("a", used="70", needed="95", wished="99"), claim("b", needed="28", wished="40")
@@ -77,10 +77,10 @@ def test_who_has_least_is_served_first_and_a_need_that_does_not_fit_is_refused()
     told = find(found.status.conditions, ConditionType.BUDGET_EXHAUSTED)
     assert told is not None
     assert told.status == "True"
-    assert told.message == "spec.usd is 100.00; write 125.00 or more: these jobs cannot go on: job-a"
+    assert told.message == "spec.usd is 100.00; write 125.00 or more: these jobs cannot continue: job-a"
 
 
-def test_a_job_with_a_smaller_need_goes_on_where_another_is_refused() -> None:
+def test_a_smaller_need_is_granted_when_a_larger_one_is_refused() -> None:
     found = shared(budget(usd="10"), claim("a", needed="11"), claim("b", needed="9"))
     assert parts(found) == {"a": ("0.00", "11.00"), "b": ("9.00", None)}
 
@@ -109,7 +109,7 @@ def test_a_job_that_is_over_is_charged_once(one: Claim | None, charged: str) -> 
         assert (found.status.jobs, found.status.ended_jobs) == ([], 1)
 
 
-def test_a_job_that_ended_before_the_budget_was_made_is_not_charged() -> None:
+def test_a_job_that_ended_before_the_budget_is_not_charged() -> None:
     found = shared(budget(usd="100"), claim("a", spent="50", ended=True, closed=True))
     assert found.status.limits[0].ended == "0.00"
 
@@ -156,7 +156,7 @@ LEVEL = st.integers(0, 50)
 
 
 @given(st.lists(st.tuples(LEVEL, LEVEL), max_size=6), st.integers(0, 200))
-def test_what_is_left_is_shared_so_that_nobody_has_more_than_who_has_least(
+def test_the_rest_is_shared_so_that_the_lowest_grants_rise_first(
     pairs: list[tuple[int, int]], left: int
 ) -> None:
     wishes = {str(n): (D(now), D(wish)) for n, (now, wish) in enumerate(pairs)}
@@ -189,7 +189,7 @@ def told(spent: str, **more: str) -> Json:
 
 
 @pytest.mark.parametrize("status", [BEGAN, BEGAN | BOUND], ids=["not bounded yet", "has not heard"])
-def test_nothing_is_granted_before_a_job_that_ran_already_tells_what_it_has_used(status: Json) -> None:
+def test_no_grant_precedes_usage_reports_of_jobs_already_begun(status: Json) -> None:
     ran = stored("a", status | {"usage": {"cost": "95"}})
     asks = stored("b", told("0", needed="20"))
     waits = shared(budget(usd="100"), *map(grants.claim, (ran, asks)))
@@ -197,9 +197,7 @@ def test_nothing_is_granted_before_a_job_that_ran_already_tells_what_it_has_used
     ready = find(waits.status.conditions, ConditionType.READY)
     assert ready is not None
     assert (ready.status, ready.reason) == ("False", "JobsUnheard")
-    assert ready.message.startswith(
-        "nothing is granted before these jobs have told what they have used: job-a"
-    )
+    assert ready.message.startswith("nothing is granted until these jobs report their usage: job-a")
     ran["status"] |= BOUND | told("97")
     found = shared(waits, *map(grants.claim, (ran, asks)))
     assert parts(found) == {"a": ("97.00", None), "b": ("0.00", "20.00")}
@@ -223,7 +221,7 @@ def test_a_budget_that_is_made_anew_knows_what_jobs_were_granted() -> None:
     assert parts(found) == {"a": ("90.00", None), "b": ("0.00", "20.00")}
 
 
-def test_a_job_that_has_ended_keeps_its_part_until_its_pods_are_gone() -> None:
+def test_an_ended_job_keeps_its_grant_until_its_pods_are_gone() -> None:
     before = shared(budget(usd="100"), claim("a", needed="60", wished="60"))
     status = {"conditions": [{"type": "Failed", "status": "True"}]} | told("7", needed="80")
     status["budget"]["closed"] = True
@@ -243,14 +241,14 @@ def test_a_last_word_that_leaves_a_limit_out_is_none_about_it() -> None:
     assert [limit.ended for limit in found.status.limits] == ["7.00", "20"]
 
 
-def test_jobs_beyond_the_most_that_a_budget_takes_wait_and_are_counted() -> None:
+def test_jobs_beyond_the_budgets_maximum_wait_and_are_counted() -> None:
     claims = [claim(f"{number:04}", needed="1") for number in range(MOST_JOBS + 2)]
     found = shared(budget(usd="5000"), *claims)
     assert len(found.status.jobs) == MOST_JOBS
     ready = find(found.status.conditions, ConditionType.READY)
     assert ready is not None
     assert ready.status == "False"
-    assert ready.message == f"2 jobs wait: {MOST_JOBS} share the budget already; end some"
+    assert ready.message == f"2 jobs wait, because {MOST_JOBS} already share the budget; end some"
 
 
 def test_a_claim_is_read_from_a_job_as_it_is_stored() -> None:
@@ -335,7 +333,7 @@ def late(world: World) -> list[bool]:
     return [each.get("late", False) for each in world.body["status"]["grant"]["parts"]]
 
 
-def test_nothing_is_made_before_the_status_says_that_the_job_is_bounded() -> None:
+def test_objects_are_created_only_once_status_bounds_the_job() -> None:
     world = in_namespace(World(job()))
     while not grant(world):
         made = world.carry_out()
@@ -359,14 +357,14 @@ def test_a_budget_that_is_made_later_bounds_a_job_that_runs() -> None:
     assert grant(world) == {"parts": [{"name": "usd", "granted": "12.5"}]}
 
 
-def test_a_limit_that_the_budget_has_not_shared_yet_grants_nothing() -> None:
+def test_a_limit_not_yet_shared_by_the_budget_grants_nothing() -> None:
     world = in_namespace(running(), "12.5", usd="100", tokens={"sample": 7})
     world.carry_out()
     told = [{"name": "usd", "granted": "12.5"}, {"name": "tokens.sample", "granted": "0"}]
     assert grant(world) == {"parts": told}
 
 
-def test_a_budget_that_does_not_know_the_job_yet_takes_nothing_back() -> None:
+def test_a_budget_that_does_not_yet_list_a_job_revokes_nothing() -> None:
     world = in_namespace(running(), "12.5")
     world.carry_out()
     in_namespace(world).carry_out()
@@ -429,16 +427,15 @@ def exhausted(world: World, needed: str) -> World:
     return world
 
 
-def test_a_job_that_the_namespace_cannot_give_more_stands_still_until_it_can() -> None:
+def test_a_job_refused_budget_is_suspended_until_granted_enough() -> None:
     world = in_namespace(running(), "10", refused="12")
     world.carry_out()
     exhausted(world, "12")
     assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Suspended", "BudgetExhausted")
     assert verdict(world.body) == "Failed"
-    message = world.told("Suspended")["message"]
+    message = world.status_condition("Suspended")["message"]
     assert (
-        "the namespace's RLBudget lets the job use 10 of spec.usd, and what follows needs 12; raise"
-        in message
+        "the namespace's RLBudget lets the job use 10 of spec.usd, and continuing needs 12; raise" in message
     )
     in_namespace(world, "11.9").carry_out()
     world.later(60).carry_out()
@@ -447,4 +444,4 @@ def test_a_job_that_the_namespace_cannot_give_more_stands_still_until_it_can() -
     world.carry_out()
     world.carry_out()
     assert ("Job", "refunds-coordinator") in world.objects
-    assert world.told("Suspended")["reason"] == "Resumed"
+    assert world.status_condition("Suspended")["reason"] == "Resumed"

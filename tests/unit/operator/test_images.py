@@ -54,7 +54,7 @@ def test_a_missing_image_stands_in_the_columns_at_once() -> None:
 @pytest.mark.parametrize("kind", ["Stalled", "Ready", "Progressing", "SandboxesReady"])
 def test_it_names_field_image_cause_and_fix(kind: str) -> None:
     world = sandbox(checked(), "ImagePullBackOff", ABSENT)
-    told = world.told(kind)["message"]
+    told = world.status_condition(kind)["message"]
     assert told.startswith("spec.environment.image: pod refunds-sandbox-0 has no image registry.test/env:1: ")
     assert "not found" in told
     assert told.endswith("; push it, or correct its name and tag")
@@ -98,7 +98,7 @@ def test_a_name_that_is_none_fails_the_job(role: str) -> None:
     world = running() if role in ("learner", "rollout") else checked()
     world.waiting(role, "InvalidImageName", 'couldn\'t parse image name "Env:1": must be lowercase')
     world.carry_out()
-    told = world.told("Failed")
+    told = world.status_condition("Failed")
     assert told["reason"] == "ImagePullFailed"
     assert told["message"].endswith("write it as REGISTRY/NAME:TAG, the name in lower case")
 
@@ -109,13 +109,13 @@ def test_a_name_that_is_none_fails_the_job(role: str) -> None:
         ("pull access denied, repository does not exist or may require authorization", "imagePullSecrets"),
         ("unexpected status code 401 Unauthorized", "imagePullSecrets"),
         ("manifest unknown", "push it"),
-        ("dial tcp: lookup registry.test: no such host", "have the nodes reach it"),
-        ("", "push it, correct its name and tag, or have the nodes reach its registry"),
+        ("dial tcp: lookup registry.test: no such host", "let the nodes reach it"),
+        ("", "push it, correct its name and tag, or let the nodes reach its registry"),
     ],
 )
 def test_each_cause_has_its_fix(said: str, fix: str) -> None:
     world = sandbox(checked(), "ErrImagePull", said)
-    assert fix in world.told("SandboxesReady")["message"]
+    assert fix in world.status_condition("SandboxesReady")["message"]
 
 
 @pytest.mark.parametrize("role", ["coordinator", "broker"])
@@ -124,7 +124,7 @@ def test_an_image_of_the_platform_is_the_charts(role: str) -> None:
     world.waiting(role, "ImagePullBackOff", ABSENT)
     world.carry_out()
     assert state(world) == ("Stalled", "ImagePullFailed")
-    assert world.told("Stalled")["message"].startswith(f"images.{role} of the chart's values: ")
+    assert world.status_condition("Stalled")["message"].startswith(f"images.{role} of the chart's values: ")
 
 
 def test_an_image_of_a_suite_is_the_suites() -> None:
@@ -141,7 +141,7 @@ def test_a_container_that_a_template_adds_is_named() -> None:
     pod = world.waiting("sandbox", "ErrImagePull", "not found")
     pod["status"]["containerStatuses"][0]["name"] = "proxy"
     world.carry_out()
-    assert world.told("Stalled")["message"].startswith("container proxy of a podTemplate: ")
+    assert world.status_condition("Stalled")["message"].startswith("container proxy of a podTemplate: ")
 
 
 def test_a_secret_that_is_missing_is_named_by_its_field() -> None:
@@ -172,8 +172,8 @@ def test_a_job_that_learned_nothing_says_so_at_its_end() -> None:
     world.body["status"] |= {"usage": {"trainTokens": 0}, "progress": {"step": 40, "maxSteps": 40}}
     world.workload_status("Job", "coordinator", conditions=[world.condition("Complete", True)])
     world.carry_out()
-    told = world.told("Complete")["message"]
-    assert "; but no token was trained, for in each group all rewards were alike" in told
+    told = world.status_condition("Complete")["message"]
+    assert "; but no token was trained, because all rewards in each group were equal" in told
     assert told.endswith("; but NothingToTrain: no advantage")
 
 

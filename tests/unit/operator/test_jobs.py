@@ -1,4 +1,4 @@
-"""Jobs are told of by identity and fetched singly: what a worker sees is at least as new as what was told."""
+"""A watch announces jobs by identity, and each is fetched singly: a worker sees none older than announced."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def told() -> tuple[Server, Cache, Jobs]:
 
 def test_a_job_is_fetched_once_for_each_version_that_was_told() -> None:
     server, _, jobs = told()
-    jobs.told(server.put(5))
+    jobs.announced(server.put(5))
     for _ in range(3):
         found = jobs.latest(KEY)
         assert found is not None
         assert found["spec"]
     assert server.fetched == 1
-    jobs.told(server.put(6))
+    jobs.announced(server.put(6))
     assert jobs.latest(KEY) == server.stored[KEY]
     assert server.fetched == 2
 
@@ -63,14 +63,14 @@ def test_what_the_operator_wrote_itself_is_not_fetched() -> None:
     server, cache, jobs = told()
     identity = server.put(5)
     cache.put(copy.deepcopy(server.stored[KEY]))
-    jobs.told(identity)
+    jobs.announced(identity)
     jobs.latest(KEY)
     assert server.fetched == 0
 
 
 def test_a_job_that_is_gone_before_it_is_fetched_is_no_job() -> None:
     server, cache, jobs = told()
-    jobs.told(server.put(5))
+    jobs.announced(server.put(5))
     server.stored.clear()
     assert jobs.latest(KEY) is None
     assert cache.get(*KEY) is None
@@ -79,9 +79,9 @@ def test_a_job_that_is_gone_before_it_is_fetched_is_no_job() -> None:
 def test_a_deleted_job_is_forgotten_and_its_successor_is_not() -> None:
     server, _, jobs = told()
     old = server.put(5)
-    jobs.told(old)
+    jobs.announced(old)
     jobs.latest(KEY)
-    jobs.told(server.put(8, "u2"))
+    jobs.announced(server.put(8, "u2"))
     jobs.gone(old | {"metadata": old["metadata"] | {"resourceVersion": "7"}})
     found = jobs.latest(KEY)
     assert found is not None

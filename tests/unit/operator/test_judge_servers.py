@@ -94,7 +94,7 @@ class TestObjects:
         assert model.field == "spec.judges[clerk].model.base"
         assert model.rollout.engine.tensor_parallel_size == 4
 
-    def test_their_pods_are_rollout_servers_with_another_key_and_model(self) -> None:
+    def test_judge_pods_are_rollout_servers_with_own_key_and_model(self) -> None:
         fragment = {"spec": {"nodeSelector": {"pool": "gpu"}}}
         world = at_work(rollout={"podTemplate": fragment})
         template = world.objects["Deployment", "refunds-judge-2"]["spec"]["template"]["spec"]
@@ -213,17 +213,17 @@ class TestStatus:
         put(world, "style", 1)
         world.carry_out()
         for kind in ("Progressing", "Ready"):
-            told = world.told(kind)
+            told = world.status_condition(kind)
             assert told["reason"] == "Starting", kind
             assert "spec.judges[clerk].model: 1 of 3 pods are ready" in told["message"]
-        assert world.told("SandboxesReady")["status"] == "True", "it is no trouble of sandboxes"
+        assert world.status_condition("SandboxesReady")["status"] == "True", "it is no trouble of sandboxes"
         assert world.body["status"]["state"] == "Preflight"
 
     @pytest.mark.parametrize(("ready", "field"), [("style", FIELDS[0]), ("clerk", FIELDS[1])])
     def test_a_job_without_one_of_them_is_not_at_work(self, ready: str, field: str) -> None:
         world = at_work((ready,))
         assert not world.is_true("Progressing")
-        assert field in world.told("Progressing")["message"]
+        assert field in world.status_condition("Progressing")["message"]
         assert (role(world)["desired"], role(world)["ready"]) == (3, 1)
         assert world.body["status"]["state"] == "Starting"
 
@@ -236,9 +236,12 @@ class TestStatus:
         scheduled = world.condition("PodScheduled", False) | {"reason": "Unschedulable", "message": words}
         put(world, "clerk", 0, phase="Pending", conditions=[scheduled])
         world.carry_out()
-        assert "spec.judges[].model.resources: pod refunds-judge-0" in world.told("Progressing")["message"]
+        assert (
+            "spec.judges[].model.resources: pod refunds-judge-0"
+            in world.status_condition("Progressing")["message"]
+        )
         world.later(3601).carry_out()
-        failed = world.told("Failed")
+        failed = world.status_condition("Failed")
         assert failed["reason"] == "PendingDeadlineExceeded"
         assert failed["message"].startswith("spec.judges[clerk].model was not ready within")
 
@@ -249,13 +252,13 @@ class TestStatus:
         unready = world.condition("Ready", False)
         put(world, "clerk", 0, phase="Pending", conditions=[unready], containerStatuses=[status])
         world.carry_out()
-        assert "images.rollout of the chart's values" in world.told("Progressing")["message"]
+        assert "images.rollout of the chart's values" in world.status_condition("Progressing")["message"]
 
-    def test_a_model_that_cannot_be_loaded_ends_the_job_with_its_words(self) -> None:
+    def test_an_unloadable_judge_model_fails_the_job_with_its_reason(self) -> None:
         world = at_work()
         world.gave_up("judge", "ModelNotLoadable", "no such model type", "spec.judges[clerk].model.base")
         world.carry_out()
-        failed = world.told("Failed")
+        failed = world.status_condition("Failed")
         assert failed["reason"] == "ModelNotLoadable"
         assert "spec.judges[clerk].model.base" in failed["message"]
 
@@ -265,7 +268,7 @@ class TestStatus:
         good = world.condition("Ready", True)
         put(world, "clerk", 0, phase="Running", conditions=[good], containerStatuses=[status])
         world.carry_out()
-        assert world.told("Failed")["reason"] == "MaxRestartsExceeded"
+        assert world.status_condition("Failed")["reason"] == "MaxRestartsExceeded"
 
 
 @pytest.mark.parametrize("kind", ["training", "evaluation"])
@@ -274,4 +277,6 @@ def test_they_may_not_be_more_than_the_platform_allows(kind: str) -> None:
     world = World(job(judges=JUDGES), platform) if kind == "training" else evaluating(judges=JUDGES)
     world.platform = platform
     world.carry_out()
-    assert "spec.judges[].model.replicas, together: 3 is above" in world.told("Accepted")["message"]
+    assert (
+        "spec.judges[].model.replicas, together: 3 is above" in world.status_condition("Accepted")["message"]
+    )

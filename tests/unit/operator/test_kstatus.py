@@ -111,7 +111,7 @@ def test_what_is_waited_for_can_still_come(kind: str, stage: str) -> None:
     held = world.body["status"]["state"] in ("Queued", "Training", "Evaluating", "Suspending")
     # The coordinator says when nothing goes forward.
     held |= world.body["status"].get("preflight", {}).get("state") == "Sampling"
-    waits = world.told("Ready")["reason"] == "WaitingForWeights"
+    waits = world.status_condition("Ready")["reason"] == "WaitingForWeights"
     world.carry_out()  # what has just been made is seen
     assert held or waits or world.plan().requeue_after is not None, "no deadline ends it"
 
@@ -160,9 +160,12 @@ def test_a_validation_is_no_other_state_to_who_waits() -> None:
 
 def test_a_suspended_evaluation_says_what_would_make_it_succeed() -> None:
     world = suspended(evaluating())
-    assert world.told("Ready")["status"] == "False"
-    assert (world.told("Stalled")["status"], world.told("Stalled")["reason"]) == ("True", "Suspended")
-    assert "spec.suspend is true" in world.told("Stalled")["message"]
+    assert world.status_condition("Ready")["status"] == "False"
+    assert (world.status_condition("Stalled")["status"], world.status_condition("Stalled")["reason"]) == (
+        "True",
+        "Suspended",
+    )
+    assert "spec.suspend is true" in world.status_condition("Stalled")["message"]
     world.body["spec"]["suspend"] = False
     world.carry_out()
     assert kstatus.verdict(world.body) == "InProgress"

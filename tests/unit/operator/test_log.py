@@ -61,7 +61,7 @@ def test_a_record_of_kopf_is_one_line_and_names_its_job() -> None:
     assert lines(OF_KOPF + 'of_kopf.info("chatter"); logging.getLogger("kopf").info("chatter")') == []
 
 
-def test_what_ends_the_process_and_what_python_warns_of_are_lines_too() -> None:
+def test_fatal_exceptions_and_python_warnings_are_json_lines_too() -> None:
     warned, died = lines('warnings.warn("old and tired")\nraise RuntimeError("out of luck")', fails=True)
     assert "old and tired" in warned["event"]
     assert died["event"] == "died"

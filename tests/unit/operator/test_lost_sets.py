@@ -134,7 +134,7 @@ def test_what_was_given_up_stays_so() -> None:
     assert json.dumps(world.body["status"]["candidates"]) == before
 
 
-def test_processes_are_told_of_the_candidates_as_they_were_chosen() -> None:
+def test_a_lost_set_leaves_the_processes_configuration_unchanged() -> None:
     """The coordinator hears of a lost set from the status: its configuration never changes."""
     world = two_sets()
     config = world.objects["ConfigMap", "refunds-eval-config"]["data"]["job.json"]

@@ -124,7 +124,7 @@ class SharedBudget(RuleBasedStateMachine):
         self.numbers = itertools.count()
         self.budgets: list[RLBudget] = []
         self.forgotten = 0
-        """What jobs had used that were over when the budget was made anew."""
+        """What jobs had used that were over when the budget was made again."""
         self.over: list[Job] = []
         """These jobs."""
 
@@ -347,7 +347,7 @@ class SharedBudget(RuleBasedStateMachine):
         return min((int(each) for each in found if each is not None), default=0)
 
     def _quiesce(self) -> None:
-        """Everybody reads what is newest and what runs ends: then nobody stands still without a reason."""
+        """Everybody reads what is newest, and what runs ends: then nobody waits without a reason."""
         quiet = 0
         while quiet < 3:
             quiet += 1

@@ -22,7 +22,7 @@ WORKLOADS = {("Job", "refunds-coordinator"), ("Job", "refunds-learner"), ("Deplo
 
 
 def told(world: World, kind: str = "Suspended") -> tuple[str, str]:
-    found = world.told(kind)
+    found = world.status_condition(kind)
     return found["status"], found["reason"]
 
 
@@ -42,7 +42,7 @@ def test_its_pods_are_stopped_as_those_of_a_suspended_job() -> None:
     assert state(world) == ("Suspending", "Suspending")
     assert not [key for key in world.objects if key[0] in ("Job", "Deployment", "Service")]
     assert ("Pod", "refunds-sandbox-0") in world.objects, "its broker first, or it would be replaced"
-    assert "NothingToTrain" in world.told("Suspended")["message"]
+    assert "NothingToTrain" in world.status_condition("Suspended")["message"]
     made = world.gone("broker").plan()
     assert [body["metadata"]["name"] for body in made.to_delete] == ["refunds-sandbox-0"]
     world.gone(*names.ROLES).carry_out()
@@ -59,7 +59,7 @@ def test_it_waits_for_a_person_and_says_why_and_how(policy: str) -> None:
     assert verdict(world.body) == "Failed"
     assert (told(world, "Stalled"), told(world, "Ready")) == (("True", "Paused"), ("False", "Paused"))
     for kind in ("Suspended", "Stalled", "Ready"):
-        message = world.told(kind)["message"]
+        message = world.status_condition(kind)["message"]
         assert "paused at step 12: NothingToTrain: 0 of 4 groups had an advantage in 3 batches" in message
         assert "First: give the desk easier cases" in message
         assert f"kubectl annotate rltj refunds -n team headway.dev/resume={stamp(world.now)}" in message
@@ -74,7 +74,7 @@ def test_nothing_more_is_done_until_then() -> None:
     assert not [key for key in world.objects if key[0] in ("Job", "Deployment", "Pod")]
 
 
-def test_a_person_ends_it_and_the_status_says_so_before_a_pod_is_made() -> None:
+def test_status_records_the_end_of_a_pause_before_a_pod_is_made() -> None:
     """A coordinator reads, when it starts, whether the job is paused."""
     world = named(paused(running()))
     made = world.later(60).carry_out()
@@ -82,9 +82,12 @@ def test_a_person_ends_it_and_the_status_says_so_before_a_pod_is_made() -> None:
     assert told(world) == ("False", "Resumed")
     when = world.body["status"]["pause"]["time"]
     assert world.body["status"]["resumedPause"] == when
-    assert world.told("Suspended")["message"] == f"the pause of {when} (NothingToTrain at step 12) was ended"
+    assert (
+        world.status_condition("Suspended")["message"]
+        == f"the pause of {when} (NothingToTrain at step 12) was ended"
+    )
     assert verdict(world.body) == "InProgress"
-    assert world.held
+    assert world.has_finalizer
     world.carry_out()
     assert set(world.objects) >= WORKLOADS
     world.ready(*names.ROLES[:4]).carry_out()
@@ -108,7 +111,7 @@ def test_another_pause_is_another_ones_to_end() -> None:
     world.later(600).ready(*names.ROLES[:4]).carry_out()
     paused(world)
     assert told(world) == ("True", "Paused"), "at the same step, and the annotation stands"
-    assert "which is not the time of this pause" in world.told("Suspended")["message"]
+    assert "which is not the time of this pause" in world.status_condition("Suspended")["message"]
     named(world).carry_out()
     assert told(world) == ("False", "Resumed")
 
@@ -116,13 +119,13 @@ def test_another_pause_is_another_ones_to_end() -> None:
 @pytest.mark.parametrize(
     "value", ["", "12", "yes", "2026-11-01", "2026-11-01T11:59:59Z", "2026-11-01T12:00:00", "x" * 5000]
 )
-def test_an_annotation_that_does_not_name_it_changes_nothing_and_is_told_of(value: str) -> None:
+def test_an_annotation_not_naming_the_pause_is_only_reported(value: str) -> None:
     world = resumed_by(paused(running()), value)
     made = world.carry_out()
     assert (made.to_delete, made.requeue_after) == ((), None)
     assert told(world) == ("True", "Paused")
     for kind in ("Suspended", "Stalled"):
-        said = world.told(kind)["message"]
+        said = world.status_condition(kind)["message"]
         assert f"headway.dev/resume is {value[:64]!r}, which is not the time of this pause" in said
         assert len(said) < 2000
 
@@ -134,7 +137,7 @@ def test_its_time_may_be_written_in_another_zone() -> None:
     assert told(world) == ("False", "Resumed")
 
 
-def test_one_that_is_ended_while_pods_stop_is_ended_when_they_are_gone() -> None:
+def test_a_pause_ended_while_pods_stop_ends_once_they_are_gone() -> None:
     """The coordinator that paused it would go on holding its learner."""
     world = named(pausing(running()))
     for _ in range(3):
@@ -171,7 +174,7 @@ def test_its_pause_and_the_end_of_it_are_told_as_such() -> None:
     ended = f"the pause of {pause['time']} (NothingToTrain at step 12) was ended; step 12"
     assert news(world) == [("Resumed", ended)]
     world.carry_out()
-    assert world.told("Suspended")["message"] == ended.partition(";")[0], "it stays what it was"
+    assert world.status_condition("Suspended")["message"] == ended.partition(";")[0], "it stays what it was"
     assert news(world.ready(*names.ROLES[:4])) == []
     assert [each for each, _ in news(suspended(world.later(600)))] == ["Suspended"]
     world.later(600).body["spec"]["suspend"] = False
@@ -202,7 +205,7 @@ def test_deadlines_leave_the_time_out() -> None:
     world.later(49).carry_out()
     assert not world.is_true("Failed")
     world.later(2).carry_out()
-    assert world.told("Failed")["reason"] == "ActiveDeadlineExceeded"
+    assert world.status_condition("Failed")["reason"] == "ActiveDeadlineExceeded"
 
 
 class TestSuspendedToo:
@@ -210,14 +213,14 @@ class TestSuspendedToo:
 
     def test_a_paused_job_that_is_suspended_is_as_its_spec_asks(self) -> None:
         world = paused(running())
-        since = world.told("Suspended")["lastTransitionTime"]
+        since = world.status_condition("Suspended")["lastTransitionTime"]
         world.later(60).body["spec"]["suspend"] = True
         world.carry_out()
         assert (state(world), told(world)) == (("Suspended", "Suspended"), ("True", "Suspended"))
         assert verdict(world.body) == "Current"
-        message = world.told("Suspended")["message"]
+        message = world.status_condition("Suspended")["message"]
         assert message.startswith("every pod is gone: spec.suspend is true, and the job is paused at step 12")
-        assert world.told("Suspended")["lastTransitionTime"] == since
+        assert world.status_condition("Suspended")["lastTransitionTime"] == since
 
     def test_and_is_paused_still_when_its_spec_no_longer_asks(self) -> None:
         world = paused(running())
@@ -235,14 +238,14 @@ class TestSuspendedToo:
         named(world).carry_out()
         assert world.body["status"]["resumedPause"] == world.body["status"]["pause"]["time"]
         assert told(world) == ("True", "Suspended")
-        assert world.told("Suspended")["message"] == "every pod is gone: spec.suspend is true"
+        assert world.status_condition("Suspended")["message"] == "every pod is gone: spec.suspend is true"
         assert world.carry_out().requeue_after is None
         world.body["spec"]["suspend"] = False
         world.carry_out()
         assert told(world) == ("False", "Resumed")
         assert set(world.objects) >= WORKLOADS
 
-    def test_a_suspended_job_that_is_paused_while_its_pods_stop_is_both(self) -> None:
+    def test_a_suspended_job_paused_while_its_pods_stop_is_both(self) -> None:
         world = running()
         world.body["spec"]["suspend"] = True
         paused(world)
@@ -262,10 +265,10 @@ def test_it_is_deleted_as_any_other(how: str) -> None:
     world.deleted().carry_out()
     assert world.objects == {}
     world.carry_out()
-    assert not world.held
+    assert not world.has_finalizer
 
 
-def test_one_whose_spec_is_refused_meanwhile_is_stopped_and_starts_nothing_when_it_goes_on() -> None:
+def test_a_paused_job_with_refused_spec_resumes_without_objects() -> None:
     world = pausing(running())
     caps = PLATFORM.caps.model_copy(update={"sandboxes": 1})
     world.platform = PLATFORM.model_copy(update={"caps": caps})
@@ -313,4 +316,4 @@ def test_a_job_that_was_never_paused_says_nothing_of_it() -> None:
     world.carry_out()
     assert state(world) == ("Training", "Stepping")
     assert "resumedPause" not in world.body["status"]
-    assert world.told("Suspended").get("message", "") == ""
+    assert world.status_condition("Suspended").get("message", "") == ""

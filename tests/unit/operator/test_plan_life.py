@@ -39,7 +39,7 @@ def test_suspension_stops_every_workload_and_then_says_so() -> None:
     assert ("ConfigMap", "refunds-config") in world.objects
 
 
-def test_resuming_brings_back_every_workload_and_counts_the_pause() -> None:
+def test_resuming_restores_all_workloads_and_counts_the_pause() -> None:
     world = World(job(status=copy.deepcopy(PASSED), suspend=True, activeDeadlineSeconds=100))
     world.carry_out()
     world.carry_out()
@@ -47,11 +47,11 @@ def test_resuming_brings_back_every_workload_and_counts_the_pause() -> None:
     world.later(500).body["spec"]["suspend"] = False
     world.carry_out()
     assert world.body["status"]["suspendedSeconds"] == 500
-    assert world.told("Suspended")["reason"] == "Resumed"
+    assert world.status_condition("Suspended")["reason"] == "Resumed"
     assert ("Job", "refunds-learner") in world.objects
     assert not world.is_true("Failed"), "suspended time is no part of the deadline"
     world.later(101).carry_out()
-    assert world.told("Failed")["reason"] == "ActiveDeadlineExceeded"
+    assert world.status_condition("Failed")["reason"] == "ActiveDeadlineExceeded"
 
 
 def complete(world: World) -> World:
@@ -65,7 +65,7 @@ def test_the_job_is_complete_when_its_coordinator_is() -> None:
     world.body["status"]["progress"] = {"step": 3}
     made = world.carry_out()
     assert made.ending
-    assert world.told("Complete")["reason"] == "MaxStepsReached"
+    assert world.status_condition("Complete")["reason"] == "MaxStepsReached"
     assert world.is_true("Ready")
     assert world.body["status"]["state"] == "Complete"
     assert world.body["status"]["completionTime"] == stamp(world.now)
@@ -75,9 +75,9 @@ def test_a_job_that_ended_early_had_no_rows_for_another_batch() -> None:
     world = complete(running(schedule={"maxSteps": 30}))
     world.body["status"]["progress"] = {"step": 12}
     world.carry_out()
-    told = world.told("Complete")
+    told = world.status_condition("Complete")
     assert told["reason"] == "DataExhausted"
-    assert told["message"] == "the rows left of spec.schedule.maxEpochs (1) do not fill another batch"
+    assert told["message"] == "the remaining rows of spec.schedule.maxEpochs (1) do not fill another batch"
 
 
 @pytest.mark.parametrize("change", [{"suspend": True}, {"rollout": {"replicas": 9}}])
@@ -103,7 +103,7 @@ def test_a_finished_job_is_deleted_after_its_ttl() -> None:
     world.carry_out()
     world.objects.clear()
     assert world.carry_out().requeue_after == pytest.approx(60)
-    assert not world.held
+    assert not world.has_finalizer
     assert not world.plan().delete_job
     assert world.later(61).plan().delete_job
 
@@ -138,7 +138,7 @@ def test_naming_this_operator_is_as_naming_none() -> None:
     assert World(job(managedBy="headway.dev/operator")).plan().wanted
 
 
-def test_an_operator_of_another_name_takes_only_jobs_that_name_it() -> None:
+def test_a_second_operator_takes_only_jobs_that_name_it() -> None:
     second = PLATFORM.model_copy(update={"manager": "headway.dev/second"})
     assert World(job(managedBy="headway.dev/second"), second).plan().wanted
     assert World(job(), second).plan().wanted == ()
@@ -165,7 +165,7 @@ def test_what_the_schema_lets_through_is_refused_by_name(spec: Json, words: str)
     world = World(job(**spec))
     made = world.carry_out()
     assert made.wanted == ()
-    accepted = world.told("Accepted")
+    accepted = world.status_condition("Accepted")
     assert accepted["status"] == "False"
     assert words in accepted["message"]
     assert world.is_true("Stalled")
@@ -176,7 +176,7 @@ def test_a_sandbox_cannot_be_opened_by_the_jobs_template() -> None:
     sandbox = {"podTemplate": {"spec": {"volumes": [{"name": "r", "hostPath": {"path": "/"}}]}}}
     world = World(job(environment={"image": "i", "entrypoint": "a:B", "sandbox": sandbox}))
     world.carry_out()
-    assert "spec.environment.sandbox.podTemplate" in world.told("Accepted")["message"]
+    assert "spec.environment.sandbox.podTemplate" in world.status_condition("Accepted")["message"]
 
 
 class TestRefusedWhileItRuns:
@@ -199,8 +199,8 @@ class TestRefusedWhileItRuns:
         made = world.carry_out()
         assert (made.wanted, made.to_delete) == ((), ())
         assert world.objects == objects
-        assert world.held
-        assert world.told("Accepted")["reason"] == "InvalidSpec"
+        assert world.has_finalizer
+        assert world.status_condition("Accepted")["reason"] == "InvalidSpec"
         assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Stalled", "InvalidSpec")
         assert world.is_true("Progressing")
 
@@ -208,18 +208,18 @@ class TestRefusedWhileItRuns:
         made = complete(world).carry_out()
         assert made.ending
         assert world.body["status"]["state"] == "Complete"
-        assert world.told("Accepted")["status"] == "False"
+        assert world.status_condition("Accepted")["status"] == "False"
         assert {body["kind"] for body in world.plan().to_delete} == {"Job", "Deployment"}
 
     def test_a_failure_ends_it(self, world: World) -> None:
         world.gave_up("learner", "ModelNotLoadable", "no such file", "spec.model.base")
         world.carry_out()
-        assert world.told("Failed")["reason"] == "ModelNotLoadable"
+        assert world.status_condition("Failed")["reason"] == "ModelNotLoadable"
 
     def test_its_deadline_ends_it(self, world: World) -> None:
         assert world.plan().requeue_after == pytest.approx(1000)
         world.later(1001).carry_out()
-        assert world.told("Failed")["reason"] == "ActiveDeadlineExceeded"
+        assert world.status_condition("Failed")["reason"] == "ActiveDeadlineExceeded"
 
     def test_it_can_be_suspended(self, world: World) -> None:
         world.body["spec"]["suspend"] = True
@@ -276,9 +276,9 @@ class TestQueued:
         world = self.held()
         world.later(3600).carry_out()
         assert world.body["status"]["state"] == "Queued"
-        assert world.told("Reconciling")["reason"] == "Queued"
-        text = world.told("Reconciling")["message"]
-        assert "Job refunds-coordinator is suspended from outside" in text
+        assert world.status_condition("Reconciling")["reason"] == "Queued"
+        text = world.status_condition("Reconciling")["message"]
+        assert "another controller, such as a queue, suspended Job refunds-coordinator" in text
         assert not world.is_true("Failed")
 
     def test_the_time_in_the_queue_is_not_the_jobs(self) -> None:
@@ -290,4 +290,4 @@ class TestQueued:
         world.later(30).carry_out()
         assert not world.is_true("Failed")
         world.later(40).carry_out()
-        assert world.told("Failed")["reason"] == "PendingDeadlineExceeded"
+        assert world.status_condition("Failed")["reason"] == "PendingDeadlineExceeded"

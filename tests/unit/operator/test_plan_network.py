@@ -43,7 +43,7 @@ def test_a_sandbox_reaches_nothing(policies: dict[str, Json]) -> None:
     assert "egress" not in policies["sandbox"]
 
 
-def test_judges_are_asked_by_the_coordinator_and_open_nothing_else() -> None:
+def test_judges_asked_by_the_coordinator_change_no_policy() -> None:
     endpoint = {"url": "https://models.acme.dev/v1", "model": "large"}
     found = policies_of(judges=[{"name": "style", "endpoint": endpoint}])
     assert found == policies_of()
@@ -93,14 +93,14 @@ def test_a_platform_without_scrapers_lets_none_in() -> None:
         assert rule["from"] == pods("coordinator")
 
 
-def test_an_agent_anywhere_reaches_the_gateway_and_changes_nothing_else(policies: dict[str, Json]) -> None:
+def test_an_http_agent_adds_only_gateway_ingress_from_anywhere(policies: dict[str, Json]) -> None:
     found = policies_of(agent={"http": {"url": "http://agent"}})
     opened = found["coordinator"]["ingress"].pop()
     assert opened == {"ports": [{"protocol": "TCP", "port": 8110}]}, "without `from`: from anywhere"
     assert found == policies
 
 
-def test_a_sandboxed_agent_reaches_the_gateway_of_its_job_and_changes_nothing_else(
+def test_a_sandboxed_agent_adds_only_access_to_its_jobs_gateway(
     policies: dict[str, Json],
 ) -> None:
     found = policies_of(agent=SANDBOXED)
@@ -110,7 +110,7 @@ def test_a_sandboxed_agent_reaches_the_gateway_of_its_job_and_changes_nothing_el
     assert found == policies
 
 
-def test_servers_that_take_weights_from_the_learner_reach_it_and_it_them(policies: dict[str, Json]) -> None:
+def test_learner_and_servers_reach_each_other_to_send_weights(policies: dict[str, Json]) -> None:
     found = policies_of(**FROM_MEMORY)
     chosen = {"protocol": "TCP", "port": 32768, "endPort": 60999}
     asked = {"protocol": "TCP", "port": 8310}
@@ -119,7 +119,7 @@ def test_servers_that_take_weights_from_the_learner_reach_it_and_it_them(policie
     assert found == policies
 
 
-def test_no_port_that_has_a_name_is_among_those_the_system_chooses() -> None:
+def test_named_ports_lie_outside_the_systems_port_range() -> None:
     named = {value for name, value in vars(names).items() if name.startswith("PORT_")}
     first, last = names.SYSTEM_PORTS
     assert len(named) > 5

@@ -118,7 +118,7 @@ def test_every_pod_is_restricted_whatever_a_template_says(spec: Json) -> None:
             assert not context.keys() & {"privileged", "runAsUser"}
 
 
-def test_one_that_does_not_hear_sigterm_yet_is_not_process_1_where_it_would_sit_long_out() -> None:
+def test_only_the_learner_with_its_long_grace_is_not_process_1() -> None:
     pods = {role: template["spec"] for role, template in templates(everything()).items()}
     assert {role for role, pod in pods.items() if pod.get("shareProcessNamespace")} == {names.LEARNER}
 
@@ -238,7 +238,7 @@ def test_an_account_of_one_roles_own_is_not_lent_to_others(role: str) -> None:
     assert made.wanted == ()
     assert made.status is not None
     (accepted,) = [c for c in made.status.conditions if c.type == "Accepted"]
-    assert f"spec.serviceAccountName: refunds-{role} is made by the operator" in accepted.message
+    assert f"spec.serviceAccountName: the operator creates refunds-{role}" in accepted.message
 
 
 def test_an_account_of_the_users_own_is_used_and_not_made() -> None:
@@ -253,7 +253,7 @@ def test_an_account_of_the_users_own_is_used_and_not_made() -> None:
     assert subject["name"] == "with-s3"
 
 
-def test_credentials_of_the_store_reach_those_who_use_it_and_no_one_else() -> None:
+def test_store_credentials_reach_only_the_roles_that_use_them() -> None:
     items = everything(output={"uri": "s3://b/runs", "secretRef": {"name": "keys"}})
     given_to = {
         role for role, template in templates(items).items() if "envFrom" in template["spec"]["containers"][0]
@@ -353,7 +353,7 @@ def test_a_wish_for_a_limit_is_a_wish_for_the_request() -> None:
     assert found["limits"]["cpu"] == found["requests"]["cpu"] == "32"
 
 
-def test_permanent_faults_fail_a_job_and_disruptions_do_not_count() -> None:
+def test_permanent_faults_fail_a_job_and_disruptions_are_ignored() -> None:
     for role in ("coordinator", "learner"):
         body = named(everything(failurePolicy={"maxRestarts": 2}), "Job", f"refunds-{role}")["spec"]
         permanent, anew, disrupted = body["podFailurePolicy"]["rules"]

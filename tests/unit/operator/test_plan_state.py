@@ -11,7 +11,7 @@ FOUR = names.ROLES[:4]
 
 
 def trained() -> World:
-    """A job at work that has completed steps."""
+    """A running job that has completed steps."""
     world = running().later(60)
     world.body["status"]["progress"] = {"step": 4}
     world.carry_out()
@@ -73,14 +73,14 @@ class TestRestarting:
         assert self.state(world) == "Training"
         assert world.body["status"]["reason"] == "PodsNotReady"
         assert not world.is_true("Ready")
-        assert f"{role}: 0 of 1 pods are ready" in world.told("Progressing")["message"]
+        assert f"{role}: 0 of 1 pods are ready" in world.status_condition("Progressing")["message"]
         if role == "learner":
-            assert world.told("LearnerReady")["reason"] == "PodsNotReady"
+            assert world.status_condition("LearnerReady")["reason"] == "PodsNotReady"
 
     @pytest.mark.parametrize("role", ["coordinator", "learner"])
     @pytest.mark.parametrize("phase", ["Running", "Succeeded"])
     def test_not_when_one_has_done_its_work(self, role: str, phase: str) -> None:
-        """The kubelet tells of the end of a container before it tells of the end of its pod."""
+        """The kubelet reports the end of a container before it reports the end of its pod."""
         world = trained()
         ended = {"terminated": {"exitCode": 0, "reason": "Completed"}}
         world.pod(
@@ -130,7 +130,10 @@ class TestEvaluating:
         world.carry_out()
         told = world.body["status"]
         assert (told["state"], told["reason"]) == ("Evaluating", "Evaluating")
-        assert (world.told("Progressing")["status"], world.told("Progressing")["reason"]) == (
+        assert (
+            world.status_condition("Progressing")["status"],
+            world.status_condition("Progressing")["reason"],
+        ) == (
             "True",
             "Evaluating",
         )
@@ -140,12 +143,12 @@ class TestEvaluating:
         world = running()
         world.body["status"]["progress"] = {"step": 4, "evaluating": 4}
         world.carry_out()
-        since = world.told("Progressing")["lastTransitionTime"]
+        since = world.status_condition("Progressing")["lastTransitionTime"]
         world.later(30).body["status"]["progress"] = {"step": 4}
         world.carry_out()
         assert world.body["status"]["state"] == "Training"
-        assert world.told("Progressing")["reason"] == "Stepping"
-        assert world.told("Progressing")["lastTransitionTime"] == since
+        assert world.status_condition("Progressing")["reason"] == "Stepping"
+        assert world.status_condition("Progressing")["lastTransitionTime"] == since
 
     def test_a_job_that_lost_a_role_in_the_midst_is_restarting(self) -> None:
         world = running().gone("rollout")

@@ -46,7 +46,7 @@ def test_a_new_job_is_accepted_and_pending() -> None:
     assert not world.is_true("Stalled")
     assert world.body["status"]["state"] == "Pending"
     assert world.body["status"]["startTime"] == stamp(world.now)
-    assert world.told("PreflightPassed")["status"] == "Unknown"
+    assert world.status_condition("PreflightPassed")["status"] == "Unknown"
 
 
 def test_a_checking_coordinator_is_the_preflight() -> None:
@@ -66,7 +66,7 @@ def test_what_a_passed_check_warns_of_is_in_the_condition() -> None:
     ]
     world.body["status"]["preflight"] = {"state": "Passed", "checks": checks}
     world.carry_out()
-    told = world.told("PreflightPassed")
+    told = world.status_condition("PreflightPassed")
     assert (told["status"], told["reason"]) == ("True", "Passed")
     assert told["message"] == "2 checks passed; warning: 1 of 4 rows have the same prompt"
 
@@ -79,8 +79,8 @@ def test_a_preflight_that_gets_no_sandbox_says_why() -> None:
     world.body["status"]["preflight"] = {"state": "Running", "checks": [], "waitsFor": waits}
     world.carry_out()
     assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Pending", "CreateFailed")
-    assert world.told("SandboxesReady")["message"] == words
-    assert words in world.told("Reconciling")["message"]
+    assert world.status_condition("SandboxesReady")["message"] == words
+    assert words in world.status_condition("Reconciling")["message"]
     world.body["status"]["preflight"] = {"state": "Running", "checks": []}
     world.carry_out()
     assert world.body["status"]["state"] == "Preflight"
@@ -89,7 +89,7 @@ def test_a_preflight_that_gets_no_sandbox_says_why() -> None:
 def test_a_passed_preflight_is_starting_until_all_are_ready() -> None:
     world = started()
     assert world.body["status"]["state"] == "Starting"
-    assert "learner: 0 of 1 pods are ready" in world.told("Reconciling")["message"]
+    assert "learner: 0 of 1 pods are ready" in world.status_condition("Reconciling")["message"]
     world.ready("learner", "rollout").carry_out()
     assert world.body["status"]["state"] == "Training"
     assert world.is_true("Ready")
@@ -108,7 +108,7 @@ def test_one_server_of_many_is_enough_to_go_on() -> None:
     world.later(7200).carry_out()
     assert world.is_true("RolloutReady")
     assert not world.is_true("Failed")
-    assert "no gpu left" in world.told("RolloutReady")["message"]
+    assert "no gpu left" in world.status_condition("RolloutReady")["message"]
 
 
 @pytest.mark.parametrize(
@@ -156,11 +156,11 @@ def test_a_status_is_true_of_the_generation_it_was_judged_by() -> None:
 
 def test_transition_times_move_only_with_the_status() -> None:
     world = started()
-    since = world.told("Accepted")["lastTransitionTime"]
-    learner = world.told("LearnerReady")["lastTransitionTime"]
+    since = world.status_condition("Accepted")["lastTransitionTime"]
+    learner = world.status_condition("LearnerReady")["lastTransitionTime"]
     world.later(60).ready("learner", "rollout").carry_out()
-    assert world.told("Accepted")["lastTransitionTime"] == since
-    assert world.told("LearnerReady")["lastTransitionTime"] != learner
+    assert world.status_condition("Accepted")["lastTransitionTime"] == since
+    assert world.status_condition("LearnerReady")["lastTransitionTime"] != learner
 
 
 def test_the_coordinators_part_is_never_written() -> None:
@@ -194,7 +194,7 @@ def synced(world: World, status: str = "True", reason: str = "Synced") -> World:
 
 
 def weights(world: World) -> tuple[str, str]:
-    told = world.told("WeightsInSync")
+    told = world.status_condition("WeightsInSync")
     return told["status"], told["reason"]
 
 
@@ -222,7 +222,7 @@ class TestWeightsOfNobody:
         world.objects.clear()
         world.later(60).carry_out()
         assert weights(world) == ("Unknown", "Suspended")
-        assert world.told("WeightsInSync")["lastTransitionTime"] == stamp(world.now)
+        assert world.status_condition("WeightsInSync")["lastTransitionTime"] == stamp(world.now)
 
     def test_nor_after_it_resumes_until_its_coordinator_has_spoken(self) -> None:
         world = synced(running())
@@ -289,7 +289,7 @@ class TestFailures:
         world = fresh()
         world.gave_up("coordinator", "BucketUnavailable", "bucket 'x' cannot be used", "spec.output.uri")
         world.carry_out()
-        failed = world.told("Failed")
+        failed = world.status_condition("Failed")
         assert failed["reason"] == "BucketUnavailable"
         assert failed["message"] == "spec.output.uri: bucket 'x' cannot be used"
         assert world.body["status"]["state"] == "Failed"
@@ -302,7 +302,7 @@ class TestFailures:
         state = {"state": {"running": {}}, "lastState": {"terminated": ended}, "name": "rollout"}
         world.pod("rollout", phase="Running", containerStatuses=[state | {"restartCount": 1}])
         world.carry_out()
-        assert world.told("Failed")["reason"] == "ModelNotLoadable"
+        assert world.status_condition("Failed")["reason"] == "ModelNotLoadable"
 
     def test_a_sandbox_that_gave_up_is_the_episodes_matter(self) -> None:
         world = running()
@@ -317,7 +317,7 @@ class TestFailures:
         failed = world.condition("Failed", True) | {"reason": reason, "message": "limit"}
         world.workload_status("Job", "learner", failed=6, conditions=[failed])
         world.carry_out()
-        told = world.told("Failed")
+        told = world.status_condition("Failed")
         assert told["reason"] == "MaxRestartsExceeded"
         assert "learner" in told["message"]
         assert "OOMKilled at its limit of 1Gi" in told["message"]
@@ -333,7 +333,7 @@ class TestFailures:
         assert made.requeue_after <= 6
         world.gave_up("coordinator", "DatasetUnreadable", "no such file", "spec.data.train")
         world.carry_out()
-        assert world.told("Failed")["reason"] == "DatasetUnreadable"
+        assert world.status_condition("Failed")["reason"] == "DatasetUnreadable"
 
     def test_and_then_repeats_the_jobs_own(self) -> None:
         world = running()
@@ -341,14 +341,14 @@ class TestFailures:
         failed = world.condition("Failed", True) | {"reason": "PodFailurePolicy", "message": "exit code 42"}
         world.workload_status("Job", "coordinator", conditions=[failed])
         world.later(6).carry_out()
-        assert "exit code 42" in world.told("Failed")["message"]
+        assert "exit code 42" in world.status_condition("Failed")["message"]
 
     def test_a_server_that_restarts_too_often(self) -> None:
         world = running(failurePolicy={"maxRestarts": 2})
         crashed = {"lastState": {"terminated": {"exitCode": 1, "reason": "Error"}}, "restartCount": 3}
         world.waiting("rollout", "CrashLoopBackOff", "back-off", **crashed)
         world.carry_out()
-        told = world.told("Failed")
+        told = world.status_condition("Failed")
         assert told["reason"] == "MaxRestartsExceeded"
         assert "maxRestarts (2)" in told["message"]
         assert "exit code 1" in told["message"]
@@ -361,18 +361,18 @@ class TestFailures:
             ("CreateContainerConfigError", 'secret "keys" not found', "CreateFailed"),
         ],
     )
-    def test_what_keeps_a_pod_from_starting_is_told_and_then_ends_the_job(
+    def test_what_blocks_a_pod_is_reported_and_then_ends_the_job(
         self, reason: str, message: str, expected: str
     ) -> None:
         world = started(pendingDeadlineSeconds=600)
         world.waiting("learner", reason, message)
         world.carry_out()
-        assert world.told("LearnerReady")["reason"] == expected
-        assert message in world.told("LearnerReady")["message"]
-        assert world.told("Reconciling")["reason"] == expected
+        assert world.status_condition("LearnerReady")["reason"] == expected
+        assert message in world.status_condition("LearnerReady")["message"]
+        assert world.status_condition("Reconciling")["reason"] == expected
         assert not world.is_true("Failed")
         world.later(601).carry_out()
-        failed = world.told("Failed")
+        failed = world.status_condition("Failed")
         assert failed["reason"] == "PendingDeadlineExceeded"
         assert message in failed["message"]
         assert "refunds-learner-0" in failed["message"]
@@ -381,15 +381,15 @@ class TestFailures:
         world = started(pendingDeadlineSeconds=600)
         world.unschedulable("rollout", "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.")
         world.carry_out()
-        assert world.told("RolloutReady")["reason"] == "Unschedulable"
+        assert world.status_condition("RolloutReady")["reason"] == "Unschedulable"
         world.later(601).carry_out()
-        assert "3 Insufficient nvidia.com/gpu" in world.told("Failed")["message"]
+        assert "3 Insufficient nvidia.com/gpu" in world.status_condition("Failed")["message"]
 
     def test_of_two_that_wait_the_one_in_issue_is_blamed(self) -> None:
         world = started(pendingDeadlineSeconds=600)
         world.unschedulable("rollout", "no node")
         world.later(601).carry_out()
-        assert "no node" in world.told("Failed")["message"]
+        assert "no node" in world.status_condition("Failed")["message"]
 
     def test_the_planner_asks_to_be_woken_at_the_deadline(self) -> None:
         world = started(pendingDeadlineSeconds=600)
@@ -404,7 +404,7 @@ class TestFailures:
         words = (
             "spec.rollout.resources: exceeded quota: gpus; free some of it, lower what the job asks for, or"
         )
-        assert world.told("RolloutReady")["message"] == f"{words} have the ResourceQuota raised"
+        assert world.status_condition("RolloutReady")["message"] == f"{words} have the ResourceQuota raised"
 
     def test_of_a_job_whose_pods_are_refused_an_event_tells(self) -> None:
         world = started()
@@ -414,11 +414,11 @@ class TestFailures:
         assert again <= 5
         world.later(5).refusals["Job-refunds-learner"] = "pods is forbidden: exceeded quota: gpus"
         world.carry_out()
-        assert world.told("LearnerReady")["reason"] == "CreateFailed"
-        assert "exceeded quota: gpus" in world.told("Reconciling")["message"]
+        assert world.status_condition("LearnerReady")["reason"] == "CreateFailed"
+        assert "exceeded quota: gpus" in world.status_condition("Reconciling")["message"]
 
     def test_what_a_deployment_is_refused_a_job_is_asked_for_at_once(self) -> None:
-        """An event is told once: it is to say what both lack."""
+        """There is one event only: it is to say what both lack."""
         world = started().later(1)
         del world.objects["Pod", "refunds-learner-0"], world.objects["Pod", "refunds-rollout-0"]
         assert not Observed(world.now, tuple(world.objects.values())).childless()
@@ -440,8 +440,8 @@ class TestFailures:
         assert status is not None
         [fact] = [fact for fact in events.news(status, set()) if fact.reason == "Disrupted"]
         assert fact.warning
-        assert fact.message.startswith(world.told("LearnerReady")["message"])
-        told = world.told("LearnerReady")
+        assert fact.message.startswith(world.status_condition("LearnerReady")["message"])
+        told = world.status_condition("LearnerReady")
         assert told["reason"] == "Disrupted"
         assert told["message"].startswith(
             "cacheSizeLimit of the chart's values: pod refunds-learner-0: Usage"
@@ -451,8 +451,8 @@ class TestFailures:
         world = running()
         world.waiting("sandbox", "ErrImagePull", "no such image")
         world.carry_out()
-        assert world.told("SandboxesReady")["status"] == "False"
-        assert "no such image" in world.told("SandboxesReady")["message"]
+        assert world.status_condition("SandboxesReady")["status"] == "False"
+        assert "no such image" in world.status_condition("SandboxesReady")["message"]
 
     @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
     def test_a_sandbox_that_is_over_is_no_issue_while_another_starts(self, phase: str) -> None:
@@ -468,7 +468,7 @@ class TestFailures:
             "sandbox", 42, '{"reason": "EnvironmentNotImportable", "message": "no module", "field": null}'
         )
         world.carry_out()
-        assert "no module" in world.told("SandboxesReady")["message"]
+        assert "no module" in world.status_condition("SandboxesReady")["message"]
         assert not world.is_true("Failed")
 
 
@@ -501,13 +501,13 @@ class TestProgress:
         world = running()
         world.body["status"]["progress"] = {"step": 2, "stalled": "no rollout server holds version 0.2"}
         world.carry_out()
-        assert world.told("Stalled")["message"] == "no rollout server holds version 0.2"
+        assert world.status_condition("Stalled")["message"] == "no rollout server holds version 0.2"
         assert world.body["status"]["state"] == "Stalled"
 
     def test_silence_is_noticed(self) -> None:
         world = running()
         world.later(3601).carry_out()
-        assert world.told("Stalled")["reason"] == "NoProgress"
+        assert world.status_condition("Stalled")["reason"] == "NoProgress"
 
     def test_a_step_clears_it(self) -> None:
         world = running()

@@ -1,4 +1,4 @@
-"""Which keys each pod of a job mounts: a table of roles and keys, held against every pod that is planned."""
+"""Which keys each pod of a job mounts: a table of roles and keys, compared with every pod that is planned."""
 
 from __future__ import annotations
 

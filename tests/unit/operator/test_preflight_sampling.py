@@ -50,7 +50,7 @@ def test_one_server_samples_and_no_learner_is_made() -> None:
     status = world.body["status"]
     assert (status["state"], status["reason"]) == ("Preflight", "Sampling")
     assert {role["name"]: role["desired"] for role in status["roles"]}["rollout"] == 1
-    told = world.told("PreflightPassed")
+    told = world.status_condition("PreflightPassed")
     assert (told["status"], told["reason"]) == ("Unknown", "Sampling")
 
 
@@ -96,11 +96,11 @@ def test_a_server_that_no_node_takes_is_named() -> None:
     world = sampling()
     world.unschedulable("rollout", NO_NODE)
     world.carry_out()
-    assert NO_NODE in world.told("RolloutReady")["message"]
+    assert NO_NODE in world.status_condition("RolloutReady")["message"]
     assert world.body["status"]["reason"] == "Unschedulable"
     world.later(3601).carry_out()
-    assert world.told("Failed")["reason"] == "PendingDeadlineExceeded"
-    assert NO_NODE in world.told("Failed")["message"]
+    assert world.status_condition("Failed")["reason"] == "PendingDeadlineExceeded"
+    assert NO_NODE in world.status_condition("Failed")["message"]
     assert "refunds-learner" not in workloads(world)
 
 
@@ -119,10 +119,10 @@ def test_the_job_ends_with_a_check_that_failed() -> None:
     world.body["status"]["preflight"] = {"state": "Failed", "checks": [], "findings": lines}
     world.gave_up("coordinator", "PreflightFailed", "foothold: 0 of 104 episodes succeed")
     world.carry_out()
-    told = world.told("PreflightPassed")
+    told = world.status_condition("PreflightPassed")
     assert (told["status"], told["reason"]) == ("False", "CheckFailed")
     assert told["message"] == "foothold: 0 of 104 episodes succeed"
-    assert world.told("Failed")["reason"] == "PreflightFailed"
+    assert world.status_condition("Failed")["reason"] == "PreflightFailed"
     assert names.LEARNER not in {role["name"] for role in world.body["status"]["roles"]}
 
 
@@ -133,7 +133,7 @@ def test_a_check_that_only_warns_is_named_too() -> None:
         {"check": "splits", "verdict": "Pass", "message": "no row twice"},
     ]
     says(world, state="Warned", findings=lines)
-    told = world.told("PreflightPassed")
+    told = world.status_condition("PreflightPassed")
     assert (told["status"], told["reason"]) == ("False", "Warned")
     assert told["message"] == "foothold: 0 of 104 episodes succeed"
 
@@ -145,7 +145,7 @@ def test_what_a_passed_job_is_warned_of_is_told() -> None:
         {"check": "splits", "verdict": "Pass", "message": "no row twice"},
     ]
     says(world, state="Passed", checks=[{"name": "Dataset", "passed": True}], findings=lines)
-    message = world.told("PreflightPassed")["message"]
+    message = world.status_condition("PreflightPassed")["message"]
     assert message == "2 checks passed; warning: throughput: sandboxes start slowly"
 
 
@@ -175,7 +175,7 @@ def test_episodes_that_do_not_end_stall_the_job() -> None:
     assert not world.is_true("Stalled"), "the coordinator has not met the server yet"
     assert world.plan().requeue_after is not None
     world.later(121).carry_out()
-    told = world.told("Stalled")
+    told = world.status_condition("Stalled")
     assert (told["status"], told["reason"]) == ("True", "NoProgress")
     assert told["message"] == "sandbox broker: it does not answer"
     says(world, state="Sampling")

@@ -244,8 +244,8 @@ def test_a_platform_lists_the_secrets_that_jobs_may_name(field: str) -> None:
     assert refused(Policy(secret_names=("team-*", "oth*")), **spec) == []
     said = refused(Policy(secret_names=("team-*", "other")), **spec)
     assert said == [
-        f"{field}: Secret others is none that jobs may name on this platform; name one of team-*, other, or "
-        "have it added to policy.secretNames of the chart"
+        f"{field}: jobs may not name Secret others on this platform; name one of team-*, other, or have it "
+        "added to policy.secretNames of the chart"
     ]
 
 
@@ -256,9 +256,8 @@ def test_a_platform_lists_the_accounts_that_jobs_may_name(spec: Any) -> None:
     assert refused(Policy(service_accounts=("jobs-*", "cluster*")), **named) == []
     assert refused(Policy(service_accounts=("jobs-*",)), **spec) == []
     assert refused(Policy(service_accounts=("jobs-*", "s3")), **named) == [
-        "spec.serviceAccountName: account cluster-admins is none that jobs may name on this platform; name "
-        "one of jobs-*, s3, leave it out for accounts of the job's own, or have it added to "
-        "policy.serviceAccounts of the chart"
+        "spec.serviceAccountName: jobs may not name cluster-admins on this platform; name one of jobs-*, "
+        "s3, leave it out, or have it added to policy.serviceAccounts of the chart"
     ]
 
 

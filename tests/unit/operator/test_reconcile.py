@@ -127,7 +127,7 @@ def test_the_finalizers_of_others_stay(desk: Desk) -> None:
     assert desk.finalizers == ["theirs/one", "theirs/two"]
 
 
-def test_a_job_changed_meanwhile_is_looked_at_again_and_nothing_is_made_before(desk: Desk) -> None:
+def test_a_job_changed_meanwhile_is_requeued_without_objects(desk: Desk) -> None:
     desk.server.change_job(finalizers=["theirs/new"])
     assert desk.reconcile() == 0.0
     assert desk.children() == []
@@ -135,7 +135,7 @@ def test_a_job_changed_meanwhile_is_looked_at_again_and_nothing_is_made_before(d
     assert desk.finalizers == ["theirs/new", OURS]
 
 
-def test_a_job_deleted_meanwhile_is_neither_made_nor_given_objects(desk: Desk) -> None:
+def test_a_job_deleted_meanwhile_and_its_objects_are_not_created(desk: Desk) -> None:
     assert desk.server.job is not None
     del desk.server.objects[ref_of(desk.server.job)]
     assert desk.reconcile() is None
@@ -149,7 +149,7 @@ def test_a_later_job_of_the_name_is_not_meant(desk: Desk) -> None:
     assert desk.children() == []
 
 
-def test_without_the_right_to_hold_a_job_nothing_is_made_and_the_job_says_why(desk: Desk) -> None:
+def test_a_forbidden_finalizer_blocks_the_job_and_is_reported(desk: Desk) -> None:
     def forbid(verb: str, kind: str) -> None:
         if (verb, kind) == ("merge", "RLTrainingJob"):
             raise ApiError(403, "Forbidden", "cannot patch resource rltrainingjobs")
@@ -184,7 +184,7 @@ def test_a_teardown_refused_in_the_midst_keeps_the_job(desk: Desk) -> None:
     assert desk.children() == []
 
 
-def test_a_finished_job_whose_time_has_come_is_let_go_and_deleted() -> None:
+def test_a_finished_job_past_its_ttl_is_released_and_deleted() -> None:
     desk = Desk(
         ttlSecondsAfterFinished=0,
         status={
@@ -268,7 +268,7 @@ class TestBothKinds:
         assert (told["Stalled"]["status"], told["Stalled"]["reason"]) == ("True", "NameConflict")
 
 
-def test_a_job_that_waits_for_another_is_looked_at_when_that_one_changes() -> None:
+def test_a_job_waiting_for_another_is_queued_when_that_changes() -> None:
     controller = Controller(Server(KEY), PLATFORM, Telemetry())
     wanted = {"name": "tuned", "checkpoint": {"job": "refunds"}}
     controller.cache.put(eval_job("waits", candidates=[wanted]))
@@ -288,7 +288,7 @@ def events_of(desk: Desk) -> list[Json]:
     return [body for (kind, _, _), body in desk.server.objects.items() if kind == "Event"]
 
 
-def test_what_happens_to_a_job_is_recorded_once_whoever_reconciles_it(desk: Desk) -> None:
+def test_events_of_a_job_are_recorded_once_by_any_reconciler(desk: Desk) -> None:
     for _ in range(3):
         desk.reconcile()
         desk.see()
@@ -304,7 +304,7 @@ def test_what_happens_to_a_job_is_recorded_once_whoever_reconciles_it(desk: Desk
     assert desk.server.requests.count("create Event") == 2, "each operator read what was recorded"
 
 
-def test_a_job_is_told_of_and_reconciled_though_no_event_can_be_recorded(desk: Desk) -> None:
+def test_a_failed_event_write_blocks_no_job_and_is_retried(desk: Desk) -> None:
     def refuse(verb: str, kind: str) -> None:
         if (verb, kind) == ("create", "Event"):
             raise ApiError(503, "ServiceUnavailable", "later")
@@ -368,7 +368,7 @@ class TestWarnings:
         assert event["involvedObject"]["uid"] == desk.server.job["metadata"]["uid"]
         assert desk.server.requests.count("create Event") == 2, "this one and that it was accepted"
 
-    def test_a_new_spec_is_told_of_anew_and_the_job_runs_all_the_same(self) -> None:
+    def test_a_new_spec_is_warned_about_again_and_the_job_still_runs(self) -> None:
         desk = Desk(**HOT)
         desk.reconcile()
         desk.see()
@@ -397,7 +397,7 @@ class TestWarnings:
         assert desk.server.job["status"]["warnings"]
 
 
-def test_resyncs_apply_each_object_once_in_twelve_and_look_for_every_secret(desk: Desk) -> None:
+def test_resyncs_apply_objects_once_in_12_but_check_each_secret(desk: Desk) -> None:
     for _ in range(3):
         desk.reconcile()
     pinned = ("Job", "Deployment", "Secret", "RLTrainingJob", "Event")

@@ -1,4 +1,4 @@
-"""Each change of a running job is told as it is made, and once more as what became of it."""
+"""Each change of a running job has an event when it is made, and another that says what became of it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_order_of_a_person_is_named_by_its_words() -> None:
 @pytest.mark.parametrize(
     ("state", "kind"), [("Kept", False), ("Undone", True), ("Replaced", False)], ids=lambda value: str(value)
 )
-def test_what_became_of_a_change_is_told_once_with_the_reward_on_either_side(state: str, kind: bool) -> None:
+def test_an_outcome_has_one_event_with_reward_before_and_after(state: str, kind: bool) -> None:
     known = {fact.key for fact in news(status(MADE), set())}
     ended = status(MADE | {"state": state, "after": AFTER, "watchedUntil": 66, "message": "it rose"})
     [fact] = news(ended, known)
@@ -87,5 +87,5 @@ def test_an_order_that_is_refused_is_told_once_by_its_words() -> None:
 
 
 @pytest.mark.parametrize("state", ["Waiting", "Taken"])
-def test_an_order_that_is_not_refused_is_told_by_its_change_alone(state: str) -> None:
+def test_an_order_not_refused_has_no_event_of_its_own(state: str) -> None:
     assert news(status(remedyOrder={"order": "OnPolicy", "state": state}), set()) == []

@@ -49,7 +49,7 @@ def test_signals_come_and_go_each_by_itself(stage: Stage) -> None:
     assert (reason, message[:29]) == ("SignalRaised", "RewardCollapsed since step 12")
 
 
-def test_a_signal_that_cleared_while_no_operator_ran_is_told_as_clear(stage: Stage) -> None:
+def test_a_signal_cleared_without_an_operator_has_a_clear_event(stage: Stage) -> None:
     signals(("RewardCollapsed", "Raised", 7), healthy="False")(stage)
     stage.look()
     signals(("EntropyFalling", "Clear", 2))(stage.later(5))
@@ -69,7 +69,7 @@ def test_of_a_signal_that_nothing_is_known_of_nothing_is_told(stage: Stage) -> N
     assert set(stage.reasons()) == {"SignalRaised"}, "the list may have been too short for it"
 
 
-def test_a_suspect_signal_is_told_with_its_figures_and_so_is_its_end(stage: Stage) -> None:
+def test_a_suspect_signals_figures_and_end_have_one_event_each(stage: Stage) -> None:
     words = "Repetition since step 31: 0.01 against 0.2. the reward fell; lower the rate"
     assert is_in(stage, "Suspect", 31).look() == [("Normal", "SignalSuspected", words)]
     assert stage.look() == []
@@ -86,7 +86,7 @@ def test_a_suspect_signal_is_told_once_across_restarts(stage: Stage) -> None:
     assert stage.restart().look() == [], "nothing is left of what a predecessor told two hours ago"
 
 
-def test_a_suspicion_that_ended_while_no_operator_ran_is_told_as_clear(stage: Stage) -> None:
+def test_a_suspicion_ended_without_an_operator_has_a_clear_event(stage: Stage) -> None:
     is_in(stage, "Suspect", 31).look()
     is_in(stage.later(5), "Clear", 33)
     assert stage.restart().reasons() == ["SignalCleared"]
@@ -94,7 +94,7 @@ def test_a_suspicion_that_ended_while_no_operator_ran_is_told_as_clear(stage: St
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_signal_that_flaps_at_every_step_is_told_once_in_each_tenth(stage: Stage, restarts: bool) -> None:
+def test_a_flapping_signal_has_each_event_once_per_tenth_of_job(stage: Stage, restarts: bool) -> None:
     told = Counter[str]()
     for step in range(1, STEPS + 1):
         told.update(is_in(stage.later(0.1), "Suspect" if step % 2 else "Clear", step).reasons())
@@ -110,7 +110,7 @@ def test_of_a_job_without_an_end_a_suspect_signal_is_told_once(stage: Stage) -> 
 
 
 @pytest.mark.parametrize("raised", [32, 45])
-def test_a_signal_that_was_suspect_and_then_raised_is_cleared_once(stage: Stage, raised: int) -> None:
+def test_a_suspect_then_raised_signal_is_cleared_once(stage: Stage, raised: int) -> None:
     assert is_in(stage, "Suspect", 31).reasons() == ["SignalSuspected"]
     assert is_in(stage, "Raised", raised).reasons() == ["SignalRaised"]
     cleared = f"Repetition, raised since step {raised}, is clear since step 60"
@@ -123,7 +123,7 @@ def test_a_signal_that_was_suspect_and_then_raised_is_cleared_once(stage: Stage,
 @pytest.mark.parametrize(
     ("last", "expected"), [("Clear", ["SignalCleared"]), ("Suspect", []), ("Unknown", [])]
 )
-def test_a_suspect_signal_that_finds_no_room_is_told_as_clear_where_it_must_be(
+def test_an_unlisted_suspect_signal_is_clear_only_if_it_must_be(
     stage: Stage, last: str, expected: list[str]
 ) -> None:
     is_in(stage, "Suspect", 31).look()

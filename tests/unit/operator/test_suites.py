@@ -130,7 +130,7 @@ def test_a_suite_whose_image_cannot_be_pulled_is_told_of() -> None:
     pod = world.pod("sandbox", 1, phase="Pending", containerStatuses=[{"name": "sandbox", "state": state}])
     pod["metadata"]["labels"][names.LABEL_SUITE] = "sums"
     world.carry_out()
-    assert "no such image" in world.told("SandboxesReady")["message"]
+    assert "no such image" in world.status_condition("SandboxesReady")["message"]
 
 
 def test_sandboxes_go_once_no_broker_is_left() -> None:
@@ -144,10 +144,10 @@ def test_sandboxes_go_once_no_broker_is_left() -> None:
     assert left["metadata"]["labels"][names.LABEL_COMPONENT] == "sandbox"
 
 
-def test_all_pools_together_may_not_be_more_than_the_platform_allows() -> None:
+def test_pools_of_all_suites_above_the_limit_are_refused() -> None:
     world = World(eval_job(suites=SUITES, rollout={"maxConcurrency": 512}))
     world.carry_out()
-    message = world.told("Accepted")["message"]
+    message = world.status_condition("Accepted")["message"]
     assert "for each of spec.suites: 1536 is above this platform's limit of 1024" in message
 
 
@@ -156,7 +156,7 @@ def test_a_template_of_a_suite_may_not_loosen_its_sandbox() -> None:
     suites = [SUITES[0] | {"sandbox": {"podTemplate": template}}]
     world = World(eval_job(suites=suites))
     world.carry_out()
-    message = world.told("Accepted")["message"]
+    message = world.status_condition("Accepted")["message"]
     assert "spec.suites[sums].sandbox.podTemplate.spec.hostNetwork is fixed for every sandbox" in message
     assert "use spec.suites[sums].sandbox.runtimeClassName" in message
 

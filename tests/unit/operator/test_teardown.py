@@ -66,7 +66,7 @@ def kinds(bodies: tuple[Json, ...]) -> set[str]:
 
 
 def test_everything_goes_in_order_and_the_job_last(ending: World) -> None:
-    assert ending.held
+    assert ending.has_finalizer
     assert kinds(ending.carry_out().to_delete) <= {"Job", "Deployment"}
     assert ending.plan().to_delete == (), "the broker still lives, and would replace a sandbox"
     ending.gone("broker")
@@ -74,10 +74,10 @@ def test_everything_goes_in_order_and_the_job_last(ending: World) -> None:
     assert ending.plan().to_delete == (), "pods are ending, and may need what is left"
     ending.gone(*FOUR)
     assert kinds(ending.carry_out().to_delete) >= {"NetworkPolicy", "RoleBinding", "ConfigMap", "Secret"}
-    assert ending.held, "what was deleted may not be gone"
+    assert ending.has_finalizer, "what was deleted may not be gone"
     assert ending.objects == {}
     ending.carry_out()
-    assert not ending.held
+    assert not ending.has_finalizer
 
 
 def test_a_sandbox_outlives_neither_its_policy_nor_its_account(ending: World) -> None:
@@ -122,7 +122,7 @@ def test_a_teardown_half_done_by_a_former_operator_is_carried_on() -> None:
     world.objects = {key: body for key, body in world.objects.items() if key[0] == "NetworkPolicy"}
     assert kinds(world.carry_out().to_delete) == {"NetworkPolicy", "Secret"}
     world.carry_out()
-    assert not world.held
+    assert not world.has_finalizer
 
 
 @pytest.mark.parametrize("over", [{"phase": "Failed"}, {"grace": -1}])
@@ -143,44 +143,44 @@ class TestHeld:
         for spec in ({}, {"suspend": True}):
             made = World(job(**spec)).plan()
             assert made.wanted
-            assert made.held
+            assert made.finalizer
 
     def test_a_refused_job_of_which_there_is_nothing_does_not(self) -> None:
         world = World(job(rollout={"replicas": 65}))
         world.carry_out()
-        assert not world.held
+        assert not world.has_finalizer
 
     def test_a_refused_job_that_lost_everything_lets_go(self) -> None:
         world = refused()
-        assert world.held
+        assert world.has_finalizer
         world.objects.clear()
         world.carry_out()
-        assert not world.held
+        assert not world.has_finalizer
 
     def test_a_job_that_loses_it_to_somebody_gets_it_again(self) -> None:
         world = running()
         world.body["metadata"]["finalizers"] = []
         world.carry_out()
-        assert world.held
+        assert world.has_finalizer
 
     def test_a_deleted_job_without_objects_lets_go_at_once(self) -> None:
         world = World(job(status=copy.deepcopy(PASSED)))
         world.body["metadata"]["finalizers"] = [names.FINALIZER_TEARDOWN]
         made = world.deleted().plan()
-        assert (made.held, made.to_delete, made.status) == (False, (), None)
+        assert (made.finalizer, made.to_delete, made.status) == (False, (), None)
 
     def test_an_ended_job_needs_no_operator_to_be_deleted(self) -> None:
         world = completed()
         world.objects.clear()
         world.carry_out()
-        assert not world.held
+        assert not world.has_finalizer
 
     @pytest.mark.parametrize("deleted", [False, True])
     def test_another_controllers_job_is_not_touched(self, deleted: bool) -> None:
         world = World(job(managedBy="kueue.x-k8s.io/multikueue"))
         if deleted:
             world.deleted()
-        assert world.plan().held is None
+        assert world.plan().finalizer is None
 
 
 class TestLate:
@@ -201,9 +201,9 @@ class TestLate:
         world = self.left("learner")
         world.ending("learner", grace=30)["spec"]["nodeName"] = "gpu-7"
         world.later(95).carry_out()
-        told = world.told("Stalled")
+        told = world.status_condition("Stalled")
         assert (told["status"], told["reason"]) == ("True", "Deleting")
-        assert "Pod refunds-learner-0 should have gone at 12:00:30 UTC" in told["message"]
+        assert "Pod refunds-learner-0 should have been deleted by 12:00:30 UTC" in told["message"]
         assert "gpu-7" in told["message"]
         assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Stalled", "Deleting")
         assert not world.is_true("Reconciling")
@@ -214,7 +214,10 @@ class TestLate:
     def test_pods_that_nobody_removes_are_named(self) -> None:
         world = self.left("learner", "rollout")
         world.later(61).carry_out()
-        assert "and 1 more should have gone at 12:00:00 UTC" in world.told("Stalled")["message"]
+        assert (
+            "and 1 more should have been deleted by 12:00:00 UTC"
+            in world.status_condition("Stalled")["message"]
+        )
 
     def test_what_another_finalizer_holds_is_named(self) -> None:
         world = self.left()

@@ -68,7 +68,7 @@ EVALUATION: Json = {
 
 
 def served(*bodies: Json, telemetry: Telemetry | None = None) -> dict[str, float]:
-    """Samples of the jobs, as a scrape has them; a job is named by nothing but its other labels."""
+    """Samples of the jobs, as a scrape has them; only its other labels name a job."""
     telemetry, cache = telemetry or Telemetry(), Cache()
     for body in bodies:
         cache.put(body)
@@ -186,7 +186,7 @@ def test_of_a_new_job_there_is_what_its_spec_says() -> None:
     assert found == {f"info{{{info}}}": 1, "active": 1, "created_timestamp_seconds": THEN_S}
 
 
-def test_candidates_of_several_models_have_no_base_model_together() -> None:
+def test_candidates_of_several_models_have_an_empty_base_model() -> None:
     two = [*EVALUATION["candidates"], {"name": "other", "kind": "Model", "base": "hf://Qwen/Qwen3-4B"}]
     assert any("base_model=," in name for name in served(eval_job(status=EVALUATION | {"candidates": two})))
 
@@ -222,7 +222,7 @@ def test_a_job_whose_pause_a_person_has_ended_is_active() -> None:
     assert served(job(status={"pause": PAUSE, "resumedPause": "2026-11-01T13:00:00+01:00"}))["active"] == 1
 
 
-def test_a_job_counts_as_paused_for_as_long_as_the_operator_holds_it() -> None:
+def test_a_job_counts_as_paused_while_the_operator_holds_it() -> None:
     world = running()
     assert served(world.body)["active"] == 1
     assert served(pausing(world).body)["active"] == 0, "its pods still stop"
@@ -314,7 +314,7 @@ def test_no_item_of_a_list_breaks_a_scrape(status: Json) -> None:
 
 
 def test_probes_say_what_is_wrong() -> None:
-    wrong = "no watch has heard from the API server"
+    wrong = "no watch has received anything from the API server"
     server = serve(0, Telemetry(), lambda: wrong, lambda: "")
     base = f"http://127.0.0.1:{server.server_address[1]}"
     with urllib.request.urlopen(f"{base}/readyz", timeout=10) as answer:

@@ -251,6 +251,6 @@ def test_a_template_of_another_shape_is_refused_by_name(fragment: Json, where: s
 
 
 @pytest.mark.parametrize("wrong", [None, "x", ["x"], 3])
-def test_a_container_whose_security_context_is_of_another_shape_is_restricted_too(wrong: Any) -> None:
+def test_a_malformed_security_context_is_restricted_too(wrong: Any) -> None:
     held = harden(pod(containers=[{"name": "a", "securityContext": wrong}]), {}, "account")
     assert held["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True

@@ -41,7 +41,7 @@ def test_what_runs_of_it_goes_on() -> None:
     world.body = unread(world.body, "environment")
     made = world.carry_out()
     assert (made.to_delete, made.wanted) == ((), ())
-    assert world.told("Accepted")["message"] == WHY
+    assert world.status_condition("Accepted")["message"] == WHY
     assert not made.ending
 
 
@@ -54,7 +54,7 @@ def test_it_can_be_suspended_and_deleted() -> None:
     world.gone(*names.ROLES)
     assert world.carry_out().to_delete
     world.carry_out()
-    assert not world.held
+    assert not world.has_finalizer
 
 
 def test_a_job_of_another_manager_is_left_alone() -> None:
@@ -99,4 +99,4 @@ def test_its_labels_do_not_have_to_be_read() -> None:
     body = unread(job(), "environment")
     body["metadata"]["labels"] = {names.LABEL_JOB_NAME: 7}
     body["metadata"]["deletionTimestamp"] = stamp(running().now)
-    assert planner.make(body, PLATFORM, Observed(running().now)).held is False
+    assert planner.make(body, PLATFORM, Observed(running().now)).finalizer is False

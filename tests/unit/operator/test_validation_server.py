@@ -102,10 +102,10 @@ def test_a_job_that_no_node_takes_it_for_says_so_in_the_end() -> None:
     pod["metadata"]["labels"][names.LABEL_SERVER_SET] = names.VALIDATION_SET
     put(world, names.TRAINING_SET, 3)
     world.carry_out()
-    assert words in world.told("RolloutReady")["message"]
+    assert words in world.status_condition("RolloutReady")["message"]
     world.later(3601).carry_out()
-    assert world.told("Failed")["reason"] == "PendingDeadlineExceeded"
-    assert words in world.told("Failed")["message"]
+    assert world.status_condition("Failed")["reason"] == "PendingDeadlineExceeded"
+    assert words in world.status_condition("Failed")["message"]
 
 
 def test_it_comes_and_goes_with_the_job() -> None:
@@ -128,7 +128,7 @@ def test_it_counts_against_the_caps() -> None:
     world = World(job(**DEDICATED, rollout={"replicas": 64}))
     world.carry_out()
     words = "spec.rollout.replicas plus the server of spec.evaluation.servers: 65 is above"
-    assert words in world.told("Accepted")["message"]
+    assert words in world.status_condition("Accepted")["message"]
     caps = World(job()).platform.caps.model_copy(update={"sandboxes": 100})
     at_once = {"maxConcurrency": 99, "replicas": 2}
     for spec, accepted in (({}, True), (DEDICATED, False)):

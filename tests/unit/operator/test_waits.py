@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from observed_cluster import PASSED, World, job
 
-from headway_operator.plan.conditions import said_once
+from headway_operator.plan.conditions import without_repeats
 from headway_operator.plan.events import news
 
 Json = dict[str, Any]
@@ -37,7 +37,7 @@ def checked(**waits: Any) -> World:
 
 
 def warned(world: World) -> list[tuple[str, str]]:
-    """The warnings that a new operator would record, but for those of the spec."""
+    """The warnings that a new operator would record, except for those of the spec."""
     told = news(world.plan().status, set())  # type: ignore[arg-type]
     return [(fact.reason, fact.message) for fact in told if fact.warning and fact.reason != "SpecUnwise"]
 
@@ -73,7 +73,7 @@ def test_what_the_preflight_waits_for_is_in_columns_and_event(name: str, field: 
     world = checked(name=name, field=field, message="it is not there; make it")
     assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Pending", reason)
     words = f"{field}: it is not there; make it"
-    assert world.told("Progressing")["message"].count(words) == 1
+    assert world.status_condition("Progressing")["message"].count(words) == 1
     [(told, message)] = warned(world)
     assert told == reason
     assert words in message
@@ -82,7 +82,7 @@ def test_what_the_preflight_waits_for_is_in_columns_and_event(name: str, field: 
 def test_a_preflight_that_waits_too_long_fails_with_its_words() -> None:
     world = checked(name="Agent", field="spec.agent.http.url", message="nobody answers; deploy it")
     world.later(3700).carry_out()
-    failed = world.told("Failed")
+    failed = world.status_condition("Failed")
     assert failed["reason"] == "PendingDeadlineExceeded"
     assert "spec.agent.http.url: nobody answers; deploy it" in failed["message"]
 
@@ -105,8 +105,8 @@ def test_a_job_that_waits_for_another_one_says_so_once() -> None:
 def test_an_image_that_is_not_there_is_told_once_with_the_fix(said: str) -> None:
     pod = f"spec.environment.image: pod refunds-sandbox-1 has no image desk:1: ErrImagePull: {said}; push it"
     known = [pod, f"spec.environment.image: {said}"]
-    assert said_once(known) == [pod]
-    assert said_once(known[::-1]) == [pod]
+    assert without_repeats(known) == [pod]
+    assert without_repeats(known[::-1]) == [pod]
 
 
 @pytest.mark.parametrize(
@@ -117,5 +117,5 @@ def test_what_another_message_does_not_say_stays(other: str) -> None:
         "spec.environment.image: pod refunds-sandbox-1 has no image desk:1: no such host; push it",
         other,
     ]
-    assert said_once(known) == known
-    assert said_once([other, other]) == [other]
+    assert without_repeats(known) == known
+    assert without_repeats([other, other]) == [other]

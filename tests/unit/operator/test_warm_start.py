@@ -79,11 +79,11 @@ def test_once_chosen_they_stay(since: Json | None) -> None:
         ),
     ],
 )
-def test_what_cannot_be_started_from_is_refused_before_anything_is_made(source: Json, words: str) -> None:
+def test_an_unusable_warm_start_is_refused_before_objects_exist(source: Json, words: str) -> None:
     world = later(source)
     made = world.carry_out()
     assert made.wanted == ()
-    refused = world.told("Accepted")
+    refused = world.status_condition("Accepted")
     assert refused["status"] == "False"
     assert refused["message"].startswith("spec.model.warmStart.job: ")
     assert words in refused["message"]
@@ -97,31 +97,34 @@ def test_what_cannot_be_started_from_is_refused_before_anything_is_made(source: 
 def test_a_job_that_is_not_there_yet_is_waited_for() -> None:
     world = later(None)
     made = world.carry_out()
-    assert (made.wanted, made.held, made.requeue_after) == ((), False, LOOK_SECONDS)
+    assert (made.wanted, made.finalizer, made.requeue_after) == ((), False, LOOK_SECONDS)
     assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Pending", "WaitingForWeights")
-    assert "there is no RLTrainingJob earlier in this namespace yet" in world.told("Reconciling")["message"]
+    assert (
+        "there is no RLTrainingJob earlier in this namespace yet"
+        in world.status_condition("Reconciling")["message"]
+    )
     assert [world.is_true(kind) for kind in ("Accepted", "Stalled")] == [True, False]
     world.others = [earlier(conditions=[])]
     world.later(30).carry_out()
-    assert "starts when earlier has ended" in world.told("Reconciling")["message"]
+    assert "starts when earlier has ended" in world.status_condition("Reconciling")["message"]
     world.others = [earlier(best=BEST)]
     world.later(30).carry_out()
     assert world.body["status"]["warmStart"] == {"job": "earlier"} | BEST
 
 
-def test_one_that_never_comes_is_waited_for_no_longer_than_for_pods() -> None:
+def test_the_wait_for_a_missing_job_ends_at_the_pending_deadline() -> None:
     world = later(None)
     world.body["spec"]["pendingDeadlineSeconds"] = 600
     world.later(600).carry_out()
     assert world.body["status"]["reason"] == "WaitingForWeights"
     made = world.later(1).carry_out()
     assert world.is_true("Stalled")
-    refused = world.told("Accepted")
+    refused = world.status_condition("Accepted")
     assert (refused["status"], refused["reason"]) == ("False", "InvalidSpec")
     assert refused["message"] == (
-        "spec.model.warmStart.job: there is no RLTrainingJob earlier in this namespace, and this job was "
-        "made more than spec.pendingDeadlineSeconds (600) ago; create earlier, name another job, or give the "
-        "uri of weights"
+        "spec.model.warmStart.job: there is no RLTrainingJob earlier in this namespace, and this job has "
+        "waited longer than spec.pendingDeadlineSeconds (600); create earlier, name another job, or give "
+        "the uri of weights"
     )
     assert (made.wanted, made.requeue_after) == ((), LOOK_SECONDS)
     world.others = [earlier(conditions=[])]
@@ -135,9 +138,9 @@ def test_two_jobs_that_wait_for_one_another_are_refused() -> None:
     world = later(both)
     made = world.carry_out()
     assert made.wanted == ()
-    refused = world.told("Accepted")
+    refused = world.status_condition("Accepted")
     assert refused["status"] == "False"
-    assert refused["message"].startswith("spec.model.warmStart.job: earlier itself waits for refunds")
+    assert refused["message"].startswith("spec.model.warmStart.job: earlier waits for refunds")
     assert made.requeue_after == LOOK_SECONDS
     # It may name a job of this one's name that was there before: then it waits for nothing.
     both["status"]["warmStart"] = {"job": "refunds"} | LAST
@@ -149,10 +152,10 @@ def test_two_jobs_that_wait_for_one_another_are_refused() -> None:
 def test_it_waits_for_the_other_to_end_and_then_starts() -> None:
     world = later(earlier(conditions=[], best=BEST))
     made = world.carry_out()
-    assert (made.wanted, made.held, made.requeue_after) == ((), False, LOOK_SECONDS)
+    assert (made.wanted, made.finalizer, made.requeue_after) == ((), False, LOOK_SECONDS)
     assert "warmStart" not in world.body["status"]
     assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Pending", "WaitingForWeights")
-    assert "this job starts when earlier has ended" in world.told("Reconciling")["message"]
+    assert "this job starts when earlier has ended" in world.status_condition("Reconciling")["message"]
     assert [world.is_true(kind) for kind in ("Accepted", "Reconciling", "Ready", "Stalled")] == [
         True,
         True,
@@ -173,7 +176,7 @@ def test_what_was_made_is_held_on_to_though_the_choice_was_lost() -> None:
     del world.body["status"]["warmStart"]
     world.others = []
     made = world.carry_out()
-    assert (world.held, made.to_delete) == (True, ())
+    assert (world.has_finalizer, made.to_delete) == (True, ())
 
 
 def test_a_job_cannot_start_from_itself() -> None:
@@ -181,7 +184,7 @@ def test_a_job_cannot_start_from_itself() -> None:
     world.body["spec"]["model"]["warmStart"] = {"job": "refunds"}
     world.others = [world.body]
     world.carry_out()
-    assert "a job cannot start from itself" in world.told("Accepted")["message"]
+    assert "a job cannot start from itself" in world.status_condition("Accepted")["message"]
 
 
 def test_a_uri_is_handed_on_as_it_is() -> None:

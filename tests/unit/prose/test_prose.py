@@ -1,4 +1,4 @@
-"""The linter of the documentation: how sentences are counted, what is a fault, and what is allowed."""
+"""The linter of words: how sentences are counted, what is a fault, and what is allowed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway_prose.faults import WORDS, Fault, allowed, faults, verdicts
-from headway_prose.pages import GENERATED, pages
+from headway_prose.pages import GENERATED, has_messages, pages, sources
 from headway_prose.phrases import PHRASES
 from headway_prose.sentences import Sentence, blocks, sentences, without_code
 
@@ -77,6 +77,9 @@ def test_a_sentence_of_25_words_is_no_fault_and_26_are() -> None:
         "What was said before stands.",
         "The field is\nheeded by the coordinator.",
         "The rows are drawn anew.",
+        "The job passes over the broken row.",
+        "It leverages the cache.",
+        "It ends all the same.",
     ],
 )
 def test_a_retired_phrase_is_a_fault_with_its_replacement(text: str) -> None:
@@ -137,9 +140,9 @@ def test_a_mended_page_must_leave_the_allow_list() -> None:
     assert verdict.endswith("remove its line from the allow-list")
 
 
-def test_the_allow_list_names_only_pages_that_are_checked() -> None:
+def test_the_allow_list_names_only_files_that_are_checked() -> None:
     [verdict] = verdicts({}, {"gone.md": 1})
-    assert verdict.startswith("gone.md: no such page")
+    assert verdict.startswith("gone.md: no such file")
 
 
 def test_written_pages_are_checked_and_generated_ones_are_not(tmp_path: Path) -> None:
@@ -154,17 +157,29 @@ def test_written_pages_are_checked_and_generated_ones_are_not(tmp_path: Path) ->
     ]
 
 
+def test_sources_of_every_folder_are_checked(tmp_path: Path) -> None:
+    for name in ("api/a/b.py", "tests/c.py", "images/d.py", "api/notes.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1\n")
+    assert [*sources(tmp_path)] == [("api/a/b.py", "1\n"), ("tests/c.py", "1\n")]
+
+
+def test_only_strings_of_the_product_are_messages() -> None:
+    names = ["cli/headway_cli/app.py", "hack/house.py", "tests/unit/cli/test_app.py", "client/app.py"]
+    assert [has_messages(name) for name in names] == [True, True, False, False]
+
+
 def test_the_pages_that_are_left_out_exist() -> None:
     assert [name for name in GENERATED if not (ROOT / name).is_file()] == []
 
 
 def run(*arguments: str) -> tuple[int, str]:
     command = [sys.executable, str(ROOT / "hack" / "prose"), *arguments]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     return ran.returncode, ran.stdout + ran.stderr
 
 
-def test_the_documentation_is_in_plain_words() -> None:
+def test_pages_and_sources_are_in_plain_words() -> None:
     assert run() == (0, "")
 
 
@@ -174,6 +189,14 @@ def test_a_named_page_is_printed_with_its_faults(tmp_path: Path) -> None:
     code, output = run(str(page))
     assert code == 1
     assert output.startswith(f"{page}:3: So is it.\n")
+
+
+def test_a_named_source_is_printed_with_its_faults(tmp_path: Path) -> None:
+    source = tmp_path / "source.py"
+    source.write_text('"""Fine."""\n\n# Not until then.\nTEXT = "so is the ledger, and the batch"\n')
+    code, output = run(str(source))
+    assert (code, output.splitlines()[0]) == (1, f"{source}:3: Not until then.")
+    assert "ledger" not in output
 
 
 def test_a_sentence_knows_its_words() -> None:

@@ -1,4 +1,4 @@
-"""Which files a process reaches by imports, and what its extra is held to."""
+"""Which files a process reaches by imports, and what its extra must declare."""
 
 from __future__ import annotations
 

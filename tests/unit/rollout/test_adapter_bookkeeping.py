@@ -45,7 +45,7 @@ def test_a_version_asked_for_again_counts_as_the_newest() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 8), st.frozensets(st.integers(0, 8))), max_size=40), st.integers(1, 4)
 )
-def test_whatever_happens_nothing_in_use_goes_and_every_version_ends_once(
+def test_versions_in_use_stay_and_every_version_ends_once(
     rounds: list[tuple[int, frozenset[int]]], keep: int
 ) -> None:
     adapters, folders = Adapters(), set()

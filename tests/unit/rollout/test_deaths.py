@@ -72,7 +72,7 @@ def attention():
 """
 
 
-def test_the_front_ends_well_and_the_error_names_process_signal_and_call() -> None:
+def test_a_clean_front_exit_still_names_process_signal_and_call() -> None:
     error = failures.after_ready(0, SERVING)
     assert error.termination.reason == "EngineDied"
     assert error.termination.message == (
@@ -92,7 +92,7 @@ def test_each_signal_of_faulthandler_is_known_by_its_words(words: str, number: s
     assert number.name in found.sentence
 
 
-def test_a_thread_that_is_not_pythons_died_in_the_call_of_the_main_thread(tmp_path: Path) -> None:
+def test_a_native_threads_death_names_the_main_threads_call(tmp_path: Path) -> None:
     packages = tmp_path / "site-packages"
     (packages / "vllm/engine").mkdir(parents=True)
     (packages / "vllm/engine/kernels.py").write_text(KERNELS)
@@ -105,7 +105,7 @@ def test_a_thread_that_is_not_pythons_died_in_the_call_of_the_main_thread(tmp_pa
     assert found == deaths.Death("vLLM's EngineCore", signal.SIGILL, "attention (vllm/engine/kernels.py:6)")
 
 
-def test_an_engine_core_that_is_killed_while_it_loads_is_no_mistake_of_the_spec() -> None:
+def test_an_engine_core_killed_while_loading_is_no_spec_error() -> None:
     error = failures.before_ready(1, LOADING)
     assert (error.termination.reason, error.termination.field, error.permanent) == (
         "EngineKilled",
@@ -135,7 +135,7 @@ def test_a_helper_that_died_before_does_not_hide_the_engine() -> None:
 def test_an_engine_core_that_leaves_no_trace_was_killed() -> None:
     gone = [line for line in SERVING if "unexpectedly" in line]
     message = failures.after_ready(0, gone).termination.message
-    assert message.startswith("vLLM's EngineCore ended without an error, as a process does that gets SIGKILL")
+    assert message.startswith("vLLM's EngineCore ended without an error, like a process that gets SIGKILL")
 
 
 def test_the_handler_of_a_library_still_tells_the_signal() -> None:
@@ -155,7 +155,7 @@ def test_an_exception_is_no_death_of_a_signal() -> None:
     )
 
 
-def test_words_about_a_death_outlast_what_the_front_process_writes_after_it() -> None:
+def test_death_output_is_kept_despite_later_front_process_output() -> None:
     transcript = Transcript()
     for line in (
         ["first"] * (3 * KEPT_LINES) + SERVING + ["trace of a request"] * (10 * DEATH_LINES) + ["last"]

@@ -23,7 +23,7 @@ def model_bytes(store: Path, step: int) -> bytes:
     return path(whole(store / "plain", step), MODEL_FILE).read_bytes()
 
 
-async def test_a_delta_is_all_that_is_fetched_by_a_server_that_has_the_version_before(
+async def test_a_server_with_the_previous_version_fetches_only_a_delta(
     server: Server, tmp_path: Path
 ) -> None:
     manifests = chained(tmp_path, 1, 3)
@@ -38,9 +38,7 @@ async def test_a_delta_is_all_that_is_fetched_by_a_server_that_has_the_version_b
     assert server.held() == {"0.3"}, "no more than one model stays on the disk"
 
 
-async def test_a_server_that_joins_walks_the_chain_from_the_full_version(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_a_joining_server_walks_the_chain_from_the_full_version(server: Server, tmp_path: Path) -> None:
     *_, newest = chained(tmp_path, 1, 4)
     assert (await server.take(newest)).ready
     assert server.store.models() == [
@@ -83,7 +81,7 @@ async def test_a_damaged_copy_is_made_good_from_the_full_version(server: Server,
 @pytest.mark.parametrize("name", [DELTA_FILE, DIGESTS_FILE])
 @pytest.mark.parametrize("fault", ["damaged", "missing"])
 @pytest.mark.parametrize("joins", [True, False], ids=["joins", "has the version before"])
-async def test_a_damaged_or_missing_link_leaves_the_engine_as_it_was_and_heals(
+async def test_a_bad_link_leaves_the_engine_unchanged_until_repaired(
     server: Server, tmp_path: Path, name: str, fault: str, joins: bool
 ) -> None:
     manifests = chained(tmp_path, 1, 3)
@@ -111,7 +109,7 @@ async def test_a_damaged_or_missing_link_leaves_the_engine_as_it_was_and_heals(
     assert server.engine.read[-1] == model_bytes(tmp_path, 3)
 
 
-async def test_a_delta_that_makes_another_tensor_than_its_digest_says_is_refused(
+async def test_a_delta_whose_tensor_differs_from_its_digest_is_refused(
     server: Server, tmp_path: Path
 ) -> None:
     """As from a learner that erred: the files are those that it describes."""

@@ -134,7 +134,7 @@ async def test_a_transfer_that_breaks_off_is_final(server: Server) -> None:
 
 
 @pytest.mark.parametrize("away", [True, False], ids=["away", "not to be met by the engine"])
-async def test_what_lies_in_the_store_too_is_taken_from_there_where_the_learner_cannot_be_joined(
+async def test_stored_weights_are_used_if_joining_the_learner_fails(
     server: Server, tmp_path: Path, away: bool
 ) -> None:
     files = await asyncio.to_thread(whole, tmp_path / "store", 1)

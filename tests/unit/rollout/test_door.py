@@ -14,7 +14,7 @@ RIGHT = (b"authorization", b"Bearer the-key")
 
 
 class Behind:
-    """What stands behind the door, and who came through."""
+    """What is behind the door, and who came through."""
 
     def __init__(self) -> None:
         self.came: list[Scope] = []

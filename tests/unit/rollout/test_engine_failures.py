@@ -21,7 +21,7 @@ def test_the_cause_is_reported_and_not_its_consequence() -> None:
     assert error.termination.message == f"ValueError: unsupported architecture Foo; {failures.LOADABLE}"
 
 
-def test_what_pydantic_says_on_its_second_line_is_part_of_the_message() -> None:
+def test_pydantics_second_line_is_part_of_the_message() -> None:
     lines = [
         "(APIServer pid=11) pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig",
         "(APIServer pid=11)   Value error, Model architectures ['Foo'] are not supported for now.",
@@ -81,7 +81,7 @@ def test_no_series_means_no_adapter_in_use() -> None:
     assert parse_adapters_in_use("# nothing") == frozenset()
 
 
-def test_a_model_that_cannot_be_loaded_is_named_by_the_field_that_it_is_from() -> None:
+def test_a_model_that_fails_to_load_is_named_by_its_spec_field() -> None:
     error = failures.before_ready(
         1, ["ValueError: no such architecture"], "spec.candidates[tuned].checkpoint"
     )

@@ -1,4 +1,4 @@
-"""The guard with real processes: a shell that starts two sleepers stands in for the engine."""
+"""The guard with real processes: a shell that starts two sleepers plays the engine."""
 
 from __future__ import annotations
 

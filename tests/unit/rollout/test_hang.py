@@ -66,10 +66,10 @@ def test_what_is_a_standstill(
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 2)), max_size=50))
-def test_an_engine_that_computes_or_has_nothing_to_do_is_never_taken_to_hang(
+def test_a_computing_or_idle_engine_never_counts_as_hanging(
     looks: list[tuple[bool, int]],
 ) -> None:
-    """Whatever it does, it stands still only since the last look at which it had moved."""
+    """Whatever it does, its standstill begins no earlier than the last look at which it had moved."""
     standstill, tokens, moved = None, 0, 0.0
     for now, (busy, computed) in enumerate(looks, start=1):
         tokens += computed
@@ -83,7 +83,7 @@ class Counting(Engine):
     """Says what a test makes it count."""
 
     def __init__(self) -> None:
-        self.held = False
+        self.suspended = False
         self.looks = 0
         self.count: Callable[[int], float | None] = lambda look: 0.0
         """Tokens by the number of the look; None where it does not answer."""
@@ -129,10 +129,10 @@ async def test_an_engine_that_computes_nothing_more_hangs(answers: bool, running
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("why", ["idle", "held", "held and silent", "computing"])
-async def test_an_engine_that_has_a_reason_to_stand_still_does_not_hang(why: str) -> None:
+async def test_an_idle_held_or_computing_engine_does_not_hang(why: str) -> None:
     engine = Counting()
     engine.running = 0.0 if why == "idle" else 2.0
-    engine.held = why.startswith("held")
+    engine.suspended = why.startswith("held")
     engine.count = {"computing": float, "held and silent": lambda look: None}.get(why, engine.count)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
@@ -140,7 +140,7 @@ async def test_an_engine_that_has_a_reason_to_stand_still_does_not_hang(why: str
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_an_engine_that_hangs_over_its_first_request_hangs_though_it_says_it_has_none() -> None:
+async def test_a_hang_on_the_first_request_is_found_if_none_is_counted() -> None:
     engine = Counting()
     engine.running = 0.0
     engine.count = lambda look: setattr(engine, "answers", look < 20) or 0.0
@@ -217,14 +217,14 @@ async def test_a_load_that_a_hang_breaks_off_does_not_hide_it(tmp_path: Path) ->
     assert held.slots.failed.result().termination.reason == "EngineHung"
 
 
-async def test_an_engine_is_held_from_pause_to_resume_and_while_it_joins(
+async def test_an_engine_is_held_from_pause_to_resume_and_in_joining(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = Engine(cast(Any, None), "http://engine")
     seen: list[tuple[str, bool]] = []
 
     async def post(path: str, body: Any, seconds: float) -> Any:
-        seen.append((path.partition("?")[0], engine.held))
+        seen.append((path.partition("?")[0], engine.suspended))
         return {"results": [None]}
 
     monkeypatch.setattr(engine, "_post", post)
@@ -235,7 +235,7 @@ async def test_an_engine_is_held_from_pause_to_resume_and_while_it_joins(
     held = {path for path, was in seen if was}
     assert {"/collective_rpc", "/update_weights", "/resume"} <= held
     assert "/pause" not in held
-    assert not engine.held
+    assert not engine.suspended
 
 
 def test_a_hang_is_longer_than_a_look() -> None:

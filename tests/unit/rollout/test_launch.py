@@ -65,7 +65,7 @@ def started(host: Host = CPU, parent: dict[str, str] | None = None, **spec: Any)
     return launch(served(**spec), Path("/cache/model"), MODEL, host, parent or {}, KEY)
 
 
-def test_adapters_get_slots_for_every_version_that_may_be_in_flight() -> None:
+def test_adapter_slots_cover_every_version_that_may_be_in_flight() -> None:
     found = flags(started(model={"lora": {"rank": 16, "alpha": 32}}).argv)
     assert "--enable-lora" in found
     assert found["--max-lora-rank"] == "16"
@@ -77,7 +77,7 @@ LORA = {"model": {"lora": {"rank": 16, "alpha": 32}}}
 HELD_OUT = {"data": {"train": {"uri": "s3://b/train.jsonl"}, "validation": {"uri": "s3://b/held.jsonl"}}}
 
 
-def test_what_is_validated_beside_training_has_a_place_of_its_own() -> None:
+def test_validation_beside_training_has_its_own_adapter_slot() -> None:
     alone, beside = served(**LORA), served(**LORA, **HELD_OUT)
     assert (alone.adapters, beside.adapters) == (1, 2)
     assert most_adapters(beside) == most_adapters(alone) + 1
@@ -85,7 +85,7 @@ def test_what_is_validated_beside_training_has_a_place_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("model", [LORA, {"model": {"full": {}}}])
-def test_with_a_server_for_held_out_rows_no_server_needs_another_place(model: dict[str, Any]) -> None:
+def test_dedicated_validation_servers_need_no_extra_adapter_slot(model: dict[str, Any]) -> None:
     job = job_config(
         Path("/nowhere"), "s3://bucket/model", evaluation={"servers": "Dedicated"}, **model, **HELD_OUT
     )
@@ -109,7 +109,7 @@ def test_each_candidate_with_an_adapter_has_one_place() -> None:
     assert "--weight-transfer-config" not in found
 
 
-def test_a_plain_model_that_nothing_replaces_needs_neither_adapters_nor_a_transfer() -> None:
+def test_a_fixed_plain_model_needs_no_adapters_and_no_transfer() -> None:
     assert not {"--enable-lora", "--weight-transfer-config"} & an_evaluation(None, 1).keys()
 
 
@@ -176,7 +176,7 @@ def test_every_worker_is_prepared_before_its_first_step() -> None:
     assert started().env["PYTHONFAULTHANDLER"] == "1"
 
 
-def test_the_first_model_runner_is_used_unless_the_user_says_otherwise() -> None:
+def test_model_runner_v1_is_used_unless_the_user_overrides_it() -> None:
     assert started(GPU).env["VLLM_USE_V2_MODEL_RUNNER"] == "0"
     assert started(GPU, {"VLLM_USE_V2_MODEL_RUNNER": "1"}).env["VLLM_USE_V2_MODEL_RUNNER"] == "1"
 
@@ -269,7 +269,7 @@ def test_threads_set_from_outside_stay() -> None:
     concurrency=st.integers(1, 4096),
     dtype=st.sampled_from(["float32", "bfloat16"]),
 )
-def test_the_cache_holds_at_least_one_sequence_and_stays_within_bounds(
+def test_the_cache_holds_one_sequence_and_stays_within_bounds(
     context: int, concurrency: int, dtype: str
 ) -> None:
     rollout = {"sampling": {"maxTokens": 16}, "maxConcurrency": concurrency}
@@ -290,7 +290,7 @@ VERSIONS = st.builds(PolicyVersion, incarnation=st.integers(0, 99), step=st.inte
 
 
 @given(SLOTS, SLOTS, VERSIONS, VERSIONS)
-def test_versions_of_two_slots_never_share_a_name_or_a_cached_prefix(
+def test_versions_of_two_slots_share_no_name_or_cached_prefix(
     one: str, other: str, first: PolicyVersion, second: PolicyVersion
 ) -> None:
     assert is_slot(one)
@@ -301,7 +301,7 @@ def test_versions_of_two_slots_never_share_a_name_or_a_cached_prefix(
     assert not set(salt_of(first, one)) & set("@/\\\0"), "vLLM refuses those"
 
 
-def test_the_transfer_engine_is_registered_under_the_name_that_is_asked_for() -> None:
+def test_the_transfer_engine_is_registered_by_the_requested_name() -> None:
     source = Path(__file__).parents[3] / "rollout/headway_rollout/weight_transfer.py"
     assert f'BACKEND = "{TRANSFER_BACKEND}"' in source.read_text()
 
@@ -329,5 +329,5 @@ def test_a_quantity_is_what_kubernetes_takes_it_for(text: str, same: str) -> Non
 
 @pytest.mark.parametrize("text", ["", "a", "1x", "1KiB", "1 k", "--1", "1e"])
 def test_what_is_no_quantity_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no quantity"):
+    with pytest.raises(ValueError, match="is not a quantity"):
         amount(text)

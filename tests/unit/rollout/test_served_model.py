@@ -9,7 +9,7 @@ from rollout_server import eval_config, job_config
 from headway_rollout.__main__ import served
 
 
-def test_candidates_of_one_base_share_servers_with_a_place_for_each_adapter(tmp_path: Path) -> None:
+def test_candidates_of_one_base_share_servers_and_get_own_slots(tmp_path: Path) -> None:
     job = eval_config(tmp_path, tmp_path / "base", {"base": None, "small": 8, "large": 32})
     (tmp_path / "job.json").write_text(job.model_dump_json(by_alias=True))
     found = served({"HEADWAY_CONFIG": str(tmp_path / "job.json"), "HEADWAY_SERVER_SET": "0"})

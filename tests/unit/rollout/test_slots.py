@@ -110,7 +110,7 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_two_adapters_of_one_version_and_their_base_are_held_at_once(
+async def test_two_adapters_of_one_version_and_their_base_coexist(
     make: Make, engine: Adapters, tmp_path: Path
 ) -> None:
     slots = await make()
@@ -190,7 +190,7 @@ async def test_an_engine_that_hangs_ends_all_slots(make: Make, tmp_path: Path) -
     assert isinstance(slots.failed.result(), JobError)
 
 
-async def test_a_released_slot_keeps_its_folder_while_a_request_samples_from_it(
+async def test_a_released_slots_folder_stays_while_a_request_uses_it(
     make: Make, engine: Adapters, tmp_path: Path
 ) -> None:
     slots = await make()
@@ -210,7 +210,7 @@ async def test_a_released_slot_keeps_its_folder_while_a_request_samples_from_it(
     slots.release("never-was")
 
 
-async def test_a_slot_that_is_given_weights_while_it_is_released_goes_on(
+async def test_a_slot_given_weights_during_its_release_stays_ready(
     make: Make, engine: Adapters, tmp_path: Path
 ) -> None:
     slots = await make()
@@ -257,7 +257,7 @@ async def test_an_engine_that_does_not_let_go_is_asked_again(
     slots.release("one")
     await asyncio.sleep(0.1)
     engine.check()
-    with pytest.raises(SlotRefused, match="room for 1 adapters, and they are for one"):
+    with pytest.raises(SlotRefused, match="room for 1 adapters, which are in use for one"):
         await slots.take("two", adapter(tmp_path))
     engine.refusing = False
     await until(lambda: not engine.loaded)
@@ -270,14 +270,14 @@ async def test_an_engine_that_does_not_let_go_is_asked_again(
                 await asyncio.sleep(0.01)
 
 
-async def test_there_are_no_more_adapters_than_the_engine_has_places_for(make: Make, tmp_path: Path) -> None:
+async def test_adapters_beyond_the_engines_slots_are_refused(make: Make, tmp_path: Path) -> None:
     slots = await make(adapters=2, trained="policy")
     await slots.take("validation", adapter(tmp_path))
     with pytest.raises(SlotRefused, match="policy, validation"):
         await slots.take("more", adapter(tmp_path))
     assert (await slots.take("policy", adapter(tmp_path))).ready, "its place is kept"
     assert (await slots.take("plain", base())).ready, "the base model needs none"
-    with pytest.raises(SlotRefused, match="as long as the server"):
+    with pytest.raises(SlotRefused, match="cannot be released"):
         slots.release("policy")
 
 

@@ -98,7 +98,7 @@ async def test_what_is_no_manifest_is_refused(client: TestClient[Any, Any]) -> N
     assert Problem.model_validate_json(await answer.text()).reason == "InvalidManifest"
 
 
-async def test_while_the_engine_starts_the_answer_says_when_to_ask_again(
+async def test_a_starting_engine_answers_with_retry_after(
     client: TestClient[Any, Any], server: Scripted
 ) -> None:
     server.up = False

@@ -88,7 +88,7 @@ def test_the_same_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
         read_headers(tmp_path)
 
 
-def test_a_full_checkpoint_of_the_same_shapes_passes_in_another_float() -> None:
+def test_a_full_checkpoint_of_equal_shapes_may_differ_in_dtype() -> None:
     check_full({"w": tensor(2, 3)}, {"w": tensor(2, 3, dtype="BF16")})
 
 
@@ -106,7 +106,7 @@ def test_a_full_checkpoint_of_another_model_is_refused(found: dict[str, TensorHe
         check_full({"w": tensor(2, 3)}, found)
 
 
-def test_a_tied_head_may_be_written_out_but_an_untied_one_must_be() -> None:
+def test_a_tied_head_may_be_written_but_an_untied_head_must_be() -> None:
     embedding, both = {"embed": tensor(4, 2)}, {"embed": tensor(4, 2), "lm_head.weight": tensor(4, 2)}
     check_full(embedding, both)
     with pytest.raises(Unusable, match="lm_head"):
@@ -125,7 +125,7 @@ def test_an_adapter_of_pairs_passes() -> None:
         ({"peft_type": "LORA", "r": 16}, pair(rank=16), "rank is 16"),
         (LORA, {}, "no tensor"),
         (LORA, pair(rank=4), "the rank is 8"),
-        (LORA, {"q_proj.lora_A.weight": tensor(8, 16)}, "beside it"),
+        (LORA, {"q_proj.lora_A.weight": tensor(8, 16)}, "lacks its"),
         (LORA, {"q_proj.weight": tensor(8, 16)}, "not a LoRA matrix"),
         (LORA, {"q.lora_A.weight": tensor(8, 16, dtype="I64"), "q.lora_B.weight": tensor(2, 8)}, "is I64"),
     ],

@@ -19,7 +19,7 @@ LOGPROBS = [-1.0, -2.0]
 
 
 class ScriptedEngine(Engine):
-    """Computes what it is told to."""
+    """Computes what the test has it compute."""
 
     def __init__(self) -> None:
         self.answers: Callable[[list[int]], float] = lambda context: LOGPROBS[len(context) - 1]
@@ -195,7 +195,7 @@ async def test_the_answer_names_the_signal_that_an_engine_died_of(
     updater = WeightUpdater(engine, loader, FileStore(), tmp_path / "cache", kill=kill)
     state = await updater.take(manifest(tmp_path, 1))
     assert (state.ready, state.version, state.reason) == (False, None, "UpdateFailed")
-    why = "vLLM's EngineCore died of SIGILL; it was taking weights 0.1"
+    why = "vLLM's EngineCore died of SIGILL; it was loading weights 0.1"
     assert state.error == f"EngineDied: {why}"
     error = updater.failed.result()
     assert (error.termination.reason, error.termination.message) == ("EngineDied", why)

@@ -144,7 +144,7 @@ def test_recorded_episodes_are_played_again() -> None:
 
 
 def test_a_recorded_row_that_is_none_of_the_rows_is_refused() -> None:
-    with pytest.raises(ValueError, match="none of `rows`"):
+    with pytest.raises(ValueError, match="not in `rows`"):
         of_recorded(Player(OF, 1), [Recorded({"key": "other"}, [])], Facts(ROWS))
 
 
@@ -167,7 +167,7 @@ def test_scripts_in_a_circle_are_refused() -> None:
 
 
 def test_an_unknown_check_is_refused() -> None:
-    with pytest.raises(ValueError, match="checks: foot-hold: there are no such checks"):
+    with pytest.raises(ValueError, match="checks: foot-hold: these checks do not exist"):
         examine(OF, ROWS, clerk, checks={"foot-hold"})
 
 

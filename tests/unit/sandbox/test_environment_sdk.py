@@ -37,7 +37,7 @@ class Desk(Base):
     def helper(self) -> None: ...
 
 
-def test_tools_are_declared_in_the_order_written_with_openai_specs() -> None:
+def test_tools_are_declared_in_written_order_with_openai_specs() -> None:
     tools = declared(Desk())
     assert [offered.name for offered in tools] == ["first", "second", "last", "moody"]
     assert tools[0].spec == {

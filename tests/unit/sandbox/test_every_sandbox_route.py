@@ -150,7 +150,7 @@ def test_an_episode_of_a_group_out_of_bounds_is_refused(judge: Server, text: tup
 
     status, problem = grouped(episode(), text[1])
     assert (status, problem["reason"]) == (400, "MalformedRequest")
-    assert "an episode of a group is none" in problem["message"]
+    assert "an episode of a group is not valid" in problem["message"]
     assert len(problem["message"]) < 1000
     status, judged = grouped(episode(), episode(messages=[]))
     assert [each["reward"] for each in judged["rewards"]] == [1.0, 0.0], "and the next is judged"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import judged
+import judge_rig
 import pytest
 from sandbox_server import Server
 
@@ -22,7 +22,7 @@ ASK = "self.judge('style', [user('Nice?')], {'type': 'number'})"
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    running = judged.grader(tmp_path)
+    running = judge_rig.grader(tmp_path)
     yield running
     running.close()
 
@@ -113,9 +113,9 @@ def test_an_answer_stands_and_only_what_was_taken_has_one(server: Server) -> Non
         ({"reward": "self.judge('style', ['Nice?'])"}, "takes a list of messages"),
         ({"reward": "self.judge('style', [])"}, "takes a list of messages"),
         ({"reward": "self.judge('style', [user('?')], 'number')"}, "schema is a JSON schema"),
-        ({"reward": "self.judge('style', [user({1})])"}, "the question is what is no JSON"),
-        ({"reward": "self.judge('style', [user(float('nan'))])"}, "the question is what is no JSON"),
-        ({"reward": "self.judge('style', [user('x' * 2_000_000)])"}, "ask with 1048576 at most"),
+        ({"reward": "self.judge('style', [user({1})])"}, "the question is a value that is not JSON"),
+        ({"reward": "self.judge('style', [user(float('nan'))])"}, "the question is a value that is not JSON"),
+        ({"reward": "self.judge('style', [user('x' * 2_000_000)])"}, "shorten it to 1048576 bytes"),
         ({"reward": "self.judge('style', [user('\U0001f600' * 90_000)])"}, "the question has 1080"),
         ({"reward": "self.judge('style', [user([0] * 30_000)])"}, "at most 24 levels and 20000 values"),
         ({"reward": "self.judge('style', [user(self.deep(40))])"}, "at most 24 levels and 20000 values"),

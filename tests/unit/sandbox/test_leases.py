@@ -1,4 +1,4 @@
-"""Who may ask for sandboxes, and what the others are told."""
+"""Who may ask for sandboxes, and what answer the others get."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def reason(leases: Leases, owner: str) -> tuple[int, str, bool]:
     return refused.value.status, refused.value.problem.reason, refused.value.problem.permanent
 
 
-async def test_only_a_claim_of_another_process_takes_the_sandboxes_from_a_coordinator() -> None:
+async def test_a_coordinator_loses_sandboxes_only_to_anothers_claim() -> None:
     """`NotOwner` is a coordinator's end: a broker that has forgotten its owner tells it to nobody."""
     empty: Any = Empty()
     metrics: Any = None

@@ -151,7 +151,7 @@ for family, address in [*places, (socket.AF_INET6, "::1"), (socket.AF_INET6, "")
 
 @AS_ROOT
 def test_code_in_the_runner_cannot_take_the_servers_port(apart: Server) -> None:
-    """They share the pod's network: who listened there would be told the lease's token, and judge."""
+    """They share the pod's network: who listened there would receive the lease's token, and judge."""
     begun(apart)
     assert "taken" not in python(apart, PORT, str(apart.port))["out"]
 

@@ -101,7 +101,7 @@ def test_failures_slow_creation_down_but_never_stop_it(failures: int) -> None:
     assert 0 <= pause_after(failures) <= pause_after(failures + 1) <= 30
 
 
-def test_a_pod_may_wait_long_for_its_node_and_image_but_not_long_to_answer() -> None:
+def test_a_pod_may_pend_long_but_must_answer_soon_once_running() -> None:
     waiting = Pod("p", created=0.0)
     silent = Pod("p", created=0.0, running_since=100.0)
     assert overdue(waiting, PENDING_SECONDS - 1) is None

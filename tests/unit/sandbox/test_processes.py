@@ -142,7 +142,7 @@ async def test_a_sandbox_is_bounded_in_memory_and_files(made: ProcessPods) -> No
         assert await ask(http, one, "write", size=1 << 20) == "written"
 
 
-async def test_what_happens_is_told_in_order_from_the_version_asked_for(made: ProcessPods) -> None:
+async def test_watch_events_come_in_order_from_the_requested_version(made: ProcessPods) -> None:
     listed, version = await made.list("")
     assert listed == []
     one = await made.create(pod("one"))

@@ -21,7 +21,7 @@ def test_it_asks_the_rows_question_and_offers_no_tools() -> None:
     assert environment.tools() == []
 
 
-def test_the_question_may_have_another_column_and_a_system_message() -> None:
+def test_the_question_column_and_system_message_can_be_set() -> None:
     observation = ReportedReward({"prompt": "question", "system": "Be brief."}).reset({"question": "Why?"}, 0)
     assert observation.messages == [
         {"role": "system", "content": "Be brief."},
@@ -57,7 +57,7 @@ def test_a_report_by_the_turn_is_a_reward_by_the_turn(turns: int, expected: list
     assert ReportedReward({}).reward(transcript).turns == expected
 
 
-def test_a_report_travels_to_the_environment_and_its_absence_is_no_zero(tmp_path: Path) -> None:
+def test_a_reported_reward_arrives_and_a_missing_one_is_not_zero(tmp_path: Path) -> None:
     server = Server(tmp_path, "headway_sandbox.reported:ReportedReward").start()
     try:
         server.begin()

@@ -146,13 +146,13 @@ BAD: dict[str, tuple[Callable[[], Any], str, str]] = {
     "ten million turns": (
         lambda: [0.0] * 10_000_000,
         "RewardOutOfBounds",
-        "there are 10000000 rewards of turns; give one for each turn",
+        "there are 10000000 turn rewards; give one for each turn",
     ),
     "a long name": (lambda: (0, {"x" * 300: 0}), "RewardOutOfBounds", "a name of 300 characters"),
     "too few turns": (
         lambda: [0.1, 0.2, 0.3],
         "TurnRewardsWrong",
-        "there are 3 rewards of turns for 2 turns",
+        "there are 3 turn rewards for 2 turns",
     ),
     "an error": (lambda: 1 / 0, "RewardFailed", "reward raised ZeroDivisionError"),
 }
@@ -198,7 +198,7 @@ def test_every_method_may_be_async() -> None:
 
 
 class Accuracy:
-    """A reward that stands alone, as a managed service's do."""
+    """A reward that is an object of its own, as a managed service's is."""
 
     async def __call__(self, rollout: Transcript) -> tuple[float, dict[str, float]]:
         right = float(rollout.row["answer"] == rollout.answer)

@@ -107,7 +107,7 @@ def test_a_limit_is_above_nothing(name: str) -> None:
         (["/etc/passwd"], None, "Permission denied"),
         (["true"], "/nowhere", "No such file"),
         (["true", "a\0b"], None, "null byte"),
-        (["true", "x" * 100_000], None, "write what is long to a file or to stdin"),
+        (["true", "x" * 100_000], None, "write long data to a file or to stdin"),
     ],
 )
 def test_a_command_that_cannot_be_started_says_why(command: list[str], folder: str | None, says: str) -> None:

@@ -97,7 +97,7 @@ def test_both_sides_name_the_same_file_and_the_same_longest_wait() -> None:
     assert session.MAX_AGENT_WAIT == sandbox_api.MAX_AGENT_WAIT
 
 
-def test_it_finds_its_episode_and_its_endpoint_and_nothing_of_the_servers(server: Server) -> None:
+def test_an_agent_sees_its_episode_and_url_not_server_settings(server: Server) -> None:
     server.begin()
     run(
         server,
@@ -135,7 +135,7 @@ def test_its_end_is_told_as_a_shell_tells_it(server: Server, script: str, code: 
     assert wait(server).exit_code == code
 
 
-def test_the_end_of_its_output_is_kept_and_all_of_it_is_in_the_pods_log(server: Server) -> None:
+def test_the_output_tail_is_kept_and_all_of_it_is_in_the_pod_log(server: Server) -> None:
     server.begin()
     run(server, "import os; os.write(1, b'x' * 100_000); os.write(2, 'the last words: ä'.encode())")
     said = wait(server).output
@@ -144,7 +144,7 @@ def test_the_end_of_its_output_is_kept_and_all_of_it_is_in_the_pods_log(server: 
     assert server.log.count("x" * 1000) == 100
 
 
-def test_tools_answer_while_it_runs_and_their_own_children_are_left_to_them(server: Server) -> None:
+def test_tools_run_beside_an_agent_and_reap_their_own_children(server: Server) -> None:
     server.begin()
     assert server.tool("loaded").content == "[]", "an episode without an agent pays for its imports"
     assert run(server, "import time; time.sleep(60)").running

@@ -77,7 +77,7 @@ def test_no_template_loosens_the_isolation(where: str) -> None:
         }
 
 
-def test_templates_are_laid_over_one_another_as_those_of_other_roles_are() -> None:
+def test_sandbox_templates_are_merged_as_those_of_other_roles() -> None:
     def layer(value: Any, key: str) -> dict[str, Any]:
         container = {"name": names.SANDBOX, "env": [{"name": "PLACE"} | value]}
         return {"spec": {"tolerations": [{"key": key}], "containers": [container], "schedulerName": key}}
@@ -214,7 +214,7 @@ def terminated(**state: Any) -> dict[str, Any]:
     return {"status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": state}}]}}
 
 
-def test_an_environment_that_does_not_import_is_a_permanent_problem() -> None:
+def test_an_unimportable_environment_is_a_permanent_problem() -> None:
     message = '{"reason":"EnvironmentNotImportable","field":"spec.environment.entrypoint","message":"no env"}'
     problem = pods.problem_of(terminated(exitCode=42, message=message))
     assert problem is not None
@@ -222,7 +222,7 @@ def test_an_environment_that_does_not_import_is_a_permanent_problem() -> None:
     assert problem.permanent
 
 
-def test_a_sandbox_killed_for_memory_says_so_and_may_be_tried_again() -> None:
+def test_an_oom_killed_sandbox_is_named_so_and_may_be_retried() -> None:
     problem = pods.problem_of(terminated(exitCode=137, reason="OOMKilled"))
     assert problem is not None
     assert "OOMKilled" in problem.message
@@ -250,7 +250,7 @@ def test_the_last_words_of_such_an_image_are_repeated() -> None:
     assert problem.message.endswith("before its episode did: No module named headway_sandbox")
     given_up = pods.hopeless(problem)
     assert (given_up.permanent, given_up.field) == (True, "spec.environment.image")
-    assert "No module named headway_sandbox; build the image on" in given_up.message
+    assert "No module named headway_sandbox; build it on" in given_up.message
 
 
 def test_the_kubelets_and_the_schedulers_words_are_passed_on() -> None:
@@ -331,7 +331,7 @@ SUITE = {
 }
 
 
-def test_the_broker_of_a_suite_hands_out_pods_of_that_suite_alone(tmp_path: Path) -> None:
+def test_a_suites_broker_hands_out_only_pods_of_that_suite(tmp_path: Path) -> None:
     variables = evaluation(tmp_path, suites=[SUITE])
     own, share = broker.load(variables)
     kind, _ = broker.load(variables | {names.ENV_SUITE: "sums"})

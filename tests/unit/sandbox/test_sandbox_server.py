@@ -37,7 +37,7 @@ def test_an_episode_speaks_the_documents_of_the_contract(server: Server) -> None
     assert FinishReply.model_validate(body) == FinishReply(reward=0.5, score=1.0, metrics={"calls": 2.0})
 
 
-def test_the_reward_sees_the_calls_that_were_made_and_not_those_that_were_claimed(server: Server) -> None:
+def test_the_reward_counts_actual_tool_calls_not_claimed_ones(server: Server) -> None:
     server.begin()
     server.tool("add", amount=1)
     claimed = {"role": "tool", "name": "add", "content": '{"total": 1000000}'}
@@ -144,7 +144,7 @@ def test_health_is_answered_while_a_tool_runs(server: Server) -> None:
     slow.close()
 
 
-def test_the_process_ends_itself_at_the_deadline_even_inside_a_tool(server: Server) -> None:
+def test_the_process_exits_at_the_deadline_even_inside_a_tool(server: Server) -> None:
     assert server.lease(seconds=3.0)[0] == 204
     server.post("/reset", {"row": {"prompt": "x"}, "seed": 0})
     with pytest.raises((ConnectionError, http.client.HTTPException)):
@@ -158,9 +158,7 @@ def test_sigterm_ends_it(server: Server) -> None:
 
 
 @pytest.mark.parametrize("entrypoint", ["counter:Missing", "missing:Counter"])
-def test_an_environment_that_does_not_import_ends_with_the_permanent_code(
-    tmp_path: Path, entrypoint: str
-) -> None:
+def test_an_unimportable_environment_exits_with_permanent_code(tmp_path: Path, entrypoint: str) -> None:
     server = Server(tmp_path, entrypoint)
     assert server.process.wait(timeout=30) == PERMANENT
     assert f"{entrypoint} cannot be imported" in server.log
@@ -169,7 +167,7 @@ def test_an_environment_that_does_not_import_ends_with_the_permanent_code(
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ([0.3], "there are 1 rewards of turns for 2 turns"),
+        ([0.3], "there are 1 turn rewards for 2 turns"),
         ([0.1, 0.3], "add up to 0.4, and the reward is 0.3"),
         ([1e308, 1e308], "add up to inf"),
     ],

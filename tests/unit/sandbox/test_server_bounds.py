@@ -177,9 +177,12 @@ def test_an_oversized_name_is_not_repeated(server: Server) -> None:
 @pytest.mark.parametrize(
     ("what", "says"),
     [
-        ("{1, 2}", "tool give returned what is no JSON: Object of type set is not JSON serializable"),
-        ("deep(500)", "tool give returned what is nested more than 96 levels deep"),
-        ("deep(100_000)", "tool give returned what is nested more than 96 levels deep"),
+        (
+            "{1, 2}",
+            "tool give returned a value that is not JSON: Object of type set is not JSON serializable",
+        ),
+        ("deep(500)", "tool give returned a value nested more than 96 levels deep"),
+        ("deep(100_000)", "tool give returned a value nested more than 96 levels deep"),
         ("'x' * 5_000_000", "tool give returned 5000000 characters; show the agent 4194304 at most"),
         ("['x' * 5_000_000]", "characters; show the agent 4194304 at most"),
         ("1 / 0", "tool give raised ZeroDivisionError: division by zero"),
@@ -204,7 +207,7 @@ def test_a_tool_that_would_end_the_process_is_a_fault(server: Server) -> None:
     assert "odd.py:26 in leave" in found.message
 
 
-def test_bytes_that_are_no_text_reach_the_agent_as_question_marks(server: Server) -> None:
+def test_undecodable_bytes_reach_the_agent_as_question_marks(server: Server) -> None:
     server.begin()
     assert server.tool("give", what=r"'a\udcffb'").content == "a?b"
 
@@ -212,8 +215,8 @@ def test_bytes_that_are_no_text_reach_the_agent_as_question_marks(server: Server
 @pytest.mark.parametrize(
     ("first", "says"),
     [
-        ("Observation([{'content': {1}}])", "what is no JSON: Object of type set"),
-        ("Observation([{'content': float('nan')}])", "what is no JSON: Out of range float values"),
+        ("Observation([{'content': {1}}])", "a value that is not JSON: Object of type set"),
+        ("Observation([{'content': float('nan')}])", "a value that is not JSON: Out of range float values"),
         ("Observation([user('?')] * 20_000)", "at most 10000 messages"),
         ("Observation([user('x' * 8_000_000)])", "and the most is"),
         ("Observation([{'content': deep(300)}])", "nested more than 96 levels deep"),

@@ -111,7 +111,7 @@ def tokenizer() -> Any:
     return base_model.make_tokenizer(generate.rows("train", 0)[:60], 0)
 
 
-def test_a_demonstration_of_todays_rules_scores_and_one_of_the_old_rules_often_does_not(
+def test_demonstrations_of_new_rules_score_old_ones_often_fail(
     tokenizer: Any,
 ) -> None:
     row = {"case_id": CASE, "prompt": "x"}
@@ -126,7 +126,7 @@ def test_a_demonstration_of_todays_rules_scores_and_one_of_the_old_rules_often_d
     assert 0.25 < sum(old) / len(old) < 0.5
 
 
-def test_every_word_of_the_task_is_one_token_and_prompts_are_short(tokenizer: Any) -> None:
+def test_each_task_word_is_one_token_and_prompts_are_short(tokenizer: Any) -> None:
     for word in [*desk.ADJECTIVES, *desk.ANIMALS, *desk.ITEMS, *desk.AMOUNT.values()]:
         assert len(tokenizer.encode(word)) == 1
     shown = base_model.demonstrate(generate.rows("train", 0)[0], tokenizer, lambda: True)

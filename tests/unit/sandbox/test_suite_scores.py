@@ -29,21 +29,21 @@ def test_a_value_that_inspect_takes_for_zero_is_no_score(value: Any) -> None:
     assert value_to_float()(value) == 0.0, "with a warning alone"
     with pytest.raises(Unusable) as refused:
         judged({"first": value, "second": 1.0})
-    assert str(refused.value) == f"the first scorer gave {value!r} as first, which is no score; {HINT}"
+    assert str(refused.value) == f"the first scorer gave {value!r} as first, which is not a score; {HINT}"
     assert refused.value.field == "task"
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_number_that_is_not_finite_is_no_score(value: float) -> None:
-    with pytest.raises(Unusable, match="which is no score"):
+    with pytest.raises(Unusable, match="which is not a score"):
         judged({"first": value})
 
 
 @pytest.mark.parametrize("value", [{}, []])
-def test_a_first_scorer_without_a_value_is_refused_though_the_second_has_one(value: Any) -> None:
+def test_a_first_scorer_without_value_is_refused_despite_others(value: Any) -> None:
     with pytest.raises(Unusable) as refused:
         judged({"first": value, "second": 1.0})
-    assert str(refused.value) == f"the first scorer, first, gave {value!r}, which holds no score; {HINT}"
+    assert str(refused.value) == f"the first scorer, first, gave {value!r}, which has no score; {HINT}"
 
 
 def test_the_first_part_of_the_first_scorer_decides() -> None:
@@ -52,14 +52,14 @@ def test_the_first_part_of_the_first_scorer_decides() -> None:
         "metrics": {"parts_right": 0.0, "parts_brief": 0.25, "second": 1.0},
     }
     assert judged({"list": ["P", 2]}) == {"value": 0.5, "metrics": {"list_0": 0.5, "list_1": 2.0}}
-    with pytest.raises(Unusable, match="gave 'A' as parts_letter, which is no score"):
+    with pytest.raises(Unusable, match="gave 'A' as parts_letter, which is not a score"):
         judged({"parts": {"letter": "A", "right": "C"}})
 
 
-def test_what_another_scorer_gave_is_left_out_where_it_cannot_be_read() -> None:
+def test_unreadable_values_of_other_scorers_are_left_out() -> None:
     values = {"first": "C", "letter": "A", "none": math.nan, "parts": {"a": None, "b": "no"}, "empty": {}}
     assert judged(values) == {"value": 1.0, "metrics": {"first": 1.0, "parts_b": 0.0}}
 
 
-def test_two_scorers_with_one_name_do_not_change_what_the_first_said() -> None:
+def test_a_name_clash_of_scorers_keeps_the_first_ones_value() -> None:
     assert judged({"x": {"y": 1.0}, "x_y": 0.0})["value"] == 1.0

@@ -24,7 +24,7 @@ TEXTS = [mutated(random.Random(seed), copy.deepcopy(VALID)) for seed in range(40
 
 
 def at(body: Any, path: tuple[str | int, ...]) -> Any:
-    """What stands there; None where nothing does any more."""
+    """What is there; None where nothing is any more."""
     for key in path:
         try:
             body = body[key]

@@ -115,7 +115,7 @@ def gradients(model: Any, *, steps: int = 1, first: int = 0, seed: int = 0) -> l
     return engine.gradients
 
 
-def test_dropout_acts_while_gradients_are_computed_and_never_else(base: Path) -> None:
+def test_dropout_acts_only_while_gradients_are_computed(base: Path) -> None:
     plain, dropped = adapted(base), adapted(base, dropout=0.5)
     torch.testing.assert_close(logits(dropped), logits(plain), atol=0, rtol=0)
     policies = [Policy(model, model, temperature=1.0) for model in (plain, dropped)]
@@ -127,7 +127,7 @@ def test_dropout_acts_while_gradients_are_computed_and_never_else(base: Path) ->
     torch.testing.assert_close(policies[1](batch).logprob_T.detach(), without, atol=0, rtol=0)
 
 
-def test_what_is_dropped_is_a_function_of_seed_step_and_micro_batch(base: Path) -> None:
+def test_dropout_depends_only_on_seed_step_and_micro_batch(base: Path) -> None:
     model = adapted(base, dropout=0.5)
     first, second, third = gradients(model, steps=3)
     torch.manual_seed(99)

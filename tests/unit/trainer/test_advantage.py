@@ -165,9 +165,7 @@ SUMS = [0.1 + 0.2, 0.3, 0.3]
 @pytest.mark.parametrize("method", BASELINED)
 @pytest.mark.parametrize("size", [-1e6, 1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("offset", [0.0, -0.3])
-def test_rewards_that_are_equal_but_for_rounding_have_no_advantage_at_all(
-    method: str, size: float, offset: float
-) -> None:
+def test_rewards_equal_up_to_rounding_have_zero_advantage(method: str, size: float, offset: float) -> None:
     sums = [size * (value + offset) for value in SUMS]
     assert len(set(sums)) == 2
     group = [episode(value, 1 + n) for n, value in enumerate(sums)]
@@ -231,7 +229,7 @@ def test_a_constant_added_to_every_reward_changes_nothing(
 
 @CALM
 @given(batches(), st.integers(-100, 100), settings)
-def test_a_constant_added_to_the_last_turn_changes_nothing_per_turn(
+def test_a_constant_on_the_last_turn_keeps_per_turn_advantages(
     groups: list[list[Scored]], shift: int, chosen: AdvantageSettings
 ) -> None:
     told = [[by_turns(*(e.turn_rewards or [e.reward])) for e in group] for group in groups]

@@ -108,13 +108,13 @@ def test_an_adapter_is_published_whole(tmp_path: Path) -> None:
     assert names(published) == {"adapter_model.safetensors", "adapter_config.json"}
 
 
-def test_all_weights_are_a_model_to_serve_with_a_digest_for_each_tensor(trained: Trained) -> None:
+def test_full_weights_are_a_servable_model_with_tensor_digests(trained: Trained) -> None:
     published = trained.publish(FilePublisher(trained.model, trained.base, trained.folder / "scratch"), 1)
     assert (published.kind, published.chain) == ("full", [])
     assert names(published) >= {MODEL_FILE, DIGESTS_FILE, "config.json", "tokenizer.json"}
 
 
-def test_a_delta_leads_from_the_version_before_to_the_very_bytes_of_all_weights(trained: Trained) -> None:
+def test_a_delta_on_the_previous_version_yields_exact_weights(trained: Trained) -> None:
     publisher = trained.delta()
     first = trained.publish(publisher, 0)
     trained.step()
@@ -171,14 +171,14 @@ def test_where_everything_changes_all_weights_are_smaller(trained: Trained) -> N
     assert trained.publish(publisher, 1).kind == "full"
 
 
-def test_a_learner_that_starts_publishes_all_weights_whatever_lies_in_its_scratch(trained: Trained) -> None:
+def test_a_new_learner_publishes_full_weights_despite_scratch(trained: Trained) -> None:
     earlier = trained.delta()
     trained.publish(earlier, 0)
     trained.publish(earlier, 1)
     assert trained.publish(trained.delta(), 2, incarnation=1).kind == "full"
 
 
-def test_after_an_upload_that_failed_nothing_is_built_on_what_may_not_be_there(
+def test_full_weights_are_published_after_a_failed_upload(
     trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher = trained.delta()

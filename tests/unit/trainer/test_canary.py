@@ -38,7 +38,7 @@ def test_every_token_but_the_first_has_a_logprob() -> None:
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf])
-def test_weights_that_yield_no_numbers_are_refused_before_they_are_published(odd: float) -> None:
+def test_weights_with_non_finite_outputs_are_never_published(odd: float) -> None:
     with pytest.raises(JobError, match=r"not all finite in torch\.float32") as refused:
         made(odd)
     assert (refused.value.termination.reason, refused.value.termination.field) == (

@@ -41,7 +41,7 @@ def restore(folder: Path, found: CheckpointManifest, scratch: Path) -> JobError:
     return failed.value
 
 
-def test_a_damaged_checkpoint_is_tried_again_so_that_a_person_can_set_the_pointer_back(
+def test_a_damaged_checkpoint_is_retriable_and_names_latest_json(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "checkpoint"
@@ -56,7 +56,7 @@ def test_a_damaged_checkpoint_is_tried_again_so_that_a_person_can_set_the_pointe
 
 
 @pytest.mark.parametrize("seconds", [resize.SECONDS, 0.01])
-def test_what_cannot_be_converted_for_another_number_of_processes_can_be_set_back(
+def test_a_failed_conversion_to_a_new_process_count_is_retriable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     """Be it that the conversion fails, or that it is not done in time."""
@@ -69,8 +69,8 @@ def test_what_cannot_be_converted_for_another_number_of_processes_can_be_set_bac
     error = restore(folder, found, tmp_path / "scratch")
     assert not error.permanent, "a job that has failed could not be given its old number of processes"
     assert error.termination.field == "spec.learner"
-    assert "set nodes x processesPerNode to what it was" in error.termination.message
-    assert ("it was not done in" in error.termination.message) == (seconds < 1)
+    assert "set nodes x processesPerNode to the former number" in error.termination.message
+    assert ("it did not finish within" in error.termination.message) == (seconds < 1)
 
 
 def test_who_waits_for_a_checkpoint_waits_as_long_as_it_may_take() -> None:

@@ -135,7 +135,7 @@ def folders(layout: Layout) -> list[str]:
 
 
 class Hung:
-    """An upload that stands still before a file of its choice, in a process of which nobody hears."""
+    """An upload that hangs before a file of its choice, in a process that nobody hears from."""
 
     def __init__(self, process: Process, files: int) -> None:
         self.reached, self.goes_on = threading.Event(), threading.Event()
@@ -150,7 +150,7 @@ class Hung:
 
 
 @pytest.mark.parametrize("uploaded", [0, 1, 2])
-def test_one_that_hung_in_its_upload_and_goes_on_leaves_its_successors_checkpoint_alone(
+def test_a_hung_upload_that_resumes_keeps_successors_checkpoint(
     start: Callable[..., Process], layout: Layout, uploaded: int
 ) -> None:
     """Both make one of the same step. The older one is killed right then, or finishes."""
@@ -174,10 +174,10 @@ def test_one_that_hung_in_its_upload_and_goes_on_leaves_its_successors_checkpoin
     assert (again.engine.word, str(again.report(again.checkpointer.durable).version)) == ("new", "1.15")
 
 
-def test_one_that_was_replaced_uploads_nothing_and_deletes_nothing(
+def test_a_replaced_learner_uploads_and_deletes_nothing(
     start: Callable[..., Process], layout: Layout
 ) -> None:
-    """It hung before it took a step, so that its successor has its incarnation, and is cut off from the
+    """It hung before it took a step, so that its successor has its incarnation. It is cut off from the
     coordinator but not from the store."""
     old = start("old", keep_last=1)
     old.durable(5, 10)
@@ -316,7 +316,7 @@ def test_a_step_that_was_a_change_makes_a_checkpoint(start: Callable[..., Proces
 def test_what_can_be_gone_back_to_is_whole_and_of_this_line(
     start: Callable[..., Process], layout: Layout
 ) -> None:
-    """Set back to 10, the learner takes 11 to 14 anew; a checkpoint of 15 is of the line it left."""
+    """Set back to 10, the learner takes 11 to 14 again; a checkpoint of 15 is of the line it left."""
     first = start("first", keep_last=9)
     first.durable(*range(5, 16))
     first.store.put(f"{layout.checkpoint_of(7, 0)}/weights.pt", b"half")
@@ -330,12 +330,12 @@ def test_what_can_be_gone_back_to_is_whole_and_of_this_line(
         with pytest.raises(NotWhole, match=why):
             second.journal.find(step, last=11)
     second.journal.take(second.report(15))
-    with pytest.raises(NotWhole, match="taken anew since"):
+    with pytest.raises(NotWhole, match="taken again since"):
         second.journal.find(15, last=15)
 
 
 @pytest.mark.parametrize("harm", ["gone", "damaged"])
-def test_files_that_cannot_be_had_are_known_before_anything_is_loaded(
+def test_unusable_checkpoint_files_are_found_before_loading(
     start: Callable[..., Process], layout: Layout, harm: str
 ) -> None:
     process = start("only", keep_last=9)
@@ -430,7 +430,7 @@ def test_a_torn_checkpoint_is_no_fallback_and_is_cleared_away(
 
 
 def test_what_an_undone_branch_left_counts_for_nothing(start: Callable[..., Process], layout: Layout) -> None:
-    """Set back to 10, the learner takes 11 to 20 anew, by way of 12 in place of 15."""
+    """Set back to 10, the learner takes 11 to 20 again, by way of 12 instead of 15."""
     first = start("first", keep_last=9)
     first.durable(*range(5, 21))
     assert folders(layout)[1:] == ["000010/000000", "000015/000000", "000020/000000"]
@@ -472,7 +472,7 @@ def test_many_old_checkpoints_go_in_two_requests(start: Callable[..., Process], 
 
 
 @pytest.mark.parametrize("uploaded", [False, True])
-def test_a_checkpoint_that_is_being_written_is_neither_deleted_nor_forgotten(
+def test_pruning_keeps_and_lists_a_checkpoint_being_written(
     start: Callable[..., Process], layout: Layout, uploaded: bool
 ) -> None:
     """Weights of the steps that `prune` names stay: the one under way is among them before its first file."""

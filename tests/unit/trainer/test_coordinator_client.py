@@ -99,7 +99,7 @@ async def test_faults_are_outlasted(fault: str) -> None:
     assert {r.step for r in served.reports} == {0}
 
 
-async def test_a_coordinator_that_stays_away_ends_the_process_retriably() -> None:
+async def test_an_unreachable_coordinator_ends_the_process_retriably() -> None:
     here = CoordinatorClient(f"http://127.0.0.1:{rig.free_port()}", TO_COORDINATOR, patience=0.1)
     with pytest.raises(Unreachable) as gone:
         await off_loop(lambda: here.announce(rig.report(0)))
@@ -109,10 +109,10 @@ async def test_a_coordinator_that_stays_away_ends_the_process_retriably() -> Non
     assert not gone.value.permanent
 
 
-async def test_a_request_that_is_swallowed_is_lost_soon_after_it_should_have_been_answered(
+async def test_an_unanswered_poll_times_out_shortly_after_its_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A short poll does not wait as long as a long one: the learner may be told to stop meanwhile."""
+    """A short poll does not wait as long as a long one: somebody may stop the learner meanwhile."""
     monkeypatch.setattr(client, "SILENCE", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         here = CoordinatorClient(f"http://127.0.0.1:{deaf.getsockname()[1]}", TO_COORDINATOR)

@@ -84,7 +84,7 @@ def model(seed: int) -> dict[str, Any]:
     }
 
 
-def test_the_file_that_a_server_makes_is_the_file_that_the_learner_had(tmp_path: Path) -> None:
+def test_a_delta_rebuilds_the_learners_file_byte_for_byte(tmp_path: Path) -> None:
     old, new, change, digests = files(tmp_path, model(1), model(2))
     made = tmp_path / "made.safetensors"
     delta.apply(old, change, digests, made)

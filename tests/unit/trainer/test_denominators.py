@@ -40,8 +40,8 @@ def tokens(made: list[GroupRecord]) -> int:
 
 @pytest.mark.parametrize("uniform", [0, 2, 6])
 def test_gpgs_factor_is_applied_once(uniform: int) -> None:
-    """arXiv 2504.02546: 1 / sum of all |o_i|, times alpha (r - mean), alpha = B / (B - M), M of them without
-    a gradient."""
+    """arXiv 2504.02546: 1 / sum of all |o_i|, times alpha (r - mean). alpha is B / (B - M), with M of them
+    without a gradient."""
     made = groups(uniform)
     [rows] = parts(made, advantage={"method": "gpg"})
     alpha, expected = (uniform + 2) / 2, 0.0
@@ -78,9 +78,7 @@ def test_all_is_the_same_as_trained_where_every_group_is_trained(reduction: str)
     ("reduction", "share"),
     [("sequence_mean", 2 / 8), ("prompt_mean", 2 / 8), ("constant", 2 / 8), ("token_mean", None)],
 )
-def test_all_makes_the_step_of_a_batch_smaller_by_what_says_nothing(
-    reduction: str, share: float | None
-) -> None:
+def test_denominator_all_scales_weights_by_the_trained_share(reduction: str, share: float | None) -> None:
     made = groups(6)
     [some], [every] = (parts(made, reduction=reduction, denominator=d) for d in ("trained", "all"))
     heard = tokens([group for group in made if len({e.reward for e in group.scored}) > 1])

@@ -100,7 +100,7 @@ def test_most_versions_are_in_memory_alone(trained: Trained) -> None:
     assert {file.name for file in trained.at(3).iterdir()} >= {MODEL_FILE, DIGESTS_FILE, "config.json"}
 
 
-def test_the_version_before_is_to_be_had_until_servers_are_told_of_the_next(trained: Trained) -> None:
+def test_previous_version_is_offered_until_the_next_is_announced(trained: Trained) -> None:
     learner = object.__new__(Learner)
     learner._sender = trained.sender
     headers = []
@@ -124,7 +124,7 @@ def test_what_is_trained_on_does_not_change_what_is_offered(trained: Trained) ->
     assert describe(dict(zip(names, offer.tensors, strict=True))) == offer.header
 
 
-def test_a_learner_that_resumes_offers_the_same_and_says_so_if_it_does_not(trained: Trained) -> None:
+def test_a_resumed_learner_reoffers_the_same_weights_or_fails(trained: Trained) -> None:
     manifest = trained.manifest(1, trained.publish(1))
     assert manifest.direct is not None
     trained.publisher.offer_again(trained.tensors(), manifest)
@@ -135,7 +135,7 @@ def test_a_learner_that_resumes_offers_the_same_and_says_so_if_it_does_not(train
     assert raised.value.termination.reason == "WeightsDiffer"
 
 
-def test_only_the_first_process_hands_out_and_at_the_address_that_stays_the_same(tmp_path: Path) -> None:
+def test_only_the_first_rank_sends_weights_at_a_stable_address(tmp_path: Path) -> None:
     config = learner_rig.job(tmp_path, tmp_path, dtype="bfloat16")
     given: dict[str, Any] = {"environ": {"HEADWAY_DIRECT_ADDRESS": "learner.test:0"}, "key": TO_LEARNER}
     first, second = Ranks(0, 0, 2, None), Ranks(1, 1, 2, None)

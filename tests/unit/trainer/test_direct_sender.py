@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from direct_taker import Taker
+from direct_weights_client import DirectWeightsClient
 from role_keys import TO_LEARNER
 from torch import Tensor
 from weight_senders import sending
@@ -54,8 +54,10 @@ def impatient() -> Iterator[Sender]:
         yield made
 
 
-def taker(sender: Sender, header: str, workers: int = 1) -> Taker:
-    return Taker(DirectSource(host="127.0.0.1", port=sender.port, header=header), TO_LEARNER, workers)
+def taker(sender: Sender, header: str, workers: int = 1) -> DirectWeightsClient:
+    return DirectWeightsClient(
+        DirectSource(host="127.0.0.1", port=sender.port, header=header), TO_LEARNER, workers
+    )
 
 
 @pytest.fixture
@@ -85,8 +87,8 @@ def test_servers_take_the_same_weights_side_by_side(sender: Sender) -> None:
         assert same(found, weights(1))
 
 
-def test_until_the_next_version_is_announced_servers_may_join_for_either(sender: Sender) -> None:
-    """They are told of it after it is offered: one that joins in between asks for the one before."""
+def test_before_announcement_servers_may_join_for_either_version(sender: Sender) -> None:
+    """Servers learn of a version after it is offered: one that joins in between asks for the one before."""
     gone, before, newest = (sender.offer(weights(step)) for step in range(3))
     assert same(taker(sender, before).take()[0], weights(1))
     assert same(taker(sender, newest).take()[0], weights(2))
@@ -103,11 +105,11 @@ def test_a_server_that_comes_late_gets_the_newest(sender: Sender) -> None:
         assert (code, json.loads(text)["reason"]) == (404, "OtherWeights")
 
 
-def test_the_same_weights_have_the_same_header_whenever_they_are_offered(sender: Sender) -> None:
+def test_the_same_weights_always_have_the_same_header(sender: Sender) -> None:
     assert sender.offer(weights(1)) == describe(weights(1)).sha256 != describe(weights(2)).sha256
 
 
-def test_a_transfer_under_way_ends_with_the_version_it_began_with(sender: Sender) -> None:
+def test_a_transfer_ends_with_the_version_it_began_with(sender: Sender) -> None:
     old = taker(sender, sender.offer(weights(1)))
     header, receivers = old.header(), old.meet(old.join())
     new = taker(sender, sender.offer(weights(2)))
@@ -148,7 +150,7 @@ def test_a_server_that_stalls_is_given_up(
 def test_without_the_key_of_the_place_nothing_is_had(sender: Sender) -> None:
     one = taker(sender, sender.offer(weights(1)))
     place = one.join()
-    stranger = Taker(one.source, TO_LEARNER, step_seconds=0.3)
+    stranger = DirectWeightsClient(one.source, TO_LEARNER, step_seconds=0.3)
     with pytest.raises(RuntimeError):
         stranger.meet(place.model_copy(update={"key": "guessed"}))
     assert same(one.receive(one.meet(place), one.header())[0], weights(1))
@@ -156,7 +158,7 @@ def test_without_the_key_of_the_place_nothing_is_had(sender: Sender) -> None:
 
 def test_only_the_jobs_own_processes_are_answered(sender: Sender) -> None:
     header = sender.offer(weights(1))
-    stranger = Taker(taker(sender, header).source, "another-token")
+    stranger = DirectWeightsClient(taker(sender, header).source, "another-token")
     assert stranger.ask("GET", header_path(header))[0] == 401
     assert stranger.ask("POST", join_path(header), "{}")[0] == 401
 
@@ -179,7 +181,7 @@ def test_before_there_are_weights_there_are_none_to_be_had(sender: Sender) -> No
     assert taker(sender, "0" * 64).ask("GET", header_path("0" * 64))[0] == 404
 
 
-def test_a_learner_that_is_done_ends_what_is_under_way_and_begins_nothing(sender: Sender) -> None:
+def test_a_closing_sender_ends_transfers_and_refuses_new_ones(sender: Sender) -> None:
     one = taker(sender, sender.offer(weights(1)))
     header, receivers = one.header(), one.meet(one.join())
     started = time.monotonic()

@@ -63,7 +63,7 @@ def test_repeated_heads_have_the_numbers_of_grouped_ones(
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
-def test_a_learner_does_without_the_kernels_that_plan_for_each_length() -> None:
+def test_a_learner_disables_cudnn_attention_kernels() -> None:
     program = """
 import torch
 from headway_trainer.ranks import Ranks

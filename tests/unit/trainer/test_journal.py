@@ -160,7 +160,7 @@ def test_a_process_that_was_replaced_writes_nothing_more(layout: Layout, beyond:
     assert pointed_to(layout) == 4
 
 
-def test_what_the_one_before_makes_durable_until_its_successor_is_known_is_resumed(layout: Layout) -> None:
+def test_a_step_durable_before_the_successor_is_known_is_resumed(layout: Layout) -> None:
     old, _ = begun(layout)
     made_durable(old, report(1))
 
@@ -214,7 +214,7 @@ def test_a_pointer_to_what_is_no_checkpoint_can_be_set_back(
 
 
 def test_of_one_step_the_newest_start_is_resumed(layout: Layout) -> None:
-    """A start that was undone has left a whole one of the step that was taken anew."""
+    """A start that was undone has left a whole checkpoint of the step that was taken again."""
     made_durable(begun(layout)[0], report(1), report(2))
     FileStore().put(layout.latest, b'{"step": 1}')
     journal, found = begun(layout)

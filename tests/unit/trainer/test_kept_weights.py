@@ -19,9 +19,7 @@ FULL_EVERY = 10
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
-def test_the_newest_whole_version_stays_while_those_after_it_lie_in_memory(
-    in_memory: bool, tmp_path: Path
-) -> None:
+def test_the_newest_full_version_stays_while_later_are_in_memory(in_memory: bool, tmp_path: Path) -> None:
     config = learner_rig.job(tmp_path, write_model(tmp_path / "base"))
     spec, store = config.spec, FileStore()
     assert (spec.learner.weights.full_every_steps, spec.evaluation.every_steps) == (FULL_EVERY, 0)

@@ -61,7 +61,7 @@ def test_the_checkpoint_tells_which_modules_an_adapter_goes_on(family: str, tmp_
 
 
 @pytest.mark.parametrize("wrong", ["no_such", "embed_tokens", "norm", "proj"])
-def test_a_name_of_no_linear_module_is_refused_beside_a_right_one(folder: Path, wrong: str) -> None:
+def test_a_non_linear_module_name_is_refused_beside_a_valid_one(folder: Path, wrong: str) -> None:
     with pytest.raises(JobError) as refused:
         models.load(folder, wanting(folder, "q_proj", wrong), seed=0)
     found = refused.value.termination
@@ -72,7 +72,7 @@ def test_a_name_of_no_linear_module_is_refused_beside_a_right_one(folder: Path, 
 
 
 @pytest.mark.parametrize("targets", [(), ("q_proj", "mlp.up_proj")])
-def test_an_adapter_that_a_job_wrote_is_a_start_for_one_like_it_alone(
+def test_a_jobs_adapter_only_starts_jobs_with_the_same_targets(
     folder: Path, tmp_path: Path, targets: tuple[str, ...]
 ) -> None:
     spec = wanting(folder, *targets)
@@ -81,5 +81,5 @@ def test_an_adapter_that_a_job_wrote_is_a_start_for_one_like_it_alone(
     assert warm_start.judge(tmp_path, spec, folder, modules(folder)).adapter
     said = json.loads((tmp_path / "adapter_config.json").read_text())["target_modules"]
     assert warm_start.judge(tmp_path, wanting(folder, *said), folder, modules(folder)).adapter
-    with pytest.raises(JobError, match=r"the adapter is on .*q_proj.*, and the job's would be on v_proj;"):
+    with pytest.raises(JobError, match=r"the adapter is on .*q_proj.*, the job's on v_proj;"):
         warm_start.judge(tmp_path, wanting(folder, "v_proj"), folder, modules(folder))

@@ -185,9 +185,7 @@ def by_hand(objective: Objective, table: Tensor, rows: Sequence[TrainingRow]) ->
     ],
     ids=lambda terms: "-".join(map(str, terms.values())),
 )
-def test_of_a_policy_that_moved_every_token_has_its_rows_weight_and_ratio(
-    terms: dict[str, Any], packed: bool
-) -> None:
+def test_moved_policy_tokens_have_their_rows_weight_and_ratio(terms: dict[str, Any], packed: bool) -> None:
     """Several rows of unequal lengths in a micro-batch, against the loss row by row."""
     spec = AlgorithmSpec.model_validate({"correction": "none"} | terms)
     objective, policy = Objective.of(spec, PLANNED), Bigrams(packed)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ragged import EPISODE_TOKENS, Ragged
+from ragged_batches import EPISODE_TOKENS, Ragged
 from torch import Tensor
 
 from headway_api.spec.algorithm import AlgorithmSpec
@@ -113,8 +113,8 @@ def test_losses(case: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_trl_has_one_gradient_a_row_under_gspo_and_we_one_a_token(seed: int) -> None:
-    # Deliberately different, where advantages vary within a row: a token answers for its own advantage
+def test_gspo_gradient_is_per_row_in_trl_and_per_token_here(seed: int) -> None:
+    # Deliberately different, where advantages vary within a row. A token answers for its own advantage
     # (GSPO-token, as verl has it), not for the mean of its row's.
     batch = Ragged.draw(seed)
     spec, options = CASES["gspo"]

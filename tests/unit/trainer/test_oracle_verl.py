@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ragged import EPISODE_TOKENS, Ragged
+from ragged_batches import EPISODE_TOKENS, Ragged
 from torch import Tensor
 
 from headway_api.spec.algorithm import AlgorithmSpec
@@ -107,7 +107,7 @@ def test_losses_and_reductions(loss: str, reduction: str, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("reduction", MODES)
-def test_groups_without_an_advantage_are_in_verls_denominators_alone(reduction: str, seed: int) -> None:
+def test_only_verls_denominators_count_groups_without_advantage(reduction: str, seed: int) -> None:
     # Deliberately different: here such a group makes no rows, so what is left counts the more.
     batch = Ragged.draw(seed).without_advantage(0)
     loss, slope = batch.ours(objective(reduction=reduction))

@@ -36,8 +36,8 @@ def test_weights_of_other_sizes_are_told_by_name_and_size(tmp_path: Path) -> Non
     found = error.termination
     assert (found.reason, found.field, error.permanent) == ("ModelNotLoadable", "spec.model.base", True)
     assert found.message == (
-        "s3://models/desk does not load as a causal language model (model.layers.0.mlp.down_proj.weight has "
-        f"size {hidden} x {inner} in the weights and {hidden} x {2 * inner} by config.json, and "
+        "s3://models/desk does not load as a causal language model (model.layers.0.mlp.down_proj.weight "
+        f"has size {hidden} x {inner} in the weights, but {hidden} x {2 * inner} in config.json, and "
         f"{3 * sizes['num_hidden_layers'] - 1} more tensors differ); give a complete Hugging Face folder "
         "(config.json, safetensors weights) of a model this version knows"
     )

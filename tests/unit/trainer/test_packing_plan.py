@@ -65,7 +65,7 @@ def test_rectangles_are_empty_only_where_rows_ran_out(rows: list[int], bound: in
 
 
 @given(lengths, bounds, worlds, st.sampled_from([0.0, 0.01]))
-def test_packed_micro_batches_are_at_most_twice_as_many_as_must_be(
+def test_packed_micro_batches_are_at_most_twice_the_minimum(
     rows: list[int], bound: int, ranks: int, quadratic: float
 ) -> None:
     """Where a row finds no room, every micro-batch is at least half full."""
@@ -88,7 +88,7 @@ def test_the_costliest_micro_batch_is_within_one_row_of_the_mean(
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=80), bounds, worlds, layouts)
-def test_ranks_that_run_side_by_side_differ_by_no_more_than_the_plan_does(
+def test_ranks_wait_for_one_another_at_most_one_micro_batch(
     rows: list[int], bound: int, ranks: int, layout: Layout
 ) -> None:
     """Rounds go down in cost, so what ranks wait for one another in all is at most one micro-batch."""

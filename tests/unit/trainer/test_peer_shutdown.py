@@ -1,4 +1,4 @@
-"""Pods of one learner: whether a failure of one's ranks is that another one was told to stop."""
+"""Pods of one learner: whether the ranks of one failed because another one was asked to stop."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_where_the_first_pod_is_gone_its_own_end_counts(
     first, other = met(pod(0), pod(1))
     if late:
         other._notes()
-    first._held = None
+    first._open_store = None
     assert other.stopped()
 
 
@@ -59,17 +59,17 @@ def test_the_first_pod_takes_nothing_but_a_note_for_one(
 ) -> None:
     """Or two pods that lose each other for ever would restart for ever, and count no failure."""
     first, other = met(pod(0), pod(1))
-    other._held = None
+    other._open_store = None
     assert not first.stopped()
-    first._held, first._port = None, rig.free_port()
+    first._open_store, first._port = None, rig.free_port()
     assert not first.stopped(), "whatever has become of the place"
 
 
-def test_one_that_is_told_before_the_pods_meet_has_nobody_to_tell(pod: Callable[[int], PeerShutdown]) -> None:
+def test_a_pod_stopped_before_the_pods_meet_notifies_no_pod(pod: Callable[[int], PeerShutdown]) -> None:
     pod(1).stopping()
     (other,) = met(pod(1))
     other.stopping()
-    assert other._held is None
+    assert other._open_store is None
 
 
 def test_torchs_agent_shares_the_place(pod: Callable[[int], PeerShutdown]) -> None:

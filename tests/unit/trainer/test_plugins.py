@@ -44,7 +44,7 @@ def test_the_example_trains_with_its_own_functions(monkeypatch: pytest.MonkeyPat
     assert not seen.clipped_T.any()
 
 
-def test_the_examples_job_puts_the_module_where_the_learner_looks() -> None:
+def test_the_example_job_mounts_its_module_in_the_plugins_dir() -> None:
     template = yaml.safe_load((EXAMPLE / "job.yaml").read_text())["spec"]["learner"]["podTemplate"]["spec"]
     [mount] = template["containers"][0]["volumeMounts"]
     assert mount["mountPath"] == PLUGINS_DIR
@@ -58,11 +58,11 @@ def test_the_examples_job_puts_the_module_where_the_learner_looks() -> None:
         ("def broken(:", "SyntaxError"),
         (
             "from headway_trainer.objective.surrogate import surrogate\n@surrogate('ppo')\ndef mine(*a): ...",
-            "there is a spec.algorithm.loss called 'ppo' already",
+            "a spec.algorithm.loss is already called 'ppo'",
         ),
         (  # no function of that name: it is ppo, with another ratio
             "from headway_trainer.objective.surrogate import surrogate as s\n@s('gspo')\ndef mine(*a): ...",
-            "there is a spec.algorithm.loss called 'gspo' already",
+            "a spec.algorithm.loss is already called 'gspo'",
         ),
     ],
 )
@@ -122,7 +122,7 @@ NAN = float("nan")
         (lambda groups: 1 / 0, "raised ZeroDivisionError: division by zero"),
     ],
 )
-def test_an_advantage_that_is_not_one_number_a_turn_is_its_functions_fault(
+def test_a_plugin_advantage_must_be_one_number_per_turn(
     returns: Any, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objective = own(monkeypatch, ADVANTAGES, lambda groups, settings: returns(groups))

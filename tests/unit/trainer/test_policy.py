@@ -83,7 +83,7 @@ def test_log_probabilities_are_those_of_each_row_alone(model: Any, temperature: 
     np.testing.assert_allclose(found.detach(), expected.detach(), atol=2e-5)
 
 
-def test_the_head_sees_only_positions_that_predict_an_action_token(model: Any) -> None:
+def test_the_head_sees_only_positions_predicting_action_tokens(model: Any) -> None:
     seen: list[int] = []
     policy = policy_of(model)
     output_head(model).register_forward_pre_hook(lambda head, x: seen.append(x[0].shape[1]))
@@ -150,13 +150,13 @@ def test_on_the_weights_that_sampled_every_ratio_is_one(model: Any) -> None:
     assert not tokens.clipped_T.any()
 
 
-def test_the_empty_micro_batch_reaches_every_weight_and_moves_none(model: Any) -> None:
+def test_an_empty_micro_batch_gives_every_weight_a_zero_gradient(model: Any) -> None:
     (policy_of(model)(micro_batch([], CPU)).logprob_T.sum() * 0.0).backward()
     gradients = [parameter.grad for parameter in model.parameters()]
     assert all(g is not None and not g.any() for g in gradients)
 
 
-def test_an_adapter_starts_as_nothing_and_is_a_function_of_the_seed(folder: Path) -> None:
+def test_a_new_adapter_changes_nothing_and_depends_on_the_seed(folder: Path) -> None:
     spec = ModelSpec.model_validate(
         {"base": f"file://{folder}", "dtype": "float32", "lora": {"rank": 4, "alpha": 8}}
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway_api.exits import JobError
-from headway_api.objective import expand
+from headway_api.objective import SEQUENCE_LOSSES, expand
 from headway_api.spec.algorithm import ADVANTAGES as ADVANTAGE_NAMES
 from headway_api.spec.algorithm import CORRECTIONS as CORRECTION_NAMES
-from headway_api.spec.algorithm import LOSSES, RATIOS, AlgorithmSpec, Entropy, Kl
+from headway_api.spec.algorithm import DEFAULT_BOUNDS, LOSSES, RATIOS, AlgorithmSpec, Entropy, Kl
 from headway_api.spec.algorithm import REDUCTIONS as REDUCTION_NAMES
 from headway_trainer.objective import advantage, correction, ratio, reduction, surrogate
 from headway_trainer.objective.advantage import Scored
@@ -24,6 +25,7 @@ from headway_trainer.objective.presets import Objective
 from headway_trainer.objective.reduction import RowShape
 
 EVERY = list(itertools.product(LOSSES, REDUCTION_NAMES, CORRECTION_NAMES))
+PAGE = Path(__file__).parents[3] / "docs/algorithms.md"
 EPISODE_TOKENS = 64
 EXTREME = st.sampled_from([0.0, -1e-6, -1.0, -80.0, -1e4, -3e38])
 
@@ -89,7 +91,7 @@ def test_what_a_choice_does_not_heed_is_not_shown() -> None:
     assert (shown.correction_cap, shown.normalize, shown.gamma, shown.episode_tokens) == (None, None, 0.0, 64)
 
 
-def test_returns_that_have_no_variance_are_refused_by_their_field() -> None:
+def test_returns_with_overflowing_variance_are_refused_by_field() -> None:
     """They would make 0 of every advantage without a word, or end with a bare ValueError."""
     large = [[Scored(0.0, (3, 3), (1e300, -1e300)), Scored(1.0, (2, 2), (0.0, 1.0))]]
     for method in ("reinforce_pp", "monte_carlo"):
@@ -111,7 +113,24 @@ def test_returns_that_have_no_variance_are_refused_by_their_field() -> None:
     ],
 )
 def test_every_name_that_the_spec_takes_is_a_function(names: set[str], table: set[str]) -> None:
-    assert names <= set(table)
+    assert names - set(table) == set(), "register each in its module of headway_trainer.objective"
+
+
+def test_a_loss_that_clips_has_default_bounds() -> None:
+    """Without them it would clip nothing until the job gives some."""
+    clips = {
+        name
+        for name in LOSSES
+        if surrogate.SURROGATES[SEQUENCE_LOSSES.get(name, name)].clipped is not surrogate.never_clipped
+    }
+    assert clips == DEFAULT_BOUNDS.keys(), "these differ in DEFAULT_BOUNDS of headway_api.spec.algorithm"
+
+
+@pytest.mark.parametrize(
+    "name", [*LOSSES, *ADVANTAGE_NAMES, *RATIOS, *REDUCTION_NAMES, *CORRECTION_NAMES], ids=str
+)
+def test_every_choice_has_a_row_in_the_page_of_algorithms(name: str) -> None:
+    assert f"\n| `{name}` |" in PAGE.read_text(), f"add a row of {name} to docs/algorithms.md"
 
 
 @pytest.mark.parametrize(
@@ -288,7 +307,7 @@ def test_corrections_by_hand() -> None:
         assert weights.tolist() == [0, 0, 0, 1]
 
 
-def test_a_sequence_has_one_ratio_and_its_gradient_falls_to_its_tokens_alike() -> None:
+def test_tokens_of_a_sequence_share_one_ratio_and_one_gradient() -> None:
     new = torch.tensor([-1.0, -2.0, -0.5], requires_grad=True)
     old, row = torch.tensor([-1.3, -1.9, -0.5]), torch.tensor([0, 0, 1])
     found = ratio.RATIOS["sequence"](new, old, row)
@@ -317,7 +336,7 @@ def test_the_divergence_is_added_to_each_token(estimator: str, value: float, slo
 
 
 @pytest.mark.parametrize("apart", [-25.0, 25.0])
-def test_the_third_estimator_stops_pulling_where_its_log_ratio_is_cut(apart: float) -> None:
+def test_k3_has_no_gradient_beyond_its_log_ratio_limit(apart: float) -> None:
     new = torch.tensor([-30.0, -30.0], dtype=torch.float64, requires_grad=True)
     near = ratio.LOG_RATIO_LIMIT - 1
     found = DIVERGENCES["k3"](new, new.detach() + torch.tensor([apart, near]))

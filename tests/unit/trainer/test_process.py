@@ -1,4 +1,4 @@
-"""The learner process from outside: its place among the pods, and what probes are told."""
+"""The learner process from outside: its place among the pods, and how it answers probes."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ def test_a_run_is_prepared_without_a_write_to_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "why"), [(None, "no key was given"), ("wrong", "signatures are not by the key")]
+    ("key", "why"), [(None, "no key was given"), ("wrong", "signatures are not from the given key")]
 )
 def test_checkpoints_without_a_signature_are_refused(tmp_path: Path, key: str | None, why: str) -> None:
     stored = Stored(tmp_path, [0, 2, 4])

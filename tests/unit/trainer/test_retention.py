@@ -30,7 +30,7 @@ def test_the_best_whole_checkpoints_stay_beside_them(
 
 
 @given(steps, steps, st.integers(0, 10), ranking, steps)
-def test_a_checkpoint_whose_validation_runs_stays_until_it_is_ranked(
+def test_a_checkpoint_in_validation_stays_until_it_is_ranked(
     whole: set[int], torn: set[int], best: int, ranked: list[int], validating: set[int]
 ) -> None:
     durable = max(whole)

@@ -163,7 +163,7 @@ def test_no_micro_batch_plan_changes_a_rows_logprobs() -> None:
 
 
 @pytest.mark.parametrize("key", ["rope_parameters", "rope_scaling"])
-def test_a_server_that_is_told_nothing_serves_the_original_length(key: str) -> None:
+def test_a_server_without_a_set_length_serves_the_original_one(key: str) -> None:
     config = {"max_position_embeddings": 131072, "original_max_position_embeddings": 4096}
     assert own_length(config | {key: {"type": "longrope"}}, 131072) == 4096
     assert own_length(config | {key: {"full_attention": {"rope_type": "longrope"}}}, 131072) == 4096

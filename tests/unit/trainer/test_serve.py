@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -19,8 +20,9 @@ from headway_trainer import loop as module
 from headway_trainer.assembly import _require_one
 from headway_trainer.coordinator_client import CoordinatorClient, Unreachable
 from headway_trainer.learner import Learner
-from headway_trainer.loop import RankMessage, Stopwatch, serve
+from headway_trainer.loop import RankMessage, serve
 from headway_trainer.ranks import Ranks
+from headway_trainer.stopwatch import Stopwatch
 from headway_trainer.termination import ShutdownGuard
 
 
@@ -42,7 +44,7 @@ class Scripted:
         self.step = step
         self.durable = self.saved = 0
         self.told = -1
-        """The newest step that servers were told of."""
+        """The newest step that servers know of."""
         self.kept: Any = None
         """What was pruned by last."""
         self.done: list[Batch] = []
@@ -103,7 +105,7 @@ class Silent:
 
 
 class First:
-    """Rank 0 of two, of which the other was told to stop while the first step was trained."""
+    """Rank 0 of two; the other one was asked to stop while the first step was trained."""
 
     first = True
 
@@ -139,12 +141,13 @@ async def served(
     learner: Scripted, coordinator: CoordinatorClient | None, ranks: Any
 ) -> BaseException | None:
     """Run the loop; what it raised."""
-    call = asyncio.to_thread(serve, cast(Learner, learner), coordinator, cast(Ranks, ranks), None)
+    parts = cast(Learner, learner), coordinator, cast(Ranks, ranks)
+    call = asyncio.to_thread(serve, *parts, None, time.time())
     (ended,) = await asyncio.gather(asyncio.wait_for(call, 30), return_exceptions=True)
     return ended
 
 
-async def test_what_is_pruned_goes_by_the_validations_that_a_batch_tells_of() -> None:
+async def test_pruning_follows_the_validations_named_in_a_batch() -> None:
     learner, pruned = Scripted(), list[Any]()
     plain = learner.prune
 
@@ -167,7 +170,7 @@ async def test_what_is_pruned_goes_by_the_validations_that_a_batch_tells_of() ->
 
 
 @pytest.mark.parametrize("heard", [0, 1])
-async def test_a_coordinator_that_stays_away_is_left_with_all_that_was_trained_durable(heard: int) -> None:
+async def test_an_unreachable_coordinator_leaves_trained_steps_durable(heard: int) -> None:
     """It goes away before it hears of step 1, and after."""
     learner = Scripted()
     gone = False
@@ -220,7 +223,7 @@ async def test_told_to_stop_while_it_trains_it_saves_and_asks_nobody(hold: Shutd
     assert coordinator.heard == ["announce 4", "poll 5"]
 
 
-async def test_told_to_stop_while_it_announces_it_does_not_ask_for_more(hold: ShutdownGuard) -> None:
+async def test_a_stop_during_the_announcement_prevents_the_next_poll(hold: ShutdownGuard) -> None:
     class Told(Silent):
         def announce(self, report: StepReport, give_up: Callable[[], bool] = lambda: False) -> None:
             super().announce(report)
@@ -243,10 +246,29 @@ async def test_what_comes_after_a_step_is_timed_with_the_next(hold: ShutdownGuar
             return super().train(batch, incarnation, before)
 
     assert await served(Timed(), cast(CoordinatorClient, Silent()), Ranks(0, 0, 1, None)) is None
-    assert timed == [{"wait_for_batch"}, {"wait_for_batch", "save_checkpoint", "prune"}]
+    after_a_step = {"report", "wait_for_batch", "save_checkpoint", "prune"}
+    assert timed == [{"start", "wait_for_batch"}, after_a_step]
 
 
-async def test_no_rank_leaves_well_before_the_first_one_has_done_its_part() -> None:
+def test_the_first_step_is_timed_from_process_start_or_step_0() -> None:
+    now = time.time()
+    resumed = rig.report(3).model_copy(update={"ended_at": now - 500})
+    found = Stopwatch.of_first_step(resumed, started=now - 20)
+    assert found.began == now - 20
+    assert found.seconds == {"start": pytest.approx(20, abs=5)}
+    made = rig.report(0).model_copy(update={"ended_at": now - 3})
+    found = Stopwatch.of_first_step(made, started=now - 20)
+    assert found.began == now - 3
+    assert found.seconds == {"report": pytest.approx(3, abs=5)}
+
+
+def test_a_step_s_seconds_are_whole() -> None:
+    watch = Stopwatch({"wait_for_batch": 4.0, "report": 1.0}, began=100.0)
+    assert watch.complete(107.0) == {"wait_for_batch": 4.0, "report": 1.0, "other": 2.0}
+    assert watch.complete(104.0)["other"] == 0, "parts may be measured by another clock"
+
+
+async def test_no_rank_succeeds_before_the_first_rank_has_exported() -> None:
     """A node that has succeeded is not started again, and the first one cannot start again without it."""
     did: list[str] = []
 
@@ -301,7 +323,8 @@ async def test_one_that_comes_back_in_time_is_told_again() -> None:
     script = rig.ScriptedCoordinator([rig.batch(1)], fault=fault)
     async with script.serving() as url:
         coordinator = CoordinatorClient(url, TO_COORDINATOR, patience=30)
-        call = asyncio.to_thread(serve, cast(Learner, learner), coordinator, Ranks(0, 0, 1, None), None)
+        parts = cast(Learner, learner), coordinator, Ranks(0, 0, 1, None)
+        call = asyncio.to_thread(serve, *parts, None, time.time())
         finished = await asyncio.wait_for(call, 30)
     assert finished is not None
     assert (finished.reason, script.step, script.durable) == ("MaxSteps", 1, 1)

@@ -135,7 +135,7 @@ def test_a_record_without_a_signature_is_refused(durable: Layout, tmp_path: Path
     content = json.loads(report.read_bytes())
     del content["signature"]
     report.write_text(json.dumps(content))
-    with pytest.raises(JobError, match="carries no signature"):
+    with pytest.raises(JobError, match="has no signature"):
         Process(durable, tmp_path / "again").resume()
 
 
@@ -157,9 +157,7 @@ def test_what_a_node_says_that_it_uploaded_is_signed_too(layout: Layout, tmp_pat
     process = Process(layout, tmp_path / "first")
     process.checkpointer._store = Meddling()
     process.resume()
-    with pytest.raises(
-        JobError, match=r"signature.*let nothing but this job's pods write below spec\.output"
-    ):
+    with pytest.raises(JobError, match=r"signature.*let only this job's pods write below spec\.output"):
         process.take(1)
     assert not path(layout.checkpoint_report(1, 0)).exists()
 

@@ -52,7 +52,7 @@ def batch() -> Batch:
 
 
 def test_every_name_is_in_the_catalogue() -> None:
-    parts = "policy_update save_checkpoint prune publish_weights training wait_for_batch step"
+    parts = "policy_update save_checkpoint prune publish_weights training wait_for_batch step start other"
     seconds = dict.fromkeys(parts.split(), 1.0)
     found = step_metrics(training_batch(batch(), Objective.of(AlgorithmSpec())), [update(0.5, 10)], seconds)
     known = {family.name for family in catalogue.FAMILIES}
@@ -117,7 +117,7 @@ def test_weights_beyond_all_numbers_have_no_effective_share(tokens: dict[str, fl
     assert "training/effective_sample_share" not in step_metrics(made, [one], {})
 
 
-def test_deepspeeds_word_for_a_norm_that_is_no_number_is_understood() -> None:
+def test_deepspeeds_norm_of_minus_one_is_a_non_finite_gradient() -> None:
     with pytest.raises(JobError, match="norm of the gradient of step 4") as refused:
         refuse_broken([broken(norm=-1.0)], 4, own={})
     assert refused.value.termination.reason == "GradientNotFinite"
@@ -135,7 +135,7 @@ def test_a_step_that_may_have_broken_the_weights_is_refused(figure: str, reason:
     assert "spec.model.warmStart.job" in told.message
 
 
-def test_a_loss_of_the_users_own_is_looked_at_before_the_learning_rate() -> None:
+def test_a_custom_loss_is_suspected_before_the_learning_rate() -> None:
     with pytest.raises(JobError, match="loss 'sapo' and its gradient are finite") as refused:
         refuse_broken([broken(loss=math.nan)], 4, own={"spec.algorithm.loss": "sapo"})
     assert refused.value.termination.field == "spec.algorithm.plugins"
@@ -146,7 +146,7 @@ def test_a_loss_of_the_users_own_is_looked_at_before_the_learning_rate() -> None
     [
         ("policy", "spec.optimizer.learningRate", "lower the learning rate"),
         ("servers", "spec.rollout.engine", "the rollout servers sent that log-probability"),
-        ("batch", "spec.reward", "see that rewards are finite"),
+        ("batch", "spec.reward", "check that rewards are finite"),
         ("loss", "spec.algorithm.loss", "use a loss that bounds the ratio"),
     ],
 )

@@ -109,7 +109,7 @@ def test_an_exit_that_is_asked_for_is_kept(capsys: Captured, asked: int | str | 
     assert capsys.readouterr().err == ("what is wrong\n" if code == 1 else "")
 
 
-def test_sigterm_waits_for_a_holder_and_is_then_the_holders_to_answer() -> None:
+def test_sigterm_waits_for_a_holder_which_then_ends_the_process() -> None:
     hold = ShutdownGuard()
     assert not hold.defers(), "nobody holds: the process ends"
     hold.set(True)

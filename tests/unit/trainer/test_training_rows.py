@@ -183,7 +183,7 @@ def test_without_rewards_of_turns_the_turns_change_nothing() -> None:
             np.testing.assert_array_equal(a.advantages, b.advantages)
 
 
-def test_a_turn_without_a_reward_beside_turns_that_have_one_is_refused() -> None:
+def test_a_turn_without_reward_among_rewarded_turns_is_refused() -> None:
     group = with_turns(rig.group("a", [1.0, 0.0]), [1.0], [0.0])
     with pytest.raises(MalformedRow, match="turn 1 has no reward"):
         training_batch(made(group), PER_TURN)
@@ -199,7 +199,7 @@ def moved(group: GroupRecord, by: int) -> GroupRecord:
     return group.model_copy(update={"episodes": found})
 
 
-def test_what_a_turn_without_tokens_earned_comes_of_the_turn_before_it() -> None:
+def test_reward_of_a_turn_without_tokens_goes_to_the_turn_before() -> None:
     """A schema held it: it is a part of the world, as a tool's answer is."""
     group = with_turns(rig.group("a", [1.0, 0.0]), [0.25, 0.5, 0.25], [0.0, 0.0, 0.0])
     first, _ = scored_episodes(moved(group, 0))
@@ -216,7 +216,7 @@ def test_a_turn_that_did_not_reach_the_agent_takes_no_part() -> None:
     assert first.turn_tokens == tuple(span.end - span.start for span in group.episodes[0].rows[0].turns)
 
 
-def test_an_episode_without_a_row_is_in_the_baseline_all_the_same() -> None:
+def test_an_episode_without_rows_counts_in_the_baseline() -> None:
     group = rig.group("a", [1.0, 0.0, 0.0])
     empty = group.episodes[2].model_copy(update={"rows": []})
     cut = group.model_copy(update={"episodes": [*group.episodes[:2], empty]})

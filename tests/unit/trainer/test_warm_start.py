@@ -127,7 +127,7 @@ def test_all_weights_that_are_not_those_described_are_refused(
     other = tmp_path / "other"
     shutil.copytree(exported, other)
     save_file(changed, other / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(JobError, match="does not hold the tensors that") as refused:
+    with pytest.raises(JobError, match="does not have the tensors that") as refused:
         begin(other)
     assert refused.value.termination.field == "spec.model.warmStart"
 

@@ -90,7 +90,7 @@ async def test_a_request_that_is_known_makes_no_room() -> None:
     async with bench(64) as b:
         known = [await b.open("127.0.0.1") for _ in range(16)]
         for transport in b.made:
-            b.connections.hold(transport)
+            b.connections.keep_open(transport)
         refused = await b.open("127.0.0.1")
         assert not await alive(refused)
         assert [await alive(one) for one in known] == [True] * 16
@@ -103,7 +103,7 @@ async def test_a_connection_that_ends_leaves_its_place() -> None:
     async with bench(64) as b:
         for _ in range(50):
             _, writer = await b.open("127.0.0.1")
-            b.connections.hold(b.made[-1])
+            b.connections.keep_open(b.made[-1])
             writer.close()
             async with asyncio.timeout(20):
                 while not b.made[-1].is_closing():

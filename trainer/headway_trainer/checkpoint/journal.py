@@ -107,7 +107,7 @@ class Journal:
             raise NotWhole(folder, f"step {last} is the last one taken")
         found = self._newest(step)
         if not self._stands(step, found.state.start):
-            raise NotWhole(folder, "the step was taken anew since")
+            raise NotWhole(folder, "the step has been taken again since")
         return found
 
     def usable_checkpoints(self) -> set[int]:
@@ -135,8 +135,8 @@ class Journal:
             return
         raise JobError(
             "Superseded",
-            f"start {self.start + 1} of the learner has begun, and this is {self.start}; the newer one goes "
-            "on from what was durable then",
+            f"start {self.start + 1} of the learner has begun, and this is {self.start}; the newer one "
+            "continues from the durable state",
             permanent=False,
             counted=False,
         )

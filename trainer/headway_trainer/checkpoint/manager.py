@@ -173,9 +173,8 @@ class CheckpointManager:
         for step in whole.difference(old):
             own = f"{self._layout.checkpoint_of(step, sealed[step])}/"
             gone += [uri for uri in found[step] if not uri.startswith(own)]
-        # First delete the reports that make checkpoints whole, in a call of their own, because a store
-        # deletes the objects of one call in any order. If the deletion is cut short, no broken checkpoint
-        # then looks whole.
+        # A store deletes the objects of one call in any order. So a first call deletes the reports that make
+        # checkpoints whole. If the deletion is cut short, no broken checkpoint then looks whole.
         self._store.delete(filter(is_report, gone))
         self._store.delete(filterfalse(is_report, gone))
         return sorted(found.keys() - set(old) | {self.saved})
@@ -202,7 +201,7 @@ class CheckpointManager:
         self._given_up += 1
         if self._given_up > 1:
             raise away
-        log("upload of a checkpoint given up", step=self.saved, why=str(away))
+        log("upload of a checkpoint failed", step=self.saved, why=str(away))
 
     def _make_durable(self, taken: state.Snapshot, report: StepReport, withdrawn: threading.Event) -> None:
         self._journal.refuse_superseded()

@@ -50,7 +50,7 @@ def unusable(uri: str, why: str) -> JobError:
     """The error for a job that cannot resume from `uri`, with what a person can do."""
     return JobError(
         "CheckpointUnusable",
-        f"{uri} cannot be resumed from ({why}); if it stays so, set latest.json in the job's folder to an "
-        "older step, one whose checkpoint holds report.json",
+        f"{uri} cannot be resumed from ({why}); if this does not pass, set latest.json in the job's folder "
+        "to an older step whose checkpoint has report.json",
         permanent=False,
     )

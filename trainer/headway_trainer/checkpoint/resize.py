@@ -35,7 +35,7 @@ def to_universal(files: Path, folder: Path) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired as late:
-        raise _unusable(f"it was not done in {SECONDS} s") from late
+        raise _unusable(f"it did not finish within {SECONDS} s") from late
     if done.returncode != 0:
         raise _unusable((done.stdout + done.stderr)[-LAST_LINES:])
 
@@ -43,8 +43,8 @@ def to_universal(files: Path, folder: Path) -> None:
 def _unusable(why: str) -> JobError:
     return JobError(
         "CheckpointUnusable",
-        "the checkpoint cannot be converted for another number of processes; set nodes x "
-        f"processesPerNode to what it was ({why})",
+        "the checkpoint cannot be converted for another number of processes; set nodes x processesPerNode "
+        f"to the former number ({why})",
         field="spec.learner",
         permanent=False,
     )

@@ -51,12 +51,12 @@ class Signer:
         except OutOfBounds as error:
             raise NotWhole(uri, f"it cannot be read: {error}") from error
         if not isinstance(content, dict):
-            raise NotWhole(uri, "it cannot be read: it is no JSON object")
+            raise NotWhole(uri, "it cannot be read: it is not a JSON object")
         found = content.pop(SIGNATURE, None)
         if not isinstance(found, str):
-            raise NotWhole(uri, "it cannot be read: it carries no signature")
+            raise NotWhole(uri, "it cannot be read: it has no signature")
         if not hmac.compare_digest(found.encode(), self._signature(content).encode()):
-            raise NotWhole(uri, "its signature is not this job's: something else has written it")
+            raise NotWhole(uri, "its signature is not this job's: something else wrote it")
         return content
 
     def _signature(self, content: dict[str, Any]) -> str:

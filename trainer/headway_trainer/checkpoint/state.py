@@ -157,7 +157,7 @@ def _uploaded(store: Store, uri: str, signer: Signer) -> list[FileDigest] | None
         forged = error
     raise JobError(
         "CheckpointNotUploaded",
-        f"{forged}; let nothing but this job's pods write below spec.output.uri",
+        f"{forged}; let only this job's pods write below spec.output.uri",
         permanent=False,
     ) from forged
 

@@ -36,7 +36,7 @@ class Scored:
 
     @property
     def action_tokens(self) -> int:
-        """Of all turns."""
+        """Action tokens of all turns."""
         return sum(self.turn_tokens)
 
     def returns(self, gamma: float) -> Numbers:
@@ -247,7 +247,7 @@ def _whitened(values: list[list[Numbers]], groups: Sequence[Group]) -> list[list
         variance = (count * (every - mean) ** 2).sum() / (count.sum() - 1)
     if not fits(variance):
         raise Unfit(
-            f"cannot whiten returns up to {float(np.abs(every).max()):g}: their variance is no number"
+            f"cannot whiten returns up to {float(np.abs(every).max()):g}: their variance is not a number"
         )
     scale = 1 / np.sqrt(variance + WHITENING_EPSILON)
     return [[(turns - mean) * scale for turns in group] for group in values]

@@ -46,7 +46,7 @@ def blamed(field: str, own: Mapping[str, str], catch: type[Exception] = Exceptio
         what = str(error) if isinstance(error, Unfit) else f"raised {type(error).__name__}: {error}"
         raise JobError(
             "PluginFaulty",
-            f"{field} {own[field]!r} {what}; mend the function in its module, or name another one",
+            f"{field} {own[field]!r} {what}; correct the function in its module, or name another one",
             field=PLUGINS_FIELD,
         ) from error
 

@@ -33,7 +33,7 @@ class Table(Generic[Entry]):
             ValueError: the name is taken. A job must run the function that its author reads about.
         """
         if name in self._entries or name in self._reserved:
-            raise ValueError(f"there is a {self.field} called {name!r} already; choose another name")
+            raise ValueError(f"a {self.field} is already called {name!r}; choose another name")
         self._entries[name] = entry
 
     def __getitem__(self, name: str) -> Entry:
@@ -73,7 +73,8 @@ def load_plugins(modules: Sequence[str]) -> None:
         except Exception as error:  # whatever a user's module raises
             raise JobError(
                 "PluginNotImportable",
-                f"import {module} raised {type(error).__name__}: {error}; mount the module at {PLUGINS_DIR} "
-                "with spec.learner.podTemplate or install it in the image, and mend what it raises",
+                f"import {module} raised {type(error).__name__}: {error}; mount the module at "
+                f"{PLUGINS_DIR} with spec.learner.podTemplate or install it in the image, and correct the "
+                "error",
                 field=PLUGINS_FIELD,
             ) from error

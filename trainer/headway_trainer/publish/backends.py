@@ -107,7 +107,7 @@ class DeltaPublisher:
         """
         self._model = model
         self._base_folder = base_folder
-        self._next, self._held, self._delta = scratch / "next", scratch / "held", scratch / "delta"
+        self._next, self._current, self._delta = scratch / "next", scratch / "held", scratch / "delta"
         self._full_every = full_every
         self._whole = whole
         self._chain: list[WeightsLink] = []
@@ -125,8 +125,8 @@ class DeltaPublisher:
         else:
             chain = []
         files = upload_folder(store, folder, uri)
-        shutil.rmtree(self._held, ignore_errors=True)
-        self._next.rename(self._held)
+        shutil.rmtree(self._current, ignore_errors=True)
+        self._next.rename(self._current)
         self._chain = [*chain, WeightsLink(version=version, uri=uri, files=files)]
         return Published("delta" if chain else "full", files, chain)
 
@@ -134,7 +134,7 @@ class DeltaPublisher:
         """Write the delta. Return whether one is possible, and smaller than the model."""
         delta, model = _empty(self._delta) / DELTA_FILE, self._next / MODEL_FILE
         try:
-            codec.write_delta(self._held / MODEL_FILE, model, delta)
+            codec.write_delta(self._current / MODEL_FILE, model, delta)
         except codec.OtherLayout:
             return False
         shutil.copyfile(self._next / DIGESTS_FILE, self._delta / DIGESTS_FILE)

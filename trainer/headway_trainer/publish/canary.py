@@ -39,8 +39,8 @@ def canary(policy: Policy, vocabulary: int, dtype: torch.dtype, device: torch.de
     if not bool(logprob_T.isfinite().all()):
         raise JobError(
             "WeightsNotFinite",
-            f"the log-probabilities of a fixed sequence are not all finite in {dtype}; use float32 or "
-            "another base model, or, where steps were made, a lower spec.optimizer.learningRate",
+            f"the log-probabilities of a fixed sequence are not all finite in {dtype}; use float32, another "
+            "base model, or, after the first step, a lower spec.optimizer.learningRate",
             field="spec.model.dtype",
         )
     return Canary(tokens=tokens.tolist(), logprobs=logprob_T.tolist(), tolerance=TOLERANCE[dtype])

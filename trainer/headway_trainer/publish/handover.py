@@ -75,7 +75,7 @@ class Handover:
             started = time.monotonic()
             for tensor in tensors:
                 if time.monotonic() - started > self._most:
-                    raise RuntimeError(f"not all tensors had travelled after {self._most:.0f} s")
+                    raise RuntimeError(f"not all tensors were transferred after {self._most:.0f} s")
                 _broadcast(group, tensor.view(-1).view(torch.uint8).to(self._device))
         # The end of the group must not cut off what is still being sent.
         self._store.wait([done(rank) for rank in range(1, self._size)], self._step)

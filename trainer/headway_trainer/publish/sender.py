@@ -120,7 +120,7 @@ class Sender:
             RuntimeError: no place can be opened, or too many are open.
         """
         if len(self._under_way) >= MOST_TRANSFERS:
-            raise RuntimeError(f"{MOST_TRANSFERS} transfers are under way, and no more; ask again")
+            raise RuntimeError(f"{MOST_TRANSFERS} transfers are running, the most at once; ask again")
         handover = self._handover(join, self._device)
         thread = threading.Thread(
             target=self._hand_over, args=(handover, offer), name="transfer", daemon=True
@@ -174,11 +174,11 @@ def _handler(sender: Sender, key: str) -> type[BaseHTTPRequestHandler]:
             try:
                 join = DirectJoin.model_validate(json_within(body(self, LONGEST_BODY), LONGEST_BODY))
             except ValidationError as error:
-                self._refuse(400, "InvalidJoin", f"this is no way to join: {explained(error)}")
+                self._refuse(400, "InvalidJoin", f"this is not a valid way to join: {explained(error)}")
                 return
             except OutOfBounds as error:
-                said = shortened(str(error), SHOWN)
-                self._refuse(400, "InvalidJoin", f"the body cannot be read: {said}")
+                why = shortened(str(error), SHOWN)
+                self._refuse(400, "InvalidJoin", f"the body cannot be read: {why}")
                 return
             try:
                 place = sender.begin(offer, join)

@@ -82,11 +82,11 @@ def _require_signed(context: ReplayContext, usable: set[int]) -> None:
     before = sorted(step for step in sealed if step < request.step)
     if not before or usable or request.from_start:
         return
-    why = "no key was given" if request.key is None else "their signatures are not by the key that was given"
+    why = "no key was given" if request.key is None else "their signatures are not from the given key"
     raise JobError(
         "NoCheckpoint",
-        f"the checkpoint of step {before[-1]} cannot be opened ({why}, or they are not whole): write "
-        "--key FILE with the key `checkpoints` of the job's Secret, or --from-start to train all steps again",
+        f"the checkpoint of step {before[-1]} cannot be opened ({why}, or they are not whole). Write --key "
+        "FILE with the key `checkpoints` of the job's Secret, or --from-start to train all steps again",
     )
 
 
@@ -110,7 +110,7 @@ def _require_accelerators(processes: int) -> None:
     if 0 < there < processes:
         raise JobError(
             "TooFewAccelerators",
-            f"{processes} processes trained the step, a GPU each, and this machine has {there}: replay it on "
+            f"{processes} processes trained the step, a GPU each, and this machine has {there}. Replay it on "
             f"a machine with {processes}, or hide its GPUs (CUDA_VISIBLE_DEVICES=) to train on the CPU",
         )
 

@@ -55,8 +55,8 @@ def plan_replay(
         if absent := [each for each in wanted if each not in found]:
             raise JobError(
                 "StepNotRecorded",
-                f"steps/{absent[0]:06d}.json is missing, so what step {absent[0]} trained is not known; copy "
-                "the whole folder of the run",
+                f"steps/{absent[0]:06d}.json is missing, so the groups of step {absent[0]} are not known; "
+                "copy the whole folder of the run",
             )
         steps = [found[each] for each in wanted]
         returns = {report.restored for report in steps if report.restored is not None}

@@ -16,7 +16,6 @@ from headway_api.store_away import store_explained
 from headway_trainer.batch import TrainingBatch
 from headway_trainer.learner import Learner, fetched
 from headway_trainer.logs import log
-from headway_trainer.loop import Stopwatch
 from headway_trainer.ranks import Ranks
 from headway_trainer.replay.comparison import (
     HEADER,
@@ -27,6 +26,7 @@ from headway_trainer.replay.comparison import (
 )
 from headway_trainer.replay.context import ReplayContext
 from headway_trainer.replay.plan import ReplayPlan, batch_of, without_algorithm
+from headway_trainer.stopwatch import Stopwatch
 from headway_trainer.termination import exit_on_sigterm, live
 
 UNUSABLE: Final = "CheckpointUnusable"

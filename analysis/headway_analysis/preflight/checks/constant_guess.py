@@ -12,7 +12,13 @@ from typing import Final
 from headway_analysis.measures.tries import text_of
 from headway_analysis.preflight.arguments import random_call
 from headway_analysis.preflight.choose import is_full, one_a_row, replay, silenced, succeeds
-from headway_analysis.preflight.conversation import excerpt, folded, prompt_messages, said_by, told
+from headway_analysis.preflight.conversation import (
+    excerpt,
+    folded,
+    model_answer,
+    prompt_messages,
+    results_text,
+)
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Call, Played, Sampled, Script
 from headway_analysis.preflight.labels import Label, common, label_of, writings
@@ -35,7 +41,7 @@ EVER: Final = 0.05
 PAID: Final = 0.5
 """Part of the way from the lowest to the highest reward."""
 CALLS_PAID: Final = 0.1
-"""The same of what calls add to an empty answer."""
+"""Share of the rewards' span that is too much for calls to add to an empty answer."""
 ENOUGH: Final = 8
 """Rows below which nothing is said."""
 FREQUENT: Final = "most frequent answer"
@@ -71,7 +77,7 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
 
 def _frequent(baseline: Baseline) -> str:
     """The answer that the baseline gave most often."""
-    answers = [answer for one in baseline.scored if (answer := said_by(one))]
+    answers = [answer for one in baseline.scored if (answer := model_answer(one))]
     counts = Counter(map(folded, answers))
     if not counts:
         return ""
@@ -81,7 +87,7 @@ def _frequent(baseline: Baseline) -> str:
 
 def _oracle(baseline: Baseline, label: Label, one: Sampled, at: int) -> Iterator[Script]:
     """The label as an answer, with the calls of the row's best episode."""
-    full = [answer for other in baseline.scored[:200] if (answer := said_by(other))]
+    full = [answer for other in baseline.scored[:200] if (answer := model_answer(other))]
     prompt = "\n".join(text_of(message) for message in prompt_messages(one))
     for name, text in list(writings(one.row.get(label.column), prompt, full[:20]))[:2]:
         yield replay(ID, f"{ORACLE}, {name}: {at}", one, answer=text)
@@ -130,11 +136,11 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     ends = (best.value, OFTEN, best.low, best.high)
     if _calls_are_paid(guesses, baseline):
         saw = f"{saw} Random tool calls add to the reward of an empty answer."
-        advice = "Pay for the answer alone: where calls are paid, an agent calls all it can."
+        advice = "Pay only for the answer: if calls are paid, an agent calls as much as it can."
         shown = tuple(_example(guess) for guess in tried if guess.name in (CALLING, EMPTY))
         return Finding(ID, "Warn", saw, *ends, advice, ENTRY, examples=shown, figures=tuple(figures))
     if unjudged:
-        saw = f"{saw} On {len(unjudged)} rows the calls alone score full, so that no answer was tried."
+        saw = f"{saw} On {len(unjudged)} rows the calls alone get the full score, so no answer was tried."
     if baseline.facts.relative:
         saw = f"{saw} {RELATIVE}"
         return Finding(ID, "Unknown", saw, *ends, figures=tuple(figures))
@@ -144,7 +150,7 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
 
 
 ENTRY: Final = "spec.environment.entrypoint"
-RELATIVE: Final = "What a guess would earn is not known: group_reward pays it against its group."
+RELATIVE: Final = "The reward of a guess is not known: group_reward compares it with its group."
 
 
 def _unjudged(baseline: Baseline, played: Sequence[Played]) -> set[str]:
@@ -230,7 +236,7 @@ def _failed(
         advice = "Balance the rows: one answer for most of them teaches that answer."
         field = "spec.data.train"
     else:
-        advice = "Have reward and score give nothing for an answer without content."
+        advice = "Make reward and score give nothing for an answer without content."
         field = ENTRY
     saw = "Answers without work are paid: " + "; ".join(parts) + "."
     examples = tuple(map(_example, failed[:MOST_EXAMPLES]))
@@ -251,25 +257,26 @@ def _failed(
 
 def _example(guess: Guess) -> Example:
     one = guess.shown
-    text = f"reward {one.reward} | score {one.score}\n{told(one.results)}\n{one.script.answer or '(empty)'}"
+    answer = one.script.answer or "(empty)"
+    text = f"reward {one.reward} | score {one.score}\n{results_text(one.results)}\n{answer}"
     return Example(guess.name, excerpt(text), one.script.like)
 
 
 CHECK: Final = Check(
     id=ID,
-    meaning="An answer without work scores already.",
-    number=f"Success share of the baseline's most frequent answer on {ROWS} rows. On {FEW_ROWS} rows "
-    "that of an "
-    "empty answer, the prompt repeated, and random tool calls. No answer is tried on a row whose calls score "
-    "full with an empty one. The share of the most frequent label, where a "
-    "column is the label. For comparison an oracle: the label as the answer.",
-    threshold=f"Fails where the most frequent answer or label is right in {OFTEN:.0%} or more, surely over "
-    f"{SURELY:.0%}. Fails where another guess is surely right in over {EVER:.0%}, or always earns "
-    f"{PAID:.0%} of the "
-    "rewards' span and no less than the base model. Warns where random calls add "
-    f"{CALLS_PAID:.0%} of the span to an empty answer. Unknown below {ENOUGH} rows, "
-    "and where group_reward pays, unless success alone fails it.",
-    reason="Training finds the cheapest answer that pays: if it is a constant one, nothing else is learnt.",
+    meaning="An answer without work already scores.",
+    number=f"Success share of the baseline's most frequent answer on {ROWS} rows. On {FEW_ROWS} rows that "
+    "of an empty answer, the prompt repeated, and random tool calls. No answer is tried on a row "
+    "whose calls get the full score with an empty one. If a column is the label, also the share of "
+    "the most frequent label. For comparison an oracle: the label as the answer.",
+    threshold=f"Fails if the most frequent answer or label is right in {OFTEN:.0%} or more, surely over "
+    f"{SURELY:.0%}. Fails if another guess is surely right in over {EVER:.0%}, or always earns "
+    f"{PAID:.0%} of the rewards' span and no less than the base model. Warns if random calls "
+    f"add {CALLS_PAID:.0%} of the span to an empty answer. Unknown below {ENOUGH} rows, and "
+    "where group_reward pays, unless success alone fails it.",
+    reason=(
+        "Training finds the cheapest answer that pays. If that answer is constant, nothing else is learnt."
+    ),
     source=f"{GUIDE}: verify that variance is there, and read what the reward pays; {EXACT}.",
     advice="Balance the rows, and pay nothing for an answer without content.",
     judge=judge,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from headway_analysis.measures.tries import at_context_limit, at_max_tokens, at_turn_limit
-from headway_analysis.preflight.conversation import answer_of, excerpt, told
+from headway_analysis.preflight.conversation import answer_of, excerpt, results_text
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Facts, Played, Sampled
 from headway_analysis.preflight.shares import Share, enough_without, quantile, share
@@ -36,7 +36,7 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
             "end with a full context",
             LENGTH,
             MOST_FULL,
-            lambda one: at_context_limit(one.record, facts.max_turns),
+            lambda one: _full(one, facts),
         ),
         ("use up maxTurns", TURNS, MOST_EXHAUSTED, lambda one: at_turn_limit(one.record, facts.max_turns)),
     ]
@@ -72,13 +72,20 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     return Finding(ID, "Pass", saw, part.value, most, part.low, part.high, figures=figures)
 
 
+def _full(one: Sampled, facts: Facts) -> bool:
+    """Whether the context of the job's model would be full. An endpoint's own may be longer or shorter."""
+    if one.conversation_tokens is not None:
+        return one.conversation_tokens > facts.context_length
+    return at_context_limit(one.record, facts.max_turns)
+
+
 TOKENS: Final = "spec.rollout.sampling.maxTokens"
 EPISODE: Final = "spec.rollout.episodeTokenLimit"
 LENGTH: Final = "spec.model.contextLength"
 TURNS: Final = "spec.agent.builtin.maxTurns"
 ADVICE: Final = {
-    TOKENS: "Raise spec.rollout.sampling.maxTokens: what is cut teaches that unfinished attempts are bad.",
-    EPISODE: "Raise spec.rollout.episodeTokenLimit: what is cut teaches that unfinished attempts are bad.",
+    TOKENS: "Raise spec.rollout.sampling.maxTokens: a cut turn teaches that unfinished attempts are bad.",
+    EPISODE: "Raise spec.rollout.episodeTokenLimit: a cut turn teaches that unfinished attempts are bad.",
     LENGTH: "Raise spec.model.contextLength, or have tools answer more briefly.",
     TURNS: "Raise spec.agent.builtin.maxTurns to 1.5 times what a person needs.",
 }
@@ -122,7 +129,7 @@ def _sums(baseline: Baseline, facts: Facts) -> tuple[tuple[tuple[str, float], ..
 
 def _example(one: Sampled) -> Example:
     turns = ", ".join(f"{turn.sampled_tokens} {turn.finish_reason}" for turn in one.record.turns[-6:])
-    text = f"last turns: {turns}\n{told(one.results[-3:])}\n{answer_of(one) or '(no answer)'}"
+    text = f"last turns: {turns}\n{results_text(one.results[-3:])}\n{answer_of(one) or '(no answer)'}"
     return Example(f"row {one.group.row}: {one.record.outcome.value}", excerpt(text), one.record.episode_id)
 
 
@@ -132,7 +139,7 @@ CHECK: Final = Check(
     number="Shares of baseline episodes with a turn cut at maxTokens, with a full context, and "
     "without turns left. "
     "And prompt with tools + maxTurns x maxTokens + (maxTurns - 1) x tool output (its 99th percentile).",
-    threshold=f"Fails where one is surely above {MOST_CUT:.0%}, {MOST_FULL:.0%} or "
+    threshold=f"Fails if one is surely above {MOST_CUT:.0%}, {MOST_FULL:.0%} or "
     f"{MOST_EXHAUSTED:.0%}. Warns "
     "where it is above, and surely above half of that, or where the sum exceeds contextLength. "
     f"Unknown below {SOME} episodes.",

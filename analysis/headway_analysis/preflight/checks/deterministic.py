@@ -85,16 +85,14 @@ def _finding(
         return Finding(ID, "Unknown", saw, threshold=0.0, needs=1)
     part = share(different, pairs)
     if not different:
-        saw = f"{pairs} baseline episodes were replayed twice, and went the same each time."
+        saw = f"{pairs} baseline episodes were replayed twice, with the same result each time."
         if judged:
-            saw = f"{saw} Reward and score were not compared, since a judge is asked."
+            saw = f"{saw} Reward and score were not compared, because they ask a judge."
         return Finding(ID, "Pass", saw, 0.0, 0.0, part.low, part.high)
     named = ", ".join(f"`{tool}`" for tool in tools)
-    saw = (
-        f"{different} of {pairs} replayed episodes went otherwise with the same row, seed and calls: {named}."
-    )
+    saw = f"{different} of {pairs} replayed episodes differ with the same row, seed and calls: {named}."
     advice = (
-        f"Make {named} depend on row, seed and calls alone: no clock, no unseeded draw, no shared state, no "
+        f"Make {named} depend only on row, seed and calls: no clock, no unseeded draw, no shared state, no "
         "order of a set."
     )
     return Finding(
@@ -145,11 +143,11 @@ def _turned(first: Played, turned: Played | None) -> Iterator[tuple[str, Example
     """Calls that only read, made twice and in another order, say the same."""
     if turned is None:
         return
-    told = {
+    contents = {
         (result.name, written(result.arguments)): result.content for result in _leading_reads(first.results)
     }
     for result in turned.results:
-        before = told.get((result.name, written(result.arguments)))
+        before = contents.get((result.name, written(result.arguments)))
         refused = result.content.startswith(TOOL_ERROR)
         if before is not None and before != result.content and not refused:
             text = difference(before, result.content, ("in the baseline's order", "in another order"))
@@ -159,17 +157,15 @@ def _turned(first: Played, turned: Played | None) -> Iterator[tuple[str, Example
 
 CHECK: Final = Check(
     id=ID,
-    meaning="The environment says something else to the same row, seed and tool calls.",
-    number=f"Share of up to {EPISODES} baseline episodes that differ when they are replayed twice, "
-    "one after the "
-    "other. Compared are first messages, tools, tool results, reward and score, and tool results "
-    "with those of "
-    "the baseline. Tools whose names say that they only read are called again in another order. "
-    "Reward and score are left out where a judge is asked.",
-    threshold="Fails with one episode that differs. Unknown where none could be replayed.",
-    reason="A group compares episodes on one prompt: where the environment differs too, luck is learnt.",
+    meaning="The environment answers the same row, seed and tool calls differently.",
+    number=f"Share of up to {EPISODES} baseline episodes that differ when they are replayed twice in "
+    "sequence. The check compares first messages, tools, tool results, reward and score, and tool "
+    "results with those of the baseline. Tools whose names say that they only read are called "
+    "again in another order. Reward and score are not compared if they ask a judge.",
+    threshold="Fails if any replayed episode differs. Unknown if none could be replayed.",
+    reason="A group compares episodes on one prompt: if the environment differs too, the model learns luck.",
     source=f"{GUIDE}: the same call gives the same result, run an instance twice and compare; {EXACT}.",
-    advice="Make reset depend on row and seed alone, and tools on these and the calls before.",
+    advice="Make reset depend only on row and seed, and tools only on these and the calls before.",
     judge=judge,
     scripts=scripts,
     needs_model=False,

@@ -35,7 +35,7 @@ NEARLY_ALWAYS: Final = 0.9
 """One that succeeds as often has little to learn."""
 NEVER: Final = ((0.0, 1.0),)
 ALWAYS: Final = ((1.0, 0.5), (0.97, 0.5))
-"""The rates that evidence speaks for, with their weights."""
+"""The rates that evidence may suggest, with their weights."""
 LIKELY: Final = 5.0
 """Evidence for a share above `NEARLY_ALWAYS` that is worth a warning."""
 ROWS_NEVER: Final = 8
@@ -103,7 +103,7 @@ def _never(found: Finding, scored: Sequence[Sampled]) -> Finding:
     return replace(
         found,
         advice="Simplify the task, show the answer's format in the prompt, or start from a model that "
-        "succeeds sometimes: training amplifies what the model does, and invents nothing.",
+        "succeeds sometimes: training amplifies what the model already does.",
         field="spec.model.base",
         examples=_examples(scored, "an episode without success"),
     )
@@ -113,14 +113,14 @@ def _always(found: Finding, scored: Sequence[Sampled]) -> Finding:
     return replace(
         found,
         threshold=NEARLY_ALWAYS,
-        advice="Train on harder rows: where nearly every episode succeeds, groups do not differ.",
+        advice="Train on harder rows: if nearly every episode succeeds, groups do not differ.",
         field="spec.data.train",
         examples=_examples(scored, "an episode with success"),
     )
 
 
 def _interval(scored: Sequence[Sampled], facts: Facts) -> tuple[float, float]:
-    """Of the success share, with rows as clusters."""
+    """Interval of the success share, with rows as clusters."""
     counts: Counter[int] = Counter()
     units = []
     for one in scored:
@@ -179,16 +179,16 @@ CHECK: Final = Check(
     "rows as clusters. Beside it pass@G of the group size, and the share of groups that have both "
     "success and "
     "failure.",
-    threshold=f"Fails where no episode of {ENOUGH} on {ROWS_NEVER} rows succeeds, and warns where "
+    threshold=f"Fails if no episode of {ENOUGH} on {ROWS_NEVER} rows succeeds, and warns if "
     f"none of {SOME} "
-    f"does. Fails where the evidence for more than {NEARLY_ALWAYS:.0%} is {CERTAIN:g} on "
+    f"does. Fails if the evidence for more than {NEARLY_ALWAYS:.0%} is {CERTAIN:g} on "
     f"{ROWS_ALWAYS} rows, and "
-    f"warns where it is {LIKELY:g}. Warns of a share that is surely below {RARELY:.0%}. Unknown "
+    f"warns if it is {LIKELY:g}. Warns of a share that is surely below {RARELY:.0%}. Unknown "
     f"below {SOME} episodes.",
     reason=f"A model that succeeds in {RARELY:.0%} of its episodes shows it within {ENOUGH} with a chance of "
     f"{1 - ALPHA:.0%}. The evidence is a test martingale: looking at it after each group raises no error.",
     source=f"{GUIDE}: if the base scores zero, stop and simplify; {SEQUENTIAL}.",
-    advice="Simplify the task or take another base model; where it always succeeds, take harder rows.",
+    advice="Simplify the task or use another base model; if it always succeeds, use harder rows.",
     judge=judge,
     stops_early=True,
 )

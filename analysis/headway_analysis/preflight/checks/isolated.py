@@ -16,7 +16,7 @@ from headway_analysis.preflight.conversation import (
     difference,
     parameters_of,
     properties_of,
-    told,
+    results_text,
     written,
 )
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
@@ -110,7 +110,7 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         return Finding(
             ID,
             "Fail",
-            _said(reached, left, chains),
+            _summary(reached, left, chains),
             value,
             0.0,
             advice=_advice(reached, left),
@@ -119,11 +119,11 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
             figures=figures,
         )
     if not chains and not baseline.probes:
-        saw = "Neither episodes nor the network were tried."
+        saw = "Neither episodes nor the network were tested."
         return Finding(ID, "Unknown", saw, threshold=0.0, needs=1)
     saw = f"Nothing of {chains} episodes was seen in the one after"
     if not baseline.probes:
-        saw = f"{saw}. No probe of the network answered, so what a sandbox reaches is not known."
+        saw = f"{saw}. No probe of the network answered, so the reach of a sandbox is not known."
         return Finding(ID, "Unknown", saw, 0.0, 0.0, figures=figures)
     youngest = min(probe.seconds_after_start for probe in baseline.probes)
     saw = f"{saw}, and {len(baseline.probes)} destinations were tried, none reached; the first "
@@ -132,13 +132,13 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     return Finding(ID, "Pass", saw, 0.0, 0.0, figures=more)
 
 
-def _said(reached: Sequence[Probe], left: Sequence[Example], chains: int) -> str:
+def _summary(reached: Sequence[Probe], left: Sequence[Example], chains: int) -> str:
     parts = []
     if reached:
         names = ", ".join(f"{probe.name} ({probe.address})" for probe in reached)
         parts.append(f"NetworkPolicyNotEnforced: a sandbox reached {names}.")
     if left:
-        parts.append(f"In {len(left)} of {chains} trials an episode saw what another had left behind.")
+        parts.append(f"In {len(left)} of {chains} trials an episode saw traces of another one.")
     return " ".join(parts)
 
 
@@ -147,9 +147,7 @@ def _advice(reached: Sequence[Probe], left: Sequence[Example]) -> str:
     if reached:
         parts.append("Use a CNI that enforces NetworkPolicy, from the first second of a pod.")
     if left:
-        parts.append(
-            "Keep state in the environment's instance; give each episode a folder and ids of its own."
-        )
+        parts.append("Keep state in the environment's instance; give each episode its own folder and ids.")
     return " ".join(parts)
 
 
@@ -167,11 +165,11 @@ def _left(
     """
     identity = before.script.like
     known = len(before.results)
-    said = _said_by(behind.messages, behind)
-    if word in said:
-        line = next(line for line in said.splitlines() if word in line)
+    messages_text = _all_text(behind.messages, behind)
+    if word in messages_text:
+        line = next(line for line in messages_text.splitlines() if word in line)
         yield Example("a value of the episode before", line, identity)
-    first, second, third = (_told(one, known) for one in (before, again, behind))
+    first, second, third = (_transcript(one, known) for one in (before, again, behind))
     if first == second != third:
         text = difference(second, third, ("before another episode", "after it"))
         yield Example("changed by the episode before", text, identity)
@@ -179,22 +177,24 @@ def _left(
         text = difference(first, second, ("first run", "second run"))
         yield Example("changed by a run before", text, identity)
     elif first == second == third and seen is not None:
-        told_then, told_now = (told(results[:known]) for results in (seen.results, before.results))
-        if told_then != told_now:
-            text = difference(told_then, told_now, ("baseline", "every run after it"))
+        results_then, results_now = (
+            results_text(results[:known]) for results in (seen.results, before.results)
+        )
+        if results_then != results_now:
+            text = difference(results_then, results_now, ("baseline", "every run after it"))
             yield Example("changed since the baseline", text, identity)
 
 
-def _told(one: Played, results: int) -> str:
-    return "\n".join([*map(written, one.messages), told(one.results[:results])])
+def _transcript(one: Played, results: int) -> str:
+    return "\n".join([*map(written, one.messages), results_text(one.results[:results])])
 
 
-def _said_by(messages: Sequence[JsonView], one: Played) -> str:
+def _all_text(messages: Sequence[JsonView], one: Played) -> str:
     return "\n".join([*map(written, messages), *(result.content for result in one.results)])
 
 
 def _counts(first: str, second: str, third: str) -> bool:
-    """Whether the three are the same but for numbers that grow from run to run."""
+    """Whether the three are the same except for numbers that grow from run to run."""
     if len({_NUMBER.sub("#", text) for text in (first, second, third)}) != 1:
         return False
     numbers = (map(int, (found[:18] for found in _NUMBER.findall(text))) for text in (first, second, third))
@@ -204,17 +204,16 @@ def _counts(first: str, second: str, third: str) -> bool:
 
 CHECK: Final = Check(
     id=ID,
-    meaning="An episode sees something of another one, or a sandbox reaches what it must not.",
-    number="Traces of one episode in the next: a word that the first left in every text of its "
-    "calls, or another "
-    "answer to the same calls than before it. And destinations that a sandbox reached: metadata address, API "
-    "server, internet, and name servers by TCP and by UDP. Of some sandboxes "
-    "it is tried in their first second.",
-    threshold="Fails with one trace, or one destination reached (NetworkPolicyNotEnforced). Unknown where "
-    "no probe of the network answered; what the episodes showed is said all the same.",
-    reason="What is shared makes reward depend on which episodes ran before; what is reached can be "
-    "harmed, or "
-    "asked for the answer.",
+    meaning="An episode sees traces of another one, or a sandbox reaches a forbidden address.",
+    number="Traces of one episode in the next. A trace is a word that the first left in every text of its "
+    "calls, or another answer to the same calls than before it. Also destinations that a sandbox reached: "
+    "metadata address, API server, internet, and name servers by TCP and by UDP. Some sandboxes "
+    "are tested in their first second.",
+    threshold="Fails if any trace is found, or any destination is reached (NetworkPolicyNotEnforced). "
+    "Unknown if no "
+    "probe of the network answered; the result still names what the episodes showed.",
+    reason="Shared state makes reward depend on earlier episodes. A destination that a sandbox reaches "
+    "can be harmed, or can give away the answer.",
     source=f"{GUIDE}: state is isolated per rollout, and rollouts never touch a live system.",
     advice="Keep state in the environment's instance, and use a CNI that enforces NetworkPolicy.",
     judge=judge,

@@ -25,9 +25,9 @@ SURELY: Final = 0.05
 ENOUGH: Final = enough_without(OFTEN)
 """Questions, none of which differs, that rule out `OFTEN`."""
 PAIRS: Final = 2
-"""Of answers that differ, as evidence."""
+"""Pairs of answers that differ, shown as evidence."""
 MOST_FIELDS: Final = 32
-"""Fields of one answer that are compared; and of all, whose means are told."""
+"""Most fields of one answer that are compared, and most fields whose means are reported."""
 NAMED: Final = 120
 """Characters of a field's name."""
 LONGEST_NUMBER: Final = 40
@@ -37,8 +37,10 @@ TEXT: Final = "text"
 
 
 def questions(baseline: Baseline) -> list[JudgeQuestion]:
-    """What is to be asked again: of each judge up to `QUESTIONS` different questions, over as many rows as
-    there are, those of the first episodes first. A function of the baseline alone."""
+    """Select the questions to ask again: at most `QUESTIONS` different ones for each judge.
+
+    The first episode of every row comes before the second of any row.
+    """
     found: list[JudgeQuestion] = []
     seen: set[str] = set()
     counts: dict[str, int] = {}
@@ -71,7 +73,7 @@ class _Judge:
     pairs: int = 0
     differ: list[AskedTwice] = field(default_factory=list)
     distances: dict[str, list[float]] = field(default_factory=dict)
-    """Of each field that is a number, how far both answers are apart."""
+    """Name of a field that is a number -> how far apart both answers to each question are."""
 
     @property
     def part(self) -> Share:
@@ -101,7 +103,7 @@ class _Judge:
 
 
 def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
-    """Of each judge the share of questions whose answers differ; the worst judge decides."""
+    """The finding on the share of each judge's questions whose answers differ; the worst judge decides."""
     by_name: dict[str, _Judge] = {}
     failed = [one for one in baseline.asked_twice if len(one.answers) < 2]
     for one in baseline.asked_twice:
@@ -113,7 +115,7 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     known = sorted(by_name.values(), key=lambda each: (each.part.low, each.part.value, -each.pairs))
     worst = known[-1]
     part, figures = worst.part, tuple(pair for each in known for pair in each.figures)
-    saw = _said(worst, len(failed))
+    saw = _summary(worst, len(failed))
     ends = (part.value, OFTEN, part.low, part.high)
     if worst.too_much:
         shown = tuple(map(_example, worst.differ[:PAIRS]))
@@ -143,11 +145,11 @@ def _unknown(baseline: Baseline, failed: Sequence[AskedTwice]) -> Finding:
     return Finding(ID, "Unknown", "No baseline episode asked a judge.", threshold=OFTEN)
 
 
-def _said(worst: _Judge, failed: int) -> str:
-    saw = f"Judge {worst.name} answered {worst.part} questions otherwise when it was asked again."
+def _summary(worst: _Judge, failed: int) -> str:
+    saw = f"Judge {worst.name} answered {worst.part} questions differently when it was asked again."
     means = [(name, fsum(found) / len(found)) for name, found in sorted(worst.distances.items())]
-    if told := [f"{name} by {mean:.3g}" for name, mean in means if mean][:3]:
-        saw = f"{saw} Mean difference: {', '.join(told)}."
+    if differences := [f"{name} by {mean:.3g}" for name, mean in means if mean][:3]:
+        saw = f"{saw} Mean difference: {', '.join(differences)}."
     return f"{saw} {failed} questions were not answered twice." if failed else saw
 
 
@@ -197,13 +199,13 @@ CHECK: Final = Check(
     id=ID,
     meaning="A judge answers the same question in two ways.",
     number=f"Of up to {QUESTIONS} different questions that episodes put to a judge, the share whose two "
-    "answers differ. Each is asked twice anew, without the cache. Compared is every field; of texts "
-    "neither case nor spacing. Beside it, of each field that is a number, the mean difference. Of several "
-    "judges the worst decides. The tokens are billed as the judge's others are.",
-    threshold=f"Warns where {OFTEN:.0%} or more differ, surely over {SURELY:.0%}; never fails. Unknown where "
+    "answers differ. Each is asked twice again, without the cache. Every field is compared; case "
+    "and spacing of texts do not count. The result also has the mean difference of each numeric "
+    "field. The worst of several judges decides. The tokens are billed like the judge's others.",
+    threshold=f"Warns if {OFTEN:.0%} or more differ, surely over {SURELY:.0%}; never fails. Unknown if "
     f"no judge was asked, or with fewer than {ENOUGH} questions.",
-    reason="What differs is luck in the reward: a group compares episodes by it, and learns from it. Larger "
-    "groups average it out, so it is said and stops nothing.",
+    reason="Differences are luck in the reward, by which a group compares episodes. Larger groups average "
+    "it out, so the check only warns.",
     source=f"{GUIDE}: run the same instance twice and compare; {EXACT}.",
     advice=ADVICE,
     judge=judge,

@@ -9,7 +9,7 @@ from typing import Final
 
 from headway_analysis.preflight.answers import parsed
 from headway_analysis.preflight.choose import is_full, one_a_row, replay
-from headway_analysis.preflight.conversation import excerpt, parameters_of, prompt_text, said_by, written
+from headway_analysis.preflight.conversation import excerpt, model_answer, parameters_of, prompt_text, written
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Played, Sampled, Script
 from headway_analysis.preflight.examples import names_it, of_label
@@ -70,40 +70,41 @@ def _as_shown(value: object, prompt: str, full: Sequence[str]) -> str | None:
 
 def _full_answers(baseline: Baseline) -> list[str]:
     full = (one for one in baseline.scored if is_full(one, baseline.facts))
-    return [answer for one in full if (answer := said_by(one))][:20]
+    return [answer for one in full if (answer := model_answer(one))][:20]
 
 
 @dataclass(frozen=True)
 class Fault:
     """One thing that is wrong between prompt and labels."""
 
-    said: str
+    message: str
     example: Example
     advice: str
     certain: bool = True
 
 
 def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
-    """Fields and tags that the prompt does not show as labels have them, and labels that are told."""
+    """Fields and tags that the prompt does not show as labels have them, and labels that the prompt
+    contains."""
     label = label_of(baseline)
     rows = one_a_row(baseline, READ)
     if label is None or not rows:
-        saw = "No column of the rows could be told to be the label." if rows else "No prompt was seen."
+        saw = "No column of the rows could be recognized as the label." if rows else "No prompt was seen."
         return Finding(ID, "Unknown", saw, threshold=OFTEN, needs=None if rows else 1)
     faults = [
         *_omitted(baseline, rows, played, label),
         *_tags(baseline, rows, played, label),
-        *_told(rows, label),
+        *_revealed(rows, label),
     ]
     figures = (("rows_read", float(len(rows))),)
     if not faults:
-        saw = f"Prompts of {len(rows)} rows ask for what column `{label.column}` has, and do not tell it."
+        saw = f"Prompts of {len(rows)} rows ask for what column `{label.column}` has, and do not contain it."
         return Finding(ID, "Pass", saw, 0.0, OFTEN, figures=figures)
     certain = any(fault.certain for fault in faults)
     return Finding(
         ID,
         "Fail" if certain else "Warn",
-        " ".join(fault.said for fault in faults),
+        " ".join(fault.message for fault in faults),
         float(len(faults)),
         0.0,
         advice=" ".join(dict.fromkeys(fault.advice for fault in faults)),
@@ -145,9 +146,9 @@ def _omitted(
             excerpt(f"label: {written(one.row.get(label.column))}\nprompt: {text}"),
             one.record.episode_id,
         )
-        said = f"Labels have the field `{field}`, and {where}, in {len(found)} of {len(rows)} rows."
+        message = f"Labels have the field `{field}`, and {where}, in {len(found)} of {len(rows)} rows."
         certain = (not named and is_answer) or misled is True
-        yield Fault(said, example, f"Show `{field}` in the prompt's example.", certain)
+        yield Fault(message, example, f"Show `{field}` in the prompt's example.", certain)
 
 
 def _elided(shown: str) -> bool:
@@ -172,7 +173,7 @@ def _needless(baseline: Baseline, label: Label) -> set[str]:
     """Fields of labels that answers score full without."""
     found: set[str] = set()
     for one in baseline.scored:
-        if is_full(one, baseline.facts) and (answer := said_by(one)):
+        if is_full(one, baseline.facts) and (answer := model_answer(one)):
             found |= set(fields_of(one.row.get(label.column))) - {key for key, _ in parsed(answer).fields}
     return found
 
@@ -202,9 +203,11 @@ def _tags(
                 f"taken:\n{theirs.script.answer}\nrefused, as the prompt shows "
                 f"it:\n{ours.script.answer if ours else ''}"
             )
-            said = f"The label scores full {_way(full[0])}, and not {_way(shown[0])}, as the prompt shows it."
+            message = (
+                f"The label scores full {_way(full[0])}, and not {_way(shown[0])}, as the prompt shows it."
+            )
             advice = f"Ask in the prompt for an answer {_way(full[0])}."
-            yield Fault(said, Example("another tag", excerpt(text), like), advice)
+            yield Fault(message, Example("another tag", excerpt(text), like), advice)
             return
     yield from _tags_of_labels(rows, label)
 
@@ -221,9 +224,9 @@ def _tags_of_labels(rows: Sequence[Sampled], label: Label) -> Iterator[Fault]:
         if answer is None or answer.tag is None or not tags or answer.tag in tags:
             continue
         text = f"label: {answer.text}\nprompt: <{tags[0]}>"
-        said = f"Labels stand in <{answer.tag}>, and the prompt shows <{tags[0]}>."
+        message = f"Labels are in <{answer.tag}>, but the prompt shows <{tags[0]}>."
         advice = f"Ask in the prompt for <{answer.tag}>."
-        yield Fault(said, Example(f"row {one.group.row}: another tag", excerpt(text)), advice)
+        yield Fault(message, Example(f"row {one.group.row}: another tag", excerpt(text)), advice)
         return
 
 
@@ -234,52 +237,53 @@ def _in_others(one: Sampled, text: str, rows: Sequence[Sampled], label: Label) -
     return not others or any(text in prompt_text(other) for other in others)
 
 
-def _told(rows: Sequence[Sampled], label: Label) -> Iterator[Fault]:
+def _revealed(rows: Sequence[Sampled], label: Label) -> Iterator[Fault]:
     """Labels that prompt or tools give away."""
     prompts = [(one, text) for one in rows if (text := in_prompt(one, label)) is not None]
     prompts = [(one, text) for one, text in prompts if not _in_others(one, text, rows, label)]
     if prompts and len(prompts) >= OFTEN * len(rows):
         one, text = prompts[0]
-        said = f"The prompt tells the label in {share(len(prompts), len(rows))} rows."
-        example = Example(f"row {one.group.row}: told by the prompt", excerpt(text), one.record.episode_id)
-        yield Fault(said, example, "Take the label out of the prompt.")
+        message = f"The prompt contains the label in {share(len(prompts), len(rows))} rows."
+        example = Example(
+            f"row {one.group.row}: the prompt contains the label", excerpt(text), one.record.episode_id
+        )
+        yield Fault(message, example, "Take the label out of the prompt.")
     named = [(one, found) for one in rows if (found := in_tool(one, label)) is not None]
     calling = [one for one in rows if one.results]
     if named and len(named) >= OFTEN * len(calling):
         one, (result, field) = named[0]
-        said = (
+        message = (
             f"Tool `{result.name}` returns the label as `{field}`, in {share(len(named), len(calling))} rows."
         )
         example = Example(
             f"row {one.group.row}: {result.name}", excerpt(result.content), one.record.episode_id
         )
-        yield Fault(said, example, f"Take `{field}` out of what `{result.name}` returns.")
+        yield Fault(message, example, f"Take `{field}` out of what `{result.name}` returns.")
         return
     whole = [(one, first) for one in calling if (first := whole_in_first(one, label)) is not None]
     several = [one for one in calling if len(one.tools) > 1]
     if whole and several and len(whole) >= 0.5 * len(calling):
         one, first = whole[0]
-        said = f"The first call, of `{first.name}`, returns every field of the label."
+        message = f"The first call, of `{first.name}`, returns every field of the label."
         example = Example(f"row {one.group.row}: {first.name}", excerpt(first.content), one.record.episode_id)
-        advice = f"Take out of `{first.name}` what the agent is to find out."
-        yield Fault(said, example, advice, certain=False)
+        advice = f"Remove from `{first.name}` what the agent should find out."
+        yield Fault(message, example, advice, certain=False)
 
 
 CHECK: Final = Check(
     id=ID,
     meaning="Prompt and labels disagree, or the label is given away.",
-    number="Faults in prompts and tool answers of up to 40 rows. A field of the label that the "
-    "prompt does not "
-    "name, or that its example omits. A label that scores full in another tag than the prompt's. A "
-    "label in the "
-    "prompt, or in a tool's field that is named so.",
-    threshold=f"Fails with a fault in {OFTEN:.0%} of the rows or more. Warns where a field is named "
+    number="Faults on up to 40 rows. The prompt or its example omits a field of the label. A label "
+    "scores full "
+    "in a tag that the prompt does not name. The prompt contains the label, or a tool's field with the "
+    "label's "
+    "name does.",
+    threshold=f"Fails with a fault in {OFTEN:.0%} of the rows or more. Warns if a field is named "
     "and only the "
-    "example omits it, or one call of several tools returns the whole label. Unknown where no column "
+    "example omits it, or one call of several tools returns the whole label. Unknown if no column "
     "is the label.",
-    reason="What the prompt does not ask for cannot be learnt, and a label that is told need not be. "
-    "A field that "
-    "answers score full without is no fault.",
+    reason="A model cannot learn what the prompt does not ask for, and need not learn a label that it can "
+    "read. A field that the full score does not need is not a fault.",
     source=f"{GUIDE}: an example in the prompt lacked a field that the data had, and used another tag.",
     advice="Make the prompt's example from the labels' own form, and keep labels out of what the agent sees.",
     judge=judge,

@@ -45,8 +45,8 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         return Finding(ID, "Unknown", "No episode was judged.", threshold=0.0, needs=ENOUGH)
     part = share(min(len(bad), total), total)
     if bad:
-        saw = f"{len(bad)} of {total} judgements are no finite reward in [{low:g}, {high:g}]."
-        advice = "Have reward return a finite number in the range for every answer, or correct the range."
+        saw = f"{len(bad)} of {total} judgements give no finite reward in [{low:g}, {high:g}]."
+        advice = "Make reward return a finite number in the range for every answer, or correct the range."
         return Finding(
             ID,
             "Fail",
@@ -61,7 +61,7 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         )
     saw = f"{total} rewards are finite and in [{low:g}, {high:g}]."
     if baseline.facts.relative:
-        saw = f"{saw} Odd answers were tried with reward alone, and not with group_reward."
+        saw = f"{saw} Odd answers were tried only with reward, not with group_reward."
     return Finding(ID, "Pass", saw, 0.0, 0.0, part.low, part.high)
 
 
@@ -88,13 +88,13 @@ def _bad_scripts(baseline: Baseline, played: Sequence[Played]) -> Iterator[Examp
 
 CHECK: Final = Check(
     id=ID,
-    meaning="A reward is not finite, is out of range, or cannot be had.",
-    number="Share of judgements that are no finite reward in spec.reward.range: of baseline episodes, and of "
-    "empty, odd and very long answers.",
-    threshold="Fails with one. Unknown where nothing was judged.",
-    reason="Such an episode is lost and tried again, each time for nothing.",
+    meaning="A reward is not finite, is out of range, or is missing.",
+    number="Share of judgements without a finite reward in spec.reward.range: of baseline episodes, and "
+    "of empty, odd and very long answers.",
+    threshold="Fails if any judgement gives no finite reward in the range. Unknown if nothing was judged.",
+    reason="Such an episode is lost and retried, each time for nothing.",
     source=f"{GUIDE}: rewards in [0, 1], or [-1, 1] with negative terms; {EXACT}.",
-    advice="Have reward return a finite number in the range for every answer, or correct the range.",
+    advice="Make reward return a finite number in the range for every answer, or correct the range.",
     judge=judge,
     scripts=scripts,
     stops_early=True,

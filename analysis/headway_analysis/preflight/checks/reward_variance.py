@@ -72,11 +72,10 @@ def _example(members: Sequence[Sampled]) -> Example:
 
 CHECK: Final = Check(
     id=ID,
-    meaning="The reward does not tell the episodes of a group apart.",
+    meaning="The episodes of a group all get the same reward.",
     number="Share of groups whose episodes all have the same reward.",
-    threshold=f"Fails where all rewards are one and the share is surely above {MOST_UNIFORM:.0%}; "
-    "warns where one "
-    f"of both is so. Unknown below {FEW} groups.",
+    threshold=f"Fails if all rewards are equal and the share is surely above {MOST_UNIFORM:.0%}; warns if "
+    f"one of both is true. Unknown below {FEW} groups.",
     reason="A group without a difference has no gradient; the signal NothingToTrain has the same threshold.",
     source=f"{GUIDE}: variance is there on 100 baseline rollouts, not all 0 and not all 1; {EXACT}.",
     advice="Give partial credit, or choose rows that the base model gets right sometimes.",

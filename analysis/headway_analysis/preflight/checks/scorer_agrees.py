@@ -65,7 +65,7 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     if len(sides.unearned) > 1 and part.value > PAID:
         return Finding(ID, "Warn", saw, *ends, _advice(part, turned), ENTRY, examples=shown, figures=figures)
     if better is not None and better < 0 and len(sides.good) >= EACH:
-        advice = "Success is paid no better than failure: read the worst episodes, and align the reward."
+        advice = "Success earns no more than failure: read the worst episodes, and align the reward."
         return Finding(ID, "Warn", saw, *ends, advice, ENTRY, examples=shown, figures=figures)
     if not sides.high and len(scored) < ENOUGH:
         saw = f"None of {len(scored)} episodes has a full reward: too few to tell."
@@ -78,10 +78,8 @@ ENTRY: Final = "spec.environment.entrypoint"
 
 def _advice(part: Share, turned: bool) -> str:
     if turned and part.low <= PAID:
-        return "Turn the reward round, or correct the external score: failures earn more than successes."
-    return (
-        "Tighten the reward's reading of answers until it pays in full only what the external score counts."
-    )
+        return "Reverse the reward, or correct the external score: failures earn more than successes."
+    return "Make the reward stricter until it pays in full only what the external score counts."
 
 
 def _sides(scored: Sequence[Sampled], facts: Facts) -> Sides:
@@ -137,17 +135,16 @@ def _example(one: Sampled) -> Example:
 
 CHECK: Final = Check(
     id=ID,
-    meaning="The reward pays in full for what the external score counts as failure.",
+    meaning="The reward pays in full for failures by the external score.",
     number="Of episodes with a full reward, the share that fails by the external score. A full reward is the "
     f"median of what successes earn, or {NEAR:.0%} of the range where there are none. Beside it the rank "
     "correlation (Spearman 1904).",
-    threshold=f"Fails where the share is surely above {PAID:.0%}, or failures surely earn more than "
-    "successes "
-    f"(Mann and Whitney 1947, 1 %); warns where it is so of two episodes or more, not surely. Unknown where "
-    f"none of fewer than {ENOUGH} episodes has a full reward.",
+    threshold=f"Fails if the share is surely above {PAID:.0%}, or failures surely earn more than "
+    "successes (Mann and Whitney 1947, 1 %). Warns if this is true of two episodes or more, but "
+    f"not surely. Unknown if none of fewer than {ENOUGH} episodes has a full reward.",
     reason="Partial credit may differ from a strict score; a full reward for a failure teaches the failure.",
     source=f"{GUIDE}: a base reward well above the external score means that the reward's parser is lenient; "
     f"{EXACT}.",
-    advice="Tighten the reward's reading of answers.",
+    advice="Make the reward's reading of answers stricter.",
     judge=judge,
 )

@@ -11,7 +11,14 @@ from headway_analysis.preflight.answers import parsed, tags_in
 from headway_analysis.preflight.call_mutants import CallMutant, call_mutants
 from headway_analysis.preflight.checks.foothold import RARELY
 from headway_analysis.preflight.choose import is_full, one_a_row, replay, silenced, succeeds, varied
-from headway_analysis.preflight.conversation import calls_of, excerpt, prompt_text, said_by, told, written
+from headway_analysis.preflight.conversation import (
+    calls_of,
+    excerpt,
+    model_answer,
+    prompt_text,
+    results_text,
+    written,
+)
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Played, Sampled, Script
 from headway_analysis.preflight.examples import names_it
@@ -56,10 +63,10 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
 
 def _changed(baseline: Baseline) -> Iterator[tuple[Sampled, str, list[Mutant]]]:
     """Answers with their mutants: of the baseline, or if none scores full, made of labels."""
-    full = [one for one in baseline.scored if is_full(one, baseline.facts) and said_by(one)]
+    full = [one for one in baseline.scored if is_full(one, baseline.facts) and model_answer(one)]
     label = label_of(baseline)
     labelled_full = [(one, _label_text(one, label)) for one in full[:MOST_OTHERS]]
-    taken = [(one, said_by(one) or "") for one in varied(full, ANSWERS)] or _of_label(baseline, label)
+    taken = [(one, model_answer(one) or "") for one in varied(full, ANSWERS)] or _of_label(baseline, label)
     for one, text in taken:
         prompt, answer = prompt_text(one), parsed(text)
         named = {key for key, _ in answer.fields if not key or names_it(prompt, key)}
@@ -87,7 +94,7 @@ def _values(full: Sequence[Sampled]) -> Mapping[str, list[Any]]:
     """The values of each field in answers that score full."""
     found: dict[str, list[Any]] = {}
     for one in full[:100]:
-        for key, value in parsed(said_by(one) or "").fields:
+        for key, value in parsed(model_answer(one) or "").fields:
             values = found.setdefault(key, [])
             if value not in values:
                 values.append(value)
@@ -127,7 +134,7 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     """Which harmful mutants score full, and which harmless ones score nothing."""
     tried = [*_tried(baseline, played)]
     if not tried:
-        saw = "No answer that scores full could be played again."
+        saw = "No answer with the full score could be played again."
         succeeds = any(is_full(one, baseline.facts) for one in baseline.scored)
         return Finding(ID, "Unknown", saw, threshold=0.0, needs=None if succeeds else ENOUGH)
     harmful = [one for one in tried if one.mutant.harmful]
@@ -140,7 +147,7 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     strict = [one for one in refused if _costs(one.mutant, baseline)]
     if taken:
         rules = list(dict.fromkeys(f"{one.mutant.rule} ({one.who})" for one in taken))
-        saw = f"{part} answers made wrong still score full: {'; '.join(rules[:6])}."
+        saw = f"{part} wrong answers still get the full score: {'; '.join(rules[:6])}."
         advice = (
             "Compare every field exactly, in the one tag that the prompt asks for, and refuse a "
             "second answer."
@@ -149,21 +156,21 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         return Finding(ID, "Fail", saw, *ends, advice, ENTRY, examples=shown, figures=figures)
     if strict:
         rules = list(dict.fromkeys(one.mutant.rule for one in strict))
-        saw = f"Every answer made wrong is refused, and so are right ones: {'; '.join(rules)}."
-        advice = "Take an answer that a person would take, or say in the prompt what is refused."
+        saw = f"Every wrong answer is refused, but right ones are too: {'; '.join(rules)}."
+        advice = "Accept an answer that a person would accept, or say in the prompt what is refused."
         shown = _examples(strict)
         return Finding(ID, "Warn", saw, *ends, advice, ENTRY, examples=shown, figures=figures)
-    saw = f"All {len(harmful)} answers made wrong are refused."
+    saw = f"All {len(harmful)} wrong answers are refused."
     if any(one.calls for one in tried):
         full = list(dict.fromkeys(one.mutant.label for one in harmful if one.full))
-        saw = "The task is judged by its calls, and calls made wrong are refused"
-        saw = f"{saw}, but for: {'; '.join(full[:6])}." if full else f"{saw}."
+        saw = "The task is judged by its calls, and wrong calls are refused"
+        saw = f"{saw}, except for: {'; '.join(full[:6])}." if full else f"{saw}."
     if baseline.facts.relative:
         return Finding(ID, "Unknown", f"{saw} {RELATIVE}", *ends, figures=figures)
     return Finding(ID, "Pass", saw, *ends, figures=figures)
 
 
-RELATIVE: Final = "What they would earn is not known: group_reward pays them against their group."
+RELATIVE: Final = "Their reward is not known: group_reward compares them with their group."
 ENTRY: Final = "spec.environment.entrypoint"
 
 
@@ -194,7 +201,7 @@ def _is_paid(control: Played, baseline: Baseline) -> bool:
 
 
 def _without_half(taken: Iterator[Tried]) -> list[Tried]:
-    """Of two answers the first, or the last, may count: only a judge that takes either is lenient."""
+    """Drop two answers that pass in one order only: a judge may count the first, or the last."""
     found = list(taken)
     labels = {(one.mutant.label, one.unchanged.script.label) for one in found}
     return [
@@ -218,7 +225,7 @@ def _sure(taken: list[Tried]) -> list[Tried]:
 
 
 def _nothing_judged(tried: list[Tried]) -> list[Tried]:
-    """Of episodes whose every changed call scores full: a single call may be one that nobody asked for."""
+    """Episodes whose every changed call scores full: a single call may be one that nobody asked for."""
     refused = {one.unchanged.script.label for one in tried if not one.full}
     return [one for one in tried if one.unchanged.script.label not in refused]
 
@@ -231,7 +238,7 @@ def _costs(mutant: Mutant | CallMutant, baseline: Baseline) -> bool:
     """Whether refusing a harmless change has a price: the base model writes so, and fails."""
     if mutant.label in ALWAYS_MEANT:
         return True
-    answers = [(one, answer) for one in baseline.scored if (answer := said_by(one))]
+    answers = [(one, answer) for one in baseline.scored if (answer := model_answer(one))]
     failing = [(one, answer) for one, answer in answers if not is_full(one, baseline.facts)]
     if mutant.label == "text around":
         if any(ALONE.search(prompt_text(one)) for one in baseline.scored[:1]):
@@ -272,25 +279,25 @@ def _example(one: Tried) -> Example:
 
 
 def _shown(one: Tried, run: Played) -> str:
-    return told(run.results) if one.calls else run.script.answer or ""
+    return results_text(run.results) if one.calls else run.script.answer or ""
 
 
 CHECK: Final = Check(
     id=ID,
-    meaning="Wrong answers score full, or right ones nothing.",
-    number=f"Up to {ANSWERS} answers that score full are changed: a field dropped, a value altered, "
-    "another tag, none, two answers, words or white space around, another order, case or spacing. Calls are "
-    "changed in the answer's place where they score full with an empty one, and the prompt asks for no "
-    "form of it: the last is left out, values of arguments are altered. The share of those made "
-    "wrong that reward or external score still take for right.",
-    threshold="Fails with one answer made wrong that scores full, or an episode of which every changed call "
-    "does. Warns where JSON in other spacing or order "
+    meaning="Wrong answers get the full score, or right ones none.",
+    number=f"Up to {ANSWERS} answers with the full score are changed. A change drops a field, alters a "
+    "value, or writes another tag, none, or two answers. Others add words or white space around, or "
+    "write another order, case or spacing. "
+    "Calls are changed instead if they get the full score with an empty answer, and the prompt "
+    "asks for no form of it. The last call is left out, and values of arguments are altered. The "
+    "number is the share of wrong ones that reward or external score still accept.",
+    threshold="Fails if any answer made wrong scores full, or if every changed call of one episode "
+    "does. Warns if JSON in other spacing or order "
     f"is refused, or another harmless change by which {OFTEN:.0%} of the base model's answers fail. "
-    "Unknown where no answer scores full when it is played again. Where group_reward pays, the external "
+    "Unknown if no answer scores full when it is played again. Where group_reward pays, the external "
     "score alone is asked, and what it refuses is Unknown.",
-    reason="What a judge takes by mistake, a model under training soon writes. Of two answers the "
-    "first or last "
-    "may count, not either.",
+    reason="A model under training soon writes what a judge accepts by mistake. Of two answers the first "
+    "or the last may count, not either.",
     source=f"{GUIDE}: a parser more lenient than the evaluation is a hack; {EXACT}.",
     advice="Compare every field exactly, in one tag, once.",
     judge=judge,

@@ -70,8 +70,8 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         f"{counts} rows: {'; '.join(example.title for example in shown[:6])}.",
         float(len(shown)),
         0.0,
-        advice="Split the rows once, by what they are about, before anything is measured; and mend "
-        "those that are named.",
+        advice="Split the rows once, by what they are about, before anything is measured; and correct the "
+        "named ones.",
         field="spec.data",
         examples=tuple(shown[:MOST_EXAMPLES]),
     )
@@ -155,14 +155,12 @@ def _unstarted(baseline: Baseline, played: Sequence[Played]) -> Faults:
 
 CHECK: Final = Check(
     id=ID,
-    meaning="Train, validation and test share rows, or have rows that are of no use.",
-    number="Rows that two splits share and rows that one repeats, compared by all columns but a "
-    "number of the "
-    f"row; columns that {MOSTLY:.0%} of the training rows have and others lack; rows that no episode "
-    "starts from, "
-    f"of {STARTS} tried in each split.",
-    threshold=f"Fails where over {MOST_SHARED:.0%} of a split's rows are shared, or no episode starts from a "
-    "row. Fails as well where a split lacks a column, or a row its prompt. Warns where fewer are "
+    meaning="Train, validation and test share rows, or have unusable rows.",
+    number="Rows that two splits share and rows that one repeats, compared by all columns except a number "
+    f"of the row. Columns that {MOSTLY:.0%} of the training rows have and others lack. Rows that no "
+    f"episode starts from, of {STARTS} tried in each split.",
+    threshold=f"Fails if over {MOST_SHARED:.0%} of a split's rows are shared, or no episode starts from a "
+    "row. It also fails if a split lacks a column, or a row its prompt. Warns if fewer are "
     "shared, or over "
     f"{MOST_REPEATED:.0%} are repeated.",
     reason="A model that is measured on rows it was trained on looks better than it is.",

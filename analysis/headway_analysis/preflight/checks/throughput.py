@@ -39,37 +39,50 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     if len(finished) < SOME or baseline.seconds <= 0:
         saw = f"{len(finished)} episodes are too few to tell how fast they run."
         return Finding(ID, "Unknown", saw, needs=SOME)
-    rate = len(finished) / baseline.seconds * 3600
-    episodes, found = plan_of(facts).episodes, estimate(baseline)
     results = [result for one in baseline.sampled for result in one.results]
     seconds = [result.seconds for result in results]
     waits = [one.waited for one in played if one.error is None]
     slow = quantile(seconds, 0.99)
+    saw, of_servers = _speed(baseline)
     figures = (
-        ("episodes_an_hour", rate),
-        ("training_episodes", float(episodes)),
-        ("rollout_hours", episodes / rate),
+        *of_servers,
         ("p50_tool_seconds", quantile(seconds, 0.5)),
         ("p99_tool_seconds", slow),
         ("p50_sandbox_wait_seconds", quantile(waits, 0.5)),
-        *_figures(baseline, found),
     )
     lost = share(sum(one.record.reward is None for one in baseline.sampled), len(baseline.sampled))
-    saw = (
-        f"{rate:.0f} episodes an hour at {baseline.concurrency} at once: {episodes} training episodes take "
-        f"{episodes / rate:.1f} hours on as many servers."
-    )
-    saw = f"{saw}{_priced(baseline, found)}"
     if lost.low > MOST_FAILED:
         return _lost(baseline, lost, saw, figures)
     if slow > SLOW_SECONDS:
         saw = f"{saw} One tool call in a hundred takes {slow:.1f} s or more."
-        advice = "Have tools replay recorded answers, keyed by arguments."
+        advice = "Let tools replay recorded answers, keyed by arguments."
         slowest = _slowest(results)
         return Finding(
             ID, "Warn", saw, slow, SLOW_SECONDS, advice=advice, field=ENTRY, examples=slowest, figures=figures
         )
-    return Finding(ID, "Pass", saw, rate, figures=figures)
+    if facts.endpoint is not None:
+        return Finding(ID, "Unknown", saw, figures=figures)
+    return Finding(ID, "Pass", saw, dict(figures)["episodes_an_hour"], figures=figures)
+
+
+def _speed(baseline: Baseline) -> tuple[str, tuple[tuple[str, float], ...]]:
+    """How fast the job's servers run episodes, and what the whole job costs."""
+    facts = baseline.facts
+    if facts.endpoint is not None:
+        return f"The endpoint of {facts.endpoint} does not show how fast the job's own servers are.", ()
+    rate = len(baseline.scored) / baseline.seconds * 3600
+    episodes, found = plan_of(facts).episodes, estimate(baseline)
+    saw = (
+        f"{rate:.0f} episodes an hour at {baseline.concurrency} at once: {episodes} training episodes take "
+        f"{episodes / rate:.1f} hours on as many servers."
+    )
+    figures = (
+        ("episodes_an_hour", rate),
+        ("training_episodes", float(episodes)),
+        ("rollout_hours", episodes / rate),
+        *_figures(baseline, found),
+    )
+    return f"{saw}{_priced(baseline, found)}", figures
 
 
 ENTRY: Final = "spec.environment.entrypoint"
@@ -99,9 +112,9 @@ def _priced(baseline: Baseline, found: Estimate) -> str:
         return f" What the whole job costs is not known: {found.why}."
     low, likely, high = map(shown, found.cost)
     edition = baseline.facts.price_edition
-    said = f" The whole job costs {likely} USD, {low} to {high} ({edition})"
+    text = f" The whole job costs {likely} USD, {low} to {high} ({edition})"
     lacking = ", ".join(found.unpriced)
-    return f"{said}, and what {lacking} cost is unknown." if lacking else f"{said}."
+    return f"{text}, and what {lacking} cost is unknown." if lacking else f"{text}."
 
 
 def _lost(baseline: Baseline, lost: Share, saw: str, figures: tuple[tuple[str, float], ...]) -> Finding:
@@ -110,8 +123,10 @@ def _lost(baseline: Baseline, lost: Share, saw: str, figures: tuple[tuple[str, f
         Example(f"row {one.group.row}: lost", excerpt(one.record.error or ""), one.record.episode_id)
         for one in bad[:MOST_EXAMPLES]
     )
-    saw = f"{lost} episodes are lost for good. {saw}"
-    advice = "Mend the environment: the errors of lost episodes name the call that fails."
+    saw = f"{lost} episodes are lost permanently. {saw}"
+    elsewhere = baseline.facts.endpoint is not None
+    blamed = "the environment or the endpoint" if elsewhere else "the environment"
+    advice = f"Correct {blamed}: the errors of lost episodes name the call that fails."
     return Finding(
         ID,
         "Warn",
@@ -121,7 +136,7 @@ def _lost(baseline: Baseline, lost: Share, saw: str, figures: tuple[tuple[str, f
         lost.low,
         lost.high,
         advice,
-        ENTRY,
+        None if elsewhere else ENTRY,
         examples=examples,
         figures=figures,
     )
@@ -137,16 +152,20 @@ def _slowest(results: Sequence[ToolResult]) -> tuple[Example, ...]:
 CHECK: Final = Check(
     id=ID,
     meaning="Episodes run slowly, or are lost.",
-    number="Scored baseline episodes an hour, and the hours that the job's training episodes take. "
-    "Beside it tool latency, waits for a sandbox, tokens of training, and the share of episodes lost. What "
-    "the whole job costs is by the bill's classes and the prices of the day, with the range that "
-    "docs/estimate.md explains. A class without a price is named as unknown.",
-    threshold=f"Warns where surely more than {MOST_FAILED:.0%} of episodes are lost, or a tool's "
+    number="Scored baseline episodes an hour, and the hours that the job's training episodes take. Also "
+    "tool latency, waits for a sandbox, tokens of training, and the share of episodes lost. The "
+    "cost of the whole job uses the bill's classes and the prices of the day, with the range that "
+    "docs/estimate.md explains. A class without a price is listed as unknown.",
+    threshold=f"Warns if surely more than {MOST_FAILED:.0%} of episodes are lost, or a tool's "
     "99th percentile is "
-    f"above {SLOW_SECONDS:g} s; never fails. Unknown below {SOME} episodes.",
-    reason="Time costs money and is the user's to spend; what is lost is tried again, each time for nothing.",
+    f"above {SLOW_SECONDS:g} s; never fails. Unknown below {SOME} episodes, and if an endpoint sampled the "
+    "baseline.",
+    reason=(
+        "Time costs money, and how much is the user's choice; a lost episode is retried, each time for "
+        "nothing."
+    ),
     source=f"{GUIDE}: over 1 % permanent failures of rollouts is an environment's bug; {EXACT}.",
-    advice="Have tools replay recorded answers, and mend what fails.",
+    advice="Let tools replay recorded answers, and correct what fails.",
     judge=judge,
     scripts=scripts,
 )

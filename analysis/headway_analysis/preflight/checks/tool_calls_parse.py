@@ -37,6 +37,8 @@ MARKS: Final = (
 
 def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     """Share of attempts at a call that could not be read, those among them that nobody took for one."""
+    if (endpoint := baseline.facts.endpoint) is not None:
+        return _of_endpoint(baseline, endpoint)
     readable = malformed = 0
     shown: list[Example] = []
     for one in baseline.sampled:
@@ -55,7 +57,7 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         if not total and not succeeds and len(baseline.scored) >= SILENT:
             saw = f"The base model called no tool in {len(baseline.scored)} episodes, and succeeds in none."
             advice = (
-                "See in an episode whether the chat template shows the tools, or name them in the prompt."
+                "Check in an episode whether the chat template shows the tools, or name them in the prompt."
             )
             return Finding(
                 ID, "Warn", saw, 0.0, MOST_MALFORMED, advice=advice, field=FIELD, examples=_silent(baseline)
@@ -80,6 +82,28 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         examples=tuple(shown[:MOST_EXAMPLES]),
         figures=figures,
     )
+
+
+def _of_endpoint(baseline: Baseline, endpoint: str) -> Finding:
+    """Whether the endpoint parses the calls of its model. The job's own parser reads none of them."""
+    missed = [one for one in baseline.sampled if _missed(one)]
+    called = any(tool_calls(one.record).readable for one in baseline.sampled)
+    offered = any(one.tools for one in baseline.sampled)
+    succeeds = any(is_full(one, baseline.facts) for one in baseline.scored)
+    if missed or (offered and not called and not succeeds and len(baseline.scored) >= SILENT):
+        saw = (
+            f"{endpoint} writes tool calls as text in {len(missed)} episodes."
+            if missed
+            else f"{endpoint} called no tool in {len(baseline.scored)} episodes, and succeeds in none."
+        )
+        advice = "Let the endpoint parse tool calls, or name another model of it."
+        shown = tuple(
+            Example(f"row {one.group.row}", excerpt(_missed(one)[0]), one.record.episode_id)
+            for one in missed[:MOST_EXAMPLES]
+        )
+        return Finding(ID, "Warn", saw, threshold=MOST_MALFORMED, advice=advice, examples=shown)
+    saw = f"The endpoint returns the calls of {endpoint} parsed: the job's parser read none of them."
+    return Finding(ID, "Unknown", saw, threshold=MOST_MALFORMED)
 
 
 def _silent(baseline: Baseline) -> tuple[Example, ...]:
@@ -113,7 +137,7 @@ def _advice(baseline: Baseline, malformed: int) -> str:
     others = baseline.facts.other_parsers
     best = max(others, key=lambda name: others[name], default=None)
     if best is not None and others[best] > malformed / 2:
-        return f"Take parser `{best}`, which reads {others[best]} of the {malformed}."
+        return f"Use parser `{best}`, which reads {others[best]} of the {malformed}."
     return (
         f"The parser in use is `{baseline.facts.tool_call_parser}`: choose the model family's own, "
         "or another chat "
@@ -127,10 +151,10 @@ CHECK: Final = Check(
     number="Share of attempts at a tool call that the parser could not read. Text that names a tool "
     "in another "
     "family's form of a call counts as an attempt.",
-    threshold=f"Fails where it is surely above {MOST_MALFORMED:.0%}. Warns where it is surely above "
+    threshold=f"Fails if it is surely above {MOST_MALFORMED:.0%}. Warns if it is surely above "
     f"{SOME_MALFORMED:.0%}, or {SILENT} episodes have neither a call nor success. Unknown below "
-    f"{SOME} attempts.",
-    reason="A call that is not read is a turn lost. The signal ToolCallsMalformed has the same threshold.",
+    f"{SOME} attempts, and if an endpoint sampled the baseline.",
+    reason="A call that cannot be read loses a turn. The signal ToolCallsMalformed has the same threshold.",
     source=f"{GUIDE}: format compliance is observed beside the reward; {EXACT}.",
     advice="Choose the parser and chat template of the model's family.",
     judge=judge,

@@ -43,11 +43,11 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         return Finding(ID, "Unknown", "No tools were seen.", threshold=0.0, needs=1)
     found = [*_specs(contract, tools), *_answers(contract, baseline)]
     if not found:
-        saw = f"{len(tools)} tools take and answer what the contract says."
+        saw = f"{len(tools)} tools match the contract."
         return Finding(ID, "Pass", saw, 0.0, 0.0)
     named = list(dict.fromkeys(example.title for example in found))
     saw = f"{len(found)} differences to the contract: {'; '.join(named[:6])}."
-    advice = "Make the environment's tools from production's own schemas."
+    advice = "Make the environment's tools from the schemas of production."
     return Finding(
         ID,
         "Fail",
@@ -95,11 +95,11 @@ def _parameters(name: str, operation: Operation, schema: JsonView) -> Iterator[E
     for parameter in offered.keys() & operation.parameters.keys():
         one, other = _types(offered[parameter]), _types(operation.parameters[parameter])
         if one and other and not one <= other:
-            said = (
+            title = (
                 f"{name} takes {parameter} as {'/'.join(sorted(one))}, the contract as "
                 f"{'/'.join(sorted(other))}"
             )
-            yield Example(said, excerpt(text))
+            yield Example(title, excerpt(text))
         if parameter in operation.required and parameter not in required:
             yield Example(f"{name} has {parameter} optional, which the contract requires", excerpt(text))
 
@@ -114,18 +114,18 @@ def _types(schema: Any) -> set[str]:
 def _answers(contract: Contract, baseline: Baseline) -> Iterator[Example]:
     """The first answer of each tool that is not as the contract says."""
     seen: dict[str, set[str]] = {}
-    told: set[str] = set()
+    reported: set[str] = set()
     for one in baseline.sampled:
         for result in one.results:
             contents = seen.setdefault(result.name, set())
-            if result.name in told or result.content in contents or len(contents) >= ANSWERS:
+            if result.name in reported or result.content in contents or len(contents) >= ANSWERS:
                 continue
             contents.add(result.content)
             objection = _objection(contract, result)
             if objection is not None:
-                told.add(result.name)
+                reported.add(result.name)
                 text = f"{objection}\n{result.content}"
-                yield Example(f"{result.name} answers otherwise", excerpt(text), one.record.episode_id)
+                yield Example(f"{result.name} answers differently", excerpt(text), one.record.episode_id)
 
 
 def _objection(contract: Contract, result: ToolResult) -> str | None:
@@ -146,10 +146,10 @@ CHECK: Final = Check(
     "that it does not have, one that it requires and the tool lacks, another type. And answers of the "
     f"baseline's tool calls that its schemas refuse, {ANSWERS} of each tool. `pattern`, "
     "`patternProperties` and `uniqueItems` are not read.",
-    threshold="Fails with one. Unknown without a contract.",
-    reason="What is learnt with other tools is not used in production.",
+    threshold="Fails if any difference is found. Unknown without a contract.",
+    reason="What the model learns with other tools is not used in production.",
     source=f"{GUIDE}: tools and their request and response schemas equal production's.",
-    advice="Make the environment's tools from production's own schemas.",
+    advice="Make the environment's tools from the schemas of production.",
     judge=judge,
     needs_model=False,
 )

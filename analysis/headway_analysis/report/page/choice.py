@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final, Self
 
+from headway_analysis.measures.episodes import gap
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome, Purpose, StepReport, ValidationRecord
 
 MOST_STEPS: Final = 8
@@ -49,8 +50,7 @@ class Shown:
     @property
     def gap(self) -> float:
         """How far reward and external score are apart; 0 if one of them is missing."""
-        reward, score = self.episode.reward, self.episode.score
-        return 0.0 if reward is None or score is None else abs(reward - score)
+        return gap(self.episode)
 
     @property
     def advantage(self) -> float | None:

@@ -100,14 +100,14 @@ PANELS: Final = (
         "Groups",
         "groups",
         (("training/num_groups", "in the batch"), ("training/num_trained_groups", "with an advantage")),
-        "A group whose episodes all score the same has no advantage, and teaches nothing.",
+        "A group whose episodes all get the same reward has no advantage, and teaches nothing.",
     ),
-    Panel("Entropy", "nats", (("training/entropy", "policy"),), "How undecided the policy is, per token."),
+    Panel("Entropy", "nats", (("training/entropy", "policy"),), "How uncertain the policy is, per token."),
     Panel(
         "Mismatch of servers and learner",
         "nats",
         (("training/mismatch_kl", "KL"), ("training/logprob_gap_mean", "mean gap")),
-        "How far the probabilities of the same tokens are apart.",
+        "How much the probabilities of the same tokens differ.",
     ),
     Panel(
         "Tokens clipped or masked",
@@ -166,7 +166,7 @@ def training(figures: Mapping[int, Figures], validations: Sequence[ValidationRec
                 line(figures, "rollout/external_score/mean", "training episodes"),
                 validated(validations, "held-out rows", "score"),
             ),
-            "The strict judgement that the model never sees. Where it parts from the reward, read episodes.",
+            "The strict judgement that the model never sees. If it differs from the reward, read episodes.",
         ),
         Chart(
             "Tokens trained",

@@ -34,7 +34,7 @@ class Piece:
 
     text: str
     shade: int | None = None
-    """Of a sampled token, its probability in `SHADES` equal parts; None: it was given."""
+    """Probability of a sampled token in `SHADES` equal parts; None: the text was given."""
     logprob: float | None = None
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from headway_analysis.measures.candidate import ALL
-from headway_analysis.report.markdown import BY_TASK, COMPARED, MAIN, VERDICTS, interval, told
+from headway_analysis.report.markdown import BY_TASK, COMPARED, MAIN, VERDICTS, difference_text, interval
 from headway_analysis.report.page import drawing
 from headway_analysis.report.page.html import Page, Picture, Row, Table, dollars, rendered, short
 from headway_analysis.report.page.model import EvaluationRun
@@ -101,7 +101,12 @@ def _candidates(report: JsonView) -> Table:
 
 def _differences(report: JsonView) -> Table | None:
     rows = [
-        (measure.replace("_", " "), name, each["finding"], told(measure, name, report["baseline"], each))
+        (
+            measure.replace("_", " "),
+            name,
+            each["finding"],
+            difference_text(measure, name, report["baseline"], each),
+        )
         for measure in COMPARED
         for name, each in report["differences"].get(measure, {}).items()
     ]

@@ -37,7 +37,7 @@ class TrainingRun:
     tokens: bool = False
     """Whether a tokenizer was available, so that the episodes show their tokens."""
     lived: Mapping[int, Sequence[Lived]] = field(default_factory=dict)
-    """Of some steps: when the episodes of their batches were."""
+    """When the episodes of some steps' batches were, by step."""
 
     @property
     def by_step(self) -> dict[int, dict[str, float]]:
@@ -56,7 +56,7 @@ class TrainingRun:
         return [each for each in found if each is not None]
 
     def trace(self) -> dict[str, Any]:
-        """The same steps and episodes as a trace that Perfetto opens."""
+        """The steps whose episodes are known, and those episodes, as a trace that Perfetto opens."""
         reports = [report for report in self.steps if report.step in self.lived]
         return trace(reports, [each for step in sorted(self.lived) for each in self.lived[step]])
 

@@ -47,7 +47,7 @@ def timed(files: RunFiles, steps: Sequence[int]) -> TrainingRun:
 
 
 def curves(files: RunFiles) -> TrainingRun:
-    """The same without episodes."""
+    """A run without its episodes and their times."""
     layout = files.layout
     job, steps, figures = files.document(layout.job), files.steps(), files.figures()
     namespace, name, uid = _identity(job, layout)
@@ -57,7 +57,7 @@ def curves(files: RunFiles) -> TrainingRun:
         uid=uid,
         spec=_spec(job),
         steps=steps,
-        # A step may be taken anew, from other groups: figures of the ones before do not count.
+        # A step may be taken again, from other groups: figures of the earlier groups do not count.
         figures={
             report.step: found.figures
             for report in steps
@@ -128,7 +128,7 @@ def evaluation(files: RunFiles, decode: Decode | None = None) -> EvaluationRun |
 
 
 def _first_rows(files: RunFiles, candidate: str) -> dict[int, tuple[float, str]]:
-    """Of a candidate's first rows of the job's own dataset: the mean score, and where the group lies."""
+    """Row -> mean score and address of its group, for a candidate's first rows of the job's own dataset."""
     uris = files.addresses(Purpose.EVALUATION, candidate)[:MOST_ROWS]
     return {
         group.row: (choice.mean_score(group), uri)

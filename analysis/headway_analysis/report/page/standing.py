@@ -26,7 +26,7 @@ def judged(run: TrainingRun) -> tuple[list[Span], list[Verdict]]:
     open_since: dict[str, int] = {}
     spans: list[Span] = []
     for step in sorted({*figures, *validated}):
-        _told(watch, step, figures, validated)
+        _feed(watch, step, figures, validated)
         raised = {v.signal.name.value for v in watch.verdicts() if v.standing.state == RAISED}
         spans += [Span(name, open_since.pop(name), step) for name in sorted({*open_since} - raised)]
         for name in raised:
@@ -36,7 +36,7 @@ def judged(run: TrainingRun) -> tuple[list[Span], list[Verdict]]:
     return sorted(spans, key=lambda span: (span.first, span.name)), watch.verdicts()
 
 
-def _told(
+def _feed(
     watch: Watch,
     step: int,
     figures: Mapping[int, Mapping[str, float]],

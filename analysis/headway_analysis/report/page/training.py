@@ -47,7 +47,7 @@ def page(run: TrainingRun) -> str:
 
 
 def _embedded(run: TrainingRun) -> str | None:
-    """The trace of the steps that are told, as an address that holds it."""
+    """The trace of the steps whose times are recorded, as an address that holds it."""
     if not run.times():
         return None
     packed = gzip.compress(json.dumps(run.trace()).encode(), mtime=0)
@@ -86,7 +86,7 @@ def _notes(run: TrainingRun) -> Iterator[str]:
     if not run.by_step:
         yield "No step has trained yet, so there are no curves of training."
     if not run.validations:
-        yield "No validation has ended, so nothing is known of held-out rows."
+        yield "No validation has ended, so held-out rows are not known."
 
 
 def _share(value: float) -> str:
@@ -148,13 +148,13 @@ def _parts(found: StepTime) -> str:
 
 
 def _preflight(found: Mapping[str, Any] | None) -> Table | None:
-    findings = (found or {}).get("findings", [])
-    if not findings:
+    checks = (found or {}).get("checks", [])
+    if not checks:
         return None
     order = {"Fail": 0, "Warn": 1, "Unknown": 2, "Pass": 3}
     rows = [
         (each["verdict"], each["check"], each.get("saw", ""), each.get("advice", ""))
-        for each in sorted(findings, key=lambda each: order.get(each["verdict"], 4))
+        for each in sorted(checks, key=lambda each: order.get(each["verdict"], 4))
     ]
     return Table("Preflight", ("verdict", "check", "seen", "advice"), rows)
 

@@ -10,7 +10,7 @@ from headway_analysis.signals.judges import conduct, learning
 from headway_api.signals import SignalName as Name
 
 LASTING: Final = 5
-"""Readings of a median of three before what an agent does is taken for more than a few odd batches."""
+"""Readings of a median of three that show more than a few odd batches."""
 PASSES: Final = (
     f"Three odd batches move {LASTING - 2} medians of three, and pass: {LASTING} in a row take as many "
     "batches."
@@ -19,13 +19,13 @@ PASSES: Final = (
 CONDUCT: Final = (
     Signal(
         name=Name.PERMANENT_FAILURES,
-        judge=conduct.rate(conduct.FAILED, "failed for good", conduct.MOST_FAILED),
-        meaning="Episodes are lost for good, by a fault of the platform or of the environment.",
+        judge=conduct.rate(conduct.FAILED, "failed permanently", conduct.MOST_FAILED),
+        meaning="Episodes are lost permanently, by a fault of the platform or of the environment.",
         number=conduct.number_of(conduct.FAILED),
         threshold=conduct.threshold_of(conduct.MOST_FAILED),
         reason=f"Such an episode was tried again, and failed each time. {conduct.BURSTS}",
         source=f"{GUIDE}: over 1 % permanent failures is a bug of the environment; {conduct.RAO_SCOTT}.",
-        advice="Mend the environment: the errors of its episodes name the call that fails.",
+        advice="Correct the environment: the errors of its episodes name the call that fails.",
         look_at=(
             "The coordinator's log, event `episode-failed`.",
             "`headway_sandbox_failures_total` by reason.",
@@ -38,23 +38,23 @@ CONDUCT: Final = (
         meaning="Turns are cut at maxTokens.",
         number=conduct.number_of(conduct.CUT),
         threshold=conduct.threshold_of(conduct.MOST_CUT),
-        reason=f"What is cut teaches that unfinished attempts are bad. {conduct.BURSTS}",
+        reason=f"A cut turn teaches that unfinished attempts are bad. {conduct.BURSTS}",
         source=f"{GUIDE}: over 5 % of responses at the cap, raise it. That counts turns, whose share is "
-        "`rollout/turns/token_limit_rate`. The signal counts episodes with such a turn, since an episode is "
-        "rewarded as a whole. Of episodes with several turns it is raised sooner. "
+        "`rollout/turns/token_limit_rate`. The signal counts episodes with such a turn, because an "
+        "episode is rewarded as a whole. With several turns it is raised sooner. "
         f"{conduct.RAO_SCOTT}.",
-        advice="Raise spec.rollout.sampling.maxTokens, or spec.rollout.episodeTokenLimit where episodes "
-        "reach that; where answers ramble, mend the reward first.",
+        advice="Raise spec.rollout.sampling.maxTokens, or spec.rollout.episodeTokenLimit if episodes "
+        "reach that; if answers ramble, correct the reward first.",
         look_at=(
             "`rollout/tokens/response_mean` and `_max`: are all long, or a few?",
-            "`rollout/repetition/max`: does it say the same again?",
+            "`rollout/repetition/max`: does it repeat itself?",
         ),
         confirmed_by="the share falls below 5 %.",
     ),
     Signal(
         name=Name.CONTEXT_FULL,
         judge=conduct.rate(conduct.FULL, "ended with a full context", conduct.MOST_FULL),
-        meaning="Episodes end since the context has no room for another turn.",
+        meaning="Episodes end because the context has no room for another turn.",
         number=conduct.number_of(conduct.FULL),
         threshold=conduct.threshold_of(conduct.MOST_FULL),
         reason=f"An episode that is cut is judged unfinished, however good it was. {conduct.BURSTS}",
@@ -88,9 +88,8 @@ CONDUCT: Final = (
         threshold=conduct.threshold_of(conduct.MOST_EXHAUSTED),
         reason=f"A limit is there for the few that wander. {conduct.BURSTS}",
         source=f"{GUIDE}: under 10 % of episodes use up their turns; {conduct.RAO_SCOTT}.",
-        advice="Raise spec.agent.builtin.maxTurns to 1.5 times what a person needs; where the agent goes "
-        "round "
-        "in circles, mend the tools' answers.",
+        advice="Raise spec.agent.builtin.maxTurns to 1.5 times what a person needs; if the agent goes "
+        "round in circles, improve the tools' answers.",
         look_at=(
             "`rollout/tool_calls/failed_share`: does it try the same failing call?",
             "`analysis/batch_completion_ratio`: does it answer at all?",
@@ -104,9 +103,9 @@ CONDUCT: Final = (
         meaning="Tool calls cannot be read.",
         number=conduct.number_of(conduct.MALFORMED),
         threshold=conduct.threshold_of(conduct.MOST_MALFORMED),
-        reason="A call that is not read is a turn lost; a share that stays shows that nothing punishes it. "
-        f"{conduct.BURSTS}",
-        source="The guide watches format compliance beside the reward; the share is chosen from "
+        reason="A call that cannot be read loses a turn; a share that stays shows that nothing punishes "
+        f"it. {conduct.BURSTS}",
+        source=f"{GUIDE}: watch format compliance along with the reward; the share is chosen from "
         f"{SERIES}; {conduct.RAO_SCOTT}.",
         advice="Check that the tools' schemas are those the model was trained on; give the reward a small "
         "part "
@@ -120,7 +119,7 @@ CONDUCT: Final = (
         meaning="Answers become much longer than they were, and no better.",
         number=conduct.growth_of(conduct.LENGTH),
         threshold=conduct.growth_threshold(conduct.LONGER),
-        reason=f"Longer answers that do not score better cost tokens alone. {PASSES}",
+        reason=f"Longer answers that do not score better only cost tokens. {PASSES}",
         source=f"DAPO (arXiv 2503.14476) on overlong answers; {SERIES}.",
         advice="See whether the reward pays for length; then lower spec.rollout.sampling.maxTokens or use "
         "reduction sequence_mean or constant.",
@@ -134,7 +133,7 @@ CONDUCT: Final = (
         meaning="Episodes make many more tool calls than they did, and are no better.",
         number=conduct.growth_of(conduct.CALLS),
         threshold=conduct.growth_threshold(conduct.MORE_CALLS),
-        reason=f"Calls that do not raise the score are paid for by somebody. {PASSES}",
+        reason=f"Calls that do not raise the score only cost money. {PASSES}",
         source=f"{GUIDE}: pay for tool calls, and the agent calls all it can; {SERIES}.",
         advice="See whether the reward pays for calls, and stop that; then limit them in the environment.",
         look_at=("`rollout/tool_calls_of/*`: which tool?", "`rollout/external_score/mean`", TRAJECTORIES),
@@ -144,7 +143,7 @@ CONDUCT: Final = (
     Signal(
         name=Name.REPETITION,
         judge=conduct.repetition,
-        meaning="Turns say the same again and again.",
+        meaning="Turns repeat themselves.",
         number=f"Median of `{conduct.REPEATED}` over {learning.LAST} steps: the share of a turn's phrases "
         "of 8 tokens that it "
         "had said before.",

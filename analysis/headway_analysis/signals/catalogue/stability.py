@@ -14,8 +14,9 @@ STABILITY: Final = (
         name=Name.ENTROPY_FALLING,
         judge=stability.entropy_falling,
         meaning="The policy stops exploring before the task is solved.",
-        number=f"Median of `{stability.ENTROPY}` over {learning.LAST} steps, over that of the first "
-        f"{learning.WINDOW}.",
+        number=f"Ratio: the median of `{stability.ENTROPY}` in the last {learning.LAST} steps, divided "
+        "by the "
+        f"median of the first {learning.WINDOW} steps.",
         threshold=f"Bad below {stability.ENTROPY_LOW:g}, unless the reward is near its best; clear from "
         f"{stability.ENTROPY_LOW_AGAIN:g}.",
         reason="Without entropy the episodes of a group are alike, so that nothing more is learnt. Clean "
@@ -34,20 +35,21 @@ STABILITY: Final = (
         name=Name.ENTROPY_RISING,
         judge=stability.entropy_rising,
         meaning="The policy becomes noise.",
-        number=f"Median of `{stability.ENTROPY}` over {learning.LAST} steps, and over {learning.BACK}, over "
-        f"that of the first {learning.WINDOW}. Where nothing is trained any more, the last {learning.LAST} "
-        f"ones of {learning.WINDOW} steps stand.",
+        number=f"Two ratios: the medians of `{stability.ENTROPY}` in the last {learning.LAST} and "
+        f"{learning.BACK} steps, each divided by the median of the first {learning.WINDOW} steps. If "
+        "training "
+        f"has stopped, the last {learning.LAST} ones of {learning.WINDOW} steps count.",
         threshold=f"Bad above {stability.ENTROPY_HIGH:g} where the reward neither rises nor is near its "
-        f"best. Either that is {stability.ENTROPY_MORE:g} nats more, and the mean reward of {learning.LAST} "
-        f"steps is {learning.RISEN:.0%} of its range below that of the {learning.WINDOW} before: then once "
-        f"is enough. Or the median of {learning.BACK} steps is {stability.ENTROPY_LASTS:g} nats more. Clear "
-        "where neither median is.",
+        f"best. One reading is enough if that is {stability.ENTROPY_MORE:g} nats more, and the reward has "
+        f"fallen. It has if its mean of {learning.LAST} steps is {learning.RISEN:.0%} of its range below "
+        f"that of the {learning.WINDOW} before. Otherwise the median of {learning.BACK} steps must be "
+        f"{stability.ENTROPY_LASTS:g} nats more. Clear if neither ratio is so high.",
         reason="Learning sharpens a policy; one that spreads far beyond its beginning forgets. Few tokens "
-        "of a solved task are uncertain, so a multiple alone says nothing. The entropy is of groups that "
-        "are trained: where these are few, it is high for two or three steps, and passes. What becomes "
-        "noise loses its reward with it, or lasts.",
+        "of a solved task are uncertain, so a multiple alone says nothing. Entropy is measured on "
+        "trained groups. If these are few, it is high for two or three steps, and passes. A policy "
+        "that becomes noise also loses its reward, or remains noise.",
         source=f"{SERIES}; their labels ask for the same fall of the reward.",
-        advice="Lower spec.optimizer.learningRate; remove spec.algorithm.entropy where it is set.",
+        advice="Lower spec.optimizer.learningRate; remove spec.algorithm.entropy if it is set.",
         look_at=(
             "`training/grad_norm` and `training/mismatch_kl`: which moved first?",
             "`rollout/reward/mean`: has it fallen yet?",
@@ -60,16 +62,17 @@ STABILITY: Final = (
         name=Name.GRADIENT_SPIKING,
         judge=stability.gradient_spiking,
         meaning="The gradient's norm jumps far above what it was.",
-        number=f"Median of `{stability.NORM}` over {learning.LAST} steps, over that of the "
-        f"{stability.NORM_BEFORE} steps before.",
+        number=f"Ratio: the median of `{stability.NORM}` in the last {learning.LAST} steps, divided by "
+        "the median "
+        f"of the {stability.NORM_BEFORE} steps before.",
         threshold=f"Bad above {stability.SPIKE:g} where the norm is above spec.optimizer.gradientClip, and "
         f"above the largest but one of these {stability.NORM_BEFORE} steps; clear at "
         f"{stability.SPIKE_OVER:g}.",
-        reason="One spike is clipped and passes, and does not move a median; several push the policy away. "
-        "Below the clip the norm jumps as far in runs that go well: in 8 of the first 52 clean ones. A jump "
-        "moves weights further there too, as Adam divides by a running root mean square of the gradient. It "
-        "did no harm in them. A norm that was as large twice in those steps is heavy-tailed: that is how the "
-        "job goes, and two such steps side by side are chance.",
+        reason="One spike is clipped and passes, and does not move a median; several push the policy "
+        "away. Below the clip the norm jumps as far in good runs: in 8 of the first 52 clean ones. "
+        "A jump moves weights further there too, as Adam divides by a running root mean square of "
+        "the gradient. It did no harm in them. A norm that was as large twice in those steps is "
+        "heavy-tailed. That is normal for the job, and two such steps side by side are chance.",
         source="Takase et al. 2023 (arXiv 2312.16903) on loss spikes; Kingma and Ba 2015 (arXiv 1412.6980) "
         f"on Adam's step; {SERIES}.",
         advice="Lower spec.optimizer.learningRate, and look at the batch of the first spike.",
@@ -89,14 +92,14 @@ STABILITY: Final = (
         threshold=f"Bad above {stability.MISMATCH:g} where the batch is fresh: up to "
         f"{stability.FRESH_LAG:g} steps old, "
         f"and trained on once. Else above {stability.MISMATCH_DRIFTED:g}; clear at half of that.",
-        reason="A batch that another policy sampled teaches what that one should do. Of fresh batches "
-        "clean runs "
-        "stay below 0.001, of older ones most stay below 0.05. A single jump of the policy shows in every "
-        "batch that was sampled before it. A median of so many more steps is not moved by that. A token that "
-        "the new policy would not say any more has a large part in the mean, and hardly any in the update. "
-        "Where the importance weights are uneven, the update itself is off, and nothing is waited for. Nor "
-        "is it where the two are far apart: in old batches a collapse shows in the mismatch first, and steps "
-        "later in the reward.",
+        reason="A batch that another policy sampled teaches what that policy should do. Of fresh batches "
+        "clean runs stay below 0.001, of older ones most stay below 0.05. A single jump of the "
+        "policy shows in every batch that was sampled before it. A median of so many more steps is "
+        "not moved by that. A token that the new policy would no longer say has a large part in "
+        "the mean, but hardly any in the update. If the importance weights are uneven, the update "
+        "itself is wrong, and the signal does not wait. It does not wait either if the two are far "
+        "apart. In old batches a collapse shows in the mismatch first, and steps later in the "
+        "reward.",
         source="Yao et al. 2025, Your Efficient RL Framework Secretly Brings You Off-Policy RL Training; "
         f"{SERIES}.",
         advice="Set spec.algorithm.maxStepsOffPolicy to 0; if it stays, servers and learner compute "
@@ -104,7 +107,7 @@ STABILITY: Final = (
         look_at=(
             "`staleness/lag_mean`: is it age?",
             "`weights/canary_error`: do the servers compute what the learner does?",
-            "Sampling with top_p below 1, which the learner does not know of.",
+            "Sampling with top_p below 1, which the learner does not know.",
         ),
         confirmed_by="it falls within a few steps.",
         severity="critical",
@@ -166,7 +169,7 @@ STABILITY: Final = (
         meaning="The off-policy correction leaves many tokens out.",
         number=f"Median of `training/masked_fraction` over {learning.LAST} steps.",
         threshold=f"Bad above {stability.MASKED:.0%}; clear at {stability.MASKED_AGAIN:.0%}.",
-        reason="What is left out was paid for and teaches nothing.",
+        reason="Tokens that are left out cost money and teach nothing.",
         source=f"{SERIES}.",
         advice="Lower spec.algorithm.maxStepsOffPolicy, or raise spec.algorithm.correctionCap.",
         look_at=("`training/mismatch_kl`", "`staleness/lag_mean`"),

@@ -39,18 +39,20 @@ def number_of(name: str) -> str:
     """How the number of `rate` is computed, in words."""
     steps = ", ".join(map(str, WINDOWS[:-1]))
     return (
-        f"`{name}` over {steps} and {WINDOWS[-1]} steps, weighed by `{EPISODES}`: the one whose interval "
-        "(Clopper and Pearson, 99 %) begins highest. Where the rates of these steps vary further than "
-        "independent episodes would, the interval is of so many fewer (Rao and Scott's design effect)."
+        f"`{name}` in the last {steps} and {WINDOWS[-1]} steps, weighted by `{EPISODES}`. The signal "
+        "takes the "
+        "window whose 99 % interval (Clopper and Pearson) has the highest lower end. If the steps vary more "
+        "than independent episodes would, the interval assumes fewer episodes (Rao and Scott's design "
+        "effect)."
     )
 
 
 def threshold_of(threshold: float) -> str:
     """When `rate` is over, in words."""
     return (
-        f"Bad where the interval begins above {threshold:.0%}, and the last {WINDOWS[0]} steps are above "
-        "it; "
-        "clear when these are at it or below."
+        f"Bad if the interval's lower end and the last {WINDOWS[0]} steps are above {threshold:.0%}; "
+        "clear when "
+        f"those steps are at {threshold:.0%} or below."
     )
 
 
@@ -131,5 +133,5 @@ def repetition(history: History) -> Reading | None:
     now = level(history.recent(REPEATED, LAST), LAST)
     if now is None or history.latest(REPEATED) is None:
         return None
-    saw = f"{now:.0%} of what a turn says it has said before (phrases of 8 tokens)"
+    saw = f"{now:.0%} of a turn repeats what it said before (phrases of 8 tokens)"
     return Reading(above(now, REPETITIVE, REPETITIVE / 2), now, REPETITIVE, saw)

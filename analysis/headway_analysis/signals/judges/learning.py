@@ -92,7 +92,7 @@ def nothing_to_train(history: History) -> Reading | None:
     if not run:
         return Reading(Level.CLEAR, 0.0, NONE_FOR, "groups have advantages")
     if solved(history):
-        saw = f"no group had an advantage for {run} steps, since nearly every reward is the best one"
+        saw = f"no group had an advantage for {run} steps, because nearly every reward is the best one"
         return Reading(Level.CLEAR, run, NONE_FOR, saw)
     saw = f"no group had an advantage in the last {run} steps"
     return Reading(Level.OVER if run >= NONE_FOR else Level.BETWEEN, run, NONE_FOR, saw)

@@ -60,11 +60,11 @@ def ask(url: str, body: Json | None = None) -> Json:
                 found: Json = json.loads(answer.read() or b"{}")
                 return found
         except HTTPError as error:
-            said = error.read().decode(errors="replace")
-            if "context_length_exceeded" in said or "episode_token_limit_reached" in said:
-                raise Full(said) from error
+            message = error.read().decode(errors="replace")
+            if "context_length_exceeded" in message or "episode_token_limit_reached" in message:
+                raise Full(message) from error
             if error.code not in LATER or not left:
-                raise Ended(f"{error.code}: {said}") from error
+                raise Ended(f"{error.code}: {message}") from error
             time.sleep(float(error.headers.get("Retry-After") or 1))
     raise AssertionError("the last try answers or raises")
 
@@ -80,13 +80,13 @@ def converse(endpoint: str, row: Json) -> list[Json]:
     for _ in range(MAX_TURNS):
         body = {"model": "default", "messages": messages, "tools": tools}
         try:
-            said = ask(f"{endpoint}/v1/chat/completions", body)["choices"][0]["message"]
+            answer = ask(f"{endpoint}/v1/chat/completions", body)["choices"][0]["message"]
         except Full:
             break
-        messages.append(said)
-        if not said.get("tool_calls"):
+        messages.append(answer)
+        if not answer.get("tool_calls"):
             break
-        for call in said["tool_calls"]:
+        for call in answer["tool_calls"]:
             function = call["function"]
             reply = ask(
                 f"{endpoint}/v1/tools/{quote(function['name'], safe='')}", json.loads(function["arguments"])

@@ -1,8 +1,8 @@
 """An agent of Anthropic's SDK: a tool loop, and a second word of the user's where the row has one.
 
 `row.style`: `create`, `events` (a stream read by hand) or `stream` (the SDK's helper), each with `sync` or
-not. `row.more` is what the user says after the first answer, `row.thinking` the request's `thinking`,
-`row.stop` its `stop_sequences`, and with `row.count` every prompt is counted before it is sent.
+not. `row.more` is what the user says after the first answer. `row.thinking` is the request's `thinking`, and
+`row.stop` its `stop_sequences`. With `row.count` every prompt is counted before it is sent.
 """
 
 from __future__ import annotations

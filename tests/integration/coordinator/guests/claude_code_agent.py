@@ -1,7 +1,8 @@
 """Claude Code, a coding agent of the command line that speaks Messages, as its SDK starts it.
 
-`row.more` is what the user says after the first answer; `row.prompt_of` is `own` for the program's own system
-prompt and tools, else it has a short one, a tool that looks things up and one that reads files.
+`row.more` is what the user says after the first answer. With `own` as `row.prompt_of` it has the program's
+own system prompt and tools. Otherwise it has a short prompt, a tool that looks things up and one that reads
+files.
 """
 
 from __future__ import annotations

@@ -1,9 +1,14 @@
 """An agent of the OpenAI SDK: the tool loop that everybody has written once.
 
 `row.style`: `create`, `events` (a stream read by hand), `stream` (the SDK's helper) or `parse`, each with
-`sync` or not. `row.choices` are the turns' tool_choice, `row.patience` the client's timeout in seconds,
-`row.wait` how long the agent sleeps before its first turn, `row.between` before the second, and `row.crowd`
-how many first turns it asks for at once, each of its own; `row.retries` is the client's max_retries.
+`sync` or not. The other fields of the row:
+
+- `choices`: the turns' tool_choice.
+- `patience`: the client's timeout in seconds.
+- `wait`, `between`: how long the agent sleeps before its first turn, and before its second.
+- `crowd`: how many first turns it asks for at once, each in a conversation of its own.
+- `retries`: the client's max_retries.
+- `more`: what the user says after the first answer.
 """
 
 from __future__ import annotations
@@ -93,6 +98,7 @@ async def ask_async(client: AsyncOpenAI, style: str, body: dict[str, Any]) -> An
 async def play(payload: dict[str, Any]) -> str:
     instance, endpoint = payload["instance"], payload["metadata"]["endpoint"]
     style, choices = instance.get("style", "create"), list(instance.get("choices", []))
+    more = list(instance.get("more", []))
     settings = {
         "base_url": f"{endpoint}/v1",
         "api_key": endpoint.rpartition("/")[2],
@@ -123,9 +129,12 @@ async def play(payload: dict[str, Any]) -> str:
             said = openai.types.chat.ChatCompletionMessage.model_validate(said)
         else:
             messages.append(said)  # the SDK's own object, with whatever fields it has
-        if not said.tool_calls:
+        if said.tool_calls:
+            messages += [run_tool(call) for call in said.tool_calls]
+        elif more:
+            messages.append({"role": "user", "content": more.pop(0)})
+        else:
             return said.content or ""
-        messages += [run_tool(call) for call in said.tool_calls]
     return ""
 
 

@@ -1,7 +1,8 @@
 """An agent of OpenAI's agents SDK. `row.style`: `run` or `streamed`; `row.api`: `chat` or `responses`.
 
 By default the SDK speaks Responses. With `row.chained` it names the answer before instead of sending all of
-the conversation.
+the conversation. `row.more` is what the user says after the first answer. What was said before comes from the
+session where `row.session` wants one, else from the last result.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from agents import (
     OpenAIChatCompletionsModel,
     OpenAIResponsesModel,
     Runner,
+    SQLiteSession,
     function_tool,
     set_tracing_disabled,
 )
 from openai import AsyncOpenAI
-from service import serve
+from service import reporting, serve
 
 
 @function_tool
@@ -31,14 +33,23 @@ def look_up(key: str) -> str:
     return f"{key} is gold"
 
 
-async def act(payload: dict[str, Any]) -> Any:
-    metadata = payload["metadata"]
-    told = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}
+async def a_run(agent: Agent, streamed: bool, said: Any, **more: Any) -> Any:
+    """From a word of the user's to the answer."""
+    if not streamed:
+        return await Runner.run(agent, said, **more)
+    result = Runner.run_streamed(agent, said, **more)
+    async for _ in result.stream_events():
+        pass
+    return result
+
+
+async def play(payload: dict[str, Any]) -> str:
+    instance, metadata = payload["instance"], payload["metadata"]
+    kind = OpenAIResponsesModel if instance.get("api") == "responses" else OpenAIChatCompletionsModel
+    more: dict[str, Any] = {"auto_previous_response_id": True} if instance.get("chained") else {}
+    if instance.get("session"):
+        more["session"] = SQLiteSession(metadata["rolloutId"])
     async with AsyncOpenAI(base_url=f"{metadata['endpoint']}/v1", api_key="unused") as client:
-        instance = payload["instance"]
-        responses = instance.get("api") == "responses"
-        kind = OpenAIResponsesModel if responses else OpenAIChatCompletionsModel
-        more = {"auto_previous_response_id": True} if instance.get("chained") else {}
         agent = Agent(
             name="looker",
             instructions="Use the tool, then answer.",
@@ -46,20 +57,18 @@ async def act(payload: dict[str, Any]) -> Any:
             model_settings=ModelSettings(include_usage=True, parallel_tool_calls=True),
             tools=[look_up],
         )
-        if instance["style"] == "streamed":
-            result = Runner.run_streamed(agent, payload["prompt"], **more)
-            async for _ in result.stream_events():
-                pass
-        else:
-            result = await Runner.run(agent, payload["prompt"], **more)
-        answer = str(result.final_output)
-        base = metadata["endpoint"]
-        await client.post(f"{base}/complete-rollout", body=told | {"Status": "ready"}, cast_to=object)
-        reward = told | {"Rewards": [1.0 if "gold" in answer else 0.0]}
-        await client.post(f"{base}/update-reward", body=reward, cast_to=object)
-    return {"answer": answer}
+        streamed = instance["style"] == "streamed"
+        result = await a_run(agent, streamed, payload["prompt"], **more)
+        for words in instance.get("more", []):
+            said: Any = words
+            if instance.get("chained"):
+                more["previous_response_id"] = result.last_response_id
+            elif "session" not in more:
+                said = [*result.to_input_list(), {"role": "user", "content": words}]
+            result = await a_run(agent, streamed, said, **more)
+    return str(result.final_output)
 
 
 if __name__ == "__main__":
     set_tracing_disabled(True)
-    serve(act)
+    serve(reporting(play))

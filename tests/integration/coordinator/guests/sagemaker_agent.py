@@ -1,9 +1,15 @@
 """An agent made for SageMaker MTRL with its SDK, in the ways that the SDK's own docs show.
 
-The row's `style` says which: `handler` is the decorator around a Strands agent whose model is wrapped,
-`standalone` the same without the decorator, `custom` another client with the SDK's headers, `fixed` the
-decorator around a model of the module, whose base URL is the runtime's, not the episode's. `say` of the row
-is reported instead of the reward; `mood` is how the agent misbehaves.
+The row's `style` says which:
+
+- `handler`: the decorator around a Strands agent whose model is wrapped.
+- `standalone`: the same without the decorator.
+- `custom`: another client with the SDK's headers.
+- `fixed`: the decorator around a model of the module, whose base URL is the runtime's, not the episode's.
+
+`say` of the row is reported instead of the reward. `mood` is how the agent misbehaves.
+The platform posts one prompt. `more` of the row is what the user says after the first answer, to the same
+agent. With `shaped` of the row, each answer is a model of pydantic's.
 """
 
 from __future__ import annotations
@@ -13,6 +19,7 @@ import os
 from typing import Any
 
 from openai import OpenAI
+from pydantic import BaseModel
 from sagemaker.train.rft import (
     RolloutFeedbackClient,
     RolloutRequest,
@@ -27,6 +34,12 @@ from strands import Agent, tool
 from strands.models.openai import OpenAIModel
 
 NUMBERS = {"nan": math.nan, "inf": math.inf, "much": 7.0, "three": [0.1, 0.1, 0.1], "each": [0.25, 0.5]}
+
+
+class Answer(BaseModel):
+    """The metal that a thing is made of."""
+
+    metal: str
 
 
 @tool
@@ -56,8 +69,11 @@ async def handled(payload: dict[str, Any]) -> Any:
     mood = instance.get("mood")
     if mood == "foreign":
         RolloutFeedbackClient(payload["metadata"] | {"trajectory_id": "t0-000000-7-0"}).complete_rollout()
-    result = await agent_at(payload["metadata"]["endpoint"]).invoke_async(payload["prompt"])
-    reward = worth(instance, str(result))
+    agent = agent_at(payload["metadata"]["endpoint"])
+    shape = {"structured_output_model": Answer} if instance.get("shaped") else {}
+    for words in [payload["prompt"], *instance.get("more", [])]:
+        result = await agent.invoke_async(words, **shape)
+    reward = worth(instance, str(result.structured_output if shape else result))
     if mood == "raise":
         raise ValueError("the agent lost its mind")
     if mood == "error":
@@ -89,8 +105,10 @@ def standalone(payload: dict[str, Any]) -> None:
     metadata = payload["metadata"]
     set_rollout_context(metadata, payload["inference_params"])
     try:
-        result = agent_at(metadata["endpoint"])(payload["instance"]["prompt"])
-        RolloutFeedbackClient(metadata).report_complete(worth(payload["instance"], str(result)))
+        agent, instance = agent_at(metadata["endpoint"]), payload["instance"]
+        for words in [instance["prompt"], *instance.get("more", [])]:
+            result = agent(words)
+        RolloutFeedbackClient(metadata).report_complete(worth(instance, str(result)))
     finally:
         clear_rollout_context()
 

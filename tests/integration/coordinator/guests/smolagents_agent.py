@@ -1,4 +1,8 @@
-"""Agents of smolagents, as they are: `row.style` is `code` or `tools`. Both send `stop` with every turn."""
+"""Agents of smolagents, as they are: `row.style` is `code` or `tools`. Both send `stop` with every turn.
+
+`row.more` is what the user says after the first answer: the agent keeps its memory. With `row.shaped` a code
+agent asks for each step as JSON.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +24,16 @@ def look_up(key: str) -> str:
 
 
 def act(payload: dict[str, Any]) -> Any:
-    metadata = payload["metadata"]
+    metadata, instance = payload["metadata"], payload["instance"]
     model = OpenAIModel(model_id="default", api_base=f"{metadata['endpoint']}/v1", api_key="unused")
-    kind = CodeAgent if payload["instance"]["style"] == "code" else ToolCallingAgent
-    agent = kind(tools=[look_up], model=model, max_steps=4, verbosity_level=0)
+    kind = CodeAgent if instance["style"] == "code" else ToolCallingAgent
+    settings = {"use_structured_outputs_internally": True} if instance.get("shaped") else {}
+    agent = kind(tools=[look_up], model=model, max_steps=4, verbosity_level=0, **settings)
     told = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}
     status, answer = "ready", ""
     try:
-        answer = str(agent.run(payload["prompt"]))
+        for number, words in enumerate([payload["prompt"], *instance.get("more", [])]):
+            answer = str(agent.run(words, reset=number == 0))
     except Exception as error:
         status, answer = "failed", f"{type(error).__name__}: {error}"
     done = told | {"Status": status} | ({} if status == "ready" else {"ErrorMessage": answer})

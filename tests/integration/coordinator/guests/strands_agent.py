@@ -1,6 +1,7 @@
 """A Strands agent as its users write them, and MTRL's two calls without any SDK.
 
-`row.style`: `stream` (with stream_options, as Strands sends them by itself) or `whole`.
+`row.style`: `stream` (with stream_options, as Strands sends them by itself) or `whole`. `row.more` is what
+the same agent is asked after its first answer, and `row.shaped` wants each answer as a model of pydantic's.
 """
 
 from __future__ import annotations
@@ -8,9 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+from pydantic import BaseModel
 from service import serve
 from strands import Agent, tool
 from strands.models.openai import OpenAIModel
+
+
+class Answer(BaseModel):
+    """The metal that a thing is made of."""
+
+    metal: str
 
 
 @tool
@@ -41,7 +49,11 @@ async def act(payload: dict[str, Any]) -> Any:
     status, answer = "ready", ""
     try:
         # Text blocks, as Strands writes every message.
-        answer = str(await agent.invoke_async([{"text": "Here is the task."}, {"text": payload["prompt"]}]))
+        first = [{"text": "Here is the task."}, {"text": payload["prompt"]}]
+        shape = {"structured_output_model": Answer} if instance.get("shaped") else {}
+        for words in [first, *instance.get("more", [])]:
+            found = await agent.invoke_async(words, **shape)
+            answer = found.structured_output.metal if shape else str(found)
     except Exception as error:
         status, answer = "failed", f"{type(error).__name__}: {error}"
     told = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}

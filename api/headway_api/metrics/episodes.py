@@ -1,0 +1,250 @@
+"""Metrics of episodes, wherever they are played: conduct, lengths, reward and score."""
+
+from typing import Final
+
+from headway_api.metrics.definition import STATISTICS, Family, spread
+
+
+def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
+    """Metrics of the agent's behaviour. `when` names the episodes in each description. Shares of
+    episodes are under `rates`. Only the outcome rates count episodes that stayed InfraError."""
+    return (
+        *spread(f"{prefix}/turns/", f"turns of an episode {when}", only="mean min max"),
+        Family(
+            f"{prefix}/turns/malformed_tool_call_rate",
+            f"Share of turns {when} with a tool call that could not be read.",
+            "ratio",
+        ),
+        Family(f"{prefix}/turns/token_limit_rate", f"Share of turns {when} cut at maxTokens.", "ratio"),
+        Family(
+            f"{prefix}/turns/fork_rate",
+            f"Share of turns {when} whose history drifted from what was sampled.",
+            "ratio",
+        ),
+        Family(
+            f"{prefix}/turns/guided_share",
+            f"Share of the tokens sampled {when} that a JSON schema held: they are not trained.",
+            "ratio",
+        ),
+        Family(
+            f"{prefix}/forks_of/{{name}}",
+            f"Share of turns {when} whose history drifted for one of the reasons of docs/operations.md.",
+            "ratio",
+        ),
+        *spread(f"{prefix}/rows/", f"rows of an episode {when}", only="mean max"),
+        Family(
+            f"{prefix}/rows/branch_share", f"Share of rows {when} without an episode's first turn.", "ratio"
+        ),
+        Family(f"{prefix}/rows/branch_token_share", f"Share of trained tokens {when} in such rows.", "ratio"),
+        Family(
+            f"{prefix}/rows/repeated_share",
+            f"Share of the rows' tokens {when} that such rows repeat as context.",
+            "ratio",
+        ),
+        Family(f"{prefix}/tool_calls/mean", f"Mean tool calls of an episode {when} that could be read."),
+        Family(f"{prefix}/tool_calls/max", f"Most tool calls of an episode {when} that could be read."),
+        Family(
+            f"{prefix}/tool_calls/failed_share",
+            f"Share of those calls {when} whose answer begins with `error:`.",
+            "ratio",
+        ),
+        Family(
+            f"{prefix}/tool_calls/malformed_share",
+            f"Share of all tool calls {when} that could not be read.",
+            "ratio",
+        ),
+        Family(
+            f"{prefix}/tool_calls/malformed_share_of/{{name}}",
+            f"Share of all tool calls {when} with one kind of fault: unclosed, no_name, not_json, arguments, "
+            "structure or other.",
+            "ratio",
+        ),
+        Family(
+            f"{prefix}/tool_calls_of/{{name}}",
+            f"Mean calls of one tool in an episode {when}; of the 32 tools called most, and of all `other`.",
+        ),
+        Family(
+            f"{prefix}/repetition/mean",
+            f"Mean share of a turn's sampled 8-grams {when} that had come in the turn before.",
+            "ratio",
+        ),
+        Family(f"{prefix}/repetition/max", f"Largest such share of a turn {when}.", "ratio"),
+        Family(f"{prefix}/reward_metrics/{{name}}", f"Mean of a number the environment reported {when}."),
+        Family(
+            f"{rates}/malformed_tool_call_rate",
+            f"Share of episodes {when} with a tool call that could not be read.",
+            "ratio",
+        ),
+        Family(
+            f"{rates}/fork_rate",
+            f"Share of episodes {when} with a turn whose history drifted from what was sampled.",
+            "ratio",
+        ),
+        Family(
+            f"{rates}/turn_limit_rate",
+            f"Share of episodes {when} cut at maxTurns; none for an agent with a loop of its own.",
+            "ratio",
+        ),
+        Family(
+            f"{rates}/max_tokens_rate",
+            f"Share of episodes {when} with a turn cut at maxTokens, or that reached episodeTokenLimit.",
+            "ratio",
+        ),
+        Family(
+            f"{rates}/episode_token_limit_rate",
+            f"Share of episodes {when} that reached rollout.episodeTokenLimit.",
+            "ratio",
+        ),
+        Family(
+            f"{rates}/context_limit_rate",
+            f"Share of episodes {when} that ended because the context had no room for another turn.",
+            "ratio",
+        ),
+        Family(
+            f"{rates}/time_limit_rate",
+            f"Share of all episodes {when} that had not ended at rollout.timeoutSeconds.",
+            "ratio",
+        ),
+        Family(
+            f"{rates}/token_limit_rate",
+            f"Share of episodes {when} with a turn cut at maxTokens, or with no room for another turn.",
+            "ratio",
+        ),
+        Family(f"{rates}/outcome_{{name}}_rate", f"Share of all episodes {when} with an outcome.", "ratio"),
+    )
+
+
+def lengths(prefix: str, when: str) -> tuple[Family, ...]:
+    """Metrics of tokens and their log-probabilities."""
+    return (
+        Family(f"{prefix}/tokens/prompt_mean", f"Mean prompt tokens of an episode {when}.", "tokens"),
+        *spread(f"{prefix}/tokens/response_", f"sampled tokens of a turn {when}", unit="tokens"),
+        *spread(f"{prefix}/tokens/episode_", f"sampled tokens of an episode {when}", unit="tokens"),
+        Family(f"{prefix}/logprob/zero_count", f"Sampled tokens with log-probability 0 {when}."),
+        Family(f"{prefix}/logprob/zero_frac", f"Their share of the sampled tokens {when}.", "ratio"),
+        Family(f"{prefix}/logprob/zero_per_group", f"Their number for each group {when}."),
+        *spread(f"{prefix}/logprob/nz_", f"log-probability of the others {when}", unit="nats"),
+    )
+
+
+def judged(prefix: str, value: str) -> tuple[Family, ...]:
+    """Successes as one judgment counts them: `value` at the success threshold or above."""
+    return (
+        Family(f"{prefix}/succeeded_rollouts", f"Tries whose {value} reached the success threshold."),
+        Family(f"{prefix}/failed_rollouts", f"Scored tries whose {value} did not."),
+        Family(f"{prefix}/success_threshold", f"The {value} from which a try succeeds."),
+        Family(
+            f"{prefix}/pass_at_{{k}}",
+            f"Chance that one of k tries succeeds by its {value}, unbiased; mean over rows with k tries.",
+            "ratio",
+        ),
+        Family(f"{prefix}/pass_k_{{k}}", "The same as pass_at_k, in MTRL's other spelling.", "ratio"),
+        Family(
+            f"{prefix}/pass_power_{{k}}",
+            f"Chance that all of k tries succeed by their {value}, unbiased; mean over rows with k tries.",
+            "ratio",
+        ),
+    )
+
+
+def by_task(prefix: str, when: str) -> tuple[Family, ...]:
+    """Metrics of each task, if a column of the dataset names tasks."""
+    return (
+        Family(f"{prefix}/task_reward/{{name}}", f"Mean reward of a task's episodes {when}."),
+        Family(f"{prefix}/task_external_score/{{name}}", f"Mean external score of a task's episodes {when}."),
+        Family(
+            f"{prefix}/task_success/{{name}}", f"Share of a task's episodes {when} that succeed.", "ratio"
+        ),
+        Family(f"{prefix}/task_rows/{{name}}", f"Rows of a task {when}."),
+    )
+
+
+def measured(prefix: str, when: str) -> tuple[Family, ...]:
+    """Metrics that validation and evaluation jobs share."""
+    return (
+        *spread(f"{prefix}/reward/", f"reward {when}"),
+        Family(f"{prefix}/reward/zero_frac", f"Share of episodes with reward 0 {when}.", "ratio"),
+        *(
+            Family(f"{prefix}/reward/{key}_within_groups", f"{text} reward of a row's tries, mean over rows.")
+            for key, text in STATISTICS.items()
+        ),
+        Family(f"{prefix}/reward/rollouts_per_prompt", f"Mean scored tries on a row {when}."),
+        Family(f"{prefix}/reward/num_prompts", f"Rows measured {when}."),
+        *judged(f"{prefix}/reward", "reward"),
+        Family(f"{prefix}/reward/pass_prompts_{{k}}", f"Rows {when} with k scored tries or more."),
+        Family(f"{prefix}/reward/pass_tries_{{k}}", f"Scored tries on those rows {when}."),
+        *spread(f"{prefix}/external_score/", f"external score {when}; it is never trained on"),
+        *judged(f"{prefix}/external_score", "external score"),
+        *conduct(prefix, f"{prefix}/episodes", when),
+        *lengths(prefix, when),
+        Family(
+            f"{prefix}/episodes/completion_rate",
+            f"Share of scored episodes {when} in which an answer was emitted, right or wrong.",
+            "ratio",
+        ),
+    )
+
+
+ROLLOUT: Final = (
+    *spread("rollout/reward/", "reward of the batch's episodes"),
+    Family("rollout/reward/valid_mean", "Mean reward of groups whose advantages are not all zero."),
+    Family("rollout/reward/zero_frac", "Share of episodes with reward 0.", "ratio"),
+    *spread("rollout/external_score/", "external score of the batch's episodes; it is never trained on"),
+    Family(
+        "rollout/reward_explained/{name}",
+        "Share of the reward's variance within groups that a number of the environment explains alone.",
+        "ratio",
+    ),
+    Family("rollout/task_reward/{name}", "Mean reward of a task's episodes in the batch."),
+    Family("rollout/task_groups/{name}", "Groups of a task in the batch."),
+    *conduct("rollout", "episodes", "of the batch"),
+    *lengths("rollout", "of the batch"),
+    *spread("rollout/advantage/", "advantage of the batch's episodes"),
+    Family("rollout/advantage/n_positive", "Episodes with an advantage above 0."),
+    Family("rollout/advantage/n_negative", "Episodes with an advantage below 0."),
+)
+GIVEN_UP: Final = (
+    Family("rollout/abandoned_groups", "Groups given up.", kind="counter", labels=("reason",)),
+    Family(
+        "rollout/discarded_tokens",
+        "Tokens computed or sampled for nothing, by reason.",
+        "tokens",
+        "counter",
+        ("reason",),
+    ),
+)
+ANALYSIS: Final = (
+    Family(
+        "analysis/batch_completion_ratio",
+        "Share of the batch's scored episodes in which an answer was emitted, right or wrong.",
+        "ratio",
+    ),
+    Family("analysis/batch_valid_ratio", "Share of groups whose advantages are not all zero.", "ratio"),
+    Family("analysis/zero_adv_groups", "Groups whose advantages are all zero."),
+    Family("analysis/zero_adv_nonzero_reward", "Those of them with a reward other than 0: too easy."),
+    Family("analysis/zero_adv_zero_reward", "Those of them with reward 0 throughout: too hard."),
+    Family("analysis/reward_variance_across_groups", "Variance of the groups' mean rewards."),
+    Family("analysis/mean_group_reward_spread", "Mean distance between a group's best and worst reward."),
+)
+EPISODES: Final = (
+    Family("episodes/finished", "Episodes that ended.", kind="counter", labels=("outcome", "purpose")),
+    Family(
+        "episodes/retried", "Episodes started again after an InfraError.", kind="counter", labels=("purpose",)
+    ),
+    Family("episodes/in_flight", "Episodes running now.", labels=("purpose",)),
+    Family("episodes/seconds", "How long episodes took.", "seconds", "histogram", ("outcome",)),
+)
+TEST: Final = (
+    Family("test/base/{name}", "Mean of the weights from before training in the final test."),
+    Family("test/difference/{name}", "How far the tuned weights are ahead of these, row by row."),
+    Family("test/difference_low/{name}", "Lower end of its 95 % interval, if it has one."),
+    Family("test/difference_high/{name}", "Upper end of its 95 % interval."),
+)
+_MEASURED_BY: Final = ("candidate", "task", "measure")
+EVALUATION: Final = (
+    Family("eval/measure", "A measure of docs/evaluation.md, so far.", labels=_MEASURED_BY),
+    Family("eval/measure_low", "Lower end of its 95 % interval, if it has one.", labels=_MEASURED_BY),
+    Family("eval/measure_high", "Upper end of its 95 % interval.", labels=_MEASURED_BY),
+    Family("eval/rows", "Rows that a candidate was measured on.", labels=("candidate",)),
+    Family("eval/in_flight", "Episodes of a candidate that run now.", labels=("candidate",)),
+)

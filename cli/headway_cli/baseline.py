@@ -1,0 +1,88 @@
+"""The endpoint that plays the baseline of `headway doctor`, from options."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from headway_api import names
+from headway_api.baseline_endpoint import OPTIONS, BaselineEndpoint
+from headway_api.spec.candidate import CandidateEndpoint
+from headway_cli.local.manifest import ManifestWrong
+
+FOLDER: Final = "baseline-endpoint"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a person wrote."""
+
+    endpoint: str | None
+    model: str | None
+    token_env: str | None
+    max_concurrency: int | None
+    requests_per_minute: int | None
+
+
+def chosen(options: Options, environ: Mapping[str, str]) -> BaselineEndpoint | None:
+    """The endpoint; None if the job's own model plays.
+
+    Raises:
+        ManifestWrong: an option is missing, wrong, or of no use without another.
+    """
+    given = {
+        "url": options.endpoint,
+        "model": options.model,
+        "secretRef": options.token_env,
+        "maxConcurrency": options.max_concurrency,
+        "requestsPerMinute": options.requests_per_minute,
+    }
+    if options.endpoint is None:
+        if alone := [name for name, value in given.items() if value is not None]:
+            raise ManifestWrong(f"{OPTIONS[alone[0]]} needs an endpoint: add --endpoint URL")
+        return None
+    if options.model is None:
+        raise ManifestWrong("--endpoint needs the name of a model there: add --model NAME")
+    wanted = {key: value for key, value in given.items() if value is not None and key != "secretRef"}
+    try:
+        spec = CandidateEndpoint.model_validate(wanted)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = str(first["loc"][0]) if first["loc"] else "url"
+        raise ManifestWrong(f"{OPTIONS[field]} {given[field]}: {first['msg']}") from error
+    return BaselineEndpoint(spec, _token(options.token_env, environ))
+
+
+def _token(variable: str | None, environ: Mapping[str, str]) -> str | None:
+    if variable is None:
+        return None
+    token = environ.get(variable, "").strip()
+    if not (token and token.isascii() and token.isprintable()):
+        what = "holds characters that no header can" if token else "is not set or empty"
+        raise ManifestWrong(f"--token-env {variable}: the variable {what}; write the endpoint's token there")
+    return token
+
+
+@contextmanager
+def written(endpoint: BaselineEndpoint | None, job: Path) -> Iterator[dict[str, str]]:
+    """The coordinator's variables for an endpoint, whose token lies on the disk only during the block.
+
+    Args:
+        job: the job's folder.
+    """
+    if endpoint is None:
+        yield {}
+        return
+    folder = job.resolve() / FOLDER
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        endpoint.write(folder)
+        yield {names.ENV_BASELINE_ENDPOINT: str(folder)}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

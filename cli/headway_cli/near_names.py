@@ -1,0 +1,29 @@
+"""Names like one that does not exist. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Final
+
+MOST: Final = 3
+"""Most names that are suggested instead of one that does not exist."""
+ALIKE: Final = 0.5
+"""Least similarity, from 0 to 1, of a name that is suggested."""
+
+
+def near(name: str, known: Iterable[str]) -> list[str]:
+    """The most similar of the known names, the nearest first."""
+    return get_close_matches(name, [*known], MOST, ALIKE)
+
+
+def question(name: str, known: Iterable[str]) -> str:
+    """The same as a question, such as `did you mean desk?`; empty if none is similar."""
+    found = near(name, known)
+    return f"did you mean {', '.join(found)}?" if found else ""
+
+
+def clause(name: str, known: Iterable[str]) -> str:
+    """The same as the end of a sentence; empty if none is similar."""
+    asked = question(name, known)
+    return f"; {asked}" if asked else ""

@@ -1,0 +1,98 @@
+"""What the budget holds for one group: its attempts, its rewards and its questions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Container
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from headway_api.records import EpisodeRecord, Outcome
+from headway_coordinator.budget import worst
+from headway_coordinator.budget.spending import Used
+from headway_coordinator.budget.worst import Amounts, Bill, Limits, Slot
+from headway_coordinator.cancel_token import CancelToken
+from headway_coordinator.episode import Task
+
+
+class Reserving(Protocol):
+    """What a reservation asks of the budget."""
+
+    async def ask(self, group: GroupReservation, most: Amounts) -> None:
+        """Return once a question of a running group fits."""
+
+    def changed(self, group: GroupReservation) -> None:
+        """The reservation of a group has changed."""
+
+
+@dataclass(eq=False)
+class GroupReservation:
+    """The reservation of one group."""
+
+    budget: Reserving
+    bill: Bill
+    limits: Limits
+    sampled: int
+    """The most tokens that an attempt samples."""
+    key: str
+    stop: CancelToken
+    open: int
+    """Episodes that may still have an attempt."""
+    admitted: bool = False
+    blocked: int = 0
+    """Questions that wait for budget."""
+    left: dict[int, int] = field(default_factory=dict)
+    """Index of each open episode -> its remaining attempts."""
+    judging: Counter[Slot] = field(default_factory=Counter)
+    """The worst case of rewarding it as a whole."""
+    ended: Counter[Slot] = field(default_factory=Counter)
+    """What the ended attempts may be billed for."""
+    asked: Counter[Slot] = field(default_factory=Counter)
+    """Cost of questions that were asked of judges and endpoints, with the worst case of those in flight."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether a part of it runs, which will free what it does not use."""
+        return self.admitted and max(1, self.open) > self.blocked
+
+    def reservation(self) -> Amounts:
+        """Everything that is reserved for it."""
+        ahead = (worst.of_attempts(self.limits, self.bill, self.sampled, n) for n in self.left.values())
+        return worst.total([self.ended, self.asked, self.judging, *ahead])
+
+    @asynccontextmanager
+    async def reserved(self, most: Amounts) -> AsyncIterator[Used]:
+        """As in `Spending`."""
+        used: Counter[Slot] = Counter()
+        await self.budget.ask(self, most)
+        try:
+            yield used.update
+        finally:
+            self.asked.subtract(most)
+            self.asked.update(used)
+            self.budget.changed(self)
+
+    def watched(
+        self, episode: Callable[[Task], Awaitable[EpisodeRecord]], settled: Container[str] = ()
+    ) -> Callable[[Task], Awaitable[EpisodeRecord]]:
+        """Runs the group's episodes, and frees what each has not used.
+
+        An episode whose id is in `settled` is not tried again.
+        """
+
+        async def run(task: Task) -> EpisodeRecord:
+            record = await episode(task)
+            self._end(record, final=record.episode_id in settled)
+            return record
+
+        return run
+
+    def _end(self, record: EpisodeRecord, *, final: bool) -> None:
+        left = self.left.pop(record.index, 1) - 1
+        self.ended += worst.of_ended(record, self.bill)
+        if record.outcome is Outcome.INFRA_ERROR and not final and left > 0:
+            self.left[record.index] = left
+        else:
+            self.open -= 1
+        self.budget.changed(self)

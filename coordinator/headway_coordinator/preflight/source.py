@@ -1,0 +1,181 @@
+"""What samples the baseline: the job's model on a rollout server, or an endpoint that a person named."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Literal, Protocol
+
+import aiohttp
+
+from headway_api.baseline_endpoint import BaselineEndpoint
+from headway_api.exits import JobError
+from headway_api.records import EpisodeRecord, SampledBy, WeightsManifest
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
+from headway_coordinator.endpoint.candidate import connected, episodes_at_once, once_ready, patience
+from headway_coordinator.endpoint.chat import EndpointChat
+from headway_coordinator.endpoint.owner import OfBaseline
+from headway_coordinator.engines.concurrency import Concurrency
+from headway_coordinator.engines.discovery import Discover
+from headway_coordinator.engines.fleet import Fleet
+from headway_coordinator.episode import Task
+from headway_coordinator.evaluation.servers import proven
+from headway_coordinator.faults import CandidateFault
+from headway_coordinator.group import Run
+from headway_coordinator.players import Players
+from headway_coordinator.sandboxes import Witness
+
+NOT_ASKED: Final = "the preflight samples nothing now"
+PATIENCE_SECONDS: Final = 120.0
+"""Longest time without one success at an endpoint. A person waits for it."""
+Witnesses = Callable[[str], Witness]
+"""Given an episode's id, who notes what its sandbox answers."""
+
+
+class Source(Protocol):
+    """Samples the turns of baseline episodes."""
+
+    @property
+    def state(self) -> Literal["Sampling", "Running"]:
+        """The preflight's state meanwhile. Sampling makes the operator start a rollout server."""
+
+    @property
+    def sampled_by(self) -> SampledBy:
+        """As `GroupRecord.sampled_by`."""
+
+    @property
+    def model(self) -> str | None:
+        """The endpoint's model. None: the job's own model samples."""
+
+    @property
+    def note(self) -> str | None:
+        """A remark for the summary, if other weights than the job's first ones sample."""
+
+    @property
+    def limiter(self) -> AdaptiveSemaphore:
+        """Bounds the episodes in flight."""
+
+    def serving(self, *, answered: bool) -> AbstractAsyncContextManager[None]:
+        """Keep the source available during the block, which begins once it answers.
+
+        Args:
+            answered: whether an earlier process had answers from it.
+
+        Raises:
+            JobError: it does not answer.
+        """
+
+    def episode(self, players: Players, witness: Witnesses) -> Run:
+        """A function that runs an episode. Call it once `serving` has begun."""
+
+    def problem(self) -> str | None:
+        """The part that keeps turns from being sampled, and why."""
+
+
+@dataclass
+class OnServer:
+    """The job's model on one rollout server."""
+
+    fleet: Fleet
+    note: str | None
+    limiter: AdaptiveSemaphore
+    http: aiohttp.ClientSession
+    key: str
+    """The coordinator's key for rollout servers."""
+    state: Literal["Sampling"] = "Sampling"
+    sampled_by: SampledBy = "servers"
+    model: str | None = None
+
+    @classmethod
+    async def of(
+        cls,
+        spec: RLTrainingJobSpec,
+        weights: tuple[WeightsManifest, str | None],
+        http: aiohttp.ClientSession,
+        key: str,
+        discover: Discover,
+    ) -> OnServer:
+        """A server that `discover` finds, with the weights and the remark of `start.manifest`."""
+        manifest, note = weights
+        fleet = Fleet(http, key, discover, unannounced=NOT_ASKED)
+        await fleet.want(manifest)
+        # As many episodes as one server of a validation gets.
+        return cls(fleet, note, AdaptiveSemaphore(spec.validation_episodes), http, key)
+
+    @asynccontextmanager
+    async def serving(self, *, answered: bool) -> AsyncIterator[None]:
+        running = [
+            asyncio.create_task(self.fleet.run()),
+            asyncio.create_task(Concurrency(self.http, self.key, self.fleet.router, self.limiter).run()),
+        ]
+        try:
+            try:
+                await proven("", self.fleet, lambda: True)
+            except CandidateFault as fault:
+                raise JobError(fault.reason, str(fault), field="spec.model.base", permanent=False) from fault
+            yield
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    def episode(self, players: Players, witness: Witnesses) -> Run:
+        return players.on(self.fleet, self.limiter, witness)
+
+    def problem(self) -> str | None:
+        found = self.fleet.router.problem()
+        return None if found is None else f"rollout servers: {found}"
+
+
+class AtEndpoint:
+    """A model behind an OpenAI-compatible endpoint. No rollout server starts."""
+
+    state: Literal["Running"] = "Running"
+    sampled_by: SampledBy = "endpoint"
+
+    def __init__(self, spec: RLTrainingJobSpec, asked: BaselineEndpoint) -> None:
+        at_once = min(spec.validation_episodes, episodes_at_once(spec, asked.spec))
+        self.limiter = AdaptiveSemaphore(at_once)
+        self.model: str | None = asked.spec.model
+        self.note: str | None = f"sampled at an endpoint by {asked.spec.model}"
+        self._spec = spec
+        self._asked = asked
+        self._chat: EndpointChat | None = None
+
+    @asynccontextmanager
+    async def serving(self, *, answered: bool) -> AsyncIterator[None]:
+        opened = connected(
+            OfBaseline(),
+            self._asked.spec,
+            self._asked.token,
+            timeout=self._spec.rollout.timeout_seconds,
+            patience=min(PATIENCE_SECONDS, patience(self._spec)),
+            answered=answered,
+        )
+        async with opened as self._chat:
+            try:
+                await self._chat.probe()
+            except CandidateFault as fault:
+                raise _final(fault) from fault
+            yield
+
+    def episode(self, players: Players, witness: Witnesses) -> Run:
+        assert self._chat is not None, "serving has begun"
+        return partial(self._play, self._chat, players.at(self._chat, self.limiter, witness))
+
+    async def _play(self, chat: EndpointChat, play: Run, task: Task) -> EpisodeRecord:
+        try:
+            return await once_ready(chat, play, task)
+        except CandidateFault as fault:
+            raise _final(fault) from fault
+
+    def problem(self) -> str | None:
+        return self._chat.problem if self._chat is not None else None
+
+
+def _final(fault: CandidateFault) -> JobError:
+    return JobError(fault.reason, str(fault), field=fault.field)

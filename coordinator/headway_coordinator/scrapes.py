@@ -1,0 +1,45 @@
+"""Whether Prometheus has read the final figures: a process that ends is asked for nothing more."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+LAST_SCRAPE_SECONDS: Final = 30.0
+"""The longest that a finished coordinator waits for the last scrape. Prometheus usually scrapes as often."""
+
+
+class Scrapes:
+    """Reads of `/metrics`, of the event loop's thread alone."""
+
+    def __init__(self) -> None:
+        self._ever = False
+        self._final = False
+        self._leaves = asyncio.Event()
+        """Set once nothing is waited for."""
+
+    def read(self) -> None:
+        """`/metrics` was read."""
+        self._ever = True
+        if self._final:
+            self._leaves.set()
+
+    def final(self) -> None:
+        """From now on `/metrics` shows final figures."""
+        self._final = True
+
+    def leave(self) -> None:
+        """Wait for no scrape."""
+        self._leaves.set()
+
+    async def last(self, seconds: float = LAST_SCRAPE_SECONDS) -> None:
+        """Return once the final figures were read, or after `seconds`.
+
+        If nobody ever read a figure, nobody will read the final ones: it returns at once.
+        """
+        if not self._ever:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._leaves.wait()

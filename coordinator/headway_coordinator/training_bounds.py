@@ -1,0 +1,23 @@
+"""Whether a budget has room for a group of a training job."""
+
+from __future__ import annotations
+
+from headway_api.records import Purpose
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_coordinator.budget.gate import Budget
+from headway_coordinator.budget.shown import too_small
+from headway_coordinator.budget.worst import Bill, Limits
+
+
+def fits(budget: Budget, spec: RLTrainingJobSpec, limits: Limits) -> str:
+    """Say that a training group fits the budget, whatever follows.
+
+    Raises:
+        JobError: `BudgetTooSmall`, with the smallest budget that fits.
+    """
+    sampling, size = spec.rollout.sampling, spec.algorithm.group_size
+    most = limits.sampled(sampling.max_tokens, spec.rollout.episode_token_limit)
+    lacks = budget.least(limits, Bill(Purpose.TRAIN), size, most)
+    if lacks:
+        raise too_small(lacks, f"a group of {size} episodes")
+    return f"a group of {size} episodes fits every limit"

@@ -1,0 +1,39 @@
+"""Connects what samples held-out rows while training goes on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import aiohttp
+
+from headway_api.config import JobConfig
+from headway_api.model_names import VALIDATION
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
+from headway_coordinator.engines.discovery import Discover
+from headway_coordinator.engines.fleet import Fleet
+from headway_coordinator.players import Players
+from headway_coordinator.validations import Beside
+
+NOT_VALIDATING: Final = "no validation is under way"
+
+
+def validation_servers(
+    job: JobConfig,
+    http: aiohttp.ClientSession,
+    key: str,
+    players: Players,
+    discover: Discover,
+    discover_validation: Discover,
+    replicas: int,
+) -> Beside | None:
+    """None: training waits for validations, on its own servers."""
+    spec = job.spec
+    if spec.has_validation_server:
+        own = Fleet(http, key, discover_validation, unannounced=NOT_VALIDATING)
+        own_room = AdaptiveSemaphore(spec.validation_episodes)
+        return Beside(own, players.on(own, own_room), own_room)
+    if job.validates_beside:
+        slot = Fleet(http, key, discover, slot=VALIDATION, unannounced=NOT_VALIDATING)
+        slot.router.replicas = replicas
+        return Beside(slot, players.sharing(slot))
+    return None

@@ -1,0 +1,59 @@
+"""Where the seconds of each step went, from a copy of the job's folder, and whether that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from headway_analysis.report.timeline import Lived, StepTime, spent
+from headway_api.artifacts import RunLayout
+from headway_api.run_files import RunFiles
+from headway_api.store import FileStore
+
+LEAST_SECONDS = 10.0
+"""In a shorter step, some milliseconds between two processes are more than a hundredth."""
+LEAST_KNOWN = 0.99
+PARTS = 3
+"""Parts of a step that are printed."""
+
+
+class TimeUnaccounted(Exception):
+    """Nobody measured where too much of a step's time went."""
+
+
+def read(run: Path) -> list[StepTime]:
+    """The times of every step that trained, by step."""
+    files = RunFiles(FileStore(), RunLayout.of(f"file://{run.resolve()}"))
+    found = []
+    for before, report in pairwise(files.steps()):
+        if report.groups:
+            groups = files.groups([files.layout.train_group(each) for each in report.groups])
+            every = [Lived.of(each) for group in groups for each in (*group.episodes, *group.discarded)]
+            found.append(spent(before, report, every))
+    return [each for each in found if each is not None]
+
+
+def lines(times: Sequence[StepTime]) -> Iterator[str]:
+    """Each step with its share that is accounted for, and its largest parts."""
+    for each in times:
+        parts = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in [*each.parts.items()][:PARTS])
+        yield f"  step {each.step:>3}  {each.seconds:6.1f} s  {each.known:6.1%} accounted for: {parts}"
+
+
+def verified(times: Sequence[StepTime]) -> str:
+    """The lines as one text.
+
+    Raises:
+        TimeUnaccounted: no step has times, or of a long one too little is accounted for.
+    """
+    if not times:
+        raise TimeUnaccounted("no report of a step says when it ended")
+    for each in times:
+        if each.seconds > LEAST_SECONDS and each.known < LEAST_KNOWN:
+            parts = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in each.parts.items())
+            raise TimeUnaccounted(
+                f"of the {each.seconds:.1f} s of step {each.step}, {each.known:.1%} are accounted for: "
+                f"{parts}"
+            )
+    return "\n".join(lines(times))

@@ -1,0 +1,1 @@
+"""What a new user does who follows the documentation, and how long each block of it takes."""

@@ -1,0 +1,87 @@
+"""The substitute for a reader's own cluster: the cluster of `KEEP=1 make demo`, and an image registry."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from doc_blocks import ROOT
+
+SYSTEM_PYTHON: Final = "/usr/bin/python3"
+CLUSTER: Final = ROOT / "hack" / "cluster" / "cluster.py"
+IMAGES: Final = ROOT / "hack" / "images" / "build.py"
+PAGES_REGISTRY: Final = "registry.example.com"
+PORT: Final = 5055
+REGISTRY: Final = f"localhost:{PORT}"
+"""Builders and containerd speak plain HTTP with this name."""
+START_SECONDS: Final = 30.0
+
+
+class NoCluster(Exception):
+    """The demo's cluster is not up, or its registry does not start; the message says what to do."""
+
+
+def require() -> None:
+    """Raise NoCluster unless a cluster of this machine is up."""
+    if subprocess.run([SYSTEM_PYTHON, CLUSTER, "status"], capture_output=True, check=False).returncode:
+        raise NoCluster("the part `cluster` needs the demo's cluster: run KEEP=1 make demo first")
+
+
+def variables(folder: Path) -> dict[str, str]:
+    """Variables by which buildah speaks with the registry."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "registries.conf"
+    file.write_text(f'[[registry]]\nlocation = "{REGISTRY}"\ninsecure = true\n')
+    return {"CONTAINERS_REGISTRIES_CONF": str(file)}
+
+
+@contextmanager
+def registry(folder: Path) -> Iterator[None]:
+    """Debian's image registry, at `REGISTRY` for as long as the block runs.
+
+    Raises:
+        NoCluster: it does not listen.
+    """
+    said = subprocess.run(
+        [SYSTEM_PYTHON, CLUSTER, "docker-registry"], check=True, stdout=subprocess.PIPE, text=True
+    )
+    config = folder / "registry.json"  # which is YAML too
+    storage = {"filesystem": {"rootdirectory": str(folder / "registry")}}
+    config.write_text(json.dumps({"version": 0.1, "storage": storage, "http": {"addr": f"127.0.0.1:{PORT}"}}))
+    with (folder / "registry.log").open("wb") as log:
+        running = subprocess.Popen([said.stdout.strip(), "serve", config], stdout=log, stderr=log)
+    try:
+        _wait(running)
+        yield
+    finally:
+        running.terminate()
+        running.wait()
+
+
+def _wait(running: subprocess.Popen[bytes]) -> None:
+    ends = time.monotonic() + START_SECONDS
+    while True:
+        if running.poll() is not None or time.monotonic() > ends:
+            raise NoCluster(f"the registry does not listen at port {PORT}: end what else listens there")
+        try:
+            socket.create_connection(("127.0.0.1", PORT), 1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+
+
+def sandbox_image() -> str:
+    """A line that pushes the sandbox image, as an installation's `make images` does with all of them."""
+    return f"python3 {IMAGES} --push --prefix {REGISTRY}/headway --tag 1 sandbox"
+
+
+def here(line: str) -> str:
+    """A line of a page with the registry of this machine."""
+    return line.replace(PAGES_REGISTRY, REGISTRY)

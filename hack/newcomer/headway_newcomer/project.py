@@ -1,0 +1,68 @@
+"""The changes that a reader makes to the project: text in, text out."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from itertools import takewhile
+from typing import Any, Final
+
+import yaml
+
+UPLOADED: Final = "write in the job's spec:"
+"""Line of `headway data push` above the fields that it prints."""
+FROM_UPLOAD: Final = ("data", "model")
+"""Fields that a reader takes from there. Its endpoint is that of this machine; pods have another."""
+Json = dict[str, Any]
+
+
+class NotThere(Exception):
+    """The project has no such lines to change."""
+
+
+def changed(source: str, block: str) -> str:
+    """The environment after a change that the page shows: an assignment, or a `return` of `score`.
+
+    Raises:
+        NotThere: the module has no such assignment or method.
+    """
+    line = block.rstrip("\n")
+    if named := re.match(r"([A-Z_]+) = ", line):
+        pattern = rf"^{named[1]} = .*$"
+        if not re.search(pattern, source, re.MULTILINE):
+            raise NotThere(f"the environment has no line {named[1]} = ...")
+        return re.sub(pattern, lambda _: line, source, count=1, flags=re.MULTILINE)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef) and node.name == "score":
+            last = node.body[-1]
+            lines = source.splitlines()
+            lines[last.lineno - 1 : last.end_lineno] = [line]
+            return "\n".join(lines) + "\n"
+    raise NotThere("the environment has no method score")
+
+
+def filled(job: str, block: str, printed: str) -> str:
+    """The job with the fields of a block, and with those that `headway data push` has printed before it.
+
+    Raises:
+        NotThere: it has printed none.
+    """
+    _, found, after = printed.rpartition(UPLOADED)
+    if not found:
+        raise NotThere("no command has printed what to write in the job's spec")
+    fields = yaml.safe_load("\n".join(takewhile(lambda line: line.startswith("  "), after.splitlines()[1:])))
+    document = yaml.safe_load(job)
+    for part in (yaml.safe_load(block), {name: fields[name] for name in FROM_UPLOAD}):
+        document["spec"] = merged(document["spec"], part)
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def merged(base: Mapping[str, Any], part: Mapping[str, Any]) -> Json:
+    """`base` with the fields of a part in it."""
+    result = dict(base)
+    for name, value in part.items():
+        old = result.get(name)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        result[name] = merged(old, value) if both else value  # type: ignore[arg-type]
+    return result

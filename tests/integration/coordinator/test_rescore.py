@@ -1,0 +1,208 @@
+"""A run is scored again in real sandboxes: as it was, by a stricter reward, and with another seed."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from aiohttp import web
+from endpoint_service import says, serving
+from lease_service import lease_service
+from ports import free_port
+from recounting import SCRIPT
+from role_keys import TO_BROKER
+
+from headway_api.artifacts import Layout
+from headway_api.config import EvalConfig
+from headway_api.records import Purpose
+from headway_api.seeds import seed
+from headway_api.status import ResolvedCandidate
+from headway_api.store import FileStore
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+ROOT = Path(__file__).resolve().parents[3]
+EXAMPLE = ROOT / "examples" / "sop-quickstart"
+MAIN = ROOT / "tests" / "support" / "eval_coordinator_main.py"
+sys.path.insert(0, str(EXAMPLE))
+
+import environment as desk  # noqa: E402
+
+DESKS = '''
+from environment import USAGES, RefundDesk, pick
+from headway_sandbox.environment import Reward, tool
+
+
+class SeededDesk(RefundDesk):
+    """The seed decides how used an item is."""
+
+    def reset(self, row, seed):
+        self.seed = str(seed)
+        return super().reset(row, seed)
+
+    @tool
+    def get_usage(self, case_id: str) -> dict[str, str]:
+        """How used it is."""
+        return {"usage": pick(USAGES, "usage", case_id, self.seed)}
+
+
+class StrictDesk(SeededDesk):
+    """Pays nothing for a part."""
+
+    def reward(self, transcript):
+        own = super().reward(transcript)
+        return Reward(float(own.value == 1.0), own.metrics)
+'''
+CASES = ("amber-otter", "brisk-crane", "calm-panda")
+WRONG = CASES[1::2]
+"""Cases whose item the candidate gets wrong."""
+ROWS = [{"prompt": f"Handle case {case}.", "case_id": case} for case in CASES]
+TRIES, SEED, OTHER_SEED = 2, 3, 5
+PART = 5 / 12
+"""Reward if all but one of the five fields and the procedure are right."""
+Json = dict[str, Any]
+
+
+async def clerk(request: web.Request, body: Json) -> web.StreamResponse:
+    """A candidate that follows the procedure, and gets one field of some cases wrong."""
+    asked = re.search(r"Handle case (\S+)\.", json.dumps(body["messages"]))
+    if asked is None:  # the coordinator's probe
+        return await says("Yes.")(request, body)
+    case = asked[1]
+    calls, made = desk.expected_calls(case), sum(each["role"] == "tool" for each in body["messages"])
+    if made < len(calls):
+        name, key = calls[made]
+        argument = "item" if name == "get_stock" else "case_id"
+        return await says("", (name, json.dumps({argument: key})))(request, body)
+    answer = desk.expected_answer(case) | ({"item": "none"} if case in WRONG else {})
+    return await says(f"<final_output>{json.dumps(answer)}</final_output>")(request, body)
+
+
+@dataclass
+class Evaluated:
+    """A finished evaluation of one candidate."""
+
+    layout: Layout
+    result: Json
+    report: Json
+    lines: list[Json]
+
+    @property
+    def rewards(self) -> dict[str, list[float]]:
+        """By case."""
+        return {
+            case: [line["reward"] for line in self.lines if line["row"] == row]
+            for row, case in enumerate(CASES)
+        }
+
+
+def job_in(folder: Path, entrypoint: str, candidate: Json, job_seed: int) -> EvalConfig:
+    """A job with its environment and rows in a new folder."""
+    folder.mkdir()
+    shutil.copy(EXAMPLE / "environment.py", folder)
+    (folder / "desks.py").write_text(DESKS)
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
+    spec = {
+        "seed": job_seed,
+        "candidates": [candidate],
+        "data": {"uri": f"file://{folder}/rows.jsonl"},
+        "environment": {"image": "i", "entrypoint": entrypoint},
+        "evaluation": {"groupSize": TRIES, "sampling": {"temperature": 1.0}},
+        "rollout": {"maxConcurrency": 2, "timeoutSeconds": 60, "maxRetries": 0},
+        "output": {"uri": f"file://{folder}/runs"},
+    }
+    kind = "Rescore" if "rescore" in candidate else "Endpoint"
+    resolved = [ResolvedCandidate(name=candidate["name"], kind=kind)]
+    of = {"name": "desk", "namespace": "ns", "uid": "0123456789abcdef", "spec": spec, "candidates": resolved}
+    job = EvalConfig.model_validate(of)
+    (folder / "job.json").write_text(job.model_dump_json(by_alias=True))
+    return job
+
+
+async def evaluated(folder: Path, entrypoint: str, candidate: Json, job_seed: int = SEED) -> Evaluated:
+    """Evaluate the candidate to the end, by a coordinator's process and real sandboxes."""
+    job = job_in(folder, entrypoint, candidate, job_seed)
+    layout = Layout(job.spec.output.uri, job.namespace, job.name, job.uid)
+    async with lease_service(folder, entrypoint, TO_BROKER) as leases:
+        run = {"broker_url": leases.url, "suite_broker_urls": {}}
+        (folder / "run.json").write_text(json.dumps(run | {"port": free_port(), "gateway_port": free_port()}))
+        command = [sys.executable, str(MAIN), str(folder)]
+        with (folder / "log").open("wb") as log:
+            process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
+            code = await process.wait()
+        assert code == 0, (folder / "log").read_text()
+        assert leases.total == 1 + len(ROWS) * TRIES, "one sandbox of the preflight, and one for each try"
+    [result] = json.loads((folder / "status.json").read_text())["results"]
+    await recounted(layout)
+    store = FileStore()
+    lines = pq.read_table(io.BytesIO(store.get(layout.results))).to_pylist()
+    return Evaluated(layout, result, json.loads(store.get(layout.report)), lines)
+
+
+async def recounted(layout: Layout) -> None:
+    """Count every number of the report again."""
+    files = [uri.removeprefix("file://") for uri in (layout.results, layout.report)]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(SCRIPT), *files, stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await process.communicate()
+    assert process.returncode == 0, said.decode()
+
+
+def differing(lines: Iterable[Json]) -> dict[str, int]:
+    """Tool answers of each case that differ from the recorded ones, over all tries."""
+    found = dict.fromkeys(CASES, 0)
+    for line in lines:
+        found[CASES[line["row"]]] += line["differing_answers"]
+    return found
+
+
+def usage_of(case: str, job_seed: int) -> str:
+    """What the desk's tool answers in a job with this seed."""
+    drawn = seed(job_seed, "environment", Purpose.EVALUATION, CASES.index(case))
+    return desk.pick(desk.USAGES, "usage", case, str(drawn))
+
+
+async def test_a_run_is_scored_again_in_real_sandboxes(tmp_path: Path) -> None:
+    async with serving(clerk) as service:
+        sampled = {"name": "clerk", "endpoint": {"url": service.url, "model": "m"}}
+        before = await evaluated(tmp_path / "run", "desks:SeededDesk", sampled)
+        asked = len(service.bodies)
+        again = {"name": "again", "rescore": {"uri": before.layout.root, "candidate": "clerk"}}
+        same = await evaluated(tmp_path / "same", "desks:SeededDesk", again)
+        strict = await evaluated(tmp_path / "strict", "desks:StrictDesk", again)
+        other = await evaluated(tmp_path / "other", "desks:SeededDesk", again, OTHER_SEED)
+        assert len(service.bodies) == asked, "nobody samples"
+    assert before.rewards == {case: [pytest.approx(PART) if case in WRONG else 1.0] * TRIES for case in CASES}
+    assert differing(before.lines) == dict.fromkeys(CASES, 0)
+
+    assert same.rewards == before.rewards
+    assert differing(same.lines) == dict.fromkeys(CASES, 0)
+    assert "message" not in same.result
+    for run in (same, strict, other):
+        assert run.result["state"] == "Complete"
+        assert {line["sampled_by"] for line in run.lines} == {"nobody"}
+        assert {each["class"] for line in run.lines for each in line["usage"]} == {"sandboxSeconds"}
+        assert run.report["usage"]["total"].keys() == {"sandboxSeconds"}
+
+    assert strict.rewards == {case: [0.0 if case in WRONG else 1.0] * TRIES for case in CASES}
+    assert differing(strict.lines) == dict.fromkeys(CASES, 0)
+
+    changed = {case: usage_of(case, SEED) != usage_of(case, OTHER_SEED) for case in CASES}
+    assert set(changed.values()) == {True, False}, "choose seeds that change the usage of some cases"
+    assert differing(other.lines) == {case: TRIES * changed[case] for case in CASES}
+    count = TRIES * sum(changed.values())
+    assert other.report["candidates"][0]["differingAnswers"] == count
+    assert other.result["message"].startswith(
+        f"calls that the tools answered otherwise than in the run: {count}; write spec.seed and spec.data"
+    )
+    assert other.rewards == before.rewards, "the desk does not judge by the usage that its tool told"

@@ -1,0 +1,116 @@
+"""An evaluation over a folder, of which coordinators may live one after another.
+
+Episodes end at once, by a function of their task; spool, ledger and driver are real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from episodes import sealed
+
+from headway_api.artifacts import Layout
+from headway_api.records import EpisodeRecord
+from headway_api.sandbox_api import FinishReply, ResetReply
+from headway_api.spec.evaluation import RLEvalJobSpec
+from headway_api.store import FileStore
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
+from headway_coordinator.episode import Task
+from headway_coordinator.evaluation.run import Evaluation, Players, Unit
+from headway_coordinator.ledger.segments import Ledger
+from headway_coordinator.spool import Spool
+
+
+def spec(**changes: Any) -> RLEvalJobSpec:
+    return RLEvalJobSpec.model_validate(
+        {
+            "candidates": [
+                {"name": "base", "model": {"base": "s3://b/m"}},
+                {"name": "tuned", "model": {"base": "s3://b/n"}},
+            ],
+            "data": {"uri": "s3://b/t.jsonl"},
+            "environment": {"image": "i", "entrypoint": "m:C"},
+            "evaluation": {"groupSize": 2, "sampling": {"temperature": 1.0}},
+            "rollout": {"maxConcurrency": 4, "maxRetries": 1},
+            "output": {"uri": "s3://b/o"},
+        }
+        | changes
+    )
+
+
+class EvalJob:
+    """One evaluation in a folder."""
+
+    def __init__(self, folder: Path, of: RLEvalJobSpec | None = None, rows: int = 5) -> None:
+        self.spec = of or spec()
+        self.store = FileStore()
+        self.layout = Layout(f"file://{folder}", "ns", "job", "uid")
+        self.rows: list[dict[str, Any]] = [{"prompt": str(number)} for number in range(rows)]
+        self.tasks: list[Task] = []
+        self.before: Callable[[Task], None] = lambda task: None
+        """Called as an episode begins; what it raises, the episode raises."""
+        self.fails: Callable[[Task], bool] = lambda task: False
+        self.open: list[int | None] = []
+        """Sets of servers that are up."""
+        self.most_open = 0
+
+    async def episode(self, task: Task) -> EpisodeRecord:
+        """A reward drawn from the task's seed."""
+        self.tasks.append(task)
+        await asyncio.sleep(0)
+        self.before(task)
+        reward = None if self.fails(task) else float(random.Random(task.sampling_seed).random() < 0.5)
+        return sealed(task.group_id, task.index, reward=reward, attempt=task.attempt)
+
+    def unit(self, *names: str, server_set: int | None = None, places: int = 4) -> Unit:
+        """Candidates that are measured side by side."""
+
+        @asynccontextmanager
+        async def opened() -> AsyncIterator[Players]:
+            self.open.append(server_set)
+            self.most_open = max(self.most_open, len(self.open))
+            try:
+                await asyncio.sleep(0.01)
+                yield dict.fromkeys(names, self.episode)
+            finally:
+                self.open.remove(server_set)
+
+        return Unit(
+            names,
+            "servers" if server_set is not None else "endpoint",
+            opened,
+            AdaptiveSemaphore(places),
+            server_set,
+        )
+
+    async def coordinator(self, had: Iterable[int] = ()) -> Evaluation:
+        """A coordinator that has taken up what its predecessors left, the sets of servers `had` among it."""
+        spool, self.ledger = Spool(self.store, self.layout), Ledger(self.store, self.layout)
+        self.ledger.load()
+        names = self.spec.candidate_names
+        evaluation = Evaluation(self.spec, self.rows, names, spool, self.ledger, spool.take_start_number())
+        await evaluation.restore(had)
+        return evaluation
+
+
+class ABroker:
+    """Hands out sandboxes of an environment that scores everything 1."""
+
+    def __init__(self) -> None:
+        self.leased: list[str] = []
+
+    @asynccontextmanager
+    async def lease(self, episode_id: str, *_: float) -> AsyncIterator[Any]:
+        self.leased.append(episode_id)
+        yield self
+
+    async def reset(self, row: dict[str, Any], seed: int) -> ResetReply:
+        return ResetReply(messages=[], tools=[])
+
+    async def finish(self, *_: object) -> FinishReply:
+        return FinishReply(reward=1.0, score=1.0)

@@ -1,0 +1,70 @@
+"""The page of a training job that fails: it is written where only a change can help, and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import flat_job
+import pytest
+from role_keys import KEYS
+
+from headway_api.exits import JobError
+from headway_api.store import FileStore
+from headway_coordinator.coordinator import Coordinator
+
+
+def coordinator(folder: Path, written: list[dict[str, Any]], **fields: Any) -> Coordinator:
+    config = flat_job.config(folder, **fields)
+    return Coordinator(config, KEYS, FileStore(), folder / "cache", written.append, port=0)
+
+
+def page_of(it: Coordinator) -> str | None:
+    """The page, as it lies in the store."""
+    store = FileStore()
+    return store.get(it.layout.page).decode() if it.layout.page in store.list(it.layout.root) else None
+
+
+async def test_a_job_that_its_preflight_refuses_has_a_page(tmp_path: Path) -> None:
+    written = list[dict[str, Any]]()
+    it = coordinator(tmp_path, written)
+    (tmp_path / "train.jsonl").write_text("no JSON\n")
+    with pytest.raises(JobError) as raised:
+        await it.run()
+    assert raised.value.permanent
+    html = page_of(it)
+    assert html is not None
+    assert "ns/job" in html
+    assert written[-1]["artifacts"]["page"] == it.layout.page
+    assert "report" not in written[-1]["artifacts"]
+
+
+@pytest.mark.parametrize("permanent", [True, False])
+async def test_a_fault_of_a_background_task_is_judged_alike(tmp_path: Path, permanent: bool) -> None:
+    """An exhausted budget that fails the job is found there."""
+    written, reached = list[dict[str, Any]](), asyncio.Event()
+    it = coordinator(tmp_path, written)
+
+    async def claimed(*_: object) -> None:
+        reached.set()
+        await asyncio.sleep(30)
+
+    async def fails() -> None:
+        await reached.wait()
+        raise JobError("BudgetExhausted", "nothing is left", permanent=permanent)
+
+    it._claimed = claimed  # type: ignore[method-assign, assignment]
+    it._enforce_budget = fails  # type: ignore[method-assign]
+    running = asyncio.create_task(it.run())
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert isinstance(it.fault, JobError)
+    assert (page_of(it) is not None) == permanent
+    assert ("page" in written[-1]["artifacts"]) == permanent
+
+
+def test_a_job_that_is_stopped_has_no_page(tmp_path: Path) -> None:
+    """It goes on later, and its page would be that of half a run."""
+    it = asyncio.run(flat_job.run(tmp_path, flat_job.config(tmp_path), None, 1))
+    assert page_of(it) is None

@@ -1,0 +1,186 @@
+"""Fields that are not applied, in the record of a whole episode: listed, within bounds, and never its end."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import one_question_environment
+import pytest
+from aiohttp import web
+from gateway_rig import a_task, gateway_rig, sandboxes
+from open_rollout import rig
+from scripted_model import ANSWER, CALL, TWO_CALLS
+from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
+
+from headway_api import bounds
+from headway_api.records import MOST_IGNORED, EpisodeRecord, Outcome
+from headway_coordinator import episode
+from headway_coordinator.episode import Episodes
+from headway_coordinator.gateway.asks import OTHERS, Sampling, Session
+
+USER = {"role": "user", "content": "Which metal is x?"}
+TOOL = {"name": "look_up", "parameters": {"type": "object", "properties": {"key": {"type": "string"}}}}
+MANY = {f"variable_{number}": number for number in range(300)}
+
+
+@asynccontextmanager
+async def played(
+    tmp_path: Path, path: str, *bodies: dict[str, Any], lenient: bool = True
+) -> AsyncIterator[tuple[Episodes, list[int]]]:
+    """What runs an episode whose agent sends `bodies` to `path`, and the statuses of their answers."""
+    shutil.copy(one_question_environment.__file__, tmp_path)
+    statuses: list[int] = []
+
+    async def work(request: web.Request) -> web.StreamResponse:
+        endpoint = (await request.json())["metadata"]["endpoint"]
+        async with aiohttp.ClientSession() as http:
+            for body in bodies:
+                async with http.post(endpoint + path, json=body) as answer:
+                    statuses.append(answer.status)
+            async with http.post(f"{endpoint}/complete-rollout", json={"Status": "ready"}):
+                return web.json_response({})
+
+    async with AsyncExitStack() as stack:
+        tok = tokenizer(tmp_path, QWEN3_TEMPLATE)
+        gateway = await stack.enter_async_context(gateway_rig(tok, CALL, ANSWER))
+        leases = await stack.enter_async_context(sandboxes(tmp_path, "one_question_environment:OneQuestion"))
+        app = web.Application()
+        app.router.add_post("/{path:.*}", work)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+        agent = gateway.http_agent(url, reports_reward=False, lenient=lenient)
+        yield gateway.episodes(agent, leases), statuses
+
+
+async def record_of(
+    tmp_path: Path, path: str, *bodies: dict[str, Any], lenient: bool = True
+) -> EpisodeRecord:
+    async with played(tmp_path, path, *bodies, lenient=lenient) as (episodes, statuses):
+        record = await episodes.run(a_task({"prompt": "Which metal is x?"}))
+    assert statuses == [200] * len(bodies)
+    return record
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "named"),
+    [
+        ("/v1/chat/completions", {"chat_template_kwargs": MANY}, "chat_template_kwargs.variable_0"),
+        ("/v1/messages", {"max_tokens": 50, "output_config": MANY}, "output_config.variable_0"),
+    ],
+)
+async def test_an_agent_s_own_names_end_no_job(
+    tmp_path: Path, path: str, body: dict[str, Any], named: str
+) -> None:
+    asked = {"messages": [USER]} | body
+    record = await record_of(tmp_path, path, asked, asked)
+    assert (record.outcome, record.error) == (Outcome.COMPLETED, None)
+    assert len(record.ignored) == MOST_IGNORED
+    assert (record.ignored[named], record.ignored[OTHERS]) == (2, 2)
+    assert EpisodeRecord.model_validate_json(record.model_dump_json()) == record
+
+
+def test_a_long_name_is_cut() -> None:
+    session = Session("t0-000000-0-0", 1, Sampling(1.0, 1.0, 9))
+    session.ignore(["x" * 1000, "x" * 1000, "y"])
+    [long] = set(session.ignored) - {"y"}
+    assert len(long) == bounds.NAME
+    assert session.ignored[long] == 1, "it counts requests"
+
+
+async def test_a_record_that_cannot_be_made_costs_its_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def too_much(self: Session, names: Any) -> None:
+        self.ignored.update(f"field_{number}" for number in range(300))
+
+    monkeypatch.setattr(Session, "ignore", too_much)
+    record = await record_of(tmp_path, "/v1/chat/completions", {"messages": [USER]})
+    assert (record.outcome, record.reward, record.rows) == (Outcome.INFRA_ERROR, None, [])
+    assert "its record cannot be made: ignored" in str(record.error)
+    assert len(record.turns) == 1, "it was sampled, and is billed"
+    assert "Traceback" in caplog.text
+    assert "episode-failed" in caplog.text
+
+
+async def test_a_bug_in_a_record_costs_its_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(episode, "linearize", lambda *given: 1 // 0)
+    record = await record_of(tmp_path, "/v1/chat/completions", {"messages": [USER]})
+    assert record.outcome is Outcome.INFRA_ERROR
+    assert "ZeroDivisionError" in str(record.error)
+
+
+NOT_APPLIED = {"temperature": 0, "top_p": 0.5, "seed": 7, "parallel_tool_calls": False, "tempreature": 0.2}
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [USER]}),
+        ("/v1/messages", {"messages": [USER], "max_tokens": 50}),
+        ("/v1/responses", {"input": "Which metal is x?"}),
+        ("/v1/completions", {"prompt": "Which metal is x?"}),
+    ],
+)
+async def test_what_clients_send_by_default_is_listed(
+    tmp_path: Path, path: str, body: dict[str, Any], lenient: bool
+) -> None:
+    as_the_jobs = {"temperature": 1.0, "top_p": 1, "parallel_tool_calls": True, "user": "me", "store": True}
+    bodies = body | NOT_APPLIED, body | as_the_jobs
+    record = await record_of(tmp_path, path, *bodies, lenient=lenient)
+    assert record.ignored == dict.fromkeys(NOT_APPLIED, 1)
+
+
+async def test_parallel_calls_come_back_whatever_the_agent_wants(tmp_path: Path) -> None:
+    """The answer of Responses says so too."""
+    tok = tokenizer(tmp_path, QWEN3_TEMPLATE)
+    async with gateway_rig(tok, TWO_CALLS) as gateway, gateway.rollout() as (rollout, base):
+        asked = {"input": "x and y?", "tools": [{"type": "function"} | TOOL], "parallel_tool_calls": False}
+        async with gateway.http.post(f"{base}/v1/responses", json=asked) as answer:
+            said = await answer.json()
+    assert [item["type"] for item in said["output"]] == ["function_call"] * 2
+    assert said["parallel_tool_calls"] is True
+    assert rollout.session.ignored == {"parallel_tool_calls": 1}
+
+
+MUTE = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
+WITH_TOOLS: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", {"messages": [USER], "tools": [{"type": "function", "function": TOOL}]}),
+    ("/v1/responses", {"input": "x?", "tools": [{"type": "function"} | TOOL]}),
+    ("/v1/messages", {"messages": [USER], "max_tokens": 9, "tools": [{"name": "a", "input_schema": {}}]}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), WITH_TOOLS)
+async def test_tools_are_refused_if_nobody_reads_the_calls(
+    tmp_path: Path, path: str, body: dict[str, Any]
+) -> None:
+    async with rig(tokenizer(tmp_path, MUTE), ANSWER) as r:
+        status, refused = await r.post(path, body)
+        assert (status, refused["error"]["param"], refused["error"]["code"]) == (
+            *(400, "tools"),
+            "unsupported_parameter",
+        )
+        for word in ("family qwen3", "chat template", "toolCallParser", "chat_template.jinja", "lenient"):
+            assert word in refused["message"]
+        assert r.model.requests == []
+        without = {name: value for name, value in body.items() if name != "tools"}
+        assert (await r.post(path, without))[0] == 200
+        r.rollout.lenient = True
+        assert (await r.post(path, body))[0] == 200
+        assert r.rollout.session.ignored == {"tools": 1}
+
+
+async def test_tools_that_may_not_be_called_need_no_reader(tmp_path: Path) -> None:
+    tools = [{"type": "function", "function": TOOL}]
+    async with rig(tokenizer(tmp_path, MUTE), ANSWER) as r:
+        assert (await r.chat(tools=tools, tool_choice="none"))[0] == 200
+        assert r.rollout.session.ignored == {}

@@ -1,0 +1,95 @@
+"""Which episodes of a training job become traces: some of every step, and the same at each start."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import written_run
+from episodes import a_group
+
+from headway_analysis.measures.tries import Rules
+from headway_api.records import Purpose
+from headway_api.run_files import RunFiles
+from headway_api.store import FileStore
+from headway_coordinator.metrics import otel, sample, traces
+from headway_coordinator.metrics.sample import ends, episodes, evenly
+from headway_coordinator.metrics.traces import Traced
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> written_run.Made:
+    """20 steps of three groups, validated on 12 rows at five of them."""
+    return written_run.write(tmp_path_factory.mktemp("run"), steps=20, groups=3, size=4, every=5)
+
+
+def chosen(made: written_run.Made) -> list[Traced]:
+    spec = written_run.config(made.layout).spec
+    return [*episodes(RunFiles(FileStore(), made.layout), spec)]
+
+
+def counted(found: list[Traced], purpose: Purpose) -> Counter[int]:
+    """Episodes by step."""
+    return Counter(each.when[1] for each in found if each.when is not None and each.when[0] is purpose)
+
+
+def test_each_validation_and_each_step_has_traces(made: written_run.Made) -> None:
+    found = chosen(made)
+    assert counted(found, Purpose.VALIDATION) == dict.fromkeys((0, 5, 10, 15, 20), 12)
+    trained = counted(found, Purpose.TRAIN)
+    assert set(trained) == set(range(1, 21))
+    assert max(trained.values()) <= 2 * sample.GROUPS_OF_STEP
+    assert {each.episode.group_id for each in found if each.when == (Purpose.TRAIN, 1)} == {
+        "t0-000003",
+        "t0-000005",
+    }, "the first group and the last"
+    assert len({each.episode.episode_id for each in found}) == len(found)
+
+
+def test_a_coordinator_that_starts_again_chooses_the_same(made: written_run.Made) -> None:
+    assert chosen(made) == chosen(made)
+
+
+def test_a_long_run_has_no_more_traces(made: written_run.Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample, "VALIDATED_MOST", 7)
+    monkeypatch.setattr(sample, "STEPS_MOST", 3)
+    found = chosen(made)
+    assert counted(found, Purpose.VALIDATION) == dict.fromkeys((0, 5, 10, 15, 20), 1)
+    assert set(counted(found, Purpose.TRAIN)) == {1, 11, 20}
+    monkeypatch.setattr(sample, "VALIDATED_MOST", 2)
+    assert counted(chosen(made), Purpose.VALIDATION) == {0: 1, 20: 1}
+
+
+@pytest.mark.parametrize(
+    ("rewards", "indices"),
+    [
+        ([0.5, 1.0, 0.0, 1.0, 0.0], [1, 2]),
+        ([1.0, 1.0], [0]),
+        ([None, 0.25, 0.75], [2, 1]),
+        ([None, None], []),
+    ],
+)
+def test_a_group_shows_its_best_and_its_worst_episode(
+    rewards: list[float | None], indices: list[int]
+) -> None:
+    group = a_group("t0-000000", rewards, step=0)
+    assert [episode.index for _, episode in ends(group, Rules())] == indices
+
+
+@pytest.mark.parametrize(("count", "most", "found"), [(3, 5, [0, 1, 2]), (9, 3, [0, 4, 8]), (0, 2, [])])
+def test_items_are_chosen_evenly(count: int, most: int, found: list[int]) -> None:
+    assert evenly(range(count), most) == found
+
+
+def test_a_trace_says_why_the_job_ran_its_episode(made: written_run.Made) -> None:
+    first = chosen(made)[0]
+    assert first.name == "validation 0, row 0, try 0"
+    told = {key: first.tags[key] for key in ("purpose", "step", "row", "try")}
+    assert told == {"purpose": "validation", "step": "0", "row": "0", "try": "0"}
+    assert "candidate" not in first.tags
+
+
+def test_mlflow_merges_no_trace_with_that_of_opentelemetry(made: written_run.Made) -> None:
+    """One server may receive both, and merges traces of one id."""
+    episode = chosen(made)[0].episode
+    assert traces.trace_id("uid", episode) != otel.trace_id("uid", episode.episode_id).hex()

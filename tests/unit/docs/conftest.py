@@ -1,0 +1,6 @@
+"""Make the API server of the unit tests importable, which judges the manifests of pages."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "api"))
