@@ -211,12 +211,14 @@ def test_a_contest_over_an_object_is_not_fought_at_full_speed(rig: Rig) -> None:
 
 
 def test_a_coordinator_that_ends_well_ends_the_job(rig: Rig) -> None:
-    rig.scripts = {"coordinator": "while [ ! -e /tmp/end ]; do sleep 0.2; done"}
+    # It ends once the process that asked for it is gone: a container's end kills what still runs in it.
+    rig.scripts = {"coordinator": "until [ -e /tmp/asker ] && [ ! -e /proc/$(cat /tmp/asker) ]; do sleep 0.2; done"}
     rig.start()
     rig.run("done", schedule={"maxSteps": 2})
     rig.tell("done", preflight=PASSED, progress={"step": 2, "maxSteps": 2})
     (pod,) = rig.pods("done", "coordinator")
-    rig.cluster.kubectl("exec", "-n", rig.namespace, pod["metadata"]["name"], "--", "touch", "/tmp/end")
+    ask = ("sh", "-c", "echo $$ > /tmp/asker")
+    rig.cluster.kubectl("exec", "-n", rig.namespace, pod["metadata"]["name"], "--", *ask)
     found = rig.wait_true("done", "Complete")
     assert found["reason"] == "MaxStepsReached"
     wait("nothing left running", lambda: not rig.children("done"), explain=lambda: list(rig.children("done")))
