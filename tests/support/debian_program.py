@@ -20,8 +20,10 @@ def program(name: str) -> str:
     if found := shutil.which(name):
         return found
     if os.geteuid() == 0 and shutil.which("apt-get"):
+        # The cluster's build, beside the tests, installs packages too.
+        patient = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120"]
         for command in (["update"], ["install", "-y", "--no-install-recommends", name]):
-            subprocess.run(["apt-get", "-qq", *command], check=False, capture_output=True)
+            subprocess.run([*patient, *command], check=False, capture_output=True)
         if found := shutil.which(name):
             return found
     why = f"no {name}: as root on Debian, apt-get install {name}"

@@ -17,18 +17,21 @@ from headway_sandbox import process as processes
 def running(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A process in a session of its own, which ends with the block. `options` are those of `Popen`.
 
-    An interrupt while it starts is raised afterwards. Raised in `Popen`, it would leave the process running.
+    An interrupt while it starts or ends is raised afterwards. Raised at once, it would leave the process.
     """
-    interrupts = _DeferredInterrupts()
+    interrupts = _Interrupts()
     process = None
     try:
         process = subprocess.Popen(command, start_new_session=True, **options)
-        interrupts.deliver()
-        yield process
+        try:
+            interrupts.deliver()
+            yield process
+        finally:
+            interrupts.defer()
     finally:
-        interrupts.restore()
         if process is not None:
             end(process)
+        interrupts.restore()
 
 
 def ended(process: subprocess.Popen[bytes], seconds: float) -> int | None:
@@ -50,30 +53,54 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-class _DeferredInterrupts:
-    """Notes SIGINT instead of raising it. Another thread than the main one never receives it."""
+class _Interrupts:
+    """Delivers SIGINT while the block runs, and defers it while the process starts and ends.
+
+    Once one has been delivered, the next are deferred: the first may have begun the end.
+    Another thread than the main one never receives SIGINT.
+    """
 
     def __init__(self) -> None:
+        self._deferring = True
         self._came = False
         self._before: Any = None
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._note)
+        if threading.current_thread() is threading.main_thread() and callable(
+            signal.getsignal(signal.SIGINT)
+        ):
+            self._before = signal.signal(signal.SIGINT, self._handle)
 
     def deliver(self) -> None:
-        """Raise the interrupt that came meanwhile; from now on they are raised at once.
+        """Raise the interrupt that came meanwhile; from now on each is raised at once.
 
         Raises:
             KeyboardInterrupt: one came.
         """
-        self.restore()
-        if self._came:
-            raise KeyboardInterrupt
+        self._deferring = False
+        self._raise_deferred()
+
+    def defer(self) -> None:
+        """From now on note an interrupt instead of raising it."""
+        self._deferring = True
 
     def restore(self) -> None:
-        """Set the handler that was there before."""
+        """Set the handler that was there before, and raise the interrupt that was deferred.
+
+        Raises:
+            KeyboardInterrupt: one came.
+        """
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
-            self._before = None
+        self._raise_deferred()
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._came = True
+    def _raise_deferred(self) -> None:
+        if self._came:
+            self._came = False
+            raise KeyboardInterrupt
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._deferring:
+            self._came = True
+            return
+        self._deferring = True
+        self._before(number, frame)
+        self._deferring = False  # the handler before did not raise, so the block goes on

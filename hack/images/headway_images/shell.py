@@ -60,8 +60,9 @@ def require(*programs: str) -> None:
             "With Docker: docker build -f images/NAME/Dockerfile ."
         )
     with step(f"apt-get install {' '.join(missing)}"):
-        run("apt-get", "-qq", "update", quiet=True)
-        run("apt-get", "-qq", "install", "-y", "--no-install-recommends", *missing, quiet=True)
+        patient = ("apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120")  # another process may install as well
+        run(*patient, "update", quiet=True)
+        run(*patient, "install", "-y", "--no-install-recommends", *missing, quiet=True)
 
 
 def answers(*command: str) -> bool:

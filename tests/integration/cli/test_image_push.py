@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+import debian_program
 import pytest
 from doc_blocks import ROOT
 
@@ -27,7 +28,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[dict[str, str]]:
     """Debian's registry, with an image in the place of the sandbox image; yields a builder's variables."""
-    program = images.builder()
+    program = debian_program.program("buildah")
+    assert images.builder() == "buildah"
     environ = os.environ | local_cluster.variables(tmp_path / "registry")
     base = f"{local_cluster.REGISTRY}/headway/sandbox:1"
     (tmp_path / "base").mkdir()

@@ -23,6 +23,7 @@ from headway_cli.checking import episodes, job, own_tests, process, rows, text
 from headway_cli.commands import check
 from headway_cli.local import manifest
 from headway_cli.scaffold import Template
+from headway_sandbox import process as sandbox_process
 
 ROOT = Path(__file__).resolve().parents[3]
 app = typer.Typer()
@@ -422,6 +423,32 @@ def test_an_interrupt_while_a_process_starts_leaves_none(monkeypatch: pytest.Mon
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), process.running(["sleep", "60"]):
         pytest.fail("the block was entered")
+    assert begun[0].poll() == -signal.SIGKILL
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("interrupts", [1, 2])
+def test_an_interrupt_while_a_process_ends_leaves_none(
+    monkeypatch: pytest.MonkeyPatch, interrupts: int
+) -> None:
+    living = sandbox_process.living
+
+    def interrupted(pid: int) -> list[int]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return living(pid)
+
+    monkeypatch.setattr(sandbox_process, "living", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def interrupted_check() -> None:
+        with process.running(["sleep", "60"]) as started:
+            begun.append(started)
+            if interrupts == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_check()
     assert begun[0].poll() == -signal.SIGKILL
     assert signal.getsignal(signal.SIGINT) is before
 
