@@ -165,10 +165,10 @@ def test_a_torn_segment_is_named_with_the_fix(tmp_path: Path, keep: int) -> None
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(JobError) as caught:
         ledger(tmp_path)
-    told = caught.value.termination
-    assert (told.reason, told.field) == ("RecordUnreadable", "spec.output.uri")
-    assert path.name in told.message
-    assert "restore what the job wrote there" in told.message
+    termination = caught.value.termination
+    assert (termination.reason, termination.field) == ("RecordUnreadable", "spec.output.uri")
+    assert path.name in termination.message
+    assert "restore what the job wrote there" in termination.message
 
 
 def test_an_event_that_is_twice_in_a_segment_is_named(tmp_path: Path) -> None:
@@ -185,13 +185,15 @@ def test_a_copied_segment_is_named_and_not_billed(tmp_path: Path) -> None:
     path.with_name("t0-000000-copy.jsonl").write_bytes(path.read_bytes())
     with pytest.raises(JobError) as caught:
         ledger(tmp_path)
-    told = caught.value.termination
-    assert told.reason == "LedgerDuplicated"
-    assert {name for name in ("/t0-000000.jsonl", "/t0-000000-copy.jsonl") if name in told.message} == {
+    termination = caught.value.termination
+    assert termination.reason == "LedgerDuplicated"
+    assert {
+        name for name in ("/t0-000000.jsonl", "/t0-000000-copy.jsonl") if name in termination.message
+    } == {
         "/t0-000000.jsonl",
         "/t0-000000-copy.jsonl",
     }
-    assert "delete the one that the job did not write" in told.message
+    assert "delete the one that the job did not write" in termination.message
 
 
 def test_groups_without_a_segment_are_known(tmp_path: Path) -> None:
@@ -201,16 +203,16 @@ def test_groups_without_a_segment_are_known(tmp_path: Path) -> None:
 
 
 class Api:
-    def __init__(self, told: Any) -> None:
-        self._told = told
+    def __init__(self, accelerators: Any) -> None:
+        self._accelerators = accelerators
 
     def patch_namespaced_custom_object_status(self, *args: Any, **kwargs: Any) -> Mapping[str, Any]:
-        return {"status": {"accelerators": self._told}}
+        return {"status": {"accelerators": self._accelerators}}
 
 
-def heard(told: Any) -> Mapping[Holder, int]:
+def heard(accelerators: Any) -> Mapping[Holder, int]:
     job = Identity(name="job", namespace="ns", uid="uid", kind="RLTrainingJob")
-    found = status.sink_of(KubernetesJob(job, Api(told)))({})
+    found = status.sink_of(KubernetesJob(job, Api(accelerators)))({})
     assert found is not None
     return found.accelerator_seconds
 
@@ -218,15 +220,15 @@ def heard(told: Any) -> Mapping[Holder, int]:
 def test_what_the_operator_counts_is_heard() -> None:
     pod = {"uid": "a", "role": "learner", "product": "H100", "count": 8, "since": "2026-11-03T12:00:00Z"}
     past = {"role": "learner", "product": "H100", "seconds": "100"}
-    told = {"seenTime": "2026-11-03T12:01:00Z", "totals": [past], "pods": [pod]}
-    assert heard(told) == {Holder("learner", "H100"): 100 + 8 * 60}
+    accelerators = {"seenTime": "2026-11-03T12:01:00Z", "totals": [past], "pods": [pod]}
+    assert heard(accelerators) == {Holder("learner", "H100"): 100 + 8 * 60}
 
 
 @pytest.mark.parametrize(
-    "told", [{}, {"seenTime": "soon"}, [], {"seenTime": "2026-11-03T12:01:00Z", "pods": [{}]}]
+    "accelerators", [{}, {"seenTime": "soon"}, [], {"seenTime": "2026-11-03T12:01:00Z", "pods": [{}]}]
 )
-def test_what_cannot_be_read_of_it_is_passed_over(told: Any) -> None:
-    assert heard(told) == {}
+def test_what_cannot_be_read_of_it_is_passed_over(accelerators: Any) -> None:
+    assert heard(accelerators) == {}
 
 
 def test_an_event_of_accelerators_is_read_back() -> None:

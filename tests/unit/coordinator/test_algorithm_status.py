@@ -34,18 +34,18 @@ def test_status_shows_what_the_learner_runs(chosen: dict[str, Any], tmp_path: Pa
     runs = Objective.of(spec.algorithm, episode_tokens(spec)).preset
     shown = view.algorithm(spec)
     for name in (field.name for field in fields(Preset)):
-        value, said = getattr(runs, name), getattr(shown, name)
+        value, in_status = getattr(runs, name), getattr(shown, name)
         if isinstance(value, float):
-            assert float(said) == value, name
+            assert float(in_status) == value, name
         else:
-            assert said == (list(value) if isinstance(value, tuple) else value), name
+            assert in_status == (list(value) if isinstance(value, tuple) else value), name
 
 
 def test_a_number_that_status_has_no_room_for_is_cut_short(tmp_path: Path) -> None:
     spec = rig.job(tmp_path, tmp_path, algorithm={"kl": {"coefficient": 1.23456789e-25}}).spec
-    said = view.algorithm(spec).kl_coefficient
-    assert said == "0.000000000000000000000000123457"
-    assert len(said) == 32
+    coefficient = view.algorithm(spec).kl_coefficient
+    assert coefficient == "0.000000000000000000000000123457"
+    assert len(coefficient) == 32
 
 
 def test_planned_length_is_all_turns_of_platform_loop_else_one(tmp_path: Path) -> None:

@@ -33,17 +33,17 @@ def group(position: int, queued: float | None, finished: float) -> GroupRecord:
     return made.model_copy(update={"episodes": [each.model_copy(update=times) for each in made.episodes]})
 
 
-def told(waits: BatchWaits) -> list[tuple[str, float, float]]:
+def intervals(waits: BatchWaits) -> list[tuple[str, float, float]]:
     return [(each.kind, each.began, each.ended) for each in waits.waits]
 
 
 def test_a_coordinator_starts_until_a_learner_asks(clock: Clock) -> None:
     notes = WaitNotes(990)
-    assert told(notes.of([])) == []
+    assert intervals(notes.of([])) == []
     for _ in range(2):
         notes.runs("start", False)
         clock.now += 5
-    assert told(notes.of([])) == [("start", 990, 1000)]
+    assert intervals(notes.of([])) == [("start", 990, 1000)]
     assert notes.of([]).sent_at == 1010
 
 
@@ -56,7 +56,7 @@ def test_a_wait_lasts_from_its_first_word_to_its_last(clock: Clock) -> None:
         clock.now += 3
     with notes.timed("weights"):
         pass  # a server has them already
-    assert told(notes.of([])) == [("validation", 1001, 1007), ("weights", 1009, 1012)]
+    assert intervals(notes.of([])) == [("validation", 1001, 1007), ("weights", 1009, 1012)]
 
 
 def test_last_begun_and_last_stored_groups_set_a_batchs_waits(clock: Clock) -> None:
@@ -66,16 +66,16 @@ def test_last_begun_and_last_stored_groups_set_a_batchs_waits(clock: Clock) -> N
     clock.now = 1023
     notes.stored(2, 1000, group(2, 1002, 1019))
     notes.stored(3, 1000, group(3, 1022, 1022.5))
-    assert told(notes.of([1, 2])) == [("budget", 1000, 1004), ("storing", 1019, 1023)]
+    assert intervals(notes.of([1, 2])) == [("budget", 1000, 1004), ("storing", 1019, 1023)]
     notes.forget([2])
-    assert told(notes.of([1, 2])) == [("budget", 1000, 1004), ("storing", 1020, 1021)]
+    assert intervals(notes.of([1, 2])) == [("budget", 1000, 1004), ("storing", 1020, 1021)]
 
 
 def test_group_sampled_by_a_predecessor_adds_no_waits(clock: Clock) -> None:
     notes = WaitNotes(1000)
     notes.stored(1, 1000, group(1, 400, 500))
     notes.stored(2, 1000, group(2, None, 500))
-    assert told(notes.of([1, 2])) == []
+    assert intervals(notes.of([1, 2])) == []
 
 
 def test_the_newest_waits_are_kept(clock: Clock) -> None:

@@ -181,5 +181,5 @@ async def test_stall_names_servers_that_lack_the_validated_weights(tmp_path: Pat
         quiet = PoolState(ready=0, starting=0, leased=0)
         router = Router()
         router.problem = lambda: None  # type: ignore[method-assign]
-        said = blocker(training, router, quiet, 600.0).words
-    assert said == "rollout servers, for the validation: it refuses the adapter"
+        message = blocker(training, router, quiet, 600.0).words
+    assert message == "rollout servers, for the validation: it refuses the adapter"

@@ -59,9 +59,9 @@ def test_without_a_config_map_the_built_in_book_holds(tmp_path: Path, file: Path
 def test_a_book_that_is_asked_for_must_be_there(tmp_path: Path, file: Path) -> None:
     with pytest.raises(JobError) as caught:
         books(tmp_path, file).first()
-    said = caught.value.termination
-    assert (said.reason, said.field) == ("PriceBookMissing", "spec.priceBook")
-    assert "ConfigMap ours with key prices.yaml" in said.message
+    termination = caught.value.termination
+    assert (termination.reason, termination.field) == ("PriceBookMissing", "spec.priceBook")
+    assert "ConfigMap ours with key prices.yaml" in termination.message
 
 
 def test_unreadable_price_book_ends_the_job_before_it_begins(tmp_path: Path, file: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_book_that_goes_or_breaks_changes_no_price(tmp_path: Path, file: Path,
     shown = usage(DAYS, found.now, TODAY, found)
     assert shown.cost == "6.00"
     assert "stays in force" in (shown.price_book_problem or "")
-    assert not found.look(USED), "it is said once"
+    assert not found.look(USED), "the problem is reported once"
     file.write_text(text("3"))
     assert found.look(USED)
     assert found.problem is None
@@ -155,14 +155,14 @@ def test_a_models_own_prices_hold_for_its_job(tmp_path: Path, file: Path) -> Non
 
 def test_each_accelerator_product_has_its_own_price() -> None:
     day = date(2026, 2, 1)
-    said = text("0").replace("{sample: 0}", "{acceleratorSeconds: 1, accelerators: {H100: 2, T4: 0.5}}")
-    book = parse(said.encode())
+    content = text("0").replace("{sample: 0}", "{acceleratorSeconds: 1, accelerators: {H100: 2, T4: 0.5}}")
+    book = parse(content.encode())
     held = {
         day: {Holder("learner", "H100"): 10.0, Holder("rollout", "T4"): 4.0, Holder("rollout", "L4"): 3.0}
     }
     used = by_name({day: {UsageClass.ACCELERATOR_SECONDS: 17.0}}, held)
     assert cost_by_day(used, book) == 20 + 2 + 3
-    alone = parse(said.replace("acceleratorSeconds: 1, ", "").encode())
+    alone = parse(content.replace("acceleratorSeconds: 1, ", "").encode())
     shown = usage({day: {UsageClass.ACCELERATOR_SECONDS: 17.0}}, alone, TODAY, used=used)
     assert (shown.cost, shown.unpriced) == ("22.00", ["acceleratorSeconds"])
 

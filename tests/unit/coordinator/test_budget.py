@@ -1,4 +1,4 @@
-"""The gate of a budget: who begins, who waits, what is free again, and what is said of it."""
+"""The gate of a budget: who begins, who waits, what is free again, and what the status shows of it."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ async def test_nothing_that_runs_and_nothing_that_fits_is_exhausted() -> None:
     assert moved == [True]
     (lack,) = found.lacks()
     assert (lack.limit.field, lack.needed) == ("spec.budget.tokens.sample", 50 + 2 * SAMPLED)
-    said = shown.status(found)
-    assert said is not None
-    (limit,) = said.limits
+    status = shown.status(found)
+    assert status is not None
+    (limit,) = status.limits
     assert (limit.spent, limit.left, limit.needed) == ("50", "50", "130")
     low, exhausted = shown.conditions(found)
     assert (low.status, exhausted.status) == ("False", "True")
@@ -179,13 +179,13 @@ async def test_ungrouped_questions_stay_reserved_until_in_the_ledger() -> None:
 def test_too_small_budget_is_refused_naming_the_least_needed() -> None:
     lacks = budget(tokens={"sample": 79}).least(LIMITS, TRAIN, 2, SAMPLED)
     error = shown.too_small(lacks, "a group of 2 episodes")
-    said = error.termination
-    assert (said.reason, said.field) == ("BudgetTooSmall", "spec.budget.tokens.sample")
-    assert "may use up to 80, and spec.budget.tokens.sample is 79; write 80 or more" in said.message
+    termination = error.termination
+    assert (termination.reason, termination.field) == ("BudgetTooSmall", "spec.budget.tokens.sample")
+    assert "may use up to 80, and spec.budget.tokens.sample is 79; write 80 or more" in termination.message
     assert budget(tokens={"sample": 80}).least(LIMITS, TRAIN, 2, SAMPLED) == []
 
 
-async def test_without_a_budget_everything_fits_and_nothing_is_said() -> None:
+async def test_without_a_budget_everything_fits_and_nothing_is_reported() -> None:
     found = unbounded()
     one = Running(found, plan(0))
     await settle()
@@ -228,8 +228,8 @@ def test_spent_is_the_bill(tmp_path: Path) -> None:
 @pytest.mark.parametrize("outcome", [None, Outcome.TRUNCATED])
 def test_less_than_a_fifth_is_low(outcome: Outcome | None) -> None:
     for spent, low in ((80, "False"), (81, "True")):
-        said = shown.conditions(budget(Free(sample=spent), tokens={"sample": 100}))
-        assert said[0].status == low
+        conditions = shown.conditions(budget(Free(sample=spent), tokens={"sample": 100}))
+        assert conditions[0].status == low
 
 
 def test_accelerators_stay_reserved_until_pods_could_have_ended() -> None:

@@ -30,9 +30,9 @@ def budget(found: Grant | None, prices: Free | None = None, **spec: Any) -> Budg
 
 
 def asked(found: Budget) -> Json | None:
-    told = shown.status(found)
-    assert told is not None
-    [limit] = [each for each in told.limits if each.name.startswith("namespace.")]
+    status = shown.status(found)
+    assert status is not None
+    [limit] = [each for each in status.limits if each.name.startswith("namespace.")]
     return {key: int(much) for key in ("needed", "wished") if (much := getattr(limit, key)) is not None}
 
 
@@ -54,10 +54,10 @@ async def test_request_needs_the_least_and_wishes_for_all_that_waits() -> None:
     found = budget(grant(0))
     large, small = Running(found, plan(0, size=2)), Running(found, plan(1, size=1))
     await settle()
-    told = asked(found)
-    assert told is not None
-    assert told["wished"] == 3 * told["needed"]
-    found.set_grant(grant(told["needed"]))
+    request = asked(found)
+    assert request is not None
+    assert request["wished"] == 3 * request["needed"]
+    found.set_grant(grant(request["needed"]))
     await settle()
     assert (large.begun, small.begun) == (False, True)
     large.task.cancel()
@@ -69,12 +69,12 @@ async def one_runs_and_one_waits(found: Budget) -> tuple[Running, Running, int]:
     """Two groups of a budget that was granted nothing, and the grant that lets the first of them begin."""
     one, two = Running(found, plan(0)), Running(found, plan(1))
     await settle()
-    told = asked(found)
-    assert told is not None
-    found.set_grant(grant(told["needed"]))
+    request = asked(found)
+    assert request is not None
+    found.set_grant(grant(request["needed"]))
     await settle()
     assert (one.begun, two.begun) == (True, False)
-    return one, two, told["needed"]
+    return one, two, request["needed"]
 
 
 async def test_a_job_that_is_refused_is_exhausted_once_nothing_runs() -> None:
@@ -98,18 +98,18 @@ async def test_a_refusal_of_more_than_it_needs_now_is_none() -> None:
     found = budget(grant(0))
     one = Running(found, plan(0, size=1))
     await settle()
-    told = asked(found)
-    assert told is not None
-    found.set_grant(grant(0, refused=told["needed"] + 1))
+    request = asked(found)
+    assert request is not None
+    found.set_grant(grant(0, refused=request["needed"] + 1))
     assert found.exhausted_at is None, "the namespace has not heard of the smaller need"
-    found.set_grant(grant(0, refused=told["needed"]))
+    found.set_grant(grant(0, refused=request["needed"]))
     assert found.exhausted_at is not None
-    [said] = [each for each in shown.conditions(found) if each.type == "BudgetExhausted"]
-    assert said.message == (
+    [condition] = [each for each in shown.conditions(found) if each.type == "BudgetExhausted"]
+    assert condition.message == (
         "spec.tokens.sample of the namespace's RLBudget gives the job 0, and continuing needs "
-        f"{told['needed']}; raise the RLBudget"
+        f"{request['needed']}; raise the RLBudget"
     )
-    found.set_grant(grant(told["needed"]))
+    found.set_grant(grant(request["needed"]))
     await settle()
     assert found.exhausted_at is None
     assert one.begun
@@ -137,14 +137,14 @@ async def test_who_waits_for_the_namespace_says_so() -> None:
     found = budget(grant(0))
     one = Running(found, plan(0))
     await settle()
-    told = asked(found)
-    assert told is not None
-    [said] = [each for each in shown.conditions(found) if each.type == "BudgetExhausted"]
-    assert said.status == "False"
-    needed = f"{told['needed']} of spec.tokens.sample of the namespace's RLBudget"
-    assert said.message == f"it waits until the operator grants it {needed}"
+    request = asked(found)
+    assert request is not None
+    [condition] = [each for each in shown.conditions(found) if each.type == "BudgetExhausted"]
+    assert condition.status == "False"
+    needed = f"{request['needed']} of spec.tokens.sample of the namespace's RLBudget"
+    assert condition.message == f"it waits until the operator grants it {needed}"
     assert found.awaits_grant
-    found.set_grant(grant(0, refused=told["needed"]))
+    found.set_grant(grant(0, refused=request["needed"]))
     assert not found.awaits_grant
     one.task.cancel()
     await asyncio.gather(one.task, return_exceptions=True)
@@ -152,17 +152,17 @@ async def test_who_waits_for_the_namespace_says_so() -> None:
 
 async def test_where_one_that_waits_is_refused_another_is_asked_for() -> None:
     def of(**parts: tuple[int, int | None]) -> Grant:
-        told = [
+        grant_parts = [
             {"name": f"tokens.{name}", "granted": str(much)}
             | ({"refused": str(no)} if no is not None else {})
             for name, (much, no) in parts.items()
         ]
-        return Grant.model_validate({"parts": told})
+        return Grant.model_validate({"parts": grant_parts})
 
     def needs() -> dict[str, str]:
-        told = shown.status(found)
-        assert told is not None
-        return {each.name.rpartition(".")[2]: each.needed for each in told.limits if each.needed}
+        status = shown.status(found)
+        assert status is not None
+        return {each.name.rpartition(".")[2]: each.needed for each in status.limits if each.needed}
 
     found = budget(of(train=(0, None), evaluation=(0, None)))
     trains = Running(found, plan(0))
@@ -200,9 +200,9 @@ async def test_it_wishes_for_no_more_than_its_spec_allows() -> None:
     found = budget(grant(0), tokens={"sample": 500})
     running = [Running(found, plan(number)) for number in range(9)]
     await settle()
-    told = asked(found)
-    assert told is not None
-    assert told["wished"] == 500
+    request = asked(found)
+    assert request is not None
+    assert request["wished"] == 500
     for each in running:
         each.task.cancel()
     await asyncio.gather(*(each.task for each in running), return_exceptions=True)
@@ -238,9 +238,9 @@ async def test_nothing_begins_after_the_last_word() -> None:
     found.open()
     await settle()
     assert not one.begun
-    told = shown.status(found)
-    assert told is not None
-    assert told.closed is True
+    status = shown.status(found)
+    assert status is not None
+    assert status.closed is True
     one.task.cancel()
     await asyncio.gather(one.task, return_exceptions=True)
 

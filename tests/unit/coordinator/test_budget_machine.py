@@ -126,7 +126,7 @@ def turns(draw: st.DrawFn) -> list[tuple[int, int, int, bool]]:
 
 
 def record(
-    one: Open, said: list[tuple[int, int, int, bool]], lost: bool, seconds: float, at: float
+    one: Open, turn_counts: list[tuple[int, int, int, bool]], lost: bool, seconds: float, at: float
 ) -> EpisodeRecord:
     """A sealed episode: each turn a row of its own, as where an agent edits its history."""
     rows = [
@@ -136,7 +136,7 @@ def record(
             logprobs=[0.0] * prompt + [-0.5] * sampled,
             versions=[VersionSpan(start=prompt, end=prompt + sampled, version=version(0))],
         )
-        for prompt, _, sampled, delivered in said
+        for prompt, _, sampled, delivered in turn_counts
         if delivered
     ]
     task = one.task
@@ -161,7 +161,7 @@ def record(
                 policy_version=version(0),
                 delivered=delivered,
             )
-            for index, (prompt, cached, sampled, delivered) in enumerate(said)
+            for index, (prompt, cached, sampled, delivered) in enumerate(turn_counts)
         ],
         rows=rows,
         judgements=one.judgements,
@@ -374,9 +374,9 @@ class JobUnderABudget(RuleBasedStateMachine):
         for name in sorted(self.open)[: data.draw(st.integers(1, 6))]:
             if name not in self.open or any(task.get_name() == name for task in self.asking):
                 continue  # it was stopped with its group, or waits for a judge
-            said, lost = data.draw(turns()), data.draw(st.integers(1, self.luck)) == 1
+            turn_counts, lost = data.draw(turns()), data.draw(st.integers(1, self.luck)) == 1
             used = data.draw(st.sampled_from([0.5, float(SANDBOX)]))
-            made = record(self.open[name], said, lost, used, self.now.timestamp())
+            made = record(self.open[name], turn_counts, lost, used, self.now.timestamp())
             self._run(partial(self.open[name].ends.set_result, made))
 
     def _an_episode_asks_a_judge(self, data: st.DataObject) -> None:
@@ -481,7 +481,7 @@ class JobUnderABudget(RuleBasedStateMachine):
         for _ in range(ticks):
             self.now += timedelta(seconds=TICK)
             if counted:
-                self.ledger.accelerators(seconds(self._told()), self.now.timestamp())
+                self.ledger.accelerators(seconds(self._held_accelerators()), self.now.timestamp())
             self._run(lambda: self.budget.reserve_time(self._ahead()))
             if self.budget.exhausted_at is not None:
                 return
@@ -492,19 +492,19 @@ class JobUnderABudget(RuleBasedStateMachine):
         assert self.pod is not None
         self.now += timedelta(seconds=passed)
         self.pod = self.pod.model_copy(update={"until": self.now})
-        held = seconds(self._told())
+        held = seconds(self._held_accelerators())
         self.ledger.accelerators(held, self.now.timestamp())
         self.totals, self.pod = sum(held.values()), None
         self._run(lambda: self.budget.reserve_time({}))
 
-    def _told(self) -> Accelerators:
+    def _held_accelerators(self) -> Accelerators:
         totals = (
             [HeldSeconds(role="learner", product=PRODUCT, seconds=str(self.totals))] if self.totals else []
         )
         return Accelerators(seen_time=self.now, totals=totals, pods=[self.pod] if self.pod else [])
 
     def _ahead(self) -> Any:
-        return worst_case(self._told(), self.ledger.accelerator_totals(), self.now)
+        return worst_case(self._held_accelerators(), self.ledger.accelerator_totals(), self.now)
 
     @invariant()
     def no_more_is_spent_than_there_is(self) -> None:
@@ -519,12 +519,12 @@ class JobUnderABudget(RuleBasedStateMachine):
         found = recounted(self.kept.values())
         for report in self.trained.values():
             found["train"] += sum(report.train_tokens.values())
-        told: Counter[str] = Counter()
+        billed: Counter[str] = Counter()
         for totals in self.ledger.days.values():
             for name, much in totals.items():
-                told[name.value] += much
-        for name in {*found, *told} - {"acceleratorSeconds"}:
-            assert abs(found[name] - told[name]) < 1e-6, name
+                billed[name.value] += much
+        for name in {*found, *billed} - {"acceleratorSeconds"}:
+            assert abs(found[name] - billed[name]) < 1e-6, name
 
     @invariant()
     def whatever_fits_has_begun(self) -> None:

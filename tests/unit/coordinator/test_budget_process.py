@@ -100,9 +100,9 @@ class Stored:
         return made
 
 
-async def until(said: Callable[[], Any]) -> None:
+async def until(condition: Callable[[], Any]) -> None:
     async with asyncio.timeout(20):
-        while not said():
+        while not condition():
             await asyncio.sleep(0.02)
 
 

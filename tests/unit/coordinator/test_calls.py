@@ -196,9 +196,9 @@ def test_forced_call_is_read_and_extended_like_any_other(name: str, tool: str | 
     split = chosen.extend([*prompt, *forced], sampled, history, [RESULT], PROBE_TOOLS)
     assert split is not None
     assert split == chosen.extend(prompt, [*forced, *sampled], history, [RESULT], PROBE_TOOLS)
-    said = [*prompt, *forced, *sampled]
-    assert split[: len(said)] == said
-    assert "gold" in tok.decode(split[len(said) :])
+    tokens = [*prompt, *forced, *sampled]
+    assert split[: len(tokens)] == tokens
+    assert "gold" in tok.decode(split[len(tokens) :])
     assert tok.decode(split).endswith(tok.decode(prompt[-2:]))
 
 
@@ -247,8 +247,8 @@ def test_llama_calls_are_read_on_request_whatever_the_tokens_say() -> None:
     tok = qwen()
     chosen = choose(tok, "qwen3", "llama")
     assert isinstance(chosen, Template)
-    said = f'{{"name": "look_up", "parameters": {JSON}}}<|im_end|>'
-    assert is_good(chosen.parse(tok.encode(said, add_special_tokens=False), [], PROBE_TOOLS).calls[0])
+    text = f'{{"name": "look_up", "parameters": {JSON}}}<|im_end|>'
+    assert is_good(chosen.parse(tok.encode(text, add_special_tokens=False), [], PROBE_TOOLS).calls[0])
     assert choose(llama_tokenizer(), "llama", "llama").name == "llama-3"
 
 

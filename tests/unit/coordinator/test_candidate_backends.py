@@ -87,8 +87,8 @@ async def test_an_agent_outside_is_answered_by_an_endpoint(tok: Any) -> None:
         called = (await ask())["choices"][0]
         assert called["finish_reason"] == "tool_calls"
         identity = called["message"]["tool_calls"][0]["id"]
-        told = {"role": "tool", "tool_call_id": identity, "content": "gold"}
-        answered = await ask(called["message"], told)
+        result = {"role": "tool", "tool_call_id": identity, "content": "gold"}
+        answered = await ask(called["message"], result)
         leaving = asyncio.create_task(ask({"role": "user", "content": "And y?"}))
         await until(lambda: len(service.bodies) == 3)
         leaving.cancel()
@@ -113,9 +113,9 @@ async def test_a_full_candidate_keeps_no_other_waiting(tok: Any, monkeypatch: py
         assert (await r.chat())[0] == 200
 
 
-async def test_the_agents_service_is_told_and_the_candidate_ends(tok: Any) -> None:
+async def test_the_agents_service_gets_the_error_and_the_candidate_ends(tok: Any) -> None:
     """The service still works when its model is gone: the episode ends without waiting for it."""
-    told: list[int] = []
+    statuses: list[int] = []
 
     async def work(request: web.Request) -> web.StreamResponse:
         endpoint = (await request.json())["metadata"]["endpoint"]
@@ -123,7 +123,7 @@ async def test_the_agents_service_is_told_and_the_candidate_ends(tok: Any) -> No
             aiohttp.ClientSession() as http,
             http.post(f"{endpoint}/v1/chat/completions", json={"messages": [USER]}) as answer,
         ):
-            told.append(answer.status)
+            statuses.append(answer.status)
         await asyncio.sleep(60)
         return web.json_response({})
 
@@ -144,7 +144,7 @@ async def test_the_agents_service_is_told_and_the_candidate_ends(tok: Any) -> No
                     await agent.play(stage)
     finally:
         await runner.cleanup()
-    assert told == [502]
+    assert statuses == [502]
 
 
 def eval_config(**agent: Any) -> EvalConfig:

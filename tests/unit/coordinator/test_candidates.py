@@ -1,4 +1,4 @@
-"""What the servers hold for a candidate, and what is said of weights that cannot be had."""
+"""What the servers hold for a candidate, and how it fails where its weights cannot be had."""
 
 from __future__ import annotations
 
@@ -274,10 +274,10 @@ async def test_a_base_with_another_template_ends_its_candidate_alone(layout: Lay
     await evaluation.run([*at_work.all(), job.unit("other")])
     stages = {name: (each.stage, each.reason) for name, each in evaluation.state.candidates.items()}
     assert stages == {"tuned": ("Failed", "ChatTemplateDiffers"), "other": ("Complete", None)}
-    said = evaluation.state.candidates["tuned"].message or ""
-    assert said.startswith("spec.candidates[tuned].checkpoint: file://")
+    message = evaluation.state.candidates["tuned"].message or ""
+    assert message.startswith("spec.candidates[tuned].checkpoint: file://")
     [earlier] = store.list(layout.chat_templates)
-    assert earlier in said
+    assert earlier in message
     (base / "chat_template.jinja").write_bytes(store.get(earlier))
     assert made(evaluation, "2")._prepare(tuned)[1] == published(7)
 

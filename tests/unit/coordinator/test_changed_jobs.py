@@ -351,13 +351,13 @@ async def test_a_step_that_nobody_decided_to_leave_empty_is_refused(tmp_path: Pa
         training.remedies.order = "OnPolicy"
         found = await learner.take(http, 4)
         assert isinstance(found, Batch)
-        said = learner.does(found) | {"directive": Directive(remedy="OnPolicy", restore=[0])}
+        fields = learner.does(found) | {"directive": Directive(remedy="OnPolicy", restore=[0])}
         with pytest.raises(Conflict, match="was not decided"):
-            await training.report(learner.commit(4, [], **said))
+            await training.report(learner.commit(4, [], **fields))
     async with Job(tmp_path / "other", a_small_spec()).coordinator() as (training, learner, _):
         await learner.run(steps=3)
         with pytest.raises(Conflict, match="was not decided"):
-            await training.report(learner.commit(4, [], **said))
+            await training.report(learner.commit(4, [], **fields))
 
 
 # Deaths. Each coordinator receives the order again, as the annotation is still there.
@@ -684,9 +684,9 @@ async def test_a_restart_comes_to_the_same_decisions(tmp_path: Path, deaths: int
     async with broken.coordinator() as (_, learner, running):
         await asyncio.gather(learner.run(), running)
 
-    def told(job: Job) -> list[Any]:
+    def decided(job: Job) -> list[Any]:
         return [(d.number, d.step, d.directive, d.in_force, d.signal) for d in decisions_of(job)]
 
-    assert told(whole) == told(broken)
-    assert len(told(whole)) == 4
+    assert decided(whole) == decided(broken)
+    assert len(decided(whole)) == 4
     held(broken)

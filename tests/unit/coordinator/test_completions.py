@@ -24,7 +24,7 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return tokenizer(tmp_path_factory.mktemp("tok"), QWEN3_TEMPLATE)
 
 
-async def said(r: Rig, prompt: Any, **fields: Any) -> dict[str, Any]:
+async def completion(r: Rig, prompt: Any, **fields: Any) -> dict[str, Any]:
     status, answer = await r.post("/v1/completions", {"prompt": prompt} | fields)
     assert status == 200, answer
     choice: dict[str, Any] = answer["choices"][0]
@@ -38,7 +38,7 @@ def drifts(r: Rig) -> list[str]:
 @pytest.mark.parametrize("prompt", [PROMPT, [PROMPT]], ids=["text", "list"])
 async def test_a_text_goes_on(tok: Any, prompt: Any) -> None:
     async with rig(tok, " It is gold." + END) as r:
-        choice = await said(r, prompt, max_tokens=40, logprobs=0)
+        choice = await completion(r, prompt, max_tokens=40, logprobs=0)
         assert (choice["text"], choice["finish_reason"]) == (" It is gold.", "stop")
         [request] = r.model.requests
         assert list(request.prompt) == tok.encode(PROMPT)
@@ -58,7 +58,7 @@ async def test_a_prompt_of_token_ids_is_sent_as_it_is(tok: Any) -> None:
     ids = tok.encode(PROMPT)
     async with rig(tok, " Gold." + END) as r:
         for prompt in (ids, [ids]):
-            assert (await said(r, prompt))["text"] == " Gold."
+            assert (await completion(r, prompt))["text"] == " Gold."
         assert [list(request.prompt) for request in r.model.requests] == [ids, ids]
         assert r.rollout.conversation[0]["content"] == PROMPT
         assert drifts(r) == ["again"]
@@ -69,7 +69,7 @@ async def test_react_loop_that_rewrites_its_stop_string_is_one_row(tok: Any) -> 
     async with rig(tok, *texts) as r:
         prompt = PROMPT
         for turn in range(3):
-            choice = await said(r, prompt, stop=["Observation:"])
+            choice = await completion(r, prompt, stop=["Observation:"])
             prompt += choice["text"]
             if turn < 2:
                 assert choice["stop_reason"] == "Observation:"
@@ -86,19 +86,19 @@ async def test_react_loop_that_rewrites_its_stop_string_is_one_row(tok: Any) -> 
 
 async def test_a_text_that_was_cut_off_goes_on_where_it_stopped(tok: Any) -> None:
     async with rig(tok, " one two three four", " five" + END) as r:
-        first = await said(r, PROMPT, max_tokens=4)
+        first = await completion(r, PROMPT, max_tokens=4)
         assert first["finish_reason"] == "length"
-        await said(r, PROMPT + first["text"])
+        await completion(r, PROMPT + first["text"])
         session = r.rollout.session
         assert (session.forks, len(linearize(session.graph))) == (0, 1)
 
 
 async def test_token_ids_that_extend_what_was_sampled_are_one_row(tok: Any) -> None:
     async with rig(tok, " Gold." + END) as r:
-        await said(r, PROMPT)
+        await completion(r, PROMPT)
         more = tok.encode("\nAnd?", add_special_tokens=False)
         sampled = r.model.spoken["t0-000001-0-0"][0].sampled
-        await said(r, [*tok.encode(PROMPT), *sampled, *more])
+        await completion(r, [*tok.encode(PROMPT), *sampled, *more])
         assert (r.rollout.session.forks, len(linearize(r.rollout.session.graph))) == (0, 1)
 
 
@@ -115,16 +115,16 @@ async def test_text_not_extending_the_sampled_forks_with_its_reason(
     tok: Any, second: str, reason: str
 ) -> None:
     async with rig(tok, " It is gold." + END) as r:
-        await said(r, PROMPT)
-        await said(r, second)
+        await completion(r, PROMPT)
+        await completion(r, second)
         assert (drifts(r), r.rollout.session.forks) == ([reason], 1)
         assert len(linearize(r.rollout.session.graph)) == 2
 
 
 async def test_a_stop_string_that_is_left_out_forks(tok: Any) -> None:
     async with rig(tok, " look. Observation:", " Gold." + END) as r:
-        choice = await said(r, PROMPT, stop="Observation:")
-        await said(r, PROMPT + choice["text"] + "lead")
+        choice = await completion(r, PROMPT, stop="Observation:")
+        await completion(r, PROMPT + choice["text"] + "lead")
         assert drifts(r) == ["cut_off"]
 
 
@@ -188,7 +188,7 @@ def test_alternatives_of_a_token_are_listed_as_ignored() -> None:
 async def test_a_base_model_needs_a_template_of_one_line(tmp_path: Path) -> None:
     tok = tokenizer(tmp_path, "{{ messages[-1].content }}")
     async with rig(tok, " Gold." + END) as r:
-        assert (await said(r, PROMPT))["text"] == " Gold."
+        assert (await completion(r, PROMPT))["text"] == " Gold."
         assert (await r.chat())[0] == 200
         assert choose(tok, "").render([USER], []) == tok.encode(USER["content"], add_special_tokens=False)
 

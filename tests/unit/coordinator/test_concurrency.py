@@ -224,12 +224,12 @@ async def test_a_server_that_does_not_answer_changes_nothing(
 
 async def test_a_server_is_asked_with_the_key_of_its_port() -> None:
     async with rig(servers=1) as r:
-        said, seen = r.engines[0].faults["GET /metrics"], []
+        serve_metrics, seen = r.engines[0].faults["GET /metrics"], []
 
         async def answer(request: web.Request) -> web.StreamResponse | None:
             refused = await keyed(TO_ROLLOUT)(request)
             seen.append(refused is None)
-            return refused or await said(request)
+            return refused or await serve_metrics(request)
 
         r.engines[0].faults["GET /metrics"] = answer
         await r.look()

@@ -43,7 +43,7 @@ def router(
     return found
 
 
-def said(status: bool | None, reason: Reason = Reason.SYNCED) -> list[Condition]:
+def previous(status: bool | None, reason: Reason = Reason.SYNCED) -> list[Condition]:
     return [condition(ConditionType.WEIGHTS_IN_SYNC, status, reason, "as it was", now=LONG_AGO)]
 
 
@@ -66,28 +66,30 @@ def test_unknown_until_there_are_weights() -> None:
 
 def test_synced_once_all_requested_servers_hold_wanted_version() -> None:
     assert now([], router(A)) == ("Unknown", "Pending")
-    assert now(said(None, Reason.PENDING), router(A, B)) == ("True", "Synced")
-    assert now(said(None, Reason.PENDING), router(A, there=(A,))) == ("Unknown", "Pending"), "B is not there"
+    assert now(previous(None, Reason.PENDING), router(A, B)) == ("True", "Synced")
+    assert now(previous(None, Reason.PENDING), router(A, there=(A,))) == ("Unknown", "Pending"), (
+        "B is not there"
+    )
     assert now([], router(A, there=(A,), replicas=1)) == ("True", "Synced")
     assert now([], router(A, B, replicas=3)) == ("Unknown", "Pending")
 
 
 def test_servers_that_take_a_version_change_nothing() -> None:
-    for before in (said(True), said(False, Reason.UPDATE_FAILED)):
+    for before in (previous(True), previous(False, Reason.UPDATE_FAILED)):
         for taking in (router(A, B, wanted=2), router(A), router(there=()), router(wanted=None)):
             assert conditions.after(before, taking) == before
 
 
 def test_steps_that_overtake_each_other_keep_it_true() -> None:
-    of, told, at = router(A, B), conditions.Conditions(said(None, Reason.PENDING)), [0.0]
+    of, tracked, at = router(A, B), conditions.Conditions(previous(None, Reason.PENDING)), [0.0]
     of.clock = lambda: at[0]
-    [first] = told.current(of, 0.0)
+    [first] = tracked.current(of, 0.0)
     for step in range(2, 6):
         at[0] = 100.0 * step
         of.want(version(step))  # seen between its report and its load, each time
-        assert told.current(of, 100.0 * step) == [first]
+        assert tracked.current(of, 100.0 * step) == [first]
         of.holds(A, version(step))
-        assert told.current(of, 100.0 * step + 50) == [first], "however long the second one's load takes"
+        assert tracked.current(of, 100.0 * step + 50) == [first], "however long the second one's load takes"
         of.holds(B, version(step))
     assert first.status == "True"
 
@@ -101,30 +103,30 @@ class Job:
         self.router.clock = lambda: self.now
         for endpoint in (A, B):
             self.router.holds(endpoint, version(1))
-        self.told = conditions.Conditions(said(True))
+        self.tracked = conditions.Conditions(previous(True))
 
     def steps(self, until: float, second: Callable[[int], int | None], of: Endpoint = B) -> set[str]:
         """Go on until then, and return every status that was reported meanwhile.
 
         Just before a step's end, the second server has taken the weights that `second` says, if any.
         """
-        told = set()
+        statuses = set()
         while self.now + 100 <= until:
             self.now += 99
             if (taken := second(self.step)) is not None:
                 self.router.holds(of, version(taken))
-            told.add(self.status())
+            statuses.add(self.status())
             self.now, self.step = self.now + 1, self.step + 1
             self.router.want(version(self.step))
             self.router.holds(A, version(self.step))
-            told.add(self.status())
-        return told
+            statuses.add(self.status())
+        return statuses
 
     def status(self) -> str:
         return self.condition().status
 
     def condition(self) -> Condition:
-        [found] = self.told.current(self.router, self.now)
+        [found] = self.tracked.current(self.router, self.now)
         return found
 
 
@@ -182,7 +184,7 @@ def test_failed_server_regains_full_time_once_it_takes_weights() -> None:
     job.router.failed(B, Failure(Reason.SERVER_SILENT, "no answer"))
     job.steps(3000, lambda step: None)
     assert job.steps(3000 + LOAD_SECONDS, overtaken) == {"False"}
-    assert job.condition().message == "http://b:8000: no answer", "what was said stands"
+    assert job.condition().message == "http://b:8000: no answer", "the earlier message stands"
     job.router.holds(B, version(job.step))
     assert job.status() == "True"
 
@@ -203,24 +205,24 @@ def test_always_behind_server_is_remembered_until_place_is_taken() -> None:
 def test_mended_server_is_in_sync_though_next_weights_are_wanted() -> None:
     of = router(A, B)
     of.failed(B, Failure(Reason.UPDATE_FAILED, "NotFound"))
-    told = conditions.after(said(True), of)
+    earlier = conditions.after(previous(True), of)
     of.holds(B, version(1))
     of.wanted = version(2)
-    assert now(told, of) == ("True", "Synced")
+    assert now(earlier, of) == ("True", "Synced")
 
 
 @pytest.mark.parametrize("how", ["went", "never came", "not asked again"])
 def test_synced_is_withdrawn_when_a_server_stays_missing(how: str) -> None:
-    of, told = router(A, B), conditions.Conditions(said(True))
-    told.current(of, 0.0)
+    of, tracked = router(A, B), conditions.Conditions(previous(True))
+    tracked.current(of, 0.0)
     if how == "went":
         of.discovered([A])
     elif how == "never came":
         of.replicas = 3
     else:
         of.lost(B, "401 Unauthorized")
-    assert [known.status for known in told.current(of, PATIENCE)] == ["True"]
-    [found] = told.current(of, PATIENCE + 1)
+    assert [known.status for known in tracked.current(of, PATIENCE)] == ["True"]
+    [found] = tracked.current(of, PATIENCE + 1)
     assert (found.status, found.reason) == ("Unknown", "Pending")
     held = "2 of 3" if how == "never came" else "1 of 2"
     assert found.message.startswith(f"{held} rollout servers hold verified weights")
@@ -228,25 +230,25 @@ def test_synced_is_withdrawn_when_a_server_stays_missing(how: str) -> None:
     of.replicas = 2
     of.discovered([A, B])
     of.holds(B, version(1))
-    assert [known.status for known in told.current(of, PATIENCE + 2)] == ["True"]
+    assert [known.status for known in tracked.current(of, PATIENCE + 2)] == ["True"]
 
 
 def test_fewer_servers_asked_for_are_enough() -> None:
-    of, told = router(A, B), conditions.Conditions(said(True))
+    of, tracked = router(A, B), conditions.Conditions(previous(True))
     of.discovered([A])
     of.replicas = 1
-    assert told.current(of, 0.0) == told.current(of, 1000.0)
-    assert [known.status for known in told.current(of, 1001.0)] == ["True"]
+    assert tracked.current(of, 0.0) == tracked.current(of, 1000.0)
+    assert [known.status for known in tracked.current(of, 1001.0)] == ["True"]
 
 
 @pytest.mark.parametrize("how", ["comes back", "is replaced", "is not asked for any more"])
 def test_server_lost_over_its_weights_is_remembered_until_mended(how: str) -> None:
-    of, told = router(A, B), conditions.Conditions(said(True))
+    of, tracked = router(A, B), conditions.Conditions(previous(True))
     of.failed(B, Failure(Reason.VERIFICATION_FAILED, "canary off by 3.1"))
     of.discovered([A])
     of.holds(A, version(1))
     for moment in (0.0, 1000.0):
-        [found] = told.current(of, moment)
+        [found] = tracked.current(of, moment)
         assert (found.status, found.reason) == ("False", "VerificationFailed")
         assert found.message == "http://b:8000 (gone): canary off by 3.1"
     mended = C if how == "is replaced" else B
@@ -255,10 +257,10 @@ def test_server_lost_over_its_weights_is_remembered_until_mended(how: str) -> No
         of.holds(A, version(1))  # as it is looked at now and then
     else:
         of.discovered([A, mended])
-        [found] = told.current(of, 1001.0)
+        [found] = tracked.current(of, 1001.0)
         assert (found.status, found.reason) == ("False", "VerificationFailed"), "it is only there"
         of.holds(mended, version(1))
-    assert [known.status for known in told.current(of, 1002.0)] == ["True"]
+    assert [known.status for known in tracked.current(of, 1002.0)] == ["True"]
     of.discovered([A])
     assert of.gone == {}
 
@@ -266,10 +268,10 @@ def test_server_lost_over_its_weights_is_remembered_until_mended(how: str) -> No
 def test_silent_servers_earlier_failure_is_still_reported() -> None:
     of = router(A, B)
     of.silent(A, "connection refused")
-    assert now(said(True), of) == ("False", "ServerSilent")
+    assert now(previous(True), of) == ("False", "ServerSilent")
     of.failed(B, Failure(Reason.UPDATE_TIMED_OUT, "no answer within 600.0 s"))
     of.silent(B, "connection refused")
-    [found] = conditions.after(said(True), of)
+    [found] = conditions.after(previous(True), of)
     assert (found.status, found.reason) == ("False", "UpdateTimedOut")
     assert found.message == "http://a:8000: connection refused; http://b:8000: no answer within 600.0 s"
 
@@ -277,7 +279,7 @@ def test_silent_servers_earlier_failure_is_still_reported() -> None:
 def test_failed_load_is_reported_in_server_words_until_mended() -> None:
     of = router(A, B)
     of.failed(B, Failure(Reason.UPDATE_FAILED, "NotFound: s3://b/w"))
-    [found] = conditions.after(said(True), of)
+    [found] = conditions.after(previous(True), of)
     assert (found.status, found.reason) == ("False", "UpdateFailed")
     assert found.message == "http://b:8000: NotFound: s3://b/w"
     assert found.last_transition_time > LONG_AGO
@@ -297,7 +299,7 @@ def test_kinds_of_failure_are_reasons() -> None:
 
 def test_operators_interim_condition_yields_to_the_first_report() -> None:
     for reason in WITHOUT_COORDINATOR:
-        theirs = [known.model_copy(update={"observed_generation": 3}) for known in said(None, reason)]
+        theirs = [known.model_copy(update={"observed_generation": 3}) for known in previous(None, reason)]
         assert now(theirs, router(wanted=None)) == ("Unknown", "Pending")
         assert now(theirs, router(A)) == ("Unknown", "Pending")
         assert now(theirs, router(A, B)) == ("True", "Synced")
@@ -336,15 +338,17 @@ def sink(folder: Path, api: Api) -> status.Sink:
 
 def test_successor_continues_the_status_without_operators_part(tmp_path: Path) -> None:
     theirs = condition(ConditionType.READY, True, Reason.RUNNING, now=LONG_AGO)
-    stored = [known.model_dump(mode="json", by_alias=True) for known in [theirs, *said(True)]]
+    stored = [known.model_dump(mode="json", by_alias=True) for known in [theirs, *previous(True)]]
     api = Api({"status": {"state": "Training", "conditions": stored, "progress": {"step": 7}}})
-    told = status.previous_status(at(tmp_path, api))
-    assert told.conditions == said(True)
-    assert told.progress == Progress(step=7)
-    assert told.state is None, "the operator's"
+    earlier = status.previous_status(at(tmp_path, api))
+    assert earlier.conditions == previous(True)
+    assert earlier.progress == Progress(step=7)
+    assert earlier.state is None, "the operator's"
     assert api.asked[0][-2:] == ({"status": {}}, "application/merge-patch+json"), "it changes nothing"
-    coordinator = Coordinator(job(tmp_path), KEYS, FileStore(), tmp_path, lambda status: None, previous=told)
-    assert coordinator.status().conditions == said(True)
+    coordinator = Coordinator(
+        job(tmp_path), KEYS, FileStore(), tmp_path, lambda status: None, previous=earlier
+    )
+    assert coordinator.status().conditions == previous(True)
     assert coordinator.status().progress == Progress(step=7), "until it knows as much itself"
 
 
@@ -386,15 +390,15 @@ async def test_scaled_up_job_is_not_in_sync_without_the_new_server(tmp_path: Pat
 
 
 def test_held_out_server_counts_while_weights_are_wanted_of_it() -> None:
-    told, train = conditions.Conditions(said(None, Reason.PENDING)), router(A, B)
+    tracked, train = conditions.Conditions(previous(None, Reason.PENDING)), router(A, B)
     held_out = router(there=(C,), replicas=1)
     held_out.failed(C, Failure(Reason.UPDATE_FAILED, "no such file"))
-    [found] = told.current(train, 0.0, held_out)
+    [found] = tracked.current(train, 0.0, held_out)
     assert (found.status, found.reason) == ("False", "UpdateFailed")
     assert found.message == "http://c:8000, for held-out rows: no such file"
     held_out.discovered(())
-    [found] = told.current(train, 1.0, held_out)
+    [found] = tracked.current(train, 1.0, held_out)
     assert found.message == "http://c:8000 (gone), for held-out rows: no such file"
     held_out.wanted = None
-    [found] = told.current(train, 2.0, held_out)
+    [found] = tracked.current(train, 2.0, held_out)
     assert found.status == "True"

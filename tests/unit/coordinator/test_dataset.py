@@ -107,9 +107,9 @@ def test_bad_data_is_refused_with_its_remedy(
 def test_a_bucket_that_may_not_be_read_is_no_broken_file(code: str, status: int) -> None:
     with pytest.raises(JobError, match="correct the URI, or let the credentials") as caught:
         load(Dataset(uri="s3://typo/data.jsonl"), refusing_store(code, status), "spec.data.train")
-    told = caught.value.termination
-    assert (told.reason, told.field) == ("DatasetNotFound", "spec.data.train.uri")
-    assert code in told.message
+    termination = caught.value.termination
+    assert (termination.reason, termination.field) == ("DatasetNotFound", "spec.data.train.uri")
+    assert code in termination.message
 
 
 def test_a_scheme_that_cannot_be_read_says_what_to_do() -> None:
@@ -213,8 +213,8 @@ def test_a_row_out_of_bounds_is_named_with_what_to_do(
         path.write_text(content)
     with pytest.raises(JobError) as caught:
         load(Dataset(uri=f"file://{path}"), FileStore(), "spec.data.train")
-    told = caught.value.termination
-    assert (told.reason, told.field) == ("DatasetUnreadable", "spec.data.train.uri")
+    termination = caught.value.termination
+    assert (termination.reason, termination.field) == ("DatasetUnreadable", "spec.data.train.uri")
     assert says in str(caught.value)
     assert len(str(caught.value)) < 1000
 

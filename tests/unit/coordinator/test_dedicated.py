@@ -177,14 +177,14 @@ async def test_a_server_that_takes_no_weights_is_named(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack, asyncio.timeout(60):
         coordinator, learner, running = await rig.run(stack)
         await learner.run(steps=2)
-        [said] = [c for c in coordinator.status().conditions if c.type == "WeightsInSync"]
+        [condition] = [c for c in coordinator.status().conditions if c.type == "WeightsInSync"]
         training = coordinator._training
         assert training is not None
         assert "canary off by 3.1" in str(training.validations.problem)
         rig.held_out.fails = None
         await asyncio.gather(learner.run(), running)
-    assert (said.status, said.reason) == ("False", "VerificationFailed")
-    assert said.message == f"{rig.held_out.engine.url}, for held-out rows: canary off by 3.1"
+    assert (condition.status, condition.reason) == ("False", "VerificationFailed")
+    assert condition.message == f"{rig.held_out.engine.url}, for held-out rows: canary off by 3.1"
     [last] = [c for c in rig.status[-1]["conditions"] if c["type"] == "WeightsInSync"]
     assert last["status"] == "True"
 
@@ -205,8 +205,8 @@ async def test_it_holds_its_weights_until_others_are_wanted(tmp_path: Path) -> N
         assert beside.fleet.router.replicas == 1
         coordinator._apply(JobUpdate(replicas=7))
         assert beside.fleet.router.replicas == 1
-        [said] = [c for c in coordinator.status().conditions if c.type == "WeightsInSync"]
-        assert said.reason != "VerificationFailed"
+        [condition] = [c for c in coordinator.status().conditions if c.type == "WeightsInSync"]
+        assert condition.reason != "VerificationFailed"
     assert rig.held_out.agent.count("DELETE") == 0
 
 

@@ -127,8 +127,8 @@ async def test_arguments_spelled_anew_and_null_content_are_no_drift(tok: Any) ->
 
 async def test_reasoning_that_the_template_drops_is_a_reason(tok: Any) -> None:
     agent = Agent(tok, REASONING)
-    said = await agent.says([USER])
-    await agent.says([USER, said, OTHER])
+    answer = await agent.says([USER])
+    await agent.says([USER, answer, OTHER])
     assert agent.why == [Drift(reason="thought", count=1, turn=1, message=1, role="assistant")]
 
 
@@ -170,8 +170,8 @@ def test_the_reports_of_a_trajectory_say_why_it_forked() -> None:
     one = a_try(episode, Place(candidate="base", row=0), Rules())
     [line] = table({"base": [one]}).to_pylist()
     assert (line["forks"], line["forks_by_reason"]) == (2, [("system", 2)])
-    told = [drift_.model_dump(mode="json")]
+    drifts = [drift_.model_dump(mode="json")]
     metadata = inspect_log.sample(one, episode, [], "base", None).metadata
-    assert (metadata["forks"], metadata["drifts"]) == (2, told)
+    assert (metadata["forks"], metadata["drifts"]) == (2, drifts)
     root = spans(Traced(one, episode))[0].attributes
-    assert (root["headway.dev/forks"], root["headway.dev/drifts"]) == (2, told)
+    assert (root["headway.dev/forks"], root["headway.dev/drifts"]) == (2, drifts)

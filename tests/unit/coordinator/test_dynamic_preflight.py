@@ -73,7 +73,7 @@ async def test_one_check_may_warn_alone(tmp_path: Path) -> None:
         assert stage.told[-1]["progress"]["step"] == 2
 
 
-async def test_a_check_that_is_off_is_not_told(tmp_path: Path) -> None:
+async def test_a_check_that_is_off_is_not_reported(tmp_path: Path) -> None:
     async with rig(tmp_path, lambda number: 0.0) as stage:
         await stage.run(stage.config(checks=LENIENT | {"foothold": "Off"}))
         assert "foothold" not in {each["check"] for each in stage.preflight["findings"]}

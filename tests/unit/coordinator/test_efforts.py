@@ -33,11 +33,11 @@ async def prompts(folder: Path, template: str, *fields: dict[str, Any]) -> tuple
     """What the model reads in each turn of one conversation."""
     tok = tokenizer(folder, template)
     async with rig(tok, ANSWER) as r:
-        said: list[Any] = [USER]
+        messages: list[Any] = [USER]
         for more in fields:
-            status, answer = await r.chat(*said, **more)
+            status, answer = await r.chat(*messages, **more)
             assert status == 200, answer
-            said = [*said, answer["choices"][0]["message"], USER]
+            messages = [*messages, answer["choices"][0]["message"], USER]
         found = [tok.decode(list(request.prompt)) for request in r.model.requests]
         return found, r.rollout.session
 

@@ -68,19 +68,19 @@ def test_a_token_that_cannot_be_sent_names_its_secret(tmp_path: Path, token: str
 
 async def test_a_secret_may_be_made_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidate, "LOOK_SECONDS", 0.01)
-    spec, said = config().spec.candidates[0].endpoint, list[str]()
+    spec, reasons = config().spec.candidates[0].endpoint, list[str]()
     assert spec is not None
     secret(tmp_path, None)
 
     def still(why: str) -> bool:
-        said.append(why)
-        if len(said) == 3:
+        reasons.append(why)
+        if len(reasons) == 3:
             (tmp_path / NAME / "token").write_text("sk-1")
         return True
 
     assert await token_in_time(NAME, spec, tmp_path, 60.0, still) == "sk-1"
-    assert len(said) == 3
-    assert "the key `token` of the Secret keys is missing or empty" in said[0]
+    assert len(reasons) == 3
+    assert "the key `token` of the Secret keys is missing or empty" in reasons[0]
 
 
 def test_a_candidate_is_given_up_before_its_rows_are() -> None:

@@ -458,9 +458,9 @@ async def test_the_token_is_in_no_message_and_no_log(
             with pytest.raises((CandidateFault, InfraFault)) as caught:
                 await ask(chat)
     logged = [record.__dict__ for record in caplog.records]
-    told = f"{caught.value!r} {caught.value.__cause__} {caplog.text} {logged}"
+    output = f"{caught.value!r} {caught.value.__cause__} {caplog.text} {logged}"
     for word in ("secret+token", "secret%2Btoken", "hunter2", "hunter3"):
-        assert word not in told
+        assert word not in output
 
 
 async def test_a_query_of_the_url_is_kept() -> None:
@@ -587,7 +587,7 @@ async def test_an_episode_is_scored_and_has_no_rows() -> None:
     assert record.forks == 0
     assert [turn.malformed_tool_calls for turn in record.turns] == [0, 2, 0]
     assert all(turn.delivered for turn in record.turns)
-    assert [said["role"] for said in service.bodies[2]["messages"]] == [
+    assert [message["role"] for message in service.bodies[2]["messages"]] == [
         *("user", "assistant", "tool"),
         *("assistant", "tool", "user", "user"),
     ]

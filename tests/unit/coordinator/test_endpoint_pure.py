@@ -162,7 +162,7 @@ def test_text_in_whichever_form(message: Any, text: str, reasoning: str | None) 
         (answer({"content": "x"}, "network_error"), "may be cut short"),
     ],
 )
-def test_what_is_no_chat_completion_is_said(data: bytes, says: str) -> None:
+def test_what_is_no_chat_completion_is_refused_with_its_reason(data: bytes, says: str) -> None:
     with pytest.raises(Unreadable, match=says):
         read(data)
 
@@ -200,7 +200,7 @@ def test_an_error_may_come_as_a_success(body: Any, status: int) -> None:
         ),
     ],
 )
-def test_cost_that_was_not_said_is_nothing_and_known_as_such(usage: Any, found: Any) -> None:
+def test_cost_that_was_not_reported_is_nothing_and_known_as_such(usage: Any, found: Any) -> None:
     reply = read(answer({"content": "x"}, usage=usage))
     assert (reply.prompt_tokens, reply.cached_tokens, reply.sampled_tokens, reply.counted) == found
 
@@ -325,7 +325,7 @@ def test_what_an_error_means(status: int, text: str, kind: Kind, name: str) -> N
 
 
 @pytest.mark.parametrize("loc", [5, None, "body.seed", {"a": 1}])
-def test_a_place_of_any_form_is_told(loc: Any) -> None:
+def test_an_error_with_a_place_of_any_form_is_read(loc: Any) -> None:
     """A body that is no list of places once ended the whole job."""
     found = judge(422, {}, json.dumps({"detail": [{"loc": loc, "msg": "Extra"}]}), DROPPABLE)
     assert found.kind in (Kind.REFUSED, Kind.DROP)
@@ -413,18 +413,22 @@ def test_answers_to_unreadable_calls_come_from_the_user() -> None:
             {"role": "assistant", "content": "done"},
         ]
     )
-    assert [said["role"] for said in found] == ["user", "assistant", "tool", "user", "assistant"]
+    assert [message["role"] for message in found] == ["user", "assistant", "tool", "user", "assistant"]
     assert found[1] == {"role": "assistant", "content": None, "tool_calls": [call]}
     assert found[2] == {"role": "tool", "tool_call_id": call_id(0, 1), "content": "gold"}
     assert found[3] == {"role": "user", "content": "could not be read"}
 
 
 def test_reasoning_goes_back_under_the_name_it_came_by() -> None:
-    said = [USER, {"role": "assistant", "content": "a", "reasoning_content": "hm"}, USER]
+    messages = [USER, {"role": "assistant", "content": "a", "reasoning_content": "hm"}, USER]
     dialect = Dialect(reasoning="reasoning")
-    assert body(dialect, Ask(said))["messages"][1] == {"role": "assistant", "content": "a", "reasoning": "hm"}
+    assert body(dialect, Ask(messages))["messages"][1] == {
+        "role": "assistant",
+        "content": "a",
+        "reasoning": "hm",
+    }
     dialect.learn("reasoning", "extra fields are not permitted")
-    assert body(dialect, Ask(said))["messages"][1] == {"role": "assistant", "content": "a"}
+    assert body(dialect, Ask(messages))["messages"][1] == {"role": "assistant", "content": "a"}
 
 
 NOW = datetime(2026, 11, 23, 12, 0, 0, tzinfo=UTC)

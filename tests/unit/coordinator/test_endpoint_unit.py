@@ -71,19 +71,19 @@ async def test_an_endpoint_without_its_secret_fails_alone(
     evaluation, no = await job.coordinator(), cast(Any, None)
     resolved = (ResolvedCandidate(name="other", kind="Endpoint"),)
     of = EvalConfig(name="job", namespace="ns", uid="uid", spec=job.spec, candidates=resolved)
-    said: list[str | None] = []
+    messages: list[str | None] = []
     stalled: list[str] = []
     other = evaluation.state.candidates["other"]
 
     def changed() -> None:
-        said.append(other.message)
+        messages.append(other.message)
         stalled.append(blocker(evaluation, {}, PoolState(ready=1, starting=0, leased=0), 60.0).words)
 
     units = Units(of, evaluation.state, no, "key", job.store, tmp_path, no, no, no, no, no,
                   changed=changed, endpoints=tmp_path)  # fmt: skip
     await evaluation.run([*units.all(), job.unit("base")])
     assert (other.stage, other.reason) == ("Failed", "EndpointDenied")
-    assert said[0] == other.message, "it says what it waits for"
+    assert messages[0] == other.message, "it says what it waits for"
     assert stalled[0] == f"candidate other waits: {other.message}"
     assert other.message is not None
     assert other.message.startswith("spec.candidates[other].endpoint.secretRef: candidate other: the key")

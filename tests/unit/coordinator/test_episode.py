@@ -216,7 +216,7 @@ async def test_whatever_a_model_writes_can_be_stored(tok: Any) -> None:
     ],
     ids=["metrics", "names", "turns", "texts", "list"],
 )
-async def test_a_judgement_of_another_shape_is_told_by_its_first_fault(tok: Any, answer: Any) -> None:
+async def test_a_judgement_of_another_shape_is_reported_by_its_first_fault(tok: Any, answer: Any) -> None:
     async with rig(tok, ANSWER) as r:
         r.sandbox.faults["POST /finish"] = say(answer)
         record = await r.episodes.run(task())
@@ -297,19 +297,19 @@ async def test_a_tool_that_hangs_is_named_and_not_the_agent(tok: Any) -> None:
         r.sandbox.faults["POST /tool"] = hang
         record = await r.episodes.run(task())
     assert record.error == "it did not end within 0.5 s; it was waiting for tool look_up"
-    said = "tool look_up has not returned by the end of the episode's time"
-    assert causes == [(record.episode_id, Cause("EnvironmentHangs", said, "spec.environment.entrypoint"))]
+    message = "tool look_up has not returned by the end of the episode's time"
+    assert causes == [(record.episode_id, Cause("EnvironmentHangs", message, "spec.environment.entrypoint"))]
 
 
 @pytest.mark.parametrize(
-    ("tool", "reason", "said"),
+    ("tool", "reason", "message"),
     [
         ('"crash", "arguments": {}', "ToolFailed", "tool crash raised KeyError: 'bug'"),
         ('"sleep", "arguments": {"seconds": 30}', "EnvironmentHangs", "tool sleep has not returned by"),
     ],
 )
 async def test_a_real_sandbox_names_tool_file_and_line(
-    tok: Any, tmp_path: Path, tool: str, reason: str, said: str
+    tok: Any, tmp_path: Path, tool: str, reason: str, message: str
 ) -> None:
     server, causes = Server(tmp_path), list[Cause]()
     try:
@@ -326,7 +326,7 @@ async def test_a_real_sandbox_names_tool_file_and_line(
         server.close()
     [cause] = causes
     assert (cause.reason, cause.field) == (reason, "spec.environment.entrypoint")
-    assert cause.message.startswith(said)
+    assert cause.message.startswith(message)
     assert f"{tmp_path}/counter.py:" in cause.message
     assert record.error == cause.message, "no request, no address"
 
@@ -350,8 +350,8 @@ async def test_a_sandbox_that_goes_while_a_tool_runs_names_the_tool(tok: Any) ->
         r.episodes._on_cause = lambda episode, cause: causes.append(cause)
         r.sandbox.faults["POST /tool"] = drop
         await r.episodes.run(task())
-    said = "the sandbox ended while tool look_up ran: it may have used up its memory"
-    assert causes == [Cause("SandboxLost", said, "spec.environment.sandbox.resources")]
+    message = "the sandbox ended while tool look_up ran: it may have used up its memory"
+    assert causes == [Cause("SandboxLost", message, "spec.environment.sandbox.resources")]
 
 
 async def test_a_broken_platform_is_nobodys_fault_but_its_own(tok: Any) -> None:

@@ -66,16 +66,16 @@ async def test_a_job_says_what_it_will_cost_until_it_has(tmp_path: Path) -> None
     times = {each["time"] for each in estimates(came) if each["basis"] == "Running"}
     assert len(times) == 1, "the basis began once"
     assert came.report["estimate"]["actual"] == used["cost"]
-    said = came.made("Preflight")
-    assert said["inside"]
-    assert said["relative_error"] == pytest.approx(
-        float(Decimal(said["cost"][1]) / Decimal(used["cost"])) - 1, abs=1e-9
+    preflight = came.made("Preflight")
+    assert preflight["inside"]
+    assert preflight["relative_error"] == pytest.approx(
+        float(Decimal(preflight["cost"][1]) / Decimal(used["cost"])) - 1, abs=1e-9
     )
     assert came.made("Data")["inside"]
 
 
 @pytest.mark.parametrize(
-    ("report", "said"),
+    ("report", "expected_fault"),
     [
         ({}, ""),
         ({"usageByClass": {"train": 0.0}}, "trained nothing"),
@@ -84,13 +84,13 @@ async def test_a_job_says_what_it_will_cost_until_it_has(tmp_path: Path) -> None
         ({"inside": False}, "outside the range by Preflight"),
     ],
 )
-def test_the_bench_refuses_a_job_that_proves_nothing(report: dict[str, Any], said: str) -> None:
+def test_the_bench_refuses_a_job_that_proves_nothing(report: dict[str, Any], expected_fault: str) -> None:
     preflight = {"basis": "Preflight", "relative_error": 0.19, "inside": True} | report
     made = [{"basis": "Data", "inside": True}, preflight]
-    told = {"usageByClass": {"train": 5.0}, "estimate": {"made": made}} | report
-    found = wrong([(Came(PLAYED, told, [], 0), 1.0)])
-    assert said in "".join(found)
-    assert len(found) == bool(said)
+    full_report = {"usageByClass": {"train": 5.0}, "estimate": {"made": made}} | report
+    found = wrong([(Came(PLAYED, full_report, [], 0), 1.0)])
+    assert expected_fault in "".join(found)
+    assert len(found) == bool(expected_fault)
 
 
 class Stage:
@@ -101,11 +101,11 @@ class Stage:
         self.bench = Bench(spec(write_inputs(folder), **blocks))
         self.ready = self.bench.basics(folder)
 
-    def estimates(self, told: st.Estimate | None = None) -> TrainingEstimates:
+    def estimates(self, previous: st.Estimate | None = None) -> TrainingEstimates:
         """Of another coordinator of the job."""
         ledger = Ledger(self.store, self.bench.layout)
         made = TrainingEstimates(
-            self.bench.runner.spec, self.bench.layout, self.store, ledger, lambda: Tariff(DEFAULT), told
+            self.bench.runner.spec, self.bench.layout, self.store, ledger, lambda: Tariff(DEFAULT), previous
         )
         made.planned(self.ready.data)
         made.before(self.ready, self.bench.runner)
@@ -133,14 +133,14 @@ def test_a_preflight_that_says_too_little_gives_its_reason(tmp_path: Path) -> No
     made = stage.estimates()
     for found, why in ((measured(), "no episode was measured"), (measured(5.0), "1 group of episodes")):
         made.measured(found, None)
-        said = made.status(None)
-        assert said is not None
-        assert said.basis == "Data"
-        assert said.message is not None
-        assert said.message.startswith(why)
-        assert said.message.endswith("so this is from data and limits")
+        estimate = made.status(None)
+        assert estimate is not None
+        assert estimate.basis == "Data"
+        assert estimate.message is not None
+        assert estimate.message.startswith(why)
+        assert estimate.message.endswith("so this is from data and limits")
     made.measured(None, None)
-    assert made.status(None) == said
+    assert made.status(None) == estimate
 
 
 def test_the_preflight_estimate_stands_through_restarts(tmp_path: Path) -> None:
@@ -162,9 +162,9 @@ def test_the_preflight_estimate_stands_through_restarts(tmp_path: Path) -> None:
 def test_an_estimate_that_cannot_be_read_is_made_again(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.store.put(stage.bench.layout.estimate("data"), b"hello")
-    said = stage.estimates().status(None)
-    assert said is not None
-    assert said.likely is not None
+    estimate = stage.estimates().status(None)
+    assert estimate is not None
+    assert estimate.likely is not None
 
 
 def test_an_amount_that_status_has_no_room_for_is_left_out() -> None:
@@ -174,18 +174,18 @@ def test_an_amount_that_status_has_no_room_for_is_left_out() -> None:
         cost=("0.00", "1.00", "9" * 30),
         price_book="b@d",
     )
-    said = of_status(made)
-    assert (said.low, said.likely, said.high) == ("0.00", "1.00", None)
+    estimate = of_status(made)
+    assert (estimate.low, estimate.likely, estimate.high) == ("0.00", "1.00", None)
 
 
 def test_a_report_tells_how_far_off_it_was(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     made = stage.estimates()
     likely = Decimal(made.status(None).likely or "0")  # type: ignore[union-attr]
-    told = made.report(st.Usage(cost=str(likely * 2)))
-    assert told["made"][0]["relative_error"] == pytest.approx(-0.5)
+    report = made.report(st.Usage(cost=str(likely * 2)))
+    assert report["made"][0]["relative_error"] == pytest.approx(-0.5)
     assert made.report(st.Usage())["made"][0]["relative_error"] is None
-    json.dumps(told)
+    json.dumps(report)
 
 
 def test_prompts_differ_by_their_own_text(tmp_path: Path) -> None:

@@ -149,9 +149,9 @@ async def test_a_candidate_whose_servers_were_given_up_fails_alone(
     assert (base.stage, len(base.tries)) == ("Complete", len(one.rows))
     assert (tuned.stage, tuned.reason) == ("Failed", "PendingDeadlineExceeded")
     assert len(unwritten) == 1, "the results are written all the same"
-    said = {each["name"]: each for each in written[-1]["results"]}
-    assert said["base"]["state"] == "Complete"
-    assert said["tuned"]["message"] == "rollout was not ready"
+    results = {each["name"]: each for each in written[-1]["results"]}
+    assert results["base"]["state"] == "Complete"
+    assert results["tuned"]["message"] == "rollout was not ready"
 
 
 async def test_update_before_there_is_anything_to_measure_is_ignored(tmp_path: Path) -> None:
@@ -195,24 +195,24 @@ async def test_the_status_has_the_page_that_was_written(
     with caplog.at_level(logging.WARNING):
         await measured(it, await one.coordinator(), [one.unit("base", "tuned", server_set=0)])
     assert it.layout == one.layout
-    said = written[-1]["artifacts"]
-    assert said["report"] == one.layout.report, "the job ends as it would"
+    artifacts = written[-1]["artifacts"]
+    assert artifacts["report"] == one.layout.report, "the job ends as it would"
     assert store.get(one.layout.report)
     failed = [each for each in caplog.records if each.message == "page-not-written"]
     if isinstance(store, NoRoomForAPage):
-        assert "page" not in said
+        assert "page" not in artifacts
         assert one.layout.page not in store.list(one.layout.root)
         assert "no space left" in failed[0].fields["error"]  # type: ignore[attr-defined]
         return
     assert failed == []
-    assert said["page"] == one.layout.page
-    html = store.get(said["page"]).decode()
+    assert artifacts["page"] == one.layout.page
+    html = store.get(artifacts["page"]).decode()
     assert html.lstrip().lower().startswith("<!doctype html>")
     assert all(name in html for name in one.spec.candidate_names)
     assert all("page" not in each["artifacts"] for each in written if "report" not in each["artifacts"])
 
 
-async def test_the_estimate_is_told_until_it_is_the_bill(
+async def test_the_estimate_is_shown_until_it_is_the_bill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In status, metrics and the report. It is made again while rows are measured."""
@@ -253,15 +253,15 @@ async def test_the_estimate_is_told_until_it_is_the_bill(
     assert last["episodes"] == 40 * 2 * 2
     assert runs[0].estimate["actual"] == used["cost"]
     assert [each["basis"] for each in runs[0].estimate["made"]] == ["Data"]
-    told = {sample.labels["bound"]: sample.value for sample in it._samples() if "estimate" in sample.name}
-    assert told == dict.fromkeys(("low", "likely", "high"), float(used["cost"]))
+    by_bound = {sample.labels["bound"]: sample.value for sample in it._samples() if "estimate" in sample.name}
+    assert by_bound == dict.fromkeys(("low", "likely", "high"), float(used["cost"]))
 
 
 async def test_predecessors_estimate_stays_until_its_successor_has_one(tmp_path: Path) -> None:
     one = EvalJob(tmp_path)
     job = EvalConfig(name="job", namespace="ns", uid="uid", spec=one.spec, candidates=())
-    said = RLEvalJobStatus.model_validate(
+    previous = RLEvalJobStatus.model_validate(
         {"estimate": {"basis": "Running", "time": "2026-11-01T00:00:00Z", "likely": "1.25"}}
     )
-    it = EvalCoordinator(job, KEYS, one.store, tmp_path, lambda document: None, previous=said)
-    assert it.status().estimate == said.estimate
+    it = EvalCoordinator(job, KEYS, one.store, tmp_path, lambda document: None, previous=previous)
+    assert it.status().estimate == previous.estimate

@@ -73,16 +73,16 @@ def test_candidate_with_unknown_context_is_left_to_the_gate() -> None:
     assert [kind.what for kind in kinds(JOB, {"base": 1000}) if "large" in kind.what] == []
 
 
-def test_the_least_that_is_said_does_for_every_candidate() -> None:
+def test_the_least_budget_in_the_message_suffices_for_every_candidate() -> None:
     """The largest need is that of the suite, whose episodes may use 32 contexts of the longer model."""
     with pytest.raises(JobError) as raised:
         fits(budget(tokens={"evaluation": 1_000}), JOB, CONTEXTS)
-    said = raised.value.termination
-    assert (said.reason, said.field) == ("BudgetTooSmall", "spec.budget.tokens.evaluation")
-    assert said.message.startswith(
+    termination = raised.value.termination
+    assert (termination.reason, termination.field) == ("BudgetTooSmall", "spec.budget.tokens.evaluation")
+    assert termination.message.startswith(
         "a group of 3 episodes of candidate large on a sample of suite general may"
     )
-    least = int(said.message.split("write ")[1].split(" or more")[0])
+    least = int(termination.message.split("write ")[1].split(" or more")[0])
     with pytest.raises(JobError, match=f"{least}"):
         fits(budget(tokens={"evaluation": least - 1}), JOB, CONTEXTS)
     assert fits(budget(tokens={"evaluation": least}), JOB, CONTEXTS) == (
@@ -108,9 +108,9 @@ def test_money_is_held_against_each_candidates_own_prices(tmp_path: Path) -> Non
     alone = Case("", (served("base"), served("large", "hf://org/large")), sets={"large": 1}).config
     with pytest.raises(JobError) as raised:
         fits(budget(known, usd="0.1"), alone, {"base": 1000, "large": 1000})
-    said = raised.value.termination
-    assert said.field == "spec.budget.usd"
-    assert "of candidate large may use up to 12." in said.message
+    termination = raised.value.termination
+    assert termination.field == "spec.budget.usd"
+    assert "of candidate large may use up to 12." in termination.message
     assert fits(budget(known, usd="0.1"), alone, {"base": 1000}).endswith("fits every limit")
 
 
@@ -161,10 +161,10 @@ class Claimed(Exception):
     """The coordinator asked for sandboxes."""
 
 
-async def ended(one: EvalConfig, folder: Path, told: st.RLEvalJobStatus | None = None) -> Any:
+async def ended(one: EvalConfig, folder: Path, previous: st.RLEvalJobStatus | None = None) -> Any:
     """How a coordinator ends that may ask for no sandbox, and its last status."""
     written: list[dict[str, Any]] = []
-    it = EvalCoordinator(one, KEYS, FileStore(), folder / "cache", written.append, previous=told, port=0)
+    it = EvalCoordinator(one, KEYS, FileStore(), folder / "cache", written.append, previous=previous, port=0)
 
     async def claimed(*_: object) -> None:
         raise Claimed
@@ -176,36 +176,36 @@ async def ended(one: EvalConfig, folder: Path, told: st.RLEvalJobStatus | None =
 
 
 async def test_it_is_refused_before_a_sandbox_or_server_is_asked_for(tmp_path: Path) -> None:
-    error, said = await ended(job(tmp_path, budget={"tokens": {"evaluation": 2047}}), tmp_path)
+    error, status = await ended(job(tmp_path, budget={"tokens": {"evaluation": 2047}}), tmp_path)
     assert isinstance(error, JobError)
     assert error.permanent
     assert error.termination.reason == "BudgetTooSmall"
     assert "write 2128 or more" in error.termination.message, (
         "four turns of 512 tokens, and 20 sampled in each"
     )
-    assert said["preflight"]["state"] == "Failed"
-    check = said["preflight"]["checks"][-1]
+    assert status["preflight"]["state"] == "Failed"
+    check = status["preflight"]["checks"][-1]
     assert (check["name"], check["passed"], check["field"]) == (
         "Budget",
         False,
         "spec.budget.tokens.evaluation",
     )
-    assert "progress" not in said
+    assert "progress" not in status
 
 
 @pytest.mark.parametrize("blocks", [{"budget": {"tokens": {"evaluation": 2128}}}, {}])
 async def test_one_with_room_goes_on(tmp_path: Path, blocks: dict[str, Any]) -> None:
-    error, said = await ended(job(tmp_path, **blocks), tmp_path)
+    error, status = await ended(job(tmp_path, **blocks), tmp_path)
     assert isinstance(error, Claimed)
-    assert [check["name"] for check in said["preflight"]["checks"]] == ["PriceBook", "Dataset"] + [
+    assert [check["name"] for check in status["preflight"]["checks"]] == ["PriceBook", "Dataset"] + [
         "Budget"
     ] * len(blocks)
 
 
 async def test_what_has_begun_is_not_refused(tmp_path: Path) -> None:
     """Its budget may have been lowered since: then it is exhausted, and what was measured stays."""
-    told = st.RLEvalJobStatus.model_validate(
+    previous = st.RLEvalJobStatus.model_validate(
         {"progress": {"groups": 1, "ofGroups": 2, "updatedTime": "2026-11-01T00:00:00Z"}}
     )
-    error, _ = await ended(job(tmp_path, budget={"tokens": {"evaluation": 1}}), tmp_path, told)
+    error, _ = await ended(job(tmp_path, budget={"tokens": {"evaluation": 1}}), tmp_path, previous)
     assert isinstance(error, Claimed)

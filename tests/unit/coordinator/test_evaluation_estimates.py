@@ -158,9 +158,9 @@ def _tariff() -> Tariff:
     return Tariff(DEFAULT)
 
 
-def estimates(folder: Path, job: EvalConfig, told: st.Estimate | None = None) -> EvalEstimates:
+def estimates(folder: Path, job: EvalConfig, previous: st.Estimate | None = None) -> EvalEstimates:
     layout, store = Layout(f"file://{folder}", "ns", "j", "u"), FileStore()
-    return EvalEstimates(job, layout, store, Ledger(store, layout), _tariff, told)
+    return EvalEstimates(job, layout, store, Ledger(store, layout), _tariff, previous)
 
 
 def test_data_only_estimate_is_reported_with_its_reason(tmp_path: Path) -> None:
@@ -169,17 +169,17 @@ def test_data_only_estimate_is_reported_with_its_reason(tmp_path: Path) -> None:
     assert made.status(None) is None
     assert [*made.samples(None)] == []
     made.before(50, {}, "the tokenizer of base is not available")
-    said = made.status(None)
-    assert said is not None
-    assert (said.basis, said.message) == ("Data", "the tokenizer of base is not available")
-    assert said.unpriced == ["endpointPrompt", "endpointSample"]
-    assert said.endpoint_tokens > 0
-    assert said.evaluation_tokens > 0
-    assert said.train_tokens == 0
+    estimate = made.status(None)
+    assert estimate is not None
+    assert (estimate.basis, estimate.message) == ("Data", "the tokenizer of base is not available")
+    assert estimate.unpriced == ["endpointPrompt", "endpointSample"]
+    assert estimate.endpoint_tokens > 0
+    assert estimate.evaluation_tokens > 0
+    assert estimate.train_tokens == 0
     assert [sample.labels["bound"] for sample in made.samples(None)] == ["low", "likely", "high"]
-    told = made.report(st.Usage(cost="1"))
-    assert [each["basis"] for each in told["made"]] == ["Data"]
-    json.dumps(told)
+    report = made.report(st.Usage(cost="1"))
+    assert [each["basis"] for each in report["made"]] == ["Data"]
+    json.dumps(report)
 
 
 def test_a_job_without_a_candidate_says_nothing(tmp_path: Path) -> None:

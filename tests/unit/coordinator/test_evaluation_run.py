@@ -140,8 +140,12 @@ async def test_rows_that_changed_since_the_first_start_are_refused(
     job.rows = change(began)
     with pytest.raises(JobError, match="restore the file") as raised:
         await job.coordinator()
-    said = raised.value.termination
-    assert (said.reason, said.field, raised.value.permanent) == ("DatasetChanged", "spec.data.uri", True)
+    termination = raised.value.termination
+    assert (termination.reason, termination.field, raised.value.permanent) == (
+        "DatasetChanged",
+        "spec.data.uri",
+        True,
+    )
     job.rows = began
     await job.coordinator()
 
@@ -295,7 +299,7 @@ async def test_a_stopped_coordinator_leaves_its_servers_to_the_next(tmp_path: Pa
 
 
 async def test_servers_that_a_predecessor_had_go_on(tmp_path: Path) -> None:
-    """The operator deletes the servers that are not said to be needed: a restart must not forget them."""
+    """The operator deletes servers that the status does not name: a restart must not forget them."""
     job = EvalJob(tmp_path)
     evaluation = await job.coordinator([1])
     assert evaluation.state.server_sets == {1}

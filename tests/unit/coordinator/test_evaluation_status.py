@@ -25,32 +25,36 @@ from headway_coordinator.evaluation.state import CandidateState, EvalState
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
-def coordinator(folder: Path, told: RLEvalJobStatus | None = None) -> EvalCoordinator:
+def coordinator(folder: Path, previous: RLEvalJobStatus | None = None) -> EvalCoordinator:
     gate = {"candidate": "tuned", "minimum": "0.5"}
     config = EvalConfig(name="job", namespace="ns", uid="uid", spec=spec(gate=gate), candidates=())
-    return EvalCoordinator(config, KEYS, FileStore(), folder, lambda status: None, previous=told)
+    return EvalCoordinator(config, KEYS, FileStore(), folder, lambda status: None, previous=previous)
 
 
 def test_a_condition_that_stays_keeps_its_time(tmp_path: Path) -> None:
     """Else every write would differ, and the API server would be written to for ever."""
-    said = coordinator(tmp_path).status().conditions
-    assert [each.type for each in said] == ["GatePassed"]
-    earlier = [each.model_copy(update={"last_transition_time": LONG_AGO}) for each in said]
+    conditions = coordinator(tmp_path).status().conditions
+    assert [each.type for each in conditions] == ["GatePassed"]
+    earlier = [each.model_copy(update={"last_transition_time": LONG_AGO}) for each in conditions]
     one = coordinator(tmp_path, RLEvalJobStatus(conditions=earlier))
     assert one.status().conditions == earlier
     assert one.status() == one.status()
 
 
-def test_what_a_predecessor_said_stands_until_there_is_more(tmp_path: Path) -> None:
-    told = RLEvalJobStatus.model_validate(
+def test_a_predecessors_status_stands_until_there_is_more(tmp_path: Path) -> None:
+    previous = RLEvalJobStatus.model_validate(
         {
             "progress": {"groups": 3, "serverSets": [1]},
             "results": [{"name": "tuned", "state": "Running", "rows": 3}],
             "headline": {"candidate": "tuned", "score": "0.50 ± 0.10"},
         }
     )
-    found = coordinator(tmp_path, told).status()
-    assert (found.progress, found.results, found.headline) == (told.progress, told.results, told.headline)
+    found = coordinator(tmp_path, previous).status()
+    assert (found.progress, found.results, found.headline) == (
+        previous.progress,
+        previous.results,
+        previous.headline,
+    )
 
 
 def test_candidate_names_refused_fields_and_missing_prices() -> None:
@@ -61,17 +65,17 @@ def test_candidate_names_refused_fields_and_missing_prices() -> None:
         "reference", "Complete", tries=tries, days=job.days(["reference"]), known_dropped={"seed": ""}
     )
     state = EvalState({"reference": reference}, job.ROWS)
-    [told] = view.results(state, Comparison("base", {}), DEFAULT, date(2026, 1, 2))
-    assert told.cost is None
-    assert told.message == (
+    [result] = view.results(state, Comparison("base", {}), DEFAULT, date(2026, 1, 2))
+    assert result.cost is None
+    assert result.message == (
         "the endpoint refused seed, which is left out since. "
         "unpriced: the price book has no price for endpointPrompt:frontier, endpointSample:frontier"
     )
-    [told] = view.results(state, Comparison("base", {}), job.BOOK, date(2026, 1, 2))
-    assert told.cost is not None
+    [result] = view.results(state, Comparison("base", {}), job.BOOK, date(2026, 1, 2))
+    assert result.cost is not None
     reference.fail("EndpointBusy", "it is busy")
-    [told] = view.results(state, Comparison("base", {}), job.BOOK, date(2026, 1, 2))
-    assert told.message == "it is busy. the endpoint refused seed, which is left out since"
+    [result] = view.results(state, Comparison("base", {}), job.BOOK, date(2026, 1, 2))
+    assert result.message == "it is busy. the endpoint refused seed, which is left out since"
 
 
 def test_candidate_counts_tool_answers_that_differ_from_its_run() -> None:
@@ -83,15 +87,15 @@ def test_candidate_counts_tool_answers_that_differ_from_its_run() -> None:
     tries = {group.row: job.measured([group]) for group in groups}
     again = CandidateState("again", "Complete", tries=tries)
     state = EvalState({"again": again}, 2)
-    [told] = view.results(state, Comparison("base", {}), job.BOOK, date(2026, 1, 2))
-    assert told.message == (
+    [result] = view.results(state, Comparison("base", {}), job.BOOK, date(2026, 1, 2))
+    assert result.message == (
         "calls that the tools answered otherwise than in the run: 2; write spec.seed and spec.data as in the "
         "run, unless the tools vary by themselves"
     )
-    assert told.state == "Complete"
+    assert result.state == "Complete"
     again.tries = {row: job.measured([job.group("tuned", row)]) for row in range(2)}
-    [told] = view.results(state, Comparison("base", {}), job.BOOK, date(2026, 1, 2))
-    assert told.message is None
+    [result] = view.results(state, Comparison("base", {}), job.BOOK, date(2026, 1, 2))
+    assert result.message is None
 
 
 def differs(episode: EpisodeRecord, answers: int) -> EpisodeRecord:
@@ -103,15 +107,15 @@ def differs(episode: EpisodeRecord, answers: int) -> EpisodeRecord:
 @pytest.mark.parametrize("verdict", Verdict)
 def test_the_status_has_the_gates_verdict_in_its_own_word(verdict: Verdict) -> None:
     found = Comparison("base", {}, gate=Judgment(verdict, "0.3", ()))
-    told = view.gate(found, finished=True)
-    assert told is not None
-    assert (told.result, told.message) == (verdict.value, "0.3")
+    gate = view.gate(found, finished=True)
+    assert gate is not None
+    assert (gate.result, gate.message) == (verdict.value, "0.3")
     running = view.gate(found, finished=False)
     assert running is not None
     assert running.result == "Pending"
 
 
-def test_why_a_candidate_failed_can_always_be_told() -> None:
+def test_why_a_candidate_failed_can_always_be_stored() -> None:
     """Half of a character is no text of a status, a report or a log: it would end the job."""
     candidate = CandidateState("other")
     candidate.fail("EndpointRefused", "it said \ud800")

@@ -70,11 +70,13 @@ def test_every_event_is_exported_once_however_often(tmp_path: Path) -> None:
     store, layout, ledger = a_ledger(tmp_path)
     for _ in range(2):
         export.write(JOB, store, layout, ledger, prices.DEFAULT)
-    told = [json.loads(line) for path in tmp_path.rglob("export/cloudevents/*.jsonl") for line in path.open()]
-    keys = [(each["source"], each["id"]) for each in told]
+    events = [
+        json.loads(line) for path in tmp_path.rglob("export/cloudevents/*.jsonl") for line in path.open()
+    ]
+    keys = [(each["source"], each["id"]) for each in events]
     assert len(set(keys)) == len(keys)
-    assert {each["id"] for each in told} == {event.id for event in ledger.events()}
-    (held,) = (each["data"] for each in told if each["data"]["class"] == "acceleratorSeconds")
+    assert {each["id"] for each in events} == {event.id for event in ledger.events()}
+    (held,) = (each["data"] for each in events if each["data"]["class"] == "acceleratorSeconds")
     assert held == {
         "class": "acceleratorSeconds", "quantity": 90, "role": "learner", "product": "H100",
         "labels": {"team": "returns"},

@@ -75,15 +75,15 @@ def test_every_reader_has_a_name_in_the_spec() -> None:
 WRITES_NONE = replace(BY_FAMILY["Hermes"], call="", specials=("<|im_start|>",))
 
 
-def test_calls_that_nobody_reads_are_told_before_the_job_starts() -> None:
+def test_calls_that_nobody_reads_are_refused_before_the_job_starts() -> None:
     mute = choose(spoken(WRITES_NONE), "gemma3_text")
     with pytest.raises(JobError) as refused:
         preflight.readable(SIMPLE, mute, "auto")
-    said = refused.value.termination
-    assert said.reason == "ToolCallsUnreadable"
-    assert said.field == "spec.agent.builtin.toolCallParser"
+    termination = refused.value.termination
+    assert termination.reason == "ToolCallsUnreadable"
+    assert termination.field == "spec.agent.builtin.toolCallParser"
     for word in ("gemma3_text", "chat_template.jinja", "2 tools"):
-        assert word in said.message
+        assert word in termination.message
 
 
 def test_without_tools_no_call_has_to_be_read() -> None:
@@ -147,14 +147,14 @@ def test_empty_reasoning_that_a_template_drops_forks_nothing() -> None:
     assert tok.decode(extended[len(prompt) + len(sampled) :]).startswith("\n<|im_start|>user\nSure?")
 
 
-@pytest.mark.parametrize("said", ["Gold.\n", "Gold.  \n\n", '{"tier":"gold"}'])
+@pytest.mark.parametrize("content", ["Gold.\n", "Gold.  \n\n", '{"tier":"gold"}'])
 @pytest.mark.parametrize("name", ["Qwen2.5, Qwen3", "gpt-oss", "Qwen3.5", "GLM 4.5"])
-def test_blanks_of_an_answer_fork_nothing_at_the_users_word(name: str, said: str) -> None:
+def test_blanks_of_an_answer_fork_nothing_at_the_users_word(name: str, content: str) -> None:
     reader, tok = chosen(name)
     prompt = reader.render(ASKED, SIMPLE)
-    text = {"gpt-oss": f"<|channel|>final<|message|>{said}<|return|>", "GLM 4.5": f"{said}<|user|>"}
+    text = {"gpt-oss": f"<|channel|>final<|message|>{content}<|return|>", "GLM 4.5": f"{content}<|user|>"}
     opening = "</think>" if name == "Qwen3.5" else ""
-    sampled = tok.encode(opening + text.get(name, f"{said}<|im_end|>"), add_special_tokens=False)
+    sampled = tok.encode(opening + text.get(name, f"{content}<|im_end|>"), add_special_tokens=False)
     parsed = reader.parse(sampled, prompt, SIMPLE)
     history = [*ASKED, {"role": "assistant", "content": parsed.content.strip()}]
     extended = reader.extend(prompt, sampled, history, [{"role": "user", "content": "Sure?"}], SIMPLE)
@@ -217,8 +217,8 @@ def test_a_megabyte_of_anything_is_read(name: str) -> None:
     )
     for piece in (*tags, *inner, *marks):
         text = piece * (MEGABYTE // len(piece))
-        for said in (text, head + text, head + text + tags[1]):
-            _, calls = grammar.read(said, SCHEMAS)
+        for output in (text, head + text, head + text + tags[1]):
+            _, calls = grammar.read(output, SCHEMAS)
             assert len(calls) <= 2 * MOST_CALLS
 
 
@@ -275,7 +275,7 @@ def test_a_call_cut_off_in_its_arguments_is_never_carried_out(name: str) -> None
         ("command", "<|START_ACTION|>[{}]<|END_ACTION|>", "no_name"),
     ],
 )
-def test_a_malformed_call_is_kept_and_told_by_its_kind(name: str, text: str, kind: str) -> None:
+def test_a_malformed_call_is_kept_with_its_kind(name: str, text: str, kind: str) -> None:
     content, [found] = BY_NAME[name].read(text, SCHEMAS)
     assert found.kind == kind
     assert content == ""

@@ -25,15 +25,15 @@ from headway_rollout.agent import application
 
 @dataclass
 class Job:
-    """One server under a fleet, and what is said of it."""
+    """One server under a fleet, and the conditions reported of it."""
 
     server: Server
     fleet: Fleet
-    said: tuple[Condition, ...] = ()
+    reported: tuple[Condition, ...] = ()
 
     def condition(self) -> tuple[str, str]:
-        self.said = tuple(conditions.after(self.said, self.fleet.router))
-        return self.said[0].status, self.said[0].reason
+        self.reported = tuple(conditions.after(self.reported, self.fleet.router))
+        return self.reported[0].status, self.reported[0].reason
 
     async def until(self, status: str, reason: str) -> None:
         async with asyncio.timeout(20):
@@ -84,8 +84,8 @@ async def test_broken_link_keeps_server_out_of_rotation_until_mended(
         await job.fleet.want(second)
         await job.until("False", reason)
         assert not job.fleet.router.in_rotation()
-        assert DELTA_FILE in job.said[0].message
-        assert "http://engine:8000" in job.said[0].message
+        assert DELTA_FILE in job.reported[0].message
+        assert "http://engine:8000" in job.reported[0].message
         file.write_bytes(kept)
         await job.until("True", "Synced")
         assert job.server.state.version == second.version

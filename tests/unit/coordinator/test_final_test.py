@@ -62,7 +62,7 @@ async def test_the_best_step_is_judged_against_the_untrained_one(tmp_path: Path,
     async with job.coordinator() as (training, learner, running):
         await asyncio.gather(learner.run(), running)
         found = view.test(training.state)
-        told = view.report("job", job.spec, job.layout, training.state, {}, DEFAULT, 0)
+        job_report = view.report("job", job.spec, job.layout, training.state, {}, DEFAULT, 0)
     assert (job.slot if beside else job.rotation).wanted[-2:] == [2, 0]
     assert found is not None
     assert found.base is not None
@@ -78,7 +78,7 @@ async def test_the_best_step_is_judged_against_the_untrained_one(tmp_path: Path,
     assert value == pytest.approx(fmean(tuned) - fmean(base), abs=1e-4)
     assert 0 < low < value < high
     assert 0 < p < 0.01
-    report = json.loads(json.dumps(told))["test"]
+    report = json.loads(json.dumps(job_report))["test"]
     assert report["tuned"]["all"]["external_score"]["value"] == pytest.approx(fmean(tuned))
     assert report["base"]["all"]["success"]["value"] == pytest.approx(fmean(base))
     assert report["difference"]["external_score"]["value"] == pytest.approx(fmean(tuned) - fmean(base))

@@ -73,7 +73,7 @@ class Rig:
         return found
 
     def asked(self, what: str) -> set[str]:
-        """What the requests for tokens said."""
+        """The values of this field in the requests for tokens."""
         return {body[what] for _, body in self.engine.asked}
 
     async def stop(self) -> None:

@@ -61,7 +61,7 @@ async def test_episode_size_grows_linearly_with_its_messages(tok: Any) -> None:
     assert session.forks == 0
     assert sizes[59] - sizes[39] < 1.1 * (sizes[39] - sizes[19])
     assert (
-        sum(len(said.new) for said in session.recorded_turns)
+        sum(len(turn.new) for turn in session.recorded_turns)
         == len(session.recorded_turns[-1].messages)
         == 120
     )
@@ -115,14 +115,14 @@ def test_request_continues_longest_then_newest_with_its_tools(
     whole: list[tuple[list[Message], list[Tool]]] = []
     for words, answer, with_tools in turns:
         tools = PROBE_TOOLS if with_tools else []
-        messages = said(words)
+        messages = messages_of(words)
         before = continued(recorded, messages, [meaning(message) for message in messages], tools)
-        new = said([*words, answer])[before.length if before else 0 :]
+        new = messages_of([*words, answer])[before.length if before else 0 :]
         node = graph.add_sampled(graph.place([ord(word) for word in words]), [ord(answer)], [-1.0], spans)
         recorded.append(RecordedTurn(graph, node, before, new, [meaning(message) for message in new], tools))
-        whole.append((said([*words, answer]), tools))
+        whole.append((messages_of([*words, answer]), tools))
     assert [one.messages for one in recorded] == [messages for messages, _ in whole]
-    request = said(asked)
+    request = messages_of(asked)
     fitting = [
         (len(messages), number)
         for number, (messages, tools) in enumerate(whole)
@@ -132,7 +132,7 @@ def test_request_continues_longest_then_newest_with_its_tools(
     assert (found and recorded.index(found)) == (max(fitting)[1] if fitting else None)
 
 
-def said(words: Sequence[str]) -> list[Message]:
+def messages_of(words: Sequence[str]) -> list[Message]:
     return [{"role": "user", "content": word} for word in words]
 
 
@@ -167,7 +167,7 @@ async def test_a_long_conversation_is_rendered_while_other_turns_go_on(tok: Any)
         assert (await long).number == 0  # as they were asked for, whichever is answered first
     assert short.number == 1
     assert session.forks == 0
-    assert [said.messages[0]["content"][:4] for said in session.recorded_turns] == ["What", "word"]
+    assert [turn.messages[0]["content"][:4] for turn in session.recorded_turns] == ["What", "word"]
     assert len(linearize(session.graph)) == 2
 
 
@@ -192,4 +192,4 @@ async def test_a_user_message_makes_a_row_where_it_drops_reasoning(
         messages += [(await core.chat(session, Ask(sent(messages)))).message, USER]
     assert len(linearize(session.graph)) == rows
     assert session.forks == rows - 1
-    assert sum(len(said.new) for said in session.recorded_turns) == 8
+    assert sum(len(turn.new) for turn in session.recorded_turns) == 8

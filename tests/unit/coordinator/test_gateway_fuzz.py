@@ -63,18 +63,18 @@ async def test_no_request_is_answered_with_a_fault_of_ours(
                     aiohttp.ClientSession() as http,
                     http.post(f"{r.url}/e/{one.token}{path}", data=data, headers=headers) as answer,
                 ):
-                    said = await answer.text()
+                    text = await answer.text()
                     seen.add(answer.status)
-                    assert answer.status < 500, f"{at}: {said[:500]}"
+                    assert answer.status < 500, f"{at}: {text[:500]}"
                     assert not one.faults, at
                     assert sealed(one), at
                     if answer.content_type == "text/event-stream":
                         assert answer.status == 200, at
                     elif answer.content_type != "application/json":
-                        assert set(headers) & NOT_OURS, f"{at}: {said[:500]}"
+                        assert set(headers) & NOT_OURS, f"{at}: {text[:500]}"
                     elif answer.status >= 400:
-                        assert json.loads(said)["error"]["code"], at
-                        assert len(said) < 6000, at
+                        assert json.loads(text)["error"]["code"], at
+                        assert len(text) < 6000, at
     assert seen & {200, 409}, "some of them are good"
     assert 400 in seen
 

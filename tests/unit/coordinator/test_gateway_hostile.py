@@ -73,7 +73,7 @@ async def listening(tok: Any, context: int = 1000) -> AsyncIterator[Rig]:
         )
 
 
-async def told(r: Rig, head: str, body: bytes = b"") -> tuple[int, dict[str, Any]]:
+async def answer_to(r: Rig, head: str, body: bytes = b"") -> tuple[int, dict[str, Any]]:
     """What the gateway answers to bytes: it has to by itself, for nothing more comes."""
     host, port = r.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
@@ -90,21 +90,21 @@ async def told(r: Rig, head: str, body: bytes = b"") -> tuple[int, dict[str, Any
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_wrong_token_is_told_before_the_body_comes(tok: Any, path: str) -> None:
+async def test_a_wrong_token_is_refused_before_the_body_comes(tok: Any, path: str) -> None:
     async with listening(tok) as r:
-        status, answer = await told(r, f"POST /e/nobody{path} HTTP/1.1\r\nContent-Length: 60000")
+        status, answer = await answer_to(r, f"POST /e/nobody{path} HTTP/1.1\r\nContent-Length: 60000")
         assert (status, answer["error"]["code"]) == (404, "trajectory_not_found")
 
 
 @pytest.mark.parametrize("path", ["/complete-rollout", "/update-reward"])
 async def test_who_has_no_token_may_send_64_kib(tok: Any, path: str) -> None:
     async with listening(tok) as r:
-        status, answer = await told(r, f"POST {path} HTTP/1.1\r\nContent-Length: 65537")
+        status, answer = await answer_to(r, f"POST {path} HTTP/1.1\r\nContent-Length: 65537")
         assert (status, answer["error"]["code"]) == (413, "request_too_large")
         body = b"\x1f\x8b" + gzip.compress(b"[" * 16 * bounds.MIB)[2:]
         head = f"POST {path} HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}"
         with flat(MOST):
-            status, answer = await told(r, head, body)
+            status, answer = await answer_to(r, head, body)
         assert (status, answer["error"]["code"]) == (413, "request_too_large")
 
 
@@ -116,7 +116,7 @@ async def test_a_body_that_does_not_come_is_answered(
     monkeypatch.setattr(bodies, "CALL_SECONDS", 0.3)
     async with listening(tok) as r:
         head = f"POST /e/{r.rollout.token}{path} HTTP/1.1\r\nContent-Length: 100"
-        status, answer = await told(r, head, b"{")
+        status, answer = await answer_to(r, head, b"{")
         assert (status, answer["error"]["code"]) == (408, "request_too_slow")
 
 
@@ -226,7 +226,7 @@ def test_the_soft_limit_of_descriptors_is_raised() -> None:
     ],
     ids=["many", "messages", "tools", "parts", "calls", "deep", "long"],
 )
-async def test_a_body_of_many_mistakes_is_told_by_its_first(tok: Any, body: bytes) -> None:
+async def test_a_body_of_many_mistakes_is_refused_briefly(tok: Any, body: bytes) -> None:
     packed = gzip.compress(body)
     async with rig(tok) as r:
         with flat(MOST):
@@ -345,14 +345,14 @@ async def test_what_is_no_http_leaves_no_traceback(
 async def test_an_edit_in_the_middle_of_a_history_is_a_fork(tok: Any) -> None:
     async with rig(tok, ANSWER) as r:
         _, first = await r.chat(USER)
-        said = first["choices"][0]["message"]
-        _, second = await r.chat(USER, said, OTHER)
-        edited = [USER, said, {"role": "user", "content": "And z?"}]
+        message = first["choices"][0]["message"]
+        _, second = await r.chat(USER, message, OTHER)
+        edited = [USER, message, {"role": "user", "content": "And z?"}]
         await r.chat(*edited)
         session = r.rollout.session
         assert len(linearize(session.graph)) == 2
         assert session.forks == 1
-        await r.chat(USER, said, OTHER, second["choices"][0]["message"], OTHER)
+        await r.chat(USER, message, OTHER, second["choices"][0]["message"], OTHER)
         assert (session.forks, len(linearize(session.graph))) == (1, 2)
 
 

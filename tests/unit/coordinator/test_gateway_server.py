@@ -29,11 +29,11 @@ async def test_a_conversation_is_one_row_of_exactly_what_was_sampled(tok: Any) -
     async with rig(tok, CALL, ANSWER) as r:
         status, first = await r.chat(USER, tools=TOOLS)
         assert status == 200
-        said = first["choices"][0]["message"]
-        [call] = said["tool_calls"]
+        message = first["choices"][0]["message"]
+        [call] = message["tool_calls"]
         result = {"role": "tool", "tool_call_id": call["id"], "content": [{"type": "text", "text": "gold"}]}
         # As clients echo it: null content, arguments written again, fields of their own.
-        echo = {"role": "assistant", "content": None, "tool_calls": said["tool_calls"], "refusal": None}
+        echo = {"role": "assistant", "content": None, "tool_calls": message["tool_calls"], "refusal": None}
         status, second = await r.chat(USER, echo, result, tools=TOOLS)
         assert second["choices"][0]["message"]["content"] == "It is gold."
         assert second["choices"][0]["finish_reason"] == "stop"
@@ -208,7 +208,7 @@ async def test_a_stream(tok: Any) -> None:
     assert chunks[-1]["usage"]["completion_tokens"] == len(tok.encode(CALL, add_special_tokens=False))
 
 
-async def test_a_slow_stream_is_kept_alive_and_its_error_is_told(
+async def test_a_slow_stream_is_kept_alive_and_its_error_is_sent(
     tok: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(served, "KEEP_ALIVE_SECONDS", 0.05)
@@ -246,9 +246,9 @@ async def test_running_into_a_limit_is_remembered(tok: Any) -> None:
 async def test_call_against_tool_choice_is_text_and_keeps_the_history(tok: Any) -> None:
     async with rig(tok, CALL) as r:
         _, first = await r.chat(tools=TOOLS)
-        said = first["choices"][0]["message"]
-        result = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "gold"}
-        status, second = await r.chat(USER, said, result, tools=TOOLS, tool_choice="none")
+        message = first["choices"][0]["message"]
+        result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "gold"}
+        status, second = await r.chat(USER, message, result, tools=TOOLS, tool_choice="none")
         [choice] = second["choices"]
         assert (status, choice["finish_reason"]) == (200, "stop")
         assert "tool_calls" not in choice["message"]
@@ -357,11 +357,11 @@ async def test_a_fault_of_the_gateways_own_is_typed_too(tok: Any, monkeypatch: p
             assert (await answer.json())["error"]["code"] == "platform_fault"
 
 
-@pytest.mark.parametrize("told", [{}, {"status": "failed"}, {"Status": None}])
-async def test_an_end_without_a_status_is_refused(tok: Any, told: dict[str, Any]) -> None:
+@pytest.mark.parametrize("body", [{}, {"status": "failed"}, {"Status": None}])
+async def test_an_end_without_a_status_is_refused(tok: Any, body: dict[str, Any]) -> None:
     async with rig(tok) as r:
         await r.chat()
-        status, answer = await r.post("/complete-rollout", told)
+        status, answer = await r.post("/complete-rollout", body)
         assert (status, answer["error"]["param"]) == (400, "Status")
         assert r.rollout.status is Status.PENDING
 

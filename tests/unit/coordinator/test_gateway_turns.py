@@ -128,7 +128,7 @@ async def test_the_end_of_an_episode_ends_its_turns(tok: Any) -> None:
         assert other.status is Status.PENDING
         body = {"messages": [USER]}
         async with r.http.post(r.base + "/v1/chat/completions", json=body) as answered:
-            # OpenAI's clients send a conflict again where they are not told otherwise.
+            # OpenAI's clients send a conflict again unless this header forbids it.
             assert (answered.status, answered.headers["X-Should-Retry"]) == (409, "false")
 
 
@@ -219,7 +219,7 @@ async def test_a_tool_call_that_was_cut_short_cannot_be_made_good(tok: Any) -> N
         assert r.rollout.fault == "the call of refund was cut short"
 
 
-async def test_a_stream_is_told_to_come_back_before_it_begins(
+async def test_a_stream_that_waits_too_long_is_refused_before_it_begins(
     tok: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turns, "QUEUE_SECONDS", 0.3)

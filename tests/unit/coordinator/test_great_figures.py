@@ -30,8 +30,8 @@ LEARNERS = [known.name for known in FAMILIES if known.name.startswith(("training
 
 
 def reported(**changes: Any) -> StepReport:
-    said = json.loads(job_rig.report(1).model_dump_json()) | changes
-    return StepReport.model_validate_json(json.dumps(said))
+    fields = json.loads(job_rig.report(1).model_dump_json()) | changes
+    return StepReport.model_validate_json(json.dumps(fields))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_figure_beyond_the_bound_counts_as_the_bound(value: float, taken: floa
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"metrics": {f"a/{n}": 1.0 for n in range(bounds.METRICS + 1)}}, "more than 1000 numbers"),
         ({"metrics": {"a" * (bounds.NAME + 1): 1.0}}, "a name has more than 200 characters"),
@@ -56,16 +56,16 @@ def test_a_figure_beyond_the_bound_counts_as_the_bound(value: float, taken: floa
         ({"train_tokens": {"t0-000000": 10**400}}, "less than or equal to 1000000000000"),
     ],
 )
-def test_what_no_step_reports_is_refused(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
+def test_what_no_step_reports_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         reported(**changes)
 
 
 class Great(ScriptedLearner):
     """Its reports go as they are written, beyond every bound; its records too."""
 
-    def commit(self, step: int, groups: list[GroupRecord], **said: Any) -> StepReport:
-        report = super().commit(step, groups, **said)
+    def commit(self, step: int, groups: list[GroupRecord], **fields: Any) -> StepReport:
+        report = super().commit(step, groups, **fields)
         figures = {name: (-1) ** (step + n) * 1e200 for n, name in enumerate(LEARNERS)}
         return report.model_copy(update={"metrics": report.metrics | figures})
 

@@ -1,4 +1,4 @@
-"""Turns that a schema holds: recorded, billed, told, and context for the learner."""
+"""Turns that a schema holds: recorded, billed, reported, and context for the learner."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ async def test_any_object(tok: Any, fields: dict[str, Any]) -> None:
 
 async def test_guided_turn_is_context_in_the_row_that_continues_it(tok: Any) -> None:
     async with rig(tok, ANSWER, JSON, ANSWER) as r:
-        said = [USER]
+        messages = [USER]
         for fields in ({}, {"response_format": FORMAT}, {}):
-            status, answer = await r.chat(*said, **fields)
+            status, answer = await r.chat(*messages, **fields)
             assert status == 200, answer
-            said = [*said, answer["choices"][0]["message"], USER]
+            messages = [*messages, answer["choices"][0]["message"], USER]
         session = r.rollout.session
         assert [turn.guided for turn in session.record] == [False, True, False]
         [row] = linearize(session.graph, session.untrained)

@@ -72,8 +72,8 @@ HOSTILE = st.one_of(
 @settings(max_examples=60)
 @given(value=HOSTILE, cut=st.integers(0, 40))
 def test_no_value_of_an_argument_ends_the_reading(name: str, value: str, cut: int) -> None:
-    said = framed(name, value)
-    for text in (said, said[: len(said) - cut], said + said):
+    call = framed(name, value)
+    for text in (call, call[: len(call) - cut], call + call):
         checked(BY_NAME[name].read(text, {"f": {}})[1])
 
 
@@ -104,7 +104,7 @@ def test_arguments_are_no_deeper_than_a_sandbox_reads(name: str, levels: int, ta
         assert first.problem or first.arguments == {"a": value}
 
 
-def test_arguments_that_are_too_deep_are_told_as_that() -> None:
+def test_arguments_that_are_too_deep_are_reported_as_such() -> None:
     deep: Any = 1
     for _ in range(33):
         deep = [deep]

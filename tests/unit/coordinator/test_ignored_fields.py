@@ -145,9 +145,9 @@ async def test_parallel_calls_come_back_whatever_the_agent_wants(tmp_path: Path)
     async with gateway_rig(tok, TWO_CALLS) as gateway, gateway.rollout() as (rollout, base):
         asked = {"input": "x and y?", "tools": [{"type": "function"} | TOOL], "parallel_tool_calls": False}
         async with gateway.http.post(f"{base}/v1/responses", json=asked) as answer:
-            said = await answer.json()
-    assert [item["type"] for item in said["output"]] == ["function_call"] * 2
-    assert said["parallel_tool_calls"] is True
+            response = await answer.json()
+    assert [item["type"] for item in response["output"]] == ["function_call"] * 2
+    assert response["parallel_tool_calls"] is True
     assert rollout.session.ignored == {"parallel_tool_calls": 1}
 
 

@@ -113,7 +113,7 @@ def test_a_schema_without_end_is_refused() -> None:
         ({"a": 1}, {"additionalProperties": False}, "the answer.a must not be there"),
     ],
 )
-def test_what_does_not_fit_is_said_by_its_place(value: Any, schema: Any, says: str) -> None:
+def test_what_does_not_fit_is_named_by_its_place(value: Any, schema: Any, says: str) -> None:
     require(schema)
     found = mismatch(value, schema)
     assert says in found
@@ -156,7 +156,7 @@ def test_a_value_that_fits_nothing_is_written_once(monkeypatch: pytest.MonkeyPat
     whole = schema_module._shown
     monkeypatch.setattr(schema_module, "_shown", lambda value: shown.append(value) or whole(value))
     value = ["x" * 100_000]
-    said = mismatch(value, {"anyOf": [{"type": "number"}] * 100})
+    message = mismatch(value, {"anyOf": [{"type": "number"}] * 100})
     assert shown == [value]
-    assert said.startswith('the answer matches nothing in anyOf: ["xxx')
-    assert len(said) < 200
+    assert message.startswith('the answer matches nothing in anyOf: ["xxx')
+    assert len(message) < 200

@@ -52,8 +52,8 @@ async def test_a_reward_is_what_the_judge_says_and_is_on_the_bill(tok: Any, tmp_
             group = await judge_rig.ran(r, judge_rig.plan(size=2))
     assert [episode.reward for episode in group.episodes] == [0.25, 0.25]
     assert len(service.bodies) == 1, "the same question of the same row"
-    told = [one for episode in group.episodes for one in episode.judgements]
-    assert sorted((one.cached, one.prompt_tokens, one.sampled_tokens) for one in told) == [
+    judgements = [one for episode in group.episodes for one in episode.judgements]
+    assert sorted((one.cached, one.prompt_tokens, one.sampled_tokens) for one in judgements) == [
         (False, 20, 5),
         (True, 0, 0),
     ]
@@ -75,7 +75,7 @@ def billed(group: GroupRecord) -> dict[UsageClass, float]:
 
 @pytest.mark.parametrize("reward", [judge_rig.ASKS, "self.swallowed()"])
 async def test_a_judge_that_fails_is_no_zero(tok: Any, tmp_path: Path, reward: str) -> None:
-    """Whatever the environment does with exceptions: it is never told."""
+    """The environment never learns of the failure, so no `except` of its own can hide it."""
     async with endpoint(fails(400, "no")) as service:
         of = judge_rig.spec(service.url)
         async with judge_rig.judges(tmp_path, of) as judges, judge_rig.rig(tok, tmp_path, judges) as r:
@@ -111,7 +111,7 @@ async def test_a_judge_that_is_killed_costs_a_retry(tok: Any, tmp_path: Path) ->
     assert [episode.outcome for episode in group.discarded] == [Outcome.INFRA_ERROR]
 
 
-async def test_an_environment_that_does_not_wait_for_its_judge_is_told(tok: Any, tmp_path: Path) -> None:
+async def test_an_environment_that_does_not_wait_for_its_judge_is_named(tok: Any, tmp_path: Path) -> None:
     held = asyncio.Event()
 
     async def later(request: Any, asked: Any) -> Any:
@@ -156,7 +156,7 @@ async def test_what_is_asked_amiss_is_the_environments_fault(tok: Any, tmp_path:
     assert service.bodies == []
 
 
-async def test_an_image_that_is_older_than_judges_is_told_so(tmp_path: Path) -> None:
+async def test_an_image_that_is_older_than_judges_is_named(tmp_path: Path) -> None:
     box = sandbox()
     box.answers = {**box.answers, "POST /finish": lambda body: {"reward": 0.0, "score": 0.0}}
 

@@ -33,7 +33,7 @@ from headway_coordinator.judges import judge as asking
 from headway_coordinator.judges import kept
 from headway_coordinator.judges.question import NoAnswer, answer
 
-TOLD = {"prompt_tokens": 20, "sampled_tokens": 5}
+USAGE = {"prompt_tokens": 20, "sampled_tokens": 5}
 
 
 @pytest.fixture(autouse=True)
@@ -47,29 +47,29 @@ async def ask(
     folder: Path, url: str, text: str = "Grade this.", schema: Any = None, **spec: Any
 ) -> tuple[Any, list[Judgement]]:
     """One question to one judge of a job of its own."""
-    told: list[Judgement] = []
+    judgements: list[Judgement] = []
     of = judge_rig.spec(url, **spec)
     async with judge_rig.judges(folder, of) as judges:
-        found = await judges.by_name["style"].ask(question(text, schema, of), told.append)
-    return found, told
+        found = await judges.by_name["style"].ask(question(text, schema, of), judgements.append)
+    return found, judgements
 
 
 async def refused(folder: Path, url: str, **given: Any) -> tuple[InfraFault, list[Judgement]]:
-    told: list[Judgement] = []
+    judgements: list[Judgement] = []
     schema = given.pop("schema", None)
     of = judge_rig.spec(url, **given)
     async with judge_rig.judges(folder, of) as judges:
         with pytest.raises(InfraFault) as caught:
-            await judges.by_name["style"].ask(question(schema=schema, of=of), told.append)
-    return caught.value, told
+            await judges.by_name["style"].ask(question(schema=schema, of=of), judgements.append)
+    return caught.value, judgements
 
 
 async def test_an_answer_is_text_and_costs_what_the_endpoint_counts(tmp_path: Path) -> None:
     async with serving(says(" Good. ")) as service:
-        found, [told] = await ask(tmp_path, service.url)
+        found, [judgement] = await ask(tmp_path, service.url)
     assert found == "Good."
     asked = question(of=judge_rig.spec(service.url)).digest
-    assert told == Judgement(judge="style", question=asked, model="frontier-1", **TOLD)
+    assert judgement == Judgement(judge="style", question=asked, model="frontier-1", **USAGE)
     [body] = service.bodies
     assert (body["model"], body["max_tokens"], body["temperature"]) == ("frontier-1", 1024, 0.0)
     assert "response_format" not in body
@@ -130,19 +130,19 @@ UNUSABLE: dict[str, tuple[Answer, str]] = {
 
 @pytest.mark.parametrize("name", UNUSABLE)
 async def test_what_is_no_answer_is_asked_again_and_never_a_zero(tmp_path: Path, name: str) -> None:
-    given, said = UNUSABLE[name]
+    given, message = UNUSABLE[name]
     async with serving(given, says('{"grade": 1}')) as service:
-        found, [told] = await ask(tmp_path, service.url, schema=GRADE)
+        found, [judgement] = await ask(tmp_path, service.url, schema=GRADE)
     assert found == {"grade": 1}
-    assert (told.prompt_tokens, told.sampled_tokens) == (40, 10), "both answers are paid for"
+    assert (judgement.prompt_tokens, judgement.sampled_tokens) == (40, 10), "both answers are paid for"
     assert [body["temperature"] for body in service.bodies] == [0.0, 1.0]
     async with serving(given) as service:
-        fault, [told] = await refused(tmp_path / "again", service.url, schema=GRADE)
+        fault, [judgement] = await refused(tmp_path / "again", service.url, schema=GRADE)
     assert len(service.bodies) == asking.TRIES
-    assert told.prompt_tokens == 20 * asking.TRIES
+    assert judgement.prompt_tokens == 20 * asking.TRIES
     assert fault.cause is not None
     assert (fault.cause.reason, fault.cause.field) == ("JudgeAnswerUnusable", "spec.judges[style]")
-    assert str(fault).startswith(f"judge style: {said}")
+    assert str(fault).startswith(f"judge style: {message}")
     assert len(str(fault)) < 700
 
 
@@ -176,17 +176,17 @@ BROKEN: dict[str, tuple[Answer, str, str]] = {
 
 @pytest.mark.parametrize("name", BROKEN)
 async def test_a_judge_that_fails_is_named_with_its_field(tmp_path: Path, name: str) -> None:
-    given, reason, said = BROKEN[name]
+    given, reason, message = BROKEN[name]
     async with serving(given) as service:
-        fault, [told] = await refused(tmp_path, service.url, timeoutSeconds=1)
+        fault, [judgement] = await refused(tmp_path, service.url, timeoutSeconds=1)
     assert fault.cause is not None
     assert fault.cause.reason == reason
     assert fault.cause.field is not None
     assert fault.cause.field.startswith("spec.judges[style]")
-    assert said in str(fault)
+    assert message in str(fault)
     assert "judge style" in str(fault)
     assert service.url in str(fault), "where it is served"
-    assert (told.prompt_tokens, told.cached) == (0, False)
+    assert (judgement.prompt_tokens, judgement.cached) == (0, False)
 
 
 async def test_what_passes_costs_one_more_request(tmp_path: Path) -> None:
@@ -206,7 +206,9 @@ async def test_a_parameter_that_it_refuses_is_left_out_from_then_on(tmp_path: Pa
         of = judge_rig.spec(service.url, cache=False)
         async with judge_rig.judges(tmp_path, of) as judges:
             for _ in range(2):
-                found = await judges.by_name["style"].ask(question(schema=GRADE, of=of), lambda told: None)
+                found = await judges.by_name["style"].ask(
+                    question(schema=GRADE, of=of), lambda judgement: None
+                )
                 assert found == {"grade": 1}
     assert len(service.bodies) == 6
     assert {*service.bodies[-1]} == {"model", "messages", "stream", "max_completion_tokens"}
@@ -256,19 +258,19 @@ async def test_a_store_that_is_away_costs_no_answer(tmp_path: Path, monkeypatch:
 
 
 async def test_those_who_ask_the_same_at_once_pay_once(tmp_path: Path) -> None:
-    told: list[Judgement] = []
+    judgements: list[Judgement] = []
     async with serving(says("Good.")) as service:
         of = judge_rig.spec(service.url)
         async with judge_rig.judges(tmp_path, of) as judges:
-            asks = (judges.by_name["style"].ask(question(of=of), told.append) for _ in range(5))
+            asks = (judges.by_name["style"].ask(question(of=of), judgements.append) for _ in range(5))
             found = await asyncio.gather(*asks)
     assert found == ["Good."] * 5
     assert len(service.bodies) == 1
-    assert sorted(one.prompt_tokens for one in told) == [0, 0, 0, 0, 20]
+    assert sorted(one.prompt_tokens for one in judgements) == [0, 0, 0, 0, 20]
 
 
 async def test_who_is_cancelled_takes_no_answer_from_another(tmp_path: Path) -> None:
-    told: list[Judgement] = []
+    judgements: list[Judgement] = []
     held, came = asyncio.Event(), asyncio.Event()
 
     async def later(request: Any, asked: Any) -> Any:
@@ -280,7 +282,9 @@ async def test_who_is_cancelled_takes_no_answer_from_another(tmp_path: Path) -> 
         of = judge_rig.spec(service.url)
         async with judge_rig.judges(tmp_path, of) as judges:
             judge = judges.by_name["style"]
-            first, second = (asyncio.create_task(judge.ask(question(of=of), told.append)) for _ in range(2))
+            first, second = (
+                asyncio.create_task(judge.ask(question(of=of), judgements.append)) for _ in range(2)
+            )
             await came.wait()
             while sum(one.waiting for one in judge._open.values()) < 2:
                 await asyncio.sleep(0.01)
@@ -289,7 +293,7 @@ async def test_who_is_cancelled_takes_no_answer_from_another(tmp_path: Path) -> 
             held.set()
             assert await second == "Good."
             assert len(service.bodies) == 1
-            assert [one.prompt_tokens for one in told] == [0, 20]
+            assert [one.prompt_tokens for one in judgements] == [0, 20]
 
 
 async def test_the_last_who_is_cancelled_ends_the_request(tmp_path: Path) -> None:
@@ -297,12 +301,12 @@ async def test_the_last_who_is_cancelled_ends_the_request(tmp_path: Path) -> Non
         of = judge_rig.spec(service.url)
         async with judge_rig.judges(tmp_path, of) as judges:
             judge = judges.by_name["style"]
-            asked = asyncio.create_task(judge.ask(question(of=of), lambda told: None))
+            asked = asyncio.create_task(judge.ask(question(of=of), lambda judgement: None))
             while not service.running:
                 await asyncio.sleep(0.01)
             asked.cancel()
             await asyncio.gather(asked, return_exceptions=True)
-            assert await judge.ask(question(of=of), lambda told: None) == "Good."
+            assert await judge.ask(question(of=of), lambda judgement: None) == "Good."
 
 
 async def test_no_more_questions_are_in_flight_than_the_spec_says(tmp_path: Path) -> None:
@@ -310,7 +314,7 @@ async def test_no_more_questions_are_in_flight_than_the_spec_says(tmp_path: Path
         of = judge_rig.spec(service.url, concurrency=2)
         async with judge_rig.judges(tmp_path, of) as judges:
             judge = judges.by_name["style"]
-            asks = (judge.ask(question(str(n), of=of), lambda told: None) for n in range(12))
+            asks = (judge.ask(question(str(n), of=of), lambda judgement: None) for n in range(12))
             await asyncio.gather(*asks)
     assert service.most <= 2
 
@@ -323,7 +327,7 @@ async def test_no_episode_begins_before_a_judge_answers_again(tmp_path: Path) ->
             await judges.ready()
             assert service.bodies == [], "nothing is known against it"
             with pytest.raises(InfraFault):
-                await judges.by_name["style"].ask(question(of=of), lambda told: None)
+                await judges.by_name["style"].ask(question(of=of), lambda judgement: None)
             await asyncio.gather(*(judges.ready() for _ in range(5)))
     probes = service.bodies[asking.TRIES :]
     assert [body["max_tokens"] for body in probes] == [asking.PROBE_TOKENS] * 3
@@ -334,7 +338,7 @@ async def test_an_answer_that_is_none_holds_nobody_back(tmp_path: Path) -> None:
         of = judge_rig.spec(service.url)
         async with judge_rig.judges(tmp_path, of) as judges:
             with pytest.raises(InfraFault):
-                await judges.by_name["style"].ask(question(schema=GRADE, of=of), lambda told: None)
+                await judges.by_name["style"].ask(question(schema=GRADE, of=of), lambda judgement: None)
             asked = len(service.bodies)
             await judges.ready()
     assert len(service.bodies) == asked
@@ -347,7 +351,7 @@ async def test_an_evil_answer_is_a_fault_of_the_judge(tmp_path: Path) -> None:
             server.evil, of = evil, judge_rig.spec(server.url, timeoutSeconds=5, cache=False)
             async with judge_rig.judges(folder, of) as judges:
                 with pytest.raises(InfraFault) as caught:
-                    await judges.by_name["style"].ask(question(), lambda told: None)
+                    await judges.by_name["style"].ask(question(), lambda judgement: None)
             assert server.heads, f"{evil.name} was never asked for: {caught.value}"
         assert caught.value.cause is not None, evil.name
         assert len(str(caught.value)) < 1000, evil.name

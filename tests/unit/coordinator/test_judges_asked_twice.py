@@ -51,9 +51,9 @@ async def test_what_was_answered_before_is_asked_anew(tmp_path: Path) -> None:
         judge_rig.judges(tmp_path, judge_rig.spec(service.url)) as judges,
     ):
         put = judge_rig.question(of=judges.by_name["style"].spec)
-        assert await judges.by_name["style"].ask(put, lambda told: None) == "a"
+        assert await judges.by_name["style"].ask(put, lambda judgement: None) == "a"
         [twice] = await Asker(judges, books.bill, "twice").ask([asked()])
-        assert await judges.by_name["style"].ask(put, lambda told: None) == "a", "it stays kept"
+        assert await judges.by_name["style"].ask(put, lambda judgement: None) == "a", "it stays kept"
     assert (twice.answers, twice.error) == (("b", "c"), None)
     assert len(service.bodies) == 3
     assert service.bodies[1] == service.bodies[2] == service.bodies[0]
@@ -85,17 +85,17 @@ async def test_a_question_without_an_answer_says_why(tmp_path: Path) -> None:
     assert [one.answers for one in twice] == [(), ()]
     assert "its answer is empty" in str(twice[0].error)
     assert twice[1].error == "spec.judges has no judge another"
-    assert books.tokens == 25 * len(service.bodies) > 0, "what it said is billed all the same"
+    assert books.tokens == 25 * len(service.bodies) > 0, "its answer is billed all the same"
 
 
 async def test_a_successor_bills_what_was_kept(tmp_path: Path) -> None:
     store, layout = FileStore(), Layout(f"file://{tmp_path}", "ns", "job", "uid")
-    told = Judgement(judge="style", question="0" * 64, prompt_tokens=20, sampled_tokens=5)
+    judgement = Judgement(judge="style", question="0" * 64, prompt_tokens=20, sampled_tokens=5)
     for name in ("a", "b"):
-        spent = Spent(whose=name, at=1_700_000_000.0, judgements=[told])
+        spent = Spent(whose=name, at=1_700_000_000.0, judgements=[judgement])
         store.put_new(layout.preflight_judgement(name), spent.model_dump_json().encode())
     ledger = Ledger(store, layout)
-    ledger.judgements("a", [told], 1_700_000_000.0)
+    ledger.judgements("a", [judgement], 1_700_000_000.0)
     for _ in range(2):
         await JudgesBill(store, layout, ledger).restore()
     assert total(ledger.days)[UsageClass.JUDGE_PROMPT] == 40

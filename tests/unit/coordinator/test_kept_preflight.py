@@ -168,8 +168,8 @@ def test_what_nobody_can_read_is_made_again(tmp_path: Path, data: bytes) -> None
 def of_another_job(folder: Path, weights: WeightsManifest) -> str:
     """URI of weights that a job has published as its step 3."""
     uri = f"file://{folder}/runs/weights/000003"
-    said = report(3).model_copy(update={"weights": weights.model_copy(update={"uri": uri})})
-    FileStore().put(f"file://{folder}/runs/steps/000003.json", said.model_dump_json().encode())
+    step_report = report(3).model_copy(update={"weights": weights.model_copy(update={"uri": uri})})
+    FileStore().put(f"file://{folder}/runs/steps/000003.json", step_report.model_dump_json().encode())
     return uri
 
 
@@ -190,7 +190,7 @@ def test_a_warm_start_samples_with_the_adapter_it_starts_from(tmp_path: Path) ->
     assert found.canary is not None
 
 
-def test_a_start_that_cannot_be_proved_is_said(tmp_path: Path) -> None:
+def test_a_start_that_cannot_be_proved_has_a_note(tmp_path: Path) -> None:
     merged = of_another_job(tmp_path, manifest(3))
     for model in (starting("s3://b/elsewhere"), starting(merged, full={})):
         found, note = start.manifest(model, FileStore())

@@ -159,7 +159,7 @@ def test_weights_in_several_files_are_those_of_the_index(folder: Path) -> None:
         ((2).to_bytes(8, "little") + b"[]", "ModelNotLoadable"),
     ],
 )
-def test_weights_that_cannot_be_told_are_the_models_fault(
+def test_weights_that_cannot_be_read_are_the_models_fault(
     folder: Path, content: bytes | None, reason: str
 ) -> None:
     file = folder / "model" / "model.safetensors"

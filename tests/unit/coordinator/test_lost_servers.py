@@ -172,10 +172,10 @@ async def test_a_caller_that_leaves_takes_its_request_along() -> None:
 async def test_unreachable_name_server_leaves_the_servers_unchanged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    said: list[Any] = ["10.0.0.1", socket.EAI_AGAIN, socket.EAI_NONAME, "fd00::1"]
+    answers: list[Any] = ["10.0.0.1", socket.EAI_AGAIN, socket.EAI_NONAME, "fd00::1"]
 
     async def resolve(*_: object, **__: object) -> list[Any]:
-        answer = said.pop(0)
+        answer = answers.pop(0)
         if isinstance(answer, int):
             raise socket.gaierror(answer, "on purpose")
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (answer, 0))]

@@ -258,7 +258,7 @@ ANSWER = {"role": "assistant", "content": "It is gold."}
 
 
 @pytest.mark.parametrize(
-    ("told", "outcome", "messages", "completed"),
+    ("reported", "outcome", "messages", "completed"),
     [
         (None, Outcome.COMPLETED, [ANSWER], 1),
         (None, Outcome.COMPLETED, [{"role": "assistant", "content": [{"type": "text", "text": "x"}]}], 1),
@@ -274,11 +274,11 @@ ANSWER = {"role": "assistant", "content": "It is gold."}
     ],
 )
 def test_completion_is_an_answer_that_was_emitted(
-    told: float | None, outcome: Outcome, messages: list[dict[str, Any]], completed: float
+    reported: float | None, outcome: Outcome, messages: list[dict[str, Any]], completed: float
 ) -> None:
     one = sealed("v0-0", 0, outcome=outcome, messages=messages, turns=1)
-    if told is not None:
-        one = one.model_copy(update={"metrics": {"completion": told}})
+    if reported is not None:
+        one = one.model_copy(update={"metrics": {"completion": reported}})
     groups = [group_of(one, sealed("v0-0", 1, reward=None))]
     assert figures.validation(groups, [1], 1.0)["val/episodes/completion_rate"] == completed
     batch = figures.batch(groups, 1, trained=(), max_turns=2)
@@ -367,7 +367,7 @@ def test_validation_is_due_at_start_every_n_steps_and_at_end() -> None:
 @pytest.mark.parametrize(
     ("again", "cost", "shown_cost"), [(False, "1.25", 1.25), (True, "1.25", None), (False, None, None)]
 )
-def test_a_step_has_the_jobs_cost_unless_it_is_told_again(
+def test_a_step_has_the_jobs_cost_unless_it_is_reported_again(
     again: bool, cost: str | None, shown_cost: float | None
 ) -> None:
     spec = a_small_spec()

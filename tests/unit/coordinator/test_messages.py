@@ -26,7 +26,7 @@ def body(**fields: Any) -> dict[str, Any]:
     return {"model": "claude", "max_tokens": 9, "messages": [USER]} | fields
 
 
-def said(*turns: Any, **fields: Any) -> list[Any]:
+def read_messages(*turns: Any, **fields: Any) -> list[Any]:
     return messages.read(body(messages=list(turns), **fields)).ask.messages
 
 
@@ -37,7 +37,7 @@ def test_the_smallest_request() -> None:
 
 
 def test_a_conversation_is_the_one_of_a_chat_completion() -> None:
-    found = said(
+    found = read_messages(
         USER,
         {
             "role": "assistant",
@@ -81,14 +81,14 @@ def test_a_conversation_is_the_one_of_a_chat_completion() -> None:
 
 def test_text_before_a_result_stays_before_it() -> None:
     result = {"type": "tool_result", "tool_use_id": "c"}
-    found = said({"role": "user", "content": [{"type": "text", "text": "a"}, result]}, USER)
+    found = read_messages({"role": "user", "content": [{"type": "text", "text": "a"}, result]}, USER)
     assert [one["role"] for one in found] == ["user", "tool", "user"]
     assert found[1]["content"] == ""
 
 
 def test_a_system_message_may_come_later() -> None:
     later = {"role": "system", "content": [{"type": "text", "text": "Be brief."}]}
-    assert said(USER, later) == [USER, {"role": "system", "content": "Be brief."}]
+    assert read_messages(USER, later) == [USER, {"role": "system", "content": "Be brief."}]
 
 
 @pytest.mark.parametrize(
@@ -198,15 +198,15 @@ def test_ineffective_fields_are_listed_and_lenient_lists_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"stop": "END"}, "write stop_sequences"),
         ({"response_format": {"type": "json_object"}}, "output_config.format"),
         ({"chat_template_kwargs": {"enable_thinking": False}}, 'thinking: {"type": "disabled"}'),
     ],
 )
-def test_a_refusal_says_what_to_write_instead(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(GatewayError, match=re.escape(said)):
+def test_a_refusal_says_what_to_write_instead(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(GatewayError, match=re.escape(message)):
         messages.read(body(**fields))
     assert messages.read(body(**fields), lenient=True).ignored == (*fields,)
 

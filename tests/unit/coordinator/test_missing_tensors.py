@@ -74,9 +74,9 @@ def test_a_layer_without_tensors_is_named(
     folder: Path, held: list[str], config: dict[str, Any], lost: str
 ) -> None:
     write(folder, {"model.safetensors": ["model.embed_tokens.weight", *held]}, None, **config)
-    said = refused(folder)
-    assert f" has no tensor of {lost}, and config.json says num_hidden_layers: " in said
-    assert said.endswith("; upload the whole Hugging Face folder again")
+    message = refused(folder)
+    assert f" has no tensor of {lost}, and config.json says num_hidden_layers: " in message
+    assert message.endswith("; upload the whole Hugging Face folder again")
 
 
 @pytest.mark.parametrize(
@@ -105,10 +105,10 @@ def test_a_tensor_of_the_index_that_no_file_has_is_named(folder: Path) -> None:
     whole = layers(PART, 0, 1, 2)
     index = dict.fromkeys(whole[:2], ONE) | dict.fromkeys(whole[2:], TWO)
     write(folder, {ONE: whole[:1], TWO: whole[2:]}, index)
-    said = f" of the tensors in {tensors.INDEX_FILE}, {whole[1]} of {ONE} among them; upload"
-    assert f"lacks 1{said}" in refused(folder)
+    rest = f" of the tensors in {tensors.INDEX_FILE}, {whole[1]} of {ONE} among them; upload"
+    assert f"lacks 1{rest}" in refused(folder)
     write(folder, {ONE: whole[:1], TWO: ["lm_head.weight"]}, index)
-    assert f"lacks 2{said}" in refused(folder)
+    assert f"lacks 2{rest}" in refused(folder)
     write(folder, {ONE: whole[:2], TWO: whole[2:]}, index)
     looked_at(folder)
 

@@ -84,7 +84,7 @@ def test_in_file_order_the_tasks_are_evenly_spread() -> None:
     assert [row for row in rows_of(order, range(10)) if TASKS[row] == "cancel"] == [6, 7, 8, 6, 7, 8]
 
 
-def test_shares_are_told_and_what_no_row_has_is_refused() -> None:
+def test_shares_are_reported_and_what_no_row_has_is_refused() -> None:
     assert checks.task_weights(TASKS, {"cancel": 2}) == "shares: cancel 50.0%, chat 25.0%, refund 25.0%"
     with pytest.raises(JobError, match="no training row has the task typo; tasks are cancel, chat, refund"):
         checks.task_weights(TASKS, {"typo": 1})

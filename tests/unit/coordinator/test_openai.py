@@ -190,7 +190,7 @@ def test_stop_is_a_string_or_a_list(given: Any, stops: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"guided_regex": "a+"}, 'response_format: {"type": "json_schema"'),
         ({"ebnf": "root ::= a"}, 'response_format: {"type": "json_schema"'),
@@ -201,8 +201,8 @@ def test_stop_is_a_string_or_a_list(given: Any, stops: tuple[str, ...]) -> None:
         ({"logit_bias": {"7": 1}}, "spec.agent.lenient: true"),
     ],
 )
-def test_a_refusal_says_why_and_what_to_do(fields: dict[str, Any], said: str) -> None:
-    assert said in str(refused(next(iter(fields)), **fields))
+def test_a_refusal_says_why_and_what_to_do(fields: dict[str, Any], message: str) -> None:
+    assert message in str(refused(next(iter(fields)), **fields))
 
 
 def test_a_lenient_job_ignores_and_lists_what_is_not_applied() -> None:
@@ -334,12 +334,14 @@ def test_a_stream_adds_up_to_the_answer(calls: bool) -> None:
     assert chunks[-1]["choices"] == []
     assert chunks[-1]["usage"] == whole["usage"]
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks[:-1]]
-    said = whole["choices"][0]["message"]
-    assert "".join(delta.get("content") or "" for delta in deltas) == (said["content"] or "")
+    message = whole["choices"][0]["message"]
+    assert "".join(delta.get("content") or "" for delta in deltas) == (message["content"] or "")
     assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == "hm"
     called = [call for delta in deltas for call in delta.get("tool_calls", [])]
     assert [call["index"] for call in called] == list(range(len(called)))
-    assert [{k: v for k, v in call.items() if k != "index"} for call in called] == said.get("tool_calls", [])
+    assert [{k: v for k, v in call.items() if k != "index"} for call in called] == message.get(
+        "tool_calls", []
+    )
     assert [c["choices"][0]["finish_reason"] for c in chunks[:-1]][-1] == whole["choices"][0]["finish_reason"]
     without = list(openai.chunks(openai.read(body(stream=True)), answered(calls=calls), "t0-1"))
     assert all("usage" not in chunk for chunk in without)

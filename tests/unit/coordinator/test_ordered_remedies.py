@@ -68,7 +68,7 @@ class Rig:
             async def discover() -> set[Endpoint]:
                 return {Endpoint(engine.url, agent.url)}
 
-            told = RLTrainingJobStatus.model_validate(self.status[-1]) if self.status else None
+            previous = RLTrainingJobStatus.model_validate(self.status[-1]) if self.status else None
             port = free_port()
             coordinator = Coordinator(
                 self.config,
@@ -76,7 +76,7 @@ class Rig:
                 self.store,
                 self.folder / "cache",
                 self.sink,
-                previous=told,
+                previous=previous,
                 broker_url=leases.url,
                 discover=discover,
                 port=port,
@@ -121,8 +121,8 @@ async def test_a_person_has_a_running_job_changed(tmp_path: Path, monkeypatch: p
     rig.order = "SmallerGroups"
     before = len(rig.status)
     async with rig.coordinator() as (coordinator, learner, running):
-        said = [status["algorithm"]["maxStepsOffPolicy"] for status in rig.status[before:]]
-        assert set(said) <= {0}, "a successor does not show the spec's own meanwhile"
+        bounds = [status["algorithm"]["maxStepsOffPolicy"] for status in rig.status[before:]]
+        assert set(bounds) <= {0}, "a successor does not show the spec's own meanwhile"
         await rig.until("Waiting")
         await learner.run(steps=2)
         assert len(learner.batches[1].groups) == 2
@@ -149,14 +149,14 @@ async def test_a_person_has_a_running_job_changed(tmp_path: Path, monkeypatch: p
 async def test_changes_are_not_counted_before_predecessors_are_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted, recall, said = (
+    counted, recall, metrics = (
         'headway_remedy_changes{job_name="job",namespace="ns",state=',
         StepFigures.restore,
         [],
     )
 
     def recalling(figures: StepFigures, spool: Spool, replay: Replay) -> Any:
-        said.append(rig.newest._exporter.text().decode())
+        metrics.append(rig.newest._exporter.text().decode())
         return recall(figures, spool, replay)
 
     monkeypatch.setattr(status_writer, "REFRESH_SECONDS", 0.05)
@@ -167,6 +167,6 @@ async def test_changes_are_not_counted_before_predecessors_are_known(
         await rig.until("Waiting")
         await learner.run(steps=2)
     async with rig.coordinator() as (coordinator, _, _):
-        assert len(said) == 2, "each has read what its predecessor left"
-        assert counted not in said[1]
+        assert len(metrics) == 2, "each has read what its predecessor left"
+        assert counted not in metrics[1]
         assert f'{counted}"Watching"}} 1.0' in coordinator._exporter.text().decode()

@@ -394,7 +394,7 @@ async def test_a_status_that_cannot_be_written_is_tried_again(monkeypatch: pytes
     assert writer.failures == 2
 
 
-async def test_the_last_word_is_said_again_until_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_last_status_is_sent_again_until_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "LEAST_SECONDS", 0.01)
     written: list[dict[str, Any]] = []
 
@@ -417,8 +417,8 @@ def test_no_bill_is_shown_before_the_ledger_is_loaded(tmp_path: Path) -> None:
     assert [sample for sample in coordinator._samples() if sample.name.startswith("usage/")]
 
 
-@pytest.mark.parametrize(("told", "permanent"), [(None, True), (Progress(step=3), False)])
-def test_what_a_predecessor_got_past_is_never_final(told: Progress | None, permanent: bool) -> None:
-    with pytest.raises(JobError) as caught, not_final(begun(RLTrainingJobStatus(progress=told))):
+@pytest.mark.parametrize(("progress", "permanent"), [(None, True), (Progress(step=3), False)])
+def test_what_a_predecessor_got_past_is_never_final(progress: Progress | None, permanent: bool) -> None:
+    with pytest.raises(JobError) as caught, not_final(begun(RLTrainingJobStatus(progress=progress))):
         raise JobError("BucketUnavailable", "403")
     assert caught.value.permanent is permanent

@@ -41,12 +41,12 @@ def test_a_row_that_is_trained_on_is_refused_by_number_and_text() -> None:
     )
 
 
-def test_an_overlap_that_is_allowed_is_told() -> None:
+def test_an_overlap_that_is_allowed_gives_a_warning() -> None:
     [warning] = check(splits(CASES, CASES[:1]), allowed=True)
     assert warning.startswith("1 of 1 rows of spec.data.validation are also rows of spec.data.train")
 
 
-def test_a_prompt_that_differs_in_form_alone_is_told() -> None:
+def test_a_prompt_that_differs_in_form_alone_gives_a_warning() -> None:
     held_out = [{"prompt": "handle case 2", "id": 99}, {"prompt": "Something else", "id": 98}]
     [warning] = check(splits(CASES, held_out), allowed=False)
     assert warning == (
@@ -69,7 +69,7 @@ def test_repeated_rows_warn_in_held_out_splits_not_in_training() -> None:
     assert "earlier rows: row 2 and row 0" in warning
 
 
-def test_held_out_splits_that_share_rows_are_told() -> None:
+def test_held_out_splits_that_share_rows_give_a_warning() -> None:
     of = of_job({"train": CASES[:2], "validation": CASES[2:4], "test": CASES[3:]}, {})
     [warning] = check(of, allowed=False)
     assert warning.startswith("1 of 3 rows of spec.data.test are also rows of spec.data.validation")
@@ -100,7 +100,7 @@ def test_preflight_refuses_validation_on_training_rows(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("blocks", "told"),
+    ("blocks", "result"),
     [
         ({"preflight": {"policy": "Warn"}}, (False, False)),
         ({"data": {"allowOverlap": True}}, (True, True)),
@@ -108,9 +108,9 @@ def test_preflight_refuses_validation_on_training_rows(folder: Path) -> None:
     ],
 )
 def test_the_spec_may_have_it_so(
-    folder: Path, blocks: dict[str, Any], told: tuple[bool, bool] | None
+    folder: Path, blocks: dict[str, Any], result: tuple[bool, bool] | None
 ) -> None:
     bench = held_out(folder, **blocks)
     bench.basics(folder)
     found = [(check.passed, check.warning) for check in bench.runner.results if check.name == "Overlap"]
-    assert found == ([] if told is None else [told])
+    assert found == ([] if result is None else [result])

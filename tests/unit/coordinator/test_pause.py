@@ -103,8 +103,8 @@ class TestPauses:
     """What a coordinator knows of them."""
 
     def new(self, pause: Pause | None = None, resumed: datetime | None = None, step: int = 12) -> Pauses:
-        told = RLTrainingJobStatus(pause=pause, resumed_pause=resumed)
-        made = Pauses(IDENTITY, PAUSE, told)
+        status = RLTrainingJobStatus(pause=pause, resumed_pause=resumed)
+        made = Pauses(IDENTITY, PAUSE, status)
         made.begin(step)
         return made
 
@@ -217,10 +217,10 @@ async def test_no_batch_comes_between_a_step_and_its_judgement(tmp_path: Path) -
             if training.state.step == 2:
                 judged.set()
 
-        want, told = job.rotation.want, asyncio.Event()
+        want, wanted = job.rotation.want, asyncio.Event()
 
         async def slowly(*given: Any) -> None:
-            told.set()
+            wanted.set()
             await asyncio.Event().wait()
             await want(*given)
 
@@ -230,7 +230,7 @@ async def test_no_batch_comes_between_a_step_and_its_judgement(tmp_path: Path) -
         report = learner.commit(2, found.groups)  # type: ignore[union-attr]
         reporting = asyncio.create_task(training.report(report))
         async with asyncio.timeout(10):
-            await told.wait()
+            await wanted.wait()
             while training.scheduler.batch() is None:
                 await asyncio.sleep(0.01)
         assert training.state.step == 2
@@ -253,7 +253,7 @@ class Rig:
             "evaluation": {"everySteps": 0, "atStart": False},
         }
         self.config = scripted_job(folder, **fields)
-        self.told = RLTrainingJobStatus()
+        self.previous = RLTrainingJobStatus()
         self.written: list[dict[str, Any]] = []
 
     async def run(self, stack: AsyncExitStack) -> tuple[Coordinator, ScriptedLearner, asyncio.Task[None]]:
@@ -272,7 +272,7 @@ class Rig:
             self.store,
             self.folder / "cache",
             self.written.append,
-            previous=self.told,
+            previous=self.previous,
             broker_url=leases.url,
             discover=discover,
             port=port,
@@ -321,14 +321,14 @@ async def test_job_pauses_at_the_raising_step_until_a_person_ends_it(tmp_path: P
     unwritten = await rig.until_paused()
     assert (unwritten.signal, unwritten.step) == (first.signal, first.step)
 
-    rig.told = RLTrainingJobStatus(pause=first)
+    rig.previous = RLTrainingJobStatus(pause=first)
     assert await rig.until_paused() == first, "nobody has ended it"
 
     ahead = first.model_copy(update={"step": STEPS})
-    rig.told = RLTrainingJobStatus(pause=ahead, resumed_pause=first.time)
+    rig.previous = RLTrainingJobStatus(pause=ahead, resumed_pause=first.time)
     assert (await rig.until_paused()).step == RAISED_AT, "it went back to before the pause"
 
-    rig.told = RLTrainingJobStatus(pause=first, resumed_pause=first.time)
+    rig.previous = RLTrainingJobStatus(pause=first, resumed_pause=first.time)
     async with AsyncExitStack() as stack, asyncio.timeout(60):
         _, learner, running = await rig.run(stack)
         await asyncio.gather(learner.run(), running)
@@ -339,7 +339,7 @@ async def test_job_pauses_at_the_raising_step_until_a_person_ends_it(tmp_path: P
     assert "resumedPause" not in rig.written[-1]
 
 
-def test_a_successor_is_told_of_the_pause_and_of_its_end() -> None:
+def test_a_successor_learns_of_the_pause_and_of_its_end() -> None:
     pause = paused_for(verdict(NOTHING))
     stored = RLTrainingJobStatus(pause=pause, resumed_pause=pause.time).as_object()
 
@@ -347,5 +347,5 @@ def test_a_successor_is_told_of_the_pause_and_of_its_end() -> None:
         def patch_namespaced_custom_object_status(self, *given: Any, **named: Any) -> dict[str, Any]:
             return {"status": stored}
 
-    told = status_module.previous_status(KubernetesJob(IDENTITY, Api()))
-    assert (told.pause, told.resumed_pause) == (pause, pause.time)
+    status = status_module.previous_status(KubernetesJob(IDENTITY, Api()))
+    assert (status.pause, status.resumed_pause) == (pause, pause.time)

@@ -64,9 +64,9 @@ async def test_a_sound_job_passes_every_check(folder: Path) -> None:
 def give_template(folder: Path, template: str) -> None:
     """Puts a chat template in the place of the model's own."""
     for path in folder.rglob("tokenizer_config.json"):
-        told = json.loads(path.read_text())
+        config = json.loads(path.read_text())
         (path.parent / "chat_template.jinja").unlink(missing_ok=True)
-        path.write_text(json.dumps(told | {"chat_template": template}))
+        path.write_text(json.dumps(config | {"chat_template": template}))
 
 
 async def test_template_that_writes_no_call_fails_before_the_start(folder: Path) -> None:
@@ -324,14 +324,14 @@ def blames(reason: str, message: str) -> Any:
 
 async def test_reward_that_always_raises_fails_for_good_in_own_words(folder: Path) -> None:
     bench = Bench(spec(folder))
-    said = "reward raised ValueError: no price (/env/desk.py:31 in reward)"
+    message = "reward raised ValueError: no price (/env/desk.py:31 in reward)"
     async with sandboxes() as (leases, box):
-        box.faults["POST /finish"] = blames("RewardFailed", said)
+        box.faults["POST /finish"] = blames("RewardFailed", message)
         with pytest.raises(JobError) as caught:
             await bench.environment(folder, leases)
     found = caught.value.termination
     assert caught.value.permanent
-    assert (found.reason, found.field, found.message) == ("RewardFailed", ENTRYPOINT, said)
+    assert (found.reason, found.field, found.message) == ("RewardFailed", ENTRYPOINT, message)
     assert box.count("POST /finish") == 3
     assert bench.failed == [("Environment", ENTRYPOINT)]
 
@@ -381,9 +381,9 @@ async def test_missing_service_is_named_and_asked_for_again_later(folder: Path) 
         "spec.agent.http.url",
         False,
     )
-    told = [report.waits_for for report in bench.reports if report.waits_for]
-    assert [(check.name, check.field) for check in told] == [("Agent", "spec.agent.http.url")]
-    assert told[0].message == "http://127.0.0.1:1/ does not answer; deploy the agent, or correct its address"
+    waits = [report.waits_for for report in bench.reports if report.waits_for]
+    assert [(check.name, check.field) for check in waits] == [("Agent", "spec.agent.http.url")]
+    assert waits[0].message == "http://127.0.0.1:1/ does not answer; deploy the agent, or correct its address"
 
 
 async def test_an_environment_that_judges_by_report_is_given_one(folder: Path) -> None:
@@ -412,9 +412,9 @@ async def test_sandbox_that_cannot_be_made_is_reported_while_awaited(folder: Pat
         leases.faults["GET /v1/pool"] = say({"ready": 0, "starting": 0, "leased": 0, "problem": problem})
         with pytest.raises(JobError):
             await bench.environment(folder, leases)
-    told = [report.waits_for.message for report in bench.reports if report.waits_for]
+    messages = [report.waits_for.message for report in bench.reports if report.waits_for]
     field = "spec.environment.sandbox.runtimeClassName"
-    assert told == [f'{field}: RuntimeClass "gvisor" not found; install it, or name another one']
+    assert messages == [f'{field}: RuntimeClass "gvisor" not found; install it, or name another one']
 
 
 @pytest.mark.parametrize(
@@ -428,18 +428,18 @@ async def test_sandbox_that_cannot_be_made_is_reported_while_awaited(folder: Pat
         ),
     ],
 )
-async def test_a_sandbox_that_ends_at_once_is_told_with_field_and_fix(
+async def test_a_sandbox_that_ends_at_once_is_reported_with_field_and_fix(
     folder: Path, how: str, field: str, fix: str
 ) -> None:
     bench = Bench(spec(folder, pendingDeadlineSeconds=4))
-    said = f"the sandbox's process ended ({how}) before its episode did"
-    problem = {"reason": "SandboxEnded", "message": said, "field": None, "permanent": False}
+    message = f"the sandbox's process ended ({how}) before its episode did"
+    problem = {"reason": "SandboxEnded", "message": message, "field": None, "permanent": False}
     async with sandboxes() as (leases, _):
         leases.faults["POST /v1/leases"] = fail(503, "PoolEmpty")
         leases.faults["GET /v1/pool"] = say({"ready": 0, "starting": 0, "leased": 0, "problem": problem})
         with pytest.raises(JobError):
             await bench.environment(folder, leases)
-    [told] = [report.waits_for for report in bench.reports if report.waits_for]
-    assert told.field == field
-    assert told.message.startswith(f"{said}; ")
-    assert told.message.endswith(fix)
+    [waits_for] = [report.waits_for for report in bench.reports if report.waits_for]
+    assert waits_for.field == field
+    assert waits_for.message.startswith(f"{message}; ")
+    assert waits_for.message.endswith(fix)

@@ -116,9 +116,9 @@ def test_records_of_the_older_form_read_as_before() -> None:
     group = evaluated("one", "endpoint", "gpt-x").model_dump(mode="json")
     del group["model"]
     assert GroupRecord.model_validate(group).model is None
-    told = asked("gpt-x", 3).model_dump(mode="json")
-    del told["model"]
-    assert Judgement.model_validate(told).model is None
+    judgement = asked("gpt-x", 3).model_dump(mode="json")
+    del judgement["model"]
+    assert Judgement.model_validate(judgement).model is None
 
 
 @given(
@@ -143,7 +143,7 @@ def test_the_sum_over_models_is_the_total_to_the_last_digit(used: dict[date, dic
 
 @given(st.lists(st.tuples(KEYS, st.integers(1, 10**9)), max_size=30))
 def test_what_events_add_up_to_does_not_depend_on_their_models(found: list[tuple[str, int]]) -> None:
-    told = [
+    recorded = [
         UsageEvent(
             id=str(number),
             usage_class=UsageClass(prices.class_of(key)),
@@ -153,9 +153,9 @@ def test_what_events_add_up_to_does_not_depend_on_their_models(found: list[tuple
         )
         for number, (key, much) in enumerate(found)
     ]
-    unnamed = [event.model_copy(update={"model": None}) for event in told]
-    assert decode(encode(told) or b"\n") == told
-    assert total(fold(told)) == total(fold(unnamed))
+    unnamed = [event.model_copy(update={"model": None}) for event in recorded]
+    assert decode(encode(recorded) or b"\n") == recorded
+    assert total(fold(recorded)) == total(fold(unnamed))
 
 
 def ledger_of(folder: Path) -> tuple[FileStore, Layout, Ledger]:
@@ -222,10 +222,10 @@ def test_status_and_metrics_name_the_model(tmp_path: Path) -> None:
 
 def test_status_names_what_has_no_price_within_its_bounds() -> None:
     names = [f"judgeSample:{'m' * 200}{number:03d}" for number in range(40)]
-    told = without_price(names)
-    assert len(told) == MOST_UNPRICED
-    assert told[-1] == f"and {40 - MOST_UNPRICED + 1} more"
-    assert all(len(name) <= NAME_LENGTH for name in told)
+    unpriced = without_price(names)
+    assert len(unpriced) == MOST_UNPRICED
+    assert unpriced[-1] == f"and {40 - MOST_UNPRICED + 1} more"
+    assert all(len(name) <= NAME_LENGTH for name in unpriced)
     assert without_price(["acceleratorSeconds:H100", "acceleratorSeconds:A100", "judgeSample:gpt-x"]) == [
         "acceleratorSeconds",
         "judgeSample:gpt-x",

@@ -42,10 +42,10 @@ def test_outside_a_cluster_the_rest_is_tried(tmp_path: Path) -> None:
     assert found == ["metadata address", "internet", "DNS of the internet"]
 
 
-async def probed(said: Callable[[Any], dict[str, Any]], resolver: Path) -> tuple[list[Probe], Scripted]:
+async def probed(answer: Callable[[Any], dict[str, Any]], resolver: Path) -> tuple[list[Probe], Scripted]:
     """What comes of one sandbox's answer."""
     box = sandbox()
-    box.answers = {**box.answers, "POST /probe": said}
+    box.answers = {**box.answers, "POST /probe": answer}
     async with serving(box) as served, serving(broker(served.url)) as leases, aiohttp.ClientSession() as http:
         asking = Broker(http, leases.url, "t", "me")
         found = await probes.probe(spec(), asking, "probe", probes.destinations(SERVED, resolver))
@@ -56,18 +56,18 @@ async def probed(said: Callable[[Any], dict[str, Any]], resolver: Path) -> tuple
 async def test_a_server_of_tcp_alone_says_nothing_of_udp(
     says: dict[str, Any], tried: list[str], resolver: Path
 ) -> None:
-    def said(body: Any) -> dict[str, Any]:
+    def answer(body: Any) -> dict[str, Any]:
         reached = [one["address"] == "1.1.1.1" for one in body["destinations"]]
         return {"reached": reached, "age": 2.0, **says}
 
-    found, box = await probed(said, resolver)
+    found, box = await probed(answer, resolver)
     assert sorted(one.address for one in found) == sorted(tried)
     assert Probe("internet", "1.1.1.1:443", reached=True, seconds_after_start=2.0) in found
     [asked] = [body for route, body in box.asked if route == "POST /probe"]
     assert {one["protocol"] for one in asked["destinations"]} == {"TCP", "UDP"}
 
 
-async def test_what_a_sandbox_reached_at_its_start_is_told(resolver: Path) -> None:
+async def test_what_a_sandbox_reached_at_its_start_is_reported(resolver: Path) -> None:
     places = [("10.96.0.1", 6443, "TCP"), ("1.1.1.1", 53, "UDP"), ("192.0.2.1", 80, "TCP")]
     keys = ("address", "port", "protocol")
     start = {
@@ -85,7 +85,7 @@ async def test_what_a_sandbox_reached_at_its_start_is_told(resolver: Path) -> No
     ]
     assert {one.seconds_after_start for one in found[3:]} == {9.0}
     baseline = replace(of_values([[(1.0, 1.0), (0.0, 0.0)]] * 4), probes=found)
-    said = BY_ID["isolated"].judge(baseline, ())
-    assert said.verdict == "Fail"
-    assert "API server (10.96.0.1:6443)" in said.saw
-    assert "answered 0.2 s after the pod's start" in said.examples[0].text
+    finding = BY_ID["isolated"].judge(baseline, ())
+    assert finding.verdict == "Fail"
+    assert "API server (10.96.0.1:6443)" in finding.saw
+    assert "answered 0.2 s after the pod's start" in finding.examples[0].text

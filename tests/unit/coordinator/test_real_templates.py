@@ -76,11 +76,11 @@ def test_the_preflight_says_each_no_of_the_page(name: str) -> None:
     real = BY_NAME[name]
     facts = models_page.facts(shown(real)[1])
     chosen = choose(real_templates.tokenizer(real), real.model_type)
-    said = preflight.concerns(SIMPLE, chosen, builtin=True)
+    concerns = preflight.concerns(SIMPLE, chosen, builtin=True)
     if facts[0] == "yes":
-        assert bool(said) == ("**no**" in facts or facts[-1] == "at once"), said
+        assert bool(concerns) == ("**no**" in facts or facts[-1] == "at once"), concerns
     else:
-        assert said == [], "the check fails instead"
+        assert concerns == [], "the check fails instead"
     assert preflight.concerns([], chosen, builtin=True) == []
 
 
@@ -95,11 +95,13 @@ def test_the_preflight_says_each_no_of_the_page(name: str) -> None:
         ("Qwen3", []),
     ],
 )
-def test_what_a_reader_does_not_do_is_said_in_words(name: str, words: list[str]) -> None:
+def test_concerns_name_what_a_reader_does_not_do(name: str, words: list[str]) -> None:
     real = BY_NAME[name]
-    said = preflight.concerns([], choose(real_templates.tokenizer(real), real.model_type), builtin=False)
-    assert len([one for one in said if any(one.startswith(word) for word in words)]) == len(words), said
-    assert bool(said) == bool(words)
+    concerns = preflight.concerns([], choose(real_templates.tokenizer(real), real.model_type), builtin=False)
+    assert len([one for one in concerns if any(one.startswith(word) for word in words)]) == len(words), (
+        concerns
+    )
+    assert bool(concerns) == bool(words)
 
 
 def test_no_turn_of_a_model_is_read_wrong() -> None:
@@ -115,9 +117,9 @@ def test_template_without_calls_is_refused_until_parser_is_named(name: str) -> N
     with pytest.raises(JobError) as refused:
         preflight.readable(SIMPLE, choose(tok, real.model_type), "auto")
     assert refused.value.termination.reason == "ToolCallsUnreadable"
-    said = preflight.readable(SIMPLE, choose(tok, real.model_type, real.parser), real.parser)
-    assert "as specified" in said
-    assert ("name them in the prompt" in said) == (name == "SmolLM3")
+    message = preflight.readable(SIMPLE, choose(tok, real.model_type, real.parser), real.parser)
+    assert "as specified" in message
+    assert ("name them in the prompt" in message) == (name == "SmolLM3")
 
 
 def test_template_without_results_is_refused_with_any_parser() -> None:
@@ -126,10 +128,10 @@ def test_template_without_results_is_refused_with_any_parser() -> None:
         preflight.readable(
             SIMPLE, choose(real_templates.tokenizer(real), real.model_type, "gemma3"), "gemma3"
         )
-    said = refused.value.termination
-    assert said.reason == "ToolCallsUnreadable"
-    assert "accepts no tool results" in said.message
-    assert "roles must alternate" in said.message
+    termination = refused.value.termination
+    assert termination.reason == "ToolCallsUnreadable"
+    assert "accepts no tool results" in termination.message
+    assert "roles must alternate" in termination.message
 
 
 @pytest.mark.parametrize("name", NAMED)

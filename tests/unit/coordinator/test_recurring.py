@@ -30,7 +30,7 @@ def elsewhere(value: object) -> None:
     raise KeyError(value)
 
 
-def said(where: str, call: object, value: object) -> Cause:
+def cause_of(where: str, call: object, value: object) -> Cause:
     """What a sandbox says of a method that raised."""
     assert callable(call)
     try:
@@ -45,7 +45,7 @@ def hangs(tool: str, line: int = 7) -> Cause:
     return Cause("EnvironmentHangs", text, ENTRYPOINT)
 
 
-TOOL = said("tool look_up", raises, 1)
+TOOL = cause_of("tool look_up", raises, 1)
 
 
 def after(*ends: Cause | None, at_once: int = 1) -> Recurring:
@@ -61,9 +61,9 @@ def after(*ends: Cause | None, at_once: int = 1) -> Recurring:
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
-        (TOOL, said("tool look_up", raises, 2), True),
-        (TOOL, said("tool look_up", elsewhere, 1), False),
-        (TOOL, said("tool pay", raises, 1), False),
+        (TOOL, cause_of("tool look_up", raises, 2), True),
+        (TOOL, cause_of("tool look_up", elsewhere, 1), False),
+        (TOOL, cause_of("tool pay", raises, 1), False),
         (hangs("pay"), hangs("pay", line=8), True),
         (hangs("pay"), hangs("look_up"), False),
         (Cause("AgentFailed", "exit 1 at 12:01", None), Cause("AgentFailed", "exit 1 at 12:02", None), True),
@@ -76,7 +76,7 @@ def test_what_is_mended_by_the_same_change_is_alike(one: Cause, other: Cause, sa
 
 def test_a_fault_stands_once_it_recurs() -> None:
     assert after(TOOL, None, TOOL).standing == []
-    [found] = after(TOOL, None, TOOL, None, said("tool look_up", raises, 9)).standing
+    [found] = after(TOOL, None, TOOL, None, cause_of("tool look_up", raises, 9)).standing
     assert found.count == RAISED
     assert found.words.startswith(f"{ENTRYPOINT}: tool look_up raised KeyError: 9 (")
     assert f"{__file__}:" in found.words
@@ -136,9 +136,9 @@ def test_it_gives_up_for_good_unless_it_had_begun(begun: bool) -> None:
 
 def test_the_condition_says_so_and_takes_it_back() -> None:
     ends = [TOOL] * RAISED
-    told = healthy([], after(*ends).standing)
-    assert (told.type, told.status, told.reason) == ("Healthy", "False", "EpisodesFailing")
-    assert told.message.startswith(f"{ENTRYPOINT}: tool look_up raised KeyError")
+    condition = healthy([], after(*ends).standing)
+    assert (condition.type, condition.status, condition.reason) == ("Healthy", "False", "EpisodesFailing")
+    assert condition.message.startswith(f"{ENTRYPOINT}: tool look_up raised KeyError")
     assert healthy([], after(*ends, *[None] * CLEAR_AFTER).standing).status == "Unknown"
 
 
@@ -152,7 +152,7 @@ def test_an_evaluation_has_the_condition_once_a_fault_recurs() -> None:
 
 def failing(job: Job, which: str = "") -> list[str]:
     """Have a job's episodes fail by a tool; returns what the condition says at each change."""
-    told: list[str] = []
+    reasons: list[str] = []
     job.fails = lambda task: task.group_id.startswith(which)
     training: list[object] = []
 
@@ -163,14 +163,14 @@ def failing(job: Job, which: str = "") -> list[str]:
         return record
 
     job.episode = episode  # type: ignore[method-assign, assignment]
-    job.on_change = lambda: told.append(healthy([], training[0].faults.standing).reason)  # type: ignore[attr-defined]
+    job.on_change = lambda: reasons.append(healthy([], training[0].faults.standing).reason)  # type: ignore[attr-defined]
     job.known = training  # type: ignore[attr-defined]
-    return told
+    return reasons
 
 
 async def test_a_tool_that_always_fails_ends_the_job_for_good(tmp_path: Path) -> None:
     job = Job(tmp_path, spec(), rows=40)
-    told = failing(job)
+    reasons = failing(job)
     async with job.coordinator() as (training, learner, running):
         job.known.append(training)  # type: ignore[attr-defined]
         await training.report(learner.commit(0, []))
@@ -180,7 +180,7 @@ async def test_a_tool_that_always_fails_ends_the_job_for_good(tmp_path: Path) ->
     assert isinstance(error, JobError)
     assert error.permanent
     assert error.termination.reason == "ToolFailed"
-    assert "EpisodesFailing" in told
+    assert "EpisodesFailing" in reasons
     assert len(job.tasks) < 100
 
 
@@ -203,5 +203,5 @@ async def test_a_stall_names_the_tool(tmp_path: Path) -> None:
 
 
 def test_a_healthy_condition_that_a_predecessor_left_is_found() -> None:
-    [told] = of_evaluation([], after(*[TOOL] * RAISED).standing)
-    assert find([told], ConditionType.HEALTHY) is told
+    [condition] = of_evaluation([], after(*[TOOL] * RAISED).standing)
+    assert find([condition], ConditionType.HEALTHY) is condition

@@ -107,7 +107,7 @@ def test_mlflow_run_has_a_tag_per_change_and_current_parameters() -> None:
     story.train(25, 0.02)
     context = story.carry_out(decide(story.now())).now()
     found = shown.tags(context.course, story.spec, context.now)
-    assert found["headway.dev/now/loss_fn"] == "cispo", "taken back, and said so"
+    assert found["headway.dev/now/loss_fn"] == "cispo", "the tag shows that it was taken back"
     assert found["headway.dev/remedy/000002"].endswith("Undone")
 
 
@@ -126,39 +126,41 @@ async def test_an_order_is_answered_whatever_becomes_of_it(tmp_path: Path, refus
     async with job.coordinator() as (training, learner, running):
         between = []
 
-        def said() -> st.RemedyOrder | None:
+        def current_order() -> st.RemedyOrder | None:
             return shown.order(training.remedies)
 
-        def told(directive: Directive) -> bool:
-            between.append(said())
+        def on_directive(directive: Directive) -> bool:
+            between.append(current_order())
             return refuses
 
-        learner.refuses = told
+        learner.refuses = on_directive
         await learner.run(steps=2)
-        assert said() is None
+        assert current_order() is None
         training.remedies.order = "OnPolicy"
-        assert said() == st.RemedyOrder(order="OnPolicy", state="Waiting")
+        assert current_order() == st.RemedyOrder(order="OnPolicy", state="Waiting")
         await learner.run(steps=1)
         assert between == [st.RemedyOrder(order="OnPolicy", state="Waiting")], "until the learner has done it"
         if refuses:
             why = "NotApplicable: it was told to refuse"
-            assert said() == st.RemedyOrder(order="OnPolicy", state="Refused", step=3, message=why)
+            assert current_order() == st.RemedyOrder(order="OnPolicy", state="Refused", step=3, message=why)
         else:
-            assert said() == st.RemedyOrder(order="OnPolicy", state="Taken", step=3)
+            assert current_order() == st.RemedyOrder(order="OnPolicy", state="Taken", step=3)
             training.remedies.order = "Undo"
             await learner.run(steps=1)
-            assert said() == st.RemedyOrder(order="Undo", state="Taken", step=4)
+            assert current_order() == st.RemedyOrder(order="Undo", state="Taken", step=4)
         training.remedies.order = "Nonsense"
         await learner.run(steps=1)
-        found = said()
+        found = current_order()
         assert found is not None
         assert (found.state, found.step) == ("Refused", 3 if refuses else 4)
         assert (found.message or "").startswith("it names no remedy; write one of")
         training.remedies.order = None
-        assert said() is None
+        assert current_order() is None
         await asyncio.gather(learner.run(), running)
         training.remedies.order = "OnPolicy@9"
-        assert said() == st.RemedyOrder(order="OnPolicy@9", state="Refused", message="no step is left")
+        assert current_order() == st.RemedyOrder(
+            order="OnPolicy@9", state="Refused", message="no step is left"
+        )
 
 
 async def test_signals_go_by_what_is_in_force_at_each_step(tmp_path: Path) -> None:

@@ -121,10 +121,10 @@ def test_extending_keeps_what_was_sampled_token_by_token(both: tuple[Renderer, A
     assert added.endswith("<|im_start|>assistant\n")
 
 
-def test_an_extension_is_what_the_template_would_have_said(both: tuple[Renderer, Any]) -> None:
+def test_an_extension_is_what_the_template_would_have_written(both: tuple[Renderer, Any]) -> None:
     chosen, tok = both
-    said = '<tool_call>\n{"name": "look_up", "arguments": {"key": "brave-otter"}}\n</tool_call><|im_end|>'
-    sampled = tok.encode(said, add_special_tokens=False)
+    text = '<tool_call>\n{"name": "look_up", "arguments": {"key": "brave-otter"}}\n</tool_call><|im_end|>'
+    sampled = tok.encode(text, add_special_tokens=False)
     prompt = chosen.render(PROMPT, PROBE_TOOLS)
     [call] = chosen.parse(sampled, prompt, PROBE_TOOLS).calls
     assert (call.name, call.arguments, call.problem) == ("look_up", {"key": "brave-otter"}, None)
@@ -191,7 +191,7 @@ BARE = """\
 {%- for message in messages %}
     {{- '<|im_start|>' + message.role + '\\n' }}
     {%- if message.role != 'assistant' %}{{- message.content }}
-    {%- else %}SAID{%- endif %}
+    {%- else %}CONTENT{%- endif %}
     {{- '<|im_end|>\\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
@@ -201,7 +201,7 @@ APART = "{{- '<think>\\n' + (message.reasoning_content or '') + '\\n</think>\\n\
 
 @pytest.mark.parametrize("new", [PROBES[0], [RESULT]], ids=["user", "tool"])
 @pytest.mark.parametrize(
-    ("said", "keeps"),
+    ("content", "keeps"),
     [
         ("{{- message.content.split('</think>')[-1].lstrip('\\n') }}", False),
         ("{{- message.content if loop.last else message.content.split('</think>')[-1] }}", False),
@@ -212,10 +212,10 @@ APART = "{{- '<think>\\n' + (message.reasoning_content or '') + '\\n</think>\\n\
     ids=["strips-all", "strips-all-but-the-last", "empties-all", "keeps", "knows-no-reasoning"],
 )
 def test_a_turn_is_extended_where_its_reasoning_is_kept(
-    tmp_path: Path, said: str, keeps: bool, new: list[dict[str, Any]]
+    tmp_path: Path, content: str, keeps: bool, new: list[dict[str, Any]]
 ) -> None:
     """Of a template that strips the reasoning of every past turn, no text shows that it had any."""
-    tok = tokenizer(tmp_path, BARE.replace("SAID", said))
+    tok = tokenizer(tmp_path, BARE.replace("CONTENT", content))
     chosen = choose(tok, "qwen2")
     assert isinstance(chosen, Template)
     # The words of the reasoning stand elsewhere, too.

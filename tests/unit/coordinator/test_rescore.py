@@ -39,8 +39,8 @@ CALL = {
     ],
 }
 ANSWER = {"role": "tool", "tool_call_id": "call-0-0", "content": "gold"}
-SAID = {"role": "assistant", "content": "Refund all."}
-CONVERSATION = [ASKED, CALL, ANSWER, SAID]
+REPLY = {"role": "assistant", "content": "Refund all."}
+CONVERSATION = [ASKED, CALL, ANSWER, REPLY]
 
 
 class RecordingSandbox:
@@ -115,13 +115,13 @@ async def test_tool_answers_that_differ_from_recorded_are_counted(outcome: Outco
 
 async def test_an_answer_in_parts_is_compared_by_its_text() -> None:
     parts = [{"type": "text", "text": "go"}, {"type": "text", "text": "ld"}]
-    before = episode(messages=[ASKED, CALL, ANSWER | {"content": parts}, SAID])
+    before = episode(messages=[ASKED, CALL, ANSWER | {"content": parts}, REPLY])
     assert await counted(before, RecordingSandbox("gold")) == 0
     assert await counted(before, RecordingSandbox("go")) == 1
 
 
 async def test_call_is_compared_with_its_own_answer_if_an_id_repeats() -> None:
-    before = episode(messages=[ASKED, CALL, ANSWER, CALL, ANSWER | {"content": "silver"}, SAID])
+    before = episode(messages=[ASKED, CALL, ANSWER, CALL, ANSWER | {"content": "silver"}, REPLY])
     assert await counted(before, RecordingSandbox("gold", "silver")) == 0
     assert await counted(before, RecordingSandbox("silver", "gold")) == 2
 
@@ -148,7 +148,7 @@ async def test_another_dataset_ends_the_candidate() -> None:
 
 
 def test_calls_that_no_tool_answered_are_left_out() -> None:
-    unanswered = [ASKED, CALL, SAID]
+    unanswered = [ASKED, CALL, REPLY]
     assert [*calls(unanswered)] == []
 
 

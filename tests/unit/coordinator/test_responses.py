@@ -160,7 +160,7 @@ def test_a_lenient_job_ignores_and_lists() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"stop": "END"}, "send a chat completion"),
         ({"response_format": {"type": "json_object"}}, "text.format"),
@@ -168,8 +168,8 @@ def test_a_lenient_job_ignores_and_lists() -> None:
         ({"enable_thinking": False}, "write reasoning.effort"),
     ],
 )
-def test_a_refusal_says_what_to_write_instead(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(GatewayError, match=said):
+def test_a_refusal_says_what_to_write_instead(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(GatewayError, match=message):
         read(**fields)
     assert read(lenient=True, **fields).ignored == (*fields,)
 
@@ -231,14 +231,14 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 async def test_a_chain_of_answers_is_one_row(tok: Any) -> None:
     async with rig(tok, CALL, ANSWER, ANSWER) as r:
-        said = {"instructions": "Be brief.", "tools": [TOOL]}
-        _, first = await r.post("/v1/responses", said | {"input": "hello"})
+        fields = {"instructions": "Be brief.", "tools": [TOOL]}
+        _, first = await r.post("/v1/responses", fields | {"input": "hello"})
         result = [RESULT | {"call_id": first["output"][0]["call_id"]}]
         _, second = await r.post(
-            "/v1/responses", said | {"input": result, "previous_response_id": first["id"]}
+            "/v1/responses", fields | {"input": result, "previous_response_id": first["id"]}
         )
         _, third = await r.post(
-            "/v1/responses", said | {"input": "sure?", "previous_response_id": second["id"]}
+            "/v1/responses", fields | {"input": "sure?", "previous_response_id": second["id"]}
         )
         session = r.rollout.session
     assert third["previous_response_id"] == second["id"]

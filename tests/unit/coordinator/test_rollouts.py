@@ -247,10 +247,10 @@ async def test_waiting_for_a_status() -> None:
         max_size=8,
     )
 )
-def test_only_a_rollout_that_was_ready_gets_a_reward(said: list[str]) -> None:
+def test_only_a_rollout_that_was_ready_gets_a_reward(words: list[str]) -> None:
     one = rollout()
     was_ready = False
-    for word in said:
+    for word in words:
         with suppress(GatewayError):
             if word == "turn":
                 one.require_open("a turn")
@@ -286,7 +286,7 @@ def test_of_two_runs_of_an_agent_the_first_that_acts_plays() -> None:
     assert rollouts.find(second).closed
 
 
-def test_what_was_said_is_not_kept_for_late_calls() -> None:
+def test_the_conversation_is_not_kept_for_late_calls() -> None:
     rollouts = Rollouts()
     with rollouts.open(rollout(turns=3)) as one:
         one.complete("ready")

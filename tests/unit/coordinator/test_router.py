@@ -115,7 +115,7 @@ def test_departed_server_is_forgotten_and_returns_empty_handed() -> None:
     assert C not in found.servers
 
 
-def test_the_problem_is_told_in_the_servers_own_words() -> None:
+def test_the_problem_is_in_the_servers_own_words() -> None:
     assert "learner" in str(Router().problem())
     assert "no rollout server" in str(Router(wanted=version(0)).problem())
     found = router(A)

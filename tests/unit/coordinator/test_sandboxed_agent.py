@@ -37,11 +37,11 @@ async def seen_by_the_program(tmp_path: Path) -> Any:
 
 
 async def test_the_row_stays_with_the_environment(tmp_path: Path) -> None:
-    told = await seen_by_the_program(tmp_path)
-    assert told["messages"] == [{"role": "user", "content": "Which metal is x?"}]
-    assert [tool["function"]["name"] for tool in told["tools"]] == ["look_up"]
-    assert told["variables"]["OPENAI_BASE_URL"] == told["base_url"]
-    assert "a secret alloy" not in json.dumps(told)
+    seen = await seen_by_the_program(tmp_path)
+    assert seen["messages"] == [{"role": "user", "content": "Which metal is x?"}]
+    assert [tool["function"]["name"] for tool in seen["tools"]] == ["look_up"]
+    assert seen["variables"]["OPENAI_BASE_URL"] == seen["base_url"]
+    assert "a secret alloy" not in json.dumps(seen)
 
 
 async def test_sagemaker_s_sdk_finds_credentials_that_are_nobody_s(
@@ -49,7 +49,7 @@ async def test_sagemaker_s_sdk_finds_credentials_that_are_nobody_s(
 ) -> None:
     """Without any it sends nothing; those of the machine are not the model's to read."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a real one")
-    told = (await seen_by_the_program(tmp_path))["variables"]
-    assert "a real one" not in told.values()
-    assert {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"} <= told.keys()
-    assert told["AWS_EC2_METADATA_DISABLED"] == "true"
+    variables = (await seen_by_the_program(tmp_path))["variables"]
+    assert "a real one" not in variables.values()
+    assert {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"} <= variables.keys()
+    assert variables["AWS_EC2_METADATA_DISABLED"] == "true"

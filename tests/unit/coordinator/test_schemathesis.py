@@ -85,8 +85,8 @@ async def test_the_gateway_keeps_to_its_own_document(tok: Any, tmp_path: Path) -
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        said, _ = await process.communicate()
-    assert process.returncode == 0, f"HOSTILE_SEED={SEED}: {said.decode(errors='replace')[-6000:]}"
+        output, _ = await process.communicate()
+    assert process.returncode == 0, f"HOSTILE_SEED={SEED}: {output.decode(errors='replace')[-6000:]}"
     assert not r.rollout.faults
     for route in (*TURNS, "/v1/tools/{name}", "/complete-rollout", "/update-reward"):
         answered = {status for path, status in seen if path.endswith(route)}

@@ -120,7 +120,7 @@ class Job:
         self.process = Measuring(self, job, KEYS, self.one.store, folder, self.status.append, port=self.port)
 
     @property
-    def told(self) -> bool:
+    def has_final_status(self) -> bool:
         """Whether the final status was written."""
         return bool(self.status) and "report" in self.status[-1].get("artifacts", {})
 
@@ -178,7 +178,7 @@ async def test_figures_can_be_scraped_once_more_after_the_last_status(tmp_path: 
         assert rows_in(await job.scrape()) == {"base": 0, "tuned": 0}
         scraped.set()
         await job.until(lambda: job.process.over)
-        assert job.told, "the operator knows the results before the wait"
+        assert job.has_final_status, "the operator knows the results before the wait"
         await asyncio.sleep(0.1)
         assert not running.done()
         text = await job.scrape()
@@ -231,7 +231,7 @@ async def test_a_job_that_nobody_scrapes_ends_at_once(tmp_path: Path) -> None:
     job = Job(tmp_path)
     async with asyncio.timeout(30):
         await job.process.run()
-    assert job.told
+    assert job.has_final_status
 
 
 @pytest.mark.usefixtures("long")
@@ -262,7 +262,7 @@ async def test_sigterm_ends_the_wait_and_not_the_jobs_success(tmp_path: Path) ->
         await job.until(lambda: job.process.over)
         os.kill(os.getpid(), signal.SIGTERM)
         await running
-    assert job.told
+    assert job.has_final_status
 
 
 @pytest.mark.usefixtures("long")
@@ -276,4 +276,4 @@ async def test_sigterm_before_the_last_status_stops_the_process(tmp_path: Path) 
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(asyncio.CancelledError):
             await running
-    assert not job.told
+    assert not job.has_final_status

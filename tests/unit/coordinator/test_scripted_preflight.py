@@ -42,7 +42,7 @@ class Rig:
     ledger: Ledger
     billed: list[str] = field(default_factory=list)
     waited: list[str] = field(default_factory=list)
-    """What was said of a script that waits."""
+    """The messages about scripts that wait."""
 
     @property
     def tokens(self) -> float:

@@ -1,4 +1,4 @@
-"""Judges whose models the job serves itself: where they are asked, with which key, what is said of them."""
+"""Judges whose models the job serves itself: where they are asked, with which key, and how they fail."""
 
 from __future__ import annotations
 
@@ -49,16 +49,17 @@ async def judges(folder: Path, of: JudgeSpec, url: str) -> AsyncIterator[Judges]
 
 
 async def asked(folder: Path, of: JudgeSpec, service: Service) -> tuple[Any, list[Judgement]]:
-    told: list[Judgement] = []
+    judgements: list[Judgement] = []
     async with judges(folder, of, service.url) as found:
         await found.ready()
-        return await found.by_name["clerk"].ask(judge_rig.question(schema=GRADE, of=of), told.append), told
+        answer = await found.by_name["clerk"].ask(judge_rig.question(schema=GRADE, of=of), judgements.append)
+        return answer, judgements
 
 
 async def test_it_is_asked_as_any_other_with_the_key_of_its_servers(tmp_path: Path) -> None:
     async with serving(says("0.5")) as service:
-        found, [told] = await asked(tmp_path, served(), service)
-    assert (found, told.prompt_tokens, told.sampled_tokens) == (0.5, 20, 5)
+        found, [judgement] = await asked(tmp_path, served(), service)
+    assert (found, judgement.prompt_tokens, judgement.sampled_tokens) == (0.5, 20, 5)
     assert {body["model"] for body in service.bodies} == {"base"}, "as rollout servers call their model"
     assert set(service.tokens) == {f"Bearer {KEY}"}
 
@@ -86,7 +87,7 @@ async def test_failing_judge_is_a_fault_that_names_the_spec_field(
     of = served()
     async with serving(answer) as service, judges(tmp_path, of, service.url) as found:
         with pytest.raises(InfraFault) as caught:
-            await found.by_name["clerk"].ask(judge_rig.question(of=of), lambda told: None)
+            await found.by_name["clerk"].ask(judge_rig.question(of=of), lambda judgement: None)
     assert caught.value.cause is not None
     assert caught.value.cause.field == field
     assert fix in str(caught.value)

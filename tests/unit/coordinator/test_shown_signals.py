@@ -1,4 +1,4 @@
-"""Which signals of a job a status has room for, and what is said of those that it has none for."""
+"""Which signals of a job a status has room for, and where the others are shown."""
 
 from __future__ import annotations
 
@@ -65,5 +65,5 @@ def test_condition_and_metrics_show_all_raised_signals() -> None:
     healthy = every.condition()
     assert healthy.reason == GRAVEST_FIRST[0]
     assert [part.partition(":")[0] for part in healthy.message.split("; ")] == GRAVEST_FIRST
-    told = {each.labels["signal"]: each.value for each in every.samples() if each.name == "signal/state"}
-    assert told == dict.fromkeys(GRAVEST_FIRST, STATE_VALUES["Raised"])
+    states = {each.labels["signal"]: each.value for each in every.samples() if each.name == "signal/state"}
+    assert states == dict.fromkeys(GRAVEST_FIRST, STATE_VALUES["Raised"])

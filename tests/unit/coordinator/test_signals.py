@@ -56,11 +56,11 @@ async def test_batch_figures_that_were_not_kept_are_read_again(tmp_path: Path) -
 
 async def test_successor_repeats_predecessor_until_it_reads_the_steps(tmp_path: Path) -> None:
     first = await run(tmp_path, config(tmp_path), None, 3)
-    told = first.status()
-    fresh = Coordinator(config(tmp_path), KEYS, FileStore(), tmp_path, lambda status: None, previous=told)
-    assert fresh.status().signals == told.signals
+    previous = first.status()
+    fresh = Coordinator(config(tmp_path), KEYS, FileStore(), tmp_path, lambda status: None, previous=previous)
+    assert fresh.status().signals == previous.signals
     assert find(fresh.status().conditions, ConditionType.HEALTHY) == find(
-        told.conditions, ConditionType.HEALTHY
+        previous.conditions, ConditionType.HEALTHY
     )
 
 
@@ -111,8 +111,8 @@ def samples(signals: Signals) -> Iterator[Any]:
 def test_the_condition_keeps_its_time_while_nothing_changes(tmp_path: Path) -> None:
     signals = Signals(config(tmp_path).spec)
     first = signals.condition()
-    told = first.model_copy(update={"last_transition_time": first.last_transition_time.replace(year=2020)})
-    assert Signals(config(tmp_path).spec, [told]).condition() == told
+    earlier = first.model_copy(update={"last_transition_time": first.last_transition_time.replace(year=2020)})
+    assert Signals(config(tmp_path).spec, [earlier]).condition() == earlier
 
 
 @pytest.mark.parametrize("state", ["Raised", "Suspect"])

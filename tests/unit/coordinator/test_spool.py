@@ -26,13 +26,13 @@ def test_unwritable_bucket_is_named_before_anything_starts() -> None:
     spool = Spool(refusing_store("AccessDenied", 403), Layout("s3://typo/runs", "rl", "refunds", "uid"))
     with pytest.raises(JobError) as refused:
         spool.take_start_number()
-    told = refused.value.termination
-    assert (told.reason, told.field, refused.value.permanent) == (
+    termination = refused.value.termination
+    assert (termination.reason, termination.field, refused.value.permanent) == (
         "BucketUnavailable",
         "spec.output.uri",
         True,
     )
-    assert "bucket 'typo' cannot be used" in told.message
+    assert "bucket 'typo' cannot be used" in termination.message
 
 
 def test_steps_beyond_the_newest_version_are_undone() -> None:

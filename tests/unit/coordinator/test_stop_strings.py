@@ -1,4 +1,4 @@
-"""Strings that end a turn: what is sampled, said, trained and gone on from."""
+"""Strings that end a turn: what is sampled, answered, trained and gone on from."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_stop_that_only_the_server_saw_still_ends_the_turn() -> None:
         ("a", None, "a"),
     ],
 )
-def test_an_answer_is_told_without_its_stop(content: str, stop: str | None, left: str) -> None:
+def test_an_answer_is_returned_without_its_stop(content: str, stop: str | None, left: str) -> None:
     message = {"role": "assistant", "content": content, "reasoning_content": content}
     assert stops.without(message, stop) == {"role": "assistant", "content": left, "reasoning_content": left}
 
@@ -120,8 +120,8 @@ async def test_a_stopped_turn_and_the_next_are_one_row(
         [choice] = first["choices"]
         assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "Observation:")
         assert choice["message"]["content"].strip() == "I look."
-        said = {"role": "assistant", "content": choice["message"]["content"].rstrip() + again}
-        status, _ = await r.chat(USER, said, {"role": "user", "content": "Observation: gold"})
+        message = {"role": "assistant", "content": choice["message"]["content"].rstrip() + again}
+        status, _ = await r.chat(USER, message, {"role": "user", "content": "Observation: gold"})
         session = r.rollout.session
         spoken = r.model.spoken[session.episode_id]
     assert status == 200
@@ -146,8 +146,8 @@ async def code(r: Any, behind: str, turns: int) -> list[dict[str, Any]]:
     for _ in range(turns):
         status, answer = await r.chat(*history, stop=["</code>"])
         assert status == 200, answer
-        said = answer["choices"][0]["message"]["content"] + "</code>" + behind
-        history += [{"role": "assistant", "content": said.strip()}, OTHER]
+        content = answer["choices"][0]["message"]["content"] + "</code>" + behind
+        history += [{"role": "assistant", "content": content.strip()}, OTHER]
     return history
 
 
@@ -173,18 +173,18 @@ async def test_what_is_written_behind_a_stop_goes_on_in_the_row(
         session = r.rollout.session
     assert (session.forks, len(session.turns)) == (0, 3)
     [row] = linearize(session.graph, session.unseen)
-    said = CODE.partition("\nat once")[0]
+    before_stop = CODE.partition("\nat once")[0]
     trained = [token for token, mask in zip(row.tokens, row.mask, strict=True) if mask]
-    assert words.decode(trained) == 3 * (said + "\n" * sampled_with_the_line_end)
-    assert words.decode(row.tokens).count(f"{said}{RAN}<|im_end|>") == 2
+    assert words.decode(trained) == 3 * (before_stop + "\n" * sampled_with_the_line_end)
+    assert words.decode(row.tokens).count(f"{before_stop}{RAN}<|im_end|>") == 2
 
 
 async def test_a_row_has_what_was_written_behind_a_stop(tok: Any) -> None:
     """A history that says something else there is another one."""
     async with rig(tok, CODE) as r:
-        user, said, other, *_ = await code(r, RAN, 2)
-        elsewhere = said | {"content": said["content"].replace("Calling tools:", "Nothing ran:")}
-        status, _ = await r.chat(user, elsewhere, other, said, other, stop=["</code>"])
+        user, answer, other, *_ = await code(r, RAN, 2)
+        elsewhere = answer | {"content": answer["content"].replace("Calling tools:", "Nothing ran:")}
+        status, _ = await r.chat(user, elsewhere, other, answer, other, stop=["</code>"])
         session = r.rollout.session
     assert (status, session.forks) == (200, 1)
     assert [tok.decode(row.tokens).count("Nothing ran") for row in linearize(session.graph)] == [0, 1]

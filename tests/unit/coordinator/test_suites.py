@@ -168,9 +168,9 @@ def test_a_suite_may_not_have_the_name_of_a_task() -> None:
     check_suites(rows, None, ["sums"])
     with pytest.raises(JobError) as error:
         check_suites(rows, "kind", ["facts", "sums"])
-    said = error.value.termination
-    assert (said.reason, said.field) == ("SuiteNameTaken", "spec.suites[sums].name")
-    assert "have the task sums in column kind; rename the suite" in said.message
+    termination = error.value.termination
+    assert (termination.reason, termination.field) == ("SuiteNameTaken", "spec.suites[sums].name")
+    assert "have the task sums in column kind; rename the suite" in termination.message
 
 
 def test_no_task_is_named_all() -> None:
@@ -178,8 +178,8 @@ def test_no_task_is_named_all() -> None:
     check_tasks([{"kind": "all"}], None)
     with pytest.raises(JobError, match="rename it") as caught:
         check_tasks([{"kind": "sums"}, {"kind": "all"}], "kind")
-    said = caught.value.termination
-    assert (said.reason, said.field) == ("TaskNameTaken", "spec.data.taskColumn")
+    termination = caught.value.termination
+    assert (termination.reason, termination.field) == ("TaskNameTaken", "spec.data.taskColumn")
 
 
 def test_tasks_are_so_few_that_their_figures_can_be_shown() -> None:
@@ -187,8 +187,8 @@ def test_tasks_are_so_few_that_their_figures_can_be_shown() -> None:
     check_tasks([*rows, *rows], "kind")
     with pytest.raises(JobError, match=f"have {MOST_TASKS + 1} tasks in column kind") as caught:
         check_tasks([*rows, {"kind": "one more"}], "kind")
-    said = caught.value.termination
-    assert (said.reason, said.field) == ("TooManyTasks", "spec.data.taskColumn")
+    termination = caught.value.termination
+    assert (termination.reason, termination.field) == ("TooManyTasks", "spec.data.taskColumn")
 
 
 KINDS = [{"prompt": "a", "kind": "refund"}, {"prompt": "b", "kind": "order"}, {"prompt": "c", "kind": "rare"}]
@@ -204,7 +204,7 @@ def gated(folder: Path, column: str | None = "kind", **gate: Any) -> EvalRunner:
             evaluation={"maxRows": 2, "sampling": {"temperature": 1.0}},
             gate={"candidate": "tuned", "mustBeat": "base"} | gate,
         ),
-        lambda told: None,
+        lambda report: None,
     )
 
 
@@ -225,9 +225,9 @@ def test_a_gate_on_a_task_that_is_not_measured_is_refused(
 ) -> None:
     with pytest.raises(JobError) as caught:
         gated(tmp_path, **gate).rows(FileStore())
-    said = caught.value.termination
-    assert (said.reason, said.field) == ("GateTaskUnknown", field)
-    assert said.message.endswith("write one of all, sums, facts, order, refund")
+    termination = caught.value.termination
+    assert (termination.reason, termination.field) == ("GateTaskUnknown", field)
+    assert termination.message.endswith("write one of all, sums, facts, order, refund")
 
 
 def test_a_gate_on_a_task_of_the_rows_needs_their_column(tmp_path: Path) -> None:
@@ -243,10 +243,10 @@ def test_a_column_that_a_row_lacks_is_refused_by_name(
     (tmp_path / "t.json").write_text(json.dumps([*KINDS, {"prompt": "d"}]))
     of = spec(data={"uri": f"file://{tmp_path}/t.json", field: column})
     with pytest.raises(JobError) as caught:
-        EvalRunner(of, lambda told: None).rows(FileStore())
-    said = caught.value.termination
-    assert (said.reason, said.field) == ("ColumnMissing", f"spec.data.{field}")
-    assert said.message.startswith(f"row {row} has no '{column}'; columns are prompt")
+        EvalRunner(of, lambda report: None).rows(FileStore())
+    termination = caught.value.termination
+    assert (termination.reason, termination.field) == ("ColumnMissing", f"spec.data.{field}")
+    assert termination.message.startswith(f"row {row} has no '{column}'; columns are prompt")
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_many_tasks_are_not_all_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("field", "meant"),
     [
         ("suite.limit", "spec.suites[sums].limit"),
         ("spec.environment.image", "spec.suites[sums].image"),
@@ -275,8 +275,8 @@ def test_many_tasks_are_not_all_listed() -> None:
         (None, "spec.suites[sums].image"),
     ],
 )
-def test_a_fault_of_its_sandbox_names_the_suites_own_field(said: str | None, meant: str) -> None:
-    assert field_in_suite("sums", said) == meant
+def test_a_fault_of_its_sandbox_names_the_suites_own_field(field: str | None, meant: str) -> None:
+    assert field_in_suite("sums", field) == meant
 
 
 def test_its_sandbox_is_told_what_to_run() -> None:

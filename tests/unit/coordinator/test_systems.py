@@ -55,21 +55,23 @@ def test_where_the_template_takes_them_nothing_changes(tok: Any, strict: Any) ->
     assert Systems(choose(strict, "qwen3_5")).accepted([SYSTEM, USER]) == [SYSTEM, USER]
 
 
-SAID = say("assistant", "Gold.")
+ASSISTANT = say("assistant", "Gold.")
 
 
 @pytest.mark.parametrize(
     ("messages", "expected"),
     [
         ([SYSTEM, LATER, USER], [say("system", "Be brief.\n\nIt is Monday."), USER]),
-        ([USER, SAID, LATER, USER], [USER, SAID, say("user", "It is Monday.\n\nWhat is x?")]),
-        ([USER, SAID, LATER], [USER, SAID, say("user", "It is Monday.")]),
+        ([USER, ASSISTANT, LATER, USER], [USER, ASSISTANT, say("user", "It is Monday.\n\nWhat is x?")]),
+        ([USER, ASSISTANT, LATER], [USER, ASSISTANT, say("user", "It is Monday.")]),
         ([USER, USER], [USER, USER]),
         ([], []),
     ],
     ids=["two at the beginning", "before a user's", "at the end", "no system's", "none"],
 )
-def test_the_words_are_told_with_those_beside_them(messages: list[Message], expected: list[Message]) -> None:
+def test_system_messages_are_joined_to_those_beside_them(
+    messages: list[Message], expected: list[Message]
+) -> None:
     assert folded(messages) == expected
 
 

@@ -51,7 +51,7 @@ def test_a_task_has_the_figures_of_its_own_rows() -> None:
     assert [family(name).name for name in shown], "each has a family"
 
 
-async def test_validations_are_told_by_task_also_after_a_restart(tmp_path: Path) -> None:
+async def test_validations_are_reported_by_task_also_after_a_restart(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.data.tasks["validation"] = ["refund", "chat", "refund"]
     async with job.coordinator() as (training, learner, running):
@@ -114,9 +114,9 @@ def test_the_preflight_tells_the_tasks_and_their_shares(tmp_path: Path) -> None:
     bench = with_tasks(write_inputs(tmp_path), {"b": 3})
     ready = bench.basics(tmp_path)
     assert ready.data.tasks == {"train": ["a", "b"], "validation": ["a", "a"]}
-    said = {check.name: check.message for check in bench.runner.results}
-    assert said["TrainTasks"] == "2 tasks, with rows: a (1), b (1)"
-    assert said["TaskWeights"] == "shares: a 25.0%, b 75.0%"
+    messages = {check.name: check.message for check in bench.runner.results}
+    assert messages["TrainTasks"] == "2 tasks, with rows: a (1), b (1)"
+    assert messages["TaskWeights"] == "shares: a 25.0%, b 75.0%"
 
 
 def test_row_without_task_and_task_without_rows_are_refused(tmp_path: Path) -> None:
@@ -132,5 +132,5 @@ def test_row_without_task_and_task_without_rows_are_refused(tmp_path: Path) -> N
 def test_task_named_all_is_refused_in_training_and_evaluation() -> None:
     with pytest.raises(JobError, match="means every row; rename it") as caught:
         checks.tasks([{"kind": "sums"}, {"kind": "all"}], "kind", "spec.data.validation")
-    said = caught.value.termination
-    assert (said.reason, said.field) == ("TaskNameTaken", "spec.data.validation.taskColumn")
+    termination = caught.value.termination
+    assert (termination.reason, termination.field) == ("TaskNameTaken", "spec.data.validation.taskColumn")

@@ -44,7 +44,7 @@ def read(name: str, text: str) -> tuple[str, list[Call]]:
     return BY_NAME[name].read(text, SCHEMAS)
 
 
-def told(calls: list[Call]) -> list[tuple[str | None, Any]]:
+def names_and_arguments(calls: list[Call]) -> list[tuple[str | None, Any]]:
     return [(one.name, one.arguments) for one in calls]
 
 
@@ -90,8 +90,8 @@ def test_tools_moved_to_the_last_user_message_begin_a_row() -> None:
 )
 def test_reasoning_is_put_where_the_template_looks_for_it(reasoning: str) -> None:
     """LFM2.5 has a field of its own, Mistral's a part of the content."""
-    said = "{{ m.content if m.content is string else m.content[1:] | map(attribute='text') | join }}"
-    body = "<|im_start|>{{ m.role }}\n" + reasoning + said + CALLS + "<|im_end|>\n"
+    content = "{{ m.content if m.content is string else m.content[1:] | map(attribute='text') | join }}"
+    body = "<|im_start|>{{ m.role }}\n" + reasoning + content + CALLS + "<|im_end|>\n"
     reader, proof, _ = chosen(each(body) + ASKS)
     assert (proof.reasoning, proof.thinking_row, proof.past_reasoning) == (True, True, "kept")
     thinking = calling(call(KEY), reasoning=WHY)
@@ -110,8 +110,8 @@ def test_reasoning_that_an_answer_drops_begins_a_row() -> None:
     prompt = reader.render(history, SIMPLE)
     assert WHY in tok.decode(prompt)
     answer = tok.encode("Gold it is.<|im_end|>", add_special_tokens=False)
-    said = [*history, {"role": "assistant", "content": "Gold it is."}]
-    assert reader.extend(prompt, answer, said, [{"role": "user", "content": "And?"}], SIMPLE) is None
+    messages = [*history, {"role": "assistant", "content": "Gold it is."}]
+    assert reader.extend(prompt, answer, messages, [{"role": "user", "content": "And?"}], SIMPLE) is None
 
 
 def test_reasoning_that_only_the_prompt_begins_begins_a_row() -> None:
@@ -130,9 +130,12 @@ def test_template_that_rejects_results_fails_with_any_parser(parser: str) -> Non
     tok.chat_template = each(refuses + "<|im_start|>{{ m.role }}\n{{ m.content or '' }}<|im_end|>\n") + ASKS
     with pytest.raises(JobError) as refused:
         preflight.readable(SIMPLE, choose(tok, "", parser), parser)
-    said = refused.value.termination
-    assert (said.reason, said.field) == ("ToolCallsUnreadable", "spec.agent.builtin.toolCallParser")
-    assert ("no such role" in said.message) == (parser != "auto")
+    termination = refused.value.termination
+    assert (termination.reason, termination.field) == (
+        "ToolCallsUnreadable",
+        "spec.agent.builtin.toolCallParser",
+    )
+    assert ("no such role" in termination.message) == (parser != "auto")
 
 
 @pytest.mark.parametrize(
@@ -145,20 +148,20 @@ def test_the_catalogue_says_what_the_preflight_says(fault: str, template: str, p
     tok.chat_template = inputs.TEMPLATES[template]
     with pytest.raises(JobError) as refused:
         preflight.readable(SIMPLE, choose(tok, "qwen3", parser), parser)
-    said = refused.value.termination
+    termination = refused.value.termination
     known = next(one for one in FAULTS if one.name == fault)
-    assert known.reason == said.reason
-    assert known.pattern.search(f"{said.field}: {said.message}"), said.message
+    assert known.reason == termination.reason
+    assert known.pattern.search(f"{termination.field}: {termination.message}"), termination.message
 
 
-def test_a_template_that_shows_no_tools_is_told_of() -> None:
-    """SmolLM3's copy: the reader that is named may find calls, but the model is not told what to call."""
+def test_a_template_that_shows_no_tools_is_reported() -> None:
+    """SmolLM3's copy: the named reader may find calls, but the template shows the model no tools."""
     tok = spoken(BY_FAMILY["Hermes"])
     plain = each("<|im_start|>{{ m.role }}\n{{ m.content or '' }}<|im_end|>\n") + ASKS
     for shows, tells in (("", True), ("{{ tools | tojson }}", False)):
         tok.chat_template = shows + plain
-        said = preflight.readable(SIMPLE, choose(tok, "", "hermes"), "hermes")
-        assert ("name them in the prompt" in said) == tells
+        message = preflight.readable(SIMPLE, choose(tok, "", "hermes"), "hermes")
+        assert ("name them in the prompt" in message) == tells
 
 
 LLAMA_4 = '{"name": "look_up", "parameters": {"key": "brave-otter"}}'
@@ -180,8 +183,8 @@ LLAMA_4 = '{"name": "look_up", "parameters": {"key": "brave-otter"}}'
     ],
 )
 def test_llama_4_calls_by_objects_behind_text_or_in_python(text: str, content: str, calls: list[Any]) -> None:
-    said, found = read("llama4", text)
-    assert (said, told(found)) == (content, calls)
+    remaining, found = read("llama4", text)
+    assert (remaining, names_and_arguments(found)) == (content, calls)
 
 
 HEAD, END = "<function=look_up>\n", "\n</function>\n</tool_call>"
@@ -207,8 +210,8 @@ HEAD, END = "<function=look_up>\n", "\n</function>\n</tool_call>"
 )
 def test_qwen_coder_s_slips_are_read(text: str, arguments: dict[str, Any]) -> None:
     """Models leave a tag out at times: vLLM's and llama.cpp's readers bear it too."""
-    said, found = read("qwen-coder", f"I look.\n{text}")
-    assert (said.strip(), told(found)) == ("I look.", [("look_up", arguments)])
+    remaining, found = read("qwen-coder", f"I look.\n{text}")
+    assert (remaining.strip(), names_and_arguments(found)) == ("I look.", [("look_up", arguments)])
 
 
 def test_a_tag_in_a_sentence_is_no_call() -> None:
@@ -227,7 +230,7 @@ def test_llama_3_may_say_something_before_its_tag() -> None:
     reader = choose(tok, family.model_type)
     text = f"I look.<|python_tag|>{LLAMA_4}<|eot_id|>"
     found = reader.parse(tok.encode(text, add_special_tokens=False), [], SIMPLE)
-    assert (found.content, told(found.calls)) == ("I look.", [("look_up", KEY)])
+    assert (found.content, names_and_arguments(found.calls)) == ("I look.", [("look_up", KEY)])
 
 
 def test_a_call_in_reasoning_without_an_end_is_counted() -> None:

@@ -84,8 +84,8 @@ def test_items_are_chosen_evenly(count: int, most: int, found: list[int]) -> Non
 def test_a_trace_says_why_the_job_ran_its_episode(made: written_run.Made) -> None:
     first = chosen(made)[0]
     assert first.name == "validation 0, row 0, try 0"
-    told = {key: first.tags[key] for key in ("purpose", "step", "row", "try")}
-    assert told == {"purpose": "validation", "step": "0", "row": "0", "try": "0"}
+    tags = {key: first.tags[key] for key in ("purpose", "step", "row", "try")}
+    assert tags == {"purpose": "validation", "step": "0", "row": "0", "try": "0"}
     assert "candidate" not in first.tags
 
 

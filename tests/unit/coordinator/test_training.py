@@ -357,19 +357,21 @@ async def test_slow_work_is_no_stall_until_nothing_can_take_so_long(
             await asyncio.sleep(0.001)
         watch = training_watch(training, router, asked, lambda: None, episode_seconds=600.0)
 
-        async def said(idle: float) -> str | None:
+        async def stalled_after(idle: float) -> str | None:
             training.state.moved_at = time.monotonic() - idle
             watching = asyncio.create_task(watch.run())
             await asyncio.sleep(0.05)
             watching.cancel()
             return watch.stalled
 
-        assert await said(AFTER_SECONDS + 300.0) is None, "an episode may take 600 s"
-        assert "none has ended" in (await said(AFTER_SECONDS + 601.0) or "")
+        assert await stalled_after(AFTER_SECONDS + 300.0) is None, "an episode may take 600 s"
+        assert "none has ended" in (await stalled_after(AFTER_SECONDS + 601.0) or "")
         pool = pool.model_copy(update={"leased": 0})
-        assert "none has ended" in (await said(AFTER_SECONDS + 1.0) or ""), "no episode has a sandbox"
+        assert "none has ended" in (await stalled_after(AFTER_SECONDS + 1.0) or ""), (
+            "no episode has a sandbox"
+        )
         training.state.moved()
-        assert await said(0.0) is None
+        assert await stalled_after(0.0) is None
 
 
 async def test_step_taken_during_a_weight_load_is_not_overlooked(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def spans(length: int, step: int = 0) -> list[VersionSpan]:
 
 
 def sample(graph: Graph, prompt: list[int], tokens: list[int], step: int = 0) -> list[int]:
-    """One turn; returns what the engine saw and said."""
+    """One turn; returns what the engine read and sampled."""
     node = graph.place(prompt)
     assert graph.tokens(node) == prompt
     graph.add_sampled(
@@ -77,10 +77,10 @@ def test_each_sampled_token_trains_once_however_history_drifts(
     assert all(covers_the_mask(row.mask, row.versions) for row in rows)
     assert all(covers_the_mask(row.mask, row.turns) for row in rows)
     assert sorted(span.turn for row in rows for span in row.turns) == list(range(len(calls)))
-    said = {turn: graph.nodes[node].logprobs for node, turn in graph.turns().items()}
+    logprobs = {turn: graph.nodes[node].logprobs for node, turn in graph.turns().items()}
     for row in rows:
         for span in row.turns:
-            assert tuple(row.logprobs[span.start : span.end]) == said[span.turn]
+            assert tuple(row.logprobs[span.start : span.end]) == logprobs[span.turn]
     assert all(row.mask[-1] == 1 for row in rows)
     assert {tuple(row.tokens) for row in rows} <= {tuple(sequence) for sequence in seen}
 

@@ -59,13 +59,13 @@ async def test_a_validation_tells_its_score_with_its_interval(tmp_path: Path) ->
     job = Job(tmp_path)
     async with job.coordinator() as (training, learner, running):
         await asyncio.gather(learner.run(), running)
-        told = view.validation(view.curve(training.state), training.state.score)
-    assert told is not None
+        validation = view.validation(view.curve(training.state), training.state.score)
+    assert validation is not None
     mean = training.state.evaluations[4].external_score
-    assert told.score is not None
-    assert told.score.startswith(f"{mean:.2f} ")
+    assert validation.score is not None
+    assert validation.score.startswith(f"{mean:.2f} ")
     async with job.coordinator() as (training, _, _):
-        assert view.validation(view.curve(training.state), training.state.score) == told
+        assert view.validation(view.curve(training.state), training.state.score) == validation
 
 
 async def test_a_row_that_failed_is_remembered_and_paid_by_nobody(tmp_path: Path) -> None:
@@ -204,10 +204,10 @@ async def test_a_crash_before_the_summary_costs_no_episode(tmp_path: Path) -> No
 async def test_success_before_training_is_that_of_the_untrained_model(tmp_path: Path) -> None:
     evaluations = {step: Evaluation(step, 0.5, 0.5, 0.5, 3, 0) for step in (2, 0, 4)}
 
-    def told(*steps: int) -> dict[str, Any]:
+    def report(*steps: int) -> dict[str, Any]:
         state = State(evaluations={step: evaluations[step] for step in steps})
         return view.report("job", spec(), Layout("s3://b/o", "ns", "job", "uid"), state, {}, DEFAULT, 0)
 
-    assert (told(0, 2)["before"], told(0, 2)["after"]["step"]) == (evaluations[0]._asdict(), 2)
-    assert told(2, 4)["before"] is None
-    assert told()["before"] is None
+    assert (report(0, 2)["before"], report(0, 2)["after"]["step"]) == (evaluations[0]._asdict(), 2)
+    assert report(2, 4)["before"] is None
+    assert report()["before"] is None

@@ -71,9 +71,9 @@ def test_a_validation_that_lost_most_episodes_is_not_the_best() -> None:
 def test_an_interval_is_shown_of_the_validation_that_it_is_of() -> None:
     found = [lossy(5, 0.61, 100, 0), lossy(10, 0.60, 100, 0)]
     for step, shown in ((10, "0.60 ± 0.05"), (5, None)):
-        told = view.validation(found, (step, "0.60 ± 0.05"))
-        assert told is not None
-        assert told.score == shown
+        validation = view.validation(found, (step, "0.60 ± 0.05"))
+        assert validation is not None
+        assert validation.score == shown
 
 
 def test_validations_that_lost_about_as_much_go_by_their_score() -> None:

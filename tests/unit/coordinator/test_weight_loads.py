@@ -1,4 +1,4 @@
-"""How servers take the weights they are asked to take: in time, too late or never, and what is said of it."""
+"""How servers take the weights they are asked to take, in time, too late or never, and what is reported."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ async def test_a_failed_load_is_remembered_in_the_servers_words(reason: str | No
         assert server.failure is None
 
 
-async def test_weights_that_a_server_refuses_are_told_it_ever_less(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_refuses_weights_is_asked_ever_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Each time it may fetch a whole model."""
     monkeypatch.setattr(fleets, "RETRY_SECONDS", 0.1)
     async with a_fleet(1) as (fleet, servers):
@@ -82,10 +84,10 @@ async def test_weights_that_a_server_refuses_are_told_it_ever_less(monkeypatch: 
         agent, held = servers.agents[0], {"version": {"incarnation": 0, "step": 0}, "ready": True}
         bad = held | {"error": "Corrupt: model.safetensors", "reason": "VerificationFailed"}
         agent.faults["POST /v1/weights"] = say(bad)
-        told = agent.count("POST")
+        posts = agent.count("POST")
         await fleet.want(manifest(1))
         await asyncio.sleep(1.2)  # 0.1 + 0.2 + 0.4 after the first one
-        assert 2 <= agent.count("POST") - told <= 5
+        assert 2 <= agent.count("POST") - posts <= 5
         del agent.faults["POST /v1/weights"]
         await fleet.want(manifest(2))
         await fleet.ready()
@@ -99,7 +101,7 @@ def test_no_pause_between_loads_is_longer_than_the_last(failures: int) -> None:
 
 
 async def overtaken(fleet: Fleet, agent: Scripted, answer: Fault) -> list[tuple[str, str]]:
-    """What is said of the weights while a load of version 1 ends after version 2 is wanted."""
+    """The statuses and reasons reported while a load of version 1 ends after version 2 is wanted."""
     fleet.router.replicas = 1
     await fleet.want(manifest(0))
     await until(fleet.router.in_rotation)
@@ -118,15 +120,15 @@ async def overtaken(fleet: Fleet, agent: Scripted, answer: Fault) -> list[tuple[
     await until(lambda: agent.count("POST") == 2)
     await fleet.want(manifest(2))
     free.set()
-    told = conditions.after([], fleet.router)
-    said = [(told[0].status, told[0].reason)]
+    current = conditions.after([], fleet.router)
+    reported = [(current[0].status, current[0].reason)]
     async with asyncio.timeout(5):
         while not fleet.router.in_rotation():
             await asyncio.sleep(0.002)
-            told = conditions.after(told, fleet.router)
-            if (now := (told[0].status, told[0].reason)) != said[-1]:
-                said.append(now)
-    return said
+            current = conditions.after(current, fleet.router)
+            if (now := (current[0].status, current[0].reason)) != reported[-1]:
+                reported.append(now)
+    return reported
 
 
 KEPT = {"version": {"incarnation": 0, "step": 0}, "ready": True}
@@ -142,8 +144,8 @@ async def test_failed_load_of_overtaken_weights_is_no_failure(answer: Fault) -> 
 
 async def test_wrong_weights_are_a_failure_even_if_overtaken() -> None:
     async with a_fleet(1) as (fleet, servers):
-        said = await overtaken(fleet, servers.agents[0], say(WRONG))
-        assert ("False", "VerificationFailed") in said
+        reported = await overtaken(fleet, servers.agents[0], say(WRONG))
+        assert ("False", "VerificationFailed") in reported
         assert fleet.verification_failures == 1
 
 
@@ -218,7 +220,7 @@ async def test_condition_is_false_while_a_server_is_always_overtaken() -> None:
         router.replicas = 2
         await fleet.want(manifest(0))
         await until(lambda: len(router.in_rotation()) == 2)
-        told = conditions.Conditions(conditions.after([], router))
+        tracked = conditions.Conditions(conditions.after([], router))
         agent.faults["POST /v1/weights"] = slow
         late = next(s for s in router.servers.values() if s.endpoint.weights == agent.url)
         await fleet.want(manifest(1))
@@ -226,15 +228,15 @@ async def test_condition_is_false_while_a_server_is_always_overtaken() -> None:
         await fleet.want(manifest(2))
         may_end.release()
         await until(lambda: late.version == version(1) and len(router.in_rotation()) == 1)
-        assert [known.status for known in told.current(router, time.monotonic())] == ["True"]
+        assert [known.status for known in tracked.current(router, time.monotonic())] == ["True"]
         much_later = time.monotonic() + weights.LOAD_SECONDS + 1
-        [found] = told.current(router, much_later)
+        [found] = tracked.current(router, much_later)
         assert (found.status, found.reason) == ("False", "UpdateTimedOut")
         assert found.message.startswith(f"{late.endpoint.engine}: always behind")
         assert late.version == version(1), "its weights are right, for what it samples still"
         may_end.release()
         await until(lambda: len(router.in_rotation()) == 2)
-        assert [known.status for known in told.current(router, much_later)] == ["True"]
+        assert [known.status for known in tracked.current(router, much_later)] == ["True"]
 
 
 async def test_a_silent_weight_agent_is_a_failure_until_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
