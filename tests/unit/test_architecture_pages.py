@@ -150,8 +150,12 @@ def test_the_layout_says_what_each_folder_may_import() -> None:
     ]
     text = (ROOT / "CONTRIBUTING.md").read_text()
     rows = re.findall(r"^\| \[`(\w+)/`\]\(\w+/\) \|[^|]*\| ?([^|]*)\|$", text, re.MULTILINE)
-    told = {f"headway_{folder}": set(re.findall(r"\w+", imports)) for folder, imports in rows}
-    packages = {name: told[name] for name in told if (ROOT / name.removeprefix("headway_") / name).is_dir()}
+    documented = {f"headway_{folder}": set(re.findall(r"\w+", imports)) for folder, imports in rows}
+    packages = {
+        name: documented[name]
+        for name in documented
+        if (ROOT / name.removeprefix("headway_") / name).is_dir()
+    }
     wanted = {name: {each.removeprefix("headway_") for each in also.get(name, ())} for name in packages}
     assert len(packages) == 9
     assert packages == wanted

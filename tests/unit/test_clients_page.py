@@ -18,9 +18,9 @@ SERVES = {"starlette", "uvicorn"}
 def test_the_page_names_each_client_at_its_version(environment: str) -> None:
     pins = (ROOT / "requirements" / "guests" / f"{environment}.in").read_text()
     clients = re.findall(r"^([a-z-]+)(?:\[[a-z]+\])?==(\S+)$", pins, re.MULTILINE)
-    told = [f"{name} {version}" for name, version in clients if name not in SERVES]
-    assert told
-    assert [one for one in told if one not in PAGE] == []
+    pinned = [f"{name} {version}" for name, version in clients if name not in SERVES]
+    assert pinned
+    assert [one for one in pinned if one not in PAGE] == []
 
 
 def test_each_program_is_in_a_test_of_the_target() -> None:

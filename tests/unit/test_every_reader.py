@@ -285,9 +285,9 @@ def test_an_object_that_no_job_wrote_is_a_typed_fault(name: str, layout: Layout)
     for which, content in (PACKED if reader.packed else CONTENTS).items():
         store.put(reader.uri(layout), content)
         with flat(MOST):
-            said = outcome(reader, store, layout)
-        assert len(said) < 4000, which
-        assert said.isprintable(), which
+            message = outcome(reader, store, layout)
+        assert len(message) < 4000, which
+        assert message.isprintable(), which
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -301,8 +301,8 @@ def test_an_object_that_is_too_large_is_not_read(
     with Path(reader.uri(layout).removeprefix("file://")).open("wb") as stream:
         stream.truncate(1 << 40)  # a terabyte, of which the disk holds nothing
     with flat(MOST):
-        said = outcome(reader, store, layout)
-    assert "has more than 4194304 bytes" in said or name in SAYS_LESS
+        message = outcome(reader, store, layout)
+    assert "has more than 4194304 bytes" in message or name in SAYS_LESS
 
 
 def test_headers_out_of_bounds_are_refused(layout: Layout) -> None:
@@ -311,8 +311,8 @@ def test_headers_out_of_bounds_are_refused(layout: Layout) -> None:
     for which, content in CONTENTS.items():
         store.put(uri, len(content).to_bytes(8, "little") + content)
         with flat(MOST):
-            said = described(store, uri)
-        assert len(said) < 4000, which
+            message = described(store, uri)
+        assert len(message) < 4000, which
 
 
 def described(store: FileStore, uri: str) -> str:

@@ -109,7 +109,7 @@ async def test_every_route_is_known_here(name: str) -> None:
         assert routes(served.app) == {*TAKES[name], *READS_NONE[name]}
 
 
-async def told(served: Served, route: str, body: Any, **headers: str) -> tuple[int, Any]:
+async def answered(served: Served, route: str, body: Any, **headers: str) -> tuple[int, Any]:
     method, path = route.split()
     async with (
         asyncio.timeout(30),
@@ -145,7 +145,7 @@ async def test_what_is_out_of_bounds_is_refused_by_name(name: str, route: str) -
             packed = gzip.compress(body, 1)
             for sent, headers in ((body, {}), (packed, {"Content-Encoding": "gzip"})):
                 with flat(64 * MIB):
-                    status, problem = await told(served, route, sent, **headers)
+                    status, problem = await answered(served, route, sent, **headers)
                 assert status in (400, 413), which
                 assert problem.get("code") or problem.get("reason"), which
                 assert len(problem["message"]) < 1000, which
@@ -160,7 +160,7 @@ async def test_a_body_without_a_length_ends_at_the_bound(name: str, route: str) 
     async with SERVERS[name]() as served:
         with flat(64 * MIB):
             try:
-                status, _ = await told(served, route, endless())
+                status, _ = await answered(served, route, endless())
                 assert status in (400, 413)
             except aiohttp.ClientConnectionError:
                 pass  # the answer was there before the client had written
@@ -178,7 +178,7 @@ async def test_a_body_that_drips_is_ended(name: str, route: str, monkeypatch: py
             await asyncio.sleep(0.05)
 
     async with SERVERS[name]() as served:
-        status, problem = await told(served, route, dripping())
+        status, problem = await answered(served, route, dripping())
         assert status == 408
         assert problem.get("code") or problem.get("reason")
 

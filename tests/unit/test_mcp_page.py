@@ -35,9 +35,9 @@ def test_the_page_has_the_tools_as_they_are(section: str, changes: bool) -> None
 
 def test_the_page_has_the_commands_options() -> None:
     command = typer.main.get_command(_app())
-    told = set(re.findall(r"`(--[a-z-]+|-n)\b", SECTIONS["Register it"]))
+    documented = set(re.findall(r"`(--[a-z-]+|-n)\b", SECTIONS["Register it"]))
     known = {name for each in command.params for name in each.opts if name not in ("--namespace", "--help")}
-    assert told == known
+    assert documented == known
 
 
 def test_the_page_has_the_bound_of_an_answer() -> None:

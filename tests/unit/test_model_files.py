@@ -40,17 +40,17 @@ def test_a_configuration_out_of_bounds_is_refused(tmp_path: Path, text: str, say
 
 
 @each
-def test_a_model_that_cannot_be_read_is_told(tmp_path: Path, text: str, says: str) -> None:
+def test_a_model_that_cannot_be_read_is_an_error(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "config.json").write_text(text)
     for read in (read_config, model_type):
         with pytest.raises(JobError, match=rf"config\.json .*{says}.*; name a folder") as caught:
             read(tmp_path)
-        told = caught.value.termination
-        assert (told.reason, told.field) == ("ModelNotLoadable", "spec.model.base")
+        termination = caught.value.termination
+        assert (termination.reason, termination.field) == ("ModelNotLoadable", "spec.model.base")
 
 
 @each
-def test_a_start_that_cannot_be_read_is_told(tmp_path: Path, text: str, says: str) -> None:
+def test_a_start_that_cannot_be_read_is_an_error(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "config.json"
     path.write_text(text)
     with pytest.raises(JobError, match=rf"config\.json cannot be read \(.*{says}.*; write the folder again"):
@@ -58,7 +58,7 @@ def test_a_start_that_cannot_be_read_is_told(tmp_path: Path, text: str, says: st
 
 
 @each
-async def test_an_adapter_that_cannot_be_read_is_told(tmp_path: Path, text: str, says: str) -> None:
+async def test_an_adapter_that_cannot_be_read_is_an_error(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "there/adapter_config.json").write_text(text)
     store, uri = FileStore(), f"file://{tmp_path}/kept"

@@ -85,12 +85,12 @@ async def test_a_server_takes_its_own_key_and_no_other(wanted: Key) -> None:
     serve, well = SERVERS[wanted]
     async with serve() as url:
         for key in Key:
-            found, said = await status(url, f"Bearer {KEYS[key]}")
+            found, problem = await status(url, f"Bearer {KEYS[key]}")
             assert found == (well if key == wanted else 401), key
             if key != wanted:
-                assert said["reason"] == "Unauthorized"
-                assert f"key {wanted} " in said["message"]
-                assert KEYS[wanted] not in said["message"]
+                assert problem["reason"] == "Unauthorized"
+                assert f"key {wanted} " in problem["message"]
+                assert KEYS[wanted] not in problem["message"]
 
 
 @pytest.mark.parametrize("wanted", SERVERS)

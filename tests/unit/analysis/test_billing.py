@@ -65,9 +65,9 @@ def test_the_rows_add_up_to_the_ledgers_cost_to_the_last_digit(
     days: dict[date, dict[UsageClass, float]],
 ) -> None:
     found = sheet(days)
-    told = cost_by_day([(day, {n.value: q for n, q in used.items()}) for day, used in days.items()], BOOK)
+    total = cost_by_day([(day, {n.value: q for n, q in used.items()}) for day, used in days.items()], BOOK)
     for column in ("BilledCost", "EffectiveCost", "ContractedCost", "ListCost"):
-        assert exact_sum([row[column] for row in found if row[column]]) == told
+        assert exact_sum([row[column] for row in found if row[column]]) == total
     assert len(found) == sum(map(len, days.values()))
 
 
@@ -135,8 +135,8 @@ def used(name: str, at: float, **more: Any) -> UsageEvent:
 
 def test_an_event_is_a_cloud_event() -> None:
     noon = datetime(2026, 11, 3, 12, tzinfo=UTC).timestamp()
-    (told,) = map(json.loads, cloudevents.lines(JOB, [used("a/0/sample", noon)]).splitlines())
-    assert told == {
+    (event,) = map(json.loads, cloudevents.lines(JOB, [used("a/0/sample", noon)]).splitlines())
+    assert event == {
         "specversion": "1.0",
         "type": "dev.headway.usage.v1",
         "source": "/apis/headway.dev/v1alpha1/namespaces/shop/rltrainingjobs/refunds/0b5e",
@@ -151,7 +151,7 @@ def test_events_that_are_exported_again_are_the_same_ones() -> None:
     events = [used(f"e{n}", 86_400.0 * n) for n in (2, 0, 1)]
     once, again = (cloudevents.lines(JOB, each) for each in (events, reversed(events)))
     assert once == again
-    keys = [(told["source"], told["id"]) for told in map(json.loads, (once + again).splitlines())]
+    keys = [(event["source"], event["id"]) for event in map(json.loads, (once + again).splitlines())]
     assert len(set(keys)) == 3
     other = JOB.model_copy(update={"uid": "another"})
     assert cloudevents.source(other) != cloudevents.source(JOB)

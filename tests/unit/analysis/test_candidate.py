@@ -66,11 +66,11 @@ def records(seed: int) -> list[tuple[int, EpisodeRecord]]:
                 metrics = {"fields": round(float(rng.random()), 2)} | ({"format": 1.0} if row % 2 else {})
                 score = round(float(rng.random()), 1)
                 record = record.model_copy(update={"metrics": metrics, "score": score})
-            found.append((row, record.model_copy(update={"messages": said(rng, len(record.turns))})))
+            found.append((row, record.model_copy(update={"messages": conversation(rng, len(record.turns))})))
     return found
 
 
-def said(rng: np.random.Generator, turns: int) -> list[dict[str, object]]:
+def conversation(rng: np.random.Generator, turns: int) -> list[dict[str, object]]:
     """A conversation of so many turns: calls, some of which fail, and an answer or none."""
     messages: list[dict[str, object]] = [{"role": "user", "content": "Go."}]
     for turn in range(turns - 1):

@@ -99,11 +99,11 @@ def test_holm_is_the_closed_test_of_bonferroni(ps: list[float]) -> None:
 
 def test_only_differences_with_a_p_value_are_corrected() -> None:
     base = [float(row % 2) for row in range(20)]
-    told = found([1.0] * 20, base, share=True)
-    untold = found([1.0, 0.0], [0.0, 0.0], share=True)
-    assert told.p is not None
-    again = corrected([told, untold, told])
-    assert [each.p_holm for each in again] == [pytest.approx(2 * told.p), None, pytest.approx(2 * told.p)]
+    with_p = found([1.0] * 20, base, share=True)
+    without_p = found([1.0, 0.0], [0.0, 0.0], share=True)
+    assert with_p.p is not None
+    again = corrected([with_p, without_p, with_p])
+    assert [each.p_holm for each in again] == [pytest.approx(2 * with_p.p), None, pytest.approx(2 * with_p.p)]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=6, max_size=20))

@@ -282,12 +282,12 @@ def test_a_tally_of_segments_is_what_the_groups_say() -> None:
     tally = Tally()
     for each in groups:
         tally.add(billed([each]))
-    said, read = tally.training(10**6), measure([replace(of_record(each), shared=0.0) for each in groups])
+    tallied, read = tally.training(10**6), measure([replace(of_record(each), shared=0.0) for each in groups])
     assert tally.trained == len(groups)
     for name, mean in read.means.items():
         if name != "train":
-            assert said.means[name].value == pytest.approx(mean.value, rel=1e-3), name
-            assert said.means[name].deviation == pytest.approx(mean.deviation, rel=1e-3), name
+            assert tallied.means[name].value == pytest.approx(mean.value, rel=1e-3), name
+            assert tallied.means[name].deviation == pytest.approx(mean.deviation, rel=1e-3), name
 
 
 def test_a_restart_comes_to_the_same_figures() -> None:

@@ -147,8 +147,8 @@ def test_equal_groups_narrow_the_range_with_each_one(groups: int, tokens: float)
 def test_measured_groups_are_narrower_than_limits_and_prompts() -> None:
     of = part()
     low, _, high = cost([Standing(of, 50)])
-    said = cost([Standing(of, 30, played([random.Random(n).uniform(300, 500) for n in range(20)], of))])
-    assert low < said[0] < said[1] < said[2] < high
+    measured = cost([Standing(of, 30, played([random.Random(n).uniform(300, 500) for n in range(20)], of))])
+    assert low < measured[0] < measured[1] < measured[2] < high
 
 
 def test_an_interval_holds_what_the_rest_came_to() -> None:
@@ -228,14 +228,14 @@ def test_few_own_groups_are_weighed_against_many_of_others() -> None:
     assert 98 * 400 < both.likely < mean.likely
     assert both.high < mean.high
     more = played([random.Random(n).uniform(700, 900) for n in range(50)], large)
-    said = of_evaluation([Standing(base, 0, many), Standing(large, 50, more)], price).usage
+    usage = of_evaluation([Standing(base, 0, many), Standing(large, 50, more)], price).usage
     alone = of_evaluation([Standing(large, 50, more)], price).usage
-    assert said["evaluationPrefill:large"].likely == pytest.approx(
+    assert usage["evaluationPrefill:large"].likely == pytest.approx(
         alone["evaluationPrefill:large"].likely, rel=0.05
     )
 
 
-def test_a_stored_run_tells_and_is_told_nothing_of_tokens() -> None:
+def test_a_stored_run_shares_no_token_counts_with_others() -> None:
     again, base = part("again", sampled_by="nobody"), part()
     before = cost([Standing(base, 50)])
     assert cost([Standing(base, 50), Standing(again, 0, played([0.0] * 5, again))]) == before
@@ -270,7 +270,7 @@ def test_what_has_no_price_or_is_not_known_is_named() -> None:
     assert made.unpriced == ("judgePrompt",), "it is asked, and has no price"
 
 
-def test_why_is_said_until_something_was_measured() -> None:
+def test_the_estimate_says_why_until_something_was_measured() -> None:
     of = part()
     assert of_evaluation([Standing(of, 50)], price, why="no tokenizer").why == "no tokenizer"
     one = of_evaluation([Standing(of, 49, played([400.0], of))], price, why="no tokenizer")

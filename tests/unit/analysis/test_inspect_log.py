@@ -147,19 +147,19 @@ def episode(messages: list[dict[str, object]], undelivered: int = 0) -> EpisodeR
 
 
 def test_a_turn_that_did_not_reach_the_agent_has_no_message() -> None:
-    said = {"role": "assistant", "content": "gold"}
-    found = steps(episode([{"role": "user", "content": "?"}, said, said], undelivered=1))
+    message = {"role": "assistant", "content": "gold"}
+    found = steps(episode([{"role": "user", "content": "?"}, message, message], undelivered=1))
     assert [step.at for step in found] == [None, 1, 2]
 
 
 def test_what_an_environment_shows_as_an_example_is_input() -> None:
     example = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "one"}]
-    said = {"role": "assistant", "content": "gold"}
-    one = episode([*example, {"role": "user", "content": "?"}, said, said, said])
+    message = {"role": "assistant", "content": "gold"}
+    one = episode([*example, {"role": "user", "content": "?"}, message, message, message])
     assert len(first(one)) == 3
 
 
-def test_an_episode_without_a_message_of_the_model_is_told() -> None:
+def test_an_episode_without_a_message_of_the_model_is_written() -> None:
     one = episode([{"role": "user", "content": [{"type": "text", "text": "?"}, {"type": "image", "x": 1}]}])
     assert [step.message for step in steps(one)] == [None, None, None]
     sample = inspect_log.sample(job.tries()[NAME][0], one, [], NAME, 4)

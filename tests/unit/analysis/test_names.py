@@ -60,9 +60,9 @@ def test_a_task_overwrites_no_figure_in_mlflow(task: str) -> None:
         for name, of in job.tries().items()
     }
     report = document(job.finished(), compare_all(tries, job.KS, "base", None, priced(job.BOOK)))
-    told = metrics(report["candidates"][0], report)
-    assert f"eval/reward/{task}" not in told
-    assert f"eval/reward/{shown_task(task)}" in told
+    figures = metrics(report["candidates"][0], report)
+    assert f"eval/reward/{task}" not in figures
+    assert f"eval/reward/{shown_task(task)}" in figures
 
 
 @pytest.mark.parametrize("end", ["low", "high", "p_holm"])
@@ -77,11 +77,11 @@ def test_a_metric_overwrites_no_end_of_an_interval_in_mlflow(end: str) -> None:
     }
     report = document(job.finished(), compare_all(tries, job.KS, "base", None, priced(job.BOOK)))
     tuned = next(each for each in report["candidates"] if each["name"] == "tuned")
-    told, measures = metrics(tuned, report), tuned["measures"]["all"]
+    figures, measures = metrics(tuned, report), tuned["measures"]["all"]
     if end != "p_holm":
-        assert told[f"eval/metric_risk_{end}"] == measures["metric_risk"][end]
-    assert told[f"eval/difference/metric_risk_{end}"] == report["differences"]["metric_risk"]["tuned"][end]
-    assert told[f"eval/{shown_measure(f'metric_risk_{end}')}"] == measures[f"metric_risk_{end}"]["value"]
+        assert figures[f"eval/metric_risk_{end}"] == measures["metric_risk"][end]
+    assert figures[f"eval/difference/metric_risk_{end}"] == report["differences"]["metric_risk"]["tuned"][end]
+    assert figures[f"eval/{shown_measure(f'metric_risk_{end}')}"] == measures[f"metric_risk_{end}"]["value"]
 
 
 def test_what_stands_behind_a_figure_is_no_tasks_name() -> None:

@@ -175,7 +175,7 @@ def test_preflight_verdicts_are_shown_gravest_first(good_page: str) -> None:
     ]
 
 
-def test_a_remedy_is_told_and_marked_on_every_curve(tmp_path: Path) -> None:
+def test_a_remedy_is_listed_and_marked_on_every_curve(tmp_path: Path) -> None:
     run = reading.training(files(written_run.write(tmp_path, "collapsed", steps=40, remedy_at=30)))
     found_page = training.page(run)
     why = "RewardCollapsed is raised: the reward fell from 0.9 to 0.1."
@@ -385,8 +385,8 @@ def test_an_evaluation_has_its_table_gate_and_episodes(evaluated: RunFiles) -> N
 
 
 def test_the_page_accounts_for_step_time_and_holds_the_trace(good: Made, good_page: str) -> None:
-    told = Read(good_page)
-    assert re.search(r"step\s*seconds\s*where they went\s*accounted for\s*1\s*12\s*", told.text)
+    parsed = Read(good_page)
+    assert re.search(r"step\s*seconds\s*where they went\s*accounted for\s*1\s*12\s*", parsed.text)
     # Of the 12 s of a step, 9 s are a wait for an episode that samples for 2 s twice.
     [_, seconds, parts, known] = rows_of(good_page, "Time of a step")[0]
     assert (seconds, known) == ("12", "99.2%")
@@ -403,7 +403,7 @@ def test_the_page_accounts_for_step_time_and_holds_the_trace(good: Made, good_pa
         "delivery of the batch 1.7%",
         "not accounted for 0.8%",
     }
-    [address] = [each for each in told.addresses if each.startswith("data:")]
+    [address] = [each for each in parsed.addresses if each.startswith("data:")]
     trace = json.loads(gzip.decompress(base64.b64decode(address.partition(",")[2])))
     names = {each["name"] for each in trace["traceEvents"]}
     assert {"step 1", "step 20", "wait for batch", "policy update", "turn 0", "tool look"} <= names

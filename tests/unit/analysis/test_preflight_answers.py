@@ -142,10 +142,10 @@ def test_a_field_is_named_in_any_style(name: str) -> None:
 
 
 def test_a_strict_judge_passes() -> None:
-    said = found("scorer-mutants")
-    assert said.verdict == "Pass"
-    assert said.value == 0.0
-    assert dict(said.figures)["full score: other order"] == 1.0
+    finding = found("scorer-mutants")
+    assert finding.verdict == "Pass"
+    assert finding.value == 0.0
+    assert dict(finding.figures)["full score: other order"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -158,16 +158,16 @@ def test_a_strict_judge_passes() -> None:
     ],
 )
 def test_a_lenient_judge_fails_with_its_rule(make: type[Environment], rule: str) -> None:
-    said = found("scorer-mutants", make)
-    assert said.verdict == "Fail"
-    assert rule in said.saw
-    assert "changed:" in said.examples[0].text
+    finding = found("scorer-mutants", make)
+    assert finding.verdict == "Fail"
+    assert rule in finding.saw
+    assert "changed:" in finding.examples[0].text
 
 
 def test_a_judge_that_refuses_another_order_is_a_warning() -> None:
-    said = found("scorer-mutants", OrderOfKeysDesk)
-    assert said.verdict == "Warn"
-    assert "fields in another order are refused" in said.saw
+    finding = found("scorer-mutants", OrderOfKeysDesk)
+    assert finding.verdict == "Warn"
+    assert "fields in another order are refused" in finding.saw
 
 
 def talkative(row: Row, index: int) -> tuple[Sequence[Call], str]:
@@ -177,15 +177,15 @@ def talkative(row: Row, index: int) -> tuple[Sequence[Call], str]:
 
 def test_a_judge_that_refuses_the_models_own_words_is_a_warning() -> None:
     baseline = sample_of(lambda: Desk({}), desk_rows(13), talkative, 8)
-    said = found("scorer-mutants", Desk, baseline)
-    assert said.verdict == "Warn"
-    assert "words around the answer are refused" in said.saw
+    finding = found("scorer-mutants", Desk, baseline)
+    assert finding.verdict == "Warn"
+    assert "words around the answer are refused" in finding.saw
 
 
 def test_where_none_scores_full_labels_are_changed() -> None:
     assert found("scorer-mutants", Desk, desk_baseline(skill=-1.0)).verdict == "Pass"
-    said = found("scorer-mutants", AnyTagDesk, desk_baseline(AnyTagDesk, skill=-1.0))
-    assert said.verdict == "Fail"
+    finding = found("scorer-mutants", AnyTagDesk, desk_baseline(AnyTagDesk, skill=-1.0))
+    assert finding.verdict == "Fail"
 
 
 def test_a_field_that_the_model_adds_need_not_be_judged() -> None:
@@ -238,8 +238,8 @@ def adder(seed: int = 0) -> Policy:
 
 def test_nothing_that_scores_full_leaves_nothing_to_change() -> None:
     baseline = sample_of(lambda: Sum({}), sums(), lambda row, index: ((), "no idea"), 8)
-    said = found("scorer-mutants", Sum, baseline)
-    assert (said.verdict, said.needs) == ("Unknown", 59)
+    finding = found("scorer-mutants", Sum, baseline)
+    assert (finding.verdict, finding.needs) == ("Unknown", 59)
 
 
 def test_the_last_number_counts_and_no_other() -> None:
@@ -255,7 +255,7 @@ class Word(Sum):
 
 
 def test_prose_of_another_row_may_be_right_by_chance() -> None:
-    said = {
+    answers = {
         "voucher": "I have thought and would take a voucher now",
         "refund": "We should all agree on a refund here",
     }
@@ -265,7 +265,7 @@ def test_prose_of_another_row_may_be_right_by_chance() -> None:
 
     def policy(row: Row, index: int) -> tuple[Sequence[Call], str]:
         odd = row["prompt"] == "case 2"
-        return (), said["voucher"].replace("voucher", "refund") if odd else said[row["total"]]
+        return (), answers["voucher"].replace("voucher", "refund") if odd else answers[row["total"]]
 
     baseline = sample_of(lambda: Word({}), rows, policy, 8)
     checked = found("scorer-mutants", Word, baseline)
@@ -275,9 +275,9 @@ def test_prose_of_another_row_may_be_right_by_chance() -> None:
 
 def test_a_judge_that_takes_any_number_is_lenient() -> None:
     baseline = sample_of(lambda: AnyNumber({}), sums(), adder(), 8)
-    said = found("scorer-mutants", AnyNumber, baseline)
-    assert said.verdict == "Fail"
-    assert "one of two answers is enough" in said.saw
+    finding = found("scorer-mutants", AnyNumber, baseline)
+    assert finding.verdict == "Fail"
+    assert "one of two answers is enough" in finding.saw
 
 
 class Ticket(Desk):
@@ -317,9 +317,9 @@ def submitter(row: Row, index: int) -> tuple[Sequence[Call], str | None]:
 def test_an_answer_may_be_the_call_that_ends_the_episode() -> None:
     strict = sample_of(lambda: Ticket({}), desk_rows(13), submitter, 8)
     lenient = sample_of(lambda: LenientTicket({}), desk_rows(13), submitter, 8)
-    said = found("scorer-mutants", Ticket, strict)
-    assert said.verdict == "Pass"
-    assert dict(said.figures)["full score: value altered: limit"] == 0.0
+    finding = found("scorer-mutants", Ticket, strict)
+    assert finding.verdict == "Pass"
+    assert dict(finding.figures)["full score: value altered: limit"] == 0.0
     assert "any value of limit is accepted" in found("scorer-mutants", LenientTicket, lenient).saw
     assert found("constant-guess", Ticket, strict).verdict == "Pass"
     assert found("deterministic", Ticket, strict).verdict == "Pass"
@@ -327,40 +327,40 @@ def test_an_answer_may_be_the_call_that_ends_the_episode() -> None:
 
 
 def test_no_guess_scores_where_answers_differ() -> None:
-    said = found("constant-guess")
-    assert said.verdict == "Pass"
-    assert any(name.startswith("success of oracle") and value == 1.0 for name, value in said.figures)
+    finding = found("constant-guess")
+    assert finding.verdict == "Pass"
+    assert any(name.startswith("success of oracle") and value == 1.0 for name, value in finding.figures)
 
 
 def test_one_answer_for_most_rows_fails() -> None:
     rows = [{**row, "expected": {"action": "refund", "limit": 5}} for row in desk_rows(13)]
-    said = found("constant-guess", Desk, sample_of(lambda: Desk({}), rows, desk_model(0.6), 8))
-    assert said.verdict == "Fail"
-    assert "most frequent answer" in said.saw
-    assert said.field == "spec.data.train"
-    assert dict(said.figures)["share of the most frequent label"] == 1.0
+    finding = found("constant-guess", Desk, sample_of(lambda: Desk({}), rows, desk_model(0.6), 8))
+    assert finding.verdict == "Fail"
+    assert "most frequent answer" in finding.saw
+    assert finding.field == "spec.data.train"
+    assert dict(finding.figures)["share of the most frequent label"] == 1.0
 
 
 def test_a_judge_that_pays_an_empty_answer_fails() -> None:
-    said = found("constant-guess", GenerousDesk)
-    assert said.verdict == "Fail"
-    assert "empty answer: success 8 of 8" in said.saw
-    assert said.examples[0].title in ("empty answer", "most frequent answer")
+    finding = found("constant-guess", GenerousDesk)
+    assert finding.verdict == "Fail"
+    assert "empty answer: success 8 of 8" in finding.saw
+    assert finding.examples[0].title in ("empty answer", "most frequent answer")
 
 
 def test_guesses_on_few_rows_are_unknown() -> None:
-    said = found("constant-guess", Desk, desk_baseline(rows=3))
-    assert said.verdict == "Unknown"
-    assert said.needs == 8
+    finding = found("constant-guess", Desk, desk_baseline(rows=3))
+    assert finding.verdict == "Unknown"
+    assert finding.needs == 8
 
 
 def test_two_answers_in_turn_are_no_constant_one() -> None:
     rows = [
         {**row, "expected": {"action": ACTIONS[at % 2], "limit": 5}} for at, row in enumerate(desk_rows(16))
     ]
-    said = found("constant-guess", Desk, sample_of(lambda: Desk({}), rows, desk_model(0.6), 8))
-    assert said.verdict == "Pass"
-    assert dict(said.figures)["share of the most frequent label"] == 0.5
+    finding = found("constant-guess", Desk, sample_of(lambda: Desk({}), rows, desk_model(0.6), 8))
+    assert finding.verdict == "Pass"
+    assert dict(finding.figures)["share of the most frequent label"] == 0.5
 
 
 def test_a_label_of_somewhat_more_than_half_is_no_fault() -> None:
@@ -371,8 +371,8 @@ def test_a_label_of_somewhat_more_than_half_is_no_fault() -> None:
 
 def test_labels_that_differ_by_a_sign_are_two() -> None:
     rows = [{"prompt": f"case {at}", "label": (-1, 1)[at % 2]} for at in range(40)]
-    said = BY_ID["constant-guess"].judge(a_baseline([], rows=rows), ())
-    assert dict(said.figures)["share of the most frequent label"] == 0.5
+    finding = BY_ID["constant-guess"].judge(a_baseline([], rows=rows), ())
+    assert dict(finding.figures)["share of the most frequent label"] == 0.5
 
 
 class CallPayingDesk(Desk):
@@ -383,9 +383,9 @@ class CallPayingDesk(Desk):
 
 
 def test_a_reward_that_pays_calls_alone_is_a_warning() -> None:
-    said = found("constant-guess", CallPayingDesk)
-    assert said.verdict == "Warn"
-    assert "Random tool calls add to the reward" in said.saw
+    finding = found("constant-guess", CallPayingDesk)
+    assert finding.verdict == "Warn"
+    assert "Random tool calls add to the reward" in finding.saw
 
 
 def test_random_calls_are_drawn_from_the_seed_and_fit_the_schema() -> None:
@@ -407,7 +407,7 @@ def test_random_calls_are_drawn_from_the_seed_and_fit_the_schema() -> None:
         ({"prompt": "p", "expected_calls": 3, "expected_answer": "x"}, "expected_answer"),
     ],
 )
-def test_the_labels_column_is_told_by_its_name(columns: Row, label: str | None) -> None:
+def test_the_labels_column_is_known_by_its_name(columns: Row, label: str | None) -> None:
     found = label_of(a_baseline([], rows=[columns]))
     assert (None if found is None else found.column) == label
 
@@ -440,7 +440,7 @@ def test_a_prompt_that_fits_its_labels_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "verdict", "said"),
+    ("make", "verdict", "observation"),
     [
         (ForgetfulDesk, "Fail", "Labels have the field `limit`, and the prompt does not name it"),
         (OtherTagDesk, "Fail", "The label scores full in <answer>, and not in <final>"),
@@ -449,10 +449,12 @@ def test_a_prompt_that_fits_its_labels_passes() -> None:
         (WholeDesk, "Warn", "The first call, of `get_case`, returns every field"),
     ],
 )
-def test_a_prompt_that_does_not_fit_is_told(make: type[Environment], verdict: str, said: str) -> None:
+def test_a_prompt_that_does_not_fit_is_reported(
+    make: type[Environment], verdict: str, observation: str
+) -> None:
     seen = found("prompt-labels", make, desk_baseline(make, skill=0.3))
     assert seen.verdict == verdict
-    assert said in seen.saw
+    assert observation in seen.saw
     assert seen.examples
 
 
@@ -503,9 +505,9 @@ def test_a_tool_that_works_the_answer_out_gives_nothing_away() -> None:
             lambda: Calculating({}), rows, lambda row, index: ((call,), f"{row['answer'] + index % 2}")
         )
 
-    worked_out, told = calling(Call("calculate", {"term": "a long one"})), calling(Call("look_up", {}))
+    worked_out, looked_up = calling(Call("calculate", {"term": "a long one"})), calling(Call("look_up", {}))
     assert found("prompt-labels", Calculating, worked_out).verdict == "Pass"
-    assert "Tool `look_up` returns the label" in found("prompt-labels", Calculating, told).saw
+    assert "Tool `look_up` returns the label" in found("prompt-labels", Calculating, looked_up).saw
 
 
 def test_an_example_with_some_rows_label_is_no_leak() -> None:
@@ -643,17 +645,17 @@ def test_a_task_that_is_judged_by_its_calls_passes(
 
 
 def test_a_judge_that_ignores_calls_as_well_fails() -> None:
-    said = found("scorer-mutants", Anything, of_orders(Anything, "refund"))
-    assert said.verdict == "Fail"
-    assert "the last call may be missing" in said.saw
-    assert "any value of order of refund is accepted" in said.saw
-    assert "refund(" in said.examples[0].text
+    finding = found("scorer-mutants", Anything, of_orders(Anything, "refund"))
+    assert finding.verdict == "Fail"
+    assert "the last call may be missing" in finding.saw
+    assert "any value of order of refund is accepted" in finding.saw
+    assert "refund(" in finding.examples[0].text
 
 
-def test_an_argument_that_nobody_judges_is_said() -> None:
-    said = found("scorer-mutants", Careless, of_orders(Careless, "pay_back", lane="fast"))
-    assert said.verdict == "Pass"
-    assert "except for: call altered: pay_back, lane" in said.saw
+def test_an_argument_that_nobody_judges_is_named() -> None:
+    finding = found("scorer-mutants", Careless, of_orders(Careless, "pay_back", lane="fast"))
+    assert finding.verdict == "Pass"
+    assert "except for: call altered: pay_back, lane" in finding.saw
 
 
 def test_a_number_of_many_digits_is_altered() -> None:

@@ -47,7 +47,7 @@ def baseline(*groups: list[Sampled], prices: Prices | None = PRICES, **facts: ob
     return a_baseline(found, price=price, **{**more, **facts})
 
 
-def said_of(of: Baseline) -> Finding:
+def cost_finding(of: Baseline) -> Finding:
     return BY_ID["throughput"].judge(of, ())
 
 
@@ -56,8 +56,8 @@ ALIKE = [group(number, 1.0, 1.0) for number in range(4, 8)]
 
 
 def test_cost_is_that_of_the_bills_classes() -> None:
-    said = said_of(baseline(*TEACHING, *ALIKE))
-    figures = dict(said.figures)
+    finding = cost_finding(baseline(*TEACHING, *ALIKE))
+    figures = dict(finding.figures)
     assert figures["training_prefill_tokens"] == 160 * 70
     assert figures["training_sampled_tokens"] == 160 * 20
     assert figures["training_train_tokens"] == 80 * 120, "half of the groups have no gradient"
@@ -65,34 +65,34 @@ def test_cost_is_that_of_the_bills_classes() -> None:
     expected = (160 + 16) * sampled + 80 * 120 * 0.40 / 1e6
     assert figures["whole_job_cost_usd_likely"] == pytest.approx(expected, rel=1e-3), "the baseline included"
     assert figures["whole_job_cost_usd_low"] < expected < figures["whole_job_cost_usd_high"]
-    assert " The whole job costs 0.0070 USD, 0.0" in said.saw
-    assert said.saw.endswith("(default@2026-01-01).")
+    assert " The whole job costs 0.0070 USD, 0.0" in finding.saw
+    assert finding.saw.endswith("(default@2026-01-01).")
 
 
 def test_a_class_without_a_price_is_unknown_and_named() -> None:
     judged = [group(number, 0.0, 1.0, judged=True) for number in range(4)]
-    said = said_of(baseline(*judged))
-    assert "and what judgePrompt, judgeSample cost is unknown." in said.saw
+    finding = cost_finding(baseline(*judged))
+    assert "and what judgePrompt, judgeSample cost is unknown." in finding.saw
     priced = PRICES.model_copy(update={"judge_prompt": "1000", "judge_sample": "0"})
-    known = said_of(baseline(*judged, prices=Prices.model_validate(priced.model_dump())))
+    known = cost_finding(baseline(*judged, prices=Prices.model_validate(priced.model_dump())))
     assert "unknown" not in known.saw
     likely = "whole_job_cost_usd_likely"
-    more = dict(known.figures)[likely] - dict(said.figures)[likely]
+    more = dict(known.figures)[likely] - dict(finding.figures)[likely]
     assert more == pytest.approx(11 * (8 + 4) * 300 * 1000 / 1e6), "of episodes, and of whole groups"
 
 
 def test_every_group_is_trained_on_by_other_methods() -> None:
-    said = said_of(baseline(*TEACHING, *ALIKE, trains_alike=True))
-    assert dict(said.figures)["training_train_tokens"] == 160 * 120
+    finding = cost_finding(baseline(*TEACHING, *ALIKE, trains_alike=True))
+    assert dict(finding.figures)["training_train_tokens"] == 160 * 120
 
 
-def test_without_prices_nothing_is_said_of_cost() -> None:
-    said = said_of(baseline(*TEACHING, prices=None))
-    assert "USD" not in said.saw
-    assert not [name for name in dict(said.figures) if "usd" in name]
+def test_without_prices_there_is_no_cost() -> None:
+    finding = cost_finding(baseline(*TEACHING, prices=None))
+    assert "USD" not in finding.saw
+    assert not [name for name in dict(finding.figures) if "usd" in name]
 
 
-def test_the_whole_job_is_told_where_it_is_known() -> None:
+def test_the_cost_is_of_the_whole_job_where_it_is_known() -> None:
     plan = Plan(
         steps=10,
         batch_size=8,
@@ -102,8 +102,8 @@ def test_the_whole_job_is_told_where_it_is_known() -> None:
         validation_rows=100,
         preflight_episodes=16,
     )
-    alone = dict(said_of(baseline(*TEACHING, *ALIKE)).figures)
-    whole = dict(said_of(baseline(*TEACHING, *ALIKE, plan=plan)).figures)
+    alone = dict(cost_finding(baseline(*TEACHING, *ALIKE)).figures)
+    whole = dict(cost_finding(baseline(*TEACHING, *ALIKE, plan=plan)).figures)
     more = whole["whole_job_cost_usd_likely"] - alone["whole_job_cost_usd_likely"]
     assert more == pytest.approx(200 * (70 * 0.13 + 30 * 0.026 + 20 * 0.40) / 1e6, rel=1e-3)
 
@@ -137,5 +137,5 @@ def test_a_group_record_without_its_episodes_is_counted_by_them() -> None:
         for each in (*TEACHING, *ALIKE)
         for one in each
     ]
-    said = said_of(baseline(found, batch_size=8))
-    assert dict(said.figures)["training_train_tokens"] == 80 * 120
+    finding = cost_finding(baseline(found, batch_size=8))
+    assert dict(finding.figures)["training_train_tokens"] == 80 * 120

@@ -40,48 +40,48 @@ def found(check: str, make: type[Environment] = Desk, baseline: Baseline | None 
 
 
 def test_an_environment_that_repeats_itself_is_deterministic() -> None:
-    said = found("deterministic")
-    assert (said.verdict, said.value) == ("Pass", 0.0)
-    assert said.high is not None
-    assert 0.4 < said.high < 0.5  # six pairs say no more
+    finding = found("deterministic")
+    assert (finding.verdict, finding.value) == ("Pass", 0.0)
+    assert finding.high is not None
+    assert 0.4 < finding.high < 0.5  # six pairs say no more
 
 
 def test_a_tool_that_tells_the_time_is_named_with_a_diff() -> None:
-    said = found("deterministic", ClockedDesk)
-    assert said.verdict == "Fail"
-    assert "get_case" in said.saw
-    assert "get_limit" not in said.saw
-    assert "--- first run" in said.examples[0].text
-    assert said.examples[0].episode_id is not None
+    finding = found("deterministic", ClockedDesk)
+    assert finding.verdict == "Fail"
+    assert "get_case" in finding.saw
+    assert "get_limit" not in finding.saw
+    assert "--- first run" in finding.examples[0].text
+    assert finding.examples[0].episode_id is not None
 
 
 def test_a_prompt_that_is_drawn_without_its_seed_is_named() -> None:
-    said = found("deterministic", UnseededDesk)
-    assert said.verdict == "Fail"
-    assert "`reset`" in said.saw
+    finding = found("deterministic", UnseededDesk)
+    assert finding.verdict == "Fail"
+    assert "`reset`" in finding.saw
 
 
 def test_a_reading_tool_that_depends_on_the_order_is_named() -> None:
-    said = found("deterministic", OrderedDesk)
-    assert said.verdict == "Fail"
-    assert "get_case" in said.saw
-    assert "another order" in said.examples[0].title
+    finding = found("deterministic", OrderedDesk)
+    assert finding.verdict == "Fail"
+    assert "get_case" in finding.saw
+    assert "another order" in finding.examples[0].title
 
 
 def test_what_the_baseline_saw_is_compared_as_well() -> None:
     baseline = desk_baseline()
     old = [replace(result, content='{"cents": 1}') for result in baseline.sampled[0].results]
     changed = replace(baseline.sampled[0], results=old)
-    said = found("deterministic", Desk, replace(baseline, sampled=[changed, *baseline.sampled[1:]]))
-    assert said.verdict == "Fail"
-    assert "--- baseline" in said.examples[0].text
+    finding = found("deterministic", Desk, replace(baseline, sampled=[changed, *baseline.sampled[1:]]))
+    assert finding.verdict == "Fail"
+    assert "--- baseline" in finding.examples[0].text
 
 
 def test_nothing_that_was_replayed_is_unknown() -> None:
     baseline = desk_baseline()
     lost = [Played(script, error="no sandbox") for script in deterministic.scripts(baseline)]
-    said = deterministic.judge(baseline, lost)
-    assert (said.verdict, said.needs) == ("Unknown", 1)
+    finding = deterministic.judge(baseline, lost)
+    assert (finding.verdict, finding.needs) == ("Unknown", 1)
 
 
 @pytest.mark.parametrize("name", ["get_case", "lookup_order", "search-items", "list_notes"])
@@ -95,29 +95,29 @@ def test_a_tool_that_may_change_something_is_not_turned_round(name: str) -> None
 
 
 def test_an_environment_without_shared_state_is_isolated() -> None:
-    said = found("isolated", baseline=replace(desk_baseline(), probes=[NOWHERE]))
-    assert said.verdict == "Pass"
-    assert "Nothing of 2 episodes" in said.saw
-    assert "1 destinations were tried, none reached" in said.saw
+    finding = found("isolated", baseline=replace(desk_baseline(), probes=[NOWHERE]))
+    assert finding.verdict == "Pass"
+    assert "Nothing of 2 episodes" in finding.saw
+    assert "1 destinations were tried, none reached" in finding.saw
 
 
 def test_a_network_that_no_probe_answered_of_is_unknown() -> None:
-    said = found("isolated")
-    assert said.verdict == "Unknown"
-    assert "Nothing of 2 episodes was seen in the one after" in said.saw
-    assert "No probe of the network answered" in said.saw
+    finding = found("isolated")
+    assert finding.verdict == "Unknown"
+    assert "Nothing of 2 episodes was seen in the one after" in finding.saw
+    assert "No probe of the network answered" in finding.saw
 
 
 def test_a_counter_that_outlives_its_episode_is_found() -> None:
-    said = found("isolated", CountingDesk)
-    assert said.verdict == "Fail"
-    assert "ticket" in said.examples[0].text
+    finding = found("isolated", CountingDesk)
+    assert finding.verdict == "Fail"
+    assert "ticket" in finding.examples[0].text
 
 
 def test_a_canary_of_another_episode_is_found() -> None:
-    said = found("isolated", RememberingDesk)
-    assert said.verdict == "Fail"
-    assert "canary" in said.examples[0].text
+    finding = found("isolated", RememberingDesk)
+    assert finding.verdict == "Fail"
+    assert "canary" in finding.examples[0].text
 
 
 class RefundingDesk(Desk):
@@ -140,10 +140,10 @@ def refunder(row: Row, index: int) -> tuple[Sequence[Call], str]:
 def test_what_the_baseline_left_behind_is_found() -> None:
     RefundingDesk.refunded.clear()
     baseline = sample_of(lambda: RefundingDesk({}), desk_rows(13), refunder, 1)
-    said = found("isolated", RefundingDesk, baseline)
-    assert said.verdict == "Fail"
-    assert said.examples[0].title == "changed since the baseline"
-    assert "refused: paid before" in said.examples[0].text
+    finding = found("isolated", RefundingDesk, baseline)
+    assert finding.verdict == "Fail"
+    assert finding.examples[0].title == "changed since the baseline"
+    assert "refused: paid before" in finding.examples[0].text
 
 
 def test_a_tool_that_needs_a_number_is_given_one_with_the_canary() -> None:
@@ -177,10 +177,10 @@ def test_a_clock_is_no_trace_of_another_episode() -> None:
 def test_a_destination_that_was_reached_is_named() -> None:
     reached = replace(NOWHERE, reached=True)
     baseline = replace(desk_baseline(), probes=[NOWHERE, reached])
-    said = found("isolated", Desk, baseline)
-    assert said.verdict == "Fail"
-    assert "NetworkPolicyNotEnforced" in said.saw
-    assert "169.254.169.254" in said.saw
+    finding = found("isolated", Desk, baseline)
+    assert finding.verdict == "Fail"
+    assert "NetworkPolicyNotEnforced" in finding.saw
+    assert "169.254.169.254" in finding.saw
 
 
 def test_probes_alone_are_enough_to_pass() -> None:
@@ -199,9 +199,9 @@ def test_rows_that_two_splits_share_are_counted() -> None:
     baseline = desk_baseline()
     copied = [{**row, "prompt": row["prompt"].upper()} for row in baseline.facts.rows[:3]]
     facts = replace(baseline.facts, validation=[*desk_rows(20, 7), *copied])
-    said = found("splits", Desk, replace(baseline, facts=facts))
-    assert said.verdict == "Fail"
-    assert "3 of 23 validation rows are train rows too" in said.saw
+    finding = found("splits", Desk, replace(baseline, facts=facts))
+    assert finding.verdict == "Fail"
+    assert "3 of 23 validation rows are train rows too" in finding.saw
 
 
 def test_shared_rows_that_are_allowed_are_a_warning() -> None:
@@ -221,41 +221,41 @@ def test_a_number_of_the_row_does_not_hide_a_copy() -> None:
     baseline = desk_baseline()
     rows = [{"id": number, **row} for number, row in enumerate(baseline.facts.rows)]
     copied = [{**row, "id": 1000 + number} for number, row in enumerate(rows[:2])]
-    said = found("splits", Desk, replace(baseline, facts=replace(baseline.facts, rows=rows, test=copied)))
-    assert "2 of 2 test rows are train rows too" in said.saw
+    finding = found("splits", Desk, replace(baseline, facts=replace(baseline.facts, rows=rows, test=copied)))
+    assert "2 of 2 test rows are train rows too" in finding.saw
 
 
 def test_rows_that_a_number_alone_tells_apart_are_no_copies() -> None:
     baseline = desk_baseline()
     rows = [{"prompt": "Handle the case.", "id": number} for number in range(40)]
     facts = replace(baseline.facts, rows=rows[:20], validation=rows[20:])
-    said = BY_ID["splits"].judge(replace(baseline, facts=facts), ())
-    assert said.verdict == "Pass"
+    finding = BY_ID["splits"].judge(replace(baseline, facts=facts), ())
+    assert finding.verdict == "Pass"
 
 
 def test_repeated_rows_are_a_warning() -> None:
     baseline = desk_baseline()
     facts = replace(baseline.facts, rows=[*baseline.facts.rows, *baseline.facts.rows[:4]])
-    said = found("splits", Desk, replace(baseline, facts=facts))
-    assert said.verdict == "Warn"
-    assert "4 of 17 train rows repeat an earlier one" in said.saw
+    finding = found("splits", Desk, replace(baseline, facts=facts))
+    assert finding.verdict == "Warn"
+    assert "4 of 17 train rows repeat an earlier one" in finding.saw
 
 
 def test_a_column_that_a_split_lacks_is_named() -> None:
     baseline = desk_baseline()
     bare = [{"prompt": row["prompt"], "case_id": row["case_id"]} for row in desk_rows(9, 7)]
-    said = found("splits", Desk, replace(baseline, facts=replace(baseline.facts, validation=bare)))
-    assert said.verdict == "Fail"
-    assert "9 of 9 validation rows have no expected" in said.saw
+    finding = found("splits", Desk, replace(baseline, facts=replace(baseline.facts, validation=bare)))
+    assert finding.verdict == "Fail"
+    assert "9 of 9 validation rows have no expected" in finding.saw
 
 
 def test_rows_that_start_no_episode_are_named() -> None:
     baseline = desk_baseline(PickyDesk)
     closed = [{**row, "closed": True} for row in desk_rows(5, 7)]
-    said = found("splits", PickyDesk, replace(baseline, facts=replace(baseline.facts, test=closed)))
-    assert said.verdict == "Fail"
-    assert "no episode starts from test row" in said.saw
-    assert "opened_by" in said.examples[0].text
+    finding = found("splits", PickyDesk, replace(baseline, facts=replace(baseline.facts, test=closed)))
+    assert finding.verdict == "Fail"
+    assert "no episode starts from test row" in finding.saw
+    assert "opened_by" in finding.examples[0].text
 
 
 def test_a_lost_sandbox_says_nothing_of_its_row() -> None:
@@ -279,9 +279,9 @@ def test_the_word_reset_alone_blames_no_row(error: str) -> None:
 def test_a_baseline_episode_that_does_not_start_is_named() -> None:
     lost = an_episode(reward=None, error="KeyError: 'tier'", cause="ResetFailed")
     baseline = a_baseline([a_sample(lost), *desk_baseline().sampled], rows=desk_rows(13))
-    said = BY_ID["splits"].judge(baseline, ())
-    assert said.verdict == "Fail"
-    assert "no episode starts from train row 0" in said.saw
+    finding = BY_ID["splits"].judge(baseline, ())
+    assert finding.verdict == "Fail"
+    assert "no episode starts from train row 0" in finding.saw
 
 
 class MoodyDesk(Desk):
@@ -298,9 +298,9 @@ def test_a_judge_may_say_another_number() -> None:
     baseline = desk_baseline(MoodyDesk)
     assert found("deterministic", MoodyDesk, baseline).verdict == "Fail"
     judged = replace(baseline, facts=replace(baseline.facts, judged=True))
-    said = found("deterministic", MoodyDesk, judged)
-    assert said.verdict == "Pass"
-    assert "Reward and score were not compared" in said.saw
+    finding = found("deterministic", MoodyDesk, judged)
+    assert finding.verdict == "Pass"
+    assert "Reward and score were not compared" in finding.saw
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How far a judge's answers vary: which questions are asked again, and what is said of the two answers."""
+"""How far a judge's answers vary: which questions are asked again, and the finding on the two answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def question(text: Any = "Grade this.", judge: str = "style", schema: Any = None
 
 
 def found(*answers: Sequence[Any], judge: str = "style", **more: Any) -> Finding:
-    """What is said of pairs of answers, each to a question of its own."""
+    """The finding on pairs of answers, each to a question of its own."""
     asked = [AskedTwice(question(at, judge), tuple(pair)) for at, pair in enumerate(answers)]
     return of([*asked, *more.get("others", ())])
 
@@ -42,19 +42,19 @@ def baseline_of(*asked: Sequence[JudgeQuestion], size: int = 2) -> Baseline:
 
 
 def test_a_steady_judge_passes() -> None:
-    said = found(*[({"grade": 3, "why": "good"}, {"why": "good", "grade": 3.0})] * QUESTIONS)
-    assert (said.verdict, said.value, said.threshold) == ("Pass", 0.0, 0.2)
-    assert dict(said.figures)["style: mean difference of grade"] == 0.0
+    finding = found(*[({"grade": 3, "why": "good"}, {"why": "good", "grade": 3.0})] * QUESTIONS)
+    assert (finding.verdict, finding.value, finding.threshold) == ("Pass", 0.0, 0.2)
+    assert dict(finding.figures)["style: mean difference of grade"] == 0.0
 
 
 def test_a_judge_that_varies_is_a_warning_with_evidence() -> None:
-    said = found(*[({"grade": 3}, {"grade": 5})] * 4, *[({"grade": 3}, {"grade": 3})] * 16)
-    assert (said.verdict, said.value) == ("Warn", 0.2)
-    assert said.field == "spec.judges[style]"
-    assert dict(said.figures)["style: mean difference of grade"] == pytest.approx(0.4)
-    assert "grade by 0.4" in said.saw
-    assert len(said.examples) == 2
-    assert 'first: {"grade": 3}\nsecond: {"grade": 5}' in said.examples[0].text
+    finding = found(*[({"grade": 3}, {"grade": 5})] * 4, *[({"grade": 3}, {"grade": 3})] * 16)
+    assert (finding.verdict, finding.value) == ("Warn", 0.2)
+    assert finding.field == "spec.judges[style]"
+    assert dict(finding.figures)["style: mean difference of grade"] == pytest.approx(0.4)
+    assert "grade by 0.4" in finding.saw
+    assert len(finding.examples) == 2
+    assert 'first: {"grade": 3}\nsecond: {"grade": 5}' in finding.examples[0].text
 
 
 def test_an_answer_now_and_then_is_no_alarm() -> None:
@@ -67,14 +67,14 @@ def test_case_and_spacing_of_a_text_are_no_difference() -> None:
 
 
 def test_a_number_that_is_text_has_a_mean_difference() -> None:
-    said = found(*[("7", "7.5")] * QUESTIONS)
-    assert dict(said.figures)["style: mean difference of text"] == 0.5
+    finding = found(*[("7", "7.5")] * QUESTIONS)
+    assert dict(finding.figures)["style: mean difference of text"] == 0.5
 
 
 def test_true_is_no_number() -> None:
-    said = found(*[({"good": True}, {"good": False})] * QUESTIONS)
-    assert said.value == 1.0
-    assert not any("mean difference" in name for name, _ in said.figures)
+    finding = found(*[({"good": True}, {"good": False})] * QUESTIONS)
+    assert finding.value == 1.0
+    assert not any("mean difference" in name for name, _ in finding.figures)
 
 
 def test_a_field_that_lacks_differs() -> None:
@@ -83,16 +83,16 @@ def test_a_field_that_lacks_differs() -> None:
 
 def test_the_worst_of_several_judges_decides() -> None:
     others = [AskedTwice(question(at, "other"), ("a", "b")) for at in range(QUESTIONS)]
-    said = found(*[("yes", "yes")] * QUESTIONS, others=others)
-    assert (said.verdict, said.value, said.field) == ("Warn", 1.0, "spec.judges[other]")
-    assert dict(said.figures)["style: share that differ"] == 0.0
+    finding = found(*[("yes", "yes")] * QUESTIONS, others=others)
+    assert (finding.verdict, finding.value, finding.field) == ("Warn", 1.0, "spec.judges[other]")
+    assert dict(finding.figures)["style: share that differ"] == 0.0
 
 
 def test_few_questions_of_one_judge_are_too_few() -> None:
     others = [AskedTwice(question(at, "other"), ("a", "a")) for at in range(4)]
-    said = found(*[("yes", "yes")] * QUESTIONS, others=others)
-    assert (said.verdict, said.needs) == ("Unknown", 10 * ENOUGH)
-    assert "judge other" in said.saw
+    finding = found(*[("yes", "yes")] * QUESTIONS, others=others)
+    assert (finding.verdict, finding.needs) == ("Unknown", 10 * ENOUGH)
+    assert "judge other" in finding.saw
 
 
 def test_without_a_judge_nothing_is_known() -> None:
@@ -102,9 +102,9 @@ def test_without_a_judge_nothing_is_known() -> None:
 
 
 def test_a_judge_that_did_not_answer_is_named() -> None:
-    said = of([AskedTwice(question(), ("yes",), "judge style: busy")])
-    assert (said.verdict, said.field) == ("Unknown", "spec.judges[style]")
-    assert "judge style: busy" in said.saw
+    finding = of([AskedTwice(question(), ("yes",), "judge style: busy")])
+    assert (finding.verdict, finding.field) == ("Unknown", "spec.judges[style]")
+    assert "judge style: busy" in finding.saw
     some = found(*[("yes", "yes")] * QUESTIONS, others=[AskedTwice(question("lost"), (), "busy")])
     assert some.verdict == "Pass"
     assert "1 questions were not answered twice" in some.saw
@@ -130,7 +130,7 @@ def test_strange_answers_break_nothing() -> None:
     for _ in range(15):
         deep = [deep, {"a": deep}] if not isinstance(deep, list) else [deep[0]]
     odd = [None, "", [], {}, True, "NaN", "1e999", 10**400, deep, "9" * 5000, {"a": None}, [[]] * 500]
-    said = found(*[(one, other) for one in odd for other in odd])
-    assert said.verdict == "Warn"
-    assert said.value is not None
-    assert said.value < 1.0
+    finding = found(*[(one, other) for one in odd for other in odd])
+    assert finding.verdict == "Warn"
+    assert finding.value is not None
+    assert finding.value < 1.0

@@ -53,9 +53,9 @@ def ended(
 
 
 def test_episodes_with_room_left_fit() -> None:
-    said = judged("context-fits", ended(0, lambda: turns_of(2)))
-    assert said.verdict == "Pass"
-    assert dict(said.figures)["p99_turns"] == 2
+    finding = judged("context-fits", ended(0, lambda: turns_of(2)))
+    assert finding.verdict == "Pass"
+    assert dict(finding.figures)["p99_turns"] == 2
 
 
 @pytest.mark.parametrize(("tokens", "verdict"), [(4097, "Fail"), (4096, "Pass")])
@@ -63,9 +63,9 @@ def test_an_endpoints_conversation_is_compared_in_own_tokens(tokens: int, verdic
     baseline = ended(0, lambda: turns_of(2))
     facts = replace(baseline.facts, endpoint="frontier-1")
     sampled = [replace(one, conversation_tokens=tokens) for one in baseline.sampled]
-    said = judged("context-fits", replace(baseline, facts=facts, sampled=sampled))
-    assert said.verdict == verdict
-    assert said.field == ("spec.model.contextLength" if verdict == "Fail" else None)
+    finding = judged("context-fits", replace(baseline, facts=facts, sampled=sampled))
+    assert finding.verdict == verdict
+    assert finding.field == ("spec.model.contextLength" if verdict == "Fail" else None)
 
 
 def test_an_endpoint_that_returns_calls_as_text_is_named() -> None:
@@ -73,26 +73,30 @@ def test_an_endpoint_that_returns_calls_as_text_is_named() -> None:
     episode = an_episode(messages=[QUESTION, {"role": "assistant", "content": text}], turns=turns_of(1))
     made = [a_sample(episode, tools=[TOOL]) for _ in range(4)]
     baseline = a_baseline(made)
-    said = judged("tool-calls-parse", replace(baseline, facts=replace(baseline.facts, endpoint="frontier-1")))
-    assert said.verdict == "Warn"
-    assert "frontier-1 writes tool calls as text in 4 episodes" in said.saw
-    assert said.field is None, "the job's parser is not to blame"
+    finding = judged(
+        "tool-calls-parse", replace(baseline, facts=replace(baseline.facts, endpoint="frontier-1"))
+    )
+    assert finding.verdict == "Warn"
+    assert "frontier-1 writes tool calls as text in 4 episodes" in finding.saw
+    assert finding.field is None, "the job's parser is not to blame"
 
 
 def test_an_endpoint_whose_model_never_calls_is_named() -> None:
     made = [a_sample(an_episode(turns=turns_of(1), reward=0.0, score=0.0), tools=[TOOL]) for _ in range(16)]
     baseline = a_baseline(made)
-    said = judged("tool-calls-parse", replace(baseline, facts=replace(baseline.facts, endpoint="frontier-1")))
-    assert (said.verdict, "called no tool in 16 episodes" in said.saw) == ("Warn", True)
+    finding = judged(
+        "tool-calls-parse", replace(baseline, facts=replace(baseline.facts, endpoint="frontier-1"))
+    )
+    assert (finding.verdict, "called no tool in 16 episodes" in finding.saw) == ("Warn", True)
 
 
 def test_an_endpoint_shows_neither_parser_nor_speed() -> None:
     baseline = ended(0, lambda: turns_of(2))
     elsewhere = replace(baseline, facts=replace(baseline.facts, endpoint="frontier-1"), seconds=60.0)
     for check in ("tool-calls-parse", "throughput"):
-        said = judged(check, elsewhere)
-        assert said.verdict == "Unknown"
-        assert "frontier-1" in said.saw
+        finding = judged(check, elsewhere)
+        assert finding.verdict == "Unknown"
+        assert "frontier-1" in finding.saw
     figures = dict(judged("throughput", elsewhere).figures)
     assert "p99_tool_seconds" in figures
     assert not {"episodes_an_hour", "whole_job_cost_usd_likely"} & figures.keys()
@@ -107,11 +111,11 @@ def test_an_endpoint_shows_neither_parser_nor_speed() -> None:
     ],
 )
 def test_what_cuts_episodes_off_is_named(turns: Callable[[], Sequence[Turn]], field: str) -> None:
-    said = judged("context-fits", ended(40, turns))
-    assert said.verdict == "Fail"
-    assert said.field == field
-    assert said.value == pytest.approx(40 / 104)
-    assert len(said.examples) == 3
+    finding = judged("context-fits", ended(40, turns))
+    assert finding.verdict == "Fail"
+    assert finding.field == field
+    assert finding.value == pytest.approx(40 / 104)
+    assert len(finding.examples) == 3
 
 
 def test_a_share_that_may_be_chance_is_a_warning() -> None:
@@ -119,25 +123,25 @@ def test_a_share_that_may_be_chance_is_a_warning() -> None:
 
 
 def test_a_share_that_is_likely_chance_is_none() -> None:
-    said = judged("context-fits", ended(4, lambda: turns_of(2, "length"), total=52))
-    assert said.value == pytest.approx(4 / 52)
-    assert said.verdict == "Pass"
+    finding = judged("context-fits", ended(4, lambda: turns_of(2, "length"), total=52))
+    assert finding.value == pytest.approx(4 / 52)
+    assert finding.verdict == "Pass"
 
 
 def test_few_episodes_say_nothing_of_limits() -> None:
-    said = judged("context-fits", ended(0, lambda: turns_of(2), total=15))
-    assert (said.verdict, said.needs) == ("Unknown", 59)
+    finding = judged("context-fits", ended(0, lambda: turns_of(2), total=15))
+    assert (finding.verdict, finding.needs) == ("Unknown", 59)
 
 
 def test_the_longest_episode_must_fit() -> None:
     baseline = ended(0, lambda: turns_of(2))
     sampled = [replace(one, tool_tokens=[900, 950]) for one in baseline.sampled]
-    said = judged("context-fits", replace(baseline, sampled=sampled))
-    assert said.verdict == "Pass"  # 100 + 4 * 64 + 3 * 950 = 3206
+    finding = judged("context-fits", replace(baseline, sampled=sampled))
+    assert finding.verdict == "Pass"  # 100 + 4 * 64 + 3 * 950 = 3206
     short = replace(baseline.facts, context_length=3205)
-    said = judged("context-fits", replace(baseline, sampled=sampled, facts=short))
-    assert said.verdict == "Warn"
-    assert said.value == 3206
+    finding = judged("context-fits", replace(baseline, sampled=sampled, facts=short))
+    assert finding.verdict == "Warn"
+    assert finding.value == 3206
 
 
 def calls(readable: int, malformed: int, text: str = "") -> Baseline:
@@ -167,11 +171,11 @@ def test_two_bad_calls_of_eight_are_no_sure_share() -> None:
 
 
 def test_calls_that_nobody_reads_name_a_parser_that_does() -> None:
-    said = judged("tool-calls-parse", calls(20, 40))
-    assert said.verdict == "Fail"
-    assert said.value == pytest.approx(2 / 3)
-    assert "`llama`" in said.advice
-    assert said.examples[0].text == "<tool_call>{"
+    finding = judged("tool-calls-parse", calls(20, 40))
+    assert finding.verdict == "Fail"
+    assert finding.value == pytest.approx(2 / 3)
+    assert "`llama`" in finding.advice
+    assert finding.examples[0].text == "<tool_call>{"
 
 
 @pytest.mark.parametrize(
@@ -192,18 +196,18 @@ def test_words_about_tools_are_no_calls(text: str) -> None:
 
 
 def test_no_calls_are_too_few_unless_there_are_no_tools() -> None:
-    said = judged("tool-calls-parse", calls(2, 1))
-    assert said.verdict == "Unknown"
-    assert said.needs is not None
-    assert said.needs > 3
+    finding = judged("tool-calls-parse", calls(2, 1))
+    assert finding.verdict == "Unknown"
+    assert finding.needs is not None
+    assert finding.needs > 3
     assert judged("tool-calls-parse", a_baseline([a_sample(an_episode())])).verdict == "Pass"
 
 
 def test_a_model_that_never_calls_nor_succeeds_is_a_warning() -> None:
     failed = [an_episode(group=at, reward=0.0) for at in range(20)]
-    said = judged("tool-calls-parse", a_baseline(a_sample(one, tools=[TOOL]) for one in failed))
-    assert said.verdict == "Warn"
-    assert "chat template" in said.advice
+    finding = judged("tool-calls-parse", a_baseline(a_sample(one, tools=[TOOL]) for one in failed))
+    assert finding.verdict == "Warn"
+    assert "chat template" in finding.advice
     succeeds = [an_episode(group=99), *failed]
     assert (
         judged("tool-calls-parse", a_baseline(a_sample(one, tools=[TOOL]) for one in succeeds)).verdict
@@ -285,9 +289,9 @@ def with_contract(document: Json | None) -> Finding:
 
 @pytest.mark.parametrize("document", [OPENAPI, MCP], ids=["OpenAPI", "MCP"])
 def test_tools_like_productions_pass(document: Json) -> None:
-    said = with_contract(document)
-    assert said.verdict == "Pass"
-    assert "2 tools" in said.saw
+    finding = with_contract(document)
+    assert finding.verdict == "Pass"
+    assert "2 tools" in finding.saw
 
 
 def changed(document: Json, path: Sequence[str], value: Any) -> Json:
@@ -305,7 +309,7 @@ ID = ("components", "parameters", "CaseId")
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("path", "value", "observation"),
     [
         (("paths", "/limits", "post", "operationId"), "find_limit", "get_limit is not in the contract"),
         ((*ID, "schema"), {"type": "integer"}, "takes case_id as string, the contract as integer"),
@@ -315,7 +319,7 @@ ID = ("components", "parameters", "CaseId")
         ((*CASE, "required"), ["complaint", "spent", "owner"], "get_case answers differently"),
     ],
 )
-def test_a_difference_to_the_contract_is_named(path: Sequence[str], value: Any, said: str) -> None:
+def test_a_difference_to_the_contract_is_named(path: Sequence[str], value: Any, observation: str) -> None:
     document = changed(OPENAPI, path, value)
     if path[-1] == "operationId":
         moved = dict(document["paths"])
@@ -323,7 +327,7 @@ def test_a_difference_to_the_contract_is_named(path: Sequence[str], value: Any, 
         document = {**document, "paths": moved}
     found = with_contract(document)
     assert found.verdict == "Fail"
-    assert said in found.saw
+    assert observation in found.saw
     assert found.examples
 
 
@@ -390,19 +394,19 @@ def slow(seconds: float, count: int = 40) -> Baseline:
 def test_speed_gives_the_jobs_time() -> None:
     baseline = replace(slow(0.01), seconds=144.0)
     played = play_all(lambda: Desk({}), BY_ID["throughput"].scripts(desk_baseline()))
-    said = BY_ID["throughput"].judge(baseline, played)
-    assert said.verdict == "Pass"
-    figures = dict(said.figures)
+    finding = BY_ID["throughput"].judge(baseline, played)
+    assert finding.verdict == "Pass"
+    figures = dict(finding.figures)
     assert figures["episodes_an_hour"] == pytest.approx(1000)
     assert figures["rollout_hours"] == pytest.approx(80 / 1000)
     assert figures["p50_sandbox_wait_seconds"] == pytest.approx(0.2)
 
 
 def test_a_slow_tool_is_a_warning() -> None:
-    said = judged("throughput", slow(12.0))
-    assert said.verdict == "Warn"
-    assert said.value == 12.0
-    assert "get_case" in said.examples[0].title
+    finding = judged("throughput", slow(12.0))
+    assert finding.verdict == "Warn"
+    assert finding.value == 12.0
+    assert "get_case" in finding.examples[0].title
 
 
 def lost(count: int) -> list[Sampled]:
@@ -411,9 +415,9 @@ def lost(count: int) -> list[Sampled]:
 
 def test_many_lost_episodes_are_a_warning() -> None:
     baseline = slow(0.01)
-    said = judged("throughput", replace(baseline, sampled=[*baseline.sampled, *lost(6)]))
-    assert said.verdict == "Warn"
-    assert "KeyError in get_case" in said.examples[0].text
+    finding = judged("throughput", replace(baseline, sampled=[*baseline.sampled, *lost(6)]))
+    assert finding.verdict == "Warn"
+    assert "KeyError in get_case" in finding.examples[0].text
 
 
 def test_few_episodes_say_nothing_of_speed() -> None:

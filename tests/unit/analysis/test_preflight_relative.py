@@ -30,30 +30,30 @@ class SilencePayingDesk(Desk):
 
 def test_what_a_guess_earns_alone_is_no_verdict() -> None:
     assert found("constant-guess", SilencePayingDesk, relative=False).verdict == "Fail"
-    said = found("constant-guess", SilencePayingDesk)
-    assert said.verdict == "Unknown"
-    assert NOT_KNOWN in said.saw
-    assert not any(name.startswith("reward of") for name, _ in said.figures)
+    finding = found("constant-guess", SilencePayingDesk)
+    assert finding.verdict == "Unknown"
+    assert NOT_KNOWN in finding.saw
+    assert not any(name.startswith("reward of") for name, _ in finding.figures)
 
 
 def test_a_guess_that_succeeds_fails_all_the_same() -> None:
-    said = found("constant-guess", GenerousDesk)
-    assert said.verdict == "Fail"
-    assert "empty answer: success 8 of 8" in said.saw
-    assert "reward" not in said.saw
+    finding = found("constant-guess", GenerousDesk)
+    assert finding.verdict == "Fail"
+    assert "empty answer: success 8 of 8" in finding.saw
+    assert "reward" not in finding.saw
 
 
 def test_mutants_are_judged_by_the_score_alone() -> None:
     assert found("scorer-mutants", LenientRewardDesk, relative=False).verdict == "Fail"
-    said = found("scorer-mutants", LenientRewardDesk)
-    assert said.verdict == "Unknown"
-    assert NOT_KNOWN in said.saw
+    finding = found("scorer-mutants", LenientRewardDesk)
+    assert finding.verdict == "Unknown"
+    assert NOT_KNOWN in finding.saw
     lenient = found("scorer-mutants", AnyTagDesk)
     assert lenient.verdict == "Fail"
     assert "(the external score)" in lenient.saw
 
 
-def test_odd_answers_are_said_to_be_tried_with_reward_alone() -> None:
-    said = found("reward-range", Desk)
-    assert said.verdict == "Pass"
-    assert "not with group_reward" in said.saw
+def test_odd_answers_are_reported_as_tried_with_reward_alone() -> None:
+    finding = found("reward-range", Desk)
+    assert finding.verdict == "Pass"
+    assert "not with group_reward" in finding.saw

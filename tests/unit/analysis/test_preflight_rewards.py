@@ -29,12 +29,12 @@ def binary(successes: Sequence[int], size: int = 8) -> Baseline:
 
 
 def test_success_now_and_then_is_a_foothold() -> None:
-    said = judged("foothold", binary([3] * 13))
-    assert said.verdict == "Pass"
-    assert said.value == pytest.approx(3 / 8)
-    assert said.low is not None
-    assert said.low < 3 / 8
-    figures = dict(said.figures)
+    finding = judged("foothold", binary([3] * 13))
+    assert finding.verdict == "Pass"
+    assert finding.value == pytest.approx(3 / 8)
+    assert finding.low is not None
+    assert finding.low < 3 / 8
+    figures = dict(finding.figures)
     assert figures["pass@1"] == pytest.approx(3 / 8)
     assert figures["pass@8"] == 1.0
     assert figures["groups_that_would_teach"] == 1.0
@@ -42,22 +42,22 @@ def test_success_now_and_then_is_a_foothold() -> None:
 
 def test_pass_at_the_groups_size_is_the_unbiased_one() -> None:
     baseline = binary([1, 0, 2, 0])
-    said = judged("foothold", replace(baseline, facts=replace(baseline.facts, group_size=4)))
+    finding = judged("foothold", replace(baseline, facts=replace(baseline.facts, group_size=4)))
     expected = [1 - math.comb(8 - good, 4) / math.comb(8, 4) for good in (1, 0, 2, 0)]
-    assert dict(said.figures)["pass@4"] == pytest.approx(sum(expected) / 4)
+    assert dict(finding.figures)["pass@4"] == pytest.approx(sum(expected) / 4)
 
 
 def test_a_model_that_never_succeeds_fails() -> None:
-    said = judged("foothold", binary([0] * 13))
-    assert said.verdict == "Fail"
-    assert said.value == 0.0
-    assert "Simplify" in said.advice
-    assert len(said.examples) == 3
+    finding = judged("foothold", binary([0] * 13))
+    assert finding.verdict == "Fail"
+    assert finding.value == 0.0
+    assert "Simplify" in finding.advice
+    assert len(finding.examples) == 3
 
 
 def test_few_failures_alone_are_a_warning() -> None:
-    said = judged("foothold", binary([0] * 4))
-    assert said.verdict == "Warn"
+    finding = judged("foothold", binary([0] * 4))
+    assert finding.verdict == "Warn"
 
 
 def test_failures_of_few_rows_are_a_warning_however_many() -> None:
@@ -81,8 +81,8 @@ def test_sixteen_successes_alone_are_no_alarm() -> None:
 
 
 def test_fewer_than_sixteen_episodes_are_too_few() -> None:
-    said = judged("foothold", binary([0]))
-    assert (said.verdict, said.needs) == ("Unknown", 59)
+    finding = judged("foothold", binary([0]))
+    assert (finding.verdict, finding.needs) == ("Unknown", 59)
 
 
 def test_rare_success_is_a_warning() -> None:
@@ -123,18 +123,18 @@ def test_finite_rewards_in_range_pass() -> None:
 
 def test_a_reward_out_of_range_fails() -> None:
     baseline = desk_baseline(BigDesk)
-    said = judged("reward-range", baseline)
-    assert said.verdict == "Fail"
-    assert "[0, 1]" in said.saw
-    assert said.examples[0].text.startswith("reward 2.5")
+    finding = judged("reward-range", baseline)
+    assert finding.verdict == "Fail"
+    assert "[0, 1]" in finding.saw
+    assert finding.examples[0].text.startswith("reward 2.5")
 
 
 def test_a_reward_that_raises_on_an_empty_answer_fails() -> None:
     baseline = desk_baseline(RaisingDesk)
     played = play_all(lambda: RaisingDesk({}), BY_ID["reward-range"].scripts(baseline))
-    said = BY_ID["reward-range"].judge(baseline, played)
-    assert said.verdict == "Fail"
-    assert "IndexError" in said.examples[0].text
+    finding = BY_ID["reward-range"].judge(baseline, played)
+    assert finding.verdict == "Fail"
+    assert "IndexError" in finding.examples[0].text
 
 
 def test_a_lost_episode_that_blames_the_reward_fails() -> None:
@@ -174,22 +174,22 @@ def test_a_warning_of_few_groups_says_what_would_do(size: int) -> None:
         ("foothold", (1.0, 1.0)),
         ("reward-variance", (0.5, 0.5)),
     ):
-        said = judged(check, of_values([[values] * size] * groups, rows=rows))
-        if said.verdict == "Unknown":
+        finding = judged(check, of_values([[values] * size] * groups, rows=rows))
+        if finding.verdict == "Unknown":
             assert groups < 4
             continue
-        assert said.verdict == "Warn"
-        assert said.needs is not None
-        assert f"A sure verdict takes {said.needs} episodes" in said.saw
-        enough = of_values([[values] * size] * (said.needs // size), rows=rows)
+        assert finding.verdict == "Warn"
+        assert finding.needs is not None
+        assert f"A sure verdict takes {finding.needs} episodes" in finding.saw
+        enough = of_values([[values] * size] * (finding.needs // size), rows=rows)
         assert judged(check, enough).verdict == "Fail"
 
 
 def test_few_rows_never_make_a_verdict_sure() -> None:
     rows = [{"prompt": f"question {number}"} for number in range(4)]
-    said = judged("foothold", of_values([[(0.0, 0.0)] * 32] * 4, rows=rows))
-    assert (said.verdict, said.needs) == ("Warn", None)
-    assert "takes 8 training rows, and there are 4" in said.saw
+    finding = judged("foothold", of_values([[(0.0, 0.0)] * 32] * 4, rows=rows))
+    assert (finding.verdict, finding.needs) == ("Warn", None)
+    assert "takes 8 training rows, and there are 4" in finding.saw
 
 
 def test_groups_that_differ_have_variance() -> None:
@@ -197,9 +197,9 @@ def test_groups_that_differ_have_variance() -> None:
 
 
 def test_a_constant_reward_fails() -> None:
-    said = judged("reward-variance", of_values([[(0.5, 0.0)] * 8] * 13))
-    assert said.verdict == "Fail"
-    assert "All 104 episodes have the reward 0.5" in said.saw
+    finding = judged("reward-variance", of_values([[(0.5, 0.0)] * 8] * 13))
+    assert finding.verdict == "Fail"
+    assert "All 104 episodes have the reward 0.5" in finding.saw
 
 
 def test_a_constant_reward_of_few_groups_is_a_warning() -> None:
@@ -207,22 +207,22 @@ def test_a_constant_reward_of_few_groups_is_a_warning() -> None:
 
 
 def test_many_uniform_groups_are_a_warning() -> None:
-    said = judged("reward-variance", binary([0] * 6 + [8] * 6 + [4]))
-    assert said.verdict == "Warn"
-    assert said.value == pytest.approx(12 / 13)
+    finding = judged("reward-variance", binary([0] * 6 + [8] * 6 + [4]))
+    assert finding.verdict == "Warn"
+    assert finding.value == pytest.approx(12 / 13)
 
 
 def test_few_groups_are_too_few() -> None:
-    said = judged("reward-variance", binary([0, 0]))
-    assert said.verdict == "Unknown"
-    assert said.needs is not None
-    assert said.needs > 8
+    finding = judged("reward-variance", binary([0, 0]))
+    assert finding.verdict == "Unknown"
+    assert finding.needs is not None
+    assert finding.needs > 8
 
 
 def test_a_reward_that_pays_success_agrees() -> None:
-    said = judged("scorer-agrees", desk_baseline())
-    assert said.verdict == "Pass"
-    assert dict(said.figures)["rank_correlation"] > 0.5
+    finding = judged("scorer-agrees", desk_baseline())
+    assert finding.verdict == "Pass"
+    assert dict(finding.figures)["rank_correlation"] > 0.5
 
 
 def test_partial_credit_is_no_disagreement() -> None:
@@ -231,12 +231,12 @@ def test_partial_credit_is_no_disagreement() -> None:
 
 
 def test_full_pay_for_failure_fails_with_the_worst() -> None:
-    said = judged("scorer-agrees", desk_baseline(LenientRewardDesk))
-    assert said.verdict == "Fail"
-    assert said.low is not None
-    assert said.low > 0.1
-    assert "reward 1 | score 0" in said.examples[0].text
-    assert len({example.episode_id for example in said.examples}) == 3
+    finding = judged("scorer-agrees", desk_baseline(LenientRewardDesk))
+    assert finding.verdict == "Fail"
+    assert finding.low is not None
+    assert finding.low > 0.1
+    assert "reward 1 | score 0" in finding.examples[0].text
+    assert len({example.episode_id for example in finding.examples}) == 3
 
 
 def test_full_pay_without_any_success_fails() -> None:
@@ -245,9 +245,9 @@ def test_full_pay_without_any_success_fails() -> None:
 
 def test_a_reward_that_is_turned_round_fails() -> None:
     values: Values = [(0.0, 1.0), (0.6, 0.0), (0.7, 0.0), (0.1, 1.0)]
-    said = judged("scorer-agrees", of_values([values] * 13))
-    assert said.verdict == "Fail"
-    assert "Failures surely earn more than successes" in said.saw
+    finding = judged("scorer-agrees", of_values([values] * 13))
+    assert finding.verdict == "Fail"
+    assert "Failures surely earn more than successes" in finding.saw
     lowest = judged("scorer-agrees", of_values([[(0.0, 1.0), (0.6, 0.0)] * 4] * 13))
     assert (lowest.verdict, lowest.value) == ("Fail", 0.0)  # no reward is a full one
 
@@ -259,6 +259,6 @@ def test_two_odd_episodes_of_many_are_no_failure() -> None:
 
 
 def test_no_full_reward_in_few_episodes_is_unknown() -> None:
-    said = judged("scorer-agrees", of_values([[(0.1, 0.0), (0.2, 0.0)]] * 4))
-    assert said.verdict == "Unknown"
-    assert said.needs == 29
+    finding = judged("scorer-agrees", of_values([[(0.1, 0.0), (0.2, 0.0)]] * 4))
+    assert finding.verdict == "Unknown"
+    assert finding.needs == 29

@@ -29,7 +29,7 @@ from headway_analysis.preflight.run import (
 SEEDS = range(10)
 
 
-def said(*verdicts: Verdict) -> list[Finding]:
+def with_verdicts(*verdicts: Verdict) -> list[Finding]:
     names = ("foothold", "splits", "isolated", "throughput")
     return [Finding(name, each, "seen") for name, each in zip(names, verdicts, strict=False)]
 
@@ -39,14 +39,14 @@ def names(found: Sequence[Finding]) -> list[str]:
 
 
 def test_a_failure_stops_the_job_and_a_warning_does_not() -> None:
-    decision = verdict(said("Fail", "Warn", "Unknown", "Pass"), "Enforce")
+    decision = verdict(with_verdicts("Fail", "Warn", "Unknown", "Pass"), "Enforce")
     assert (names(decision.stops), names(decision.warns)) == (["foothold"], ["splits"])
     assert names(decision.unknown) == ["isolated"]
     assert not decision.goes_on
 
 
 def test_policy_warn_says_failures_and_goes_on() -> None:
-    decision = verdict(said("Fail", "Warn"), "Warn")
+    decision = verdict(with_verdicts("Fail", "Warn"), "Warn")
     assert decision.goes_on
     assert names(decision.warns) == ["foothold", "splits"]
 
@@ -56,12 +56,12 @@ def test_policy_warn_says_failures_and_goes_on() -> None:
     [("Warn", ["splits"], ["foothold"]), ("Off", ["splits"], []), ("Enforce", ["foothold", "splits"], [])],
 )
 def test_one_checks_own_policy_comes_first(override: Policy, stops: list[str], warns: list[str]) -> None:
-    decision = verdict(said("Fail", "Fail"), "Enforce", {"foothold": override})
+    decision = verdict(with_verdicts("Fail", "Fail"), "Enforce", {"foothold": override})
     assert (names(decision.stops), names(decision.warns)) == (stops, warns)
 
 
 def test_one_check_may_stop_a_job_that_only_warns() -> None:
-    decision = verdict(said("Fail", "Fail"), "Warn", {"splits": "Enforce"})
+    decision = verdict(with_verdicts("Fail", "Fail"), "Warn", {"splits": "Enforce"})
     assert (names(decision.stops), names(decision.warns)) == (["splits"], ["foothold"])
 
 
@@ -72,7 +72,7 @@ def test_a_check_that_is_off_plays_and_finds_nothing() -> None:
 
 
 def test_the_gravest_come_first() -> None:
-    assert [each.verdict for each in gravest_first(said("Pass", "Unknown", "Warn", "Fail"))] == [
+    assert [each.verdict for each in gravest_first(with_verdicts("Pass", "Unknown", "Warn", "Fail"))] == [
         "Fail",
         "Warn",
         "Unknown",

@@ -58,12 +58,12 @@ def state() -> EvalState:
 def status() -> dict[str, Any]:
     """The job at the end, as `kubectl get -o json` prints it."""
     compared, found, spec = job.compared(), state(), job.config().spec
-    told = RLEvalJobStatus(
+    job_status = RLEvalJobStatus(
         results=view.results(found, compared, job.BOOK, date(2026, 1, 2)),
         headline=view.headline(spec, compared),
         gate=view.gate(compared, finished=True),
     )
-    return {"status": told.as_object()}
+    return {"status": job_status.as_object()}
 
 
 def metrics() -> str:
@@ -120,17 +120,17 @@ def test_a_person_can_run_it_over_files(tmp_path: Path, report: dict[str, Any]) 
 def test_a_wrong_number_in_the_status_is_found(
     recount: ModuleType, report: dict[str, Any], path: str, wrong: Any, named: str
 ) -> None:
-    told = status()
+    job_status = status()
     counted = recount.Recount(lines(), report)
-    counted.status(told)
+    counted.status(job_status)
     assert counted.wrong == []
-    at: Any = told["status"]
+    at: Any = job_status["status"]
     *above, last = path.split(".")
     for part in above:
         at = at[int(part)] if isinstance(at, list) else at[part]
     assert at.get(last) != wrong
     at[last] = wrong
-    counted.status(told)
+    counted.status(job_status)
     assert named in {text.partition(":")[0] for text in counted.wrong}
 
 
@@ -138,11 +138,11 @@ def test_a_number_of_four_digits_that_ends_in_0_is_held_at_four(
     recount: ModuleType, report: dict[str, Any]
 ) -> None:
     counted = recount.Recount(lines(), report)
-    for told, number in [("0.5", 0.50004), ("12", 12.00004), ("0.1234", 0.12344), (None, None)]:
-        counted.rounded("right", told, number)
+    for printed, number in [("0.5", 0.50004), ("12", 12.00004), ("0.1234", 0.12344), (None, None)]:
+        counted.rounded("right", printed, number)
     assert counted.wrong == []
-    for told, number in [("0.5", 0.5001), ("12", 12.0001), (None, 0.0), ("0", None)]:
-        counted.rounded("wrong", told, number)
+    for printed, number in [("0.5", 0.5001), ("12", 12.0001), (None, 0.0), ("0", None)]:
+        counted.rounded("wrong", printed, number)
     assert len(counted.wrong) == 4
 
 
@@ -161,10 +161,10 @@ def test_a_number_of_four_digits_that_ends_in_0_is_held_at_four(
 def test_a_wrong_headline_of_the_report_is_found(
     recount: ModuleType, report: dict[str, Any], key: str, wrong: Any, named: str
 ) -> None:
-    told = copy.deepcopy(report)
-    assert told["headline"][key] != wrong
-    told["headline"][key] = wrong
-    counted = recount.Recount(lines(), told)
+    altered = copy.deepcopy(report)
+    assert altered["headline"][key] != wrong
+    altered["headline"][key] = wrong
+    counted = recount.Recount(lines(), altered)
     counted.headline()
     assert [text.partition(":")[0] for text in counted.wrong] == [named]
 
@@ -189,9 +189,9 @@ def test_without_a_gate_the_best_candidate_is_the_headline(recount: ModuleType, 
             success_by_reward=False,
             metrics={},
         )
-    told = without_a_gate(tries)
-    assert told["headline"]["candidate"] == (second if lost else best)
-    counted = recount.Recount(lines(tries), told)
+    ungated = without_a_gate(tries)
+    assert ungated["headline"]["candidate"] == (second if lost else best)
+    counted = recount.Recount(lines(tries), ungated)
     counted.headline()
     assert counted.wrong == []
 

@@ -116,10 +116,10 @@ def test_every_sign_has_remedies_that_fit_or_is_beyond_them() -> None:
 def test_the_documentation_says_what_is_tried_first() -> None:
     page = (Path(__file__).parents[3] / "docs" / "remedies.md").read_text()
     table = page.split("| sign | tried first |")[1].split("\n\n")[0]
-    told: dict[str, list[str]] = {}
+    documented: dict[str, list[str]] = {}
     for signals, remedies in re.findall(r"^\| (.*) \| (.*) \|$", table, re.MULTILINE):
-        told |= dict.fromkeys(re.findall(r"`(\w+)`", signals), re.findall(r"`(\w+)`", remedies))
-    assert told == {name: ordered(name, REMEDIES)[: len(fits)] for name, fits in FITS.items()}
+        documented |= dict.fromkeys(re.findall(r"`(\w+)`", signals), re.findall(r"`(\w+)`", remedies))
+    assert documented == {name: ordered(name, REMEDIES)[: len(fits)] for name, fits in FITS.items()}
     beyond = page.split("Against `RewardFlat`")[1].split("nothing is taken")[0]
     assert {"RewardFlat", *re.findall(r"`(\w+)`", beyond)} == BEYOND
     listed = page.split("| remedy | what becomes different |")[1].split("\n\n")[0]

@@ -21,11 +21,11 @@ class Watched(Story):
         self.watch = Watch(Job(0.0, 1.0, self.spec.algorithm.max_steps_off_policy))
 
     def age(self, steps: int, lag: float | None) -> Watched:
-        """Take steps on tokens so old; None: with nothing said of their age."""
+        """Take steps on tokens so old; with None, no figure gives their age."""
         for _ in range(steps):
             self.train(1)
-            told = {} if lag is None else {"staleness/lag_mean": lag, "staleness/lag_max": lag}
-            self.watch.step(self.step, {"rollout/reward/mean": self.rewards[self.step], **told})
+            staleness = {} if lag is None else {"staleness/lag_mean": lag, "staleness/lag_max": lag}
+            self.watch.step(self.step, {"rollout/reward/mean": self.rewards[self.step], **staleness})
         self.verdicts = self.watch.verdicts()
         return self
 

@@ -1,4 +1,4 @@
-"""How much of a turn is said again."""
+"""How much of a turn repeats its own earlier tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headway_analysis.measures.repetition import LENGTH, repetition
 from headway_api.records import EpisodeRecord, TrainingSequence, TurnSpan
 
 
-def said(*turns: list[int]) -> EpisodeRecord:
+def episode(*turns: list[int]) -> EpisodeRecord:
     """An episode that samples these tokens, each turn after three that are given."""
     tokens: list[int] = []
     mask: list[int] = []
@@ -34,15 +34,15 @@ def said(*turns: list[int]) -> EpisodeRecord:
     ids=["nothing twice", "one token", "all of it twice", "one phrase", "too short"],
 )
 def test_the_share_of_phrases_that_came_before(turn: list[int], share: float) -> None:
-    assert repetition(said(turn)) == pytest.approx([share])
+    assert repetition(episode(turn)) == pytest.approx([share])
 
 
 def test_another_turn_may_say_the_same() -> None:
-    assert repetition(said([*range(30)], [*range(30)])) == [0.0, 0.0]
+    assert repetition(episode([*range(30)], [*range(30)])) == [0.0, 0.0]
 
 
 def test_a_row_without_turns_counts_as_one() -> None:
-    whole = said([*range(20), *range(20)])
+    whole = episode([*range(20), *range(20)])
     row = whole.rows[0].model_copy(update={"turns": []})
     assert repetition(whole.model_copy(update={"rows": [row]})) == repetition(whole)
 

@@ -124,7 +124,7 @@ def uncounted() -> dict[str, list[Try]]:
     return {**job.tries(), "reference": [dataclasses.replace(one, uncounted_turns=2), *others]}
 
 
-def test_what_an_endpoint_refused_or_did_not_count_is_said() -> None:
+def test_what_an_endpoint_refused_or_did_not_count_is_reported() -> None:
     tries, run = uncounted(), job.finished()
     dropped = {"seed": "", "max_tokens": "max_completion_tokens"}
     standings = [
@@ -143,7 +143,7 @@ def test_what_an_endpoint_refused_or_did_not_count_is_said() -> None:
     assert "| reference | uncounted | - | - | uncounted |" in text
 
 
-def test_tool_answers_that_differ_from_those_of_a_run_are_said() -> None:
+def test_tool_answers_that_differ_from_those_of_a_run_are_noted() -> None:
     one, *others = job.tries()["tuned"]
     tries = {**job.tries(), "tuned": [dataclasses.replace(one, differing_answers=3), *others]}
     standings = [dataclasses.replace(each, tries=tries[each.name]) for each in job.finished().standings]
@@ -168,7 +168,7 @@ def test_a_remainder_leaves_out_rounding() -> None:
     assert remainder({}, {"a": 1}) == {"a": -1}
 
 
-def test_too_few_rows_are_said_and_no_interval_is_claimed() -> None:
+def test_too_few_rows_are_noted_and_no_interval_is_claimed() -> None:
     tries = {
         name: [each for each in of if each.place.row == 0 and each.scored] for name, of in job.tries().items()
     }
@@ -204,7 +204,7 @@ def test_the_text_holds_each_headline_number(report: dict[str, Any]) -> None:
         ("NotShown", "no diff"),
     ],
 )
-def test_a_difference_is_told_as_its_interval_allows(finding: str, words: str) -> None:
+def test_a_difference_is_worded_as_its_interval_allows(finding: str, words: str) -> None:
     found = {
         "value": 0.1,
         "low": 0.02,
@@ -243,7 +243,7 @@ def test_a_job_of_which_nothing_was_measured_has_a_report() -> None:
     assert "0 of 4 candidates were measured" in markdown(report)
 
 
-def test_the_bill_of_another_model_is_told_by_model() -> None:
+def test_the_bill_of_another_model_is_listed_by_model() -> None:
     run = dataclasses.replace(job.finished(), book=job.BOOK.of("frontier"))
     report = document(run, job.compared())
     usage, reference = report["usage"], candidate(report, "reference")

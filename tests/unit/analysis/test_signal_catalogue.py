@@ -223,7 +223,7 @@ def test_steps_that_are_missing_raise_nothing(had: Callable[[int], bool]) -> Non
 
 
 @pytest.mark.parametrize("had", [lambda step: step % 17 < 12, with_luck], ids=["gaps", "luck"])
-def test_what_goes_wrong_is_told_between_missing_steps(had: Callable[[int], bool]) -> None:
+def test_what_goes_wrong_is_raised_between_missing_steps(had: Callable[[int], bool]) -> None:
     """Every window is full at times, and what it holds is judged: nothing else is raised."""
     watch = Watch(UNVALIDATED)
     for step in filter(had, range(1, 200)):
@@ -289,9 +289,9 @@ def test_operations_show_a_pause_in_the_words_of_its_sign() -> None:
     watch = Watch(UNVALIDATED)
     for step in range(1, 4):
         watch.step(step, {"analysis/batch_valid_ratio": 0.0})
-    said = {v.standing.reading.saw for v in watch.verdicts() if v.standing.reading is not None}
+    observed = {v.standing.reading.saw for v in watch.verdicts() if v.standing.reading is not None}
     assert shown
-    assert {*shown} <= said
+    assert {*shown} <= observed
 
 
 def test_a_job_that_never_validates_has_no_word_on_held_out_rows() -> None:

@@ -55,7 +55,7 @@ def test_an_entropy_whose_reward_falls_with_it_is_raised_at_once() -> None:
     assert noisy([0.7] * 4, [0.6, 0.4, 0.4, 0.4]) is None
 
 
-def test_an_entropy_that_ends_in_a_collapse_is_told_after_it() -> None:
+def test_an_entropy_that_ends_in_a_collapse_is_raised_after_it() -> None:
     """Where no group has an advantage, no step is taken, and no entropy is known."""
     assert noisy([1.4, 3.0, *[None] * 8], [0.6, 0.6, *[0.0] * 8]) == 3
     assert noisy([1.4, 3.0, *[None] * 8], [0.6, 0.6, *[0.6] * 8]) is None
@@ -96,7 +96,7 @@ def test_a_burst_of_two_or_three_batches_exhausts_no_turns(burst: Sequence[float
 
 
 @pytest.mark.parametrize(("rate", "step"), [(1.0, 26), (0.5, 26), (0.3, 26)])
-def test_turns_that_stay_exhausted_are_told_in_ten_steps(rate: float, step: int) -> None:
+def test_turns_that_stay_exhausted_are_raised_in_ten_steps(rate: float, step: int) -> None:
     assert raised(S.TURNS_EXHAUSTED, share(conduct.EXHAUSTED, [rate] * 15)) == step
 
 
@@ -108,6 +108,8 @@ def test_turns_that_stay_exhausted_are_told_in_ten_steps(rate: float, step: int)
         (S.REPETITION, conduct.REPEATED, 0.0, 0.5),
     ],
 )
-def test_four_odd_batches_pass_and_what_lasts_is_told(signal: S, name: str, usual: float, odd: float) -> None:
+def test_four_odd_batches_pass_and_what_lasts_is_raised(
+    signal: S, name: str, usual: float, odd: float
+) -> None:
     assert raised(signal, {name: [usual] * 20 + [odd] * 4 + [usual] * 10}) is None
     assert raised(signal, {name: [usual] * 20 + [odd] * 10}) == 26

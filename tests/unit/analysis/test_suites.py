@@ -122,8 +122,8 @@ def test_a_task_that_nobody_has_is_an_error() -> None:
     found = compared(GateSpec("tuned", must_beat="base", no_worse=[Bound("success", 0.0, "facts")])).gate
     assert found is not None
     assert found.verdict is Verdict.ERROR
-    told = found.checks[1].message
-    assert told.startswith("spec.gate.noWorse[0].task: no candidate has results in the task facts; name")
+    message = found.checks[1].message
+    assert message.startswith("spec.gate.noWorse[0].task: no candidate has results in the task facts; name")
     own = compared(GateSpec("tuned", task="facts", minimum=0.5)).gate
     assert own is not None
     assert own.message.startswith("spec.gate.task: no candidate has results in the task facts")
@@ -135,8 +135,10 @@ def test_a_task_that_one_candidate_lacks_is_an_error() -> None:
     found = compare_all(part, job.KS, "base", asked).gate
     assert found is not None
     assert found.verdict is Verdict.ERROR
-    told = found.checks[2].message
-    assert told.startswith(f"spec.gate.noWorse[1].task: tuned has no results in the task {SUITE}, which base")
+    message = found.checks[2].message
+    assert message.startswith(
+        f"spec.gate.noWorse[1].task: tuned has no results in the task {SUITE}, which base"
+    )
 
 
 def test_a_metric_that_a_task_lacks_is_named_with_it() -> None:
@@ -183,7 +185,7 @@ def test_a_gate_on_the_turn_limit_of_a_suite_is_an_error() -> None:
     assert f"the metric turn_limit, which tuned does not report in {SUITE}; it" in further.checks[1].message
 
 
-def test_mlflow_is_told_of_each_by_its_name(report: dict[str, Any]) -> None:
+def test_each_has_figures_of_its_name_in_mlflow(report: dict[str, Any]) -> None:
     found = metrics(report["candidates"][1], report)
     assert found[f"eval/success/{SUITE}"] < found[f"eval/success_high/{SUITE}"]
     assert found[f"eval/difference/success/{SUITE}"] < 0

@@ -165,7 +165,7 @@ def test_without_episodes_nothing_is_known() -> None:
     assert waiting(0, 10, []) == {UNKNOWN: 10}
 
 
-def test_a_step_is_told_from_the_end_of_the_one_before() -> None:
+def test_a_step_is_measured_from_the_end_of_the_one_before() -> None:
     episodes = [lived("a", 1000, ("turn", 39))]  # ends at 1040
     seconds = {"wait_for_batch": 40, "policy_update": 8, "publish_weights": 1, "step": 49, "training": 9}
     now = report(2, 1050, sent(1040), **seconds)
@@ -209,13 +209,13 @@ def test_a_learner_may_start_during_its_predecessors_last_step() -> None:
     assert found.parts == {"learner: start": 9, "learner: policy update": 1}
 
 
-def test_a_step_whose_reports_have_no_time_is_not_told() -> None:
+def test_a_step_whose_reports_have_no_time_has_no_timeline() -> None:
     assert spent(report(1, None), report(2, 3.0), []) is None
     assert spent(report(1, 1.0), report(2, None), []) is None
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_every_second_is_told_once(seed: int) -> None:
+def test_every_second_is_counted_once(seed: int) -> None:
     rng = random.Random(seed)
     kinds: list[SpanKind] = ["turn", "tool", "reset", "place", "release"]
     of_batch: list[BatchWaitKind] = ["start", "weights", "validation", "budget", "storing"]

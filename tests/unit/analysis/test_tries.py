@@ -30,8 +30,8 @@ def result(identity: str, content: str = "open") -> dict[str, Any]:
 
 def episode(messages: list[dict[str, Any]], **changes: Any) -> EpisodeRecord:
     """One turn for each of the assistant's messages, unless `turns` says otherwise."""
-    said = sum(message["role"] == "assistant" for message in messages)
-    record = sealed("v0-7", turns=changes.pop("said", said))
+    sampled = sum(message["role"] == "assistant" for message in messages)
+    record = sealed("v0-7", turns=changes.pop("turns", sampled))
     return record.model_copy(update={"messages": messages, **changes})
 
 
@@ -104,7 +104,7 @@ def test_tool_calls_are_counted_by_tool_failed_and_malformed() -> None:
         result("call-2-0", "error: the tool call could not be read"),
         ANSWER,
     ]
-    record = episode(messages, said=4)
+    record = episode(messages, turns=4)
     changed = [record.turns[i].model_copy(update={"malformed_tool_calls": int(i == 2)}) for i in range(4)]
     calls = as_try(record.model_copy(update={"turns": changed})).tool_calls
     assert dict(calls.by_tool) == {"get_case": 1, "close_case": 1}

@@ -233,7 +233,7 @@ class Server:
         self.rules = [*self._tree.placed()]
 
     def create(self, given: Json) -> Answer:
-        """What is said of a new object."""
+        """The answer to a new object."""
         present = without_nulls(given, self.schema)
         faults = [
             Fault(tuple(error.absolute_path), str(error.validator), error.instance)

@@ -223,7 +223,7 @@ REFUSED: list[tuple[Json, str]] = [
     ({"spec.budget": {"usd": "10", "onExhausted": "Drain"}}, "spec.budget.onExhausted: Drain would compare"),
     ({"spec.budget": {"tokens": {}}}, "spec.budget.tokens names no class"),
 ]
-"""What is set -> what is said."""
+"""What is set -> part of the refusal."""
 
 TAKEN: list[Json] = [
     {"spec.gate": gate(metric="metric_" + 64 * "f", noWorse=[{"metric": "tool_calls_" + 64 * "t"}])},
@@ -304,4 +304,4 @@ CHANGES: list[tuple[Json, str | None]] = [
     ({"spec.activeDeadlineSeconds": 60}, None),
     ({"spec.ttlSecondsAfterFinished": 60}, None),
 ]
-"""What is changed of a job that runs -> what is said; None: it may be."""
+"""What is changed of a job that runs -> part of the refusal; None: it may be changed."""

@@ -1,4 +1,4 @@
-"""Where the base model comes from, and what is said where it may not be read."""
+"""Where the base model comes from, and the error where a job may not read it."""
 
 from __future__ import annotations
 
@@ -26,22 +26,24 @@ def test_a_gated_model_says_where_its_token_goes(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
     with pytest.raises(JobError) as refused:
         base_model.fetch(ModelSpec(base="hf://acme/gated"), FileStore(), tmp_path)
-    told = refused.value.termination
-    assert (told.reason, told.field, refused.value.permanent) == ("ModelUnavailable", "spec.model.base", True)
-    assert "put an HF_TOKEN that may read it into the Secret of spec.output.secretRef" in told.message
+    termination = refused.value.termination
+    assert (termination.reason, termination.field, refused.value.permanent) == (
+        "ModelUnavailable",
+        "spec.model.base",
+        True,
+    )
+    assert "put an HF_TOKEN that may read it into the Secret of spec.output.secretRef" in termination.message
 
 
-def test_a_hub_of_unknown_name_is_told_in_plain_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hub_of_unknown_name_is_a_plain_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: Any, **__: Any) -> None:
         raise LocalEntryNotFoundError(
             "Got: ConnectError: [Errno -2] Name or service not known\nSee the docs."
         )
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", away)
-    said = r"acme/open could not be fetched from the hub \(Name or service not known\); let the pods reach"
-    with pytest.raises(JobError, match=said):
+    message = r"acme/open could not be fetched from the hub \(Name or service not known\); let the pods reach"
+    with pytest.raises(JobError, match=message):
         base_model.fetch(ModelSpec(base="hf://acme/open"), FileStore(), tmp_path)
 
 
@@ -52,10 +54,14 @@ def test_a_hub_that_does_not_answer_is_asked_again(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", away)
     with pytest.raises(JobError, match="copy the model's folder to s3://") as refused:
         base_model.fetch(ModelSpec(base="hf://acme/open"), FileStore(), tmp_path)
-    told = refused.value.termination
-    assert (told.reason, told.field, refused.value.permanent) == ("ModelNotFetched", "spec.model.base", False)
-    assert "Connection refused" in told.message
-    assert "See the docs" not in told.message
+    termination = refused.value.termination
+    assert (termination.reason, termination.field, refused.value.permanent) == (
+        "ModelNotFetched",
+        "spec.model.base",
+        False,
+    )
+    assert "Connection refused" in termination.message
+    assert "See the docs" not in termination.message
 
 
 class NoRoom(FileStore):
@@ -77,15 +83,15 @@ def test_a_volume_without_room_names_its_limit(
     base = "hf://acme/open" if scheme == "hf" else f"file://{tmp_path}/model"
     with pytest.raises(JobError) as full:
         base_model.fetch(ModelSpec.model_construct(base=base, revision=None), NoRoom(), tmp_path / "cache")
-    told = full.value.termination
-    assert (told.reason, full.value.permanent) == ("DiskFull", False)
-    assert told.message == (
+    termination = full.value.termination
+    assert (termination.reason, full.value.permanent) == ("DiskFull", False)
+    assert termination.message == (
         f"cacheSizeLimit of the chart's values: the volume for models has no room for {base} (No space left "
         "on device); ask an administrator for a larger limit or larger disks"
     )
 
 
-def test_any_other_fault_of_a_disk_is_told_as_it_is(tmp_path: Path) -> None:
+def test_any_other_fault_of_a_disk_is_raised_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file in the place of the folder")
     (tmp_path / "model").mkdir()
     with pytest.raises(OSError, match="Not a directory"):
@@ -114,11 +120,15 @@ def test_the_hub_is_asked_for_the_revision(tmp_path: Path, monkeypatch: pytest.M
 def test_a_bucket_that_may_not_be_read_is_the_users_to_mend(code: str, status: int, tmp_path: Path) -> None:
     with pytest.raises(JobError) as refused:
         base_model.fetch(ModelSpec(base="s3://typo/model"), refusing_store(code, status), tmp_path)
-    told = refused.value.termination
-    assert (told.reason, told.field, refused.value.permanent) == ("ModelUnavailable", "spec.model.base", True)
-    assert told.message.startswith("s3://typo/model: ")
-    assert f"({code})" in told.message
-    assert "let the credentials of spec.output read it" in told.message
+    termination = refused.value.termination
+    assert (termination.reason, termination.field, refused.value.permanent) == (
+        "ModelUnavailable",
+        "spec.model.base",
+        True,
+    )
+    assert termination.message.startswith("s3://typo/model: ")
+    assert f"({code})" in termination.message
+    assert "let the credentials of spec.output read it" in termination.message
 
 
 def test_a_name_that_the_hub_refuses_is_the_users_to_mend(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ class Campaign:
         self.rules = [*server.rules, *(rule for rule, _ in self._rails)]
         self.held: Counter[Placed] = Counter()
         self.broken: Counter[Placed] = Counter()
-        self.said: Counter[str] = Counter()
+        self.messages: Counter[str] = Counter()
         self.accepted = 0
         self.complaints: list[str] = []
         for example in EXAMPLES[model]:
@@ -165,17 +165,17 @@ class Campaign:
                 self.complaints.append(f"{answer.faults} is elsewhere for the model: {errors}")
             return
         text = "\n".join(entry["msg"] for entry in errors)
-        said = {rule.message for rule in self.rules if rule.message in text}
+        messages = {rule.message for rule in self.rules if rule.message in text}
         broken = [
             (rule, at) for rule, at in answer.broken if not of_one_machine(rule, get(answer.stored, at))
         ]
         expected = {rule.message for rule, _ in broken}
-        self.said.update(said & expected)
+        self.messages.update(messages & expected)
         ruled = [entry["loc"] for entry in errors if entry["type"] == "value_error"]
         if others := [entry for entry in errors if not _follows(entry["loc"], ruled)]:
             self.complaints.append(f"the API server has nothing against {others}")
-        if said - expected:
-            self.complaints.append(f"the model alone says {said - expected}")
+        if messages - expected:
+            self.complaints.append(f"the model alone says {messages - expected}")
         for rule, at in _undisturbed(answer.stored, broken):
             if rule.message not in text:
                 self.complaints.append(f"the model does not say of {at}: {rule.message}")

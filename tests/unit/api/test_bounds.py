@@ -53,7 +53,7 @@ def test_depth_is_counted_outside_strings(value: Any, most: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[" * 5000 + "]" * 5000, "nested more than 32 levels"),
         ('{"a":' * 5000 + "1" + "}" * 5000, "nested more than 32 levels"),
@@ -75,8 +75,8 @@ def test_depth_is_counted_outside_strings(value: Any, most: int) -> None:
     ],
     ids=lambda value: repr(value[:20]),
 )
-def test_what_is_out_of_bounds_is_refused(text: str | bytes, said: str) -> None:
-    with pytest.raises(OutOfBounds, match=said):
+def test_what_is_out_of_bounds_is_refused(text: str | bytes, message: str) -> None:
+    with pytest.raises(OutOfBounds, match=message):
         json_within(text, 4 * MIB)
 
 

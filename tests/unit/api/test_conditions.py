@@ -1,4 +1,4 @@
-"""Conditions keep their transition time, their order, and what they are not told to change."""
+"""Conditions keep their transition time, their order, and what an update leaves out."""
 
 from __future__ import annotations
 

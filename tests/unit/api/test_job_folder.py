@@ -35,8 +35,8 @@ def test_what_a_manager_no_longer_says_is_gone(tmp_path: Path) -> None:
     folder.write_status("coordinator", {"progress": {"step": 1}, "usage": {}})
     folder.write_status("coordinator", {"progress": {"step": 2}})
     assert folder.whole()["status"] == {"progress": {"step": 2}}
-    said, at = folder.last_status("coordinator")
-    assert said == {"progress": {"step": 2}}
+    status, at = folder.last_status("coordinator")
+    assert status == {"progress": {"step": 2}}
     assert at == pytest.approx(time.time(), abs=60)
     assert folder.last_status("operator") == ({}, None)
 
@@ -47,7 +47,7 @@ def test_a_status_is_not_stored_with_the_job(tmp_path: Path) -> None:
     assert folder.whole() == {**JOB, "status": {}}
 
 
-def test_of_a_condition_that_two_have_said_the_newer_stands(tmp_path: Path) -> None:
+def test_of_a_condition_that_two_have_written_the_newer_stands(tmp_path: Path) -> None:
     folder = JobFolder(tmp_path)
     folder.write_status("coordinator", {"conditions": [{"type": "WeightsInSync", "status": "True"}]})
     folder.write_status("operator", {"conditions": [{"type": "WeightsInSync", "status": "Unknown"}]})

@@ -95,14 +95,14 @@ def test_a_store_that_is_away_ends_nothing(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize(
-    ("ends", "said"),
+    ("ends", "message"),
     [
         ('exits.leave(exits.JobError("ToolFailed", "tool pay raised"))', "ToolFailed: tool pay raised"),
         ('raise KeyError("a bug")', "KeyError: 'a bug'"),
         ("pass", "the token is"),
     ],
 )
-def test_a_process_leaves_its_log_however_it_ends(tmp_path: Path, ends: str, said: str) -> None:
+def test_a_process_leaves_its_log_however_it_ends(tmp_path: Path, ends: str, message: str) -> None:
     spec = RLTrainingJobSpec.model_validate(
         {
             "model": {"base": "hf://Qwen/Qwen3-8B"},
@@ -122,5 +122,5 @@ def test_a_process_leaves_its_log_however_it_ends(tmp_path: Path, ends: str, sai
     done = subprocess.run([sys.executable, "-c", PROCESS.format(ends=ends)], env=env, capture_output=True)
     assert b"token-of-the-job" in done.stdout, "the pod's own log is as it was"
     log = (tmp_path / "out/team/refunds/u/logs/refunds-coordinator-x1/coordinator.log").read_text()
-    assert said in log
+    assert message in log
     assert f"the token is {HIDDEN} {HIDDEN}" in log

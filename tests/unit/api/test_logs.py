@@ -36,8 +36,8 @@ def test_a_line_has_a_length_whatever_its_fields_quote(capsys: pytest.CaptureFix
 
 
 def test_a_field_may_have_any_name() -> None:
-    said = json.loads(logs.line("loaded", {"at": 3, "level": "high", "fields": None}, at=1.25))
-    assert said == {
+    record = json.loads(logs.line("loaded", {"at": 3, "level": "high", "fields": None}, at=1.25))
+    assert record == {
         "time": "1970-01-01T00:00:01.250Z",
         "level": "high",
         "event": "loaded",

@@ -15,7 +15,7 @@ from headway_api.mistakes import mistakes
 from headway_api.spec.training import RLTrainingJob
 
 
-def told(changes: dict[str, Any]) -> tuple[str, ...]:
+def sentences(changes: dict[str, Any]) -> tuple[str, ...]:
     with pytest.raises(ValidationError) as invalid:
         RLTrainingJob.model_validate(changed(SMALLEST, changes))
     return mistakes(invalid.value, RLTrainingJob)
@@ -25,7 +25,7 @@ NONE = "there is no such field"
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"spec.agnet": {}}, f"spec.agnet: {NONE}; did you mean agent?"),
         ({"spec.algorithm.groupsize": 4}, f"spec.algorithm.groupsize: {NONE}; did you mean groupSize?"),
@@ -40,22 +40,22 @@ NONE = "there is no such field"
     ],
     ids=["block", "case", "unlike any", "underscore", "fraction", "pattern", "bound"],
 )
-def test_a_mistake_names_the_field_and_what_to_write(changes: dict[str, Any], said: str) -> None:
-    [sentence] = told(changes)
-    assert sentence.startswith(said)
+def test_a_mistake_names_the_field_and_what_to_write(changes: dict[str, Any], message: str) -> None:
+    [sentence] = sentences(changes)
+    assert sentence.startswith(message)
 
 
-def test_every_mistake_is_told_at_once() -> None:
-    assert len(told({"spec.agnet": {}, "spec.optimizer": {"learningRate": 2, "epsilon": 1}})) == 3
+def test_every_mistake_is_reported_at_once() -> None:
+    assert len(sentences({"spec.agnet": {}, "spec.optimizer": {"learningRate": 2, "epsilon": 1}})) == 3
 
 
 def test_a_very_long_name_is_cut() -> None:
-    [sentence] = told({"spec.reward": {"x" * 5000: 1}})
+    [sentence] = sentences({"spec.reward": {"x" * 5000: 1}})
     assert len(sentence) < 200
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (yaml.safe_dump(changed(SMALLEST, {"spec.agnet": {}})), "did you mean agent?"),
         ("a: [", "job.yaml cannot be read as YAML"),
@@ -65,12 +65,12 @@ def test_a_very_long_name_is_cut() -> None:
     ids=["a typo", "half a list", "too deep", "a list"],
 )
 def test_the_command_line_says_so_without_a_traceback(
-    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(text)
     assert recipes.main([str(file)]) == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,8 +14,8 @@ SCHEDULER = (
 
 
 def test_an_unschedulable_pods_message_leaves_out_preemption() -> None:
-    said = pod_lacks.of_scheduler(names.LEARNER, "refunds-learner-0", SCHEDULER)
-    assert said == (
+    message = pod_lacks.of_scheduler(names.LEARNER, "refunds-learner-0", SCHEDULER)
+    assert message == (
         "spec.learner.podTemplate: pod refunds-learner-0: Unschedulable: 0/1 nodes are available: 1 "
         "node(s) didn't "
         "match Pod's node affinity/selector. Add such a node, or ask for what one has"
@@ -30,16 +30,16 @@ def test_too_little_of_a_resource_names_the_resources() -> None:
     )
 
 
-def test_a_killed_container_is_told_its_limit_and_field() -> None:
-    said = pod_lacks.of_memory(names.ROLLOUT, "p", "rollout", "96Mi")
-    assert said.startswith(
+def test_a_killed_containers_message_has_its_limit_and_field() -> None:
+    message = pod_lacks.of_memory(names.ROLLOUT, "p", "rollout", "96Mi")
+    assert message.startswith(
         "spec.rollout.resources: container rollout of pod p was OOMKilled at its limit of 96Mi"
     )
-    assert "limits.memory" in said
+    assert "limits.memory" in message
 
 
 @pytest.mark.parametrize(
-    ("role", "said", "field", "fix"),
+    ("role", "message", "field", "fix"),
     [
         (
             names.LEARNER,
@@ -80,8 +80,8 @@ def test_a_killed_container_is_told_its_limit_and_field() -> None:
         ),
     ],
 )
-def test_a_pod_that_is_refused_has_field_and_fix(role: str, said: str, field: str, fix: str) -> None:
-    found = pod_lacks.of_creation(role, said)
+def test_a_pod_that_is_refused_has_field_and_fix(role: str, message: str, field: str, fix: str) -> None:
+    found = pod_lacks.of_creation(role, message)
     assert found.startswith(field)
     assert found.endswith(fix) or fix in found
     assert "forbidden" not in found
@@ -89,16 +89,16 @@ def test_a_pod_that_is_refused_has_field_and_fix(role: str, said: str, field: st
 
 @pytest.mark.parametrize("volume", ["cache", "tmp"])
 def test_a_volume_that_is_full_names_its_limit(volume: str) -> None:
-    said = pod_lacks.of_eviction("p", f'Usage of EmptyDir volume "{volume}" exceeds the limit "100Gi". ')
-    assert said == (
+    message = pod_lacks.of_eviction("p", f'Usage of EmptyDir volume "{volume}" exceeds the limit "100Gi". ')
+    assert message == (
         f'cacheSizeLimit of the chart\'s values: pod p: Usage of EmptyDir volume "{volume}" exceeds the '
         'limit "100Gi"; ask an administrator to raise it'
     )
 
 
-@pytest.mark.parametrize("said", ['Usage of EmptyDir volume "mine" exceeds the limit "1Gi".', "preempted"])
-def test_another_eviction_is_told_in_its_own_words(said: str) -> None:
-    assert pod_lacks.of_eviction("p", said) == f"pod p: {said}"
+@pytest.mark.parametrize("message", ['Usage of EmptyDir volume "mine" exceeds the limit "1Gi".', "preempted"])
+def test_another_eviction_keeps_its_own_words(message: str) -> None:
+    assert pod_lacks.of_eviction("p", message) == f"pod p: {message}"
 
 
 def test_words_that_nobody_knows_stand_as_they_are() -> None:

@@ -1,4 +1,4 @@
-"""Layers of a pod template: which wins, and what is told apart by name."""
+"""Layers of a pod template: which wins, and by which key an entry of a list is known."""
 
 from __future__ import annotations
 

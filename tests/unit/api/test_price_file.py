@@ -57,7 +57,7 @@ def test_the_digest_covers_all_of_a_books_content_and_no_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("0.40", "-1", "entries[0].prices.sample: '-1' is not a price; write US dollars of 0 or more"),
         ("0.40", ".nan", "entries[0].prices.sample: '.nan' is not a price"),
@@ -78,10 +78,10 @@ def test_the_digest_covers_all_of_a_books_content_and_no_more() -> None:
         (GOOD, "name: x\nentries: []\n", "entries: "),
     ],
 )
-def test_what_is_wrong_is_named_with_its_entry_and_field(old: str, new: str, said: str) -> None:
+def test_what_is_wrong_is_named_with_its_entry_and_field(old: str, new: str, message: str) -> None:
     with pytest.raises(PriceBookFault) as caught:
         parse(GOOD.replace(old, new, 1).encode())
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_what_is_no_text_or_too_large_is_refused() -> None:
@@ -91,7 +91,7 @@ def test_what_is_no_text_or_too_large_is_refused() -> None:
         parse(b"#" * (MIB + 1))
 
 
-def test_many_faults_are_told_as_some_and_a_number() -> None:
+def test_many_faults_are_listed_as_some_and_a_number() -> None:
     classes = ", ".join(f"c{number}: 1" for number in range(9))
     with pytest.raises(PriceBookFault, match="and 5 more"):
         parse(GOOD.replace("prefill: 0.13", classes).encode())

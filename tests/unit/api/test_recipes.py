@@ -23,9 +23,9 @@ def job(body: dict[str, Any]) -> RLTrainingJob:
 
 @pytest.mark.parametrize("case", WARNINGS, ids=title)
 def test_warns_of_what_the_table_says(case: dict[str, Any]) -> None:
-    said = recipes.warnings(job(changed(QUIET, case["set"])).spec)
-    assert len(said) == len(case["says"]), said
-    assert all(words in text for words, text in zip(case["says"], said, strict=True)), said
+    warnings = recipes.warnings(job(changed(QUIET, case["set"])).spec)
+    assert len(warnings) == len(case["says"]), warnings
+    assert all(words in text for words, text in zip(case["says"], warnings, strict=True)), warnings
 
 
 def test_every_guard_rail_is_in_the_table() -> None:
@@ -34,7 +34,7 @@ def test_every_guard_rail_is_in_the_table() -> None:
     assert silent == []
 
 
-def test_a_warning_names_its_field_and_fits_where_it_is_told() -> None:
+def test_a_warning_names_its_field_and_fits_where_it_is_shown() -> None:
     for rail in recipes.GUARD_RAILS:
         assert rail.message.startswith("spec."), rail.message
         assert len(rail.message) <= 256, "the API server may cut a warning there"
@@ -45,9 +45,9 @@ def test_prints_what_is_known_of_a_job(tmp_path: Path, capsys: pytest.CaptureFix
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(changed(QUIET, {"spec.model.base": "hf://openai/gpt-oss-20b"})))
     assert recipes.main([str(file)]) == 0
-    said = capsys.readouterr().out
-    assert "learningRate: 1.0e-05" in said
-    assert "Warning: spec.optimizer.learningRate: gpt-oss needs a lower rate" in said
+    output = capsys.readouterr().out
+    assert "learningRate: 1.0e-05" in output
+    assert "Warning: spec.optimizer.learningRate: gpt-oss needs a lower rate" in output
 
 
 def test_the_chart_carries_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -126,8 +126,8 @@ def merged(into: Any, fragment: Any) -> Any:
 
 def pasted(body: dict[str, Any]) -> RLTrainingJob:
     """The job with what is printed of it written into its spec."""
-    said = recipes.advice(RLTrainingJob.model_validate(body)).splitlines()
-    fragment = yaml.safe_load("\n".join(line for line in said if line.startswith("  ")))
+    lines = recipes.advice(RLTrainingJob.model_validate(body)).splitlines()
+    fragment = yaml.safe_load("\n".join(line for line in lines if line.startswith("  ")))
     return RLTrainingJob.model_validate(body | {"spec": merged(deepcopy(body["spec"]), fragment)})
 
 
@@ -157,8 +157,8 @@ def test_preflight_refuses_the_context_that_the_rail_warns_of(base: str, tmp_pat
 
 def configuration(family: Family) -> dict[str, Any]:
     """As much of the family's config.json as says the context."""
-    said = {"max_position_embeddings": family.context_length} if family.says_context else {}
-    return said or {"text_config": {"hidden_size": 8}}
+    config = {"max_position_embeddings": family.context_length} if family.says_context else {}
+    return config or {"text_config": {"hidden_size": 8}}
 
 
 @pytest.mark.parametrize("base", STRANGERS)
@@ -223,8 +223,8 @@ def test_an_adapter_to_start_from_keeps_its_rank() -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_get_no_warning_but_a_very_small_models_rate(name: str) -> None:
-    said = recipes.warnings(RLTrainingJob.model_validate(EXAMPLES[name]).spec)
-    assert [text for text in said if "on very small models" not in text] == []
+    warnings = recipes.warnings(RLTrainingJob.model_validate(EXAMPLES[name]).spec)
+    assert [text for text in warnings if "on very small models" not in text] == []
 
 
 def test_the_page_says_the_same() -> None:

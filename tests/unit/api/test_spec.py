@@ -142,7 +142,7 @@ def test_only_the_platforms_loop_plans_for_turns() -> None:
     assert planned({"sandboxed": {"command": ["agent"]}}) == (False, 1)
 
 
-def test_format_is_told_by_the_ending() -> None:
+def test_format_is_that_of_the_ending() -> None:
     assert job({}).spec.data.train.effective_format == "parquet"
     named = job({"spec.data.train.uri": "s3://b/k.csv", "spec.data.train.format": "jsonl"})
     assert named.spec.data.train.effective_format == "jsonl"

@@ -11,7 +11,7 @@ from headway_api.spec.types import DECIMAL_PATTERN
 from headway_api.status import Check, Preflight, Progress, RLTrainingJobStatus, Role, Usage, decimal
 
 
-def test_says_nothing_of_what_it_was_not_told() -> None:
+def test_an_empty_status_has_no_fields() -> None:
     assert RLTrainingJobStatus().as_object() == {}
     assert RLTrainingJobStatus(progress=Progress(step=0)).as_object() == {
         "progress": {"step": 0, "epoch": 0, "episodes": 0}

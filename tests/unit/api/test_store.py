@@ -142,16 +142,16 @@ class Shelf:
 
     def __init__(self, *stays: str, status: int = 200, together: int = 200) -> None:
         self.stays, self.status, self.together = stays, status, together
-        self.told: list[tuple[str, list[str]]] = []
+        self.requests: list[tuple[str, list[str]]] = []
         self.one_by_one: list[str] = []
 
     def delete_objects(self, *, Bucket: str, Delete: dict[str, Any]) -> dict[str, Any]:
         self.answer(self.together)
         assert Delete["Quiet"]
         keys = [item["Key"] for item in Delete["Objects"]]
-        self.told.append((Bucket, keys))
-        said = [{"Key": key, "Code": "WordOfItsOwn"} for key in keys if key in self.stays]
-        return {"Errors": said} if said else {}
+        self.requests.append((Bucket, keys))
+        errors = [{"Key": key, "Code": "WordOfItsOwn"} for key in keys if key in self.stays]
+        return {"Errors": errors} if errors else {}
 
     def delete_object(self, *, Bucket: str, Key: str) -> None:
         self.one_by_one.append(f"{Bucket}/{Key}")
@@ -159,22 +159,22 @@ class Shelf:
 
     def answer(self, status: int) -> None:
         if status != 200:
-            said = {"Error": {"Code": "x"}, "ResponseMetadata": {"HTTPStatusCode": status}}
-            raise ClientError(said, "Delete")  # type: ignore[arg-type]
+            response = {"Error": {"Code": "x"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+            raise ClientError(response, "Delete")  # type: ignore[arg-type]
 
 
 def test_objects_are_deleted_by_the_thousand_per_bucket_in_order() -> None:
     shelf = Shelf()
     S3Store(shelf).delete(f"s3://{'ab'[n // 2500]}/folder/{n}" for n in range(2600))
-    assert [(bucket, len(keys)) for bucket, keys in shelf.told] == [
+    assert [(bucket, len(keys)) for bucket, keys in shelf.requests] == [
         ("a", 1000),
         ("a", 1000),
         ("a", 500),
         ("b", 100),
     ]
-    assert [key for _, keys in shelf.told for key in keys] == [f"folder/{n}" for n in range(2600)]
+    assert [key for _, keys in shelf.requests for key in keys] == [f"folder/{n}" for n in range(2600)]
     S3Store(nothing := Shelf()).delete([])
-    assert nothing.told == []
+    assert nothing.requests == []
 
 
 @pytest.mark.parametrize(
@@ -217,18 +217,18 @@ def test_a_download_is_refused_in_the_same_words(
         refusing_store(code, int(code)).download("s3://bucket/key", tmp_path / "file")
 
 
-def said(status: int) -> ClientError:
+def client_error(status: int) -> ClientError:
     return ClientError({"Error": {"Code": "x"}, "ResponseMetadata": {"HTTPStatusCode": status}}, "HeadBucket")
 
 
 @pytest.mark.parametrize(
     ("error", "permanent"),
     [
-        (said(404), True),
-        (said(403), True),
+        (client_error(404), True),
+        (client_error(403), True),
         (NoCredentialsError(), True),
-        (said(503), False),
-        (said(429), False),
+        (client_error(503), False),
+        (client_error(429), False),
         (EndpointConnectionError(endpoint_url="http://s3"), False),
         (ReadTimeoutError(endpoint_url="http://s3"), False),
         (CredentialRetrievalError(provider="container-role", error_msg="refused"), False),

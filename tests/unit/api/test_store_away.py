@@ -139,8 +139,8 @@ def test_a_no_is_not_waited_for(status: int, expected: type[Exception], bucket: 
 class NoPatience(Patience):
     """Of a request that must not wait."""
 
-    def pause(self, since: float, now: float, said: object) -> float:
-        pytest.fail(f"a request waits for the store: {said}")
+    def pause(self, since: float, now: float, why: object) -> float:
+        pytest.fail(f"a request waits for the store: {why}")
 
 
 def test_the_first_look_does_not_wait(bucket: AbsentBucket) -> None:
@@ -188,11 +188,11 @@ class Slow(FileStore):
     """Too busy for every second request to delete."""
 
     def __init__(self) -> None:
-        self.told: list[list[str]] = []
+        self.requests: list[list[str]] = []
 
     def delete(self, uris: Iterable[str]) -> None:
-        self.told.append(list(uris))
-        if len(self.told) % 2 == 0:
+        self.requests.append(list(uris))
+        if len(self.requests) % 2 == 0:
             answer = {"Error": {"Code": "SlowDown"}, "ResponseMetadata": {"HTTPStatusCode": 503}}
             raise ClientError(answer, "DeleteObjects")  # type: ignore[arg-type]
 
@@ -200,7 +200,7 @@ class Slow(FileStore):
 def test_only_what_could_not_be_deleted_is_requested_again() -> None:
     slow = Slow()
     Patient(slow, Patience(60)).delete(f"s3://b/{n}" for n in range(1500))
-    assert [(told[0], len(told)) for told in slow.told] == [
+    assert [(uris[0], len(uris)) for uris in slow.requests] == [
         ("s3://b/0", 1000),
         ("s3://b/1000", 500),
         ("s3://b/1000", 500),
@@ -230,7 +230,7 @@ SUPERSEDED = JobError("Superseded", "another has begun", permanent=False)
         (ValueError("a bug"), None),
     ],
 )
-def test_only_the_stores_absence_is_told_as_such(error: Exception, reason: str | None) -> None:
+def test_only_the_stores_absence_is_reported_as_one(error: Exception, reason: str | None) -> None:
     work = raises(error)
     with pytest.raises(type(error) if reason is None else JobError) as ended, store_explained():
         work()

@@ -51,6 +51,6 @@ def test_a_refused_object_has_the_stores_own_code(code: str, status: int) -> Non
     with pytest.raises(PermissionError, match=code) as denied:
         refusing_store(code, status).get("s3://bucket/key")
     assert "An error occurred" not in str(denied.value)
-    told: JobError = bucket_unavailable("s3://bucket/runs", denied.value)
-    assert code in told.termination.message
-    assert "; " in told.termination.message
+    error: JobError = bucket_unavailable("s3://bucket/runs", denied.value)
+    assert code in error.termination.message
+    assert "; " in error.termination.message

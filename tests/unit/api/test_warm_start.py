@@ -123,8 +123,8 @@ def test_an_adapter_with_rslora_goes_with_a_job_that_has_it(place: Place, traini
 
 
 def test_a_job_with_rslora_refuses_an_adapter_without_it(place: Place) -> None:
-    said = place.adapter().refusal(**SCALED)
-    assert "was trained without rsLoRA; set spec.model.lora.rsLora: false" in said
+    message = place.adapter().refusal(**SCALED)
+    assert "was trained without rsLoRA; set spec.model.lora.rsLora: false" in message
 
 
 def test_an_adapter_of_the_hub_is_known_by_the_hubs_name(place: Place) -> None:
@@ -157,7 +157,7 @@ def test_a_configuration_that_is_none_is_refused(place: Place, content: str) -> 
     assert "adapter_config.json" in place.refusal(**LORA)
 
 
-def test_nothing_there_is_said_of_the_field(place: Place) -> None:
+def test_an_empty_place_is_an_error_of_the_field(place: Place) -> None:
     with pytest.raises(JobError, match="there is nothing at") as refused:
         place.fetch(**LORA)
     found = refused.value.termination
@@ -167,8 +167,8 @@ def test_nothing_there_is_said_of_the_field(place: Place) -> None:
 def test_a_file_that_is_not_the_one_written_is_refused(place: Place) -> None:
     place.adapter().described()
     (place.weights / "adapter_model.safetensors").write_bytes(b"another")
-    said = place.refusal(**LORA)
-    assert "adapter_model.safetensors is not the file that the job wrote" in said
+    message = place.refusal(**LORA)
+    assert "adapter_model.safetensors is not the file that the job wrote" in message
 
 
 def test_a_file_that_is_missing_is_refused(place: Place) -> None:

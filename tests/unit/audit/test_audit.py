@@ -70,8 +70,8 @@ def test_the_newest_field_says_the_licence(fields: dict[str, Any], expression: s
 
 
 def test_what_the_policy_states_comes_first() -> None:
-    said = licences.of_metadata(metadata("un_said", license="GPL-3.0-only"), POLICY)
-    assert said == Licence("un-said", "MIT")
+    licence = licences.of_metadata(metadata("un_said", license="GPL-3.0-only"), POLICY)
+    assert licence == Licence("un-said", "MIT")
 
 
 @pytest.mark.parametrize(
@@ -107,13 +107,13 @@ def test_no_text_is_allowed_but_by_an_allowed_licence(text: str) -> None:
 
 def test_a_copyleft_licence_fails_unless_it_is_excepted() -> None:
     found = [Licence("certifi", "MPL-2.0"), Licence("other", "MPL-2.0"), Licence("nvidia-x", "GPL-2.0-only")]
-    said = licences.judged(found, POLICY)
-    assert [each.split(",")[0] for each in said] == ["other has MPL-2.0", "nvidia-x has GPL-2.0-only"]
+    faults = licences.judged(found, POLICY)
+    assert [each.split(",")[0] for each in faults] == ["other has MPL-2.0", "nvidia-x has GPL-2.0-only"]
 
 
 def test_a_package_without_a_licence_fails() -> None:
-    (said,) = licences.judged([Licence("one", "")], POLICY)
-    assert "one says no licence" in said
+    (fault,) = licences.judged([Licence("one", "")], POLICY)
+    assert "one says no licence" in fault
 
 
 def test_entries_that_nothing_needs_fail() -> None:
@@ -133,14 +133,14 @@ CVE = {"id": "PYSEC-1", "aliases": ["CVE-2026-1"], "fix_versions": ["1.1"]}
 
 
 def test_a_known_vulnerability_fails() -> None:
-    (said,) = vulnerabilities.judged(answer(CVE, name="other"), POLICY, DAY)
-    assert said == "other 1.0 has PYSEC-1: upgrade to 1.1 or later"
+    (fault,) = vulnerabilities.judged(answer(CVE, name="other"), POLICY, DAY)
+    assert fault == "other 1.0 has PYSEC-1: upgrade to 1.1 or later"
 
 
 def test_an_accepted_one_passes_until_its_day() -> None:
     assert vulnerabilities.judged(answer(CVE), POLICY, date(2026, 12, 31)) == []
-    (said,) = vulnerabilities.judged(answer(CVE), POLICY, date(2027, 1, 1))
-    assert "accepted until 2026-12-31, which has passed" in said
+    (fault,) = vulnerabilities.judged(answer(CVE), POLICY, date(2027, 1, 1))
+    assert "accepted until 2026-12-31, which has passed" in fault
 
 
 def test_an_accepted_one_that_nothing_has_fails() -> None:
@@ -163,7 +163,7 @@ def test_a_mirror_without_a_database_is_not_taken_for_one() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"dependencies": 3}', '{"dependencies": [{}]}', "null"])
-def test_no_answer_says_what_pip_audit_said(text: str) -> None:
+def test_without_an_answer_the_error_of_pip_audit_is_shown(text: str) -> None:
     found = vulnerabilities.parsed(text, "Traceback\nConnectionError: no route\n")
     assert (found.reached, found.trouble) == (False, "ConnectionError: no route")
 
@@ -197,8 +197,8 @@ def test_another_file_than_the_lock_s_is_refused() -> None:
 
 
 def test_text_of_several_lines_stays_one_header() -> None:
-    said = bills.headers(metadata(summary="first\nName: other\n\nlast"))
-    assert re.findall(r"^Name: .*", said, re.MULTILINE) == ["Name: one"]
+    headers = bills.headers(metadata(summary="first\nName: other\n\nlast"))
+    assert re.findall(r"^Name: .*", headers, re.MULTILINE) == ["Name: one"]
 
 
 @pytest.mark.parametrize(
@@ -226,13 +226,13 @@ def test_the_repository_s_policy_can_be_read() -> None:
 
 
 def test_the_licences_of_every_image_bind() -> None:
-    said = {
+    installed = {
         lock
         for file in (ROOT / "images").glob("*/Dockerfile")
         for lock in re.findall(r"install\.sh (?:\$\{)?([\w/-]+)", file.read_text())
     }
-    assert said - {"LOCK"} <= set(locks.SHIPPED)
-    assert said >= {"operator", "LOCK", "guests/suite"}
+    assert installed - {"LOCK"} <= set(locks.SHIPPED)
+    assert installed >= {"operator", "LOCK", "guests/suite"}
 
 
 def test_every_lock_is_looked_at() -> None:

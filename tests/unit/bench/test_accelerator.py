@@ -99,11 +99,11 @@ def test_what_was_published_is_judged_by_its_bits() -> None:
 
 
 @pytest.mark.parametrize("knows", [True, False])
-def test_an_older_torch_is_not_told_of_grouped_heads(
+def test_an_older_torch_gets_no_option_for_grouped_heads(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, knows: bool
 ) -> None:
-    said = "enable_gqa=False" if knows else "window=0"
-    (tmp_path / "varlen.py").write_text(f"def varlen_attn(q, *, {said}):\n    return locals()\n")
+    parameter = "enable_gqa=False" if knows else "window=0"
+    (tmp_path / "varlen.py").write_text(f"def varlen_attn(q, *, {parameter}):\n    return locals()\n")
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     older = _loaded("older", OLDER)
     loader = older._Loader("varlen", str(tmp_path / "varlen.py"))

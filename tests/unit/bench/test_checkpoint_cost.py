@@ -73,7 +73,7 @@ def test_a_machine_that_slows_down_makes_no_checkpoint_dear() -> None:
     assert saved.rows[1]["in each round"] == "2.00, 2.00, 2.00"
 
 
-def test_what_is_saved_is_told_of_each_store() -> None:
+def test_each_store_has_a_row_of_what_is_saved() -> None:
     _, saved = section(rounds(1.0, 1.0), size=MEBIBYTE, parameters=10**7).tables
     assert [row["store"] for row in saved.rows] == ["a folder", "1 Gbit/s"]
     assert [row["beside training / without"] for row in saved.rows] == ["1.25", "1.25"]

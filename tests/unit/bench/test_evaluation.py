@@ -130,13 +130,13 @@ def test_the_model_reads_to_the_last_step_and_answers(
     for number in range(1, procedure.LONGEST + 2):
         ids = policy.generate(torch.tensor([prompt]), max_new_tokens=clerk.TURN_TOKENS, do_sample=False)  # type: ignore[operator]
         sampled = ids[0, len(prompt) :].tolist()
-        said = renderer.parse(sampled, prompt, TOOLS)
-        if not said.calls:
+        reply = renderer.parse(sampled, prompt, TOOLS)
+        if not reply.calls:
             break
-        [call] = said.calls
+        [call] = reply.calls
         assert (call.name, call.problem) == (procedure.TOOL, None)
         function = {"name": call.name, "arguments": call.arguments}
-        spoken = {"role": "assistant", "content": said.content}
+        spoken = {"role": "assistant", "content": reply.content}
         messages.append(spoken | {"tool_calls": [{"id": "c", "type": "function", "function": function}]})
         read = procedure.step(str(row["case"]), number, int(str(row["steps"])))
         result = [{"role": "tool", "tool_call_id": "c", "content": read}]
@@ -147,7 +147,7 @@ def test_the_model_reads_to_the_last_step_and_answers(
         assert extended == by_text, "who sends text has other tokens in its history"
         prompt = extended
     assert number == int(str(row["steps"])) + 1
-    assert procedure.solved(said.content)
+    assert procedure.solved(reply.content)
 
 
 RAN = Ran(
@@ -212,7 +212,7 @@ def test_the_page_on_record_is_in_todays_words() -> None:
     assert recorded["goals"][0]["found"] in (RESULTS / "evaluation.md").read_text()
 
 
-def test_a_turns_overhead_is_told_in_milliseconds_of_a_place() -> None:
+def test_a_turns_overhead_is_given_in_milliseconds_of_a_place() -> None:
     found = repetitions(11.0, 12.0)
     ours, limit, _ = section([found[0]]).tables[0].rows
     assert limit["ms a turn"] == pytest.approx(10_000 * PLACES / 200)
@@ -221,7 +221,7 @@ def test_a_turns_overhead_is_told_in_milliseconds_of_a_place() -> None:
     assert ours["outside vLLM, ms a turn"] == pytest.approx(1_000 * 2.0 / 200)
 
 
-def test_sides_that_sample_other_tokens_are_told() -> None:
+def test_sides_that_sample_other_tokens_fail_and_are_shown() -> None:
     found = repetitions(10.0, 12.0)
     found[2]["inspect"] = replace(found[2]["inspect"], sampled_tokens=7001)
     goal = section(found).goals[2]

@@ -22,7 +22,7 @@ from bench.learning.__main__ import BENCHMARK
 @pytest.mark.parametrize(
     ("after", "found", "met"), [(0.75, "32 .. 75, mean 54", True), (0.7, "27 .. 75, mean 51", False)]
 )
-def test_a_gain_is_told_in_percentage_points(after: float, found: str, met: bool) -> None:
+def test_a_gain_is_given_in_percentage_points(after: float, found: str, met: bool) -> None:
     [goal] = seeds.section("ppo", [{"before": 0.25, "after": 1.0}, {"before": 0.43, "after": after}]).goals
     assert goal.what.endswith("rises by 30 percentage points or more")
     assert (goal.found, goal.met) == (found, met)

@@ -25,7 +25,7 @@ SCORES = {0: 0.5, 5: 0.7, 10: 0.7, 15: 0.75, 20: 0.0, 25: 0.8, 30: 0.9, 35: 0.7}
 REMEDY: dict[str, Any] = {"step": 13, "remedy": "RollBack", "action": "goes back", "state": "Kept"}
 
 
-def a_curve(**said: Any) -> Curve:
+def a_curve(**changes: Any) -> Curve:
     """A job whose second signal is one that a job may be changed for."""
     found = Curve(
         steps={step: {"rollout/reward/mean": 0.5} for step in range(1, 36)},
@@ -33,7 +33,7 @@ def a_curve(**said: Any) -> Curve:
         raised={8: ["StalenessAtBound"], 12: ["EntropyRising"]},
         reports=[report(step) for step in range(36)],
     )
-    return replace(found, **said)
+    return replace(found, **changes)
 
 
 def test_a_job_is_compared_with_its_best_before_a_sign_acted_on() -> None:
@@ -44,7 +44,7 @@ def test_a_job_is_compared_with_its_best_before_a_sign_acted_on() -> None:
     assert found["remedies"] == "13: RollBack (goes back): Kept"
 
 
-def test_a_job_of_which_nothing_was_raised_is_told_too() -> None:
+def test_a_job_of_which_nothing_was_raised_has_a_row_too() -> None:
     found = seeds.row("Alert", a_curve(raised={8: ["StalenessAtBound"]}), 7.4)
     assert (found["alerted after step"], found["best before"], found["lowest since"]) == (None, 0.9, None)
 
@@ -86,8 +86,8 @@ def test_the_page_shows_what_todays_signals_find_in_its_curves() -> None:
     page = (seeds.RESULTS / "remedies.md").read_text()
     for seed, recorded in ON_RECORD.items():
         _, section = page.split(f"## Seed {seed}\n")
-        told = replay.told(recorded["Alert"], seeds.LAG)
-        assert told in section.split("## Seed")[0], "run make bench-remedies ONLY=page"
+        replayed = replay.told(recorded["Alert"], seeds.LAG)
+        assert replayed in section.split("## Seed")[0], "run make bench-remedies ONLY=page"
 
 
 def test_the_documentation_has_the_first_alert_of_then_and_today() -> None:
@@ -108,11 +108,11 @@ def test_the_documentation_has_the_first_alert_of_then_and_today() -> None:
     assert f"comes once, after step {apart}" in text
 
 
-def test_a_sign_that_came_at_another_step_is_told_with_both() -> None:
+def test_a_sign_that_came_at_another_step_is_shown_with_both() -> None:
     steps = {f"{step}": {"rollout/reward/mean": 0.8 if step < 20 else 0.0} for step in range(1, 30)}
     found = replay.again(steps, 4)
     assert found == {SignalName.REWARD_COLLAPSED: [22]}
-    told = replay.told({"steps": steps, "raised": {"20": ["RewardCollapsed"], "25": ["EntropyRising"]}}, 4)
-    assert told == "RewardCollapsed after 22 (then: 20); EntropyRising after none (then: 25)"
+    moved = replay.told({"steps": steps, "raised": {"20": ["RewardCollapsed"], "25": ["EntropyRising"]}}, 4)
+    assert moved == "RewardCollapsed after 22 (then: 20); EntropyRising after none (then: 25)"
     same = replay.told({"steps": steps, "raised": {"22": ["RewardCollapsed", "TurnsExhausted"]}}, 4)
     assert same == "RewardCollapsed after 22"

@@ -113,9 +113,9 @@ def test_a_folder_without_a_run_and_a_name_of_none_are_refused(
     assert "has no run: name the folder of a local job" in done.stderr
     (tmp_path / ".headway").mkdir()
     FinishedRun(tmp_path / ".headway" / "somebody").job()
-    said = shown("nobody").stderr
+    error = shown("nobody").stderr
     near = ".headway has no job nobody; did you mean somebody?"
-    assert f"{near}; of a cluster: no cluster is configured" in said
+    assert f"{near}; of a cluster: no cluster is configured" in error
 
 
 def test_a_job_that_has_written_nothing_says_so(tmp_path: Path) -> None:
@@ -165,11 +165,11 @@ def test_a_pattern_takes_keys_and_whole_folders(pattern: str, found: list[str]) 
 
 
 @pytest.mark.parametrize(
-    ("size", "said"),
+    ("size", "shown_as"),
     [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 30, "5.0 GiB"), (1 << 50, "1024.0 TiB")],
 )
-def test_sizes_are_short(size: int, said: str) -> None:
-    assert in_bytes(size) == said
+def test_sizes_are_short(size: int, shown_as: str) -> None:
+    assert in_bytes(size) == shown_as
 
 
 def test_numbers_stand_below_each_other() -> None:

@@ -70,7 +70,7 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-def told(project: Path, *settings: str, most_rows: int = 2, seconds: float = 100) -> Iterator[Finding]:
+def findings(project: Path, *settings: str, most_rows: int = 2, seconds: float = 100) -> Iterator[Finding]:
     """What episodes alone find, as it comes. Whoever has heard enough ends them."""
     job_of = document(project, *settings)
     _, spec = job.read(job_of)
@@ -82,14 +82,14 @@ def told(project: Path, *settings: str, most_rows: int = 2, seconds: float = 100
 def played(project: Path, *settings: str, **more: Any) -> dict[str, Finding]:
     """All of it; of several findings of a check the first."""
     found: dict[str, Finding] = {}
-    for finding in told(project, *settings, **more):
+    for finding in findings(project, *settings, **more):
         found.setdefault(finding.check, finding)
     return found
 
 
 def first(project: Path, *settings: str, **more: Any) -> Finding:
     """The first of it."""
-    with closing(told(project, *settings, **more)) as coming:
+    with closing(findings(project, *settings, **more)) as coming:
         return next(coming)
 
 
@@ -112,12 +112,12 @@ def test_a_template_passes_as_written(projects: dict[Template, Path], template: 
     arguments = [str(projects[template] / "job.yaml"), "--rows", "8", "--output", "json"]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
-    said = json.loads(done.stdout)
-    verdicts = {each["check"]: each["verdict"] for each in said["checks"]}
+    report = json.loads(done.stdout)
+    verdicts = {each["check"]: each["verdict"] for each in report["checks"]}
     assert {name for name, verdict in verdicts.items() if verdict == "Pass"} - OPEN == CHECKED
     assert verdicts.keys() - CHECKED == OPEN
-    assert said["verdicts"].keys() <= {"Pass", "Unknown"}
-    assert said["job"] == f"my-{template}"
+    assert report["verdicts"].keys() <= {"Pass", "Unknown"}
+    assert report["job"] == f"my-{template}"
 
 
 # faults of the environment
@@ -157,7 +157,7 @@ def test_what_is_not_broken_passes_beside_what_is(mutant: dict[str, Finding]) ->
     assert passed >= {"environment", "oracle", "speed", "reward-range", "splits"}
 
 
-def test_a_reward_that_is_no_number_is_told_with_its_line(project: Path) -> None:
+def test_a_reward_that_is_no_number_is_reported_with_its_line(project: Path) -> None:
     edit(project / "environment.py", "return Reward((share +", 'return Reward(float("nan") * (share +')
     found = played(project)
     assert found["environment"].verdict == "Fail"
@@ -193,14 +193,14 @@ def test_a_class_that_is_not_there_is_named(project: Path) -> None:
 # the oracle
 
 
-def test_an_oracle_that_is_wrong_is_shown_with_what_it_said(project: Path) -> None:
+def test_an_oracle_that_is_wrong_is_shown_with_its_answer(project: Path) -> None:
     edit(project / "environment.py", 'DAY[depot["queue"]]})\n', '"never"})\n')
     found = first(project)
     assert (found.verdict, found.saw) == ("Fail", "The oracle is right on 0 of 2 rows.")
     assert '"day": "never"' in found.examples[0].text
 
 
-def test_an_oracle_that_raises_is_told_with_its_line(project: Path) -> None:
+def test_an_oracle_that_raises_is_reported_with_its_line(project: Path) -> None:
     edit(project / "environment.py", 'seen.row["parcel"]', 'seen.row["case"]')
     found = first(project)
     assert found.verdict == "Fail"
@@ -268,7 +268,9 @@ JUDGE = "{url: 'https://judge.example/v1', model: large}"
         (["spec.data.train.uri=s3://bucket/train.jsonl"], "spec.data"),
     ],
 )
-def test_what_cannot_be_played_here_is_said(project: Path, settings: list[str], field: str) -> None:
+def test_an_environment_that_cannot_run_here_is_unknown(
+    project: Path, settings: list[str], field: str
+) -> None:
     found = played(project, *settings)
     assert found.keys() == {"environment"}
     assert (found["environment"].verdict, found["environment"].field) == ("Unknown", field)
@@ -277,7 +279,7 @@ def test_what_cannot_be_played_here_is_said(project: Path, settings: list[str], 
 # the job
 
 
-def test_a_misspelt_field_is_told_with_the_one_that_is_meant(project: Path) -> None:
+def test_a_misspelt_field_is_shown_with_the_one_that_is_meant(project: Path) -> None:
     edit(project / "job.yaml", "groupSize", "groupsize")
     done = CliRunner().invoke(app, [str(project / "job.yaml")])
     assert done.exit_code == 1
@@ -301,7 +303,7 @@ def test_a_misspelt_field_is_told_with_the_one_that_is_meant(project: Path) -> N
         ("spec.algorithm.batchSize=1", "guard-rails", "Warn", "spec.algorithm.batchSize"),
     ],
 )
-def test_what_operator_and_guard_rails_say_is_said(
+def test_findings_of_operator_and_guard_rails_are_shown(
     project: Path, setting: str, check_id: str, verdict: str, field: str
 ) -> None:
     found, _ = job.read(document(project, setting))
@@ -370,7 +372,7 @@ def test_a_prompt_in_two_splits_is_a_warning(project: Path) -> None:
         ("spec.algorithm.batchSize=512", "spec.algorithm.batchSize", "do not fill one batch of 512"),
     ],
 )
-def test_rows_that_lack_something_are_told_with_the_field(
+def test_rows_that_lack_something_are_reported_with_the_field(
     project: Path, setting: str, field: str, words: str
 ) -> None:
     settings = [setting, "spec.schedule.maxEpochs=1"] if "batchSize" in setting else [setting]
@@ -472,7 +474,7 @@ def test_without_pytest_or_tests_nothing_is_known(tmp_path: Path, monkeypatch: p
 # the command
 
 
-def test_a_file_or_folder_that_is_not_there_is_told(project: Path) -> None:
+def test_a_file_or_folder_that_is_not_there_is_an_error(project: Path) -> None:
     for arguments, words in (
         (["absent.yaml"], "absent.yaml: No such file"),
         ([str(project)], "Is a directory"),
@@ -520,7 +522,7 @@ def test_a_finding_says_what_was_seen_what_to_write_and_shows_it() -> None:
     ]
 
 
-def test_a_narrow_terminal_wraps_what_is_said() -> None:
+def test_a_narrow_terminal_wraps_the_text() -> None:
     long = Finding("speed", "Warn", "word " * 30, advice="less " * 20)
     assert max(map(len, text.lines(long, 60))) <= 60
 

@@ -56,8 +56,8 @@ WAITS = {"base": "file:///nowhere", "warmStart": {"job": "absent"}}
 
 def condition(kind: str, reason: str = "R", message: str = "", **more: Any) -> dict[str, Any]:
     since = "2026-01-01T00:00:00Z"
-    told = {"type": kind, "status": "True", "reason": reason, "message": message}
-    return {**told, "lastTransitionTime": since, **more}
+    fields = {"type": kind, "status": "True", "reason": reason, "message": message}
+    return {**fields, "lastTransitionTime": since, **more}
 
 
 def stored_job(name: str, *conditions: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -239,8 +239,8 @@ def test_the_bill_is_the_ledgers(tmp_path: Path) -> None:
 # waiting
 
 
-def told(folder: Path, *conditions: dict[str, Any]) -> Run[Any]:
-    """A local job that says so."""
+def local_run(folder: Path, *conditions: dict[str, Any]) -> Run[Any]:
+    """A local job with these conditions."""
     FinishedRun(folder / "desk").job({"conditions": [*conditions]})
     return TrainingClient(local=True, folder=folder).run("desk")
 
@@ -253,21 +253,21 @@ def test_the_wait_for_a_job_that_is_complete_returns_its_status(run: Run[Any]) -
 
 
 def test_the_wait_for_a_job_that_failed_raises_with_the_reason(tmp_path: Path) -> None:
-    failed = told(tmp_path, condition("Failed", "PreflightFailed", "the reward is constant"))
+    failed = local_run(tmp_path, condition("Failed", "PreflightFailed", "the reward is constant"))
     with pytest.raises(RunFailed, match="desk failed: PreflightFailed: the reward is constant") as raised:
         failed.wait()
     assert (raised.value.reason, raised.value.message) == ("PreflightFailed", "the reward is constant")
 
 
 def test_the_wait_for_a_job_that_stands_still_says_why(tmp_path: Path) -> None:
-    held = told(tmp_path, condition("Suspended", "BudgetExhausted", "raise spec.budget.usd to 7"))
+    held = local_run(tmp_path, condition("Suspended", "BudgetExhausted", "raise spec.budget.usd to 7"))
     with pytest.raises(RunHeld, match=r"BudgetExhausted: raise spec\.budget\.usd to 7"):
         held.wait()
 
 
 def test_the_wait_for_a_job_that_no_process_runs_says_so(tmp_path: Path) -> None:
     with pytest.raises(RunHeld, match="no process runs it; train it again"):
-        told(tmp_path, condition("Progressing")).wait()
+        local_run(tmp_path, condition("Progressing")).wait()
 
 
 def test_a_wait_on_a_cluster_job_raises_once_the_job_fails(stub: StubCluster) -> None:
@@ -304,9 +304,9 @@ def test_a_job_stands_still_by_its_newest_spec(
     assert outcome.is_held(job) is held
 
 
-def answers(*said: Any) -> Callable[[], Any]:
+def answers(*results: Any) -> Callable[[], Any]:
     """One after the other; those that are errors are raised."""
-    each = iter(said)
+    each = iter(results)
 
     def ask() -> Any:
         found = next(each)
@@ -372,7 +372,7 @@ def test_a_cluster_has_no_fresh_start(stub: StubCluster) -> None:
     assert stub.applied == []
 
 
-def test_of_a_name_that_does_not_exist_near_ones_are_told(stub: StubCluster, jobs: Path) -> None:
+def test_the_error_for_an_unknown_name_has_near_ones(stub: StubCluster, jobs: Path) -> None:
     stub.jobs["rltrainingjobs", "refunds"] = stored_job("refunds")
     with pytest.raises(ClusterError, match=r"has no RLTrainingJob refund; did you mean refunds\?"):
         TrainingClient().run("refund")
@@ -405,7 +405,7 @@ def test_a_change_is_laid_over_field_by_field() -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "said"),
+    ("job", "message"),
     [
         ({}, "kind: write RLTrainingJob or RLEvalJob"),
         ({"kind": "RLEvalJob"}, r"this is an RLEvalJob: call evaluate\(\)"),
@@ -415,8 +415,8 @@ def test_a_change_is_laid_over_field_by_field() -> None:
         ({"kind": "RLTrainingJob", "metadata": {"name": "a"}, "spec": 3}, "spec: write fields below it"),
     ],
 )
-def test_what_is_no_job_is_refused(job: dict[str, Any], said: str) -> None:
-    with pytest.raises(ManifestWrong, match=said):
+def test_what_is_no_job_is_refused(job: dict[str, Any], message: str) -> None:
+    with pytest.raises(ManifestWrong, match=message):
         document.made(job, names.TRAINING_KIND, None, {})
 
 

@@ -76,9 +76,9 @@ def test_a_field_of_no_version_is_refused_in_the_servers_words(stub: StubCluster
 
 
 def test_elements_of_a_list_have_the_fields_of_its_items() -> None:
-    said = '.spec.candidates[name="a"].checkpoint.job: field not declared in schema'
-    assert newer_fields.newer("RLEvalJob", said) == ['spec.candidates[name="a"].checkpoint.job']
-    assert newer_fields.newer("RLEvalJob", said.replace("job", "jobs")) == []
+    message = '.spec.candidates[name="a"].checkpoint.job: field not declared in schema'
+    assert newer_fields.newer("RLEvalJob", message) == ['spec.candidates[name="a"].checkpoint.job']
+    assert newer_fields.newer("RLEvalJob", message.replace("job", "jobs")) == []
     indexed = 'unknown field "spec.candidates[0].checkpoint.job"'
     assert newer_fields.newer("RLEvalJob", indexed) == ["spec.candidates[0].checkpoint.job"]
 
@@ -86,7 +86,7 @@ def test_elements_of_a_list_have_the_fields_of_its_items() -> None:
 @pytest.mark.parametrize(
     "words", [("submit", "job.yaml"), ("watch", NAME), ("artifacts", NAME, "-n", "team")], ids=" ".join
 )
-def test_a_cluster_without_this_version_of_the_kinds_is_told_so(
+def test_a_cluster_without_this_version_of_the_kinds_is_an_error(
     stub: StubCluster, words: tuple[str, ...]
 ) -> None:
     stub.refusal = 404, "404 page not found\n"

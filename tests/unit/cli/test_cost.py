@@ -73,8 +73,8 @@ def test_the_bill_is_what_the_trajectories_recounted_come_to(run: FinishedRun) -
 
 def test_the_bill_is_the_one_of_the_status(run: FinishedRun) -> None:
     found = as_json(run.uri, "--base", "hf://org/base")
-    said = usage(run.ledger.days, DEFAULT.of("hf://org/base"), date(2023, 11, 14))
-    assert (found["cost"], found["priceBook"]) == (said.cost, said.price_book)
+    expected = usage(run.ledger.days, DEFAULT.of("hf://org/base"), date(2023, 11, 14))
+    assert (found["cost"], found["priceBook"]) == (expected.cost, expected.price_book)
     assert found["priceBookHash"] == DEFAULT.digest[:12]
 
 
@@ -114,7 +114,7 @@ def test_a_class_priced_on_some_days_is_billed_for_those_alone() -> None:
     assert found.price_book == "b@2026-01-02"
 
 
-def test_a_changed_price_book_is_told_with_what_it_corrected(tmp_path: Path) -> None:
+def test_a_changed_price_book_is_shown_with_its_corrections(tmp_path: Path) -> None:
     run = FinishedRun(tmp_path).job().prices(book("ours", sample="1000")).played()
     run.prices(book("ours", sample="1000"), book("ours", sample="2000"))
     found = as_json(str(tmp_path))
@@ -230,7 +230,7 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StubCluste
         yield made
 
 
-def test_of_a_job_on_a_cluster_the_status_is_told(stub: StubCluster) -> None:
+def test_of_a_job_on_a_cluster_the_status_is_shown(stub: StubCluster) -> None:
     used = {
         "prefillTokens": 10, "trainTokens": 0, "totalTokens": 10, "sandboxSeconds": "1.5", "cost": "0.12",
         "currency": "USD", "priceBook": "b@2026-01-01", "priceBookHash": "abc", "priceCorrections": 2,

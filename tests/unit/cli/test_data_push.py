@@ -1,4 +1,4 @@
-"""`headway data push`: what is said of files, which are refused and where, and what is written of them."""
+"""`headway data push`: what it prints of files, which it refuses and where, and what it writes of them."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_folder_without_a_model_is_refused_before_any_upload(tmp_path: Path, b
     assert bucket.objects == {}
 
 
-def test_a_bucket_that_refuses_is_told_with_the_fix(tmp_path: Path) -> None:
+def test_a_bucket_that_refuses_is_an_error_with_the_fix(tmp_path: Path) -> None:
     table = uploads.read(written(tmp_path / "train.jsonl"))
     with pytest.raises(NotPushed, match="give this shell credentials that may write there"):
         uploads.push(refusing_store("AccessDenied", 403), table, "s3://rows/team")
@@ -129,7 +129,7 @@ def test_a_bucket_that_refuses_is_told_with_the_fix(tmp_path: Path) -> None:
         uploads.push(refusing_store("InternalError", 500), table, "s3://rows/team")
 
 
-def test_a_store_that_is_away_is_told(tmp_path: Path, bucket: AbsentBucket) -> None:
+def test_a_store_that_is_away_is_an_error(tmp_path: Path, bucket: AbsentBucket) -> None:
     bucket.close()
     done = push(written(tmp_path / "train.jsonl"), "s3://rows/team", "--endpoint-url", bucket.url)
     assert done.exit_code == 2

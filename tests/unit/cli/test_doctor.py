@@ -139,7 +139,7 @@ def test_a_preflight_that_is_no_block_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "said"),
+    ("status", "code", "message"),
     [
         ({"preflight": {"state": "Passed"}}, 0, ""),
         ({"preflight": {"state": "Warned", "findings": [{"verdict": "Warn"}]}}, 0, ""),
@@ -149,7 +149,7 @@ def test_a_preflight_that_is_no_block_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_the_exit_code_says_how_it_ended(
-    status: Json, code: int, said: str, capsys: pytest.CaptureFixture[str]
+    status: Json, code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for output in Form:
         found = 0
@@ -160,7 +160,7 @@ def test_the_exit_code_says_how_it_ended(
             found = ended.exit_code
         written = capsys.readouterr()
         assert found == code
-        assert said in written.out + written.err
+        assert message in written.out + written.err
 
 
 @pytest.mark.parametrize("last", ["Passed", "Warned", "Skipped"])

@@ -66,8 +66,8 @@ class Stage:
         path.write_text(yaml.safe_dump(self.job))
         return path
 
-    def said(self, *words: str) -> Json:
-        """By the command."""
+    def by_the_command(self, *words: str) -> Json:
+        """As it prints it."""
         done = shown(str(self.file), "--environment", str(EXAMPLE), "--output", "json", *words)
         assert done.exit_code == 0, done.output
         found: Json = json.loads(done.stdout)
@@ -105,16 +105,16 @@ def begun(row: Json) -> ResetReply:
     return ResetReply.model_validate(found)
 
 
-def compared(said: Json, known: Json) -> None:
+def compared(printed: Json, known: Json) -> None:
     """Every figure is the same to the last digit."""
-    ends = {key: [each["low"], each["likely"], each["high"]] for key, each in said["usage"].items()}
+    ends = {key: [each["low"], each["likely"], each["high"]] for key, each in printed["usage"].items()}
     assert ends == known["usage"]
-    cost = None if said["likely"] is None else [said["low"], said["likely"], said["high"]]
+    cost = None if printed["likely"] is None else [printed["low"], printed["likely"], printed["high"]]
     assert cost == known["cost"]
-    assert said["unpriced"] == known["unpriced"]
-    assert said["priceBook"] == known["price_book"]
-    assert said["message"] == (known["why"] or None)
-    assert said["basis"] == known["basis"] == "Data"
+    assert printed["unpriced"] == known["unpriced"]
+    assert printed["priceBook"] == known["price_book"]
+    assert printed["message"] == (known["why"] or None)
+    assert printed["basis"] == known["basis"] == "Data"
 
 
 @pytest.fixture
@@ -124,11 +124,11 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 
 def test_the_examples_job_costs_what_its_coordinator_says(stage: Stage) -> None:
-    said = stage.said()
-    compared(said, stage.by_the_coordinator())
-    assert float(said["likely"]) > 0
-    assert said["notes"] == []
-    assert said["plays"] == (
+    printed = stage.by_the_command()
+    compared(printed, stage.by_the_coordinator())
+    assert float(printed["likely"]) > 0
+    assert printed["notes"] == []
+    assert printed["plays"] == (
         "64 training episodes (2 steps x 4 rows x 8), 10 of validation, 8 of the test split, "
         "96 of the preflight"
     )
@@ -147,7 +147,7 @@ def test_the_examples_job_costs_what_its_coordinator_says(stage: Stage) -> None:
 )
 def test_changed_jobs_cost_what_their_coordinators_say(stage: Stage, changes: Json) -> None:
     stage.spec.update(changes)
-    compared(stage.said(), stage.by_the_coordinator())
+    compared(stage.by_the_command(), stage.by_the_coordinator())
 
 
 def test_prices_of_a_file_decide_and_what_has_none_is_named(stage: Stage) -> None:
@@ -155,41 +155,41 @@ def test_prices_of_a_file_decide_and_what_has_none_is_named(stage: Stage) -> Non
     entry = {"since": "2026-01-01", "prices": prices, "models": {"file://*": {"train": "7"}}}
     book = PriceBook.model_validate({"name": "ours", "entries": [entry]})
     (stage.folder / "prices.yaml").write_text(json.dumps(book.as_object()))
-    said = stage.said("--prices", "prices.yaml")
-    compared(said, stage.by_the_coordinator(book))
-    assert "prefill" in said["unpriced"]
-    assert said["priceBookHash"] == book.digest[:12]
+    printed = stage.by_the_command("--prices", "prices.yaml")
+    compared(printed, stage.by_the_coordinator(book))
+    assert "prefill" in printed["unpriced"]
+    assert printed["priceBookHash"] == book.digest[:12]
     text = shown(str(stage.file), "--environment", str(EXAMPLE), "--prices", "prices.yaml").stdout
     assert "not in the cost: cachedPrefill" in text
     total = next(line for line in text.splitlines() if line.startswith("USD in all"))
-    assert total.split()[3:] == [said["low"], said["likely"], said["high"]]
-    assert f"prices ours@2026-01-01, SHA-256 {said['priceBookHash']}" in text
+    assert total.split()[3:] == [printed["low"], printed["likely"], printed["high"]]
+    assert f"prices ours@2026-01-01, SHA-256 {printed['priceBookHash']}" in text
 
 
 def test_a_field_may_be_changed_without_editing_the_file(stage: Stage) -> None:
-    one = stage.said("--set", "spec.schedule.maxSteps=1")
+    one = stage.by_the_command("--set", "spec.schedule.maxSteps=1")
     assert one["plays"].startswith("32 training episodes (1 steps")
-    assert float(one["likely"]) < float(stage.said()["likely"])
+    assert float(one["likely"]) < float(stage.by_the_command()["likely"])
 
 
 def test_without_environment_prompt_lengths_are_open_and_noted(stage: Stage) -> None:
     done = shown(str(stage.file), "--output", "json")
-    said = json.loads(done.stdout)
-    assert said["message"] == "the first messages of an episode are not known"
-    assert "has no module of spec.environment.entrypoint (environment:RefundDesk)" in said["notes"][0]
-    assert float(said["high"]) >= float(stage.said()["high"])
+    printed = json.loads(done.stdout)
+    assert printed["message"] == "the first messages of an episode are not known"
+    assert "has no module of spec.environment.entrypoint (environment:RefundDesk)" in printed["notes"][0]
+    assert float(printed["high"]) >= float(stage.by_the_command()["high"])
     text = shown(str(stage.file))
     assert "no more is known: the first messages of an episode are not known" in text.stdout
     assert "write --environment FOLDER" in text.stderr
 
 
 def test_an_estimate_without_an_episode_runs_no_environment(stage: Stage) -> None:
-    found = stage.said("--no-episode")
+    found = stage.by_the_command("--no-episode")
     assert found["notes"] == ["no episode was begun, so a prompt may have any length"]
     assert found["high"] is not None
 
 
-def test_an_environment_that_fails_is_told_with_its_words(stage: Stage) -> None:
+def test_an_environment_that_fails_is_noted_with_its_words(stage: Stage) -> None:
     (stage.folder / "environment.py").write_text("import no_such_module\n")
     done = shown(str(stage.file), "--output", "json")
     assert done.exit_code == 0
@@ -201,10 +201,10 @@ def test_an_environment_that_fails_is_told_with_its_words(stage: Stage) -> None:
 @pytest.mark.parametrize("base", ["hf://nobody/no-such-model", "file:///no/such/folder"])
 def test_a_model_that_is_not_at_hand_leaves_it_to_the_limits(stage: Stage, base: str) -> None:
     stage.spec["model"]["base"] = base
-    said = stage.said()
-    assert f"the tokenizer of {base} is not available" in said["notes"][0]
-    assert float(said["low"]) <= float(said["likely"]) <= float(said["high"])
-    with_model = stage.said("--model", str(stage.folder / "model"))
+    printed = stage.by_the_command()
+    assert f"the tokenizer of {base} is not available" in printed["notes"][0]
+    assert float(printed["low"]) <= float(printed["likely"]) <= float(printed["high"])
+    with_model = stage.by_the_command("--model", str(stage.folder / "model"))
     assert with_model["notes"] == []
 
 
@@ -217,11 +217,11 @@ def test_a_context_that_nobody_says_is_asked_for(stage: Stage) -> None:
     assert shown(str(stage.file)).exit_code == 0, "the family's context is known"
 
 
-def test_rows_that_fill_no_batch_cost_nothing_that_can_be_told(stage: Stage) -> None:
+def test_rows_that_fill_no_batch_have_no_known_cost(stage: Stage) -> None:
     (stage.folder / "train.jsonl").write_text('{"prompt": "a", "case_id": "b"}\n')
-    said = stage.said()
-    assert said["likely"] is None
-    assert said["message"] == "1 training rows do not fill one batch of 4"
+    printed = stage.by_the_command()
+    assert printed["likely"] is None
+    assert printed["message"] == "1 training rows do not fill one batch of 4"
     assert "1 training rows do not fill one batch of 4" in shown(str(stage.file)).stdout
 
 
@@ -256,7 +256,7 @@ def test_a_file_that_is_no_price_book_is_named(stage: Stage, text: str | None, w
 
 def test_a_price_book_of_the_cluster_is_noted_as_not_read(stage: Stage) -> None:
     stage.spec["priceBook"] = "ours"
-    assert "spec.priceBook names the ConfigMap ours" in stage.said()["notes"][0]
+    assert "spec.priceBook names the ConfigMap ours" in stage.by_the_command()["notes"][0]
 
 
 def an_evaluation(stage: Stage, **spec: Any) -> Json:
@@ -277,12 +277,12 @@ def test_an_evaluation_costs_what_its_coordinator_says(stage: Stage, asked: Json
     words = ["--environment", str(EXAMPLE), "--training", str(training), "--output", "json"]
     done = shown(str(file), *words)
     assert done.exit_code == 0, done.output
-    said = json.loads(done.stdout)
-    compared(said, by_the_evaluations_coordinator(stage, job))
-    assert said["message"] == "the tokenizer of other is not available"
-    assert said["unpriced"] == ["endpointPrompt", "endpointSample"]
+    printed = json.loads(done.stdout)
+    compared(printed, by_the_evaluations_coordinator(stage, job))
+    assert printed["message"] == "the tokenizer of other is not available"
+    assert printed["unpriced"] == ["endpointPrompt", "endpointSample"]
     rows = asked.get("evaluation", {}).get("maxRows", 4)
-    assert said["plays"] == f"{4 * rows} episodes: {rows} rows by each of tuned, tuned-base, other, far"
+    assert printed["plays"] == f"{4 * rows} episodes: {rows} rows by each of tuned, tuned-base, other, far"
 
 
 def by_the_evaluations_coordinator(stage: Stage, job: Json) -> Json:

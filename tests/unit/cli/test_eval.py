@@ -164,7 +164,7 @@ def test_a_gate_judges_the_first_candidate_except_the_baseline() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--margin", "0.1"], "--margin says by how much a candidate must be better: write --must-beat NAME"),
         (["--must-beat", "nobody"], "--must-beat nobody: name one of several candidates; there are tuned"),
@@ -175,10 +175,10 @@ def test_a_gate_judges_the_first_candidate_except_the_baseline() -> None:
         (["--must-beat", "tuned-base", "--margin", "2x"], "spec.gate.margin"),
     ],
 )
-def test_a_wrong_option_is_named(words: list[str], said: str) -> None:
+def test_a_wrong_option_is_named(words: list[str], message: str) -> None:
     done = shown("--from", str(JOB), "--print", *words)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_without_a_job_each_missing_field_is_named() -> None:
@@ -242,7 +242,7 @@ def test_printing_applies_nothing(stub: StubCluster) -> None:
     assert stub.applied == []
 
 
-def test_a_job_that_the_cluster_does_not_have_is_said(stub: StubCluster) -> None:
+def test_a_job_that_the_cluster_does_not_have_is_an_error(stub: StubCluster) -> None:
     done = shown("--job", "sop-quikstart")
     assert done.exit_code == 2
     assert "did you mean sop-quickstart?" in done.stderr
@@ -262,10 +262,10 @@ def test_a_local_job_lends_and_the_evaluation_is_run_here(
     monkeypatch.setattr(verb.run, "run", run)
     done = shown("--job", NAME, "--local", "--modules", "here")
     assert done.exit_code == 3, "as the run ended"
-    [told] = ran
-    assert (told["local"], told["environment"]) == (True, Path("here"))
-    assert told["job"]["metadata"] == {"name": f"{NAME}-eval", "namespace": "team"}
-    assert told["job"]["spec"]["data"] == {"uri": "s3://b/v.jsonl"}
+    [arguments] = ran
+    assert (arguments["local"], arguments["environment"]) == (True, Path("here"))
+    assert arguments["job"]["metadata"] == {"name": f"{NAME}-eval", "namespace": "team"}
+    assert arguments["job"]["spec"]["data"] == {"uri": "s3://b/v.jsonl"}
 
 
 def test_the_modules_of_a_local_run_are_beside_the_jobs_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +275,7 @@ def test_the_modules_of_a_local_run_are_beside_the_jobs_file(monkeypatch: pytest
     assert ran[0]["environment"] == JOB.parent
 
 
-def test_a_local_job_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_job_that_is_not_there_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = shown("--job", "nobody", "--local")
     assert done.exit_code == 2

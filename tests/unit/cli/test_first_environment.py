@@ -57,8 +57,8 @@ def test_the_templates_are_those_there_are() -> None:
 
 def test_each_check_has_a_line(project: Path) -> None:
     (project / "test_environment.py").unlink()  # to run them takes seconds
-    said = {finding.check for finding in checking.findings(manifest.read(project / "job.yaml"), project, 1)}
-    assert CHECKS - {"tools-like-production", "file"} == said
+    checks = {finding.check for finding in checking.findings(manifest.read(project / "job.yaml"), project, 1)}
+    assert CHECKS - {"tools-like-production", "file"} == checks
 
 
 def test_the_oracle_is_the_templates(project: Path) -> None:

@@ -122,8 +122,8 @@ def test_an_evaluation_has_its_candidates_in_the_line(stub: StubCluster) -> None
     done = run("watch", f"{NAME}-eval", "--kind", "eval")
     later.join()
     assert done.exit_code == 0
-    said = "state Evaluating  rows 358/480  base 0.62 ± 0.06  tuned 0.83 ± 0.05  gate Pending"
-    assert said in done.stdout.splitlines()[0]
+    line = "state Evaluating  rows 358/480  base 0.62 ± 0.06  tuned 0.83 ± 0.05  gate Pending"
+    assert line in done.stdout.splitlines()[0]
 
 
 def test_a_job_that_is_deleted_ends_its_watch(stub: StubCluster) -> None:

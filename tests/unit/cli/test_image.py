@@ -97,7 +97,7 @@ def test_docker_builds_and_pushes_where_there_is_no_buildah(desk: Path) -> None:
     assert done.stdout == f"spec.environment.image: registry.example.com/desk@{DIGEST}\n"
 
 
-def test_without_a_builder_it_is_said_what_to_install(desk: Path) -> None:
+def test_without_a_builder_the_error_says_what_to_install(desk: Path) -> None:
     done = run(desk)
     assert done.exit_code == 2
     assert "install buildah (apt-get install buildah) or docker" in done.stderr
@@ -126,7 +126,7 @@ def test_a_push_that_tells_no_digest_has_failed(desk: Path, monkeypatch: pytest.
     assert "buildah pushed registry.example.com/desk:1 but reported no digest" in done.stderr
 
 
-def test_a_program_that_cannot_be_started_is_told(desk: Path) -> None:
+def test_a_program_that_cannot_be_started_is_an_error(desk: Path) -> None:
     program(desk, "buildah", "#!/nowhere/sh\n")
     done = run(desk)
     assert done.exit_code == 1

@@ -176,7 +176,7 @@ def test_a_template_has_to_be_one_of_those_there_are(tmp_path: Path, options: li
     assert not (tmp_path / "desk").exists()
 
 
-def test_a_generator_that_fails_is_told_by_its_last_word(
+def test_a_generator_that_fails_is_reported_by_its_last_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scaffold, "texts", lambda *_: {"generate.py": "raise ValueError('no rows')"})

@@ -99,7 +99,7 @@ def test_a_local_job_is_found_by_its_name(job: Path) -> None:
     assert (done.exit_code, done.stdout) == (0, "desk-learner-0-b: l2\n")
 
 
-def test_a_role_that_wrote_nothing_is_said(job: Path) -> None:
+def test_a_role_that_wrote_nothing_is_named(job: Path) -> None:
     done = shown(NAME, "--role", "rollout")
     assert (done.exit_code, done.stdout) == (0, "")
     assert done.stderr == "no such process has written anything\n"
@@ -242,7 +242,7 @@ def test_kept_logs_of_gone_pods_are_shown_with_a_note(stub: StubCluster) -> None
     )
 
 
-def test_a_store_that_this_machine_does_not_reach_is_said(stub: StubCluster, tmp_path: Path) -> None:
+def test_a_store_that_this_machine_does_not_reach_is_an_error(stub: StubCluster, tmp_path: Path) -> None:
     stub.pods = []
     stub.jobs["rltrainingjobs", NAME]["status"]["artifacts"]["uri"] = f"file://{tmp_path}/absent"
     done = shown(NAME)

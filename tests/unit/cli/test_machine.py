@@ -185,7 +185,7 @@ sys.exit(42)
     assert (ended["exitCode"], ended["message"]) == (42, words)
 
 
-async def test_of_one_that_says_nothing_the_end_of_its_log_is_told(machine: Machine) -> None:
+async def test_the_message_of_a_silent_failure_is_the_end_of_its_log(machine: Machine) -> None:
     program = "import sys; print('x' * 5000); sys.exit('it is broken')"
     seen = await until(machine, [a_job(program)], lambda now: of("Job", now)[0]["status"].get("failed") == 1)
     ended = container(of("Pod", seen)[0])["state"]["terminated"]
@@ -197,8 +197,8 @@ async def test_paths_of_a_pod_are_folders_of_this_machine(machine: Machine, tmp_
     program = """
 import json, os
 from pathlib import Path
-told = ("HEADWAY_CONFIG", "HEADWAY_KEYS_DIR", "HEADWAY_JUDGES_DIR", "POD")
-seen = {name: os.environ[name] for name in told}
+variables = ("HEADWAY_CONFIG", "HEADWAY_KEYS_DIR", "HEADWAY_JUDGES_DIR", "POD")
+seen = {name: os.environ[name] for name in variables}
 seen["job"] = Path(os.environ["HEADWAY_CONFIG"]).read_text()
 seen["key"] = len(Path(os.environ["HEADWAY_KEYS_DIR"], "leases").read_text())
 seen["token"] = Path(os.environ["HEADWAY_JUDGES_DIR"], "strict", "token").read_text()
@@ -227,11 +227,11 @@ print(json.dumps(seen))
     seen = await until(machine, wanted, lambda now: "conditions" in of("Job", now)[0].get("status", {}))
     (log,) = (tmp_path / "job" / "logs").iterdir()
     assert of("Pod", seen)[0]["status"]["phase"] == "Succeeded", log.read_text()
-    said = json.loads(log.read_text())
-    assert said["HEADWAY_CONFIG"] == str(tmp_path / "job" / "config-maps" / "tune-config" / "job.json")
-    assert said["POD"] == of("Pod", seen)[0]["metadata"]["name"]
-    assert (said["job"], said["token"]) == ("{}", "told")
-    assert said["key"] > 30
+    output = json.loads(log.read_text())
+    assert output["HEADWAY_CONFIG"] == str(tmp_path / "job" / "config-maps" / "tune-config" / "job.json")
+    assert output["POD"] == of("Pod", seen)[0]["metadata"]["name"]
+    assert (output["job"], output["token"]) == ("{}", "told")
+    assert output["key"] > 30
 
 
 async def test_keys_are_made_once(machine: Machine, tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_each_job_has_a_network_of_its_own() -> None:
         two.lock.close()
 
 
-def test_when_no_network_is_free_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_no_network_is_free_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     class Taken(socket.socket):
         def bind(self, address: Any) -> None:
             raise OSError

@@ -98,10 +98,10 @@ async def test_a_job_that_cannot_be_read_hides_no_other(reader: InProcess, proje
     assert {each.partition(" ")[0] for each in found["notes"]} == {"good", "bad", "no"}
 
 
-async def test_a_link_in_a_circle_is_told(reader: InProcess, project: Path) -> None:
+async def test_a_link_in_a_circle_is_an_error(reader: InProcess, project: Path) -> None:
     (project / "circle").symlink_to("circle")
-    said = error(await reader.call_tool("estimate", {"file": "circle"}))
-    assert said.startswith("file: ")
+    message = error(await reader.call_tool("estimate", {"file": "circle"}))
+    assert message.startswith("file: ")
     assert error(await reader.call_tool("cost", {"job": "circle"})).startswith("job: ")
 
 
@@ -119,7 +119,7 @@ async def test_logs_end_with_the_newest_line(reader: InProcess) -> None:
     assert found["lines"] == [{"writer": LOG, "text": f"line {n}"} for n in (48, 49)]
 
 
-async def test_a_role_that_wrote_nothing_is_said(reader: InProcess) -> None:
+async def test_a_role_that_wrote_nothing_is_noted(reader: InProcess) -> None:
     found = answer(await reader.call_tool("logs", {"job": "desk", "role": "judge"}))
     assert (found["lines"], found["notes"]) == ([], ["no such process has written anything"])
 
@@ -186,7 +186,7 @@ async def test_a_task_of_a_job_without_tasks_is_refused(reader: InProcess) -> No
     assert "--task" not in str(found)
 
 
-async def test_no_episode_that_matches_is_said(reader: InProcess) -> None:
+async def test_an_answer_without_a_matching_episode_is_noted(reader: InProcess) -> None:
     found = answer(await reader.call_tool("trajectories", {"job": "good", "step": 99}))
     assert (found["episodes"], found["next"]) == ([], None)
     assert found["notes"] == ["no episode of train matches"]
@@ -214,7 +214,7 @@ async def test_hostile_text_stays_in_its_field(reader: InProcess, project: Path)
     assert set(found) == {"job", "kind", "at", "purpose", "episodes", "next", "notes", "cut"}
 
 
-async def test_a_long_message_is_cut_and_its_place_is_told(reader: InProcess, project: Path) -> None:
+async def test_a_long_message_is_cut_and_its_place_is_noted(reader: InProcess, project: Path) -> None:
     hostile(project, "y" * 90_000)
     found = answer(await reader.call_tool("trajectories", {"job": "good", "limit": 1, "characters": 100}))
     assert found["episodes"][0]["messages"][0]["content"] == "y" * 100
@@ -251,8 +251,10 @@ async def test_figures_are_chosen_by_pattern(reader: InProcess) -> None:
 
 
 async def test_a_figure_that_is_none_has_near_names(reader: InProcess) -> None:
-    said = error(await reader.call_tool("report", {"job": "good", "figures": ["training/entropi"]}))
-    assert said.startswith("figures: this run has no figure training/entropi; did you mean training/entropy")
+    message = error(await reader.call_tool("report", {"job": "good", "figures": ["training/entropi"]}))
+    assert message.startswith(
+        "figures: this run has no figure training/entropi; did you mean training/entropy"
+    )
 
 
 async def test_an_evaluation_answers_its_report(reader: InProcess) -> None:
@@ -261,10 +263,10 @@ async def test_an_evaluation_answers_its_report(reader: InProcess) -> None:
 
 
 async def test_an_evaluation_has_no_steps(reader: InProcess) -> None:
-    said = error(await reader.call_tool("timeline", {"job": "judged"}))
-    assert said == "job: judged is an evaluation, and has no steps: name a training job"
-    said = error(await reader.call_tool("compare", {"jobs": ["good", "judged"]}))
-    assert said == "jobs: judged is an evaluation, and has no steps: name training jobs"
+    message = error(await reader.call_tool("timeline", {"job": "judged"}))
+    assert message == "job: judged is an evaluation, and has no steps: name a training job"
+    message = error(await reader.call_tool("compare", {"jobs": ["good", "judged"]}))
+    assert message == "jobs: judged is an evaluation, and has no steps: name training jobs"
 
 
 async def test_runs_are_compared(reader: InProcess) -> None:
@@ -279,7 +281,7 @@ async def test_runs_are_compared(reader: InProcess) -> None:
     )
 
 
-async def test_seconds_of_steps_are_told(reader: InProcess) -> None:
+async def test_seconds_of_steps_are_in_the_answer(reader: InProcess) -> None:
     found = answer(await reader.call_tool("timeline", {"job": "good", "steps": [2]}))
     assert any(each["step"] == 2 and each["seconds"] == 12 for each in found["steps"])
     assert error(await reader.call_tool("timeline", {"job": "good", "steps": [99]})).startswith(
@@ -329,13 +331,13 @@ async def test_what_a_run_wrote_is_listed(reader: InProcess) -> None:
     ],
 )
 async def test_a_wrong_argument_is_named(reader: InProcess, tool: str, arguments: Json, says: str) -> None:
-    said = error(await reader.call_tool(tool, arguments))
-    assert said.startswith(says), said
+    message = error(await reader.call_tool(tool, arguments))
+    assert message.startswith(says), message
 
 
 async def test_a_job_that_is_not_there_has_near_names(reader: InProcess) -> None:
-    said = error(await reader.call_tool("logs", {"job": "goud"}))
-    assert "has no job goud; did you mean good?" in said
+    message = error(await reader.call_tool("logs", {"job": "goud"}))
+    assert "has no job goud; did you mean good?" in message
 
 
 async def test_a_tool_that_is_not_there_has_near_names(reader: InProcess) -> None:
@@ -349,9 +351,9 @@ async def test_a_reader_lists_no_tool_that_changes_and_refuses_it(reader: InProc
     assert changing == {"check", "submit", "suspend", "resume", "eval"}
     assert not listed & changing
     for name in changing:
-        said = error(await reader.call_tool(name, {"job": "desk", "file": "x"}))
-        assert said.startswith(f"{name} is not offered here"), said
-        assert "--allow-changes" in said
+        message = error(await reader.call_tool(name, {"job": "desk", "file": "x"}))
+        assert message.startswith(f"{name} is not offered here"), message
+        assert "--allow-changes" in message
 
 
 async def test_what_fails_inside_is_no_traceback(
@@ -361,8 +363,8 @@ async def test_what_fails_inside_is_no_traceback(
         raise RuntimeError("secret")
 
     monkeypatch.setattr(jobs.progress, "line", fails)
-    said = error(await reader.call_tool("status", {"job": "desk"}))
-    assert said == "status failed inside Headway; the server's standard error shows where"
+    message = error(await reader.call_tool("status", {"job": "desk"}))
+    assert message == "status failed inside Headway; the server's standard error shows where"
     assert "secret" in caplog.text
 
 
@@ -398,8 +400,8 @@ async def test_a_job_on_the_cluster_is_read_by_its_name(stub: StubCluster, proje
     assert lines == [{"writer": "far-learner-0", "text": "far 8"}]
     episodes = answer(await client.call_tool("trajectories", {"job": "far", "limit": 1}))["episodes"]
     assert len(episodes) == 1
-    said = error(await client.call_tool("status", {"job": "fur"}))
-    assert "namespace team has no RLTrainingJob fur; did you mean far?" in said
+    message = error(await client.call_tool("status", {"job": "fur"}))
+    assert "namespace team has no RLTrainingJob fur; did you mean far?" in message
 
 
 async def test_with_a_namespace_names_are_of_the_cluster_alone(stub: StubCluster, project: Path) -> None:
@@ -411,7 +413,7 @@ async def test_with_a_namespace_names_are_of_the_cluster_alone(stub: StubCluster
     )
 
 
-async def test_a_cluster_that_is_away_is_said(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cluster_that_is_away_is_an_error(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "CALL_SECONDS", 1)
     with stub_cluster.served(StubCluster(), project) as kubeconfig:
         monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(kubeconfig))
@@ -434,8 +436,8 @@ async def test_a_local_job_is_suspended_and_its_terminal_resumes_it(
     assert answer(await changer.call_tool("suspend", {"job": "good"}))["suspend"] is True
     stored = json.loads((project / ".headway/good/job.json").read_text())
     assert stored["spec"]["suspend"] is True
-    said = error(await changer.call_tool("resume", {"job": "good"}))
-    assert "`headway run FILE --local --resume`" in said
+    message = error(await changer.call_tool("resume", {"job": "good"}))
+    assert "`headway run FILE --local --resume`" in message
 
 
 def job_file(project: Path, namespace: str | None = None) -> None:
@@ -469,8 +471,8 @@ async def test_a_wrong_job_is_not_submitted(
     changer: InProcess, stub: StubCluster, project: Path, namespace: str | None, setting: str, says: str
 ) -> None:
     job_file(project, namespace)
-    said = error(await changer.call_tool("submit", {"file": "job.yaml", "set": [setting]}))
-    assert said.startswith(says), said
+    message = error(await changer.call_tool("submit", {"file": "job.yaml", "set": [setting]}))
+    assert message.startswith(says), message
     assert stub.applied == []
 
 

@@ -1,4 +1,4 @@
-"""What is cut of an answer of `headway mcp`, and how that is said."""
+"""What `headway mcp` cuts from an answer, and how the answer says so."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_fits_is_left_as_it_is(answer: dict[str, Any]) -> None:
     assert fitted(answer) == (answer, [])
 
 
-def test_a_long_text_is_cut_at_its_end_and_that_is_said() -> None:
+def test_a_long_text_is_cut_at_its_end_and_listed_as_cut() -> None:
     made, cut = fitted({"a": [{"b": "x" * 100}]}, text=10)
     assert made == {"a": [{"b": "x" * 10}]}
     assert cut == ["a/0/b: 10 of 100 characters"]

@@ -149,12 +149,12 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_jobs_store_is_the_one_it_names_or_the_one_given(stub: StubCluster) -> None:
     own, given = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     stub.jobs["rltrainingjobs", NAME] = job("s3://bucket/run", endpointUrl=own)
-    said = run("artifacts", NAME).stderr
-    assert own in said
-    assert "if this machine reaches the store at another address, write --endpoint-url" in said
-    said = run("artifacts", NAME, "--endpoint-url", given).stderr
-    assert given in said
-    assert own not in said
+    error = run("artifacts", NAME).stderr
+    assert own in error
+    assert "if this machine reaches the store at another address, write --endpoint-url" in error
+    error = run("artifacts", NAME, "--endpoint-url", given).stderr
+    assert given in error
+    assert own not in error
 
 
 @pytest.mark.usefixtures("keys")

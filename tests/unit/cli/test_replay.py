@@ -120,15 +120,17 @@ def test_the_exit_code_says_whether_weights_are_the_same(
     assert as_json.exit_code == code
 
 
-def test_a_refusal_of_the_learner_is_told_in_its_words(
+def test_a_refusal_of_the_learner_keeps_its_words(
     made: Made, learner: Callable[[Learner], list[ReplayRequest]]
 ) -> None:
     """It sees the run's objects below its own folder, which no person knows."""
 
     def act(folder: Path) -> int:
         at = f"file://{folder}/store/{made.layout.namespace}/{made.layout.name}/{made.layout.uid}"
-        said = Termination(reason="RecordUnreadable", message=f"{at}/steps/000002.json is no StepReport")
-        (folder / TERMINATION).write_text(said.model_dump_json())
+        termination = Termination(
+            reason="RecordUnreadable", message=f"{at}/steps/000002.json is no StepReport"
+        )
+        (folder / TERMINATION).write_text(termination.model_dump_json())
         return 42
 
     learner(act)
@@ -186,7 +188,7 @@ def test_the_folder_of_the_run_is_no_place_for_it(made_here: Made, where: str) -
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--step", "9"], "--step 9: step 9 is not recorded; there are 1 to 3"),
         (["--step", "0"], "--step 0: step 0 is the untrained model; there are 1 to 3"),
@@ -204,14 +206,14 @@ def test_the_folder_of_the_run_is_no_place_for_it(made_here: Made, where: str) -
         ),
     ],
 )
-def test_what_cannot_be_asked_is_refused_at_once(made: Made, words: list[str], said: str) -> None:
+def test_what_cannot_be_asked_is_refused_at_once(made: Made, words: list[str], message: str) -> None:
     shown = replay(made.folder, *words)
     assert shown.exit_code == 2, shown.output
-    assert said in shown.stderr
+    assert message in shown.stderr
     assert len(shown.stderr.splitlines()) == 1
 
 
-def test_a_run_of_another_version_is_said_to_be(made_here: Made) -> None:
+def test_a_run_of_another_version_is_reported_as_one(made_here: Made) -> None:
     file = made_here.folder / "job.json"
     job = json.loads(file.read_text())
     job["spec"]["algorithm"] = {"temper": 1}
@@ -231,15 +233,15 @@ def test_a_half_written_run_is_refused_by_its_object(made_here: Made) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "said"),
+    ("job", "message"),
     [({"kind": "RLEvalJob", "namespace": "n", "name": "e"}, "is an evaluation"), (None, "does not exist")],
 )
-def test_what_is_no_training_run_is_refused(tmp_path: Path, job: dict[str, str] | None, said: str) -> None:
+def test_what_is_no_training_run_is_refused(tmp_path: Path, job: dict[str, str] | None, message: str) -> None:
     if job is not None:
         (tmp_path / "job.json").write_text(json.dumps(job))
     shown = replay(tmp_path if job else tmp_path / "absent", "--step", "1")
     assert shown.exit_code == 2
-    assert said in shown.stderr
+    assert message in shown.stderr
 
 
 def test_a_job_without_a_step_says_so(tmp_path: Path) -> None:
@@ -306,9 +308,9 @@ def test_nothing_but_the_algorithm_differs() -> None:
 
 
 def test_a_remedy_has_no_other_loss() -> None:
-    told = rig.report(2).model_copy(update={"directive": Directive(remedy="RollBack")})
+    report = rig.report(2).model_copy(update={"directive": Directive(remedy="RollBack")})
     with pytest.raises(ManifestWrong, match="step 2 is the remedy RollBack, which trains nothing"):
-        changed(told, "cispo")
+        changed(report, "cispo")
 
 
 # what is printed
@@ -327,8 +329,8 @@ def test_a_result_for_people() -> None:
 
 def test_weights_that_differ_say_where_and_by_how_much() -> None:
     early = OTHER.model_copy(update={"start": None, "trained": [1, 2], "first_difference": 1, "processes": 2})
-    told = report_lines(early, "refunds")
-    assert told[:4] == [
+    lines = report_lines(early, "refunds")
+    assert lines[:4] == [
         "refunds: steps 1 to 2 trained again from the model itself, by 2 processes",
         "step 1 is already different: later steps are not those of the run",
         "other weights: adapter_model.safetensors bbbbbbbbbbbb, recorded aaaaaaaaaaaa",

@@ -90,5 +90,5 @@ def test_time_between_two_runs_counts_as_suspended(tmp_path: Path) -> None:
         content["time"] -= 3600 * 10**9
         path.write_text(json.dumps(content))
         Engine(stored, tmp_path, platform(False))._count_rest()
-        said, _ = stored.last_status("headway-operator")
-    assert said["suspendedSeconds"] == pytest.approx(3605, abs=60)
+        status, _ = stored.last_status("headway-operator")
+    assert status["suspendedSeconds"] == pytest.approx(3605, abs=60)

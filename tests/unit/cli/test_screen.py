@@ -195,7 +195,7 @@ def bent(draw: st.DrawFn) -> dict[str, Any]:
     return job
 
 
-def told_well(job: Any, width: int, later: timedelta) -> None:
+def drawn_well(job: Any, width: int, later: timedelta) -> None:
     """Whether screen and lines can be drawn: none is too wide, and none has a sign that a terminal obeys."""
     history = History().seen(job, NOW).seen({}, NOW).seen(job, NOW + later)
     for line in screen(job, NOW + later, history).lines(width):
@@ -213,12 +213,12 @@ def told_well(job: Any, width: int, later: timedelta) -> None:
 
 @given(job=bent(), width=st.integers(1, 200), seconds=st.integers(0, 10**6))
 def test_a_status_that_no_version_writes_is_drawn(job: Any, width: int, seconds: int) -> None:
-    told_well(job, width, timedelta(seconds=seconds))
+    drawn_well(job, width, timedelta(seconds=seconds))
 
 
 @given(job=st.fixed_dictionaries({}, optional={"kind": VALUES, "metadata": VALUES, "status": VALUES}))
 def test_what_is_no_job_at_all_is_drawn(job: Any) -> None:
-    told_well(job, 60, timedelta(seconds=9))
+    drawn_well(job, 60, timedelta(seconds=9))
 
 
 def of_schema(schema: dict[str, Any], known: dict[str, Any]) -> st.SearchStrategy[Any]:
@@ -266,4 +266,4 @@ OF_THE_API = st.one_of(
 
 @given(job=OF_THE_API, width=st.integers(20, 120))
 def test_every_status_of_the_api_is_drawn(job: Any, width: int) -> None:
-    told_well(job, width, timedelta(minutes=1))
+    drawn_well(job, width, timedelta(minutes=1))

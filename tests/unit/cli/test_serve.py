@@ -30,8 +30,8 @@ app = typer.Typer()
 app.command()(serve)
 FAKE = """#!{python}
 import json, os, signal, sys, time
-told = {{"argv": sys.argv[1:], "env": dict(os.environ), "pid": os.getpid()}}
-open({record!r}, "w").write(json.dumps(told))
+call = {{"argv": sys.argv[1:], "env": dict(os.environ), "pid": os.getpid()}}
+open({record!r}, "w").write(json.dumps(call))
 signal.signal(signal.SIGINT, lambda *_: sys.exit(7))
 time.sleep(60 if "--wait" in sys.argv else 0)
 sys.exit(5 if "--fail" in sys.argv else 0)
@@ -84,13 +84,13 @@ def weights(run: FinishedRun, step: int) -> str:
 def test_the_best_adapter_is_served_beside_its_base_model(run: FinishedRun, base: Path, port: str) -> None:
     done = shown(str(run.folder), "--port", port)
     assert done.exit_code == 0, done.output
-    told = recorded(run)
-    assert told["argv"] == [
+    call = recorded(run)
+    assert call["argv"] == [
         "serve", str(base), "--served-model-name", "base", "--host", "127.0.0.1", "--port", port,
         "--dtype", "float32", "--max-model-len", "512", "--enable-lora", "--max-lora-rank", "16",
         "--lora-modules", f"{NAME}={weights(run, 2)}",
     ]  # fmt: skip
-    assert told["env"]["HF_HUB_OFFLINE"] == "1"
+    assert call["env"]["HF_HUB_OFFLINE"] == "1"
     assert f"step 2 of {NAME}: http://127.0.0.1:{port}/v1, model {NAME}" in done.stderr
 
 
@@ -152,8 +152,8 @@ def test_a_base_model_that_the_run_does_not_name_is_asked_for(run: FinishedRun, 
 
 def test_an_evaluation_has_nothing_to_serve(tmp_path: Path) -> None:
     run = FinishedRun(tmp_path).identity()
-    said = json.loads(run.store.get(f"{run.uri}/job.json"))
-    run.store.put(f"{run.uri}/job.json", json.dumps({**said, "kind": "RLEvalJob"}).encode())
+    stored = json.loads(run.store.get(f"{run.uri}/job.json"))
+    run.store.put(f"{run.uri}/job.json", json.dumps({**stored, "kind": "RLEvalJob"}).encode())
     done = shown(run.uri, "--print")
     assert done.exit_code == 2
     assert "is of an RLEvalJob, which trains nothing" in done.stderr
@@ -260,14 +260,14 @@ def test_an_adapter_without_a_rank_is_named(run: FinishedRun) -> None:
     assert "adapter_config.json does not say the adapter's rank" in done.stderr
 
 
-def test_vllm_that_fails_is_told_with_its_exit_status(run: FinishedRun, port: str) -> None:
+def test_vllm_that_fails_is_reported_with_its_exit_status(run: FinishedRun, port: str) -> None:
     done = shown(str(run.folder), "--port", port, "--vllm-arg=--fail")
     assert done.exit_code == 1
     assert "headway: vllm ended with exit status 5" in done.stderr
     assert recorded(run)["argv"][-1] == "--fail"
 
 
-def test_a_port_that_is_taken_is_said_before_anything_starts(run: FinishedRun) -> None:
+def test_a_port_that_is_taken_is_refused_before_anything_starts(run: FinishedRun) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -277,7 +277,9 @@ def test_a_port_that_is_taken_is_said_before_anything_starts(run: FinishedRun) -
     assert not (run.folder.parent / "record.json").exists()
 
 
-def test_without_vllm_that_is_said(run: FinishedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_vllm_the_error_says_so(
+    run: FinishedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     done = shown(str(run.folder))
     assert done.exit_code == 2

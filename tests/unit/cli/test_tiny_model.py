@@ -78,8 +78,8 @@ app = typer.Typer()
 app.command()(tiny_model)
 
 
-def acts(fruit: str, said: str | None = None) -> Acts:
-    return Acts((Call("colour", {"fruit": fruit}),), f"<answer>{said or FRUITS[fruit]}</answer>")
+def acts(fruit: str, answer: str | None = None) -> Acts:
+    return Acts((Call("colour", {"fruit": fruit}),), f"<answer>{answer or FRUITS[fruit]}</answer>")
 
 
 def scene(fruit: str, number: int = 0) -> Scene:
@@ -179,10 +179,10 @@ def test_rules_of_the_answer_come_before_those_of_calls() -> None:
 def test_of_many_numbers_a_rule_takes_those_with_one_last_digit() -> None:
     right = [Acts((), f"it is {number}") for number in range(100)]
     rules, under = mistakes.chosen(mistakes.cases(right), len(right), 0.3)
-    said = [mistakes.changed(right[number], rules).answer for number in range(100)]
+    answers = [mistakes.changed(right[number], rules).answer for number in range(100)]
     assert len(under) == pytest.approx(30, abs=5)
     assert len({number % 10 for number in under}) < 5
-    assert all((said[number] == right[number].answer) == (number not in under) for number in range(100))
+    assert all((answers[number] == right[number].answer) == (number not in under) for number in range(100))
 
 
 def test_a_slip_is_a_mistake_and_says_something() -> None:
@@ -196,7 +196,7 @@ def test_a_slip_is_a_mistake_and_says_something() -> None:
     assert all(mistakes.slipped(only, [TOOL], known, drawn).calls for _ in range(50))
 
 
-# How it is said.
+# How demonstrations become text and tokens.
 
 
 @pytest.fixture(scope="module")
@@ -206,8 +206,8 @@ def tokenizer() -> Any:
 
 
 def test_constant_text_and_every_value_take_a_token(tokenizer: Any) -> None:
-    said = [tokenizer.decode([one]) for one in tokenizer.encode("<answer>yellow</answer>")]
-    assert said == ["<answer>", "yellow", "</answer>"]
+    pieces = [tokenizer.decode([one]) for one in tokenizer.encode("<answer>yellow</answer>")]
+    assert pieces == ["<answer>", "yellow", "</answer>"]
     assert len(tokenizer.encode("\nWhich colour has ")) <= 3
 
 
@@ -242,8 +242,8 @@ def test_a_jobs_own_parser_reads_the_calls_and_the_answer(tokenizer: Any, tmp_pa
     asked = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
     (call,) = job.parse(speech.completion(renderer, asked), [], [TOOL]).calls
     assert (call.name, call.arguments, call.problem) == ("colour", {"fruit": "lemon"}, None)
-    said = {"role": "assistant", "content": "<answer>red</answer>"}
-    assert job.parse(speech.completion(renderer, said), [], [TOOL]).content == "<answer>red</answer>"
+    reply = {"role": "assistant", "content": "<answer>red</answer>"}
+    assert job.parse(speech.completion(renderer, reply), [], [TOOL]).content == "<answer>red</answer>"
 
 
 def test_the_chat_template_takes_parts_and_later_system_messages(tokenizer: Any) -> None:
@@ -251,9 +251,9 @@ def test_the_chat_template_takes_parts_and_later_system_messages(tokenizer: Any)
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
         {"role": "system", "content": "c"},
     ]
-    said = tokenizer.apply_chat_template(messages, tokenize=False)
-    assert said == "<|im_start|>user\nab<|im_end|>\n<|im_start|>system\nc<|im_end|>\n"
-    assert tokenizer.decode(speech.renderer_for(tokenizer).render_ids(messages)) == said
+    text = tokenizer.apply_chat_template(messages, tokenize=False)
+    assert text == "<|im_start|>user\nab<|im_end|>\n<|im_start|>system\nc<|im_end|>\n"
+    assert tokenizer.decode(speech.renderer_for(tokenizer).render_ids(messages)) == text
 
 
 # How it is taught.
@@ -289,12 +289,12 @@ def test_an_episode_that_is_drawn_more_often_is_learned_better(tokenizer: Any) -
     lessons = [Lesson(speech.shown(one, renderer), weight) for one, weight in ((right, 0.05), (wrong, 0.95))]
     model = teaching.untaught(len(tokenizer), 2048, 0)
     times = iter(range(400))
-    said: list[str] = []
-    taught = teaching.teach(model, lessons, 60, 0, said.append, clock=lambda: float(next(times)))
+    log: list[str] = []
+    taught = teaching.teach(model, lessons, 60, 0, log.append, clock=lambda: float(next(times)))
     losses = [teaching.loss_of(model, *teaching.batch_of([each])).item() for each in lessons]
     assert losses[1] < losses[0]
     assert taught.last_loss < taught.first_loss / 2
-    assert said
+    assert log
 
 
 # What is refused.
@@ -308,7 +308,7 @@ def test_an_episode_that_is_drawn_more_often_is_learned_better(tokenizer: Any) -
         ("import sys; sys.exit(3)", "shop cannot be imported"),
     ],
 )
-def test_a_module_without_an_oracle_is_told_what_to_write(tmp_path: Path, module: str, says: str) -> None:
+def test_the_error_for_a_missing_oracle_says_what_to_write(tmp_path: Path, module: str, says: str) -> None:
     with pytest.raises(NoTinyModel, match=says):
         read(project(tmp_path, module=module))
 
@@ -340,7 +340,7 @@ def test_another_module_of_the_same_name_is_not_taken_for_it(tmp_path: Path) -> 
         ("raise KeyError('x')\n    yield", r"oracle raised KeyError: 'x' \(shop.py:\d+\)"),
     ],
 )
-def test_an_oracle_that_is_none_is_told_so_with_its_line(tmp_path: Path, body: str, says: str) -> None:
+def test_an_oracle_that_is_none_is_refused_with_its_line(tmp_path: Path, body: str, says: str) -> None:
     (tmp_path / "shop.py").write_text(
         f"from headway_sandbox.testing import Call\ndef oracle(seen):\n    {body}\n"
     )
@@ -351,7 +351,7 @@ def test_an_oracle_that_is_none_is_told_so_with_its_line(tmp_path: Path, body: s
         turns.send(ToolResult("colour", {}, "{}", 0.0))
 
 
-def test_an_oracle_that_is_wrong_is_told_on_which_row(tmp_path: Path) -> None:
+def test_the_error_for_a_wrong_oracle_names_the_row(tmp_path: Path) -> None:
     wrong = ORACLE.replace("['colour']}</answer>", "['colour']}!</answer>")
     done = CliRunner().invoke(app, [str(project(tmp_path, module=SHOP + wrong)), "--seconds", "1"])
     assert done.exit_code == 2
@@ -360,7 +360,7 @@ def test_an_oracle_that_is_wrong_is_told_on_which_row(tmp_path: Path) -> None:
     assert 'by {"name": "colour", "arguments": {"fruit": ' in done.stderr
 
 
-def test_an_environment_that_fails_is_told_in_its_own_words(tmp_path: Path) -> None:
+def test_an_environment_that_fails_is_quoted(tmp_path: Path) -> None:
     broken = SHOP.replace('self.fruit = row["fruit"]', 'raise RuntimeError("no fruit today")')
     done = CliRunner().invoke(app, [str(project(tmp_path, module=broken + ORACLE)), "--seconds", "1"])
     assert done.exit_code == 2
@@ -381,7 +381,7 @@ def test_an_evaluation_has_no_training_rows() -> None:
         task.of(yaml.safe_load((JOB.parent / "eval.yaml").read_text()), JOB.parent)
 
 
-def test_a_spec_that_is_wrong_is_told_by_its_field(tmp_path: Path) -> None:
+def test_the_error_for_a_wrong_spec_names_its_field(tmp_path: Path) -> None:
     with pytest.raises(ManifestWrong, match="groupSize"):
         read(project(tmp_path, algorithm={"groupSize": 0}))
 

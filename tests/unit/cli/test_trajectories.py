@@ -1,4 +1,4 @@
-"""`headway trajectories`: which episodes are shown, how, as which file, and what is said without a run."""
+"""`headway trajectories`: which episodes it shows, how, as which file, and its error without a run."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_task_that_does_not_exist_has_near_names(desk: FinishedRun) -> None:
     assert "has no such task in column kind; there are change, refund" in done.stderr
 
 
-def test_a_job_without_tasks_and_rows_that_are_gone_are_said(tmp_path: Path, desk: FinishedRun) -> None:
+def test_a_job_without_tasks_and_rows_that_are_gone_are_errors(tmp_path: Path, desk: FinishedRun) -> None:
     (tmp_path / "train.jsonl").unlink()
     done = shown(str(desk.folder), "--task", "refund")
     assert done.exit_code == 2

@@ -56,9 +56,9 @@ def test_each_panel_that_is_not_folded_is_drawn_in_one_picture(board: str) -> No
 def test_the_newest_value_stands_in_the_legend() -> None:
     figure = drawn("sandboxes", ("Pool",))
     legends = [axes.get_legend() for axes in figure.axes if axes.get_legend() is not None]
-    said = {text.get_text() for legend in legends for text in legend.get_texts()}
-    assert "refunds waiting   3" in said
-    assert "b waiting   -" in said
+    labels = {text.get_text() for legend in legends for text in legend.get_texts()}
+    assert "refunds waiting   3" in labels
+    assert "b waiting   -" in labels
 
 
 def test_no_word_of_a_table_stands_in_the_next_column() -> None:
@@ -103,11 +103,11 @@ def test_a_panel_that_nothing_is_known_of_says_so() -> None:
 
     chosen = ANY
     figure = picture(document("sandboxes"), ("Pool",), Asker(Silent(), 100.0, 110.0, chosen))
-    said = [text.get_text() for axes in figure.axes for text in axes.texts]
+    texts = [text.get_text() for axes in figure.axes for text in axes.texts]
     panels_drawn = [each for each in document("sandboxes")["panels"] if each["type"] != "row"]
-    assert said
-    assert set(said) == {"No data"}
-    assert len(said) <= len(panels_drawn)
+    assert texts
+    assert set(texts) == {"No data"}
+    assert len(texts) <= len(panels_drawn)
 
 
 def test_no_line_is_drawn_over_points_that_are_missing() -> None:
@@ -118,7 +118,7 @@ def test_no_line_is_drawn_over_points_that_are_missing() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(60.0, "20 s"), (600.0, "2 min")])
-def test_a_long_time_is_told_in_minutes(seconds: float, expected: str) -> None:
+def test_a_long_time_is_shown_in_minutes(seconds: float, expected: str) -> None:
     figure = picture(document("sandboxes"), ("Pool",), Asker(Canned(), 100.0, 100.0 + seconds, ANY))
     figure.canvas.draw()
     ticks = {tick.get_text() for axes in figure.axes for tick in axes.get_xticklabels()}

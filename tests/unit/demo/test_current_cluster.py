@@ -53,7 +53,7 @@ def test_make_passes_on_what_the_user_sets() -> None:
     assert not set(read) & set(assigned)
 
 
-@pytest.mark.parametrize(("said", "kept"), [("1", True), ("", False), ("0", False)])
-def test_the_cluster_is_left_up_only_if_asked(said: str, kept: bool) -> None:
-    assert settings(KEEP=said).keep is kept
+@pytest.mark.parametrize(("value", "kept"), [("1", True), ("", False), ("0", False)])
+def test_the_cluster_is_left_up_only_if_asked(value: str, kept: bool) -> None:
+    assert settings(KEEP=value).keep is kept
     assert settings().keep is False

@@ -14,8 +14,8 @@ from headway_demo.settings import Settings
 
 
 def test_what_is_kept_can_be_looked_at() -> None:
-    told = demo.finish(Platform(Kube(Path("/k/config")), {}, "key"), Settings.from_environ({"KEEP": "1"}))
-    assert told.splitlines() == [
+    message = demo.finish(Platform(Kube(Path("/k/config")), {}, "key"), Settings.from_environ({"KEEP": "1"}))
+    assert message.splitlines() == [
         "kept:",
         "  KUBECONFIG=/k/config kubectl -n headway-demo describe rltj sop-quickstart",
         "  KUBECONFIG=/k/config kubectl -n headway-demo get rlev sop-quickstart",

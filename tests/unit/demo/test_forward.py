@@ -36,7 +36,7 @@ def test_a_tunnel_never_waits_for_a_reader_of_its_output(tmp_path: Path) -> None
             time.sleep(0.05)
 
 
-def test_a_tunnel_that_does_not_start_says_what_kubectl_said(tmp_path: Path) -> None:
+def test_a_tunnel_that_does_not_start_quotes_kubectl(tmp_path: Path) -> None:
     kube = script(tmp_path, "#!/bin/sh\necho 'error: services \"objects\" not found' >&2\nexit 1\n")
     with pytest.raises(KubeError, match='port-forward did not start: error: services "objects" not found'):
         kube.forward("demo", "service/objects", 7070).__enter__()

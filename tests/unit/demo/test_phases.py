@@ -62,8 +62,8 @@ def test_the_start_ends_with_the_first_episode() -> None:
 
 
 def test_the_preflight_lasts_from_first_episode_to_verdict() -> None:
-    told = {"type": "PreflightPassed", "status": "True", "lastTransitionTime": "1970-01-01T00:01:00Z"}
-    job = {"status": {"conditions": [{"type": "Ready"}, told]}}
+    condition = {"type": "PreflightPassed", "status": "True", "lastTransitionTime": "1970-01-01T00:01:00Z"}
+    job = {"status": {"conditions": [{"type": "Ready"}, condition]}}
     groups = [group(episode(25.0, 30.0), discarded=(episode(24.5, 26.0),)), group(episode(31.0, 40.0))]
     assert phases.preflight_took(job, groups) == 35.5
     assert phases.preflight_took(job, []) == 0.0, "it was read back, or left out"

@@ -17,42 +17,49 @@ NONE = None
 
 
 def episode(row: int, score: float | None) -> dict[str, Any]:
-    said = [{"role": "system", "content": "rules"}, {"role": "assistant", "content": f"row {row}: {score}"}]
+    messages = [
+        {"role": "system", "content": "rules"},
+        {"role": "assistant", "content": f"row {row}: {score}"},
+    ]
     outcome = "InfraError" if score is None else "Completed"
-    return {"messages": said, "outcome": outcome, "reward": score, "score": score}
+    return {"messages": messages, "outcome": outcome, "reward": score, "score": score}
 
 
 def group(row: int, *scores: float | None) -> dict[str, Any]:
     return {"row": row, "episodes": [episode(row, score) for score in scores]}
 
 
-def told(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str:
+def comparison(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str:
     return "\n".join(report.comparison({0: before, 20: after}))
 
 
 def test_the_first_row_that_does_better_is_shown() -> None:
-    text = told([group(0, 1.0), group(1, 0.0), group(2, 0.0)], [group(0, 1.0), group(1, 1.0), group(2, 1.0)])
+    text = comparison(
+        [group(0, 1.0), group(1, 0.0), group(2, 0.0)], [group(0, 1.0), group(1, 1.0), group(2, 1.0)]
+    )
     assert "before (step 0)\n  assistant: row 1: 0.0" in text
     assert "after (step 20)\n  assistant: row 1: 1.0" in text
     assert "rules" not in text
 
 
 def test_a_row_without_an_answer_at_either_step_is_passed_over() -> None:
-    text = told([group(1, 0.0), group(2, 0.0), group(3, 0.0)], [group(0, 1.0), group(2, 0.5), group(3, 1.0)])
+    text = comparison(
+        [group(1, 0.0), group(2, 0.0), group(3, 0.0)], [group(0, 1.0), group(2, 0.5), group(3, 1.0)]
+    )
     assert "row 2: 0.0" in text
     assert "row 2: 0.5" in text
-    both_tries = told([group(0, NONE, 0.0), group(1, 0.0)], [group(0, 1.0), group(1, NONE)])
+    both_tries = comparison([group(0, NONE, 0.0), group(1, 0.0)], [group(0, 1.0), group(1, NONE)])
     assert "row 0: 0.0" in both_tries
 
 
 def test_the_first_row_stands_where_none_does_better() -> None:
-    text = told([group(1, 1.0), group(2, 0.0)], [group(2, 0.0), group(1, 0.0)])
+    text = comparison([group(1, 1.0), group(2, 0.0)], [group(2, 0.0), group(1, 0.0)])
     assert "row 1: 1.0" in text
     assert "row 1: 0.0" in text
 
 
-def test_no_row_in_common_is_said() -> None:
-    text = told([group(0, 0.0), group(1, NONE)], [group(1, 1.0)])
+def test_the_report_says_that_no_row_is_in_common() -> None:
+    text = comparison([group(0, 0.0), group(1, NONE)], [group(1, 1.0)])
     assert text == "No held-out case was answered both at step 0 and at step 20: none to compare"
 
 

@@ -18,13 +18,13 @@ def time(seconds: float, unknown: float) -> StepTime:
     return StepTime(7, seconds, {"tools": seconds - unknown, UNKNOWN: unknown})
 
 
-def test_every_step_of_a_copied_run_is_told(tmp_path: Path) -> None:
+def test_every_step_of_a_copied_run_is_listed(tmp_path: Path) -> None:
     made = written_run.write(tmp_path, steps=4, remedy_at=3)
     times = step_times.read(made.folder)
     assert [each.step for each in times] == [1, 2, 4], "a remedy trains nothing"
-    told = step_times.verified(times).splitlines()
-    assert len(told) == 3
-    assert told[0] == (
+    lines = step_times.verified(times).splitlines()
+    assert len(lines) == 3
+    assert lines[0] == (
         "  step   1    12.0 s   99.2% accounted for: "
         "sampling by the model 4.0 s, learner: policy update 2.5 s, tools 1.5 s"
     )

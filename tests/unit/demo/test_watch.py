@@ -20,8 +20,8 @@ def test_verdicts_are_shown_once_there_are_some() -> None:
         {"check": "foothold", "verdict": "Warn", "value": "0.03 (0 to 0.1)", "message": "1 of 32 succeed"},
         {"check": "splits", "verdict": "Pass", "message": "no row twice"},
     ]
-    told = {"state": "Passed", "episodes": 32, "summary": "1 warned, 1 passed", "findings": findings}
-    assert preflight(a_job(**told)) == [
+    status = {"state": "Passed", "episodes": 32, "summary": "1 warned, 1 passed", "findings": findings}
+    assert preflight(a_job(**status)) == [
         "preflight: Passed after 32 baseline episodes: 1 warned, 1 passed",
         "  Warn    foothold 0.03 (0 to 0.1): 1 of 32 succeed",
         "  Pass    splits: no row twice",

@@ -18,8 +18,8 @@ ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def tracked() -> list[Path]:
-    said = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
-    return [ROOT / name for name in said.stdout.splitlines() if (ROOT / name).is_file()]
+    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
 
 
 PAGES = tracked()

@@ -275,10 +275,10 @@ def test_every_program_of_a_line_is_found() -> None:
     ]
 
 
-def test_an_entry_that_names_no_block_or_two_is_told() -> None:
+def test_an_entry_that_names_no_block_or_two_is_a_fault() -> None:
     some = [Block("a.md", 1, "yaml", "one: two\n"), Block("a.md", 5, "yaml", "two: one\n")]
     table = Table({("a.md", "one: two"): 1, ("a.md", "two"): 2, ("b.md", "one"): 3})
-    assert [told.partition(":")[0] for told in table.wrong(some)] == [
+    assert [fault.partition(":")[0] for fault in table.wrong(some)] == [
         "a.md has 2 blocks with 'two'",
         "b.md has 0 blocks with 'one'",
     ]

@@ -55,22 +55,22 @@ def budgets(block: Block, line: Typed) -> None:
 
 def pause(block: Block, line: Typed) -> None:
     """Message and command of a pause, by the code that writes them."""
-    told, resume = line.printed.splitlines()
+    message, resume = line.printed.splitlines()
     [call] = calls(resume)
     kubectl(block.page, call)
     watch = Watch(Job(0.0, 1.0, 1))
     for step in range(1, 4):
         watch.step(step, {VALID: 0.0, REWARD: 0.5})
     [verdict] = [each for each in watch.verdicts() if each.signal.name == SignalName.NOTHING_TO_TRAIN]
-    assert signals.message(verdict).startswith(told.removesuffix("..."))
+    assert signals.message(verdict).startswith(message.removesuffix("..."))
 
 
 def recipe(block: Block, line: Typed) -> None:
     """Of the job with the model that it names."""
     base = line.printed.split()[0]
     spec = SMALLEST["spec"] | {"model": {"base": base}}
-    said = recipes.advice(RLTrainingJob.model_validate(SMALLEST | {"spec": spec}))
-    assert said.startswith(line.printed.removesuffix(" ..."))
+    advice = recipes.advice(RLTrainingJob.model_validate(SMALLEST | {"spec": spec}))
+    assert advice.startswith(line.printed.removesuffix(" ..."))
 
 
 def warned(block: Block, line: Typed) -> None:
@@ -92,8 +92,8 @@ def replayed(block: Block, line: Typed) -> None:
         | {"digest": digest, "recorded_digest": digest, "file": file, "weights": ""}
         | {"recorded": figures, "replayed": figures}
     )
-    said = " ".join(report_lines(shown, first.partition(":")[0])).split()
-    assert said == line.printed.removesuffix("...").split()
+    words = " ".join(report_lines(shown, first.partition(":")[0])).split()
+    assert words == line.printed.removesuffix("...").split()
 
 
 def checked(block: Block, line: Typed) -> None:
@@ -115,7 +115,7 @@ def checked(block: Block, line: Typed) -> None:
     assert done.exit_code == 1
     found = [each for each in done.stdout.splitlines() if each.startswith("Fail")]
     shown = [each.removesuffix("...") for each in line.printed.splitlines()]
-    assert all(said.startswith(start) for said, start in zip(found, shown, strict=True)), done.stdout
+    assert all(printed.startswith(start) for printed, start in zip(found, shown, strict=True)), done.stdout
 
 
 PRINTED: Table[Callable[[Block, Typed], None]] = Table(

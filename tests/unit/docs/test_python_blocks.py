@@ -51,7 +51,7 @@ class Stage:
         return namespace
 
 
-def said(answer: str, **row: Any) -> Transcript:
+def answered(answer: str, **row: Any) -> Transcript:
     """An episode that ended with an answer."""
     return Transcript([{"role": "assistant", "content": answer}], [], False, row=row)
 
@@ -140,7 +140,7 @@ class Tried(Shell):
 def by_field(stage: Stage) -> None:
     """The accuracy is the share of right fields, also where a class has it as its reward."""
     made = stage.run(Environment=Environment, FIELDS=("tier", "amount"), parsed=json.loads)
-    reward = asyncio.run(made["Desk"].reward(said('{"tier": "gold"}', tier="gold", amount=3)))
+    reward = asyncio.run(made["Desk"].reward(answered('{"tier": "gold"}', tier="gold", amount=3)))
     assert reward == (0.5, {"tier": 1.0, "amount": 0.0})
 
 
@@ -161,14 +161,14 @@ def compares(stage: Stage) -> None:
     order = {"type": "array", "items": {"type": "integer"}}
     made = stage.run(Environment=Environment, user=environment.user, ORDER=order)
     desk_ = type("Tried", (made["Desk"],), {"judge": staticmethod(judged([1, 0])), "__abstractmethods__": ()})
-    assert made["Desk"].group_reward(desk_, [said("bad"), said("good")]) == [0.5, 1.0]
+    assert made["Desk"].group_reward(desk_, [answered("bad"), answered("good")]) == [0.5, 1.0]
 
 
 def grades(stage: Stage) -> None:
     """The grade is a share of ten, and a coordinator takes the schema."""
     made = stage.run(Environment=Environment, user=environment.user, system=environment.system)
     desk_ = type("Tried", (), {"judge": staticmethod(judged({"grade": 7}))})
-    assert made["Desk"].reward(desk_, said("Dear customer")) == 0.7
+    assert made["Desk"].reward(desk_, answered("Dear customer")) == 0.7
 
 
 def registers(stage: Stage) -> None:

@@ -26,7 +26,7 @@ KNOWN = {
 
 
 @pytest.mark.parametrize(
-    ("page", "text", "said"),
+    ("page", "text", "expected"),
     [
         ("docs/cli.md", "[x](adr/0001.md#y)", "[x](adr/0001.md#y)"),
         ("docs/adr/0001.md", "[x](../cli.md)", "[x](../cli.md)"),
@@ -37,20 +37,20 @@ KNOWN = {
         ("docs/cli.md", "```\n[x](../api/a.py)\n```", "```\n[x](../api/a.py)\n```"),
     ],
 )
-def test_a_link_leads_to_the_page_in_the_site(page: str, text: str, said: str) -> None:
-    assert site.rewritten(text, page, KNOWN, None) == said
+def test_a_link_leads_to_the_page_in_the_site(page: str, text: str, expected: str) -> None:
+    assert site.rewritten(text, page, KNOWN, None) == expected
 
 
 def test_a_link_out_of_the_documentation_leads_to_the_repository() -> None:
     text = "[an example](../examples/promote/README.md#try)"
-    told = site.rewritten(text, "docs/cli.md", KNOWN, "https://example.com/blob/main/")
-    assert told == "[an example](https://example.com/blob/main/examples/promote/README.md#try)"
+    rewritten = site.rewritten(text, "docs/cli.md", KNOWN, "https://example.com/blob/main/")
+    assert rewritten == "[an example](https://example.com/blob/main/examples/promote/README.md#try)"
 
 
 def test_without_a_repository_such_a_link_says_the_file() -> None:
     text = "[an example](../examples/a.yaml), [`examples/a.yaml`](../examples/a.yaml)"
-    told = site.rewritten(text, "docs/cli.md", KNOWN, None)
-    assert told == "an example (`examples/a.yaml`), `examples/a.yaml`"
+    rewritten = site.rewritten(text, "docs/cli.md", KNOWN, None)
+    assert rewritten == "an example (`examples/a.yaml`), `examples/a.yaml`"
 
 
 @given(st.text(alphabet="ab`[]()#./~\n -", max_size=80))

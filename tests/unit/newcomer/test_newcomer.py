@@ -153,15 +153,15 @@ def test_folder_and_variables_last_from_block_to_block(shell: Shell, tmp_path: P
         shell.type(["mkdir made", "source set.sh  # a comment", "cd made", "export WORD='two  words'"]).code
         == 0
     )
-    said = shell.type(["pwd", 'echo "$WORD"', 'echo "$PATH"']).printed.splitlines()
-    assert said[:2] == [str(tmp_path / "made"), "two  words"]
-    assert said[2].startswith("/found:/usr/local/sbin:")
+    lines = shell.type(["pwd", 'echo "$WORD"', 'echo "$PATH"']).printed.splitlines()
+    assert lines[:2] == [str(tmp_path / "made"), "two  words"]
+    assert lines[2].startswith("/found:/usr/local/sbin:")
     assert shell.folder == tmp_path / "made"
 
 
 def test_a_new_user_has_a_home_and_a_path_of_their_own(shell: Shell, tmp_path: Path) -> None:
-    said = shell.type(["echo $HOME", 'echo "$UV_OFFLINE/$SECRET/$PYTHONPATH"']).printed.splitlines()
-    assert said == [str(tmp_path / "home"), "1//"]
+    lines = shell.type(["echo $HOME", 'echo "$UV_OFFLINE/$SECRET/$PYTHONPATH"']).printed.splitlines()
+    assert lines == [str(tmp_path / "home"), "1//"]
 
 
 def test_nothing_is_typed_after_a_line_that_fails(shell: Shell) -> None:
@@ -213,10 +213,10 @@ def test_a_job_that_does_not_get_better_is_a_fault() -> None:
 
 
 def test_an_unsuccessful_tiny_model_is_made_again_as_it_advises() -> None:
-    said = (
+    output = (
         "spec.model.base: file:///a\nwarning: it never succeeded: write --seconds 300, or take a larger one\n"
     )
-    assert outcome.advice(said) == "headway tiny-model --seconds 300"
+    assert outcome.advice(output) == "headway tiny-model --seconds 300"
     assert outcome.advice("success on other training rows: greedy 6 of 16, sampled 2 of 8\n") is None
     printed_by = (ROOT / "cli" / "headway_cli" / "commands" / "tiny_model.py").read_text()
     assert '"it never succeeded: write --seconds 300, ' in printed_by

@@ -23,8 +23,8 @@ def limit(name: str, most: str, needed: str | None = None) -> Json:
     return found | ({"needed": needed} if needed else {})
 
 
-def said(world: World, *limits: Json, exhausted: bool = True) -> World:
-    """The coordinator's word on the budget."""
+def reported(world: World, *limits: Json, exhausted: bool = True) -> World:
+    """Have the coordinator report these limits of the budget."""
     now = {"exhaustedTime": stamp(world.now)} if exhausted else {}
     world.body["status"]["budget"] = {"limits": [*limits], **now}
     world.carry_out()
@@ -40,13 +40,13 @@ def workloads(world: World) -> list[Any]:
 
 
 def suspended(world: World, *limits: Json) -> World:
-    said(world, *limits).gone(*names.ROLES).carry_out()
+    reported(world, *limits).gone(*names.ROLES).carry_out()
     return world
 
 
 def test_its_pods_are_stopped_and_it_says_what_to_write() -> None:
     world = running(budget={"usd": "10"})
-    said(world, limit("usd", "10", "12.5"))
+    reported(world, limit("usd", "10", "12.5"))
     assert state(world) == ("Suspending", "Suspending")
     world.gone(*names.ROLES).carry_out()
     assert state(world) == ("Suspended", "BudgetExhausted")
@@ -91,14 +91,14 @@ def test_every_limit_has_to_do() -> None:
 
 def test_a_job_that_is_to_fail_is_left_to_its_coordinator() -> None:
     world = running(budget={"usd": "10", "onExhausted": "Fail"})
-    said(world, limit("usd", "10", "12.5"))
+    reported(world, limit("usd", "10", "12.5"))
     assert state(world) == ("Training", "Stepping")
     assert workloads(world)
 
 
 def test_a_job_with_money_left_is_left_alone() -> None:
     world = running(budget={"usd": "10"})
-    said(world, limit("usd", "10"), exhausted=False)
+    reported(world, limit("usd", "10"), exhausted=False)
     assert state(world) == ("Training", "Stepping")
 
 
@@ -113,7 +113,7 @@ def test_nothing_more_is_done_meanwhile() -> None:
 
 def test_an_evaluation_stops_and_goes_on_alike() -> None:
     world = evaluating(budget={"usd": "10"})
-    said(world, limit("usd", "10", "12.5"))
+    reported(world, limit("usd", "10", "12.5"))
     world.gone(*names.ROLES).carry_out()
     assert state(world) == ("Suspended", "BudgetExhausted")
     world.body["spec"]["budget"] = {"usd": "20"}
@@ -122,7 +122,7 @@ def test_an_evaluation_stops_and_goes_on_alike() -> None:
     assert ("Job", "refunds-eval-coordinator") in world.objects
 
 
-def test_the_coordinators_conditions_are_told_once() -> None:
+def test_the_coordinators_conditions_have_one_event_each() -> None:
     world = suspended(running(budget={"usd": "10"}), limit("usd", "10", "12.5"))
     for kind in ("BudgetLow", "BudgetExhausted"):
         world.body["status"]["conditions"].append(
@@ -135,7 +135,7 @@ def test_the_coordinators_conditions_are_told_once() -> None:
             }
         )
     status = parse_status(RLTrainingJob, world.body)
-    told = {fact.reason: fact for fact in events.facts(status)}
-    assert told["BudgetExhausted"].message == "BudgetExhausted it is"
-    assert told["BudgetLow"].warning
-    assert "Stalled" not in told
+    by_reason = {fact.reason: fact for fact in events.facts(status)}
+    assert by_reason["BudgetExhausted"].message == "BudgetExhausted it is"
+    assert by_reason["BudgetLow"].warning
+    assert "Stalled" not in by_reason

@@ -49,7 +49,7 @@ def world_of(*candidates: Json, others: tuple[Json, ...] = (), **spec: Any) -> W
     return world
 
 
-def told(world: World) -> EvalConfig:
+def config_of(world: World) -> EvalConfig:
     """What the job's processes read."""
     body = world.objects["ConfigMap", "refunds-eval-config"]
     return EvalConfig.model_validate_json(body["data"]["job.json"])
@@ -93,15 +93,15 @@ def test_server_lora_rank_covers_adapters_widened_by_a_remedy(monkeypatch: pytes
     monkeypatch.setattr(candidates, "largest_rank", lambda model, collapse: 64)
     world = chosen(trained(best=BEST), candidates=[TUNED])
     assert [found["loraRank"] for found in status_of(world)] == [64]
-    assert told(world).served(0).lora_rank == 64
+    assert config_of(world).served(0).lora_rank == 64
 
 
 def test_a_job_whose_remedies_cannot_be_read_has_no_candidate() -> None:
     source = trained(best=BEST)
     source["spec"]["collapse"] = {"policy": "Pray"}
     world = chosen(source, candidates=[TUNED])
-    said = world.status_condition("CandidatesResolved")["message"]
-    assert "spec.collapse of RLTrainingJob tuned-run cannot be read" in said
+    message = world.status_condition("CandidatesResolved")["message"]
+    assert "spec.collapse of RLTrainingJob tuned-run cannot be read" in message
 
 
 def test_full_weights_are_a_model_of_their_own() -> None:
@@ -135,7 +135,7 @@ def test_candidates_of_one_base_share_a_set_of_servers() -> None:
         "frontier": None, "tuned": 0, "tuned-base": 0, "second": 0, "exact": 1, "larger": 2, "plain": 0,
         "pinned": 3, "again": None,
     }  # fmt: skip
-    config = told(world)
+    config = config_of(world)
     assert [candidate.name for candidate in config.candidates] == list(sets)
     assert (config.served(0).lora_rank, config.served(0).adapters) == (32, 2)
     assert config.unresolved == {}
@@ -158,13 +158,13 @@ def test_the_choice_is_kept_before_anything_is_made() -> None:
 
 def test_once_chosen_it_stays() -> None:
     world = chosen(trained(best=BEST), candidates=[TUNED])
-    before = told(world)
+    before = config_of(world)
     for since in ([], [trained(best=LAST)], [unvalidated()]):
         world.others = since
         world.later(60).carry_out()
         assert status_of(world)[0]["step"] == 20
         assert world.is_true("CandidatesResolved")
-        assert told(world) == before
+        assert config_of(world) == before
     assert sources(world.body) == (), "nobody has to look for that job any more"
 
 
@@ -267,10 +267,10 @@ def test_after_the_deadline_the_job_goes_on_with_the_others() -> None:
     lacking = world.status_condition("CandidatesResolved")
     assert (lacking["status"], lacking["reason"]) == ("False", "CandidateMissing")
     assert lacking["message"].startswith(NO_JOB)
-    assert set(told(world).unresolved) == {"tuned", "tuned-base"}
+    assert set(config_of(world).unresolved) == {"tuned", "tuned-base"}
     assert (
         "spec.candidates[tuned].checkpoint: RLTrainingJob tuned-run had no such weights"
-        in (told(world).unresolved["tuned"])
+        in (config_of(world).unresolved["tuned"])
     )
     before = copy.deepcopy(world.body["status"])
     world.others = [trained(best=BEST)]
@@ -283,7 +283,7 @@ def test_the_base_is_measured_though_the_weights_never_came() -> None:
     world.later(601).carry_out()
     world.carry_out()
     assert [item["name"] for item in status_of(world)] == ["tuned-base"]
-    assert set(told(world).unresolved) == {"tuned"}
+    assert set(config_of(world).unresolved) == {"tuned"}
 
 
 def test_time_suspended_is_no_waiting() -> None:
@@ -356,11 +356,11 @@ def test_weights_of_another_run_never_replace_the_requested_ones(source: Json, s
     world.carry_out()
     world.carry_out()
     assert [item["name"] for item in status_of(world)] == ["plain"]
-    told = world.status_condition("CandidatesResolved")
-    assert (told["status"], told["reason"]) == ("False", "CheckpointMissing")
+    condition = world.status_condition("CandidatesResolved")
+    assert (condition["status"], condition["reason"]) == ("False", "CheckpointMissing")
     start = f"spec.candidates[tuned].checkpoint.uri: step {step} of RLTrainingJob tuned-run is at {found}, "
-    assert told["message"].startswith(f"{start}but {meant} belongs to another run")
-    assert f"write {found} to measure it" in told["message"]
+    assert condition["message"].startswith(f"{start}but {meant} belongs to another run")
+    assert f"write {found} to measure it" in condition["message"]
 
 
 def test_a_job_without_weights_is_awaited_despite_a_named_uri() -> None:

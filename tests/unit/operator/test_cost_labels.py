@@ -30,12 +30,12 @@ def planned(
         for each in found
         if each["kind"] in WORKLOADS
     }
-    (told,) = (
+    (config,) = (
         each["data"]["job.json"]
         for each in found
         if each["kind"] == "ConfigMap" and "job.json" in each["data"]
     )
-    return pods, JobConfig.model_validate(json.loads(told))
+    return pods, JobConfig.model_validate(json.loads(config))
 
 
 def platform(*cost_labels: str) -> OperatorConfig:
@@ -57,10 +57,10 @@ def test_the_default_is_the_charts() -> None:
 
 def test_every_pod_and_the_bill_carry_the_same_labels() -> None:
     labels = {"acme.io/team": "returns", "project": "x", "cost-center": "7", "color": "red"}
-    pods, told = planned(labels)
+    pods, config = planned(labels)
     assert {"coordinator", "broker", "learner", "rollout"} <= pods.keys()
     expected = {key: value for key, value in labels.items() if key != "color"}
-    assert told.labels == expected
+    assert config.labels == expected
     assert carried(pods) == {tuple(sorted(expected.items()))}
 
 
@@ -75,22 +75,22 @@ def test_every_pod_and_the_bill_carry_the_same_labels() -> None:
 )
 def test_the_platform_names_the_labels(asked: list[str], expected: dict[str, str]) -> None:
     labels = {"color": "red", "acme.io/color": "blue", "team": "returns"}
-    pods, told = planned(labels, asked)
+    pods, config = planned(labels, asked)
     assert carried(pods) == {tuple(sorted(expected.items()))}
-    assert (told.labels or {}) == expected
+    assert (config.labels or {}) == expected
 
 
 def test_no_label_of_a_job_stands_over_headways_own() -> None:
     forged = {names.LABEL_JOB_UID: "u", names.LABEL_COMPONENT: "sandbox", names.LABEL_SUITE: "s", "team": "a"}
-    pods, told = planned(forged, ["job-uid", "component", "suite", "team"])
+    pods, config = planned(forged, ["job-uid", "component", "suite", "team"])
     assert carried(pods) == {(("team", "a"),)}
     for role, pod in pods.items():
         assert (
             pod["metadata"]["labels"].items()
             >= names.job_labels("RLTrainingJob", "refunds", UID, role).items()
         )
-    assert told.labels is not None
-    assert names.LABEL_JOB_UID not in told.labels
+    assert config.labels is not None
+    assert names.LABEL_JOB_UID not in config.labels
 
 
 def test_a_template_cannot_charge_somebody_else() -> None:

@@ -177,7 +177,7 @@ class TestServerSets:
 
 
 class TestStatus:
-    """What is said of an evaluation."""
+    """The conditions and state of an evaluation."""
 
     def test_conditions_are_those_of_an_evaluation(self) -> None:
         world = evaluating()
@@ -263,9 +263,9 @@ class TestStatus:
         world.body["status"]["results"] = results
         world.workload_status("Job", "coordinator", conditions=[world.condition("Complete", True)])
         world.carry_out()
-        told = world.status_condition("Complete")
-        assert (told["status"], told["reason"]) == ("True", "Evaluated")
-        assert told["message"] == "1 of 2 candidates were measured"
+        condition = world.status_condition("Complete")
+        assert (condition["status"], condition["reason"]) == ("True", "Evaluated")
+        assert condition["message"] == "1 of 2 candidates were measured"
         assert world.is_true("Ready")
         assert (world.body["status"]["state"], world.body["status"]["results"]) == ("Complete", results)
 

@@ -85,7 +85,7 @@ PAUSE: Json = {
 
 
 def pauses(stage: Stage) -> None:
-    """The last pod is gone: what the coordinator and the operator have said."""
+    """The last pod is gone; coordinator and operator have written the pause into the status."""
     stage.set(pause=PAUSE | {"time": stamp(stage.now - timedelta(seconds=30))})
     for kind in ("Suspended", "Stalled"):
         stage.condition(kind, "True", "Paused", "paused at step 6: NothingToTrain: ...")
@@ -153,15 +153,15 @@ LIFE: tuple[tuple[Callable[[Stage], object], tuple[str, str, str]], ...] = (
 """Changes of a training job's status in their order, and the event of each: one at most."""
 
 
-def test_each_transition_is_told_once_with_its_figures(stage: Stage) -> None:
+def test_each_transition_has_one_event_with_its_figures(stage: Stage) -> None:
     for number, (change, (kind, reason, words)) in enumerate(LIFE):
         change(stage.later(0.75))
-        told = stage.look()
+        recorded = stage.look()
         assert stage.look() == [], "looking again tells nothing"
         if not reason:
-            assert told == [], number
+            assert recorded == [], number
             continue
-        ((found_kind, found_reason, message),) = told
+        ((found_kind, found_reason, message),) = recorded
         assert (found_kind, found_reason) == (kind, reason)
         assert words in message, message
 
@@ -208,7 +208,7 @@ def test_what_stands_in_a_job_that_ended_long_ago_is_old(stage: Stage) -> None:
     assert stage.book.asked == asked, "nobody asks for the events of a job that ended long ago"
 
 
-def test_a_failure_is_told_with_its_reason(stage: Stage) -> None:
+def test_the_event_of_a_failure_has_its_reason(stage: Stage) -> None:
     says("Stalled", "True", "NoProgress")(stage)
     stage.look()
     says("Failed", "True", "CheckpointUnusable", "step 12 is damaged")(stage)
@@ -239,31 +239,31 @@ def test_other_transitions(stage: Stage, change: Callable[[Stage], object], reas
 def test_each_price_correction_and_refused_book_has_one_event(stage: Stage) -> None:
     gone = "ConfigMap ours, key prices.yaml: it is gone; the previous edition stays in force"
     book = {"priceBook": "ours@2026-01-01", "priceBookHash": "0123456789ab"}
-    told = []
+    recorded = []
     for used in ({"priceCorrections": 1}, {"priceCorrections": 2, "priceBookProblem": gone}):
         stage.set(usage=book | used)
-        told += stage.look()
+        recorded += stage.look()
         assert stage.look() == []
-    assert [reason for _, reason, _ in told] == ["PricesCorrected", "PricesCorrected", "PriceBookInvalid"]
-    assert "SHA-256 0123456789ab" in told[0][2]
-    assert (told[2][0], told[2][2]) == ("Warning", gone)
+    assert [reason for _, reason, _ in recorded] == ["PricesCorrected", "PricesCorrected", "PriceBookInvalid"]
+    assert "SHA-256 0123456789ab" in recorded[0][2]
+    assert (recorded[2][0], recorded[2][2]) == ("Warning", gone)
 
 
-def test_a_check_that_fails_after_a_warning_is_told_anew(stage: Stage) -> None:
+def test_a_check_that_fails_after_a_warning_has_an_event_too(stage: Stage) -> None:
     says("PreflightPassed", "False", "Warned")(stage)
     assert stage.reasons() == ["PreflightWarned"]
     says("PreflightPassed", "False", "CheckFailed")(stage)
     assert stage.reasons() == ["PreflightFailed"]
 
 
-def test_each_refused_spec_is_told(stage: Stage) -> None:
+def test_each_refused_spec_has_an_event(stage: Stage) -> None:
     for generation in (1, 2):
         stage.condition("Accepted", "False", "InvalidSpec", "no", generation)
         assert stage.reasons() == ["InvalidSpec"]
         assert stage.look() == []
 
 
-def test_the_first_training_is_told_and_no_later_one(stage: Stage) -> None:
+def test_the_first_training_has_an_event_and_no_later_one(stage: Stage) -> None:
     starts(stage)
     assert stage.reasons() == ["Started"]
     says("Progressing", "False", "CrashLoop")(stage)
@@ -273,14 +273,14 @@ def test_the_first_training_is_told_and_no_later_one(stage: Stage) -> None:
     assert "Started" not in stage.reasons()
 
 
-def test_checkpoints_are_told_once_for_each_tenth_of_the_steps(stage: Stage) -> None:
+def test_checkpoints_have_one_event_for_each_tenth_of_the_steps(stage: Stage) -> None:
     stage.set(progress={"step": 0, "maxSteps": 100})
-    told = 0
+    count = 0
     for step in range(1, 101):
         steps(step)(stage.set())
         stage.set(progress={"step": step, "maxSteps": 100})
-        told += len(stage.look())
-    assert told == 11
+        count += len(stage.look())
+    assert count == 11
 
 
 def test_a_job_without_an_end_tells_its_first_checkpoint(stage: Stage) -> None:
@@ -361,7 +361,7 @@ def test_an_evaluation_tells_its_gate_and_its_rows(monkeypatch: pytest.MonkeyPat
     assert complete == ("Normal", "Complete", "1 of 1 candidates were measured; 64 of 64 rows")
 
 
-def test_a_job_of_the_same_name_is_told_of_afresh(stage: Stage) -> None:
+def test_a_new_job_of_the_same_name_has_events_of_its_own(stage: Stage) -> None:
     accepted(stage)
     assert stage.reasons() == ["Accepted"]
     stage.body = job()

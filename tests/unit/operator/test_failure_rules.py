@@ -86,7 +86,7 @@ def matched(world: World) -> list[tuple[str, str, int]]:
     return [(each["role"], each["action"], each.get("rule", 0)) for each in found]
 
 
-def told(world: World) -> list[str]:
+def matches(world: World) -> list[str]:
     status = parse_status(subject_of(world.body).model, world.body)
     found = [fact for fact in events.news(status, ()) if fact.reason == "FailureRuleMatched"]
     assert len({fact.key for fact in found}) == len(found)
@@ -134,7 +134,7 @@ class TestOfJobs:
         failed = world.status_condition("Failed")
         assert failed["reason"] == "FailureRuleMatched"
         assert failed["message"].startswith(f"spec.failurePolicy.rules[1]: {role} pod refunds-{role}-0 ended")
-        assert told(world) == [
+        assert matches(world) == [
             f"spec.failurePolicy.rules[1]: {role} pod refunds-{role}-0 ended with exit code 137: FailJob"
         ]
 
@@ -161,7 +161,7 @@ class TestOfJobs:
         assert world.status_condition("Failed")["reason"] == "ProcessFailed"
 
     @pytest.mark.parametrize("action", ["Ignore", "Count"])
-    def test_that_start_a_process_again_are_told_once(self, action: str) -> None:
+    def test_that_start_a_process_again_are_reported_once(self, action: str) -> None:
         world = at_work(rule(action, "learner"))
         died(world, "learner", 137)
         world.carry_out()
@@ -223,7 +223,7 @@ class TestOfServers:
         assert restarts(world, role) == 0
         [unit] = world.body["status"]["failures"]["roles"]
         assert unit["ignored"] == 8
-        assert len(told(world)) == 8
+        assert len(matches(world)) == 8
 
     @pytest.mark.parametrize("role", SERVED)
     @pytest.mark.parametrize("action", ["Count", None])
@@ -317,7 +317,7 @@ class TestOfServers:
         evicted["status"]["conditions"].append(world.condition("DisruptionTarget", True))
         well(world, "rollout", 1)
         world.carry_out()
-        assert told(world) == [
+        assert matches(world) == [
             f"spec.failurePolicy.rules[0]: rollout pod refunds-rollout-0 ended with condition "
             f"DisruptionTarget: {action}"
         ]

@@ -74,10 +74,10 @@ def test_least_granted_job_is_first_and_an_unmet_need_is_refused() -> None:
         before, claim("a", used="70", needed="95", wished="99"), claim("b", needed="28", wished="40")
     )
     assert parts(found) == {"a": ("70.00", "95.00"), "b": ("30.00", None)}
-    told = find(found.status.conditions, ConditionType.BUDGET_EXHAUSTED)
-    assert told is not None
-    assert told.status == "True"
-    assert told.message == "spec.usd is 100.00; write 125.00 or more: these jobs cannot continue: job-a"
+    condition = find(found.status.conditions, ConditionType.BUDGET_EXHAUSTED)
+    assert condition is not None
+    assert condition.status == "True"
+    assert condition.message == "spec.usd is 100.00; write 125.00 or more: these jobs cannot continue: job-a"
 
 
 def test_a_smaller_need_is_granted_when_a_larger_one_is_refused() -> None:
@@ -132,8 +132,8 @@ def test_every_limit_has_to_have_room_for_a_need() -> None:
     two = budget(usd="10", tokens={"sample": 100})
     needed = {"usd": D(5), "tokens.sample": D(101)}
     found = shared(two, Claim("a", "RLTrainingJob", "a", "1", needed=needed))
-    [told] = found.status.jobs
-    assert [(part.granted, part.refused) for part in told.parts] == [("0.00", None), ("0", "101")]
+    [entry] = found.status.jobs
+    assert [(part.granted, part.refused) for part in entry.parts] == [("0.00", None), ("0", "101")]
 
 
 def test_it_says_when_little_is_left() -> None:
@@ -183,7 +183,7 @@ def stored(uid: str, status: Json | None = None, **metadata: Any) -> Json:
     return body
 
 
-def told(spent: str, **more: str) -> Json:
+def reported(spent: str, **more: str) -> Json:
     limit = {"name": "namespace.usd", "spent": spent, "reserved": "0", **LIMIT, **more}
     return {"budget": {"limits": [limit]}}
 
@@ -191,17 +191,17 @@ def told(spent: str, **more: str) -> Json:
 @pytest.mark.parametrize("status", [BEGAN, BEGAN | BOUND], ids=["not bounded yet", "has not heard"])
 def test_no_grant_precedes_usage_reports_of_jobs_already_begun(status: Json) -> None:
     ran = stored("a", status | {"usage": {"cost": "95"}})
-    asks = stored("b", told("0", needed="20"))
+    asks = stored("b", reported("0", needed="20"))
     waits = shared(budget(usd="100"), *map(grants.claim, (ran, asks)))
     assert parts(waits) == {"a": ("95.00", None), "b": ("0.00", None)}
     ready = find(waits.status.conditions, ConditionType.READY)
     assert ready is not None
     assert (ready.status, ready.reason) == ("False", "JobsUnheard")
     assert ready.message.startswith("nothing is granted until these jobs report their usage: job-a")
-    ran["status"] |= BOUND | told("97")
+    ran["status"] |= BOUND | reported("97")
     found = shared(waits, *map(grants.claim, (ran, asks)))
     assert parts(found) == {"a": ("97.00", None), "b": ("0.00", "20.00")}
-    asks["status"] = told("0", needed="3")
+    asks["status"] = reported("0", needed="3")
     assert parts(shared(found, *map(grants.claim, (ran, asks))))["b"] == ("3.00", None)
 
 
@@ -210,20 +210,20 @@ def test_of_a_suspended_job_its_bill_says_what_it_has_used() -> None:
     one = grants.claim(stored("a", BEGAN | suspended | {"usage": {"cost": "95", "sampleTokens": 7}}))
     assert one.bill == {"usd": D(95), "tokens.sample": D(7)}
     assert not one.unheard
-    found = shared(budget(usd="100"), one, grants.claim(stored("b", told("0", needed="20"))))
+    found = shared(budget(usd="100"), one, grants.claim(stored("b", reported("0", needed="20"))))
     assert parts(found) == {"a": ("95.00", None), "b": ("0.00", "20.00")}
 
 
 def test_a_budget_that_is_made_anew_knows_what_jobs_were_granted() -> None:
-    holds = {"grant": {"parts": [{"name": "usd", "granted": "90"}]}} | told("10")
-    jobs = [stored("a", BEGAN | holds), stored("b", told("0", needed="20"))]
+    holds = {"grant": {"parts": [{"name": "usd", "granted": "90"}]}} | reported("10")
+    jobs = [stored("a", BEGAN | holds), stored("b", reported("0", needed="20"))]
     found = shared(budget(usd="100"), *map(grants.claim, jobs))
     assert parts(found) == {"a": ("90.00", None), "b": ("0.00", "20.00")}
 
 
 def test_an_ended_job_keeps_its_grant_until_its_pods_are_gone() -> None:
     before = shared(budget(usd="100"), claim("a", needed="60", wished="60"))
-    status = {"conditions": [{"type": "Failed", "status": "True"}]} | told("7", needed="80")
+    status = {"conditions": [{"type": "Failed", "status": "True"}]} | reported("7", needed="80")
     status["budget"]["closed"] = True
     stops = stored("a", status, finalizers=[names.FINALIZER_TEARDOWN])
     kept = shared(before, grants.claim(stops))
@@ -360,8 +360,8 @@ def test_a_budget_that_is_made_later_bounds_a_job_that_runs() -> None:
 def test_a_limit_not_yet_shared_by_the_budget_grants_nothing() -> None:
     world = in_namespace(running(), "12.5", usd="100", tokens={"sample": 7})
     world.carry_out()
-    told = [{"name": "usd", "granted": "12.5"}, {"name": "tokens.sample", "granted": "0"}]
-    assert grant(world) == {"parts": told}
+    expected = [{"name": "usd", "granted": "12.5"}, {"name": "tokens.sample", "granted": "0"}]
+    assert grant(world) == {"parts": expected}
 
 
 def test_a_budget_that_does_not_yet_list_a_job_revokes_nothing() -> None:

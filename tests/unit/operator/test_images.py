@@ -27,9 +27,9 @@ def checked() -> World:
     return world
 
 
-def sandbox(world: World, reason: str, said: str) -> World:
+def sandbox(world: World, reason: str, message: str) -> World:
     """Its sandbox cannot start."""
-    pod = world.waiting("sandbox", reason, said)
+    pod = world.waiting("sandbox", reason, message)
     pod["spec"]["containers"][0]["image"] = "registry.test/env:1"
     world.carry_out()
     return world
@@ -41,8 +41,8 @@ def state(world: World) -> tuple[str, str]:
 
 
 def events(world: World) -> list[tuple[str, str]]:
-    told = [(fact.reason, fact.message) for fact in news(world.plan().status, set())]  # type: ignore[arg-type]
-    return [fact for fact in told if fact[0] in ("Stalled", "ImagePullFailed", "CreateFailed")]
+    facts = [(fact.reason, fact.message) for fact in news(world.plan().status, set())]  # type: ignore[arg-type]
+    return [fact for fact in facts if fact[0] in ("Stalled", "ImagePullFailed", "CreateFailed")]
 
 
 def test_a_missing_image_stands_in_the_columns_at_once() -> None:
@@ -54,11 +54,13 @@ def test_a_missing_image_stands_in_the_columns_at_once() -> None:
 @pytest.mark.parametrize("kind", ["Stalled", "Ready", "Progressing", "SandboxesReady"])
 def test_it_names_field_image_cause_and_fix(kind: str) -> None:
     world = sandbox(checked(), "ImagePullBackOff", ABSENT)
-    told = world.status_condition(kind)["message"]
-    assert told.startswith("spec.environment.image: pod refunds-sandbox-0 has no image registry.test/env:1: ")
-    assert "not found" in told
-    assert told.endswith("; push it, or correct its name and tag")
-    assert "coordinator: 0 of 1" not in told
+    message = world.status_condition(kind)["message"]
+    assert message.startswith(
+        "spec.environment.image: pod refunds-sandbox-0 has no image registry.test/env:1: "
+    )
+    assert "not found" in message
+    assert message.endswith("; push it, or correct its name and tag")
+    assert "coordinator: 0 of 1" not in message
 
 
 def test_one_event_tells_it() -> None:
@@ -68,7 +70,7 @@ def test_one_event_tells_it() -> None:
     assert "ImagePullFailed: spec.environment.image: " in words
 
 
-def test_a_registry_that_is_away_is_told_and_waited_for() -> None:
+def test_a_registry_that_is_away_is_reported_and_waited_for() -> None:
     world = sandbox(checked(), "ErrImagePull", AWAY)
     assert state(world) == ("Pending", "ImagePullFailed")
     assert world.is_true("Reconciling")
@@ -98,13 +100,13 @@ def test_a_name_that_is_none_fails_the_job(role: str) -> None:
     world = running() if role in ("learner", "rollout") else checked()
     world.waiting(role, "InvalidImageName", 'couldn\'t parse image name "Env:1": must be lowercase')
     world.carry_out()
-    told = world.status_condition("Failed")
-    assert told["reason"] == "ImagePullFailed"
-    assert told["message"].endswith("write it as REGISTRY/NAME:TAG, the name in lower case")
+    condition = world.status_condition("Failed")
+    assert condition["reason"] == "ImagePullFailed"
+    assert condition["message"].endswith("write it as REGISTRY/NAME:TAG, the name in lower case")
 
 
 @pytest.mark.parametrize(
-    ("said", "fix"),
+    ("message", "fix"),
     [
         ("pull access denied, repository does not exist or may require authorization", "imagePullSecrets"),
         ("unexpected status code 401 Unauthorized", "imagePullSecrets"),
@@ -113,8 +115,8 @@ def test_a_name_that_is_none_fails_the_job(role: str) -> None:
         ("", "push it, correct its name and tag, or let the nodes reach its registry"),
     ],
 )
-def test_each_cause_has_its_fix(said: str, fix: str) -> None:
-    world = sandbox(checked(), "ErrImagePull", said)
+def test_each_cause_has_its_fix(message: str, fix: str) -> None:
+    world = sandbox(checked(), "ErrImagePull", message)
     assert fix in world.status_condition("SandboxesReady")["message"]
 
 
@@ -172,9 +174,9 @@ def test_a_job_that_learned_nothing_says_so_at_its_end() -> None:
     world.body["status"] |= {"usage": {"trainTokens": 0}, "progress": {"step": 40, "maxSteps": 40}}
     world.workload_status("Job", "coordinator", conditions=[world.condition("Complete", True)])
     world.carry_out()
-    told = world.status_condition("Complete")["message"]
-    assert "; but no token was trained, because all rewards in each group were equal" in told
-    assert told.endswith("; but NothingToTrain: no advantage")
+    message = world.status_condition("Complete")["message"]
+    assert "; but no token was trained, because all rewards in each group were equal" in message
+    assert message.endswith("; but NothingToTrain: no advantage")
 
 
 def test_one_server_without_its_image_stalls_no_job() -> None:

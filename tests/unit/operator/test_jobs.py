@@ -41,13 +41,13 @@ class Server(Api):
         return [{"kind": kind.kind, "metadata": dict(body["metadata"])} for body in found], "100"
 
 
-def told() -> tuple[Server, Cache, Jobs]:
+def new_jobs() -> tuple[Server, Cache, Jobs]:
     server, cache = Server(), Cache()
     return server, cache, Jobs(server, cache)
 
 
-def test_a_job_is_fetched_once_for_each_version_that_was_told() -> None:
-    server, _, jobs = told()
+def test_a_job_is_fetched_once_for_each_announced_version() -> None:
+    server, _, jobs = new_jobs()
     jobs.announced(server.put(5))
     for _ in range(3):
         found = jobs.latest(KEY)
@@ -60,7 +60,7 @@ def test_a_job_is_fetched_once_for_each_version_that_was_told() -> None:
 
 
 def test_what_the_operator_wrote_itself_is_not_fetched() -> None:
-    server, cache, jobs = told()
+    server, cache, jobs = new_jobs()
     identity = server.put(5)
     cache.put(copy.deepcopy(server.stored[KEY]))
     jobs.announced(identity)
@@ -69,7 +69,7 @@ def test_what_the_operator_wrote_itself_is_not_fetched() -> None:
 
 
 def test_a_job_that_is_gone_before_it_is_fetched_is_no_job() -> None:
-    server, cache, jobs = told()
+    server, cache, jobs = new_jobs()
     jobs.announced(server.put(5))
     server.stored.clear()
     assert jobs.latest(KEY) is None
@@ -77,7 +77,7 @@ def test_a_job_that_is_gone_before_it_is_fetched_is_no_job() -> None:
 
 
 def test_a_deleted_job_is_forgotten_and_its_successor_is_not() -> None:
-    server, _, jobs = told()
+    server, _, jobs = new_jobs()
     old = server.put(5)
     jobs.announced(old)
     jobs.latest(KEY)
@@ -88,8 +88,8 @@ def test_a_deleted_job_is_forgotten_and_its_successor_is_not() -> None:
     assert found["metadata"]["uid"] == "u2"
 
 
-def test_a_list_tells_of_what_no_event_told() -> None:
-    server, cache, jobs = told()
+def test_a_list_shows_a_job_that_no_event_announced() -> None:
+    server, cache, jobs = new_jobs()
     server.put(5)
     assert jobs.list([None]) == {KEY}
     assert jobs.latest(KEY) is not None

@@ -1,4 +1,4 @@
-"""The servers of judges' models as the planner sees them: when they come, who reaches them, what is said."""
+"""The servers of judges' models as the planner sees them: when they start, who reaches them, their status."""
 
 from __future__ import annotations
 
@@ -150,8 +150,8 @@ class TestObjects:
         assert "coordinator-to-judge" not in str(asking.plan().wanted)
 
     def test_the_scale_subresource_does_not_count_them(self) -> None:
-        told = at_work().body["status"]
-        assert (told["rolloutReplicas"], "judge" in told["rolloutSelector"]) == (1, False)
+        status = at_work().body["status"]
+        assert (status["rolloutReplicas"], "judge" in status["rolloutSelector"]) == (1, False)
 
     def test_an_evaluation_has_them_too(self) -> None:
         world = evaluating(judges=JUDGES)
@@ -207,15 +207,15 @@ class TestWhen:
 
 
 class TestStatus:
-    def test_one_that_starts_is_said_to_start_by_its_field(self) -> None:
+    def test_conditions_name_the_field_of_one_that_starts(self) -> None:
         world = checking("Judge clerk")
         put(world, "clerk", 0, ready=False)
         put(world, "style", 1)
         world.carry_out()
         for kind in ("Progressing", "Ready"):
-            told = world.status_condition(kind)
-            assert told["reason"] == "Starting", kind
-            assert "spec.judges[clerk].model: 1 of 3 pods are ready" in told["message"]
+            condition = world.status_condition(kind)
+            assert condition["reason"] == "Starting", kind
+            assert "spec.judges[clerk].model: 1 of 3 pods are ready" in condition["message"]
         assert world.status_condition("SandboxesReady")["status"] == "True", "it is no trouble of sandboxes"
         assert world.body["status"]["state"] == "Preflight"
 

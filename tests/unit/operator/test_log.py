@@ -78,7 +78,7 @@ thread = threading.Thread(target=die, name="worker 1"); thread.start(); thread.j
     assert (line["event"], line["thread"], line["level"]) == ("thread-died", "worker 1", "critical")
 
 
-def test_a_configuration_that_cannot_be_used_is_told_in_a_line() -> None:
+def test_a_configuration_that_cannot_be_used_is_one_line() -> None:
     script = 'import os; os.environ["HEADWAY_OPERATOR_CONFIG"] = "/not there"; raise SystemExit(app.main())'
     (line,) = lines(script, fails=True)
     assert (line["event"], "/not there" in line["error"]) == ("configuration-refused", True)

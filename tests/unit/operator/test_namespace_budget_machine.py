@@ -221,8 +221,8 @@ class SharedBudget(RuleBasedStateMachine):
     def _write(self, job: Job) -> None:
         """The coordinator writes its part of the status, and hears the rest."""
         assert job.budget is not None
-        told = shown.status(job.budget)
-        job.store(budget=None if told is None else told.as_object())
+        status = shown.status(job.budget)
+        job.store(budget=None if status is None else status.as_object())
         grant = job.stored["status"].get("grant")
         job.budget.set_grant(None if grant is None else Grant.model_validate(grant))
         job.budget.open()
@@ -239,12 +239,12 @@ class SharedBudget(RuleBasedStateMachine):
         budget = self.budgets[-1]
         claims = [grants.claim(job.versions[job.seen]) for job in self.jobs]
         shared = grants.share(limits_of(budget.spec), budget.status, claims)
-        told = grants.status(budget, shared)
-        self.budgets.append(budget.model_copy(update={"status": told}))
-        living = {job.uid for job in told.jobs}
+        status = grants.status(budget, shared)
+        self.budgets.append(budget.model_copy(update={"status": status}))
+        living = {job.uid for job in status.jobs}
         known = [job for job in [*self.jobs, *self.gone] if job not in self.over]
         over = [job for job in known if job.stored["metadata"]["uid"] not in living and self._is_over(job)]
-        for limit in told.limits:
+        for limit in status.limits:
             used = sum(job.bill.sampled for job in over)
             assert Decimal(limit.ended) >= (used * PRICE if limit.name == "usd" else used)
             assert Decimal(limit.left) >= 0
@@ -258,8 +258,8 @@ class SharedBudget(RuleBasedStateMachine):
             self._copy(job, self.budgets[max(0, len(self.budgets) - 1 - lag)])
 
     def _copy(self, job: Job, budget: RLBudget) -> None:
-        said = job.stored["status"].get("grant")
-        before = None if said is None else Grant.model_validate(said)
+        grant = job.stored["status"].get("grant")
+        before = None if grant is None else Grant.model_validate(grant)
         found = grants.of_job(budget, job.stored["metadata"]["uid"], before, begun=job.begun)
         job.store(grant=found.as_object())
 
@@ -336,9 +336,9 @@ class SharedBudget(RuleBasedStateMachine):
 
     @invariant()
     def grants_add_up_to_no_more(self) -> None:
-        told = sum(self._granted(job) for job in self.jobs if not job.ended)
+        granted = sum(self._granted(job) for job in self.jobs if not job.ended)
         over = sum(job.bill.sampled for job in [*self.jobs, *self.gone] if job in self.gone or job.ended)
-        assert told + over - self.forgotten <= (self.limit if self.budgets else 0)
+        assert granted + over - self.forgotten <= (self.limit if self.budgets else 0)
 
     def _granted(self, job: Job) -> int:
         grant = Grant.model_validate(job.stored["status"].get("grant") or {})

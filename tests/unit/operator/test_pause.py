@@ -21,7 +21,7 @@ Json = dict[str, Any]
 WORKLOADS = {("Job", "refunds-coordinator"), ("Job", "refunds-learner"), ("Deployment", "refunds-rollout")}
 
 
-def told(world: World, kind: str = "Suspended") -> tuple[str, str]:
+def condition(world: World, kind: str = "Suspended") -> tuple[str, str]:
     found = world.status_condition(kind)
     return found["status"], found["reason"]
 
@@ -46,9 +46,9 @@ def test_its_pods_are_stopped_as_those_of_a_suspended_job() -> None:
     made = world.gone("broker").plan()
     assert [body["metadata"]["name"] for body in made.to_delete] == ["refunds-sandbox-0"]
     world.gone(*names.ROLES).carry_out()
-    assert (state(world), told(world)) == (("Suspended", "Paused"), ("True", "Paused"))
-    assert told(world, "Progressing") == ("False", "Paused")
-    assert told(world, "WeightsInSync") == ("Unknown", "Suspended")
+    assert (state(world), condition(world)) == (("Suspended", "Paused"), ("True", "Paused"))
+    assert condition(world, "Progressing") == ("False", "Paused")
+    assert condition(world, "WeightsInSync") == ("Unknown", "Suspended")
     assert ("ConfigMap", "refunds-config") in world.objects
     assert "suspend" not in world.body["spec"], "a spec is a person's to write"
 
@@ -57,7 +57,10 @@ def test_its_pods_are_stopped_as_those_of_a_suspended_job() -> None:
 def test_it_waits_for_a_person_and_says_why_and_how(policy: str) -> None:
     world = paused(running(readinessPolicy=policy))
     assert verdict(world.body) == "Failed"
-    assert (told(world, "Stalled"), told(world, "Ready")) == (("True", "Paused"), ("False", "Paused"))
+    assert (condition(world, "Stalled"), condition(world, "Ready")) == (
+        ("True", "Paused"),
+        ("False", "Paused"),
+    )
     for kind in ("Suspended", "Stalled", "Ready"):
         message = world.status_condition(kind)["message"]
         assert "paused at step 12: NothingToTrain: 0 of 4 groups had an advantage in 3 batches" in message
@@ -79,7 +82,7 @@ def test_status_records_the_end_of_a_pause_before_a_pod_is_made() -> None:
     world = named(paused(running()))
     made = world.later(60).carry_out()
     assert (made.wanted, made.requeue_after) == ((), 0)
-    assert told(world) == ("False", "Resumed")
+    assert condition(world) == ("False", "Resumed")
     when = world.body["status"]["pause"]["time"]
     assert world.body["status"]["resumedPause"] == when
     assert (
@@ -101,7 +104,7 @@ def test_once_over_it_is_over_whatever_becomes_of_the_annotation() -> None:
     for value in (None, "2001-01-01T00:00:00Z", "never mind"):
         resumed_by(world, value).carry_out()
         assert set(world.objects) >= WORKLOADS
-        assert told(world) == ("False", "Resumed")
+        assert condition(world) == ("False", "Resumed")
 
 
 def test_another_pause_is_another_ones_to_end() -> None:
@@ -110,10 +113,10 @@ def test_another_pause_is_another_ones_to_end() -> None:
     world.carry_out()
     world.later(600).ready(*names.ROLES[:4]).carry_out()
     paused(world)
-    assert told(world) == ("True", "Paused"), "at the same step, and the annotation stands"
+    assert condition(world) == ("True", "Paused"), "at the same step, and the annotation stands"
     assert "which is not the time of this pause" in world.status_condition("Suspended")["message"]
     named(world).carry_out()
-    assert told(world) == ("False", "Resumed")
+    assert condition(world) == ("False", "Resumed")
 
 
 @pytest.mark.parametrize(
@@ -123,18 +126,18 @@ def test_an_annotation_not_naming_the_pause_is_only_reported(value: str) -> None
     world = resumed_by(paused(running()), value)
     made = world.carry_out()
     assert (made.to_delete, made.requeue_after) == ((), None)
-    assert told(world) == ("True", "Paused")
+    assert condition(world) == ("True", "Paused")
     for kind in ("Suspended", "Stalled"):
-        said = world.status_condition(kind)["message"]
-        assert f"headway.dev/resume is {value[:64]!r}, which is not the time of this pause" in said
-        assert len(said) < 2000
+        message = world.status_condition(kind)["message"]
+        assert f"headway.dev/resume is {value[:64]!r}, which is not the time of this pause" in message
+        assert len(message) < 2000
 
 
 def test_its_time_may_be_written_in_another_zone() -> None:
     world = paused(running())
     there = stamp(world.now + timedelta(hours=2)).replace("Z", "+02:00")
     resumed_by(world, there).carry_out()
-    assert told(world) == ("False", "Resumed")
+    assert condition(world) == ("False", "Resumed")
 
 
 def test_a_pause_ended_while_pods_stop_ends_once_they_are_gone() -> None:
@@ -142,23 +145,23 @@ def test_a_pause_ended_while_pods_stop_ends_once_they_are_gone() -> None:
     world = named(pausing(running()))
     for _ in range(3):
         world.carry_out()
-        assert told(world) == ("False", "Suspending")
+        assert condition(world) == ("False", "Suspending")
         assert "resumedPause" not in world.body["status"]
     world.gone(*names.ROLES)
     assert world.carry_out().requeue_after == 0
-    assert told(world) == ("True", "Paused")
+    assert condition(world) == ("True", "Paused")
     world.carry_out()
-    assert told(world) == ("False", "Resumed")
+    assert condition(world) == ("False", "Resumed")
 
 
-def test_its_pause_and_the_end_of_it_are_told_as_such() -> None:
-    told: set[str] = set()
+def test_its_pause_and_the_end_of_it_have_events_of_their_own() -> None:
+    recorded: set[str] = set()
 
     def news(world: World) -> list[tuple[str, str]]:
         status = parse_status(RLTrainingJob, world.body)
         assert isinstance(status, RLTrainingJobStatus)
-        fresh = events.news(status, told)
-        told.update(fact.key for fact in fresh)
+        fresh = events.news(status, recorded)
+        recorded.update(fact.key for fact in fresh)
         return [(fact.reason, fact.message) for fact in fresh]
 
     world = running()
@@ -216,7 +219,7 @@ class TestSuspendedToo:
         since = world.status_condition("Suspended")["lastTransitionTime"]
         world.later(60).body["spec"]["suspend"] = True
         world.carry_out()
-        assert (state(world), told(world)) == (("Suspended", "Suspended"), ("True", "Suspended"))
+        assert (state(world), condition(world)) == (("Suspended", "Suspended"), ("True", "Suspended"))
         assert verdict(world.body) == "Current"
         message = world.status_condition("Suspended")["message"]
         assert message.startswith("every pod is gone: spec.suspend is true, and the job is paused at step 12")
@@ -228,7 +231,7 @@ class TestSuspendedToo:
         world.carry_out()
         world.body["spec"]["suspend"] = False
         made = world.carry_out()
-        assert (told(world), state(world)) == (("True", "Paused"), ("Suspended", "Paused"))
+        assert (condition(world), state(world)) == (("True", "Paused"), ("Suspended", "Paused"))
         assert verdict(world.body) == "Failed"
         assert not {item.ref[0] for item in made.wanted} & {"Job", "Deployment"}
 
@@ -237,22 +240,22 @@ class TestSuspendedToo:
         world.body["spec"]["suspend"] = True
         named(world).carry_out()
         assert world.body["status"]["resumedPause"] == world.body["status"]["pause"]["time"]
-        assert told(world) == ("True", "Suspended")
+        assert condition(world) == ("True", "Suspended")
         assert world.status_condition("Suspended")["message"] == "every pod is gone: spec.suspend is true"
         assert world.carry_out().requeue_after is None
         world.body["spec"]["suspend"] = False
         world.carry_out()
-        assert told(world) == ("False", "Resumed")
+        assert condition(world) == ("False", "Resumed")
         assert set(world.objects) >= WORKLOADS
 
     def test_a_suspended_job_paused_while_its_pods_stop_is_both(self) -> None:
         world = running()
         world.body["spec"]["suspend"] = True
         paused(world)
-        assert told(world) == ("True", "Suspended")
+        assert condition(world) == ("True", "Suspended")
         world.body["spec"]["suspend"] = False
         world.carry_out()
-        assert told(world) == ("True", "Paused")
+        assert condition(world) == ("True", "Paused")
 
 
 @pytest.mark.parametrize("how", ["deleted", "its namespace is deleted"])
@@ -273,11 +276,11 @@ def test_a_paused_job_with_refused_spec_resumes_without_objects() -> None:
     caps = PLATFORM.caps.model_copy(update={"sandboxes": 1})
     world.platform = PLATFORM.model_copy(update={"caps": caps})
     world.gone(*names.ROLES).carry_out()
-    assert told(world) == ("True", "Paused")
-    assert told(world, "Stalled") == ("True", "InvalidSpec")
+    assert condition(world) == ("True", "Paused")
+    assert condition(world, "Stalled") == ("True", "InvalidSpec")
     named(world).carry_out()
     assert "resumedPause" in world.body["status"]
-    assert told(world) == ("False", "Resumed")
+    assert condition(world) == ("False", "Resumed")
     assert world.carry_out().wanted == ()
     assert state(world) == ("Stalled", "InvalidSpec")
 

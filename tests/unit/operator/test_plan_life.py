@@ -75,9 +75,11 @@ def test_a_job_that_ended_early_had_no_rows_for_another_batch() -> None:
     world = complete(running(schedule={"maxSteps": 30}))
     world.body["status"]["progress"] = {"step": 12}
     world.carry_out()
-    told = world.status_condition("Complete")
-    assert told["reason"] == "DataExhausted"
-    assert told["message"] == "the remaining rows of spec.schedule.maxEpochs (1) do not fill another batch"
+    condition = world.status_condition("Complete")
+    assert condition["reason"] == "DataExhausted"
+    assert (
+        condition["message"] == "the remaining rows of spec.schedule.maxEpochs (1) do not fill another batch"
+    )
 
 
 @pytest.mark.parametrize("change", [{"suspend": True}, {"rollout": {"replicas": 9}}])
@@ -90,12 +92,12 @@ def test_an_end_is_final_and_true_of_a_spec_that_is_edited_later(change: Json) -
     world.body["metadata"]["generation"] = 2
     world.later(5)
     assert world.carry_out().wanted == ()
-    told = world.body["status"]
-    assert told["observedGeneration"] == 2, "or kstatus would wait for ever"
-    assert {known["observedGeneration"] for known in told["conditions"]} == {2}
+    status = world.body["status"]
+    assert status["observedGeneration"] == 2, "or kstatus would wait for ever"
+    assert {known["observedGeneration"] for known in status["conditions"]} == {2}
     for known in before["conditions"]:
         known["observedGeneration"] = 2
-    assert told == before | {"observedGeneration": 2}
+    assert status == before | {"observedGeneration": 2}
 
 
 def test_a_finished_job_is_deleted_after_its_ttl() -> None:
@@ -272,7 +274,7 @@ class TestQueued:
         world.ready("broker").carry_out()
         return world
 
-    def test_it_is_said_and_no_deadline_counts(self) -> None:
+    def test_the_status_says_so_and_no_deadline_counts(self) -> None:
         world = self.held()
         world.later(3600).carry_out()
         assert world.body["status"]["state"] == "Queued"

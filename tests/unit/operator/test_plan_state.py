@@ -124,12 +124,12 @@ class TestEvaluating:
     """The coordinator says which step it validates."""
 
     @pytest.mark.parametrize("step", [0, 4])
-    def test_a_validation_under_way_is_told(self, step: int) -> None:
+    def test_a_validation_under_way_is_in_the_status(self, step: int) -> None:
         world = running()
         world.body["status"]["progress"] = {"step": step, "evaluating": step}
         world.carry_out()
-        told = world.body["status"]
-        assert (told["state"], told["reason"]) == ("Evaluating", "Evaluating")
+        status = world.body["status"]
+        assert (status["state"], status["reason"]) == ("Evaluating", "Evaluating")
         assert (
             world.status_condition("Progressing")["status"],
             world.status_condition("Progressing")["reason"],

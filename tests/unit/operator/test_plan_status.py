@@ -66,9 +66,9 @@ def test_what_a_passed_check_warns_of_is_in_the_condition() -> None:
     ]
     world.body["status"]["preflight"] = {"state": "Passed", "checks": checks}
     world.carry_out()
-    told = world.status_condition("PreflightPassed")
-    assert (told["status"], told["reason"]) == ("True", "Passed")
-    assert told["message"] == "2 checks passed; warning: 1 of 4 rows have the same prompt"
+    condition = world.status_condition("PreflightPassed")
+    assert (condition["status"], condition["reason"]) == ("True", "Passed")
+    assert condition["message"] == "2 checks passed; warning: 1 of 4 rows have the same prompt"
 
 
 def test_a_preflight_that_gets_no_sandbox_says_why() -> None:
@@ -149,9 +149,9 @@ def test_a_status_is_true_of_the_generation_it_was_judged_by() -> None:
     world = running()
     world.body["metadata"]["generation"] = 2
     world.carry_out()
-    told = world.body["status"]
-    assert told["observedGeneration"] == 2
-    assert {c["observedGeneration"] for c in told["conditions"]} == {2}
+    status = world.body["status"]
+    assert status["observedGeneration"] == 2
+    assert {c["observedGeneration"] for c in status["conditions"]} == {2}
 
 
 def test_transition_times_move_only_with_the_status() -> None:
@@ -187,19 +187,19 @@ def test_the_coordinators_part_is_never_written() -> None:
 
 def synced(world: World, status: str = "True", reason: str = "Synced") -> World:
     """The coordinator says of its servers' weights what it says, by force."""
-    told = {"type": "WeightsInSync", "status": status, "reason": reason, "message": "its own words"}
+    condition = {"type": "WeightsInSync", "status": status, "reason": reason, "message": "its own words"}
     others = [c for c in world.body["status"]["conditions"] if c["type"] != "WeightsInSync"]
-    world.body["status"]["conditions"] = [*others, told | {"lastTransitionTime": stamp(world.now)}]
+    world.body["status"]["conditions"] = [*others, condition | {"lastTransitionTime": stamp(world.now)}]
     return world
 
 
 def weights(world: World) -> tuple[str, str]:
-    told = world.status_condition("WeightsInSync")
-    return told["status"], told["reason"]
+    condition = world.status_condition("WeightsInSync")
+    return condition["status"], condition["reason"]
 
 
 def over(how: str) -> World:
-    """A job that has just ended, whose coordinator said before that weights are in sync."""
+    """A job that has just ended, and whose coordinator had reported its weights in sync."""
     world = synced(running())
     world.later(60)
     if how == "Failed":
@@ -213,12 +213,12 @@ def over(how: str) -> World:
 class TestWeightsOfNobody:
     """A job without a coordinator does not say that servers hold weights, nor that they do not."""
 
-    @pytest.mark.parametrize("said", [("True", "Synced"), ("False", "VerificationFailed")])
-    def test_of_a_suspended_job_nothing_is_known(self, said: tuple[str, str]) -> None:
-        world = synced(running(), *said)
+    @pytest.mark.parametrize("reported", [("True", "Synced"), ("False", "VerificationFailed")])
+    def test_of_a_suspended_job_nothing_is_known(self, reported: tuple[str, str]) -> None:
+        world = synced(running(), *reported)
         world.body["spec"]["suspend"] = True
         world.carry_out()
-        assert weights(world) == said, "the coordinator may still have something to say"
+        assert weights(world) == reported, "the coordinator may still have something to say"
         world.objects.clear()
         world.later(60).carry_out()
         assert weights(world) == ("Unknown", "Suspended")
@@ -237,11 +237,11 @@ class TestWeightsOfNobody:
             assert weights(world) == ("Unknown", "Resumed")
             assert made is not None
             assert "WeightsInSync" in {c.type for c in made.conditions}, "left out, it would lack its fields"
-        for said in (("Unknown", "Pending"), ("True", "Synced")):
-            made = synced(world, *said).carry_out().status
+        for reported in (("Unknown", "Pending"), ("True", "Synced")):
+            made = synced(world, *reported).carry_out().status
             assert made is not None
             assert "WeightsInSync" not in {c.type for c in made.conditions}
-            assert weights(world) == said
+            assert weights(world) == reported
 
     @pytest.mark.parametrize(("how", "reason"), [("Failed", "Failed"), ("Complete", "Succeeded")])
     def test_nor_of_a_job_that_has_ended(self, how: str, reason: str) -> None:
@@ -264,14 +264,14 @@ class TestWeightsOfNobody:
 
     def test_a_job_that_ended_without_such_a_word_gets_none(self) -> None:
         world = over("Complete")
-        told = world.body["status"]["conditions"]
-        world.body["status"]["conditions"] = [c for c in told if c["type"] != "WeightsInSync"]
+        conditions = world.body["status"]["conditions"]
+        world.body["status"]["conditions"] = [c for c in conditions if c["type"] != "WeightsInSync"]
         world.objects.clear()
         world.carry_out()
         assert "WeightsInSync" not in {c["type"] for c in world.body["status"]["conditions"]}
 
 
-def test_a_checkpoint_is_told_once_and_not_at_every_step() -> None:
+def test_a_later_checkpoint_changes_no_condition() -> None:
     world = running()
     world.body["status"]["checkpoints"] = {"latest": {"step": 1, "uri": "s3://b/1"}}
     world.carry_out()
@@ -317,10 +317,10 @@ class TestFailures:
         failed = world.condition("Failed", True) | {"reason": reason, "message": "limit"}
         world.workload_status("Job", "learner", failed=6, conditions=[failed])
         world.carry_out()
-        told = world.status_condition("Failed")
-        assert told["reason"] == "MaxRestartsExceeded"
-        assert "learner" in told["message"]
-        assert "OOMKilled at its limit of 1Gi" in told["message"]
+        condition = world.status_condition("Failed")
+        assert condition["reason"] == "MaxRestartsExceeded"
+        assert "learner" in condition["message"]
+        assert "OOMKilled at its limit of 1Gi" in condition["message"]
 
     def test_a_failed_job_waits_a_moment_for_its_pods_last_words(self) -> None:
         world = running()
@@ -348,10 +348,10 @@ class TestFailures:
         crashed = {"lastState": {"terminated": {"exitCode": 1, "reason": "Error"}}, "restartCount": 3}
         world.waiting("rollout", "CrashLoopBackOff", "back-off", **crashed)
         world.carry_out()
-        told = world.status_condition("Failed")
-        assert told["reason"] == "MaxRestartsExceeded"
-        assert "maxRestarts (2)" in told["message"]
-        assert "exit code 1" in told["message"]
+        condition = world.status_condition("Failed")
+        assert condition["reason"] == "MaxRestartsExceeded"
+        assert "maxRestarts (2)" in condition["message"]
+        assert "exit code 1" in condition["message"]
 
     @pytest.mark.parametrize(
         ("reason", "message", "expected"),
@@ -395,7 +395,7 @@ class TestFailures:
         world = started(pendingDeadlineSeconds=600)
         assert world.later(100).plan().requeue_after == pytest.approx(500)
 
-    def test_a_quota_that_forbids_pods_is_told(self) -> None:
+    def test_a_quota_that_forbids_pods_is_reported(self) -> None:
         world = started()
         del world.objects["Pod", "refunds-rollout-0"]
         refused = world.condition("ReplicaFailure", True) | {"message": "exceeded quota: gpus"}
@@ -441,13 +441,13 @@ class TestFailures:
         [fact] = [fact for fact in events.news(status, set()) if fact.reason == "Disrupted"]
         assert fact.warning
         assert fact.message.startswith(world.status_condition("LearnerReady")["message"])
-        told = world.status_condition("LearnerReady")
-        assert told["reason"] == "Disrupted"
-        assert told["message"].startswith(
+        condition = world.status_condition("LearnerReady")
+        assert condition["reason"] == "Disrupted"
+        assert condition["message"].startswith(
             "cacheSizeLimit of the chart's values: pod refunds-learner-0: Usage"
         )
 
-    def test_a_sandbox_that_cannot_start_is_told(self) -> None:
+    def test_a_sandbox_that_cannot_start_is_reported(self) -> None:
         world = running()
         world.waiting("sandbox", "ErrImagePull", "no such image")
         world.carry_out()
@@ -462,7 +462,7 @@ class TestFailures:
         world.carry_out()
         assert world.is_true("SandboxesReady")
 
-    def test_sandboxes_that_all_fail_are_told(self) -> None:
+    def test_sandboxes_that_all_fail_are_reported(self) -> None:
         world = running()
         world.died(
             "sandbox", 42, '{"reason": "EnvironmentNotImportable", "message": "no module", "field": null}'
@@ -525,9 +525,9 @@ class TestProgress:
 
 def test_the_scale_subresource_reads_the_rollout_servers() -> None:
     world = running(rollout={"replicas": 2})
-    told = world.body["status"]
-    assert told["rolloutReplicas"] == 1
-    assert f"{names.LABEL_COMPONENT}=rollout" in told["rolloutSelector"]
+    status = world.body["status"]
+    assert status["rolloutReplicas"] == 1
+    assert f"{names.LABEL_COMPONENT}=rollout" in status["rolloutSelector"]
 
 
 def test_the_own_part_of_a_status_is_its_fixed_point() -> None:

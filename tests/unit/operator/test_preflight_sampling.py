@@ -50,8 +50,8 @@ def test_one_server_samples_and_no_learner_is_made() -> None:
     status = world.body["status"]
     assert (status["state"], status["reason"]) == ("Preflight", "Sampling")
     assert {role["name"]: role["desired"] for role in status["roles"]}["rollout"] == 1
-    told = world.status_condition("PreflightPassed")
-    assert (told["status"], told["reason"]) == ("Unknown", "Sampling")
+    condition = world.status_condition("PreflightPassed")
+    assert (condition["status"], condition["reason"]) == ("Unknown", "Sampling")
 
 
 def test_a_server_for_held_out_rows_comes_later() -> None:
@@ -119,9 +119,9 @@ def test_the_job_ends_with_a_check_that_failed() -> None:
     world.body["status"]["preflight"] = {"state": "Failed", "checks": [], "findings": lines}
     world.gave_up("coordinator", "PreflightFailed", "foothold: 0 of 104 episodes succeed")
     world.carry_out()
-    told = world.status_condition("PreflightPassed")
-    assert (told["status"], told["reason"]) == ("False", "CheckFailed")
-    assert told["message"] == "foothold: 0 of 104 episodes succeed"
+    condition = world.status_condition("PreflightPassed")
+    assert (condition["status"], condition["reason"]) == ("False", "CheckFailed")
+    assert condition["message"] == "foothold: 0 of 104 episodes succeed"
     assert world.status_condition("Failed")["reason"] == "PreflightFailed"
     assert names.LEARNER not in {role["name"] for role in world.body["status"]["roles"]}
 
@@ -133,12 +133,12 @@ def test_a_check_that_only_warns_is_named_too() -> None:
         {"check": "splits", "verdict": "Pass", "message": "no row twice"},
     ]
     says(world, state="Warned", findings=lines)
-    told = world.status_condition("PreflightPassed")
-    assert (told["status"], told["reason"]) == ("False", "Warned")
-    assert told["message"] == "foothold: 0 of 104 episodes succeed"
+    condition = world.status_condition("PreflightPassed")
+    assert (condition["status"], condition["reason"]) == ("False", "Warned")
+    assert condition["message"] == "foothold: 0 of 104 episodes succeed"
 
 
-def test_what_a_passed_job_is_warned_of_is_told() -> None:
+def test_the_warnings_of_a_passed_job_are_reported() -> None:
     world = sampling()
     lines = [
         {"check": "throughput", "verdict": "Warn", "message": "sandboxes start slowly"},
@@ -175,8 +175,8 @@ def test_episodes_that_do_not_end_stall_the_job() -> None:
     assert not world.is_true("Stalled"), "the coordinator has not met the server yet"
     assert world.plan().requeue_after is not None
     world.later(121).carry_out()
-    told = world.status_condition("Stalled")
-    assert (told["status"], told["reason"]) == ("True", "NoProgress")
-    assert told["message"] == "sandbox broker: it does not answer"
+    condition = world.status_condition("Stalled")
+    assert (condition["status"], condition["reason"]) == ("True", "NoProgress")
+    assert condition["message"] == "sandbox broker: it does not answer"
     says(world, state="Sampling")
     assert not world.is_true("Stalled")

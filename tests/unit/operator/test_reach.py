@@ -59,7 +59,7 @@ EVERYBODYS = [
 
 
 def refused(policy: Policy, *, namespace: str = "team", **spec: Any) -> list[str]:
-    """What is said of a job with these blocks, of the kind that has them."""
+    """The refusals of a job with these blocks, of the kind that has them."""
     raw = eval_job(**spec) if "candidates" in spec else job(**spec)
     raw["metadata"]["namespace"] = namespace
     found = parse(RLEvalJob if "candidates" in spec else RLTrainingJob, raw)
@@ -91,9 +91,9 @@ DEFAULT = Policy(api_server=SERVER)
 @pytest.mark.parametrize("field", [URL, CALLBACK, ENDPOINT, JUDGE, STORE, TRACKING, TRACES])
 @pytest.mark.parametrize("host", HOSTS)
 def test_no_job_may_name_the_platforms_own_addresses(field: str, host: str) -> None:
-    [said] = refused(DEFAULT, **named(field, f"http://{host}/latest"))
-    assert said.startswith(f"{field}: ")
-    assert "; write " in said
+    [message] = refused(DEFAULT, **named(field, f"http://{host}/latest"))
+    assert message.startswith(f"{field}: ")
+    assert "; write " in message
 
 
 @pytest.mark.parametrize("field", [URL, CALLBACK, ENDPOINT, JUDGE, STORE, TRACKING, TRACES])
@@ -104,8 +104,8 @@ def test_other_addresses_are_everybodys(field: str, host: str) -> None:
 
 def test_the_api_servers_own_service_is_no_agent() -> None:
     agent = {"http": {"service": {"name": "kubernetes", "port": 443}}}
-    [said] = refused(DEFAULT, namespace="default", agent=agent)
-    assert said.startswith("spec.agent.http.service.name: kubernetes is the API server; ")
+    [message] = refused(DEFAULT, namespace="default", agent=agent)
+    assert message.startswith("spec.agent.http.service.name: kubernetes is the API server; ")
     assert refused(DEFAULT, agent=agent) == []
 
 
@@ -140,13 +140,13 @@ LISTED = Policy(agent_urls=("https://*.acme.dev/agents", "http://agent.team.svc:
 )
 @pytest.mark.parametrize("field", [URL, ENDPOINT])
 def test_a_platform_lists_the_addresses_of_agents(field: str, url: str, taken: bool) -> None:
-    said = refused(LISTED, **named(field, url))
+    refusals = refused(LISTED, **named(field, url))
     if taken:
-        assert said == []
+        assert refusals == []
     else:
-        assert [text.partition(": ")[0] for text in said] == [field]
-        assert "https://*.acme.dev/agents, http://agent.team.svc:8000" in said[0]
-        assert "policy.agentUrls" in said[0]
+        assert [text.partition(": ")[0] for text in refusals] == [field]
+        assert "https://*.acme.dev/agents, http://agent.team.svc:8000" in refusals[0]
+        assert "policy.agentUrls" in refusals[0]
 
 
 @pytest.mark.parametrize("field", [CALLBACK, STORE, TRACKING])
@@ -160,8 +160,8 @@ def test_a_list_of_agents_says_nothing_of_other_addresses(field: str) -> None:
     ("pattern", "opens"), [("http://169.254.20.10", True), ("http://*.169.254.20.10", False)]
 )
 def test_an_address_that_is_listed_whole_is_open(pattern: str, opens: bool) -> None:
-    said = refused(Policy(agent_urls=(pattern,)), **named(URL, "http://169.254.20.10/x"))
-    assert (said == []) is opens
+    refusals = refused(Policy(agent_urls=(pattern,)), **named(URL, "http://169.254.20.10/x"))
+    assert (refusals == []) is opens
 
 
 @pytest.mark.parametrize(
@@ -242,8 +242,8 @@ def test_a_platform_lists_the_secrets_that_jobs_may_name(field: str) -> None:
     spec = SECRETS[field]
     assert refused(Policy(), **spec) == []
     assert refused(Policy(secret_names=("team-*", "oth*")), **spec) == []
-    said = refused(Policy(secret_names=("team-*", "other")), **spec)
-    assert said == [
+    refusals = refused(Policy(secret_names=("team-*", "other")), **spec)
+    assert refusals == [
         f"{field}: jobs may not name Secret others on this platform; name one of team-*, other, or have it "
         "added to policy.secretNames of the chart"
     ]

@@ -159,8 +159,8 @@ def test_a_forbidden_finalizer_blocks_the_job_and_is_reported(desk: Desk) -> Non
         desk.reconcile()
     assert desk.children() == []
     assert desk.server.job is not None
-    told = {c["type"]: c for c in desk.server.job["status"]["conditions"]}
-    assert "cannot patch resource rltrainingjobs" in told["Reconciling"]["message"]
+    conditions = {c["type"]: c for c in desk.server.job["status"]["conditions"]}
+    assert "cannot patch resource rltrainingjobs" in conditions["Reconciling"]["message"]
 
 
 def test_a_teardown_refused_in_the_midst_keeps_the_job(desk: Desk) -> None:
@@ -264,8 +264,8 @@ class TestBothKinds:
         desk.reconciler.reconcile(self.KEY)
         with pytest.raises(Blocked, match="belongs to RLTrainingJob refunds-eval"):
             desk.reconciler.reconcile(self.KEY)
-        told = {c["type"]: c for c in desk.server.objects[self.KEY]["status"]["conditions"]}
-        assert (told["Stalled"]["status"], told["Stalled"]["reason"]) == ("True", "NameConflict")
+        conditions = {c["type"]: c for c in desk.server.objects[self.KEY]["status"]["conditions"]}
+        assert (conditions["Stalled"]["status"], conditions["Stalled"]["reason"]) == ("True", "NameConflict")
 
 
 def test_a_job_waiting_for_another_is_queued_when_that_changes() -> None:
@@ -344,12 +344,12 @@ HOT = {"optimizer": {"learningRate": 0.01}}
 
 
 class TestWarnings:
-    """What seems unwise in a spec is said in the status, and once by an event."""
+    """The status says what seems unwise in a spec, and an event says it once."""
 
     def events(self, desk: Desk) -> list[Json]:
         return [event for event in events_of(desk) if event["reason"] == "SpecUnwise"]
 
-    def test_of_a_sound_job_nothing_is_said(self, desk: Desk) -> None:
+    def test_a_sound_job_has_no_warning(self, desk: Desk) -> None:
         desk.reconcile()
         assert desk.server.job is not None
         assert "warnings" not in desk.server.job["status"]

@@ -27,12 +27,12 @@ def status(*changes: dict[str, Any], **others: Any) -> RLTrainingJobStatus:
     return RLTrainingJobStatus.model_validate({"remediations": list(changes), **others})
 
 
-def told(facts: list[Fact]) -> list[tuple[str, str]]:
+def pairs(facts: list[Fact]) -> list[tuple[str, str]]:
     return [(fact.reason, fact.message) for fact in facts]
 
 
-def test_a_change_is_told_with_its_step_and_its_cause() -> None:
-    assert told(news(status(MADE), set())) == [
+def test_the_event_of_a_change_has_its_step_and_its_cause() -> None:
+    assert pairs(news(status(MADE), set())) == [
         (
             "RemedyTaken",
             "step 41: OnPolicy (RewardCollapsed): maxStepsOffPolicy 3 -> 0; "
@@ -43,7 +43,7 @@ def test_a_change_is_told_with_its_step_and_its_cause() -> None:
 
 def test_an_order_of_a_person_is_named_by_its_words() -> None:
     ordered = {name: value for name, value in MADE.items() if name != "signal"} | {"order": "OnPolicy@2"}
-    [(_, message)] = told(news(status(ordered), set()))
+    [(_, message)] = pairs(news(status(ordered), set()))
     assert message.startswith("step 41: OnPolicy (ordered: OnPolicy@2): maxStepsOffPolicy")
 
 
@@ -76,10 +76,10 @@ def test_the_next_change_is_another_event() -> None:
     ]
 
 
-def test_an_order_that_is_refused_is_told_once_by_its_words() -> None:
+def test_an_order_that_is_refused_has_one_event_with_its_words() -> None:
     order = {"order": "Faster", "state": "Refused", "step": 4, "message": "it names no remedy"}
     [fact] = news(status(remedyOrder=order), set())
-    assert told([fact]) == [("OrderRefused", "headway.dev/remedy=Faster: it names no remedy")]
+    assert pairs([fact]) == [("OrderRefused", "headway.dev/remedy=Faster: it names no remedy")]
     assert fact.warning
     assert news(status(remedyOrder=order), {fact.key}) == []
     [other] = news(status(remedyOrder=order | {"order": "Slower"}), {fact.key})

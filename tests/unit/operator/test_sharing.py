@@ -70,7 +70,7 @@ class Namespace:
             self.server.put(body | {"status": body["status"] | {"grant": {"parts": each["parts"]}}})
 
 
-def test_jobs_are_told_of_and_given_what_they_need() -> None:
+def test_jobs_are_listed_and_granted_what_they_need() -> None:
     team = Namespace()
     assert team.share() == ["job1", "job2"]
     assert team.granted() == {"job1": "0.00", "job2": "0.00"}
@@ -107,7 +107,7 @@ def test_a_write_names_the_version_that_was_read() -> None:
     assert team.granted() == {}
 
 
-def test_jobs_of_a_namespace_whose_budget_is_gone_are_told() -> None:
+def test_jobs_of_a_namespace_whose_budget_is_gone_are_listed() -> None:
     team = Namespace()
     team.share()
     team.copy()

@@ -57,7 +57,7 @@ def test_a_signal_cleared_without_an_operator_has_a_clear_event(stage: Stage) ->
     assert (reason, message) == ("SignalCleared", "RewardCollapsed, raised since step 7, is clear")
 
 
-def test_of_a_signal_that_nothing_is_known_of_nothing_is_told(stage: Stage) -> None:
+def test_an_unknown_signal_has_no_event(stage: Stage) -> None:
     signals(("RewardCollapsed", "Raised", 7), healthy="False")(stage)
     stage.look()
     signals(healthy="Unknown")(stage)
@@ -78,7 +78,7 @@ def test_a_suspect_signals_figures_and_end_have_one_event_each(stage: Stage) -> 
     assert stage.look() == []
 
 
-def test_a_suspect_signal_is_told_once_across_restarts(stage: Stage) -> None:
+def test_a_suspect_signal_has_one_event_across_restarts(stage: Stage) -> None:
     assert is_in(stage, "Suspect", 31).reasons() == ["SignalSuspected"]
     for minutes in (1, 20, 50, 100):
         assert stage.later(minutes).restart().look() == []
@@ -95,18 +95,18 @@ def test_a_suspicion_ended_without_an_operator_has_a_clear_event(stage: Stage) -
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_flapping_signal_has_each_event_once_per_tenth_of_job(stage: Stage, restarts: bool) -> None:
-    told = Counter[str]()
+    counts = Counter[str]()
     for step in range(1, STEPS + 1):
-        told.update(is_in(stage.later(0.1), "Suspect" if step % 2 else "Clear", step).reasons())
+        counts.update(is_in(stage.later(0.1), "Suspect" if step % 2 else "Clear", step).reasons())
         if restarts:
             stage.restart()
-    assert told == {"SignalSuspected": 10, "SignalCleared": 10}
+    assert counts == {"SignalSuspected": 10, "SignalCleared": 10}
 
 
-def test_of_a_job_without_an_end_a_suspect_signal_is_told_once(stage: Stage) -> None:
+def test_a_suspect_signal_of_an_endless_job_has_one_event(stage: Stage) -> None:
     stage.set(progress={"step": 0})
-    told = [is_in(stage, "Suspect" if step % 2 else "Clear", step).reasons() for step in range(1, 50)]
-    assert [reasons for reasons in told if reasons] == [["SignalSuspected"], ["SignalCleared"]]
+    by_step = [is_in(stage, "Suspect" if step % 2 else "Clear", step).reasons() for step in range(1, 50)]
+    assert [reasons for reasons in by_step if reasons] == [["SignalSuspected"], ["SignalCleared"]]
 
 
 @pytest.mark.parametrize("raised", [32, 45])
@@ -129,13 +129,13 @@ def test_an_unlisted_suspect_signal_is_clear_only_if_it_must_be(
     is_in(stage, "Suspect", 31).look()
     others = [str(name) for name in SignalName if name != NAME][:SHOWN_MOST]
     signals(*((name, "Suspect", 40) for name in others[:-1]), (others[-1], last, 40))(stage)
-    told = [reason for _, reason, words in stage.look() if words.startswith(NAME)]
-    assert told == expected
+    reasons = [reason for _, reason, words in stage.look() if words.startswith(NAME)]
+    assert reasons == expected
 
 
 @pytest.mark.parametrize(
-    ("when", "told"), [("", 0), ("soon", 0), ("-3", 0), ("\N{SUPERSCRIPT TWO}", 0), ("3", 1)]
+    ("when", "count"), [("", 0), ("soon", 0), ("-3", 0), ("\N{SUPERSCRIPT TWO}", 0), ("3", 1)]
 )
-def test_a_key_without_a_tenth_tells_nothing(stage: Stage, when: str, told: int) -> None:
+def test_a_key_without_a_tenth_tells_nothing(stage: Stage, when: str, count: int) -> None:
     status = RLTrainingJobStatus.model_validate(is_in(stage, "Clear", 33).body["status"])
-    assert len([*signal_facts.cleared(f"signalsuspected.repetition.{when}", (), status)]) == told
+    assert len([*signal_facts.cleared(f"signalsuspected.repetition.{when}", (), status)]) == count

@@ -120,7 +120,7 @@ def test_every_broker_counts() -> None:
     assert world.is_true("SandboxesReady")
 
 
-def test_a_suite_whose_image_cannot_be_pulled_is_told_of() -> None:
+def test_a_suite_whose_image_cannot_be_pulled_is_reported() -> None:
     """Although the job's own sandboxes start."""
     world = chosen(suites=SUITES)
     world.ready("coordinator", "broker", "sandbox")

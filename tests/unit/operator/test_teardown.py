@@ -191,7 +191,7 @@ class TestLate:
         world.carry_out()
         return world.gone(*set(FOUR) - set(roles))
 
-    def test_while_a_pod_uses_its_grace_period_nothing_is_said(self) -> None:
+    def test_a_pod_within_its_grace_period_is_not_reported(self) -> None:
         world = self.left("learner")
         world.ending("learner", grace=600)
         world.later(650).carry_out()
@@ -201,10 +201,10 @@ class TestLate:
         world = self.left("learner")
         world.ending("learner", grace=30)["spec"]["nodeName"] = "gpu-7"
         world.later(95).carry_out()
-        told = world.status_condition("Stalled")
-        assert (told["status"], told["reason"]) == ("True", "Deleting")
-        assert "Pod refunds-learner-0 should have been deleted by 12:00:30 UTC" in told["message"]
-        assert "gpu-7" in told["message"]
+        condition = world.status_condition("Stalled")
+        assert (condition["status"], condition["reason"]) == ("True", "Deleting")
+        assert "Pod refunds-learner-0 should have been deleted by 12:00:30 UTC" in condition["message"]
+        assert "gpu-7" in condition["message"]
         assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Stalled", "Deleting")
         assert not world.is_true("Reconciling")
         settled = copy.deepcopy(world.body["status"])

@@ -29,7 +29,7 @@ THEN = "2026-11-01T12:00:00Z"
 THEN_S = 1793534400.0
 
 
-def said(kind: str, status: str, reason: str) -> Json:
+def condition(kind: str, status: str, reason: str) -> Json:
     """A condition as it is stored."""
     return {"type": kind, "status": status, "reason": reason, "lastTransitionTime": THEN}
 
@@ -39,7 +39,10 @@ TRAINING: Json = {
     "reason": "Stepping",
     "startTime": THEN,
     "completionTime": THEN,
-    "conditions": [said("Progressing", "True", "Stepping"), said("Healthy", "False", "RewardCollapsed")],
+    "conditions": [
+        condition("Progressing", "True", "Stepping"),
+        condition("Healthy", "False", "RewardCollapsed"),
+    ],
     "algorithm": {"loss": "cispo"},
     "progress": {"step": 12, "maxSteps": 120, "episodes": 768, "updatedTime": THEN},
     "reward": {"mean": "0.42"},
@@ -112,12 +115,15 @@ def test_every_family_of_the_operator_is_reported_under_its_name() -> None:
 
 def shared_budget() -> Json:
     limit = {"name": "usd", "limit": "500", "spent": "12.5", "granted": "9", "ended": "4", "left": "x"}
-    said = [{"type": kind, "status": "True"} for kind in ("BudgetLow", "BudgetExhausted", "Ready")]
+    conditions = [{"type": kind, "status": "True"} for kind in ("BudgetLow", "BudgetExhausted", "Ready")]
     return {
         "kind": names.BUDGET_KIND,
         "metadata": {"name": "default", "namespace": "team", "uid": "b", "resourceVersion": "1"},
         "spec": {"usd": "500"},
-        "status": {"limits": [limit, limit | {"name": "tokens.train", "left": "7"}], "conditions": said},
+        "status": {
+            "limits": [limit, limit | {"name": "tokens.train", "left": "7"}],
+            "conditions": conditions,
+        },
     }
 
 
@@ -140,7 +146,7 @@ def test_the_statuses_here_are_ones_that_are_written() -> None:
     RLEvalJobStatus.model_validate(EVALUATION)
 
 
-def test_a_training_job_is_told_of_from_its_status() -> None:
+def test_metrics_of_a_training_job_come_from_its_status() -> None:
     model = "base_model=hf://Qwen/Qwen3-8B,loss=cispo,manager=headway.dev/operator"
     assert served(job(status=TRAINING)) == {
         f"info{{{model},reason=Stepping,state=Training}}": 1,
@@ -168,7 +174,7 @@ def test_a_training_job_is_told_of_from_its_status() -> None:
     }
 
 
-def test_an_evaluation_is_told_of_from_its_status() -> None:
+def test_metrics_of_an_evaluation_come_from_its_status() -> None:
     assert served(eval_job(status=EVALUATION)) == {
         "info{base_model=hf://Qwen/Qwen3-8B,loss=,manager=headway.dev/operator,reason=,state=Evaluating}": 1,
         "active": 1,
@@ -202,8 +208,8 @@ def test_each_sign_of_collapse_has_its_state() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"status": {"conditions": [said("Complete", "True", "MaxStepsReached")]}},
-        {"status": {"conditions": [said("Failed", "True", "CrashLoop")]}},
+        {"status": {"conditions": [condition("Complete", "True", "MaxStepsReached")]}},
+        {"status": {"conditions": [condition("Failed", "True", "CrashLoop")]}},
         {"spec": {"suspend": True}},
         {"metadata": {"deletionTimestamp": THEN}},
         {"status": {"pause": PAUSE}},
@@ -230,7 +236,7 @@ def test_a_job_counts_as_paused_while_the_operator_holds_it() -> None:
     assert served(ended_pause(world).body)["active"] == 1
 
 
-def test_a_job_that_is_gone_is_told_of_no_more() -> None:
+def test_a_job_that_is_gone_has_no_metrics() -> None:
     telemetry, cache = Telemetry(), Cache()
     body = job(status=TRAINING)
     cache.put(body)

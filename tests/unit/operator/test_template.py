@@ -21,7 +21,7 @@ ROLLOUT = "spec.rollout.podTemplate"
 
 
 def refused(field: str, fragment: Any) -> list[str]:
-    """What is said of a job whose podTemplate of this name is the fragment."""
+    """The refusals of a job whose podTemplate of this name is the fragment."""
     environment = {"image": "i", "entrypoint": "a:B"}
     spec = {
         SANDBOX: {"environment": environment | {"sandbox": {"podTemplate": fragment}}},
@@ -130,7 +130,7 @@ def test_what_acts_outside_the_pod_is_refused(field: str, fragment: Json, where:
 
 
 @pytest.mark.parametrize(
-    ("metadata", "said"),
+    ("metadata", "label"),
     [
         ({"labels": {"headway.dev/server-set": "1"}}, "metadata.labels: headway.dev/server-set"),
         ({"annotations": {"headway.dev/resume": "x"}}, "metadata.annotations: headway.dev/resume"),
@@ -140,10 +140,10 @@ def test_what_acts_outside_the_pod_is_refused(field: str, fragment: Json, where:
         ),
     ],
 )
-def test_labels_of_the_platform_are_the_platforms(metadata: Json, said: str) -> None:
+def test_labels_of_the_platform_are_the_platforms(metadata: Json, label: str) -> None:
     for field in (SANDBOX, LEARNER, ROLLOUT):
         (text,) = refused(field, {"metadata": metadata})
-        assert text.startswith(f"{field}.{said} may not be set in a job")
+        assert text.startswith(f"{field}.{label} may not be set in a job")
     assert refused(LEARNER, {"metadata": {"labels": {"team": "rl", "headway.development/x": "y"}}}) == []
 
 
@@ -189,7 +189,7 @@ def test_what_reaches_beyond_the_pod_is_the_platforms_to_give(field: str, fragme
         ("terminationGracePeriodSeconds", "leave it out"),
     ],
 )
-def test_what_a_sandbox_has_its_own_word_for_is_said_there(field: str, instead: str) -> None:
+def test_a_refusal_names_the_sandbox_field_to_set_instead(field: str, instead: str) -> None:
     fragment = pod(**{field: 5})
     (text,) = refused(SANDBOX, fragment)
     assert text.startswith(f"{SANDBOX}.spec.{field} ")

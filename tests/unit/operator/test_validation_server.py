@@ -80,9 +80,9 @@ def test_scaling_leaves_it_alone() -> None:
 
 
 def test_the_scale_subresource_counts_the_others_alone() -> None:
-    told = begun(train=2, rollout={"replicas": 2}).body["status"]
-    assert told["rolloutReplicas"] == 2
-    assert told["rolloutSelector"] == ",".join(sorted(f"{k}={v}" for k, v in of_set("training").items()))
+    status = begun(train=2, rollout={"replicas": 2}).body["status"]
+    assert status["rolloutReplicas"] == 2
+    assert status["rolloutSelector"] == ",".join(sorted(f"{k}={v}" for k, v in of_set("training").items()))
 
 
 def test_each_kind_has_to_have_one_that_is_ready() -> None:

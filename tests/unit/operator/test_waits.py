@@ -38,8 +38,8 @@ def checked(**waits: Any) -> World:
 
 def warned(world: World) -> list[tuple[str, str]]:
     """The warnings that a new operator would record, except for those of the spec."""
-    told = news(world.plan().status, set())  # type: ignore[arg-type]
-    return [(fact.reason, fact.message) for fact in told if fact.warning and fact.reason != "SpecUnwise"]
+    facts = news(world.plan().status, set())  # type: ignore[arg-type]
+    return [(fact.reason, fact.message) for fact in facts if fact.warning and fact.reason != "SpecUnwise"]
 
 
 def test_a_learner_that_no_node_takes_is_one_event() -> None:
@@ -52,7 +52,7 @@ def test_a_learner_that_no_node_takes_is_one_event() -> None:
     assert "3 Insufficient memory. Add such a node, or ask for what one has" in message
 
 
-def test_the_event_is_told_once_whichever_pod_waits() -> None:
+def test_there_is_one_event_whichever_pod_waits() -> None:
     world = begun()
     world.unschedulable("learner", NO_NODE)
     world.carry_out()
@@ -74,8 +74,8 @@ def test_what_the_preflight_waits_for_is_in_columns_and_event(name: str, field: 
     assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Pending", reason)
     words = f"{field}: it is not there; make it"
     assert world.status_condition("Progressing")["message"].count(words) == 1
-    [(told, message)] = warned(world)
-    assert told == reason
+    [(found, message)] = warned(world)
+    assert found == reason
     assert words in message
 
 
@@ -100,11 +100,13 @@ def test_a_job_that_waits_for_another_one_says_so_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", ["not present with pull policy of Never", 'failed to pull "desk:1": no such host']
+    "message", ["not present with pull policy of Never", 'failed to pull "desk:1": no such host']
 )
-def test_an_image_that_is_not_there_is_told_once_with_the_fix(said: str) -> None:
-    pod = f"spec.environment.image: pod refunds-sandbox-1 has no image desk:1: ErrImagePull: {said}; push it"
-    known = [pod, f"spec.environment.image: {said}"]
+def test_an_image_that_is_not_there_is_named_once_with_the_fix(message: str) -> None:
+    pod = (
+        f"spec.environment.image: pod refunds-sandbox-1 has no image desk:1: ErrImagePull: {message}; push it"
+    )
+    known = [pod, f"spec.environment.image: {message}"]
     assert without_repeats(known) == [pod]
     assert without_repeats(known[::-1]) == [pod]
 

@@ -21,7 +21,7 @@ ENDED = [{"type": "Complete", "status": "True", "reason": "R", "lastTransitionTi
 
 
 def earlier(conditions: list[Json] | None = None, model: Json | None = None, **checkpoints: Json) -> Json:
-    """The other job, which has ended unless it is said to have other conditions."""
+    """The other job, which has ended unless `conditions` says otherwise."""
     status = {"conditions": ENDED if conditions is None else conditions, "checkpoints": checkpoints}
     return job("earlier", status=copy.deepcopy(status), model=model or BASE)
 
@@ -32,7 +32,7 @@ def later(source: Json | None, **model: Any) -> World:
     return world
 
 
-def told(world: World) -> JobConfig:
+def config_of(world: World) -> JobConfig:
     """What the job's processes read."""
     body = world.objects["ConfigMap", "refunds-config"]
     return JobConfig.model_validate_json(body["data"]["job.json"])
@@ -42,7 +42,7 @@ def test_the_weights_that_validated_best_are_taken() -> None:
     world = later(earlier(best=BEST, adapter=LAST))
     world.carry_out()
     assert world.body["status"]["warmStart"] == {"job": "earlier"} | BEST
-    start = told(world).spec.model.warm_start
+    start = config_of(world).spec.model.warm_start
     assert start is not None
     assert (start.job, start.uri) == (None, BEST["uri"])
 
@@ -57,7 +57,7 @@ def test_without_validation_the_last_are() -> None:
 def test_once_chosen_they_stay(since: Json | None) -> None:
     world = later(earlier(best=BEST))
     world.carry_out()
-    before = json.dumps(told(world).model_dump(mode="json"))
+    before = json.dumps(config_of(world).model_dump(mode="json"))
     world.others = [since] if since else []
     made = world.later(60).carry_out()
     assert world.body["status"]["warmStart"] == {"job": "earlier"} | BEST
@@ -165,7 +165,7 @@ def test_it_waits_for_the_other_to_end_and_then_starts() -> None:
     world.others = [earlier(best=BEST)]
     world.later(30).carry_out()
     assert world.is_true("Accepted")
-    assert told(world).uid == UID
+    assert config_of(world).uid == UID
     assert not world.is_true("Ready")
     assert world.body["status"]["reason"] != "WaitingForWeights"
 
@@ -191,7 +191,7 @@ def test_a_uri_is_handed_on_as_it_is() -> None:
     world = World(job(model=BASE | {"warmStart": {"uri": "s3://b/adapter"}}))
     assert warm_start.source(world.body) is None
     world.carry_out()
-    start = told(world).spec.model.warm_start
+    start = config_of(world).spec.model.warm_start
     assert start is not None
     assert start.uri == "s3://b/adapter"
     assert "warmStart" not in world.body["status"]

@@ -44,8 +44,8 @@ def test_a_job_within_bounds_is_read_as_it_is() -> None:
 @pytest.mark.parametrize("levels", [40, 1200, 9900])
 def test_a_deep_job_is_read_without_the_deep_block(levels: int) -> None:
     found = wire.job(stored(deep(levels)))
-    said = "spec.environment.config: nested more than 32 levels deep; write it smaller and flatter"
-    assert found[UNREAD] == said
+    message = "spec.environment.config: nested more than 32 levels deep; write it smaller and flatter"
+    assert found[UNREAD] == message
     assert "environment" not in found["spec"]
     assert found["spec"]["model"] == job()["spec"]["model"]
     assert found["metadata"] == job()["metadata"]
@@ -116,9 +116,9 @@ def line(kind: str, body: bytes) -> bytes:
 @pytest.mark.parametrize("config", [deep(5000), FAT])
 def test_an_event_of_any_object_says_whose_it_is(config: str) -> None:
     assert wire.event(line("MODIFIED", stored(config)))["object"]["metadata"]["name"] == "refunds"
-    told = wire.event(line("MODIFIED", stored(config)), identity=True)
-    assert told["type"] == "MODIFIED"
-    assert told["object"]["metadata"].keys() == set(wire.IDENTITY)
+    event = wire.event(line("MODIFIED", stored(config)), identity=True)
+    assert event["type"] == "MODIFIED"
+    assert event["object"]["metadata"].keys() == set(wire.IDENTITY)
 
 
 def test_a_bookmark_and_an_error_are_read() -> None:

@@ -38,8 +38,8 @@ def test_every_package_of_a_process_has_a_row_and_a_reason() -> None:
 
 
 def test_what_is_for_development_alone_has_rows_of_its_own() -> None:
-    said = packages("## For development only")
-    assert sorted(said) == sorted(declared("dev") - set(packages("# Dependencies")))
+    listed = packages("## For development only")
+    assert sorted(listed) == sorted(declared("dev") - set(packages("# Dependencies")))
 
 
 def test_every_guest_has_a_row() -> None:

@@ -68,9 +68,9 @@ def test_reaching_again_from_what_was_reached_adds_nothing(
 
 def test_deptry_is_shown_one_process_alone() -> None:
     process = Process(("one",), (), beside=("two",), undeclared={"torch": "vLLM's"})
-    told = tomllib.loads(extras.project(process, ["headway_api"], PYPROJECT))
-    assert told["project"]["dependencies"] == ["aiohttp>=3", "kopf>=1", "pydantic>=2"]
-    ignored = told["tool"]["deptry"]["per_rule_ignores"]
+    project = tomllib.loads(extras.project(process, ["headway_api"], PYPROJECT))
+    assert project["project"]["dependencies"] == ["aiohttp>=3", "kopf>=1", "pydantic>=2"]
+    ignored = project["tool"]["deptry"]["per_rule_ignores"]
     assert ignored == {"DEP001": ["torch"], "DEP002": ["kopf"], "DEP003": ["torch"]}
 
 

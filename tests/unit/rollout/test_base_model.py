@@ -19,8 +19,12 @@ def test_a_store_that_fails_for_now_is_asked_again(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(base_model, "fetch", broken)
     with pytest.raises(JobError, match="by peer") as caught:
         fetch(ModelSpec(base="s3://bucket/model"), FileStore(), tmp_path)
-    told = caught.value.termination
-    assert (told.reason, told.field, caught.value.permanent) == ("ModelNotFetched", "spec.model.base", False)
+    termination = caught.value.termination
+    assert (termination.reason, termination.field, caught.value.permanent) == (
+        "ModelNotFetched",
+        "spec.model.base",
+        False,
+    )
 
 
 def test_a_place_that_is_empty_by_now_may_be_filled_again(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_the_handler_of_a_library_still_tells_the_signal() -> None:
     assert found == deaths.Death("a process of vLLM", signal.SIGSEGV)
 
 
-def test_the_last_error_before_a_death_is_told_too() -> None:
+def test_the_last_error_before_a_death_is_in_the_message() -> None:
     lines = ["ValueError: the cache is full", *SERVING]
     message = failures.after_ready(0, lines).termination.message
     assert message.endswith(f"in {FORWARD}; its last error: ValueError: the cache is full")

@@ -24,15 +24,15 @@ class Behind:
 
 
 @pytest.fixture(autouse=True)
-def told(monkeypatch: pytest.MonkeyPatch) -> None:
+def digest_in_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENV_DIGEST, digest(KEY))
 
 
 async def knock(
     *headers: tuple[bytes, bytes], kind: str = "http", method: str = "POST", path: str = "/pause"
 ) -> tuple[bool, Sequence[Message]]:
-    """Whether it was passed on, and what the door itself said."""
-    behind, said = Behind(), []
+    """Whether the door passed the request on, and the messages that it sent itself."""
+    behind, messages = Behind(), []
     scope: dict[str, Any] = {"type": kind, "path": path, "headers": [*headers]}
     if kind == "http":
         scope["method"] = method
@@ -41,10 +41,10 @@ async def knock(
         raise AssertionError("the door reads no body")
 
     async def send(message: Message) -> None:
-        said.append(message)
+        messages.append(message)
 
     await Door(behind)(scope, receive, send)
-    return bool(behind.came), said
+    return bool(behind.came), messages
 
 
 @pytest.mark.parametrize("kind", ["http", "websocket"])
@@ -71,18 +71,18 @@ WRONG = {
     "path", ["/pause", "/metrics", "/v1/models", "/health/", "/healthz", "//health", "/"]
 )
 async def test_everybody_else_is_refused(headers: list[tuple[bytes, bytes]], path: str) -> None:
-    passed, said = await knock(*headers, path=path)
+    passed, messages = await knock(*headers, path=path)
     assert not passed
-    assert [message["type"] for message in said] == ["http.response.start", "http.response.body"]
-    assert said[0]["status"] == 401
-    assert b"coordinator-to-rollout" in said[1]["body"]
-    assert KEY.encode() not in said[1]["body"]
+    assert [message["type"] for message in messages] == ["http.response.start", "http.response.body"]
+    assert messages[0]["status"] == 401
+    assert b"coordinator-to-rollout" in messages[1]["body"]
+    assert KEY.encode() not in messages[1]["body"]
 
 
 @pytest.mark.parametrize("headers", WRONG.values(), ids=WRONG)
 async def test_a_websocket_without_the_key_is_closed(headers: list[tuple[bytes, bytes]]) -> None:
-    passed, said = await knock(*headers, kind="websocket", path="/health")
-    assert (passed, [message["type"] for message in said]) == (False, ["websocket.close"])
+    passed, messages = await knock(*headers, kind="websocket", path="/health")
+    assert (passed, [message["type"] for message in messages]) == (False, ["websocket.close"])
 
 
 @pytest.mark.parametrize("method", ["POST", "OPTIONS", "HEAD", "PUT"])

@@ -79,15 +79,15 @@ CLIENTS = {
 
 async def asked(client: Client, server: Server, evil: Evil) -> None:
     """Ask once: the answer is one, or a typed fault."""
-    server.evil, said = evil, ""
+    server.evil, message = evil, ""
     try:
         async with asyncio.timeout(HANGS), aiohttp.ClientSession() as http:
             await client.ask(http, server.url)
     except client.faults as fault:
-        said = str(fault)
+        message = str(fault)
     except Exception as error:
         raise AssertionError(f"HOSTILE_SEED={SEED}: {evil.name}") from error
-    assert len(said) < 8000, evil.name
+    assert len(message) < 8000, evil.name
 
 
 @pytest.mark.parametrize("name", CLIENTS)

@@ -226,7 +226,7 @@ def test_the_engine_gets_nothing_else_of_the_stores_secret() -> None:
     assert {name for name in KEPT if env.get(name) == "x"} == {*KEPT}
 
 
-def test_the_engine_is_told_how_to_know_the_key_and_not_the_key() -> None:
+def test_the_engine_has_the_digest_of_the_key_and_not_the_key() -> None:
     how = started()
     assert flags(how.argv)["--middleware"] == "headway_rollout.door.Door"
     assert how.env[ENV_DIGEST] == hashlib.sha256(KEY.encode()).hexdigest()

@@ -20,7 +20,7 @@ OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 class Vllm:
-    """Counts who asks for what; answers /metrics as told, and anything else as if it had done it."""
+    """Counts who asks for what; answers /metrics as scripted, and anything else as if it had done it."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, str]] = []

@@ -24,7 +24,7 @@ MANIFEST = {
 
 
 class Scripted:
-    """Answers as told."""
+    """Answers as scripted."""
 
     def __init__(self) -> None:
         self.states: dict[str, WeightsState] = {}
@@ -79,7 +79,7 @@ async def test_a_manifest_is_taken_and_the_state_answered(
 
 
 @pytest.mark.parametrize("header", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": TO_ROLLOUT}])
-async def test_without_the_token_nothing_is_taken_or_told(
+async def test_a_request_without_the_token_is_refused(
     client: TestClient[Any, Any], server: Scripted, header: dict[str, str]
 ) -> None:
     for answer in (

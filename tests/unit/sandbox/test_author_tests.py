@@ -182,7 +182,7 @@ def test_a_faulty_environment_fails_with_method_and_row() -> None:
         check_environment(OF, rows, clerk, facts=Facts(rows, group_size=2), episodes=8, checks=())
 
 
-def test_an_environment_that_cannot_be_had_is_told_once() -> None:
+def test_an_environment_that_cannot_be_imported_is_one_error() -> None:
     with pytest.raises(AssertionError, match="tested_environment:Desks cannot be imported"):
         check_environment(Sandboxes("tested_environment:Desks", folders=OF.folders), ROWS, clerk)
 

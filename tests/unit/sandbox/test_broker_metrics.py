@@ -16,8 +16,8 @@ from headway_sandbox.broker.metrics import FAILURES, Metrics
 @pytest.mark.parametrize("reason", FAILURES)
 def test_failures_count_from_zero_before_the_first_one(reason: str) -> None:
     broker = Metrics(Identity(name="refunds", namespace="team", uid="uid", kind="RLTrainingJob"))
-    told = f'headway_sandbox_failures_total{{job_name="refunds",namespace="team",reason="{reason}"}} 0.0'
-    assert told in generate_latest(broker.registry).decode()
+    series = f'headway_sandbox_failures_total{{job_name="refunds",namespace="team",reason="{reason}"}} 0.0'
+    assert series in generate_latest(broker.registry).decode()
 
 
 def test_those_are_the_reasons_that_the_broker_gives_itself() -> None:

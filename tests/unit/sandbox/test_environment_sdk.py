@@ -70,7 +70,7 @@ def test_results_become_text_and_done_ends_the_episode() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({}, "needs count"),
         ({"count": "3"}, "must be of type integer"),
@@ -79,8 +79,8 @@ def test_results_become_text_and_done_ends_the_episode() -> None:
         ({"count": 1, "names": "a"}, "must be of type array"),
     ],
 )
-def test_arguments_are_held_against_the_signature(arguments: dict[str, object], said: str) -> None:
-    with pytest.raises(ToolError, match=said):
+def test_arguments_are_held_against_the_signature(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ToolError, match=message):
         declared(Desk())[1](arguments)
 
 
@@ -104,14 +104,14 @@ def test_a_parameter_without_a_json_type_is_refused_by_name() -> None:
         ([{"role": "assistant", "content": None}], ""),
     ],
 )
-def test_the_answer_is_the_last_thing_the_agent_said(messages: list[dict[str, object]], answer: str) -> None:
+def test_the_answer_is_the_agents_last_message(messages: list[dict[str, object]], answer: str) -> None:
     assert Transcript(messages, [], truncated=False).answer == answer
 
 
-def test_anything_wrong_with_the_entrypoint_is_said_in_one_line(
+def test_the_error_for_a_wrong_entrypoint_is_one_line(
     tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for entrypoint, said in [
+    for entrypoint, message in [
         ("no_such_module:Desk", "No module named"),
         ("headway_sandbox.tools:Nothing", "no attribute 'Nothing'"),
         ("headway_sandbox.tools:Tool", "not a subclass"),
@@ -119,7 +119,7 @@ def test_anything_wrong_with_the_entrypoint_is_said_in_one_line(
         ("headway_sandbox.reported:Reward", "not a subclass.*; write headway_sandbox.reported:Reported"),
         ("headway_sandbox.reported:Nothing", "'Nothing'.*; write headway_sandbox.reported:ReportedReward"),
     ]:
-        with pytest.raises(NotImportable, match=said):
+        with pytest.raises(NotImportable, match=message):
             load(entrypoint, {})
 
 

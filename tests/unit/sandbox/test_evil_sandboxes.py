@@ -33,7 +33,7 @@ EVIL, GOOD = "127.77.0.1", "127.77.0.2"
 SOON = time.time() + 600
 
 
-def said(document: Any) -> dict[str, Any]:
+def json_answer(document: Any) -> dict[str, Any]:
     return {"body": json.dumps(document).encode()}
 
 
@@ -44,18 +44,18 @@ async def endless(request: web.Request) -> web.StreamResponse:
         await response.write(b" " * 65536)
 
 
-WELL = said({"lease": None, "deadline": None})
+WELL = json_answer({"lease": None, "deadline": None})
 BAD_ANSWERS = {
     "not JSON": {"body": b"fine"},
     "nothing": {"body": b""},
-    "a list": said([]),
-    "an empty object": said({}),
-    "a lease that is a list": said({"lease": ["e"], "deadline": SOON}),
-    "a lease without an end": said({"lease": "e", "deadline": None}),
-    "a deadline that is text": said({"lease": "e", "deadline": "soon"}),
+    "a list": json_answer([]),
+    "an empty object": json_answer({}),
+    "a lease that is a list": json_answer({"lease": ["e"], "deadline": SOON}),
+    "a lease without an end": json_answer({"lease": "e", "deadline": None}),
+    "a deadline that is text": json_answer({"lease": "e", "deadline": "soon"}),
     "a deadline that is infinite": {"body": b'{"lease": "e", "deadline": 1e999}'},
-    "a deadline in a thousand years": said({"lease": "e", "deadline": SOON + 1e11}),
-    "a lease of a megabyte": said({"lease": "e" * 2**20, "deadline": SOON}),
+    "a deadline in a thousand years": json_answer({"lease": "e", "deadline": SOON + 1e11}),
+    "a lease of a megabyte": json_answer({"lease": "e" * 2**20, "deadline": SOON}),
     "a depth of 100,000": {"body": b"[" * 100_000},
     "a depth of 1,000": {"body": b"[" * 1000 + b"]" * 1000},
     "half of a surrogate pair": {"body": b'{"lease": "\\ud800", "deadline": 1e9}'},
@@ -65,7 +65,7 @@ BAD_ANSWERS = {
         "headers": {"Content-Encoding": "gzip"},
     },
     "no end": endless,
-    "a forged lease": said({"lease": "e", "deadline": SOON}),
+    "a forged lease": json_answer({"lease": "e", "deadline": SOON}),
 }
 
 
@@ -123,7 +123,7 @@ def sandbox(uid: str, lease: str | None = None) -> web.Application:
 @pytest.mark.parametrize("answer", BAD_ANSWERS.values(), ids=BAD_ANSWERS)
 async def test_a_bad_answer_ends_that_sandbox_alone(answer: Any) -> None:
     api = pods_api.PodsApi([EVIL, GOOD])
-    evil = {("GET", "/healthz"): answer, ("POST", "/proof"): said({"proof": "0" * 64})}
+    evil = {("GET", "/healthz"): answer, ("POST", "/proof"): json_answer({"proof": "0" * 64})}
     for name in ("evil", "good"):
         api.add(found(name))
     async with (
@@ -140,7 +140,7 @@ async def test_a_bad_answer_ends_that_sandbox_alone(answer: Any) -> None:
 
 async def test_the_broker_says_what_is_wrong_with_the_answer() -> None:
     api = pods_api.PodsApi([EVIL])
-    evil = pods_api.answering({("GET", "/healthz"): said([])})
+    evil = pods_api.answering({("GET", "/healthz"): json_answer([])})
     async with pods_api.served(evil, EVIL, pods_api.SANDBOX_PORT), broker(api, 1) as (warm, _):
         async with asyncio.timeout(60):
             while warm.problem is None:
@@ -158,9 +158,9 @@ async def test_an_image_that_never_answers_is_given_up(answered: bool, given_up:
     }
     async with broker(pods_api.PodsApi([])) as (warm, _):
         warm._has_answered = answered
-        said = [warm._ended(ended) for _ in range(pods.FRUITLESS)]
-    assert [problem.permanent for problem in said] == [False] * (pods.FRUITLESS - 1) + [given_up]
-    assert all("No module named headway_sandbox" in problem.message for problem in said)
+        problems = [warm._ended(ended) for _ in range(pods.FRUITLESS)]
+    assert [problem.permanent for problem in problems] == [False] * (pods.FRUITLESS - 1) + [given_up]
+    assert all("No module named headway_sandbox" in problem.message for problem in problems)
 
 
 async def test_whether_an_image_ever_answers_is_tried_at_once() -> None:
@@ -227,7 +227,10 @@ async def test_a_sandbox_cannot_claim_the_lease_of_another() -> None:
         made = hmac.new(own, f"{PROOF_PREFIX}{challenge}".encode(), hashlib.sha256).hexdigest()
         return web.json_response({"proof": made})
 
-    thief = {("GET", "/healthz"): said({"lease": "episode-2", "deadline": SOON}), ("POST", "/proof"): prove}
+    thief = {
+        ("GET", "/healthz"): json_answer({"lease": "episode-2", "deadline": SOON}),
+        ("POST", "/proof"): prove,
+    }
     async with (
         pods_api.served(pods_api.answering(thief), EVIL, pods_api.SANDBOX_PORT),
         pods_api.served(sandbox("any"), GOOD, pods_api.SANDBOX_PORT),

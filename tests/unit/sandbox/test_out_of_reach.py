@@ -157,7 +157,7 @@ def test_code_in_the_runner_cannot_take_the_servers_port(apart: Server) -> None:
 
 
 @AS_ROOT
-def test_code_in_the_runner_is_told_nothing_at_the_servers_port(apart: Server) -> None:
+def test_the_servers_port_refuses_code_in_the_runner(apart: Server) -> None:
     begun(apart)
     code = f"""
 import http.client, json

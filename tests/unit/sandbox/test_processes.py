@@ -151,13 +151,13 @@ async def test_watch_events_come_in_order_from_the_requested_version(made: Proce
     await made.delete("one", "another uid", 1)
     await made.delete("one", one["metadata"]["uid"], 1)
     await made.delete("one", None, 1)
-    told = []
+    events = []
     async with asyncio.timeout(10):
         async for kind, item in made.watch("", version):
-            told.append((kind, item["metadata"]["name"]))
-            if len(told) == 3:
+            events.append((kind, item["metadata"]["name"]))
+            if len(events) == 3:
                 break
-    assert told == [("ADDED", "one"), ("ADDED", "two"), ("DELETED", "one")]
+    assert events == [("ADDED", "one"), ("ADDED", "two"), ("DELETED", "one")]
     listed, _ = await made.list("")
     assert [item["metadata"]["name"] for item in listed] == ["two"]
 
@@ -243,9 +243,9 @@ def test_a_broker_makes_processes_where_it_is_told_to(tmp_path: Path) -> None:
     from headway_sandbox.broker.__main__ import processes
 
     assert processes({}) is None
-    told = {
+    variables = {
         names.ENV_ENVIRONMENT_MODULES: str(tmp_path),
         names.ENV_JOB_FOLDER: str(tmp_path),
         names.ENV_SANDBOX_NETWORK: "77",
     }
-    assert isinstance(processes(told), ProcessPods)
+    assert isinstance(processes(variables), ProcessPods)

@@ -30,7 +30,7 @@ def test_the_question_column_and_system_message_can_be_set() -> None:
 
 
 @pytest.mark.parametrize("row", [{"question": "Why?"}, {"prompt": 3, "question": "Why?"}])
-def test_a_row_without_the_question_is_told_what_there_is(row: dict[str, object]) -> None:
+def test_a_row_without_the_question_is_refused_with_its_columns(row: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"column prompt; name one of .*question in spec\.environment"):
         ReportedReward({}).reset(row, 0)
 

@@ -146,7 +146,7 @@ def test_without_a_runner_the_field_is_named() -> None:
         runner.run(["true"])
 
 
-def test_a_runner_that_has_ended_is_said_to_have() -> None:
+def test_a_runner_that_has_ended_is_named_as_the_cause() -> None:
     with pytest.raises(Lost, match="has ended"):
         python("import os; os.kill(os.getppid(), 9)")
     with pytest.raises(Lost, match=r"spec\.environment\.sandbox\.resources"):

@@ -129,7 +129,7 @@ def test_it_is_started_once_however_often_it_is_asked_for(server: Server) -> Non
     ("script", "code"),
     [("import sys; sys.exit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 137), ("1/0", 1)],
 )
-def test_its_end_is_told_as_a_shell_tells_it(server: Server, script: str, code: int) -> None:
+def test_its_exit_code_is_the_one_of_a_shell(server: Server, script: str, code: int) -> None:
     server.begin()
     run(server, script)
     assert wait(server).exit_code == code
@@ -138,9 +138,9 @@ def test_its_end_is_told_as_a_shell_tells_it(server: Server, script: str, code: 
 def test_the_output_tail_is_kept_and_all_of_it_is_in_the_pod_log(server: Server) -> None:
     server.begin()
     run(server, "import os; os.write(1, b'x' * 100_000); os.write(2, 'the last words: ä'.encode())")
-    said = wait(server).output
-    assert said.endswith("xthe last words: ä")
-    assert len(said.encode()) == agent.TAIL
+    output = wait(server).output
+    assert output.endswith("xthe last words: ä")
+    assert len(output.encode()) == agent.TAIL
     assert server.log.count("x" * 1000) == 100
 
 
@@ -341,9 +341,9 @@ def test_a_program_of_the_same_user_cannot_read_the_server() -> None:
             assert environ.stat().st_uid == 0, "closed to its user before an environment is imported"
             server.begin()
             assert ask(server, PYTHON, "-S", "-c", THIEF, *parts)[0] == 200
-            said = wait(server).output
+            output = wait(server).output
         finally:
             server.close()
     finally:
         shutil.rmtree(folder)
-    assert said.splitlines() == [f"{part} PermissionError" for part in parts]
+    assert output.splitlines() == [f"{part} PermissionError" for part in parts]

@@ -314,10 +314,10 @@ def test_a_sandbox_holds_no_key_of_its_job(runs_code: bool) -> None:
     sources = {key for volume in spec.get("volumes", []) for key in volume}
     assert sources <= {"name", "emptyDir"}
     assert [c["name"] for c in spec["containers"]] == ["sandbox", "runner"][: 1 + runs_code]
-    said = json.dumps(spec["containers"])
-    assert "secretKeyRef" not in said
-    assert "envFrom" not in said
-    assert names.KEYS_DIR not in said
+    text = json.dumps(spec["containers"])
+    assert "secretKeyRef" not in text
+    assert "envFrom" not in text
+    assert names.KEYS_DIR not in text
 
 
 SUITE = {

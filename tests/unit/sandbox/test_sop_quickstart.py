@@ -138,9 +138,9 @@ def test_demonstrations_decode_to_what_the_chat_template_says(tokenizer: Any) ->
     row = generate.rows("train", 0)[0]
     shown = base_model.demonstrate(row, tokenizer, lambda: True)
     specs = [offered.spec for offered in desk.RefundDesk({}).tools()]
-    said = tokenizer.apply_chat_template(list(shown.transcript.messages), tools=specs, tokenize=False)
-    assert tokenizer.decode(shown.tokens) + "\n" == said
-    assert tokenizer.encode(said) == [*shown.tokens, *tokenizer.encode("\n")]
+    text = tokenizer.apply_chat_template(list(shown.transcript.messages), tools=specs, tokenize=False)
+    assert tokenizer.decode(shown.tokens) + "\n" == text
+    assert tokenizer.encode(text) == [*shown.tokens, *tokenizer.encode("\n")]
 
 
 def test_what_is_sampled_parses_back_to_what_was_meant(tokenizer: Any) -> None:

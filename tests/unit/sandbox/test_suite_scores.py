@@ -1,4 +1,4 @@
-"""What scorers of Inspect AI said, as numbers: a value that cannot be read is never a wrong answer."""
+"""Scores of Inspect AI as numbers: a value that cannot be read is never a wrong answer."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ def cluster():
 @pytest.mark.parametrize("n", range(3))
 def test_it(n{also}):
     place = {{"file": "{name}", "process": os.environ["PYTEST_XDIST_WORKER"]}}
-    with pathlib.Path("{said}").open("a") as said:
-        said.write(json.dumps(place) + "\\n")
+    with pathlib.Path("{log}").open("a") as log:
+        log.write(json.dumps(place) + "\\n")
 """
 FILES = {
     "tests/integration/operator/test_a.py": ", cluster",
@@ -32,13 +32,13 @@ FILES = {
 
 
 def run(folder: Path, files: dict[str, str], processes: int = 3) -> subprocess.CompletedProcess[str]:
-    """Run these tests under this repository's rules; each says in `folder`/said where it ran."""
+    """Run these tests under this repository's rules; each records in `folder`/places where it ran."""
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
     (folder / "tests").mkdir()
     (folder / "tests" / "conftest.py").write_text(CONFTEST.read_text())
     for name, also in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(TEST.format(name=name, also=also, said=folder / "said"))
+        (folder / name).write_text(TEST.format(name=name, also=also, log=folder / "places"))
     options = ["-n", str(processes), "--no-loadscope-reorder", "-p", "no:cacheprovider"]
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options, "tests"], cwd=folder, capture_output=True, text=True
@@ -49,7 +49,7 @@ def test_one_process_has_the_cluster_and_no_file_is_torn_apart(tmp_path: Path) -
     done = run(tmp_path, FILES)
     assert done.returncode == 0, done.stdout
     found: dict[str, set[str]] = {name: set() for name in FILES}
-    for line in (tmp_path / "said").read_text().splitlines():
+    for line in (tmp_path / "places").read_text().splitlines():
         place = json.loads(line)
         found[place["file"]].add(place["process"])
     assert {len(ran) for ran in found.values()} == {1}

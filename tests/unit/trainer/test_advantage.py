@@ -170,8 +170,8 @@ def test_rewards_equal_up_to_rounding_have_zero_advantage(method: str, size: flo
     assert len(set(sums)) == 2
     group = [episode(value, 1 + n) for n, value in enumerate(sums)]
     assert not np.any(of_group(method, group))
-    told = [by_turns(value, 0.0) for value in sums]
-    assert not np.any(of_group("group_based_per_turn", told))
+    by_turn = [by_turns(value, 0.0) for value in sums]
+    assert not np.any(of_group("group_based_per_turn", by_turn))
 
 
 def test_the_best_that_is_so_by_rounding_alone_is_not_the_best() -> None:
@@ -232,11 +232,11 @@ def test_a_constant_added_to_every_reward_changes_nothing(
 def test_a_constant_on_the_last_turn_keeps_per_turn_advantages(
     groups: list[list[Scored]], shift: int, chosen: AdvantageSettings
 ) -> None:
-    told = [[by_turns(*(e.turn_rewards or [e.reward])) for e in group] for group in groups]
-    moved = [[by_turns(*e.turn_rewards[:-1], e.turn_rewards[-1] + shift) for e in group] for group in told]  # type: ignore[index]
+    by_turn = [[by_turns(*(e.turn_rewards or [e.reward])) for e in group] for group in groups]
+    moved = [[by_turns(*e.turn_rewards[:-1], e.turn_rewards[-1] + shift) for e in group] for group in by_turn]  # type: ignore[index]
     np.testing.assert_allclose(
         flat(ADVANTAGES["group_based_per_turn"](moved, chosen)),
-        flat(ADVANTAGES["group_based_per_turn"](told, chosen)),
+        flat(ADVANTAGES["group_based_per_turn"](by_turn, chosen)),
         atol=1e-9,
     )
 

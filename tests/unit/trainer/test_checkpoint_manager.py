@@ -200,7 +200,7 @@ class Meeting:
     """Where two nodes meet, with a process each; neither waits long for the other."""
 
     def __init__(self) -> None:
-        self.said: list[object] = [None, None]
+        self.values: list[object] = [None, None]
         self.both = threading.Barrier(2, timeout=30)
 
     def live(self, work: Callable[[Ranks], Value]) -> list[Value]:
@@ -216,11 +216,11 @@ class Node(Ranks):
     meeting: Meeting
 
     def gather(self, value: Value) -> list[Value]:
-        self.meeting.said[self.rank] = value
+        self.meeting.values[self.rank] = value
         self.barrier()
-        said = list(self.meeting.said)
+        values = list(self.meeting.values)
         self.barrier()
-        return cast(list[Value], said)
+        return cast(list[Value], values)
 
     def share(self, value: Value) -> Value:
         return self.gather(value)[0]
@@ -305,8 +305,8 @@ def test_a_step_that_was_a_change_makes_a_checkpoint(start: Callable[..., Proces
     process.durable(5)
     directive = Directive(remedy="RollBack", restore=[5])
     refused = DirectiveRefusal(reason="NothingToRestore", message="step 5: it is gone")
-    for step, said in ((6, {"refused": refused}), (7, {})):
-        report = process.report(step).model_copy(update={"directive": directive, **said})
+    for step, fields in ((6, {"refused": refused}), (7, {})):
+        report = process.report(step).model_copy(update={"directive": directive, **fields})
         process.journal.take(report)
         process.checkpointer.after(report)
         process.checkpointer.settle()
@@ -358,7 +358,7 @@ def test_a_store_that_stays_away_ends_a_learner(start: Callable[..., Process]) -
         process.checkpointer.settle()
 
 
-def test_the_stores_absence_is_told_where_it_ends_the_process(
+def test_the_stores_absence_is_logged_where_it_ends_the_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def away(environ: object) -> None:

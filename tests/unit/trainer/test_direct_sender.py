@@ -61,7 +61,7 @@ def taker(sender: Sender, header: str, workers: int = 1) -> DirectWeightsClient:
 
 
 @pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Callable[[str], list[dict[str, Any]]]:
+def logged(capsys: pytest.CaptureFixture[str]) -> Callable[[str], list[dict[str, Any]]]:
     """Wait for the learner to log something; all such lines so far."""
     seen: list[str] = []
 
@@ -118,7 +118,7 @@ def test_a_transfer_ends_with_the_version_it_began_with(sender: Sender) -> None:
 
 
 def test_a_server_that_dies_in_the_middle_holds_up_nobody(
-    impatient: Sender, said: Callable[[str], list[dict[str, Any]]]
+    impatient: Sender, logged: Callable[[str], list[dict[str, Any]]]
 ) -> None:
     one = taker(impatient, impatient.offer(weights(1)))
     header, receivers = one.header(), one.meet(one.join())
@@ -128,13 +128,13 @@ def test_a_server_that_dies_in_the_middle_holds_up_nobody(
     arriving.close()
     del arriving
     assert same(one.receive(other, header)[0], weights(1))
-    assert len(said("weights not handed over")) == 1
+    assert len(logged("weights not handed over")) == 1
     assert same(one.take()[0], weights(1)), "the same server, started anew"
 
 
 @pytest.mark.parametrize("comes", [True, False])
 def test_a_server_that_stalls_is_given_up(
-    impatient: Sender, said: Callable[[str], list[dict[str, Any]]], comes: bool
+    impatient: Sender, logged: Callable[[str], list[dict[str, Any]]], comes: bool
 ) -> None:
     one = taker(impatient, impatient.offer(weights(1)))
     place = one.join()
@@ -143,7 +143,7 @@ def test_a_server_that_stalls_is_given_up(
     assert len(stalled) == 1
     assert same(one.take()[0], weights(1))
     assert stalled <= impatient._under_way, "others are not kept waiting until it is given up"
-    assert len(said("weights not handed over")) == 1
+    assert len(logged("weights not handed over")) == 1
     del waiting
 
 
@@ -193,7 +193,7 @@ def test_a_closing_sender_ends_transfers_and_refuses_new_ones(sender: Sender) ->
 
 
 @pytest.mark.parametrize(
-    ("length", "body", "said"),
+    ("length", "body", "message"),
     [
         ("-1", b"{}", "Content-Length"),
         ("65537", b"", "more than 65536 bytes"),
@@ -206,7 +206,7 @@ def test_a_closing_sender_ends_transfers_and_refuses_new_ones(sender: Sender) ->
         ("12345678901234567890", b"", "Content-Length"),
     ],
 )
-def test_a_join_out_of_bounds_is_refused(sender: Sender, length: str, body: bytes, said: str) -> None:
+def test_a_join_out_of_bounds_is_refused(sender: Sender, length: str, body: bytes, message: str) -> None:
     header = sender.offer(weights(1))
     head = f"POST {join_path(header)} HTTP/1.0\r\nAuthorization: Bearer {TO_LEARNER}\r\n"
     head += f"Content-Length: {length}\r\n\r\n"
@@ -216,7 +216,7 @@ def test_a_join_out_of_bounds_is_refused(sender: Sender, length: str, body: byte
         while piece := connection.recv(4096):
             answer += piece
     assert b" 400 " in answer.splitlines()[0]
-    assert said in json.loads(answer.partition(b"\r\n\r\n")[2])["message"]
+    assert message in json.loads(answer.partition(b"\r\n\r\n")[2])["message"]
 
 
 def test_a_learner_takes_up_so_many_transfers_and_no_more(
@@ -226,6 +226,6 @@ def test_a_learner_takes_up_so_many_transfers_and_no_more(
     header = sender.offer(weights(1))
     first, second = taker(sender, header), taker(sender, header)
     place = first.join()
-    code, said = second.ask("POST", join_path(header), '{"workers": 1, "accelerated": false}')
-    assert (code, json.loads(said)["reason"]) == (503, "NoPlace")
+    code, response = second.ask("POST", join_path(header), '{"workers": 1, "accelerated": false}')
+    assert (code, json.loads(response)["reason"]) == (503, "NoPlace")
     assert same(first.receive(first.meet(place), first.header())[0], weights(1))

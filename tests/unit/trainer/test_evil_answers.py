@@ -40,15 +40,15 @@ async def polled(server: Server, evil: Evil) -> None:
     """Ask for a batch once: it is one, none or a typed fault."""
     server.evil = evil
     here = CoordinatorClient(server.url, TO_COORDINATOR)
-    said = ""
+    message = ""
     try:
         async with asyncio.timeout(HANGS):
             await asyncio.to_thread(here.poll, 1, 0.1)
     except (JobError, AnnounceFirst) as fault:
-        said = str(fault)
+        message = str(fault)
     except Exception as error:
         raise AssertionError(f"HOSTILE_SEED={SEED}: {evil.name}") from error
-    assert len(said) < 8000, evil.name
+    assert len(message) < 8000, evil.name
 
 
 def patient() -> list[Evil]:

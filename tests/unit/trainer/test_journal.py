@@ -188,7 +188,7 @@ def test_two_that_start_at_once_are_told_apart(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pointer", "said"),
+    ("pointer", "message"),
     [
         (b'{"step": 2}', "checkpoints/000002 cannot be resumed from (it has no report.json)"),
         (b'{"step": 4}', "checkpoints/000004/000000/report.json cannot be resumed from (it cannot be read"),
@@ -198,7 +198,7 @@ def test_two_that_start_at_once_are_told_apart(layout: Layout) -> None:
     ],
 )
 def test_a_pointer_to_what_is_no_checkpoint_can_be_set_back(
-    layout: Layout, pointer: bytes, said: str
+    layout: Layout, pointer: bytes, message: str
 ) -> None:
     store = FileStore()
     made_durable(begun(layout)[0], report(1))
@@ -208,7 +208,7 @@ def test_a_pointer_to_what_is_no_checkpoint_can_be_set_back(
     store.put(layout.latest, pointer)
     with pytest.raises(JobError) as failed:
         begun(layout)
-    assert said in failed.value.termination.message
+    assert message in failed.value.termination.message
     assert "set latest.json" in failed.value.termination.message
     assert (failed.value.termination.reason, failed.value.code) == ("CheckpointUnusable", RETRIABLE)
 

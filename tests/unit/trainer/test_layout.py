@@ -106,7 +106,7 @@ def test_what_cannot_be_packed_is_padded_as_before(make: Callable[[], Any], why:
 
 
 @pytest.mark.parametrize(("make", "forgotten"), [(qwen, "rows"), (windowed, "sliding_window")])
-def test_attention_that_forgets_what_it_is_told_is_not_used(
+def test_attention_that_ignores_an_argument_is_not_used(
     monkeypatch: pytest.MonkeyPatch, make: Callable[[], Any], forgotten: str
 ) -> None:
     proper = attention.by_length

@@ -58,8 +58,8 @@ def test_on_an_accelerator_the_copy_must_fit_there_too(
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 12 * GIB)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 10 * GIB)
     assert memory.short_of(4 * GIB, 1, device, root) == ""
-    said = memory.short_of(5 * GIB, 1, device, root)
-    assert said == "accelerator memory: 5.5 GiB are needed and 5.0 GiB are free"
+    message = memory.short_of(5 * GIB, 1, device, root)
+    assert message == "accelerator memory: 5.5 GiB are needed and 5.0 GiB are free"
 
 
 def test_this_machine_can_be_asked() -> None:

@@ -68,11 +68,11 @@ class OneOf:
         """`others`: of each other rank, what it hands over each time."""
         self.world, self.rank = world, rank
         self.others = others
-        self.said: list[Any] = []
+        self.gathered: list[Any] = []
 
     def gather(self, value: Any) -> list[Any]:
-        self.said.append(value)
-        return [value, *(other[len(self.said) - 1] for other in self.others)]
+        self.gathered.append(value)
+        return [value, *(other[len(self.gathered) - 1] for other in self.others)]
 
     def total(self, values: list[float]) -> list[float]:
         return values
@@ -105,11 +105,11 @@ def test_ranks_share_the_work() -> None:
     parts = parts_of(objective)
     alone = OneOf()
     with_old(policy, objective, parts, ranks=alone, max_tokens=60)  # type: ignore[arg-type]
-    one = OneOf(2, 1, [alone.said])
+    one = OneOf(2, 1, [alone.gathered])
     with_old(policy, objective, parts, ranks=one, max_tokens=60)  # type: ignore[arg-type]
-    other = OneOf(2, 0, [one.said])
+    other = OneOf(2, 0, [one.gathered])
     known = with_old(policy, objective, parts, ranks=other, max_tokens=60)  # type: ignore[arg-type]
-    for here, there, every in zip(other.said, one.said, alone.said, strict=True):
+    for here, there, every in zip(other.gathered, one.gathered, alone.gathered, strict=True):
         assert here.keys() | there.keys() == every.keys()
         assert not here.keys() & there.keys()
     for row, source in zip(flat(known), flat(parts), strict=True):

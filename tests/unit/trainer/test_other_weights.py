@@ -15,7 +15,7 @@ from headway_trainer import model as models
 
 
 def refused(folder: Path, **changes: object) -> JobError:
-    """What is said once config.json says something else."""
+    """The error once config.json says something else."""
     write_model(folder, tied=False)
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -29,7 +29,7 @@ def not_loaded(folder: Path) -> JobError:
     return found.value
 
 
-def test_weights_of_other_sizes_are_told_by_name_and_size(tmp_path: Path) -> None:
+def test_weights_of_other_sizes_are_named_with_their_sizes(tmp_path: Path) -> None:
     sizes = json.loads((write_model(tmp_path / "whole", tied=False) / "config.json").read_text())
     hidden, inner = sizes["hidden_size"], sizes["intermediate_size"]
     error = refused(tmp_path / "other", intermediate_size=2 * inner)
@@ -64,5 +64,5 @@ def test_a_layer_that_is_missing_is_named(tmp_path: Path) -> None:
     count = sizes["num_hidden_layers"]
     kinds = sizes["layer_types"]
     error = refused(tmp_path / "other", num_hidden_layers=count + 1, layer_types=[*kinds, kinds[-1]])
-    said = error.termination.message
-    assert f"config.json asks for, model.layers.{count}." in said
+    message = error.termination.message
+    assert f"config.json asks for, model.layers.{count}." in message

@@ -38,7 +38,7 @@ def test_all_know_that_one_was_told_to_stop(pod: Callable[[int], PeerShutdown], 
     assert [one.stopped() for one in pods] == [True] * 3
 
 
-def test_a_failure_that_nobody_was_told_of_is_one(pod: Callable[[int], PeerShutdown]) -> None:
+def test_a_failure_without_a_stop_signal_is_one(pod: Callable[[int], PeerShutdown]) -> None:
     assert [one.stopped() for one in met(pod(0), pod(1))] == [False] * 2
 
 

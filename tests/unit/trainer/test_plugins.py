@@ -77,8 +77,8 @@ def test_a_module_that_cannot_be_imported_names_its_field(
     ppo = SURROGATES["ppo"]
     with pytest.raises(JobError, match=says) as refused:
         Objective.of(AlgorithmSpec(plugins=(name,)))
-    told = refused.value.termination
-    assert (told.reason, told.field) == ("PluginNotImportable", "spec.algorithm.plugins")
+    termination = refused.value.termination
+    assert (termination.reason, termination.field) == ("PluginNotImportable", "spec.algorithm.plugins")
     assert refused.value.permanent
     assert SURROGATES["ppo"] is ppo
 
@@ -128,8 +128,8 @@ def test_a_plugin_advantage_must_be_one_number_per_turn(
     objective = own(monkeypatch, ADVANTAGES, lambda groups, settings: returns(groups))
     with refused(ADVANTAGES, says) as fault:
         objective.advantages(GROUPS)
-    told = fault.value.termination
-    assert (told.reason, told.field) == ("PluginFaulty", "spec.algorithm.plugins")
+    termination = fault.value.termination
+    assert (termination.reason, termination.field) == ("PluginFaulty", "spec.algorithm.plugins")
     assert fault.value.permanent
 
 

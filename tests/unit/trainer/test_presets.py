@@ -97,9 +97,12 @@ def test_returns_with_overflowing_variance_are_refused_by_field() -> None:
     for method in ("reinforce_pp", "monte_carlo"):
         with pytest.raises(JobError) as refused:
             of(advantage={"method": method}).advantages(large)
-        told = refused.value.termination
-        assert (told.reason, told.field) == ("ObjectiveUnfit", "spec.algorithm.advantage.method")
-        assert "have the environment return rewards of a size between" in told.message
+        termination = refused.value.termination
+        assert (termination.reason, termination.field) == (
+            "ObjectiveUnfit",
+            "spec.algorithm.advantage.method",
+        )
+        assert "have the environment return rewards of a size between" in termination.message
 
 
 @pytest.mark.parametrize(

@@ -40,10 +40,10 @@ def reports(last: int, restored: dict[int, int] | None = None) -> list[StepRepor
     gone_back = restored or {}
     made = []
     for step in range(last + 1):
-        said: dict[str, Any] = {"groups": [f"g{step}"] if step and step not in gone_back else []}
+        changes: dict[str, Any] = {"groups": [f"g{step}"] if step and step not in gone_back else []}
         if step in gone_back:
-            said |= {"directive": BACK, "restored": gone_back[step], "in_force": InForce(number=step)}
-        made.append(rig.report(step).model_copy(update=said))
+            changes |= {"directive": BACK, "restored": gone_back[step], "in_force": InForce(number=step)}
+        made.append(rig.report(step).model_copy(update=changes))
     return made
 
 

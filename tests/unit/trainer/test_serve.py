@@ -43,7 +43,7 @@ class Scripted:
         self.checkpointer = self
         self.step = step
         self.durable = self.saved = 0
-        self.told = -1
+        self.known_step = -1
         """The newest step that servers know of."""
         self.kept: Any = None
         """What was pruned by last."""
@@ -87,11 +87,11 @@ class Scripted:
         """They lie whole in the store."""
 
     def announced(self) -> None:
-        self.told = self.step
+        self.known_step = self.step
 
 
 class Silent:
-    """A coordinator that hands out batches, and what it was asked; told to stop, nobody should ask it."""
+    """A coordinator that hands out batches and records requests; after a stop signal, none should come."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -119,7 +119,7 @@ class First:
         return [max(*values, float(self._learner.step == 5))]
 
 
-class Told:
+class Follower:
     """Rank 1 of two: what rank 0 shares reaches it as bytes do."""
 
     first = False
@@ -192,7 +192,7 @@ async def test_an_unreachable_coordinator_leaves_trained_steps_durable(heard: in
 
 async def test_the_other_ranks_save_with_the_first_one() -> None:
     learner = Scripted(step=4)
-    ended = await served(learner, None, Told(RankMessage(Unreachable("no answer for 600 s"), durable=0)))
+    ended = await served(learner, None, Follower(RankMessage(Unreachable("no answer for 600 s"), durable=0)))
     assert learner.durable == 4
     assert isinstance(ended, Unreachable)
     assert ended.termination.message == "no answer for 600 s"
@@ -202,35 +202,37 @@ async def test_told_to_stop_while_the_coordinator_is_away_it_stops(hold: Shutdow
     learner = Scripted(step=4)
     hold.set(True)
     assert hold.defers()
-    ended = await served(learner, None, Told(RankMessage(Unreachable("no answer for 600 s"), durable=0)))
+    ended = await served(learner, None, Follower(RankMessage(Unreachable("no answer for 600 s"), durable=0)))
     assert learner.durable == 4
     assert ended is None
 
 
-@pytest.mark.parametrize("told", ["this rank", "another"])
-async def test_told_to_stop_while_it_trains_it_saves_and_asks_nobody(hold: ShutdownGuard, told: str) -> None:
+@pytest.mark.parametrize("stopped", ["this rank", "another"])
+async def test_told_to_stop_while_it_trains_it_saves_and_asks_nobody(
+    hold: ShutdownGuard, stopped: str
+) -> None:
     """A coordinator that swallows requests would cost a minute each of the time there is for saving."""
 
-    class Told(Scripted):
+    class Stopped(Scripted):
         def train(self, batch: Any, incarnation: int, before: Stopwatch) -> StepReport:
-            assert told != "this rank" or hold.defers()
+            assert stopped != "this rank" or hold.defers()
             return super().train(batch, incarnation, before)
 
-    learner, coordinator = Told(step=4), Silent()
-    ranks = First(learner) if told == "another" else Ranks(0, 0, 1, None)
+    learner, coordinator = Stopped(step=4), Silent()
+    ranks = First(learner) if stopped == "another" else Ranks(0, 0, 1, None)
     assert await served(learner, cast(CoordinatorClient, coordinator), ranks) is None
-    assert (learner.durable, learner.told) == (5, 4)
+    assert (learner.durable, learner.known_step) == (5, 4)
     assert coordinator.heard == ["announce 4", "poll 5"]
 
 
 async def test_a_stop_during_the_announcement_prevents_the_next_poll(hold: ShutdownGuard) -> None:
-    class Told(Silent):
+    class Stopped(Silent):
         def announce(self, report: StepReport, give_up: Callable[[], bool] = lambda: False) -> None:
             super().announce(report)
             assert report.step == 4 or hold.defers()
             assert give_up() == (report.step == 5)
 
-    learner, coordinator = Scripted(step=4), Told()
+    learner, coordinator = Scripted(step=4), Stopped()
     assert await served(learner, cast(CoordinatorClient, coordinator), Ranks(0, 0, 1, None)) is None
     assert learner.durable == 5
     assert coordinator.heard == ["announce 4", "poll 5", "announce 5"]
@@ -276,7 +278,7 @@ async def test_no_rank_succeeds_before_the_first_rank_has_exported() -> None:
         def export(self, newest: StepReport) -> None:
             did.append("export")
 
-    class Waiting(Told):
+    class Waiting(Follower):
         def barrier(self) -> None:
             did.append("wait")
 
@@ -301,7 +303,7 @@ async def test_a_directive_is_a_step_like_any_other_on_every_rank() -> None:
     assert [report.step for report in script.reports if report.directive] == [2]
     assert script.step == 3
 
-    class Once(Told):
+    class Once(Follower):
         def share(self, mine: RankMessage) -> Any:
             word, self._word = self._word, pickle.dumps(RankMessage(Finished(reason="MaxSteps"), durable=0))
             return pickle.loads(word)
@@ -311,7 +313,7 @@ async def test_a_directive_is_a_step_like_any_other_on_every_rank() -> None:
     assert other.done == [asked]
 
 
-async def test_one_that_comes_back_in_time_is_told_again() -> None:
+async def test_a_coordinator_back_in_time_gets_the_report_again() -> None:
     learner = Scripted()
     refused = 0
 

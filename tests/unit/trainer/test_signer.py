@@ -112,7 +112,7 @@ def test_a_planted_pickle_with_its_digest_rewritten_never_runs(durable: Layout, 
     assert "its signature is not this job's" in refused.value.termination.message
     assert "set latest.json" in refused.value.termination.message
     assert refused.value.code == RETRIABLE
-    # It would have run: the file is what it is said to be, and the engine reads any object.
+    # It would have run: the file has the recorded digest, and the engine reads any object.
     file = path(f"{durable.checkpoint_of(1, 0)}/{WEIGHTS}")
     with pytest.raises(pickle.UnpicklingError):
         torch.load(file, weights_only=True)

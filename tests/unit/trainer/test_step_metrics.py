@@ -130,9 +130,9 @@ def test_deepspeeds_norm_of_minus_one_is_a_non_finite_gradient() -> None:
 def test_a_step_that_may_have_broken_the_weights_is_refused(figure: str, reason: str, value: float) -> None:
     with pytest.raises(JobError, match=f"of step 4 is .*{value}") as refused:
         refuse_broken([update(0.5, 10), broken(**{figure: value})], 4, own={})
-    told = refused.value.termination
-    assert (told.reason, told.field) == (reason, "spec.optimizer.learningRate")
-    assert "spec.model.warmStart.job" in told.message
+    termination = refused.value.termination
+    assert (termination.reason, termination.field) == (reason, "spec.optimizer.learningRate")
+    assert "spec.model.warmStart.job" in termination.message
 
 
 def test_a_custom_loss_is_suspected_before_the_learning_rate() -> None:
@@ -154,10 +154,10 @@ def test_a_broken_loss_names_its_first_token_and_its_cause(cause: str, field: st
     where = Broken("t0-000003", 2, 17, cause, "log-probability nan, the servers' -1")
     with pytest.raises(JobError) as refused:
         refuse_broken([replace(broken(loss=math.nan), broken=where)], 4, own={})
-    told = refused.value.termination
-    assert "group t0-000003, episode 2, action token 17: log-probability nan" in told.message
-    assert advice in told.message
-    assert told.field == field
+    termination = refused.value.termination
+    assert "group t0-000003, episode 2, action token 17: log-probability nan" in termination.message
+    assert advice in termination.message
+    assert termination.field == field
 
 
 def test_a_step_of_numbers_is_not() -> None:

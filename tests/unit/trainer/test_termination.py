@@ -1,4 +1,4 @@
-"""How a learner process ends: by its own code, told, and never through the interpreter's teardown."""
+"""How a learner process ends: its exit code, its logged error, and no teardown of the interpreter."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def test_an_error_it_cannot_explain_leaves_its_traceback(
 ) -> None:
     monkeypatch.setattr(learner, "run", raising(RuntimeError("connection closed by peer")))
     assert code_of(learner.main) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("Traceback")
-    assert said.endswith("RuntimeError: connection closed by peer\n")
+    stderr = capsys.readouterr().err
+    assert stderr.startswith("Traceback")
+    assert stderr.endswith("RuntimeError: connection closed by peer\n")
 
 
 def test_work_that_is_done_is_code_0(monkeypatch: pytest.MonkeyPatch) -> None:

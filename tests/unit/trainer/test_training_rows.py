@@ -142,15 +142,15 @@ def test_a_row_without_action_tokens_is_left_out() -> None:
 
 
 def with_turns(group: GroupRecord, *turn_rewards: list[float] | None) -> GroupRecord:
-    """The group, with the turns of its rows told, and a reward of each turn where given."""
+    """The group, whose rows have the spans of their turns, and a reward of each turn where given."""
     episodes = []
     for episode, rewards in zip(group.episodes, turn_rewards, strict=True):
         [row] = episode.rows
         spans = [
             TurnSpan(start=span.start, end=span.end, turn=turn) for turn, span in enumerate(row.versions)
         ]
-        told = {"rows": [row.model_copy(update={"turns": spans})], "turn_rewards": rewards}
-        episodes.append(episode.model_copy(update=told))
+        changes = {"rows": [row.model_copy(update={"turns": spans})], "turn_rewards": rewards}
+        episodes.append(episode.model_copy(update=changes))
     return group.model_copy(update={"episodes": episodes})
 
 
@@ -176,9 +176,9 @@ def test_each_turn_carries_the_advantage_of_its_own_return() -> None:
 
 def test_without_rewards_of_turns_the_turns_change_nothing() -> None:
     plain = rig.group("a", [1.0, 0.0, 0.5])
-    told = with_turns(plain, None, None, None)
+    with_spans = with_turns(plain, None, None, None)
     for objective in (OBJECTIVE, PER_TURN):
-        one, other = (training_batch(made(group), objective).groups[0].rows for group in (plain, told))
+        one, other = (training_batch(made(group), objective).groups[0].rows for group in (plain, with_spans))
         for a, b in zip(one, other, strict=True):
             np.testing.assert_array_equal(a.advantages, b.advantages)
 

@@ -173,7 +173,7 @@ def test_an_adapter_on_other_modules_is_refused(
 
 
 @pytest.mark.parametrize("adapter", [LORA, None], ids=["taken up", "merged"])
-def test_an_adapter_without_weights_is_said_to_be_one(
+def test_an_adapter_without_weights_is_refused(
     trained: tuple[nn.Module, Path],
     begin: Callable[..., nn.Module],
     tmp_path: Path,
