@@ -231,9 +231,9 @@ def differences(found: dict[str, Any], usage: dict[str, Any]) -> list[str]:
         if usage.get(field, 0) != found["tokens"][name]
     ]
     # Status names the model behind a class, where that is not the job's own.
-    said = sorted({name.partition(":")[0] for name in usage.get("unpriced", [])})
-    if said != found["unpriced"]:
-        wrong.append(f"unpriced: status says {said}, the trajectories {found['unpriced']}")
+    unpriced = sorted({name.partition(":")[0] for name in usage.get("unpriced", [])})
+    if unpriced != found["unpriced"]:
+        wrong.append(f"unpriced: status says {unpriced}, the trajectories {found['unpriced']}")
     if usage.get("cost") != found["cost"]:
         wrong.append(f"cost: status says {usage.get('cost')}, the trajectories {found['cost']}")
     return wrong

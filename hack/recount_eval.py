@@ -145,12 +145,12 @@ class Recount:
             return [line for line in mine if not line["suite"]]
         return [line for line in mine if line["task"] == task]
 
-    def same(self, what: str, told: Json, counted: Json, error: float = 1e-7) -> None:
+    def same(self, what: str, reported: Json, counted: Json, error: float = 1e-7) -> None:
         """Note a number that differs by more than `error`, beside its size or at all."""
         self.checked += 1
-        numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (told, counted))
-        if not (isclose(told, counted, rel_tol=error, abs_tol=error) if numbers else told == counted):
-            self.wrong.append(f"{what}: the report has {told}, the recount {counted}")
+        numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (reported, counted))
+        if not (isclose(reported, counted, rel_tol=error, abs_tol=error) if numbers else reported == counted):
+            self.wrong.append(f"{what}: the report has {reported}, the recount {counted}")
 
     def run(self) -> None:
         """Count everything."""
@@ -184,26 +184,28 @@ class Recount:
             self.same(f"{name} {column}", line[column], line[by] is not None and line[by] >= threshold)
         self.same(f"{name} cost", line["cost"], self.bill.total([line]))
 
-    def candidate(self, told: Json) -> None:
+    def candidate(self, reported: Json) -> None:
         """Counts, bill and measures of one candidate."""
-        name, mine, own = told["name"], self.by_name[told["name"]], self.of(told["name"])
+        name, mine, own = reported["name"], self.by_name[reported["name"]], self.of(reported["name"])
         outcomes = Counter(line["outcome"] for line in own)
-        self.same(f"{name} outcomes", told["outcomes"], dict(outcomes))
-        self.same(f"{name} tries", told["tries"], len(own))
-        self.same(f"{name} scored", told["scored"], len(own) - outcomes["InfraError"])
-        self.same(f"{name} rows", told["rows"], len({line["row"] for line in own}))
+        self.same(f"{name} outcomes", reported["outcomes"], dict(outcomes))
+        self.same(f"{name} tries", reported["tries"], len(own))
+        self.same(f"{name} scored", reported["scored"], len(own) - outcomes["InfraError"])
+        self.same(f"{name} rows", reported["rows"], len({line["row"] for line in own}))
         self.same(
-            f"{name} cost", None if told["cost"] is None else float(told["cost"]), self.bill.total(mine)
+            f"{name} cost",
+            None if reported["cost"] is None else float(reported["cost"]),
+            self.bill.total(mine),
         )
-        self.same(f"{name} unpriced", told["unpriced"], self.bill.unpriced(mine))
-        self.same(f"{name} uncounted", told["uncounted"], sum(line["uncounted_turns"] for line in mine))
+        self.same(f"{name} unpriced", reported["unpriced"], self.bill.unpriced(mine))
+        self.same(f"{name} uncounted", reported["uncounted"], sum(line["uncounted_turns"] for line in mine))
         differing = sum(line["differing_answers"] for line in mine)
-        self.same(f"{name} differing answers", told["differingAnswers"], differing)
-        self.amounts(name, told["usage"], mine)
+        self.same(f"{name} differing answers", reported["differingAnswers"], differing)
+        self.amounts(name, reported["usage"], mine)
         tasks = {ALL, *(line["task"] for line in mine)} - {""} if mine else set()
-        self.same(f"{name} tasks", sorted(told["measures"]), sorted(tasks))
-        for task in told["measures"]:
-            self.measures(name, task, told["measures"][task])
+        self.same(f"{name} tasks", sorted(reported["measures"]), sorted(tasks))
+        for task in reported["measures"]:
+            self.measures(name, task, reported["measures"][task])
 
     def named(self) -> tuple[str | None, dict[str, Any] | None]:
         """The candidate of the headline, and its external score: the gate's candidate, or the best one."""
@@ -229,34 +231,34 @@ class Recount:
 
     def headline(self) -> None:
         """The report's headline."""
-        told, (name, score) = self.report["headline"], self.named()
-        self.same("headline candidate", told and told["candidate"], name)
-        if told is not None and score is not None:
-            self.same("headline measure", told["measure"], HEADLINE)
+        reported, (name, score) = self.report["headline"], self.named()
+        self.same("headline candidate", reported and reported["candidate"], name)
+        if reported is not None and score is not None:
+            self.same("headline measure", reported["measure"], HEADLINE)
             for key, number in score.items():
-                self.same(f"headline {key}", told.get(key), number)
+                self.same(f"headline {key}", reported.get(key), number)
 
-    def amounts(self, what: str, told: Json, lines: Iterable[Line]) -> None:
+    def amounts(self, what: str, reported: Json, lines: Iterable[Line]) -> None:
         """Usage by class."""
         found: dict[str, list[float]] = {}
         for each in (each for line in lines for each in line["usage"]):
             found.setdefault(each["class"], []).append(each["quantity"])
-        self.same(f"{what} classes", sorted(told), sorted(found))
-        for name in told.keys() & found.keys():
-            self.same(f"{what} {name}", told[name], fsum(found[name]))
+        self.same(f"{what} classes", sorted(reported), sorted(found))
+        for name in reported.keys() & found.keys():
+            self.same(f"{what} {name}", reported[name], fsum(found[name]))
 
-    def measures(self, candidate: str, task: str, told: Json) -> None:
+    def measures(self, candidate: str, task: str, reported: Json) -> None:
         """Every measure of a candidate's task, and that none is missing."""
         lines = self.of(candidate, task)
-        total = told.get("cost_total", {}).get("value")
+        total = reported.get("cost_total", {}).get("value")
         self.same(f"{candidate} {task} cost", total, self.bill.total(lines))
         counted = {name: estimate(name, values(lines, name, self.costs)) for name in self.names()}
         known = {name for name, each in counted.items() if each is not None}
         whole = set() if total is None else {"cost_total"}
-        self.same(f"{candidate} {task} measures", sorted(told), sorted(known | whole))
-        for name in known & told.keys():
+        self.same(f"{candidate} {task} measures", sorted(reported), sorted(known | whole))
+        for name in known & reported.keys():
             for key, number in (counted[name] or {}).items():
-                self.same(f"{candidate} {task} {name} {key}", told[name].get(key), number)
+                self.same(f"{candidate} {task} {name} {key}", reported[name].get(key), number)
 
     def names(self) -> list[str]:
         """Every measure that the tries of all candidates may have."""
@@ -274,22 +276,22 @@ class Recount:
     def differences(self, wanted: Json, task: str) -> None:
         """Every paired difference from the baseline, in a suite or over all other tasks."""
         where = "" if task == ALL else f" of {task}"
-        for name, told in wanted.items():
+        for name, reported in wanted.items():
             base = values(self.of(self.report["baseline"], task), name, self.costs)
-            for candidate, each in told.items():
+            for candidate, each in reported.items():
                 found = difference(name, values(self.of(candidate, task), name, self.costs), base)
                 self.difference(f"{candidate} against the baseline, {name}{where}", each, found or {})
-            ps = {candidate: each["p"] for candidate, each in told.items() if each["p"] is not None}
+            ps = {candidate: each["p"] for candidate, each in reported.items() if each["p"] is not None}
             for candidate, p in holm(ps).items():
-                self.same(f"{candidate} {name} p after Holm", told[candidate]["p_holm"], p)
+                self.same(f"{candidate} {name} p after Holm", reported[candidate]["p_holm"], p)
 
-    def difference(self, what: str, told: Json, found: Mapping[str, Any]) -> None:
+    def difference(self, what: str, reported: Json, found: Mapping[str, Any]) -> None:
         """One of them."""
         for key, number in found.items():
             if key == "p" and number is not None:
-                self.same(f"{what} p", told["p"], number[0], max(1e-7, 5 * number[1]))
+                self.same(f"{what} p", reported["p"], number[0], max(1e-7, 5 * number[1]))
             else:
-                self.same(f"{what} {key}", told.get(key), number)
+                self.same(f"{what} {key}", reported.get(key), number)
 
     def usage(self) -> None:
         """The bill of the job: that of its tries, and what belongs to none."""
@@ -310,53 +312,53 @@ class Recount:
         known = values(self.of(candidate, task), name, self.costs)
         return known if fsum(value.bottom for value in known.values()) > 0 else None
 
-    def rounded(self, what: str, told: str | None, counted: float | None) -> None:
+    def rounded(self, what: str, reported: str | None, counted: float | None) -> None:
         """Note a number of a status that is not the counted one at the digits that a status has."""
-        near = told is not None and counted is not None and abs(float(told) - counted) <= ROUNDED
-        self.same(what, told, told if near else counted)
+        near = reported is not None and counted is not None and abs(float(reported) - counted) <= ROUNDED
+        self.same(what, reported, reported if near else counted)
 
     def status(self, job: Json) -> None:
         """What `kubectl get` shows, at the digits that it shows."""
-        told, (name, score) = job["status"], self.named()
-        results = told.get("results", [])
+        status, (name, score) = job["status"], self.named()
+        results = status.get("results", [])
         self.same("status candidates", [each["name"] for each in results], [*self.by_name])
         for result in results:
             if result["name"] in self.by_name:
                 self.result(result)
-        headline = told.get("headline") or {}
+        headline = status.get("headline") or {}
         self.same("status headline candidate", headline.get("candidate"), name)
         self.same("status headline score", headline.get("score"), in_a_line(score))
-        self.same("status gate result", (told.get("gate") or {}).get("result"), self.verdict)
+        self.same("status gate result", (status.get("gate") or {}).get("result"), self.verdict)
 
-    def result(self, told: Json) -> None:
+    def result(self, reported: Json) -> None:
         """A candidate in the status."""
-        name, what = told["name"], f"status {told['name']}"
+        name, what = reported["name"], f"status {reported['name']}"
         mine, own = self.by_name[name], self.of(name)
         scored = sum(line["outcome"] != "InfraError" for line in own)
-        self.same(f"{what} rows", told.get("rows", 0), len({line["row"] for line in own}))
-        self.same(f"{what} tries", told.get("tries", 0), scored)
-        self.same(f"{what} infraErrors", told.get("infraErrors", 0), len(own) - scored)
-        self.rounded(f"{what} cost", told.get("cost"), self.bill.total(mine) if mine else None)
+        self.same(f"{what} rows", reported.get("rows", 0), len({line["row"] for line in own}))
+        self.same(f"{what} tries", reported.get("tries", 0), scored)
+        self.same(f"{what} infraErrors", reported.get("infraErrors", 0), len(own) - scored)
+        self.rounded(f"{what} cost", reported.get("cost"), self.bill.total(mine) if mine else None)
         measures = next(each["measures"] for each in self.report["candidates"] if each["name"] == name)
         figures = measures.get(ALL, {})
-        self.same(f"{what} score", told.get("score"), in_a_line(figures.get(HEADLINE)))
+        self.same(f"{what} score", reported.get("score"), in_a_line(figures.get(HEADLINE)))
         for key, measure in IN_STATUS:
             for end in ("value", "low", "high"):
                 number = figures.get(measure, {}).get(end)
-                self.rounded(f"{what} {measure} {end}", told.get(key, {}).get(end), number)
-        shown = {each["name"]: each["score"] for each in told.get("suites", [])}
+                self.rounded(f"{what} {measure} {end}", reported.get(key, {}).get(end), number)
+        shown = {each["name"]: each["score"] for each in reported.get("suites", [])}
         suites = {suite: in_a_line(measures.get(suite, {}).get(HEADLINE)) for suite in self.report["suites"]}
         self.same(f"{what} suites", sorted(shown), sorted(suite for suite in suites if suites[suite]))
         for suite in shown.keys() & suites.keys():
             self.same(f"{what} {suite}", shown[suite], suites[suite])
-        self.beside(what, told.get("difference"), self.report["differences"].get(HEADLINE, {}).get(name))
+        self.beside(what, reported.get("difference"), self.report["differences"].get(HEADLINE, {}).get(name))
 
-    def beside(self, what: str, told: Json, counted: Json) -> None:
+    def beside(self, what: str, reported: Json, counted: Json) -> None:
         """A candidate's difference from the baseline in the status. Its p is the one after Holm."""
         baseline = None if counted is None else self.report["baseline"]
-        self.same(f"{what} difference baseline", told and told["baseline"], baseline)
+        self.same(f"{what} difference baseline", reported and reported["baseline"], baseline)
         for end, key in (("value", "value"), ("low", "low"), ("high", "high"), ("p", "p_holm")):
-            self.rounded(f"{what} difference {end}", (told or {}).get(end), (counted or {}).get(key))
+            self.rounded(f"{what} difference {end}", (reported or {}).get(end), (counted or {}).get(key))
 
     def metrics(self, text: str) -> None:
         """The rows of each candidate, and every measure with its interval, in what /metrics answers."""
@@ -370,7 +372,7 @@ class Recount:
         for end, labels, number in gauge.findall(text):
             label = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))
             shown[label["candidate"], label["task"], label["measure"], end] = float(number)
-        told = {
+        reported = {
             (each["name"], task, name, end): figure[key]
             for each in self.report["candidates"]
             for task, of in each["measures"].items()
@@ -378,9 +380,9 @@ class Recount:
             for end, key in (("", "value"), ("_low", "low"), ("_high", "high"))
             if figure[key] is not None
         }
-        self.same("measures in /metrics", sorted(shown), sorted(told))
-        for key in shown.keys() & told.keys():
-            self.same(f"/metrics {' '.join(key)}", shown[key], told[key])
+        self.same("measures in /metrics", sorted(shown), sorted(reported))
+        for key in shown.keys() & reported.keys():
+            self.same(f"/metrics {' '.join(key)}", shown[key], reported[key])
 
 
 def in_a_line(figure: Json) -> str | None:
@@ -401,13 +403,13 @@ def main() -> int:
     parser.add_argument("report")
     parser.add_argument("--status")
     parser.add_argument("--metrics")
-    told = parser.parse_args()
-    with open(told.report) as file:
-        recount = Recount(pq.read_table(told.results).to_pylist(), json.load(file))
+    options = parser.parse_args()
+    with open(options.report) as file:
+        recount = Recount(pq.read_table(options.results).to_pylist(), json.load(file))
     recount.run()
     for path, check in (
-        (told.status, lambda text: recount.status(json.loads(text))),
-        (told.metrics, recount.metrics),
+        (options.status, lambda text: recount.status(json.loads(text))),
+        (options.metrics, recount.metrics),
     ):
         if path:
             with open(path) as file:

@@ -50,12 +50,12 @@ def runs(url: str, experiment: str, uid: str) -> dict[str, dict[str, float]]:
         "filter": f"tags.`headway.dev/uid` = '{uid}'",
         "max_results": AT_ONCE,
     }
-    told = {}
+    metrics = {}
     for run in ask(f"{api}/runs/search", asked).get("runs", []):
         tags = {each["key"]: each["value"] for each in run["data"].get("tags", [])}
         if TAG in tags:
-            told[tags[TAG]] = {each["key"]: each["value"] for each in run["data"].get("metrics", [])}
-    return told
+            metrics[tags[TAG]] = {each["key"]: each["value"] for each in run["data"].get("metrics", [])}
+    return metrics
 
 
 def usable(name: str) -> str:
@@ -103,9 +103,9 @@ def compare(report: Json, shown: Mapping[str, Mapping[str, float]]) -> tuple[int
             continue
         for metric, value in expected(name, candidate, report):
             checked += 1
-            told = shown[name].get(metric)
-            if told is None or not isclose(told, value, rel_tol=1e-9, abs_tol=1e-12):
-                wrong.append(f"{name} {metric}: the report has {value}, MLflow {told}")
+            logged = shown[name].get(metric)
+            if logged is None or not isclose(logged, value, rel_tol=1e-9, abs_tol=1e-12):
+                wrong.append(f"{name} {metric}: the report has {value}, MLflow {logged}")
     return checked, wrong
 
 
@@ -115,10 +115,10 @@ def main() -> int:
     parser.add_argument("report")
     parser.add_argument("url")
     parser.add_argument("experiment")
-    told = parser.parse_args()
-    with open(told.report) as file:
+    options = parser.parse_args()
+    with open(options.report) as file:
         report = json.load(file)
-    checked, wrong = compare(report, runs(told.url, told.experiment, report["job"]["uid"]))
+    checked, wrong = compare(report, runs(options.url, options.experiment, report["job"]["uid"]))
     print("\n".join(wrong) or f"{checked} numbers in MLflow are the same")
     return 1 if wrong or not checked else 0
 

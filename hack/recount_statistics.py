@@ -163,7 +163,7 @@ def estimate(name: str, found: Values) -> dict[str, Any] | None:
     tops, bottoms = [value.top for value in each], [value.bottom for value in each]
     mean = fsum(tops) / below
     weights = by_cluster(names, bottoms)
-    told = {
+    result = {
         "value": mean,
         "rows": len({row for row, _ in units}),
         "clusters": sum(w > 0 for w in weights),
@@ -171,9 +171,9 @@ def estimate(name: str, found: Values) -> dict[str, Any] | None:
     }
     ends = interval(name, each, names, tops, bottoms, mean, weights)
     if isinstance(ends, str):
-        return told | {"low": None, "high": None, "floor": None, "method": "none", "why": ends}
+        return result | {"low": None, "high": None, "floor": None, "method": "none", "why": ends}
     method, low, high, floor = ends
-    return told | {"low": low, "high": high, "floor": floor, "method": method, "why": None}
+    return result | {"low": low, "high": high, "floor": floor, "method": method, "why": None}
 
 
 def interval(
@@ -286,20 +286,20 @@ def difference(name: str, ours: Values, theirs: Values) -> dict[str, Any] | None
     shares, residuals = settled(by_cluster(names, each), scale), settled(by_cluster(names, own), scale)
     plain = all(v[u].bottom == 1 for v in (ours, theirs) for u in units)
     share = is_share(name, ours.values()) and is_share(name, theirs.values())
-    told = {"value": x / a - y / b, "candidate": x / a, "baseline": y / b, "tries": len(units)}
-    told |= {"rows": len({row for row, _ in units}), "clusters": len(weights)}
+    result = {"value": x / a - y / b, "candidate": x / a, "baseline": y / b, "tries": len(units)}
+    result |= {"rows": len({row for row, _ in units}), "clusters": len(weights)}
     centre, spread = widened(
-        told["value"], shares, residuals, weights, correlation(names, each), plain, share
+        result["value"], shares, residuals, weights, correlation(names, each), plain, share
     )
     if spread is None or len(weights) < ENOUGH:
-        return told | {"low": None, "high": None, "p": None, "smallest": None, "finding": "TooFewRows"}
+        return result | {"low": None, "high": None, "p": None, "smallest": None, "finding": "TooFewRows"}
     t, error = student(spread.df, 0.975), sqrt(spread.variance)
     low, high = centre - t * error, centre + t * error
     if share:
         low, high = max(-1.0, low), min(1.0, high)
     finding = "Higher" if low > 0 else "Lower" if high < 0 else "NotShown"
     smallest = (t + student(spread.df, 0.8)) * error
-    return told | {"low": low, "high": high, "p": flips(shares), "smallest": smallest, "finding": finding}
+    return result | {"low": low, "high": high, "p": flips(shares), "smallest": smallest, "finding": finding}
 
 
 def _less(value: Value, mean: float) -> float:

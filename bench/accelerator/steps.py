@@ -150,11 +150,11 @@ def _row(folder: Path, name: str, saved: Mapping[str, Any], reference: str = "")
     if reference:
         row["CPU's bf16"] = _short(apart.updates(folder / "cpu" / key, cpu))
         row["attention"] = mine["attention"]
-    row["twice"] = _said(one.with_suffix(".end"), two.with_suffix(".end"))
+    row["twice"] = _compared(one.with_suffix(".end"), two.with_suffix(".end"))
     row["resumed"] = row["state"] = ""
     if key in saved:
-        row["resumed"] = _said(one.with_suffix(".end"), again.with_suffix(".end"))
-        row["state"] = _said(one.with_suffix(".last"), again.with_suffix(".last"))
+        row["resumed"] = _compared(one.with_suffix(".end"), again.with_suffix(".end"))
+        row["state"] = _compared(one.with_suffix(".last"), again.with_suffix(".last"))
     return row
 
 
@@ -162,7 +162,7 @@ def _metrics(found: Mapping[str, float], expected: Mapping[str, float]) -> float
     return apart.numbers([found[name] for name in expected], list(expected.values()))
 
 
-def _said(one: Path, other: Path) -> str:
+def _compared(one: Path, other: Path) -> str:
     return "same" if apart.same(one, other) else "differ"
 
 

@@ -237,8 +237,8 @@ def published(ours: Ours, rows: Sequence[TrainingRow], folder: Path) -> list[dic
         if number:
             ours.step(rows)
         version = PolicyVersion(incarnation=0, step=number + 1)
-        held, said = _version(ours, version, folder, held)
-        found.append(said)
+        held, measured = _version(ours, version, folder, held)
+        found.append(measured)
     shutil.rmtree(folder)
     return found
 

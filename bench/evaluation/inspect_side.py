@@ -132,10 +132,10 @@ def run(settings: Settings) -> dict[str, Any]:
         display="none",
     )
     seconds, cpu = (after - before for before, after in zip(marks[0], marks[-1], strict=True))
-    return {"seconds": seconds, "cpu": cpu} | told(log)
+    return {"seconds": seconds, "cpu": cpu} | totals(log)
 
 
-def told(log: EvalLog) -> dict[str, Any]:
+def totals(log: EvalLog) -> dict[str, Any]:
     """What was sampled."""
     assert log.status == "success", log.error
     samples = log.samples or []

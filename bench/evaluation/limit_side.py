@@ -68,17 +68,17 @@ async def run(settings: Settings, plan: list[list[dict[str, Any]]]) -> dict[str,
         started, cpu = time.monotonic(), time.process_time()
         await asyncio.gather(*(place() for _ in range(settings.places)))
         spent = {"seconds": time.monotonic() - started, "cpu": time.process_time() - cpu}
-    told = [[json.loads(text)["choices"][0]["token_ids"] for text in answers[n]] for n in range(len(plan))]
+    sampled = [[json.loads(text)["choices"][0]["token_ids"] for text in answers[n]] for n in range(len(plan))]
     wanted = [[turn["sampled"] for turn in turns] for turns in plan]
     return spent | {
         # Between two calls it does nothing.
         "in_episodes": in_episodes,
         "in_calls": in_episodes,
         "episodes": len(plan),
-        "turns": sum(map(len, told)),
+        "turns": sum(map(len, sampled)),
         "prompt_tokens": sum(len(turn["body"]["token_ids"]) for turns in plan for turn in turns),
-        "sampled_tokens": sum(len(tokens) for turns in told for tokens in turns),
-        "solved": sum(found == tokens for found, tokens in zip(told, wanted, strict=True)),
+        "sampled_tokens": sum(len(tokens) for turns in sampled for tokens in turns),
+        "solved": sum(found == tokens for found, tokens in zip(sampled, wanted, strict=True)),
     }
 
 

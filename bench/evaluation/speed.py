@@ -128,7 +128,7 @@ def row(found: Sequence[Repetition], side: str) -> Row:
     }
 
 
-def told(of: Sequence[float]) -> str:
+def with_interval(of: Sequence[float]) -> str:
     """A ratio with its interval."""
     least, most = interval([of])
     return f"{statistics.median(of):.3f} (median of {len(of)}, 95 % in {least:.3f} .. {most:.3f})"
@@ -166,14 +166,14 @@ def section(found: Sequence[Repetition]) -> Section:
         goals=[
             Goal(
                 f"at least {OF_LIMIT} of vLLM's own limit on the same requests, by the median",
-                f"{told(of_limit)}{by_median(of_limit)}; "
+                f"{with_interval(of_limit)}{by_median(of_limit)}; "
                 f"{by_side['headway']} of {by_side['limit']} episodes/s, "
                 f"{outside:.1f} ms a turn outside vLLM",
                 statistics.median(of_limit) >= OF_LIMIT,
             ),
             Goal(
                 "ahead of Inspect AI, with the whole interval",
-                f"{told(of_inspect)}; {by_side['headway']} against {by_side['inspect']} episodes/s",
+                f"{with_interval(of_inspect)}; {by_side['headway']} against {by_side['inspect']} episodes/s",
                 interval([of_inspect])[0] > 1,
             ),
             Goal(

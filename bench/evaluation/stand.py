@@ -116,13 +116,13 @@ class Stand:
             "folder": str(folder),
             "profile": str(profile) if profile else None,
         }
-        said = await self._process("headway_side", settings, salt_of(UNTRAINED, CANDIDATE))
+        measured = await self._process("headway_side", settings, salt_of(UNTRAINED, CANDIDATE))
         groups = await asyncio.to_thread(self._groups, job)
         episodes = [episode for group in groups for episode in group.episodes]
         turns = [turn for episode in episodes for turn in episode.turns]
         found = Ran(
             side="headway",
-            **said,
+            **measured,
             episodes=len(episodes),
             turns=len(turns),
             prompt_tokens=sum(turn.prompt_tokens for turn in turns),
@@ -184,10 +184,10 @@ class Stand:
             process = await asyncio.create_subprocess_exec(
                 *command, stdout=asyncio.subprocess.PIPE, stderr=errors
             )
-            said, _ = await process.communicate()
+            output, _ = await process.communicate()
         assert process.returncode == 0, log.read_text(errors="replace")[-3000:]
         spent = {"whole": time.monotonic() - started, "engine_cpu": self._engine_seconds() - before}
-        found: dict[str, Any] = json.loads(said.splitlines()[-1])
+        found: dict[str, Any] = json.loads(output.splitlines()[-1])
         return found | spent
 
     async def _ask(self, path: str, body: Any = None) -> None:

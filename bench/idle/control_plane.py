@@ -156,8 +156,8 @@ def control_plane(folder: Path) -> Iterator[ControlPlane]:
         deadline = time.monotonic() + START_SECONDS
         while not plane.is_ready():
             if process.poll() is not None or time.monotonic() > deadline:
-                said = (folder / "kube-apiserver.log").read_text()[-2000:]
-                raise RuntimeError(f"kube-apiserver does not answer: {said}")
+                log = (folder / "kube-apiserver.log").read_text()[-2000:]
+                raise RuntimeError(f"kube-apiserver does not answer: {log}")
             time.sleep(0.2)
         yield plane
 

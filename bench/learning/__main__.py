@@ -24,7 +24,7 @@ BENCHMARK = Benchmark(
         first 64, so that two seeds have a third of theirs in common.
     """),
     sections={loss: partial(seeds.measure, loss) for loss in seeds.LOSSES},
-    told={loss: partial(seeds.section, loss) for loss in seeds.LOSSES},
+    from_rows={loss: partial(seeds.section, loss) for loss in seeds.LOSSES},
 )
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ BENCHMARK = Benchmark(
         validation of 64 rows has a standard error of about 0.05: no gain over the best before is significant.
     """),
     sections={f"seed-{seed}": partial(seeds.measure, seed) for seed in seeds.SEEDS},
-    told={f"seed-{seed}": partial(seeds.section, seed) for seed in seeds.SEEDS},
+    from_rows={f"seed-{seed}": partial(seeds.section, seed) for seed in seeds.SEEDS},
 )
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ async def run(
         catalogue: signals that steps are judged by.
         order: what a person has ordered once a step was taken.
         until: step after which both processes are killed, if they come so far; None: none.
-        heard: told of each step that has trained.
+        heard: called with each step that has trained.
 
     Raises:
         RuntimeError: the learner has ended before the job.

@@ -91,8 +91,8 @@ def alert(curve: Curve) -> int | None:
 
 def row(policy: str, curve: Curve, seconds: float) -> Row:
     """The result of a job."""
-    told, last = alert(curve), max(curve.scores)
-    before = {step: score for step, score in curve.scores.items() if told is None or step <= told}
+    alerted, last = alert(curve), max(curve.scores)
+    before = {step: score for step, score in curve.scores.items() if alerted is None or step <= alerted}
     since = [score for step, score in curve.scores.items() if step not in before]
     best = max(before, key=lambda step: (before[step], -step))
     tail = [score for _, score in sorted(curve.scores.items())[-LAST:]]
@@ -100,7 +100,7 @@ def row(policy: str, curve: Curve, seconds: float) -> Row:
     raised = [f"{step}: {name}" for step, names in curve.raised.items() for name in names if name in acted]
     return {
         "policy": policy,
-        "alerted after step": told,
+        "alerted after step": alerted,
         "best before": before[best],
         "at step": best,
         "end": sum(tail) / len(tail),
@@ -144,18 +144,18 @@ def section(seed: int, rows: list[Row], recorded: str | None = None) -> Section:
         goals=[
             Goal(
                 f"seed {seed}: with Remediate it ends above its best validation before",
-                told(changed),
+                best_to_end(changed),
                 changed["end"] > changed["best before"],
             ),
             Goal(
                 f"seed {seed}: with Alert it ends below",
-                told(left),
+                best_to_end(left),
                 left["end"] < left["best before"],
             ),
         ],
     )
 
 
-def told(one: Row) -> str:
+def best_to_end(one: Row) -> str:
     """From the best before to the end."""
     return f"{one['best before']:.2f} -> {one['end']:.2f}"

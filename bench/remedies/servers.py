@@ -172,13 +172,13 @@ class Cast:
         requests = [(session, request) for session, (request, _) in asked]
         loop = asyncio.get_running_loop()
         try:
-            said = await loop.run_in_executor(self._thread, self._sampler.sample, requests)
+            turns = await loop.run_in_executor(self._thread, self._sampler.sample, requests)
         except Exception as error:
             for _, (_, future) in asked:
                 if not future.done():
                     future.set_exception(error)
             return
-        for (session, (_, future)), turn in zip(asked, said, strict=True):
+        for (session, (_, future)), turn in zip(asked, turns, strict=True):
             spans = [VersionSpan(start=0, end=len(turn.tokens), version=self._version)]
             if not future.done():  # its episode was given up meanwhile
                 future.set_result(Sampled(turn.tokens, turn.logprobs, spans, turn.finish_reason, turn.cached))

@@ -177,9 +177,9 @@ class Rig:
         urls: list[str] = await self._ask("POST", f"{self._gateway}/bench/open", asked)
         return urls
 
-    async def said(self) -> list[Any]:
+    async def exchanges(self) -> list[Any]:
         """What the open episodes asked vLLM for, and how long it took."""
-        found: list[Any] = await self._ask("GET", f"{self._gateway}/bench/said")
+        found: list[Any] = await self._ask("GET", f"{self._gateway}/bench/exchanges")
         return found
 
     async def close(self) -> list[Any]:

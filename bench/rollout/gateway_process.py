@@ -74,9 +74,9 @@ class Desk:
             self._rollouts.append(await self._open.enter_async_context(opened))
         return web.json_response([f"{self._url}/e/{rollout.token}" for rollout in self._rollouts])
 
-    async def said(self, _request: web.Request) -> web.Response:
+    async def exchanges(self, _request: web.Request) -> web.Response:
         """What the engine was asked and answered so far, by episode and turn."""
-        return web.json_response([_told(rollout.session) for rollout in self._rollouts])
+        return web.json_response([_recorded(rollout.session) for rollout in self._rollouts])
 
     async def close(self, _request: web.Request) -> web.Response:
         """End the open episodes; answers what the engine was asked and answered, by episode and turn."""
@@ -85,7 +85,7 @@ class Desk:
         for session in sessions:
             self._fleet.router.forget(session.episode_id)
         self._open, self._rollouts = AsyncExitStack(), []
-        return web.json_response([_told(session) for session in sessions])
+        return web.json_response([_recorded(session) for session in sessions])
 
     async def bare(self, request: web.Request) -> web.Response:
         """Answers at once, and does nothing: what HTTP by itself takes."""
@@ -95,15 +95,15 @@ class Desk:
         return web.json_response(time.process_time())
 
 
-def _told(session: Session) -> dict[str, Any]:
+def _recorded(session: Session) -> dict[str, Any]:
     turns = [
         {
-            "prompt": said.prompt,
-            "sampled": said.sampled,
+            "prompt": turn.prompt,
+            "sampled": turn.sampled,
             "seed": seed(session.seed, number),
             "seconds": _engine_seconds.get(seed(session.seed, number)),
         }
-        for number, said in enumerate(session.recorded_turns)
+        for number, turn in enumerate(session.recorded_turns)
     ]
     return {"turns": turns, "forks": session.forks}
 
@@ -144,7 +144,7 @@ async def serve(settings: dict[str, Any]) -> None:
         app = server.app()
         app.router.add_post("/bench/open", desk.open)
         app.router.add_post("/bench/close", desk.close)
-        app.router.add_get("/bench/said", desk.said)
+        app.router.add_get("/bench/exchanges", desk.exchanges)
         app.router.add_post("/bench/bare", desk.bare)
         app.router.add_get("/bench/cpu", desk.cpu)
         # As the coordinator serves it.

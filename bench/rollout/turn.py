@@ -54,7 +54,7 @@ async def played(at: Rig, name: str, turns: int) -> list[Turn]:
     messages, lengths, found = opening(name), random.Random(name), []
     for number in range(turns):
         through = await at.turn(url, messages, number, lengths.randint(*BRIEF))
-        [episode] = await at.said()
+        [episode] = await at.exchanges()
         asked = episode["turns"][-1]
         started = time.monotonic()
         await at.again(asked)

@@ -34,7 +34,7 @@ class Benchmark:
     """Each measured in an empty folder, which is deleted after it."""
     described: Callable[[], str] = machine.described
     """The machine in words."""
-    told: Mapping[str, Callable[[list[Row]], Section]] = field(default_factory=dict)
+    from_rows: Mapping[str, Callable[[list[Row]], Section]] = field(default_factory=dict)
     """Functions that write a section from the rows of its one table, if words and goals follow from them
     alone. A section of these that is not run is written again from the recorded rows."""
 
@@ -82,8 +82,8 @@ class Benchmark:
             for name, text in section.files.items():
                 (folder / name).write_text(text)
         results = merge(folder / f"{self.name}.json", found, list(self.sections))
-        for name in results.keys() & self.told.keys() - found.keys():
-            results[name] = retold(self.told[name], results[name])
+        for name in results.keys() & self.from_rows.keys() - found.keys():
+            results[name] = retold(self.from_rows[name], results[name])
         (folder / f"{self.name}.json").write_text(json.dumps(results, indent=1) + "\n")
         (folder / f"{self.name}.md").write_text(page(self.title, self.intro, results))
 

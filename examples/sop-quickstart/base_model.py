@@ -174,14 +174,14 @@ def completion(renderer: Any, message: dict[str, Any]) -> list[int]:
     opener = [{"role": "user", "content": ""}]
     prompt = renderer.render_ids(opener, add_generation_prompt=True)
     rendered = renderer.render([*opener, message, *opener])
-    said = [
+    tokens = [
         token for token, index in zip(rendered.token_ids, rendered.message_indices, strict=True) if index == 1
     ]
     newline = renderer.render_ids(opener)[-1:]
     head = prompt[len(renderer.render_ids(opener)) :]
-    assert said[: len(head)] == head
-    assert said[-1:] == newline
-    return said[len(head) : -1]
+    assert tokens[: len(head)] == head
+    assert tokens[-1:] == newline
+    return tokens[len(head) : -1]
 
 
 def make_tokenizer(cases: Sequence[dict[str, str]], seed: int) -> PreTrainedTokenizerFast:

@@ -72,7 +72,7 @@ class Player:
         ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
         attention = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
         cache = None
-        said: list[list[tuple[int, float]]] = [[] for _ in prompts]
+        sampled: list[list[tuple[int, float]]] = [[] for _ in prompts]
         open_rows = set(range(len(prompts)))
         for _ in range(MAX_TOKENS):
             positions = (attention.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
@@ -87,14 +87,14 @@ class Player:
             )
             for row in list(open_rows):
                 token = int(chosen[row, 0])
-                said[row].append((token, float(logprobs[row, token])))
+                sampled[row].append((token, float(logprobs[row, token])))
                 if token in self.stops:
                     open_rows.discard(row)
             if not open_rows:
                 break
             ids = chosen
             attention = torch.cat([attention, torch.ones_like(chosen)], dim=-1)
-        return said
+        return sampled
 
     def play(self, model: Any, cases: Sequence[dict[str, str]], temperature: float) -> list[Episode]:
         """Play one episode a case, all turns of all episodes in lockstep, and judge them."""
@@ -104,8 +104,8 @@ class Player:
             if not active:
                 break
             turns = self.generate(model, [episode.tokens for episode in active], temperature)
-            for episode, said in zip(active, turns, strict=True):
-                self.turn(episode, said)
+            for episode, turn in zip(active, turns, strict=True):
+                self.turn(episode, turn)
         for episode in episodes:
             transcript = Transcript(episode.messages, episode.calls, truncated=not episode.done)
             reward = episode.environment.reward(transcript)
@@ -113,12 +113,12 @@ class Player:
             episode.score = episode.environment.score(transcript)
         return episodes
 
-    def turn(self, episode: Episode, said: list[tuple[int, float]]) -> None:
-        """Append what the model said and carry out the tools it called."""
-        prompt, sampled = list(episode.tokens), [token for token, _ in said]
+    def turn(self, episode: Episode, pairs: list[tuple[int, float]]) -> None:
+        """Append the sampled turn and carry out the tools it called."""
+        prompt, sampled = list(episode.tokens), [token for token, _ in pairs]
         episode.tokens += sampled
         episode.mask += [1] * len(sampled)
-        episode.logprobs += [logprob for _, logprob in said]
+        episode.logprobs += [logprob for _, logprob in pairs]
         parsed = self.renderer.parse_response(sampled, tools=episode.specs, prompt_ids=prompt)
         called = [call for call in parsed.tool_calls or [] if call.name and isinstance(call.arguments, dict)]
         message: dict[str, Any] = {"role": "assistant", "content": parsed.content}

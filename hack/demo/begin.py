@@ -23,14 +23,14 @@ def main() -> None:
     build = None if os.environ.get("CLUSTER") == "current" else programs.begin()
     try:
         subprocess.run([sys.executable, ENVIRONMENT, "venv"], check=True)
-        said = subprocess.run(
+        result = subprocess.run(
             [sys.executable, ENVIRONMENT, "path"], check=True, text=True, stdout=subprocess.PIPE
         )
     except BaseException:
         if build is not None:
             build.end()
         raise
-    python = str(Path(said.stdout.strip()) / "bin" / "python")
+    python = str(Path(result.stdout.strip()) / "bin" / "python")
     if build is not None:
         os.environ[programs.BEGUN] = str(build.pid)
     os.execv(python, [python, str(ROOT / "hack" / "demo" / "demo.py"), *sys.argv[1:]])

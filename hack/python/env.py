@@ -76,7 +76,7 @@ FILES = ("wheel.cmake=false", "wheel.packages=vendor/llama.cpp/models")
 INSTALLS: dict[str, tuple[str, ...]] = {
     # Of this package's source the templates and vocabularies, and nothing compiled.
     "templates": tuple(
-        word for said in FILES for word in ("--config-settings-package", f"llama-cpp-python:{said}")
+        word for setting in FILES for word in ("--config-settings-package", f"llama-cpp-python:{setting}")
     ),
 }
 """Name -> further options of its installation."""
@@ -157,7 +157,7 @@ class Environment:
     name: str
     locks: tuple[Path, ...]
     ours: bool
-    told: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     """Further options of the installation."""
 
     @property
@@ -178,7 +178,7 @@ def checkout(oracles: bool) -> Environment:
 
 def guest(name: str) -> Environment:
     lock = REQUIREMENTS / "guests" / f"{name}.txt"
-    return Environment(f"guest-{name}", (lock,), ours=False, told=INSTALLS.get(name, ()))
+    return Environment(f"guest-{name}", (lock,), ours=False, options=INSTALLS.get(name, ()))
 
 
 def tool(name: str) -> Environment:
@@ -215,7 +215,9 @@ def fill(environment: Environment) -> None:
         files = [word for file in environment.locks for word in ("-r", file)]
         with step("locked packages" + (" (about 6 GB)" if environment.ours else "")):
             # DeepSpeed's kernels are built when first used, and none of them at install.
-            run([*install, *environment.told, "--require-hashes", *files], DS_BUILD_OPS="0", **uv_options())
+            run(
+                [*install, *environment.options, "--require-hashes", *files], DS_BUILD_OPS="0", **uv_options()
+            )
         done.touch()
     if environment.ours:
         with step("headway, editable"):

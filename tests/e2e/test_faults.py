@@ -87,11 +87,11 @@ def test_state_condition_and_event_explain_it(seen: dict[str, Seen], name: str) 
     known, status = found.condition(fault.condition), found.job.get("status", {})
     assert (status.get("state"), status.get("reason")) == (fault.state, fault.reason), status
     assert fault.pattern.search(known.get("message", "")), known
-    told = [event for event in found.events if event["reason"] == fault.event]
-    assert len(told) == 1, [(event["reason"], event["message"]) for event in found.events]
-    assert told[0]["type"] == "Warning"
-    assert fault.pattern.search(told[0]["message"]), told[0]["message"]
-    for text in (known["message"], told[0]["message"]):
+    events = [event for event in found.events if event["reason"] == fault.event]
+    assert len(events) == 1, [(event["reason"], event["message"]) for event in found.events]
+    assert events[0]["type"] == "Warning"
+    assert fault.pattern.search(events[0]["message"]), events[0]["message"]
+    for text in (known["message"], events[0]["message"]):
         assert not PLUMBING.search(text), text
     if fault.stage in (Stage.SPEC, Stage.PREFLIGHT):
         assert not {"learner", "rollout"} & found.roles

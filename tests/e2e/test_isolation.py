@@ -94,7 +94,7 @@ def scene(bench: Any, shared_job: str) -> Iterator[Scene]:
         urls = {role: f"http://{asked[role]['status']['podIP']}:{ports[role]}/metrics" for role in PORTS}
         with ThreadPoolExecutor() as threads:
             answers = threads.map(lambda pod: scraped(kube, pod, urls), (stranger, scraper))
-            told = dict(zip((STRANGERS, SCRAPERS), answers, strict=True))
+            families = dict(zip((STRANGERS, SCRAPERS), answers, strict=True))
         with sandbox_in_use(kube, shared_job) as sandbox:
             found = targets(kube, sandbox.pod["metadata"]["name"])
             found |= listening(pods(kube, shared_job, "operator")[0])
@@ -108,7 +108,7 @@ def scene(bench: Any, shared_job: str) -> Iterator[Scene]:
             looked_into = {role: pods(kube, shared_job, role)[0] for role in names.ROLES}
             looked_into[names.SANDBOX] = sandbox.pod
             held = {role: keys_in(kube, pod, role) for role, pod in looked_into.items()}
-        yield Scene(sandbox, found, inside, strange, scraping, coordinating, everyone, held, ports, told)
+        yield Scene(sandbox, found, inside, strange, scraping, coordinating, everyone, held, ports, families)
 
 
 def metrics_port(pod: dict[str, Any], role: str) -> int:

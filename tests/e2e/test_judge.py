@@ -91,7 +91,7 @@ def test_a_judge_killed_in_the_middle_costs_no_zero(bench: Any, job: str, tmp_pa
     """And while its first server comes up, the job says so by its field."""
     starting = f"spec.judges[{JUDGE['name']}].model: 0 of 1 pods are ready"
     bench.kube.wait(
-        "the judge to be said to start",
+        "the message that the judge starts",
         lambda: starting in (condition(bench.get(job), "Progressing") or {}).get("message", ""),
         deadline_s=240,
         explain=lambda: why(bench.get(job)),

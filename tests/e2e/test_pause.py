@@ -63,11 +63,11 @@ def test_an_annotation_that_does_not_name_the_pause_is_told_of(bench: Any, halte
     target = ("rltj", NAME, "-n", NAMESPACE, "--overwrite")
     bench.kube.run("annotate", *target, f"headway.dev/resume={halted['status']['pause']['step']}")
 
-    def told() -> bool:
+    def explained() -> bool:
         found = condition(bench.get(NAME), "Suspended")
         return found is not None and "is not the time of this pause" in found["message"]
 
-    bench.kube.wait("the operator to say so", told, deadline_s=60, explain=lambda: why(bench.get(NAME)))
+    bench.kube.wait("the operator to say so", explained, deadline_s=60, explain=lambda: why(bench.get(NAME)))
     assert not bench.pods(NAME)
 
 

@@ -73,7 +73,7 @@ def test_the_job_fails_before_accelerators_and_names_the_field(bench: Any, refus
 
 
 def test_an_image_that_is_nowhere_stands_in_the_columns(bench: Any, refused: None) -> None:
-    def told() -> bool:
+    def reason_shown() -> bool:
         return bool(bench.get(NO_IMAGE).get("status", {}).get("reason") == "ImagePullFailed")
 
     def recorded() -> bool:
@@ -81,7 +81,9 @@ def test_an_image_that_is_nowhere_stands_in_the_columns(bench: Any, refused: Non
         own = [event["message"] for event in found if event["involvedObject"]["name"] == NO_IMAGE]
         return any("spec.environment.image: " in message for message in own)
 
-    bench.kube.wait("REASON", told, deadline_s=60, explain=lambda: json.dumps(bench.get(NO_IMAGE)["status"]))
+    bench.kube.wait(
+        "REASON", reason_shown, deadline_s=60, explain=lambda: json.dumps(bench.get(NO_IMAGE)["status"])
+    )
     status = bench.get(NO_IMAGE)["status"]
     assert status["state"] in ("Pending", "Stalled"), status
     ready = next(found for found in status["conditions"] if found["type"] == "Ready")
@@ -103,6 +105,6 @@ def test_weights_that_do_not_load_fail_the_job_and_its_pods_go(
     )
     with bench.platform.bucket() as bucket:
         kept = bucket.download(f"{bench.get(WEIGHTS)['status']['artifacts']['uri']}/logs", tmp_path)
-    said = {path.name: path.read_text() for path in kept}
-    assert "ModelNotLoadable" in said.get("learner.log", "") + said.get("rollout.log", ""), sorted(said)
-    assert "check-passed" in said["coordinator.log"]
+    logs = {path.name: path.read_text() for path in kept}
+    assert "ModelNotLoadable" in logs.get("learner.log", "") + logs.get("rollout.log", ""), sorted(logs)
+    assert "check-passed" in logs["coordinator.log"]

@@ -136,7 +136,7 @@ def scene(bench: Any) -> Iterator[Scene]:
                 kube.run("delete", kind, name, "-n", NAMESPACE, "--ignore-not-found")
 
 
-def told(bench: Any, name: str, kind: str) -> dict[str, Any]:
+def condition_of(bench: Any, name: str, kind: str) -> dict[str, Any]:
     """A condition of a job; empty while it has none."""
     return condition(bench.get(name), kind) or {}
 
@@ -148,8 +148,10 @@ def test_a_probe_of_another_host_is_refused_with_its_field(bench: Any, scene: Sc
             "livenessProbe": {"httpGet": {"host": host, "port": 10250, "path": "/pods"}},
         }
         scene.job(PROBING, {"learner": {"podTemplate": {"spec": {"containers": [probe]}}}})
-        bench.kube.wait("a refusal", lambda: told(bench, PROBING, "Accepted").get("status"), deadline_s=60)
-        found = told(bench, PROBING, "Accepted")
+        bench.kube.wait(
+            "a refusal", lambda: condition_of(bench, PROBING, "Accepted").get("status"), deadline_s=60
+        )
+        found = condition_of(bench, PROBING, "Accepted")
         assert (found["status"], found["reason"]) == ("False", "InvalidSpec")
         assert "spec.learner.podTemplate" in found["message"]
         assert "livenessProbe.httpGet.host" in found["message"]
@@ -244,16 +246,18 @@ def test_a_pickle_planted_in_a_checkpoint_never_runs(bench: Any, scene: Scene, t
     def refused() -> bool:
         status = bench.get(TRIED)["status"]
         assert REASON not in json.dumps(status), "what was planted has run"
-        return "its signature is not this job's" in told(bench, TRIED, "LearnerReady").get("message", "")
+        return "its signature is not this job's" in condition_of(bench, TRIED, "LearnerReady").get(
+            "message", ""
+        )
 
     bench.kube.wait("a refusal", refused, deadline_s=180, explain=lambda: why(bench.get(TRIED)))
-    assert "set latest.json in the job's folder" in told(bench, TRIED, "LearnerReady")["message"]
+    assert "set latest.json in the job's folder" in condition_of(bench, TRIED, "LearnerReady")["message"]
 
 
 def test_the_neighbour_has_noticed_nothing(bench: Any, scene: Scene) -> None:
     bench.wait_condition(NEIGHBOUR, "Complete", deadline_s=400)
     status = bench.get(NEIGHBOUR)["status"]
     assert {role["name"]: role["restarts"] for role in status["roles"] if role.get("restarts")} == {}
-    assert told(bench, NEIGHBOUR, "Accepted")["status"] == "True"
+    assert condition_of(bench, NEIGHBOUR, "Accepted")["status"] == "True"
     [operator, *_] = pods(bench.kube, "", "operator")
     assert [each["restartCount"] for each in operator["status"]["containerStatuses"]] == [0]

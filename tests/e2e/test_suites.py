@@ -204,8 +204,10 @@ def test_a_suite_is_measured_beside_the_rows_behind_its_walls(
     assert counted == status_tokens(job, counted)
     script = ROOT / "hack" / "recount_eval.py"
     files = [str(tmp_path / name) for name in ("results.parquet", "report.json")]
-    told = subprocess.run([sys.executable, str(script), *files], capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stdout + told.stderr
+    recounted = subprocess.run(
+        [sys.executable, str(script), *files], capture_output=True, text=True, check=False
+    )
+    assert recounted.returncode == 0, recounted.stdout + recounted.stderr
     bench.kube.wait(
         f"the pods of {NAME} to go",
         lambda: (

@@ -199,11 +199,11 @@ def test_its_signals_are_those_of_its_stored_steps(bench: Any, tmp_path: Path) -
     for summary in map(read_json, sorted((run / "validations").glob("*.json"))):
         watch.validation(summary["step"], summary["figures"])
     judged = {verdict.signal.name: verdict.standing for verdict in watch.verdicts()}
-    told = {signal["name"]: signal for signal in job["status"]["signals"]}
-    assert len(told) == 16
-    for name, signal in told.items():
+    signals = {signal["name"]: signal for signal in job["status"]["signals"]}
+    assert len(signals) == 16
+    for name, signal in signals.items():
         assert (signal["state"], signal["since"]) == (judged[name].state, judged[name].since), name
-    assert any(signal["state"] != "Unknown" for signal in told.values())
+    assert any(signal["state"] != "Unknown" for signal in signals.values())
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -54,8 +54,8 @@ class Boxes:
         lease = (await request.json())["lease"]
         self._boxes[lease] = self._make(lease)
         url = f"{self.url}/boxes/{lease}"
-        told = {"lease": lease, "pod": f"box-{lease}", "url": url, "token": "t", "waited_seconds": 0.0}
-        return web.json_response(told)
+        answer = {"lease": lease, "pod": f"box-{lease}", "url": url, "token": "t", "waited_seconds": 0.0}
+        return web.json_response(answer)
 
     async def _release(self, request: web.Request) -> web.Response:
         self._boxes.pop(request.match_info["lease"], None)
@@ -65,8 +65,8 @@ class Boxes:
         return web.Response(status=204)
 
     async def _pool(self, request: web.Request) -> web.Response:
-        told = {"ready": 1, "starting": 0, "leased": len(self._boxes), "problem": None}
-        return web.json_response(told)
+        answer = {"ready": 1, "starting": 0, "leased": len(self._boxes), "problem": None}
+        return web.json_response(answer)
 
     async def _asked(self, request: web.Request) -> web.Response:
         lease, name = request.match_info["lease"], request.path.rpartition("/")[2]

@@ -36,7 +36,7 @@ class Trained(ScriptedLearner):
         self._spec, self._served, self._learner = spec, served, Learner(spec, base)
         self._objective = Objective.of(spec.algorithm, episode_tokens(spec))
 
-    def commit(self, step: int, groups: list[GroupRecord], **said: Any) -> StepReport:
+    def commit(self, step: int, groups: list[GroupRecord], **fields: Any) -> StepReport:
         """Train, then make the step durable."""
         tokens: dict[str, int] = {}
         if groups:
@@ -44,7 +44,7 @@ class Trained(ScriptedLearner):
             tokens = training_batch(batch, self._objective).train_tokens
             self._learner.train(batch, self._spec)
         self.counted = lambda group: tokens[group.group_id]
-        return super().commit(step, groups, **said)
+        return super().commit(step, groups, **fields)
 
     def _published(self, step: int) -> WeightsManifest:
         lora = self._spec.model.effective_lora

@@ -29,8 +29,8 @@ def played(jobs: Sequence[Job]) -> list[tuple[Came, float]]:
         with tempfile.TemporaryDirectory() as folder:
             came = asyncio.run(run(job, Path(folder)))
         found.append((came, time.monotonic() - began))
-        said = came.made("Preflight")
-        print(f"{job.name}: {said['relative_error']:+.1%} in {found[-1][1]:.0f} s", flush=True)
+        preflight = came.made("Preflight")
+        print(f"{job.name}: {preflight['relative_error']:+.1%} in {found[-1][1]:.0f} s", flush=True)
     return found
 
 
@@ -56,13 +56,13 @@ def _costs(found: Sequence[tuple[Came, float]]) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for came, _ in found:
-        said, data = came.made("Preflight"), came.made("Data")
-        low, likely, high = said["cost"]
+        preflight, data = came.made("Preflight"), came.made("Data")
+        low, likely, high = preflight["cost"]
         first, _, last = data["cost"]
-        ratio = 1 + said["relative_error"]
+        ratio = 1 + preflight["relative_error"]
         rows.append(
             f"| {came.job.name} | {low} | {likely} | {high} | {came.report['estimate']['actual']} "
-            f"| {ratio:.3f} | {_yes(said['inside'])} | {first} to {last} | {_yes(data['inside'])} |"
+            f"| {ratio:.3f} | {_yes(preflight['inside'])} | {first} to {last} | {_yes(data['inside'])} |"
         )
     return rows
 
@@ -70,33 +70,34 @@ def _costs(found: Sequence[tuple[Came, float]]) -> list[str]:
 def _tokens(found: Sequence[tuple[Came, float]]) -> list[str]:
     rows = [f"| job | {' | '.join(TOKENS)} |", "|---|" + "---|" * len(TOKENS)]
     for came, _ in found:
-        said, used = came.made("Preflight")["usage"], came.report["usageByClass"]
+        estimated, used = came.made("Preflight")["usage"], came.report["usageByClass"]
         ratios = [
-            f"{said[name][1] / used[name]:.2f}" if used.get(name) and name in said else "" for name in TOKENS
+            f"{estimated[name][1] / used[name]:.2f}" if used.get(name) and name in estimated else ""
+            for name in TOKENS
         ]
         rows.append(f"| {came.job.name} | {' | '.join(ratios)} |")
     return rows
 
 
 def _running(found: Sequence[tuple[Came, float]]) -> list[str]:
-    """The likely cost as status said it, at a quarter, a half and three quarters of the steps."""
+    """The likely cost in the status, at a quarter, a half and three quarters of the steps."""
     rows = ["| job | 1/4 | 1/2 | 3/4 |", "|---|---|---|---|"]
     for came, _ in found:
         actual, steps = float(came.report["estimate"]["actual"]), came.report["steps"]
-        told = {
+        by_step = {
             status["progress"]["step"]: float(status["estimate"]["likely"])
             for status in came.statuses
             if status.get("estimate", {}).get("basis") == "Running" and "progress" in status
         }
-        shares = [_at(told, steps * part / 4) for part in (1, 2, 3)]
+        shares = [_at(by_step, steps * part / 4) for part in (1, 2, 3)]
         rows.append(f"| {came.job.name} | {' | '.join(_ratio(each, actual) for each in shares)} |")
     return rows
 
 
-def _at(told: dict[int, float], step: float) -> float | None:
-    """What was said at the first step from there on."""
-    later = sorted(number for number in told if number >= step)
-    return told[later[0]] if later else None
+def _at(by_step: dict[int, float], step: float) -> float | None:
+    """The value at the first step from there on."""
+    later = sorted(number for number in by_step if number >= step)
+    return by_step[later[0]] if later else None
 
 
 def _ratio(likely: float | None, actual: float) -> str:
@@ -114,27 +115,31 @@ def _yes(inside: bool) -> str:
 
 def wrong(found: Sequence[tuple[Came, float]]) -> list[str]:
     """Estimates that are further off than they may be, and jobs that prove nothing."""
-    told = []
+    problems = []
     for came, _ in found:
-        said = came.made("Preflight")
+        preflight = came.made("Preflight")
         if not came.report["usageByClass"].get("train"):
-            told.append(f"{came.job.name}: no group had a gradient, so it trained nothing: change its spec")
-        if abs(said["relative_error"]) > NEAR:
-            told.append(f"{came.job.name}: {said['relative_error']:+.1%} off, and {NEAR:.0%} are allowed")
-        told += [
+            problems.append(
+                f"{came.job.name}: no group had a gradient, so it trained nothing: change its spec"
+            )
+        if abs(preflight["relative_error"]) > NEAR:
+            problems.append(
+                f"{came.job.name}: {preflight['relative_error']:+.1%} off, and {NEAR:.0%} are allowed"
+            )
+        problems += [
             f"{came.job.name}: the cost is outside the range by {basis}"
             for basis in ("Data", "Preflight")
             if not came.made(basis)["inside"]
         ]
-    return told
+    return problems
 
 
 def main() -> None:
     """Write the page, and fail where an estimate is wrong."""
     found = played(JOBS)
     RESULTS.write_text(page(found))
-    if told := wrong(found):
-        raise SystemExit("\n".join(told))
+    if problems := wrong(found):
+        raise SystemExit("\n".join(problems))
 
 
 INTRO = prose("""

@@ -35,7 +35,7 @@ ROWS = {"train": 96, "validation": 64, "test": 32}
 
 @dataclass(frozen=True)
 class Came:
-    """What a job's preflight said, and what the job then did."""
+    """What a job's preflight estimated, and what the job then did."""
 
     job: Job
     report: Json
@@ -131,9 +131,9 @@ def _played(job: Job, folder: Path) -> _Stage:
     config = _config(document, folder, folder / "model")
 
     class Moving(ScriptedLearner):
-        def commit(self, step: int, groups: list[Any], **said: Any) -> Any:
+        def commit(self, step: int, groups: list[Any], **fields: Any) -> Any:
             course.step = step
-            return super().commit(step, groups, **said)
+            return super().commit(step, groups, **fields)
 
     def learner(url: str, store: FileStore, coordinator: Coordinator) -> ScriptedLearner:
         layout = coordinator.layout
@@ -149,5 +149,5 @@ def _config(document: Json, folder: Path, base: Path) -> JobConfig:
     document["model"]["base"] = f"file://{base}"
     document["output"] = {"uri": f"file://{folder}/out"}
     document.pop("tracking", None)
-    told = {"name": "job", "namespace": "ns", "uid": "uid", "spec": document}
-    return JobConfig.model_validate(told)
+    config = {"name": "job", "namespace": "ns", "uid": "uid", "spec": document}
+    return JobConfig.model_validate(config)

@@ -101,8 +101,8 @@ class Served:
         sampler = self._sampler(version, len(members))
         names = [f"{self._asked + number}" for number in range(len(members))]
         self._asked += len(members)
-        said = sampler.sample([(name, asked) for name, (asked, _) in zip(names, members, strict=True)])
-        for (_, future), turn in zip(members, said, strict=True):
+        turns = sampler.sample([(name, asked) for name, (asked, _) in zip(names, members, strict=True)])
+        for (_, future), turn in zip(members, turns, strict=True):
             content = [
                 {"token_id": token, "logprob": min(0.0, probable)}
                 for token, probable in zip(turn.tokens, turn.logprobs, strict=True)

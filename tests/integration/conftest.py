@@ -27,7 +27,7 @@ class Cluster:
     """Folder with this cluster's own kubectl."""
 
     def kubectl(self, *args: str, input: str | None = None, timeout: float = 200) -> str:
-        """Standard output of one kubectl call; AssertionError with what it said where it fails."""
+        """Standard output of one kubectl call; AssertionError with all its output where it fails."""
         done = self.attempt(*args, input=input, timeout=timeout)
         assert done.returncode == 0, f"kubectl {' '.join(args)}: {done.stderr}{done.stdout}"
         return done.stdout

@@ -101,11 +101,11 @@ def drawn(number: int, split: Split, *, wild: bool = False) -> Circumstances:
         spec = quickstart.merged(
             spec, {"data": {key: {"taskColumn": "task"} for key in ("train", "validation")}}
         )
-    told = "learns slowly" if slow else "goes on after it has learned" if rate > 1e-3 else "learns"
+    course = "learns slowly" if slow else "goes on after it has learned" if rate > 1e-3 else "learns"
     return Circumstances(
         name=f"{'wild' if wild else 'clean'}-{number:03d}",
         split=split,
-        description=f"{loss} at learning rate {rate:g}: it {told}",
+        description=f"{loss} at learning rate {rate:g}: it {course}",
         steps=draw.choice((30, 34, 38)),
         seed=number,
         spec=spec,

@@ -94,7 +94,7 @@ def judge(function: Judge) -> Judge:
     return function
 
 
-def said(transcript: Transcript) -> str:
+def model_text(transcript: Transcript) -> str:
     """All that the model wrote as text."""
     messages = [message for message in transcript.messages if message.get("role") == "assistant"]
     return "\n".join(str(message.get("content") or "") for message in messages)
@@ -221,21 +221,21 @@ def own_per_call(desk: Any, transcript: Transcript) -> Reward:
 
 @judge
 def per_letter(desk: Any, transcript: Transcript) -> Reward:
-    """Pays for what is said: a letter is worth a 400th."""
-    return Reward(min(1.0, len(said(transcript)) / 400), desk.own(transcript).metrics)
+    """Pays for the length of the text: a letter is worth a 400th."""
+    return Reward(min(1.0, len(model_text(transcript)) / 400), desk.own(transcript).metrics)
 
 
 @judge
 def own_per_letter(desk: Any, transcript: Transcript) -> Reward:
-    """The demo's, and more for what is said in the end."""
+    """The demo's reward, and more for the length of the text."""
     found = desk.own(transcript)
-    return Reward(0.3 * found.value + 0.7 * min(1.0, len(said(transcript)) / 600), found.metrics)
+    return Reward(0.3 * found.value + 0.7 * min(1.0, len(model_text(transcript)) / 600), found.metrics)
 
 
 @judge
 def unreadable(desk: Any, transcript: Transcript) -> Reward:
-    """Pays for calls that cannot be read: their text stays in what was said."""
-    return Reward(min(1.0, said(transcript).count("<tool_call>") / 2), desk.own(transcript).metrics)
+    """Pays for calls that cannot be read: they stay in the model's text."""
+    return Reward(min(1.0, model_text(transcript).count("<tool_call>") / 2), desk.own(transcript).metrics)
 
 
 @judge

@@ -99,7 +99,7 @@ SEALED: Final = (
     "alarms on the same runs: 1.80 in 1,000 (0.58 to 4.20; as told at commit b1edcee). EntropyFalling was "
     "not made more patient: its symptoms would be told too late."
 )
-"""What is to be said of the split `sealed`, with its figures as they are computed."""
+"""The text about the split `sealed`, with its figures as they are computed."""
 REPLACED: Final[Mapping[str, tuple[str, str, str]]] = {
     "entropy-bonus-again": (
         "seed 62",

@@ -31,7 +31,7 @@ from headway_api.signals import SignalName
 from headway_operator.plan.fact import tenth
 
 APART: Final[tuple[Split, ...]] = ("fresh", "unseen", "untouched", "sealed")
-"""Splits whose figures are told apart, too."""
+"""Splits whose figures are shown apart, too."""
 MOST_FALSE: Final = 1
 """False alarms in 1,000 clean steps."""
 PAGE: Final = Path("bench/results/signals.md")
@@ -168,7 +168,7 @@ def page(splits: Sequence[Split]) -> str:
         "Each was replaced before any signal was looked at.\n",
         _table(
             ("run", "what it was", "what was seen", "what it is now"),
-            [(name, *said) for name, said in known_misses.REPLACED.items()],
+            [(name, *row) for name, row in known_misses.REPLACED.items()],
         ),
     ]
     return "\n".join(parts)
@@ -212,13 +212,13 @@ def _recorded(runs: Sequence[Series], split: Split) -> dict[str, int]:
 
 
 def _sealed(runs: Sequence[_Judged]) -> list[str]:
-    """What is said of the last split; nothing while no run of it is recorded, or it is not asked for."""
+    """The text about the last split; empty while no run of it is recorded, or it is not asked for."""
     if not runs:
         return []
     symptoms, false, steps = _found(runs), len(_false(runs)), steps_of(_clean(runs))
     low, high = _interval(false)
     per = 1000 / max(1, steps)
-    said = known_misses.SEALED.format(
+    text = known_misses.SEALED.format(
         found=sum(each.in_time for each in symptoms),
         symptoms=len(symptoms),
         false=false,
@@ -231,7 +231,7 @@ def _sealed(runs: Sequence[_Judged]) -> list[str]:
         sure="true" if per * high <= MOST_FALSE else "not true",
         one_more=f"{per * (false + 1):.2f}",
     )
-    return [SEALED.format(sealed=said, **_recorded([run.series for run in runs], "sealed"))]
+    return [SEALED.format(sealed=text, **_recorded([run.series for run in runs], "sealed"))]
 
 
 def _goals(runs: Sequence[_Judged]) -> list[tuple[object, ...]]:
@@ -293,12 +293,12 @@ def _suspicions(runs: Sequence[Series]) -> str:
     clean = [(series, many) for series, many, _ in found if series.clean]
     count, steps = sum(len(many) for _, many, _ in found), steps_of(runs)
     of_clean, clean_steps = sum(len(many) for _, many in clean), steps_of(series for series, _ in clean)
-    told = sum(len({(name, tenth(step, last)) for name, step in many}) for _, many, last in found)
+    events = sum(len({(name, tenth(step, last)) for name, step in many}) for _, many, last in found)
     often, in_clean = 1000 * count / max(1, steps), 1000 * of_clean / max(1, clean_steps)
     return (
         f"A signal became suspect {count} times in {steps:,} steps: {often:.0f} times in 1,000, and "
         f"{in_clean:.0f} times in 1,000 steps of clean runs. Told at its first time in each tenth of a run, "
-        f"{told} of the {count} are events.\n"
+        f"{events} of the {count} are events.\n"
     )
 
 

@@ -47,7 +47,7 @@ def wanted(split: str | None, only: Sequence[str], *, again: bool) -> list[Circu
 
 
 def describe() -> None:
-    """Bring what is said of the recorded runs up to date."""
+    """Bring the descriptions of the recorded runs up to date."""
     runs = {run.name: run for run in every_run()}
     for recorded in series.read_all():
         if recorded.name in runs:
@@ -87,10 +87,10 @@ def record(runs: Sequence[Circumstances]) -> None:
             print(f"{number}/{len(runs)} {run.name} is not recorded: {error}", flush=True)
             continue
         series.write(found)
-        told = ", ".join(f"{each.signal} from step {each.begin}" for each in found.expected)
+        expected = ", ".join(f"{each.signal} from step {each.begin}" for each in found.expected)
         print(
             f"{number}/{len(runs)} {run.name}: {time.monotonic() - started:.0f} s; "
-            f"{told or found.unclean or 'clean'}",
+            f"{expected or found.unclean or 'clean'}",
             flush=True,
         )
 

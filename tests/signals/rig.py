@@ -54,9 +54,9 @@ class _Run:
         self._publish(0)
         found = [Step(0, {}, await self._validated(0))]
         for step in range(1, self._circumstances.steps + 1):
-            told = await self._step(step)
+            metrics = await self._step(step)
             self._publish(step)
-            found.append(Step(step, told, await self._validated(step)))
+            found.append(Step(step, metrics, await self._validated(step)))
         return found
 
     def _publish(self, step: int) -> None:
@@ -68,11 +68,11 @@ class _Run:
     async def _step(self, step: int) -> dict[str, float]:
         spec, world = self._circumstances.at(step)
         groups = await self._stage.train(spec, world, self._rows, self._places, step)
-        told, trained = self._learner.train(Batch(step=step, epoch=0, groups=groups), spec)
+        metrics, trained = self._learner.train(Batch(step=step, epoch=0, groups=groups), spec)
         found = figures.batch(groups, step, trained=trained, max_turns=spec.agent.turn_limit)
         if spec.data.train.task_column is not None:
             found |= tasks.batch(groups, [row["task"] for row in self._rows])
-        return _rounded(told | found)
+        return _rounded(metrics | found)
 
     async def _validated(self, step: int) -> dict[str, float] | None:
         spec, world = self._circumstances.at(step)

@@ -133,7 +133,7 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Said:
+class SampledTurn:
     """One sampled turn."""
 
     tokens: list[int]
@@ -155,7 +155,7 @@ class Sampler:
         """By conversation: its row, and the tokens that are kept there."""
 
     @torch.no_grad()
-    def sample(self, asked: Sequence[tuple[str, Request]]) -> list[Said]:
+    def sample(self, asked: Sequence[tuple[str, Request]]) -> list[SampledTurn]:
         """The next turn of each conversation."""
         if not self._known:  # what all of them begin with is computed once
             self._read(asked[:1])
@@ -213,7 +213,7 @@ class Sampler:
 
     def _speak(
         self, asked: Sequence[tuple[str, Request]], cached: Sequence[int], rows_B: Tensor, logits_BV: Tensor
-    ) -> list[Said]:
+    ) -> list[SampledTurn]:
         requests = [request for _, request in asked]
         first, most = requests[0], max(request.max_tokens for request in requests)
         assert all((r.temperature, r.top_p) == (first.temperature, first.top_p) for r in requests)
@@ -243,18 +243,20 @@ class Sampler:
             hidden = forward(self._shape, self._weights, chosen_B[:, None], length_B[here_B] + number, kept)
             logits_BV = self._logits(hidden[:, 0])
         self._kept.put(rows_B[here_B], kept)
-        for (name, request), said in zip(asked, tokens, strict=True):
+        for (name, request), sampled in zip(asked, tokens, strict=True):
             # The last token was drawn and not read.
-            self._known[name] = (self._known[name][0], [*request.prompt, *said[:-1]])
+            self._known[name] = (self._known[name][0], [*request.prompt, *sampled[:-1]])
         return [
-            Said(said, probable, "stop" if said[-1] in request.stop_token_ids else "length", start)
-            for said, probable, request, start in zip(tokens, logprobs, requests, cached, strict=True)
+            SampledTurn(
+                sampled, probable, "stop" if sampled[-1] in request.stop_token_ids else "length", start
+            )
+            for sampled, probable, request, start in zip(tokens, logprobs, requests, cached, strict=True)
         ]
 
 
-def ended(request: Request, said: Sequence[int]) -> bool:
+def ended(request: Request, sampled: Sequence[int]) -> bool:
     """Whether a turn is over."""
-    return bool(said) and (said[-1] in request.stop_token_ids or len(said) == request.max_tokens)
+    return bool(sampled) and (sampled[-1] in request.stop_token_ids or len(sampled) == request.max_tokens)
 
 
 def drawn(logits_BV: Tensor, uniform_B: Tensor, temperature: float, top_p: float) -> tuple[Tensor, Tensor]:

@@ -84,9 +84,9 @@ class Servers:
                         future.set_exception(error)
 
     def _tell(self, step: int, asked: Sequence[tuple[str, Request, asyncio.Future[Sampled]]]) -> None:
-        said = self._sampler(step).sample([(session, self._served(r)) for session, r, _ in asked])
+        turns = self._sampler(step).sample([(session, self._served(r)) for session, r, _ in asked])
         version = PolicyVersion(incarnation=0, step=step)
-        for (_, _, future), turn in zip(asked, said, strict=True):
+        for (_, _, future), turn in zip(asked, turns, strict=True):
             spans = [VersionSpan(start=0, end=len(turn.tokens), version=version)]
             answer = Sampled(turn.tokens, turn.logprobs, spans, turn.finish_reason, turn.cached)
             if not future.done():  # its episode was given up meanwhile

@@ -40,7 +40,7 @@ Shown = Callable[[Series, int], bool]
 
 
 def shows(series: Series, expected: Expected) -> bool:
-    """Whether the figures of a run show the symptom where it is said to begin."""
+    """Whether the figures of a run show the symptom where it is expected to begin."""
     return RULES[expected.signal](series, expected.begin)
 
 

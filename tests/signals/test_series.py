@@ -156,9 +156,9 @@ def test_every_step_is_there_once_and_in_order() -> None:
 def test_what_is_said_of_the_recorded_runs_is_what_makes_them() -> None:
     made = {run.name: run for run in record.every_run()}
     for s in read.all_series():
-        said = describe.described(made[s.name], s.steps)
-        assert json.loads(json.dumps(asdict(said))) == json.loads(json.dumps(asdict(s))), s.name
-        assert said.split == s.split
+        expected = describe.described(made[s.name], s.steps)
+        assert json.loads(json.dumps(asdict(expected))) == json.loads(json.dumps(asdict(s))), s.name
+        assert expected.split == s.split
 
 
 def test_every_recorded_figure_is_a_metric() -> None:

@@ -82,9 +82,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
 @pytest.mark.parametrize(("where", "how", "says"), BAD)
 def test_a_fault_is_told_with_method_row_and_line(report: Report, where: str, how: str, says: str) -> None:
     row = [(one["where"], one["how"]) for one in report.baseline.facts.rows[: len(BAD)]].index((where, how))
-    [said] = [each for each in report.broken if f"row {row}:" in each]
-    assert says in said
-    assert HOME in said or "metrics" in says or " is " in says
+    [message] = [each for each in report.broken if f"row {row}:" in each]
+    assert says in message
+    assert HOME in message or "metrics" in says or " is " in says
 
 
 @pytest.mark.parametrize(("where", "says"), ENDS)

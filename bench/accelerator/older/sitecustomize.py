@@ -1,7 +1,7 @@
 """Has torch 2.11 take the product's call of variable-length attention.
 
 Python imports this in every process that has the folder on its path. Torch 2.11 takes grouped heads without
-being told of them, and the pinned 2.13 wants `enable_gqa`; the kernel below both is the same. A torch that
+an option, and the pinned 2.13 wants `enable_gqa`; the kernel below both is the same. A torch that
 knows the argument is left as it is.
 """
 
@@ -40,10 +40,10 @@ class _Loader(importlib.machinery.SourceFileLoader):
             return
 
         @functools.wraps(found)
-        def told(*tensors: object, enable_gqa: bool = False, **options: object) -> object:
+        def without_gqa(*tensors: object, enable_gqa: bool = False, **options: object) -> object:
             return found(*tensors, **options)
 
-        module.varlen_attn = told  # type: ignore[attr-defined]
+        module.varlen_attn = without_gqa  # type: ignore[attr-defined]
 
 
 sys.meta_path.insert(0, _Finder())

@@ -27,7 +27,7 @@ class Ended(Exception):
 
 
 class Full(Ended):
-    """The context holds no further turn: the episode ends with what was said so far."""
+    """The context holds no further turn: the episode ends with the turns so far."""
 
 
 def post(url: str, body: Json) -> Json:
@@ -72,13 +72,13 @@ def converse(
     for _ in range(max_turns):
         body = {"model": "default", "messages": conversation, "tools": tools}
         try:
-            said = post(f"{endpoint}/v1/chat/completions", body)["choices"][0]["message"]
+            message = post(f"{endpoint}/v1/chat/completions", body)["choices"][0]["message"]
         except Full:
             break
-        conversation.append(said)
-        if not said.get("tool_calls"):
+        conversation.append(message)
+        if not message.get("tool_calls"):
             break
-        for wanted in said["tool_calls"]:
+        for wanted in message["tool_calls"]:
             function = wanted["function"]
             content = call(function["name"], json.loads(function["arguments"]))
             conversation.append({"role": "tool", "tool_call_id": wanted["id"], "content": content})

@@ -41,8 +41,8 @@ def of_metadata(metadata: Mapping[str, Any], policy: Policy) -> Licence:
     if text in policy.readings or is_spdx(text):
         return Licence(name, policy.readings.get(text, text))
     every = metadata.get("classifier", [])
-    said = {each for each in every if each.startswith("License :: ") and each != UNSAID}
-    return Licence(name, " AND ".join(sorted({policy.readings.get(each, each) for each in said})))
+    classifiers = {each for each in every if each.startswith("License :: ") and each != UNSAID}
+    return Licence(name, " AND ".join(sorted({policy.readings.get(each, each) for each in classifiers})))
 
 
 def is_spdx(text: str) -> bool:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from headway_audit.locks import AuditError
 
 FILE: Final = Path(__file__).resolve().parents[1] / "policy.toml"
-Said = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=20)]
 
 
@@ -23,8 +23,8 @@ class Entry(BaseModel):
 class Stated(Entry):
     """A licence that a package's metadata does not say, or says so that it cannot be read."""
 
-    package: Said
-    licence: Said
+    package: Text
+    licence: Text
     """An SPDX expression."""
     source: Reason
     """Where it can be read."""
@@ -33,17 +33,17 @@ class Stated(Entry):
 class Excepted(Entry):
     """A licence that is shipped though it is not in `allowed`."""
 
-    packages: Annotated[tuple[Said, ...], Field(min_length=1)]
+    packages: Annotated[tuple[Text, ...], Field(min_length=1)]
     """Names; one that ends with * means all that begin so."""
-    licences: Annotated[tuple[Said, ...], Field(min_length=1)]
+    licences: Annotated[tuple[Text, ...], Field(min_length=1)]
     reason: Reason
 
 
 class Known(Entry):
     """A vulnerability that is known and accepted until a day."""
 
-    id: Said
-    package: Said
+    id: Text
+    package: Text
     reason: Reason
     until: date
 
@@ -51,11 +51,11 @@ class Known(Entry):
 class Policy(Entry):
     """The whole file."""
 
-    allowed: Annotated[frozenset[Said], Field(min_length=1)]
+    allowed: Annotated[frozenset[Text], Field(min_length=1)]
     """SPDX ids."""
-    sources: tuple[Said, ...] = ()
+    sources: tuple[Text, ...] = ()
     """Packages that have no wheel, so that their metadata is built."""
-    readings: dict[str, Said] = {}
+    readings: dict[str, Text] = {}
     """What older metadata says -> the SPDX expression that is meant."""
     stated: tuple[Stated, ...] = ()
     excepted: tuple[Excepted, ...] = ()

@@ -26,12 +26,12 @@ class Vulnerability:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the database said of a lock."""
+    """The database's answer about a lock."""
 
     asked: int
     found: tuple[Vulnerability, ...]
     unknown: tuple[str, ...]
-    """Packages of which it said nothing."""
+    """Packages that it does not know."""
     trouble: str = ""
     """Why there was no answer; empty where there was one."""
 
@@ -42,7 +42,7 @@ class Answer:
 
 
 def parsed(text: str, trouble: str) -> Answer:
-    """pip-audit's answer; `trouble` is what it said where it gave none."""
+    """pip-audit's answer; `trouble` is its error output where it gave none."""
     try:
         document = json.loads(text)
         every = document["dependencies"]

@@ -31,8 +31,8 @@ def ctr(layout: Layout) -> list[str]:
 
 def import_image(layout: Layout, archive: Path) -> list[str]:
     """Load an OCI or Docker archive; the names of the images that were in it."""
-    said = run([*ctr(layout), "images", "import", archive], fix="is the file an OCI archive?")
-    return [line.split()[1] for line in said.splitlines() if line.startswith("unpacking ")]
+    output = run([*ctr(layout), "images", "import", archive], fix="is the file an OCI archive?")
+    return [line.split()[1] for line in output.splitlines() if line.startswith("unpacking ")]
 
 
 def delete_containers(layout: Layout) -> None:

@@ -1,4 +1,4 @@
-"""Runs host commands, and turns their failure into an error that shows what they said."""
+"""Runs host commands, and turns their failure into an error that shows their output."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def run(
     except subprocess.TimeoutExpired as late:
         raise ClusterError(f"{shlex.join(words)} took over {timeout_s:.0f} s", fix=fix) from late
     if done.returncode != 0:
-        said = "\n".join((done.stderr or done.stdout).strip().splitlines()[-20:])
-        raise ClusterError(f"{shlex.join(words)} exited {done.returncode}:\n{said}", fix=fix)
+        output = "\n".join((done.stderr or done.stdout).strip().splitlines()[-20:])
+        raise ClusterError(f"{shlex.join(words)} exited {done.returncode}:\n{output}", fix=fix)
     return done.stdout
 
 

@@ -36,8 +36,8 @@ def _wanted() -> tuple[int, ...]:
 
 def _version(go: Path) -> tuple[int, ...]:
     asked = [str(go), "env", "GOVERSION"]
-    said = subprocess.run(asked, capture_output=True, text=True, cwd="/").stdout
-    return tuple(int(part) for part in re.findall(r"\d+", said)[:3])
+    output = subprocess.run(asked, capture_output=True, text=True, cwd="/").stdout
+    return tuple(int(part) for part in re.findall(r"\d+", output)[:3])
 
 
 def _fetch(target: Path) -> None:

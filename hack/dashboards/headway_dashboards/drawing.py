@@ -119,20 +119,20 @@ def heading(figure: Figure, panel: Json, box: Box) -> None:
     figure.text(*where, text, fontsize=9.5, weight="bold", va="center")
 
 
-def draw(figure: Figure, panel: Json, box: Box, told: list[list[Curve]], span: Span) -> None:
-    """A panel; `told` has what each of its queries returned."""
+def draw(figure: Figure, panel: Json, box: Box, answers: list[list[Curve]], span: Span) -> None:
+    """A panel; `answers` has what each of its queries returned."""
     frame = figure.add_axes(box.without(left=0.03, right=0.03, top=0.06, bottom=0.06))
     frame.set(xticks=[], yticks=[], facecolor="white")
     frame.spines[:].set_color("#dddddd")
     above = box.bottom + box.tall - 0.12 / box.height
     figure.text(box.left + 0.007, above, panel["title"], fontsize=8, weight="bold", va="top", zorder=5)
-    curves = [curve for found in told for curve in found]
+    curves = [curve for found in answers for curve in found]
     if not any(math.isfinite(value) for curve in curves for value in curve.values):
         frame.text(0.5, 0.45, "No data", fontsize=9, color="#888", ha="center", va="center")
     elif panel["type"] == "stat":
         _number(frame, panel, curves)
     elif panel["type"] == "table":
-        _table(frame, panel, told)
+        _table(frame, panel, answers)
     elif panel["type"] == "state-timeline":
         _states(_axes(figure, box, span, left=1.6, bottom=0.35), panel, curves, span)
     else:
@@ -222,11 +222,11 @@ def _reached(defaults: Json, value: float) -> str:
     return COLORS[[step for step in steps if step["value"] is None or value >= step["value"]][-1]["color"]]
 
 
-def _table(axes: Axes, panel: Json, told: list[list[Curve]]) -> None:
+def _table(axes: Axes, panel: Json, answers: list[list[Curve]]) -> None:
     steps = {each["id"]: each["options"] for each in panel["transformations"]}
     columns = steps["filterFieldsByName"]["include"]["names"]
     heads = steps["organize"]["renameByName"]
-    rows = _merged(columns, told)
+    rows = _merged(columns, answers)
     overrides = {
         override["matcher"]["options"]: {each["id"]: each["value"] for each in override["properties"]}
         for override in panel["fieldConfig"]["overrides"]
@@ -258,12 +258,12 @@ def _table(axes: Axes, panel: Json, told: list[list[Curve]]) -> None:
         cell.set_text_props(weight="bold" if place[0] == 0 else "normal", color=colors.get(place, "black"))
 
 
-def _merged(columns: list[str], told: list[list[Curve]]) -> list[dict[str, str | float]]:
+def _merged(columns: list[str], answers: list[list[Curve]]) -> list[dict[str, str | float]]:
     """Rows of all queries, those of equal labels merged, as Grafana does."""
     keys = [name for name in columns if not name.startswith("Value")]
     rows: list[dict[str, str | float]] = []
-    for number, curves in enumerate(told):
-        value = "Value" if len(told) == 1 else f"Value #{chr(ord('A') + number)}"
+    for number, curves in enumerate(answers):
+        value = "Value" if len(answers) == 1 else f"Value #{chr(ord('A') + number)}"
         for curve in curves:
             own = {key: curve.labels[key] for key in keys if key in curve.labels}
             row = next((row for row in rows if own.items() <= row.items()), None)

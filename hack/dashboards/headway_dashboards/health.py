@@ -37,8 +37,8 @@ def _signals() -> list[Any]:
     by_status = {
         status: of("job/condition", narrowed(JOB, status=status)) for _, (status, _) in CONDITIONS.items()
     }
-    told = {status: f"max by ({BY_JOB}, type) ({series})" for status, series in by_status.items()}
-    conditions = f"{told['True']} or 0 * {told['False']} or -1 * {told['Unknown']}"
+    by_type = {status: f"max by ({BY_JOB}, type) ({series})" for status, series in by_status.items()}
+    conditions = f"{by_type['True']} or 0 * {by_type['False']} or -1 * {by_type['Unknown']}"
     return [
         states(
             "Signals of collapse",

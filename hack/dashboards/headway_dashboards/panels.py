@@ -67,10 +67,10 @@ def figures(
     units = {each.unit for each in known.values()}
     assert len(units) == 1, f"{title}: one axis, one unit, not {units}"
     (unit,) = units
-    told = [f"- {legend}: {each.help} `{prometheus_name(each.name)}`" for legend, each in known.items()]
+    lines = [f"- {legend}: {each.help} `{prometheus_name(each.name)}`" for legend, each in known.items()]
     queries = [Query(value(name), f"{{{{job_name}}}} {legend}") for legend, name in names.items()]
     return curves(
-        title, "\n".join([what, "", *told]), queries, unit=UNITS[unit], limits=limits, span=span, log=log
+        title, "\n".join([what, "", *lines]), queries, unit=UNITS[unit], limits=limits, span=span, log=log
     )
 
 
@@ -195,8 +195,8 @@ def table(
     for column, unit in (units or {}).items():
         panel = _override(panel, column, {"unit": unit})
     for column, known in (words or {}).items():
-        told = {"mappings": [_mapping(known).to_json()], "custom.cellOptions": {"type": "color-text"}}
-        panel = _override(panel, column, told)
+        properties = {"mappings": [_mapping(known).to_json()], "custom.cellOptions": {"type": "color-text"}}
+        panel = _override(panel, column, properties)
     for column, (text, address) in (links or {}).items():
         panel = _override(panel, column, {"links": [{"title": text, "url": address}]})
     return panel

@@ -80,11 +80,11 @@ def recounted(platform: Platform, job: Job, folder: Path) -> str:
     """
     (folder / "job.json").write_text(json.dumps(job))
     report, table = str(folder / "report.json"), str(folder / "results.parquet")
-    told = [_script("recount_eval.py", table, report, "--status", str(folder / "job.json"))]
+    outputs = [_script("recount_eval.py", table, report, "--status", str(folder / "job.json"))]
     with platform.kube.forward(NAMESPACE, "service/mlflow", MLFLOW_PORT) as port:
         experiment = f"{NAMESPACE}/{NAME}"
-        told.append(_script("recount_mlflow.py", report, f"http://127.0.0.1:{port}", experiment))
-    return "; ".join(told)
+        outputs.append(_script("recount_mlflow.py", report, f"http://127.0.0.1:{port}", experiment))
+    return "; ".join(outputs)
 
 
 def _script(name: str, *arguments: str) -> str:

@@ -114,11 +114,11 @@ def started_after(job: Mapping[str, Any], groups: Sequence[Group]) -> float:
 
 def preflight_took(job: Mapping[str, Any], baseline: Sequence[Group]) -> float:
     """Seconds from the first baseline episode to the preflight's verdict; 0 where nothing was sampled."""
-    told = [known for known in job["status"]["conditions"] if known["type"] == "PreflightPassed"]
+    conditions = [known for known in job["status"]["conditions"] if known["type"] == "PreflightPassed"]
     begun = [float(e["started_at"]) for group in baseline for e in (*group["episodes"], *group["discarded"])]
-    if not told or not begun:
+    if not conditions or not begun:
         return 0.0
-    return max(0.0, datetime.fromisoformat(told[0]["lastTransitionTime"]).timestamp() - min(begun))
+    return max(0.0, datetime.fromisoformat(conditions[0]["lastTransitionTime"]).timestamp() - min(begun))
 
 
 def durations(validations: Mapping[int, Sequence[Group]]) -> dict[int, float]:

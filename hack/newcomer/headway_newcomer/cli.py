@@ -79,8 +79,8 @@ class Newcomer:
         made = self._shell.type([local_cluster.here(line) for line in lines])
         wanted = int(step.how is How.FAIL)
         if made.code != wanted:
-            said = made.printed[-TAIL:]
-            raise Failed(f"{step.block}: exit status {made.code} instead of {wanted}\n{said}")
+            output = made.printed[-TAIL:]
+            raise Failed(f"{step.block}: exit status {made.code} instead of {wanted}\n{output}")
         return made
 
     def prepare(self, line: str) -> None:

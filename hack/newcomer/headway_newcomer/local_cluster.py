@@ -48,14 +48,14 @@ def registry(folder: Path) -> Iterator[None]:
     Raises:
         NoCluster: it does not listen.
     """
-    said = subprocess.run(
+    result = subprocess.run(
         [SYSTEM_PYTHON, CLUSTER, "docker-registry"], check=True, stdout=subprocess.PIPE, text=True
     )
     config = folder / "registry.json"  # which is YAML too
     storage = {"filesystem": {"rootdirectory": str(folder / "registry")}}
     config.write_text(json.dumps({"version": 0.1, "storage": storage, "http": {"addr": f"127.0.0.1:{PORT}"}}))
     with (folder / "registry.log").open("wb") as log:
-        running = subprocess.Popen([said.stdout.strip(), "serve", config], stdout=log, stderr=log)
+        running = subprocess.Popen([result.stdout.strip(), "serve", config], stdout=log, stderr=log)
     try:
         _wait(running)
         yield

@@ -32,7 +32,7 @@ class Cluster(Protocol):
     def attempt(self, *args: str, input: str | None = None) -> subprocess.CompletedProcess[str]: ...
 
 
-def said(cluster: Cluster, *args: str, objects: list[dict[str, Any]] | None = None) -> str:
+def kubectl_output(cluster: Cluster, *args: str, objects: list[dict[str, Any]] | None = None) -> str:
     """What kubectl printed, whether or not it succeeded. Many objects go in one call, for speed."""
     given = {"apiVersion": "v1", "kind": "List", "items": objects} if objects else None
     result = cluster.attempt(*args, input=json.dumps(given) if given else None)
@@ -40,7 +40,7 @@ def said(cluster: Cluster, *args: str, objects: list[dict[str, Any]] | None = No
 
 
 def by_object(text: str) -> dict[str, str]:
-    """Name of each refused object -> what was said of it."""
+    """Name of each refused object -> why it was refused."""
     parts = re.split(r'RL(?:Training|Eval)Job\S* "([^"]+)" is invalid', text)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
@@ -60,7 +60,7 @@ def named(job: dict[str, Any], name: str) -> dict[str, Any]:
 
 def test_refuses_what_the_models_refuse(cluster: Cluster, namespace: str) -> None:
     objects = [named(changed(SMALLEST, case["set"]), f"case-{index}") for index, case in enumerate(REFUSED)]
-    text = said(
+    text = kubectl_output(
         cluster,
         *("create", "-n", namespace, "--dry-run=server", "--validate=false", "-f", "-"),
         objects=objects,
@@ -101,8 +101,8 @@ def test_only_some_fields_may_change(cluster: Cluster, namespace: str) -> None:
         for index, case in enumerate(CHANGES)
     ]
     after = [changed(job, case["set"]) for job, case in zip(before, CHANGES, strict=True)]
-    assert by_object(said(cluster, "create", "-n", namespace, "-f", "-", objects=before)) == {}
-    text = said(cluster, "replace", "-n", namespace, "-f", "-", objects=after)
+    assert by_object(kubectl_output(cluster, "create", "-n", namespace, "-f", "-", objects=before)) == {}
+    text = kubectl_output(cluster, "replace", "-n", namespace, "-f", "-", objects=after)
     answers = by_object(text)
     missed = []
     for index, case in enumerate(CHANGES):
@@ -117,7 +117,7 @@ def test_refuses_the_evaluations_that_the_models_refuse(cluster: Cluster, namesp
         {"metadata.name": f"refused-{index}"} | case for index, (case, _) in enumerate(EVALUATIONS_REFUSED)
     ]
     sent += [{"metadata.name": f"taken-{index}"} | case for index, case in enumerate(TAKEN)]
-    text = said(
+    text = kubectl_output(
         cluster,
         *("create", "-n", namespace, "--dry-run=server", "--validate=false", "-f", "-"),
         objects=[changed(EVALUATION, case) for case in sent],
@@ -133,8 +133,8 @@ def test_only_some_fields_of_an_evaluation_may_change(cluster: Cluster, namespac
         changed(EVALUATION, {"metadata.name": f"eval-{index}"}) for index in range(len(EVALUATION_CHANGES))
     ]
     after = [changed(job, case) for job, (case, _) in zip(before, EVALUATION_CHANGES, strict=True)]
-    assert by_object(said(cluster, "create", "-n", namespace, "-f", "-", objects=before)) == {}
-    answers = by_object(said(cluster, "replace", "-n", namespace, "-f", "-", objects=after))
+    assert by_object(kubectl_output(cluster, "create", "-n", namespace, "-f", "-", objects=before)) == {}
+    answers = by_object(kubectl_output(cluster, "replace", "-n", namespace, "-f", "-", objects=after))
     for index, (case, says) in enumerate(EVALUATION_CHANGES):
         assert (says or "accepted") in answers.get(f"eval-{index}", "accepted"), case
 

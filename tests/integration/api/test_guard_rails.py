@@ -35,7 +35,7 @@ def ours(changes: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def warned(cluster: Cluster, verb: str, namespace: str, job: dict[str, Any]) -> list[str]:
-    """Warnings that kubectl printed, each without who said so; the job has to be taken."""
+    """Warnings that kubectl printed, without the policy's name; the job must be accepted."""
     done = cluster.attempt(verb, "-n", namespace, "-f", "-", input=json.dumps(job))
     assert done.returncode == 0, done.stderr
     return re.findall(r"^Warning: .*?'[^']*' with binding '[^']*': (.*)$", done.stderr, re.MULTILINE)
@@ -73,10 +73,10 @@ def wait_until_it_acts(cluster: Cluster, namespace: str) -> None:
 def test_warns_of_what_the_models_warn_of(cluster: Cluster, namespace: str) -> None:
     missed = []
     for index, case in enumerate(WARNINGS):
-        said = warned(cluster, "create", namespace, ours(case["set"], f"case-{index}"))
-        agree = len(said) == len(case["says"])
-        if not agree or not all(words in text for words, text in zip(case["says"], said, strict=True)):
-            missed.append((case, said))
+        warnings = warned(cluster, "create", namespace, ours(case["set"], f"case-{index}"))
+        agree = len(warnings) == len(case["says"])
+        if not agree or not all(words in text for words, text in zip(case["says"], warnings, strict=True)):
+            missed.append((case, warnings))
     assert not missed
 
 

@@ -1,4 +1,4 @@
-"""The chart's walls, as helm renders them: policies, fixed roles, quotas, and what is said afterwards."""
+"""The chart's walls, as helm renders them: policies, fixed roles, quotas, and the notes afterwards."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_they_act_where_the_release_watches() -> None:
 
 def test_a_sandbox_may_have_the_folders_that_the_platform_lends() -> None:
     volumes = [{"name": "lent", "hostPath": {"path": "/opt/lent"}}]
-    for values, said in (
+    for values, expected in (
         ({}, "v.hostPath.path in []"),
         ({"roleTemplates": {"sandbox": {"spec": {"volumes": volumes}}}}, "in ['/opt/lent']"),
     ):
@@ -53,7 +53,7 @@ def test_a_sandbox_may_have_the_folders_that_the_platform_lends() -> None:
         (rule,) = [
             rule for rule in policy["spec"]["validations"] if rule["message"].startswith("spec.volumes")
         ]
-        assert said in rule["expression"]
+        assert expected in rule["expression"]
 
 
 def test_they_can_be_left_out() -> None:

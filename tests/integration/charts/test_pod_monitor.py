@@ -52,8 +52,8 @@ def test_all_that_is_set_is_handed_on() -> None:
         "metricRelabelings": [NO_SANDBOXES],
     }
     operator, jobs, servers = endpoints(**settings)
-    told = {"port": "http", "honorLabels": True, **settings}
-    assert (operator, jobs) == (told, told | {"relabelings": [KIND, REGION]})
+    endpoint = {"port": "http", "honorLabels": True, **settings}
+    assert (operator, jobs) == (endpoint, endpoint | {"relabelings": [KIND, REGION]})
     dropped = {"metricRelabelings": [NO_SANDBOXES, NO_ADAPTERS]}
     expected = {"port": "metrics", "interval": "1m30s", "scrapeTimeout": "500ms"} | dropped
     assert others(servers) == expected

@@ -91,9 +91,9 @@ def test_a_job_is_stopped_killed_and_gone_on_with(inputs: Path, tmp_path: Path) 
     with running(inputs, folder) as process:
         until_step(process, folder, 1)
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=60)
-        assert process.returncode == 130, said
-        assert "run it again to continue" in said
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 130, output
+        assert "run it again to continue" in output
     assert left_over(folder) == [], "Ctrl-C leaves nothing"
 
     before = status(folder)["progress"]["step"]
@@ -104,8 +104,8 @@ def test_a_job_is_stopped_killed_and_gone_on_with(inputs: Path, tmp_path: Path) 
         process.wait()
         assert left_over(folder), "nobody could end what it had started"
         with running(inputs, folder) as again:
-            said, _ = again.communicate(timeout=PATIENCE_SECONDS)
-            assert again.returncode == 0, f"{said}\n{why(folder)}"
+            output, _ = again.communicate(timeout=PATIENCE_SECONDS)
+            assert again.returncode == 0, f"{output}\n{why(folder)}"
     assert left_over(folder) == []
     assert [each for each in below if each.is_running()] == [], (
         "vLLM's engine renames itself, and is ended too"
@@ -138,26 +138,26 @@ def test_a_folder_with_another_job_is_refused(inputs: Path, tmp_path: Path) -> N
     made, _ = manifest.local(document, folder, manifest.utc_now())
     JobFolder(folder).write(made)
     with running(inputs, folder) as process:
-        said, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert "a job that has begun keeps spec.model" in said
-    assert "write --fresh to delete it" in said
+    assert "a job that has begun keeps spec.model" in output
+    assert "write --fresh to delete it" in output
 
 
 def test_a_job_that_is_suspended_stands_still_and_says_so(inputs: Path, tmp_path: Path) -> None:
     folder = tmp_path / "job"
     with running(inputs, folder, "--set", "spec.suspend=true") as process:
-        said, _ = process.communicate(timeout=60)
-    assert process.returncode == 3, said
-    assert "the job is not running: Suspended: " in said
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 3, output
+    assert "the job is not running: Suspended: " in output
     assert left_over(folder) == []
 
 
 def test_a_job_that_fails_says_why(inputs: Path, tmp_path: Path) -> None:
     folder = tmp_path / "job"
     with running(inputs, folder, "--environment", str(tmp_path)) as process:
-        said, _ = process.communicate(timeout=PATIENCE_SECONDS)
-    assert process.returncode == 1, said
-    assert "EnvironmentNotImportable: spec.environment.entrypoint: " in said
-    assert "No module named 'environment'" in said
+        output, _ = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 1, output
+    assert "EnvironmentNotImportable: spec.environment.entrypoint: " in output
+    assert "No module named 'environment'" in output
     assert left_over(folder) == []

@@ -116,8 +116,8 @@ async def test_a_project_is_checked_by_its_own_code(project: Path) -> None:
     async with over_stdio(project, "--allow-changes") as client:
         found = answer(await client.call_tool("check", {"file": "desk/job.yaml", "rows": 1}))
         assert {each["check"]: each["verdict"] for each in found["checks"]}["tests"] == "Pass"
-        said = error(await client.call_tool("check", {"file": "desk/job.yaml", "set": ["rows=1"]}))
-        assert said == "--set rows=1: write spec.FIELD=VALUE, such as spec.schedule.maxSteps=3"
+        message = error(await client.call_tool("check", {"file": "desk/job.yaml", "set": ["rows=1"]}))
+        assert message == "--set rows=1: write spec.FIELD=VALUE, such as spec.schedule.maxSteps=3"
 
 
 async def started(project: Path, *options: str) -> asyncio.subprocess.Process:
@@ -150,7 +150,7 @@ HELLO = (
 )
 
 
-async def told(server: asyncio.subprocess.Process, *lines: bytes) -> None:
+async def send(server: asyncio.subprocess.Process, *lines: bytes) -> None:
     assert server.stdin is not None
     server.stdin.write(b"".join(lines))
     await server.stdin.drain()
@@ -171,9 +171,9 @@ async def ended(server: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
 
 async def test_stdout_has_the_protocol_alone_and_its_input_ends_it(project: Path) -> None:
     server = await started(project)
-    await told(server, *HELLO)
+    await send(server, *HELLO)
     assert (await heard(server))["result"]["serverInfo"]["name"] == "headway"
-    await told(server, b"no json\n", line("tools/call", 1, name="status", arguments={"job": "good"}))
+    await send(server, b"no json\n", line("tools/call", 1, name="status", arguments={"job": "good"}))
     answers = [await heard(server)]
     while answers[-1].get("id") != 1:
         answers.append(await heard(server))
@@ -195,9 +195,9 @@ async def checking(folder: Path) -> tuple[asyncio.subprocess.Process, list[psuti
     slow = "import time\ndef test_it() -> None:\n    time.sleep(500)\n"
     (folder / "slow" / "test_environment.py").write_text(slow)
     server = await started(folder, "--allow-changes")
-    await told(server, *HELLO)
+    await send(server, *HELLO)
     await heard(server)
-    await told(server, line("tools/call", 1, name="check", arguments={"file": "slow/job.yaml"}))
+    await send(server, line("tools/call", 1, name="check", arguments={"file": "slow/job.yaml"}))
     until = time.monotonic() + 60
     while len(children := below(server.pid)) < 2:
         assert time.monotonic() < until
@@ -207,13 +207,13 @@ async def checking(folder: Path) -> tuple[asyncio.subprocess.Process, list[psuti
 
 async def test_a_check_that_is_cancelled_ends_and_its_server_goes_on(tmp_path: Path) -> None:
     server, children = await checking(tmp_path)
-    await told(server, line("notifications/cancelled", requestId=1))
+    await send(server, line("notifications/cancelled", requestId=1))
     _, alive = await asyncio.to_thread(psutil.wait_procs, children, 30)
     assert not alive
-    await told(server, line("tools/call", 2, name="jobs", arguments={}))
-    while (said := await heard(server)).get("id") != 2:
-        assert said.get("id") in (None, 1)
-    assert said["result"]["structuredContent"]["jobs"] == []
+    await send(server, line("tools/call", 2, name="jobs", arguments={}))
+    while (reply := await heard(server)).get("id") != 2:
+        assert reply.get("id") in (None, 1)
+    assert reply["result"]["structuredContent"]["jobs"] == []
     await ended(server)
     assert server.returncode == 0
 
@@ -232,16 +232,16 @@ async def test_a_call_that_hangs_does_not_hold_up_the_end(project: Path, tmp_pat
     silent = await asyncio.start_server(lambda reader, writer: asyncio.sleep(600), "127.0.0.1", 0)
     port = silent.sockets[0].getsockname()[1]
     with stub_cluster.served(StubCluster(), tmp_path) as kubeconfig:
-        said = kubeconfig.read_text()
-    address = next(word for word in said.split() if word.startswith("http://"))
-    kubeconfig.write_text(said.replace(address, f"http://127.0.0.1:{port}"))
+        text = kubeconfig.read_text()
+    address = next(word for word in text.split() if word.startswith("http://"))
+    kubeconfig.write_text(text.replace(address, f"http://127.0.0.1:{port}"))
     asked = mcp_project.process(project, kubeconfig=kubeconfig)
     server = await asyncio.create_subprocess_exec(
         asked.command, *asked.args, env=asked.env, stdin=-1, stdout=-1, stderr=-1
     )
-    await told(server, *HELLO)
+    await send(server, *HELLO)
     await heard(server)
-    await told(server, line("tools/call", 1, name="status", arguments={"job": "far"}))
+    await send(server, line("tools/call", 1, name="status", arguments={"job": "far"}))
     await asyncio.sleep(1)
     begun = time.monotonic()
     await ended(server)
@@ -253,7 +253,7 @@ async def test_a_call_that_hangs_does_not_hold_up_the_end(project: Path, tmp_pat
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_a_signal_ends_it_quietly(project: Path, number: int) -> None:
     server = await started(project)
-    await told(server, *HELLO)
+    await send(server, *HELLO)
     await heard(server)
     os.kill(server.pid, number)
     _, noted = await asyncio.wait_for(server.communicate(), 30)

@@ -53,7 +53,7 @@ def test_every_cell_of_the_notebook_works(folder: Path, capsys: pytest.CaptureFi
     assert first.episode_id != second.episode_id
     assert float(names["bill"].cost) > 0
     assert "first-run" in (folder / "report.html").read_text()
-    said = capsys.readouterr().out
-    assert f"Complete after {STEPS} steps" in said
-    assert first.episode_id in said
+    output = capsys.readouterr().out
+    assert f"Complete after {STEPS} steps" in output
+    assert first.episode_id in output
     assert left_over(folder / "first-run") == [], "what the job ran is gone"

@@ -64,10 +64,10 @@ def test_a_template_trains_as_it_is_written(template: Template, tmp_path: Path) 
     assert made["success"]["greedy"]["rows"] > 0
     headway(project, "check")
     small = [word for path, value in SMALL.items() for word in ("--set", f"spec.{path}={value}")]
-    with agent(project, template) as told:
-        said = headway(project, "run", "job.yaml", "--local", *small, *told)
+    with agent(project, template) as options:
+        output = headway(project, "run", "job.yaml", "--local", *small, *options)
     status = JobFolder(project / ".headway" / "desk").whole()["status"]
-    assert (status["state"], status["progress"]["step"]) == ("Complete", STEPS), said
-    assert status["preflight"]["state"] in ("Passed", "Warned"), said
+    assert (status["state"], status["progress"]["step"]) == ("Complete", STEPS), output
+    assert status["preflight"]["state"] in ("Passed", "Warned"), output
     run = Path(status["artifacts"]["uri"].removeprefix("file://"))
     assert {int(step.name) for step in (run / "trajectories" / "validation").iterdir()} == {0, STEPS}

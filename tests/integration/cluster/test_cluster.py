@@ -51,8 +51,8 @@ def test_a_pod_runs_to_its_end_and_leaves_logs(cluster: Any, namespace: str) -> 
 
 
 def test_exec_runs_in_the_pod(cluster: Any, web: str) -> None:
-    said = cluster.kubectl("exec", "-n", web, "shell", "--", "cat", "/etc/hostname")
-    assert said == "shell\n"
+    output = cluster.kubectl("exec", "-n", web, "shell", "--", "cat", "/etc/hostname")
+    assert output == "shell\n"
 
 
 def test_a_service_is_found_by_name(cluster: Any, web: str) -> None:

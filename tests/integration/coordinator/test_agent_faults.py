@@ -55,10 +55,10 @@ async def test_a_full_gateway_is_asked_again_when_it_says(
     assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
     assert len(record.turns) == turns.AT_ONCE + 2 + 1
     assert len(record.rows) == len(record.turns)
-    told = [one.at for one in rig.answered if one.status == 429][:2]
+    refused = [one.at for one in rig.answered if one.status == 429][:2]
     came_back = [one.at for one in rig.answered if one.retries == 1]
     assert len(came_back) == 2
-    assert min(came_back) - max(told) > 4  # without a word its first pause is half a second
+    assert min(came_back) - max(refused) > 4  # without a word its first pause is half a second
 
 
 @pytest.mark.parametrize("during", ["its own work", "a turn"])

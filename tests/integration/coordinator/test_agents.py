@@ -72,13 +72,13 @@ class Service:
         self._work.append(asyncio.create_task(asyncio.to_thread(self._play, await request.json())))
         return web.json_response({"status": "accepted"})
 
-    def _play(self, told: dict[str, Any]) -> None:
-        endpoint, problem = told["metadata"]["endpoint"], None
-        own = {"JobArn": told["metadata"]["jobArn"], "TrajectoryId": told["metadata"]["rolloutId"]}
+    def _play(self, payload: dict[str, Any]) -> None:
+        endpoint, problem = payload["metadata"]["endpoint"], None
+        own = {"JobArn": payload["metadata"]["jobArn"], "TrajectoryId": payload["metadata"]["rolloutId"]}
         status: dict[str, Any] = {"Status": "ready"}
         try:
-            messages = [{"role": "user", "content": told["prompt"]}]
-            tool_loop.play(endpoint, messages, told["instance"].get("mood"))
+            messages = [{"role": "user", "content": payload["prompt"]}]
+            tool_loop.play(endpoint, messages, payload["instance"].get("mood"))
         except Exception as error:
             problem, status = error, {"Status": "failed", "ErrorMessage": str(error)}
         self.ends.append(problem)
@@ -135,11 +135,13 @@ async def test_the_same_script_gives_the_same_tokens_whoever_acts(
         assert other.rows == first.rows
         assert other.turns == first.turns
         assert asked == requests[0]  # the seed of every turn included
-        assert [told(message) for message in other.messages] == [told(message) for message in first.messages]
+        assert [without_name(message) for message in other.messages] == [
+            without_name(message) for message in first.messages
+        ]
 
 
-def told(message: dict[str, Any]) -> Any:
-    """What a message says. The platform's own tool messages name the tool besides."""
+def without_name(message: dict[str, Any]) -> Any:
+    """A message without the tool's name, which only the platform's own tool messages have."""
     return {name: value for name, value in message.items() if name != "name"}
 
 
@@ -266,11 +268,11 @@ async def test_a_sandboxed_agent_may_not_reward_itself(tok: Any, tmp_path: Path)
     program.write_text(
         "import json, os, tool_loop\n"
         "episode = json.load(open(os.environ['HEADWAY_EPISODE_FILE']))\n"
-        "told = episode['metadata']\n"
-        "tool_loop.play(told['endpoint'], episode['messages'], None)\n"
-        "own = {'JobArn': told['jobArn'], 'TrajectoryId': told['rolloutId']}\n"
-        "tool_loop.ask(told['endpoint'] + '/complete-rollout', own | {'Status': 'ready'})\n"
-        "tool_loop.ask(told['endpoint'] + '/update-reward', own | {'Rewards': [1.0]})\n"
+        "metadata = episode['metadata']\n"
+        "tool_loop.play(metadata['endpoint'], episode['messages'], None)\n"
+        "own = {'JobArn': metadata['jobArn'], 'TrajectoryId': metadata['rolloutId']}\n"
+        "tool_loop.ask(metadata['endpoint'] + '/complete-rollout', own | {'Status': 'ready'})\n"
+        "tool_loop.ask(metadata['endpoint'] + '/update-reward', own | {'Rewards': [1.0]})\n"
     )
     async with stage("sandboxed", tok, tmp_path, [ANSWER]) as s:
         s.agent = s.rig.sandboxed_agent("env", f"PYTHONPATH={SUPPORT}", sys.executable, str(program))

@@ -52,8 +52,8 @@ def test_calls_are_read_as_vllm_reads_them(name: str) -> None:
         turns += [(calling(call(VALUES)), EVERY), (calling(call(WORDS)), SIMPLE)]
     if name != "Llama 3 JSON":  # one call a turn
         turns.append((TWO, SIMPLE))
-    for said, tools in turns:
-        turn = Probe(reader, tok).turn(ASKED, said, tools, RESULT)
+    for output, tools in turns:
+        turn = Probe(reader, tok).turn(ASKED, output, tools, RESULT)
         assert turn is not None
         text = decoded(tok, turn.sampled)
         for end in ends:

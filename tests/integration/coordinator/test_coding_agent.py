@@ -55,8 +55,8 @@ async def test_a_coding_agents_episode_is_one_row(
     billed_whole(rig, record)
     ignored = ("context_management", "output_config.effort", "tools.defer_loading")
     assert record.ignored == dict.fromkeys(ignored, len(texts))
-    told = [message["content"] for message in record.messages if message["role"] == "tool"]
-    assert all("gold" in words for words in told), told
+    results = [message["content"] for message in record.messages if message["role"] == "tool"]
+    assert all("gold" in words for words in results), results
 
 
 async def test_a_helper_of_a_coding_agent_is_a_row_of_its_own(

@@ -218,15 +218,15 @@ FIND = CALL.replace("look_up", "find")
 async def test_tool_choice(tok: Any, agents: Agents, tmp_path: Path, choices: list[Any], begun: str) -> None:
     """A forced call begins in the prompt: those tokens are not the model's, and not trained."""
     service, call = agents.get("openai_agent"), FIND if begun else CALL
-    said = call.partition(begun)[2] if begun else call
-    async with stage(tok, tmp_path, said, ANSWER) as (rig, leases):
+    sampled = call.partition(begun)[2] if begun else call
+    async with stage(tok, tmp_path, sampled, ANSWER) as (rig, leases):
         record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), choices=choices)
     assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
     [made] = record.messages[1]["tool_calls"]
     assert made["function"]["name"] == ("find" if begun else "look_up")
     row = token_truth(rig, record)
     trained = [token for token, mask in zip(row.tokens, row.mask, strict=True) if mask]
-    assert tok.decode(trained) == said + ANSWER
+    assert tok.decode(trained) == sampled + ANSWER
     assert call in tok.decode(row.tokens)
 
 

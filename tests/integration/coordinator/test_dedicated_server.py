@@ -82,12 +82,14 @@ def taken(server: RolloutServer) -> list[str]:
 
 
 def differences(groups: list[GroupRecord], model: Any) -> list[float]:
-    """Of each sampled token: its log-probability as the server told it, less that of a plain forward."""
+    """Of each sampled token: its log-probability from the server, less that of a plain forward."""
     found = []
     for row in [row for group in groups for episode in group.scored for row in episode.rows]:
         expected = [0.0, *score(model, row.tokens)]
         found += [
-            told - own for told, own, sampled in zip(row.logprobs, expected, row.mask, strict=True) if sampled
+            served - own
+            for served, own, sampled in zip(row.logprobs, expected, row.mask, strict=True)
+            if sampled
         ]
     return found
 

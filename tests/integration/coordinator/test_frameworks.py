@@ -107,11 +107,11 @@ async def test_an_answer_of_a_schema_by_a_tool_is_one_row(
     tok: Any, agents: Agents, tmp_path: Path, way: Way, texts: list[str], begun: str
 ) -> None:
     """Where the tool is forced, what the gateway writes of its call is not trained."""
-    said = [text.removeprefix(begun) for text in texts]
-    rig, record = await an_episode(tok, agents, tmp_path, way, *said)
+    sampled = [text.removeprefix(begun) for text in texts]
+    rig, record = await an_episode(tok, agents, tmp_path, way, *sampled)
     row = token_truth(rig, record)
     trained = [token for token, mask in zip(row.tokens, row.mask, strict=True) if mask]
-    assert tok.decode(trained) == "".join(said)
+    assert tok.decode(trained) == "".join(sampled)
     assert all(text in tok.decode(row.tokens) for text in texts)
 
 
@@ -165,8 +165,8 @@ async def test_a_schema_beside_tools_is_refused_by_name(
 async def test_a_schema_is_ignored_where_the_job_is_lenient(
     tok: Any, agents: Agents, tmp_path: Path, way: Way, field: str
 ) -> None:
-    said = '{"metal": "gold"}<|im_end|>'
-    rig, record = await an_episode(tok, agents, tmp_path, way, said, lenient=True)
+    text = '{"metal": "gold"}<|im_end|>'
+    rig, record = await an_episode(tok, agents, tmp_path, way, text, lenient=True)
     token_truth(rig, record)
     assert record.ignored == {field: 1}
 
@@ -176,7 +176,7 @@ async def test_langchains_structured_output_as_it_is(
     tok: Any, agents: Agents, tmp_path: Path, lenient: bool
 ) -> None:
     """A schema holds its one turn, which is not trained then; a lenient job ignores the schema."""
-    way, said = ("langchain_agent", {"structured": ""}), '{"metal": "gold"}<|im_end|>'
-    _, record = await an_episode(tok, agents, tmp_path, way, said, lenient=lenient)
+    way, text = ("langchain_agent", {"structured": ""}), '{"metal": "gold"}<|im_end|>'
+    _, record = await an_episode(tok, agents, tmp_path, way, text, lenient=lenient)
     assert [turn.guided for turn in record.turns] == [not lenient]
     assert (len(record.rows), record.ignored) == ((1, {"response_format": 1}) if lenient else (0, {}))

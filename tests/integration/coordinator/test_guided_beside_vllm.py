@@ -111,18 +111,18 @@ def test_what_is_taken_is_kept_to(tok: Any, seed: int) -> None:
     meant = json.loads(json.dumps(schema).replace('"oneOf"', '"anyOf"'))
     grammar, ended = compiled(tok, text), 0
     for turn in range(4):
-        said, whole_text = walked(tok, grammar, random.Random(f"{seed}/{turn}"))
+        output, whole_text = walked(tok, grammar, random.Random(f"{seed}/{turn}"))
         if whole_text:
             ended += 1
-            jsonschema.validate(json.loads(said), meant)
+            jsonschema.validate(json.loads(output), meant)
     assert ended, "at least one walk comes to its end"
 
 
 def test_any_object_is_any_object(tok: Any) -> None:
     grammar = compiled(tok, ANY_OBJECT)
     for turn in range(8):
-        said, ended = walked(tok, grammar, random.Random(turn))
-        assert not ended or isinstance(json.loads(said), dict)
+        output, ended = walked(tok, grammar, random.Random(turn))
+        assert not ended or isinstance(json.loads(output), dict)
 
 
 @pytest.mark.parametrize(

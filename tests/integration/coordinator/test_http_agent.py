@@ -57,16 +57,16 @@ async def test_a_service_may_compute_its_reward_beyond_the_idle_limit(tok: Any, 
 
     async with stage(tok, tmp_path, ANSWER) as (rig, leases):
 
-        async def act(told: dict[str, Any]) -> None:
-            endpoint = told["metadata"]["endpoint"]
-            turn = {"messages": [{"role": "user", "content": told["prompt"]}]}
+        async def act(payload: dict[str, Any]) -> None:
+            endpoint = payload["metadata"]["endpoint"]
+            turn = {"messages": [{"role": "user", "content": payload["prompt"]}]}
             await rig.http.post(f"{endpoint}/v1/chat/completions", json=turn)
             await rig.http.post(f"{endpoint}/complete-rollout", json={"Status": "ready"})
             await asyncio.sleep(6.0)
             await rig.http.post(f"{endpoint}/update-reward", json={"Rewards": [0.5]})
 
-        def take(told: dict[str, Any]) -> dict[str, Any]:
-            work.append(asyncio.create_task(act(told)))
+        def take(payload: dict[str, Any]) -> dict[str, Any]:
+            work.append(asyncio.create_task(act(payload)))
             return {}
 
         async with serving(Scripted({"POST /": take})) as service:
@@ -85,10 +85,10 @@ async def test_a_prompt_that_arrived_twice_is_played_once(tok: Any, tmp_path: Pa
 
     async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
 
-        async def act(told: dict[str, Any], second: bool) -> None:
-            endpoint, seen = told["metadata"]["endpoint"], []
+        async def act(payload: dict[str, Any], second: bool) -> None:
+            endpoint, seen = payload["metadata"]["endpoint"], []
             ends.append(seen)
-            turn = {"messages": [{"role": "user", "content": told["prompt"]}]}
+            turn = {"messages": [{"role": "user", "content": payload["prompt"]}]}
             if not second:
                 await second_done.wait()
             for path, body in (
@@ -130,9 +130,9 @@ async def test_a_gateway_that_lost_patience_says_nothing_of_the_agent(
             await rig.http.post(f"{endpoint}/update-reward", json={"Rewards": [0.5]})
 
         async def take(request: web.Request) -> web.StreamResponse:
-            told = await request.json()
-            endpoint = told["metadata"]["endpoint"]
-            turn = {"messages": [{"role": "user", "content": told["prompt"]}]}
+            payload = await request.json()
+            endpoint = payload["metadata"]["endpoint"]
+            turn = {"messages": [{"role": "user", "content": payload["prompt"]}]}
             await rig.http.post(f"{endpoint}/v1/chat/completions", json=turn)
             work.append(asyncio.create_task(finish(endpoint)))
             return web.Response(status=504)

@@ -76,10 +76,10 @@ class Ran:
 async def ran(folder: Path, answer: Answer, **fields: Any) -> Ran:
     """The job whose judge answers so; `fields` of its spec."""
     (folder / "desk.py").write_text(ENVIRONMENT)
-    told: list[dict[str, Any]] = []
+    statuses: list[dict[str, Any]] = []
 
     def sink(status: dict[str, Any]) -> JobUpdate:
-        told.append(status)
+        statuses.append(status)
         return JobUpdate()
 
     store = FileStore()
@@ -112,7 +112,7 @@ async def ran(folder: Path, answer: Answer, **fields: Any) -> Ran:
             await until_ready(running, port)
             await learner.run(None)
             await running
-    return Ran(told[-1], store, layout, judge)
+    return Ran(statuses[-1], store, layout, judge)
 
 
 async def recounted(folder: Path, job: Ran) -> subprocess.CompletedProcess[str]:
@@ -156,9 +156,9 @@ async def test_a_preflight_asks_what_episodes_asked_twice(tmp_path: Path) -> Non
 
     async def fickle(request: web.Request, asked: Any) -> web.StreamResponse:
         """Another grade whenever it is asked the same."""
-        said = asked["messages"][-1]["content"]
-        counts[said] += 1
-        return await says("0.5" if counts[said] % 2 else "0.25")(request, asked)
+        prompt = asked["messages"][-1]["content"]
+        counts[prompt] += 1
+        return await says("0.5" if counts[prompt] % 2 else "0.25")(request, asked)
 
     job = await ran(tmp_path, fickle, preflight=ASKED_AGAIN)
     by_check = {each["check"]: each for each in job.status["preflight"]["findings"]}
@@ -168,7 +168,7 @@ async def test_a_preflight_asks_what_episodes_asked_twice(tmp_path: Path) -> Non
     assert (found["verdict"], found["field"]) == ("Warn", "spec.judges[style]")
     assert "Judge style answered 5 of 5" in found["message"], "four prompts, and one of whole groups"
     assert "Mean difference: text by 0.25" in found["message"]
-    assert {said: asked for said, asked in counts.items() if "Say ok" not in said} == {
+    assert {prompt: asked for prompt, asked in counts.items() if "Say ok" not in prompt} == {
         **{f"train {number}": 3 for number in range(4)},
         "Which of 2": 3,
         "validation 0": 1,

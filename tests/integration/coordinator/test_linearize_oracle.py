@@ -84,7 +84,7 @@ def comes_back(turns: Turns) -> bool:
     """
     sequences: list[list[int]] = []
     left: set[int] = set()
-    for prompt, said, _ in turns:
+    for prompt, sampled, _ in turns:
         newest = len(sequences) - 1
         fitting = [i for i, sequence in enumerate(sequences) if prompt[: len(sequence)] == sequence]
         best = max(fitting, key=lambda i: (len(sequences[i]), i), default=None)
@@ -92,7 +92,7 @@ def comes_back(turns: Turns) -> bool:
             return True
         if best != newest:
             left.add(newest)
-        sequences.append(prompt + said)
+        sequences.append(prompt + sampled)
     return False
 
 

@@ -169,8 +169,8 @@ def test_a_run_says_whose_it_is_and_how_it_was_made(done: Rig, server: str) -> N
     client, run = tracked(done, server)
     assert run.info.run_name == "job-uid"
     assert client.get_experiment(run.info.experiment_id).name == "ns/job"
-    told = {name: run.data.tags[f"headway.dev/{name}"] for name in ("job", "namespace", "uid", "kind")}
-    assert told == {"job": "job", "namespace": "ns", "uid": "uid", "kind": "RLTrainingJob"}
+    tags = {name: run.data.tags[f"headway.dev/{name}"] for name in ("job", "namespace", "uid", "kind")}
+    assert tags == {"job": "job", "namespace": "ns", "uid": "uid", "kind": "RLTrainingJob"}
     expected = {
         "global_batch_size": "2",
         "group_size": "2",
@@ -233,8 +233,8 @@ def test_a_running_job_tells_its_run_of_signals_and_of_a_change(tmp_path: Path, 
 
 def test_the_status_leads_to_the_run(done: Rig, server: str) -> None:
     _, run = tracked(done, server)
-    told = done.status[-1]["tracking"]["mlflow"]
-    page, _, place = told["url"].partition("#")
+    link = done.status[-1]["tracking"]["mlflow"]
+    page, _, place = link["url"].partition("#")
     assert place == f"/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
     with urllib.request.urlopen(page, timeout=30) as answer:
         assert answer.status == 200
@@ -300,10 +300,10 @@ def test_a_trace_has_inputs_and_outputs_of_turns_and_tools(done: Rig, server: st
         tools = sorted((s for s in spans if s.span_type == "TOOL"), key=lambda s: s.start_time_ns)
         assert len(turns) == len(episode["turns"])
         assert len(spans) == 1 + len(turns) + len(tools)
-        said = [message for message in episode["messages"] if message["role"] == "assistant"]
-        assert [turn.outputs["content"] for turn in turns] == [message["content"] for message in said]
+        replies = [message for message in episode["messages"] if message["role"] == "assistant"]
+        assert [turn.outputs["content"] for turn in turns] == [message["content"] for message in replies]
         assert all(turn.inputs["messages"] for turn in turns)
-        made = [call for message in said for call in message.get("tool_calls") or []]
+        made = [call for message in replies for call in message.get("tool_calls") or []]
         calls = [call["function"] for call in made]
         assert [(tool.name, tool.inputs) for tool in tools] == [
             (call["name"], json.loads(call["arguments"])) for call in calls

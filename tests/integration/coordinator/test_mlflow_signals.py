@@ -45,8 +45,8 @@ def test_mlflow_has_what_the_last_validation_says(
     tracking = {"mlflow": {"uri": server, "experiment": experiment}}
     job = validating(tmp_path, tracking)
     before = job if tracks else validating(tmp_path, {})
-    told = asyncio.run(run(tmp_path, before, None, first)).status()
-    coordinator = asyncio.run(run(tmp_path, job, told, None))
+    status = asyncio.run(run(tmp_path, before, None, first)).status()
+    coordinator = asyncio.run(run(tmp_path, job, status, None))
     states = scraped(coordinator)
     assert (states[BY_STEP], states[BY_VALIDATION]) == (STATE_VALUES["Raised"], STATE_VALUES["Raised"])
     assert logged(server, experiment, STEPS) == states

@@ -193,8 +193,8 @@ async def test_smolagents_tool_agent_forks_where_it_writes_calls_anew(
 ) -> None:
     """It sends its calls back as text, which is another history than the one that was sampled."""
     service, texts = agents.get("smolagents_agent"), [CALL, CALL, FINAL]
-    said = [text.removeprefix(BEGUN) for text in texts]
-    async with stage(tok, tmp_path, *said, context=40_000) as (rig, leases):
+    sampled = [text.removeprefix(BEGUN) for text in texts]
+    async with stage(tok, tmp_path, *sampled, context=40_000) as (rig, leases):
         record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), style="tools")
     assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
     assert (len(record.turns), len(record.rows), record.forks) == (3, 3, 2)

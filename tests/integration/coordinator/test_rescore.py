@@ -154,8 +154,8 @@ async def recounted(layout: Layout) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(SCRIPT), *files, stdout=asyncio.subprocess.PIPE
     )
-    said, _ = await process.communicate()
-    assert process.returncode == 0, said.decode()
+    output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()
 
 
 def differing(lines: Iterable[Json]) -> dict[str, int]:
@@ -205,4 +205,4 @@ async def test_a_run_is_scored_again_in_real_sandboxes(tmp_path: Path) -> None:
     assert other.result["message"].startswith(
         f"calls that the tools answered otherwise than in the run: {count}; write spec.seed and spec.data"
     )
-    assert other.rewards == before.rewards, "the desk does not judge by the usage that its tool told"
+    assert other.rewards == before.rewards, "the desk does not judge by the usage that its tool reported"

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.integration
 JOB: dict[str, Any] = {
     "apiVersion": "headway.dev/v1alpha1",
     "kind": "RLTrainingJob",
-    "metadata": {"name": "told"},
+    "metadata": {"name": "reported"},
     "spec": {
         "managedBy": "example.com/nobody",
         "model": {"base": "s3://b/m"},
@@ -50,7 +50,7 @@ def job(cluster: Cluster, namespace: str) -> JobConfig:
     cluster.kubectl("wait", "--for=condition=Established", crd, "--timeout=60s")
     made = cluster.kubectl("create", "-n", namespace, "-o", "json", "-f", "-", input=json.dumps(JOB))
     created = json.loads(made)
-    identity = {"name": "told", "namespace": namespace, "uid": created["metadata"]["uid"]}
+    identity = {"name": "reported", "namespace": namespace, "uid": created["metadata"]["uid"]}
     return JobConfig.model_validate(identity | {"spec": created["spec"]})
 
 
@@ -90,7 +90,7 @@ def test_each_writer_keeps_its_own_fields(cluster: Cluster, job: JobConfig) -> N
     assert "usage" not in status, "what a writer no longer sends is gone"
 
 
-def told_by_operator(cluster: Cluster, job: JobConfig, *conditions: Condition) -> None:
+def apply_by_operator(cluster: Cluster, job: JobConfig, *conditions: Condition) -> None:
     """The operator applies its part, by force, as it does."""
     document = {
         "apiVersion": names.API_VERSION,
@@ -118,17 +118,17 @@ def test_each_writer_keeps_its_own_conditions(cluster: Cluster, job: JobConfig) 
     sink(RLTrainingJobStatus(conditions=[synced]).as_object())
 
     def by_operator(ready: bool) -> None:
-        told_by_operator(cluster, job, condition(ConditionType.READY, ready, Reason.RUNNING, generation=1))
+        apply_by_operator(cluster, job, condition(ConditionType.READY, ready, Reason.RUNNING, generation=1))
 
-    def said() -> dict[str, str]:
+    def statuses() -> dict[str, str]:
         return {known["type"]: known["status"] for known in found(cluster, job)["conditions"]}
 
     by_operator(ready=False)
-    assert said() == {"WeightsInSync": "True", "Ready": "False"}
+    assert statuses() == {"WeightsInSync": "True", "Ready": "False"}
     failed = condition(ConditionType.WEIGHTS_IN_SYNC, False, Reason.VERIFICATION_FAILED, "canary off by 3.1")
     sink(RLTrainingJobStatus(conditions=[failed]).as_object())
     by_operator(ready=True)
-    assert said() == {"WeightsInSync": "False", "Ready": "True"}
+    assert statuses() == {"WeightsInSync": "False", "Ready": "True"}
 
 
 def test_the_operator_speaks_for_a_coordinator_that_is_gone(cluster: Cluster, job: JobConfig) -> None:
@@ -136,19 +136,19 @@ def test_the_operator_speaks_for_a_coordinator_that_is_gone(cluster: Cluster, jo
     ready = condition(ConditionType.READY, False, Reason.RECONCILING, generation=1)
 
     def weights() -> dict[str, Any]:
-        told = found(cluster, job)["conditions"]
-        return next(known for known in told if known["type"] == kind)
+        conditions = found(cluster, job)["conditions"]
+        return next(known for known in conditions if known["type"] == kind)
 
     sink(RLTrainingJobStatus(conditions=[condition(kind, True, Reason.SYNCED, "as wanted")]).as_object())
     for reason in (Reason.SUSPENDED, Reason.RESUMED):
-        told_by_operator(cluster, job, ready, condition(kind, None, reason, generation=1))
+        apply_by_operator(cluster, job, ready, condition(kind, None, reason, generation=1))
         assert (weights()["status"], weights()["reason"]) == ("Unknown", reason)
     sink(RLTrainingJobStatus(conditions=[condition(kind, None, Reason.PENDING)]).as_object())
-    told_by_operator(cluster, job, ready)
+    apply_by_operator(cluster, job, ready)
     assert (weights()["status"], weights()["reason"]) == ("Unknown", "Pending")
     assert "observedGeneration" not in weights(), "it was the operator's"
     sink(RLTrainingJobStatus(conditions=[condition(kind, True, Reason.SYNCED)]).as_object())
-    told_by_operator(cluster, job, ready)
+    apply_by_operator(cluster, job, ready)
     assert (weights()["status"], weights()["reason"]) == ("True", "Synced")
 
 

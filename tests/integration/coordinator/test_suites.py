@@ -44,13 +44,13 @@ def recounted(rig: SuiteRig, folder: Path) -> None:
     files = [str(uri).removeprefix("file://") for uri in (rig.layout.results, rig.layout.report)]
     command = [sys.executable, str(SCRIPT), *files, "--status", str(folder / "final.json"), "--metrics"]
 
-    def told(metrics: Path) -> subprocess.CompletedProcess[str]:
+    def recount(metrics: Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*command, str(metrics)], capture_output=True, text=True, timeout=60, check=False
         )
 
     scraped = folder / "metrics.txt"
-    done = told(scraped)
+    done = recount(scraped)
     assert done.returncode == 0, done.stdout + done.stderr
     value = re.compile(
         rf'^(\w+eval_measure{{.*"good".*measure="external_score".*"{SUITE}".*}}) 1.0$', re.MULTILINE
@@ -59,7 +59,7 @@ def recounted(rig: SuiteRig, folder: Path) -> None:
     assert changed == 1, scraped.read_text()
     (folder / "wrong.txt").write_text(text)
     wrong = f"/metrics good {SUITE} external_score : the report has 0.9, the recount 1.0\n"
-    assert told(folder / "wrong.txt").stdout == wrong
+    assert recount(folder / "wrong.txt").stdout == wrong
 
 
 async def one_sample(tok: Any, folder: Path, task: str, *texts: str) -> tuple[GatewayRig, EpisodeRecord]:

@@ -122,7 +122,7 @@ async def test_smolagents_code_agent_asked_twice_is_one_row(
 async def test_smolagents_code_agent_forks_after_reasoning(
     joined: Any, agents: Agents, tmp_path: Path
 ) -> None:
-    """It tells what its code said as the user, and there the template drops reasoning."""
+    """It sends its code's output as the user, and there the template drops reasoning."""
     way, reasoned = ("smolagents_agent", {"style": "code"}), f"<think>\nWhich metal?\n</think>\n\n{LOOK}"
     texts = [reasoned, reasoned, LAST, LOOK, LAST]
     rig, record = await an_episode(joined, agents, tmp_path, way, *texts, context=ROOM)
@@ -140,8 +140,8 @@ async def test_smolagents_tool_agent_asked_twice_is_a_row_a_turn(
 ) -> None:
     """It sends its calls back as text. Each turn is forced to call, so the model has no turn to reason in."""
     way, texts = ("smolagents_agent", {"style": "tools"}), [TWO_CALLS, CALL, FINAL, CALL, FINAL]
-    said = [text.removeprefix(BEGUN) for text in texts]
-    rig, record = await an_episode(tok, agents, tmp_path, way, *said, context=ROOM)
+    sampled = [text.removeprefix(BEGUN) for text in texts]
+    rig, record = await an_episode(tok, agents, tmp_path, way, *sampled, context=ROOM)
     assert [(drift.reason, drift.count) for drift in record.drifts] == [("calls", 4)]
     assert len(record.rows) == 5
     trained_once(rig, record)

@@ -51,8 +51,8 @@ def flux_order(folder: Path) -> list[list[Json]]:
 
 
 TOOLS: dict[str, tuple[Callable[[Path], list[list[Json]]], Passes]] = {
-    "Argo CD": (argo_order, lambda said: said.argo == "Healthy"),
-    "Flux": (flux_order, lambda said: said.flux == "Current"),
+    "Argo CD": (argo_order, lambda verdict: verdict.argo == "Healthy"),
+    "Flux": (flux_order, lambda verdict: verdict.flux == "Current"),
 }
 
 

@@ -60,12 +60,12 @@ def test_a_gate_that_has_passed_shows_its_numbers(stages: Stages) -> None:
 
 def is_let_through(found: Verdict) -> set[str]:
     """Who goes on at this verdict."""
-    said = {
+    ready = {
         "kstatus": found.kstatus == "Current",
         "Argo CD": found.argo == "Healthy",
         "Flux": found.flux == "Current",
     }
-    return {tool for tool, yes in said.items() if yes}
+    return {tool for tool, yes in ready.items() if yes}
 
 
 def test_a_gate_lets_through_only_what_has_passed_it(stages: Stages) -> None:

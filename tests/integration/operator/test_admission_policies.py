@@ -154,11 +154,11 @@ def test_a_broker_makes_sandboxes_of_its_own_job_alone(rig: Rig) -> None:
     rig.first_pods("meek")
     own = sandbox(rig, "meek")
     assert tried(rig, "meek-broker", own) == ""
-    for path, value, said in TAKEN_OVER:
+    for path, value, message in TAKEN_OVER:
         if value == {"headway.dev/job-uid": "UID"}:
             value = {"headway.dev/job-uid": rig.get("meek")["metadata"]["uid"]}
         answer = tried(rig, "meek-broker", changed(own, path, value))
-        assert said in answer, f"{path}={value}: {answer or 'accepted'}"
+        assert message in answer, f"{path}={value}: {answer or 'accepted'}"
     assert "sandbox" in tried(rig, "meek-broker", plain(rig, "any", {}))
 
 
@@ -169,7 +169,7 @@ def test_a_broker_names_no_other_uid_than_its_jobs(rig: Rig) -> None:
         rig.apply(name)
         rig.first_pods(name)
     uids = {name: rig.get(name)["metadata"]["uid"] for name in ("meek", "other")}
-    for uid, said in (
+    for uid, message in (
         (uids["meek"], ""),
         (uids["other"], "write the uid of that job"),
         ("x", "write the uid"),
@@ -177,8 +177,8 @@ def test_a_broker_names_no_other_uid_than_its_jobs(rig: Rig) -> None:
         labels = {**sandbox(rig, "meek")["metadata"]["labels"], "headway.dev/job-uid": uid}
         pod = changed(sandbox(rig, "meek"), "metadata.ownerReferences.0.uid", uid)
         answer = tried(rig, "meek-broker", changed(pod, "metadata.labels", labels))
-        assert said in answer, f"{uid}: {answer or 'accepted'}"
-        assert bool(answer) is bool(said), answer
+        assert message in answer, f"{uid}: {answer or 'accepted'}"
+        assert bool(answer) is bool(message), answer
 
 
 def test_a_sandbox_has_the_runtime_class_of_its_job(rig: Rig) -> None:
@@ -249,14 +249,14 @@ def test_a_coordinator_writes_the_status_of_its_own_job_alone(rig: Rig) -> None:
         rig.apply(name)
         rig.first_pods(name)
     options = ("--server-side", "--subresource=status", "--field-manager=headway-coordinator")
-    for name, said in (("mine", ""), ("other", "the job's own coordinator alone may write it")):
+    for name, message in (("mine", ""), ("other", "the job's own coordinator alone may write it")):
         job = rig.job(name)
         body = {key: job[key] for key in ("apiVersion", "kind", "metadata")} | {
             "status": {"progress": {"step": 1}}
         }
         answer = tried(rig, "mine-coordinator", body, verb="apply", options=options)
-        assert said in answer
-        assert bool(answer) is bool(said)
+        assert message in answer
+        assert bool(answer) is bool(message)
 
 
 def nested(levels: int) -> Any:
@@ -298,11 +298,11 @@ def test_what_is_nested_too_deep_is_refused_at_apply(rig: Rig, field: str) -> No
     cluster: Cluster = rig.cluster  # type: ignore[assignment]
     above = 2 if field.endswith("podTemplate") else 0
     of = rig.evaluations if "suites" in field else rig
-    for levels, said in ((16, ""), (18, f"{field}: nested more than 16 levels deep"), (200, field)):
+    for levels, message in ((16, ""), (18, f"{field}: nested more than 16 levels deep"), (200, field)):
         body = of.job("nested", **FREE[field](nested(levels - above)))
         done = cluster.attempt("create", "-f", "-", "--dry-run=server", input=json.dumps(body))
-        assert (said in done.stderr and bool(said)) is bool(done.returncode), done.stderr
-        assert bool(done.returncode) is bool(said), f"{levels}: {done.stderr}"
+        assert (message in done.stderr and bool(message)) is bool(done.returncode), done.stderr
+        assert bool(done.returncode) is bool(message), f"{levels}: {done.stderr}"
 
 
 def test_names_of_the_accounts_are_those_that_the_policies_know() -> None:

@@ -109,8 +109,8 @@ def test_jobs_share_the_budget_of_their_namespace(rig: Rig) -> None:
     rig.tell("second", preflight=passed, budget=asks("12", exhaustedTime="2026-01-01T00:00:00Z"))
     stopped = rig.wait_true("second", "Suspended")
     assert "RLBudget lets the job use 0.00 of spec.usd, and continuing needs 12" in stopped["message"]
-    told = {each["type"]: each for each in of_namespace(rig)["conditions"]}
-    assert told["BudgetExhausted"]["message"] == (
+    conditions = {each["type"]: each for each in of_namespace(rig)["conditions"]}
+    assert conditions["BudgetExhausted"]["message"] == (
         "spec.usd is 30.00; write 32.00 or more: these jobs cannot continue: second"
     )
 
@@ -125,7 +125,7 @@ def test_jobs_share_the_budget_of_their_namespace(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "spec", "said"),
+    ("name", "spec", "message"),
     [
         ("team", {"usd": "1"}, "metadata.name must be default: a namespace has one RLBudget"),
         ("default", {}, "spec has no limit; write usd, tokens, or both"),
@@ -135,12 +135,12 @@ def test_jobs_share_the_budget_of_their_namespace(rig: Rig) -> None:
         ("default", {"usd": "1", "onExhausted": "Fail"}, "onExhausted"),
     ],
 )
-def test_a_namespaces_budget_is_checked_at_apply(rig: Rig, name: str, spec: Json, said: str) -> None:
+def test_a_namespaces_budget_is_checked_at_apply(rig: Rig, name: str, spec: Json, message: str) -> None:
     body = {
         "apiVersion": names.API_VERSION,
         "kind": names.BUDGET_KIND,
         "metadata": {"name": name},
         "spec": spec,
     }
-    with pytest.raises(Exception, match=re.escape(said)):
+    with pytest.raises(Exception, match=re.escape(message)):
         rig.cluster.kubectl("apply", "-n", rig.namespace, "-f", "-", input=json.dumps(body))

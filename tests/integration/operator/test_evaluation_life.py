@@ -97,7 +97,11 @@ def test_a_gate_not_passed_fails_the_job_in_coordinators_words(rig: Rig) -> None
     assert kstatus.verdict(evals.get("gate")) == "Failed"
     wait("nothing left", lambda: not evals.children("gate"), explain=rig.log)
     evals.patch("gate", {"ttlSecondsAfterFinished": 3600})
-    wait("the same said of the edit", lambda: kstatus.verdict(evals.get("gate")) == "Failed", explain=rig.log)
+    wait(
+        "the same verdict after the edit",
+        lambda: kstatus.verdict(evals.get("gate")) == "Failed",
+        explain=rig.log,
+    )
 
 
 def test_an_evaluation_that_ends_well_is_ready(rig: Rig) -> None:

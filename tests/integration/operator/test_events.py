@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 Json = dict[str, Any]
 
 
-def told(rig: Rig, name: str) -> Counter[str]:
+def event_reasons(rig: Rig, name: str) -> Counter[str]:
     """Reasons of a job's events, in the operator's words."""
     fields = f"involvedObject.name={name},reportingComponent=headway-operator"
     found = json.loads(
@@ -24,9 +24,13 @@ def told(rig: Rig, name: str) -> Counter[str]:
     return Counter(item["reason"] for item in found["items"])
 
 
-def wait_told(rig: Rig, name: str, *reasons: str) -> None:
+def wait_for_events(rig: Rig, name: str, *reasons: str) -> None:
     wanted = Counter(reasons)
-    wait(f"{reasons}", lambda: told(rig, name) == wanted, explain=lambda: f"{told(rig, name)}\n{rig.log()}")
+    wait(
+        f"{reasons}",
+        lambda: event_reasons(rig, name) == wanted,
+        explain=lambda: f"{event_reasons(rig, name)}\n{rig.log()}",
+    )
 
 
 def signals(state: str, step: int, raised: bool) -> Json:
@@ -44,22 +48,22 @@ def signals(state: str, step: int, raised: bool) -> Json:
 
 def test_a_job_is_told_of_once_though_its_operator_is_killed(rig: Rig) -> None:
     first = rig.start()
-    rig.run("told")
+    rig.run("reported")
     begun = ["SpecUnwise", "Accepted", "PreflightPassed", "Started"]
-    wait_told(rig, "told", *begun)
-    rig.tell("told", **signals("Raised", 12, True))
-    wait_told(rig, "told", *begun, "SignalRaised")
+    wait_for_events(rig, "reported", *begun)
+    rig.tell("reported", **signals("Raised", 12, True))
+    wait_for_events(rig, "reported", *begun, "SignalRaised")
     rig.kill(first)
-    rig.tell("told", **signals("Clear", 20, False))
+    rig.tell("reported", **signals("Clear", 20, False))
     rig.start()
     signalled = [*begun, "SignalRaised", "SignalCleared"]
-    wait_told(rig, "told", *signalled)
-    rig.patch("told", {"suspend": True})
-    rig.wait_true("told", "Suspended")
-    wait_told(rig, "told", *signalled, "Suspended")
-    rig.patch("told", {"suspend": False})
-    rig.trains("told")
-    wait_told(rig, "told", *signalled, "Suspended", "Resumed")
+    wait_for_events(rig, "reported", *signalled)
+    rig.patch("reported", {"suspend": True})
+    rig.wait_true("reported", "Suspended")
+    wait_for_events(rig, "reported", *signalled, "Suspended")
+    rig.patch("reported", {"suspend": False})
+    rig.trains("reported")
+    wait_for_events(rig, "reported", *signalled, "Suspended", "Resumed")
 
 
 def test_a_jobs_figures_outlive_its_pods_and_go_with_the_job(rig: Rig) -> None:

@@ -29,7 +29,7 @@ def restarts(rig: Rig, name: str, role: str) -> int:
     return int(next((each.get("restarts", 0) for each in roles if each["name"] == role), 0))
 
 
-def told(rig: Rig, name: str) -> list[str]:
+def event_messages(rig: Rig, name: str) -> list[str]:
     fields = f"involvedObject.name={name},reason=FailureRuleMatched"
     text = rig.cluster.kubectl("get", "events", "-n", rig.namespace, "--field-selector", fields, "-o", "json")
     return [event["message"] for event in json.loads(text)["items"]]
@@ -64,8 +64,8 @@ def test_a_process_restarted_by_the_kubelet_counts_by_the_rule(rig: Rig, action:
     wait("a decision", lambda: decided(rig, name), explain=lambda: rig.story(name))
     [found] = decided(rig, name)
     assert (found["role"], found["exitCode"], found["action"]) == ("broker", 3, action)
-    wait("its event", lambda: told(rig, name), explain=rig.log)
-    assert told(rig, name) == [
+    wait("its event", lambda: event_messages(rig, name), explain=rig.log)
+    assert event_messages(rig, name) == [
         f"spec.failurePolicy.rules[0]: broker pod {found['pod']} ended with exit code 3: {action}"
     ]
     assert restarts(rig, name, "broker") == count

@@ -52,14 +52,14 @@ def test_a_deep_job_is_refused_and_the_others_run(rig: Rig) -> None:
     for levels in (17, 40, 1200, 5000, 9900):
         put(rig, f"deep-{levels}", deep(levels))
     for name in ("deep-before", "deep-17", "deep-40", "deep-1200", "deep-5000", "deep-9900"):
-        told = wait(
+        condition = wait(
             f"{name} to be refused",
             lambda name=name: accepted(rig, name),
             explain=rig.log,
         )
-        assert (told["status"], told["reason"]) == ("False", "InvalidSpec")
-        assert told["message"].startswith("spec.environment.config: nested more than ")
-        assert told["message"].endswith("write it smaller and flatter")
+        assert (condition["status"], condition["reason"]) == ("False", "InvalidSpec")
+        assert condition["message"].startswith("spec.environment.config: nested more than ")
+        assert condition["message"].endswith("write it smaller and flatter")
     rig.run("later")
     assert process.poll() is None
     assert rig.state("neighbour") == "Training"
@@ -92,9 +92,9 @@ def test_fat_jobs_fill_no_memory(rig: Rig, many: int, objects: int) -> None:
     for number in range(many):
         put(rig, f"fat-{number}", fat)
     for number in range(many):
-        told = wait("each to be refused", lambda n=number: accepted(rig, f"fat-{n}"), explain=rig.log)
-        assert told["status"] == "False"
-        assert told["message"].startswith("spec.environment.config: more than ")
+        condition = wait("each to be refused", lambda n=number: accepted(rig, f"fat-{n}"), explain=rig.log)
+        assert condition["status"] == "False"
+        assert condition["message"].startswith("spec.environment.config: more than ")
     rig.run("later")
     assert resident(process) < RESIDENT_MIB, "RSS at its highest, in MiB"
     assert process.poll() is None
@@ -161,7 +161,7 @@ def test_a_process_with_an_odd_last_word_fails_its_job(rig: Rig, reason: str) ->
     rig.scripts = {"coordinator": f"echo '{words}' > /dev/termination-log; exit {PERMANENT}"}
     rig.start()
     rig.apply("odd")
-    told = rig.wait_true("odd", "Failed")
-    assert told["reason"] == "ProcessFailed"
-    assert told["message"] == "spec.model: odd"
+    condition = rig.wait_true("odd", "Failed")
+    assert condition["reason"] == "ProcessFailed"
+    assert condition["message"] == "spec.model: odd"
     assert rig.metric('headway_operator_reconcile_errors_total{reason="Bug"}') == 0

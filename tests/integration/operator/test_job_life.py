@@ -152,7 +152,7 @@ def test_a_paused_job_has_no_pods_until_its_resume_command_runs(rig: Rig) -> Non
 
     wrong = f"{names.ANNOTATION_RESUME}=12"
     rig.cluster.kubectl("annotate", "rltj", "halted", "-n", rig.namespace, wrong)
-    wait("it to be told", lambda: "'12', which is not" in rig.condition("halted", "Suspended")["message"])
+    wait("its message", lambda: "'12', which is not" in rig.condition("halted", "Suspended")["message"])
     rig.stop()
     rig.cluster.kubectl(*pause.resume.split()[1:])
     rig.start()

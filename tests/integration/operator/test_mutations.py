@@ -77,8 +77,8 @@ class Writer:
         )
         return answer.status, json.loads(answer.data) if answer.status >= 400 else {}
 
-    def told(self, resource: str, name: str, *, orphan: bool) -> Json:
-        """What the operator says first of a job, which Python's own reader may not be able to read.
+    def first_condition(self, resource: str, name: str, *, orphan: bool) -> Json:
+        """The first condition of a job, whose JSON Python's own reader may not be able to read.
 
         An orphan, whose owner does not exist, may have been collected by Kubernetes already, or be held by
         somebody's finalizer alone.
@@ -183,10 +183,10 @@ def test_a_slow_machine_makes_no_neighbour_late(waited: float, control: float, l
     assert is_late(waited, control) is late
 
 
-def explains(said: Json) -> bool:
+def explains(refusal: Json) -> bool:
     """Whether a refusal of the API server names the field, or says where in the text the fault is."""
-    causes = (said.get("details") or {}).get("causes") or []
-    text = str(said.get("message", ""))
+    causes = (refusal.get("details") or {}).get("causes") or []
+    text = str(refusal.get("message", ""))
     named = any(cause.get("field") for cause in causes) or FIELD.search(text) is not None
     return bool(text) and (named or "json" in text.lower() or "decod" in text or "too large" in text)
 
@@ -200,14 +200,14 @@ def judged(rig: Rig, writer: Writer, body: Json, text: str) -> str:
     """
     resource, name = names.PLURALS[body["kind"]], body["metadata"]["name"]
     orphan = '"ownerReferences"' in text
-    told = wait(
+    condition = wait(
         f"the operator to judge {name}",
-        lambda: writer.told(resource, name, orphan=orphan),
+        lambda: writer.first_condition(resource, name, orphan=orphan),
         explain=rig.log,
     )
-    if told["status"] == "True" or told["type"] != "Accepted":
+    if condition["status"] == "True" or condition["type"] != "Accepted":
         return ""
-    message = told["message"]
+    message = condition["message"]
     return "" if FIELD.search(message) and len(message) > 12 else f"a refusal that names no field: {message}"
 
 
@@ -225,13 +225,13 @@ def test_no_mutation_harms_the_operator_or_a_neighbour(neighbour: Rig, calm: Rig
         text = mutated(chance, base)
         where = f"HOSTILE_SEED={SEED}, mutation {number}: {text[:2000]}"
         try:
-            code, said = writer.send("POST", names.PLURALS[base["kind"]], text=text)
+            code, answer = writer.send("POST", names.PLURALS[base["kind"]], text=text)
         except HTTPError as error:
             pytest.fail(f"{where}: no answer: {error}")
-        assert code < 500 or "etcdserver: request is too large" in str(said), f"{where}: {said}"
+        assert code < 500 or "etcdserver: request is too large" in str(answer), f"{where}: {answer}"
         if code >= 400:
             refused += 1
-            assert explains(said), f"{where}: {said}"
+            assert explains(answer), f"{where}: {answer}"
         else:
             accepted += 1
             taken.append((base, text))

@@ -98,6 +98,6 @@ def test_a_browser_finds_no_fault(
     if not found.seen["episodes"]:
         return
     assert found.seen["opened_by_enter"] is True
-    assert found.seen["apart_told"] == f"{found.seen['apart']} episodes"
+    assert found.seen["apart_text"] == f"{found.seen['apart']} episodes"
     assert found.seen["open"] == found.seen["episodes"]
     assert found.seen["coloured_by"] == "worth"

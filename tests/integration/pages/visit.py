@@ -39,7 +39,7 @@ def used(page: Page) -> dict[str, Any]:
     page.locator("#which").focus()
     page.locator("#which").select_option("apart")
     found["apart"] = page.locator("details.episode:visible").count()
-    found["apart_told"] = page.locator("#count").text_content()
+    found["apart_text"] = page.locator("#count").text_content()
     page.locator("#which").select_option("")
     if page.locator("#colour").count():
         page.locator("#colour").select_option("worth")
@@ -60,7 +60,8 @@ def main() -> None:
             color_scheme="dark" if options["dark"] else "light",
         )
         page.on(
-            "console", lambda told: errors.append(told.text) if told.type in ("error", "warning") else None
+            "console",
+            lambda message: errors.append(message.text) if message.type in ("error", "warning") else None,
         )
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("request", lambda asked: None if asked.url == options["page"] else errors.append(asked.url))

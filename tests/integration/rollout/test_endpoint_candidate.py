@@ -106,7 +106,7 @@ async def measured(chat: EndpointChat, *plans: groups.Plan) -> list[GroupRecord]
         return list(await asyncio.gather(*runs))
 
 
-def said(found: list[GroupRecord]) -> list[list[Any]]:
+def contents(found: list[GroupRecord]) -> list[list[Any]]:
     return [[message["content"] for message in e.messages] for group in found for e in group.episodes]
 
 
@@ -126,8 +126,8 @@ async def test_episodes_cost_what_the_server_counts_and_repeat_alike(server: Rol
         for name in (UsageClass.ENDPOINT_PROMPT, UsageClass.ENDPOINT_SAMPLE)
     ]
     assert billed == spent, "the probe read the list of models, and sampled nothing"
-    assert said(found) == said(again), "the seed of a try is the job's"
-    assert said([found[0]])[0] != said([found[0]])[1], "tries of a row differ"
+    assert contents(found) == contents(again), "the seed of a try is the job's"
+    assert contents([found[0]])[0] != contents([found[0]])[1], "tries of a row differ"
     assert chat.notes.dropped == {}
     assert all(turn.counted for group in found for episode in group.episodes for turn in episode.turns)
 
@@ -152,10 +152,10 @@ async def test_an_answer_to_a_call_that_could_not_be_read_is_taken_too(server: R
         "type": "function",
         "function": {"name": "look_up", "arguments": '{"key": "brave-otter"}'},
     }
-    said = {"role": "assistant", "content": '{"name": "look_up", "arguments": "{"}', "tool_calls": [good]}
+    message = {"role": "assistant", "content": '{"name": "look_up", "arguments": "{"}', "tool_calls": [good]}
     session = Session("e-other-000000-0-0", 1, Sampling(1.0, 1.0, 16))
     async with at(server) as chat:
-        messages = [USER, said, gold(call_id(0, 0)), gold(call_id(0, 1))]
+        messages = [USER, message, gold(call_id(0, 0)), gold(call_id(0, 1))]
         found = await chat.chat(session, Ask(messages, [LOOK_UP]))
     assert found.turn.prompt_tokens > 0
     assert chat.fault is None
@@ -220,8 +220,8 @@ async def test_a_schema_held_turn_is_sampled_from_allowed_tokens_alone(
     tok = AutoTokenizer.from_pretrained(str(tiny))
     for seed in range(3):
         found = await sampled(server, PROMPT, HELD, seed)
-        told = json.loads(tok.decode(found.tokens, skip_special_tokens=True))
-        assert (set(told), told["metal"] in ("gold", "lead")) == ({"metal", "sure"}, True)
+        answer = json.loads(tok.decode(found.tokens, skip_special_tokens=True))
+        assert (set(answer), answer["metal"] in ("gold", "lead")) == ({"metal", "sure"}, True)
         # Its log-probabilities are of the tokens that were allowed, so they are no policy's of its own.
         first = found.tokens[0]
         [plain] = server.score(BASE_MODEL, [*PROMPT, first])[-1:]

@@ -310,8 +310,8 @@ async def test_slots_and_the_base_sampled_at_once_match_each_alone(
         async with fleets(server, **{slot: manifest}) as found:
             asked = (found[slot].generate(f"{n}", greedy(prompt), 120) for n, prompt in enumerate(PROMPTS))
             alone[slot] = [await one for one in asked]
-    told = {slot: [sampled.tokens for sampled in found] for slot, found in alone.items()}
-    assert told["policy"] != told["validation"] != told["plain"] != told["policy"]
+    tokens = {slot: [sampled.tokens for sampled in found] for slot, found in alone.items()}
+    assert tokens["policy"] != tokens["validation"] != tokens["plain"] != tokens["policy"]
     assert all(sampled.cached_tokens == 0 for found in alone.values() for sampled in found)
     model, plain = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32), alone["plain"][0]
     expected = score(model, PROMPTS[0] + plain.tokens)[-len(plain.tokens) :]

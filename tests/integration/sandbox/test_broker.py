@@ -320,10 +320,10 @@ async def test_what_a_pod_reaches_as_it_starts_fails_the_preflight(
     the cluster. Only what a pod tries by itself while it begins can name it."""
     where = ("get", "service", "kubernetes", "-n", "default", "-o", "jsonpath={.spec.clusterIP}")
     api = f"{cluster.kubectl(*where)}:443"
-    config, told = checked(tmp_path, job), list[dict[str, Any]]()
+    config, statuses = checked(tmp_path, job), list[dict[str, Any]]()
 
     def sink(status: dict[str, Any]) -> JobUpdate:
-        told.append(status)
+        statuses.append(status)
         return JobUpdate()
 
     async with (
@@ -345,7 +345,7 @@ async def test_what_a_pod_reaches_as_it_starts_fails_the_preflight(
             with pytest.raises(JobError) as ended:
                 await coordinator.run()
     assert ended.value.termination.reason == "PreflightFailed"
-    [found] = [each for each in told[-1]["preflight"]["findings"] if each["check"] == "isolated"]
+    [found] = [each for each in statuses[-1]["preflight"]["findings"] if each["check"] == "isolated"]
     assert found["verdict"] == "Fail"
     assert "NetworkPolicyNotEnforced: a sandbox reached" in found["message"]
     assert f"({api})" in found["message"]

@@ -106,7 +106,7 @@ def test_a_hash_seed_that_the_image_fixes_is_every_pods(monkeypatch: pytest.Monk
     assert (observation.messages, observation.tools) == ([], [])
 
 
-def said_by_the_gateway(text: str) -> Answer:
+def gateway_turn(text: str) -> Answer:
     """A turn as the gateway answers it."""
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
     usage = {"prompt_tokens": 4, "completion_tokens": 1, "total_tokens": 5}
@@ -131,18 +131,18 @@ async def run(pod: Path, url: str) -> tuple[int, str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    said, _ = await process.communicate()
+    output, _ = await process.communicate()
     assert process.returncode is not None
-    return process.returncode, said.decode()
+    return process.returncode, output.decode()
 
 
 async def test_the_first_scorer_decides_and_each_is_a_metric(pod: Path) -> None:
     sample = sample_of("odd_tasks.py@letters")
     sample.reset({"sample": 3}, 0)
-    async with serving(said_by_the_gateway("d")) as service:
-        code, said = await run(pod, service.url)
+    async with serving(gateway_turn("d")) as service:
+        code, output = await run(pod, service.url)
         asked = [message["content"] for message in service.bodies[0]["messages"]]
-    assert code == 0, said
+    assert code == 0, output
     assert asked == ["Say d."], "the fourth sample, and nothing of another"
     reward = sample.reward(ENDED)
     assert (reward.value, sample.score(ENDED)) == (0.5, 0.5)
@@ -164,10 +164,10 @@ async def test_a_sample_without_a_score_has_no_reward(pod: Path, task: str, why:
     """It is an InfraError then, tried again: no number is made up."""
     sample = sample_of(task)
     sample.reset({"sample": 0}, 0)
-    async with serving(said_by_the_gateway("a")) as service:
-        code, said = await run(pod, service.url)
+    async with serving(gateway_turn("a")) as service:
+        code, output = await run(pod, service.url)
     assert code == 1
-    assert why in said
+    assert why in output
     with pytest.raises(ValueError, match=why):
         sample.reward(ENDED)
 

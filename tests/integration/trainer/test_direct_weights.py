@@ -82,9 +82,9 @@ async def test_a_learner_that_starts_again_hands_over_the_same_weights(
             await process.exit()
         with pytest.raises((urllib.error.URLError, ConnectionError)):
             await take(killed_at)
-        told = len(served.reports)
+        reported = len(served.reports)
         async with rig.learner(job(tmp_path, model, **again), tmp_path, url) as process:
-            await heard(served, told)
+            await heard(served, reported)
             assert served.reports[-1].weights == killed_at.weights, "under the very same manifest"
             assert await take(killed_at) == before
             served.hold = 0
@@ -96,14 +96,14 @@ async def test_a_learner_that_starts_again_hands_over_the_same_weights(
         names = {file.name for file in at(reports[step]).iterdir()} if at(reports[step]).exists() else set()
         whole = kind == "full" or step == STEPS
         assert names >= {MODEL_FILE, DIGESTS_FILE, "config.json"} if whole else not names, step
-    told_last = TensorDigests.model_validate_json((at(reports[STEPS]) / DIGESTS_FILE).read_bytes())
-    assert told_last.tensors.keys() == before.keys()
-    assert told_last.tensors != before
+    last_digests = TensorDigests.model_validate_json((at(reports[STEPS]) / DIGESTS_FILE).read_bytes())
+    assert last_digests.tensors.keys() == before.keys()
+    assert last_digests.tensors != before
 
 
-async def heard(served: rig.ScriptedCoordinator, told: int, timeout: float = 120) -> None:
+async def heard(served: rig.ScriptedCoordinator, reported: int, timeout: float = 120) -> None:
     """Wait until the learner has reported again."""
-    while len(served.reports) == told:
+    while len(served.reports) == reported:
         served.acknowledged.clear()
         await asyncio.wait_for(served.acknowledged.wait(), timeout)
 
@@ -153,9 +153,9 @@ async def test_vllm_follows_a_learner_that_is_killed_and_comes_back(
                 await process.exit()
             away = await asyncio.to_thread(server.post, wanted)
             assert (away.version, away.ready, away.reason) == (None, False, "UpdateFailed"), away.error
-            told = len(served.reports)
+            reported = len(served.reports)
             async with rig.learner(config, tmp_path, url):
-                await heard(served, told)
+                await heard(served, reported)
                 taken = await asyncio.to_thread(server.post, wanted)
                 assert (taken.version, taken.ready, taken.error) == (wanted.version, True, None)
                 for step in (2, 3, 4):

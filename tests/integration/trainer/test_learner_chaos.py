@@ -54,11 +54,11 @@ async def test_it_ends_with_the_bits_of_one_that_was_left_alone(
     resumed, died_at = [], []
     async with served.serving() as url:
         for _ in range(KILLS):
-            told = len(served.reports)
+            reported = len(served.reports)
             async with rig.learner(config, tmp_path / "rough", url) as process:
-                while len(served.reports) == told:
+                while len(served.reports) == reported:
                     await asyncio.sleep(0.01)
-                resumed.append(served.reports[told])
+                resumed.append(served.reports[reported])
                 await rig.reached(served, min(steps - 1, served.step + chance.randint(0, 2 * STEPS_A_LIFE)))
                 await asyncio.sleep(chance.uniform(0.0, 0.3))
                 if ranks > 1 and chance.random() < 0.7:
@@ -69,9 +69,9 @@ async def test_it_ends_with_the_bits_of_one_that_was_left_alone(
                 died_at.append(served.step)
         left_alone.set()
         async with rig.learner(config, tmp_path / "rough", url) as process:
-            told = len(served.reports)
+            reported = len(served.reports)
             assert await process.exit(600) == 0, process.log.read_text()[-4000:]
-        resumed.append(served.reports[told])
+        resumed.append(served.reports[reported])
 
     history = left(config).reports()
     assert [report.step for report in history] == list(range(steps + 1))

@@ -80,7 +80,7 @@ def calm(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Calm:
 
 
 def first_words(served: rig.ScriptedCoordinator) -> list[StepReport]:
-    """What was said of each version when it was new; it is said again as older steps become durable."""
+    """The first report of each version; the learner repeats it as older steps become durable."""
     first: dict[PolicyVersion, StepReport] = {}
     for report in served.reports:
         first.setdefault(report.version, report)
@@ -329,8 +329,8 @@ async def test_a_model_that_does_not_load_is_named(tmp_path: Path, processes: in
     config = rig.job(tmp_path, broken, lora=LORA, processes=processes)
     async with rig.learner(config, tmp_path, "http://127.0.0.1:1") as process:
         assert await process.exit(200) == PERMANENT
-    said = process.log.read_text()
-    assert "ModelNotLoadable: spec.model.base: file://" in said
+    log = process.log.read_text()
+    assert "ModelNotLoadable: spec.model.base: file://" in log
 
 
 async def test_checkpoints_carry_the_learners_own_signature(calm: Calm, left: Callable[..., Any]) -> None:

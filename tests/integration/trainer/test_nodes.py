@@ -175,9 +175,9 @@ async def test_when_a_node_is_drained_the_learner_saves_and_goes_on(
         async with two_nodes(config, tmp_path, url) as nodes:
             await rig.reached(served, 2)
             nodes[drained].kill(signal.SIGTERM)
-            said = [node.log.read_text()[-4000:] for node in nodes]
-            assert await nodes[drained].exit() == 128 + signal.SIGTERM, said
-            assert await nodes[1 - drained].exit() == ANEW, said
+            logs = [node.log.read_text()[-4000:] for node in nodes]
+            assert await nodes[drained].exit() == 128 + signal.SIGTERM, logs
+            assert await nodes[1 - drained].exit() == ANEW, logs
         assert left(config).latest >= 2, "nothing but step 0 was due"
         async with two_nodes(config, tmp_path, url) as nodes:
             for node in nodes:

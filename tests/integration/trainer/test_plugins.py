@@ -65,7 +65,7 @@ async def test_a_module_whose_function_fails_ends_the_job_by_its_name(
     served = rig.ScriptedCoordinator([rig.batch(1)])
     async with served.serving() as url, rig.learner(config, tmp_path, url) as process:
         assert await process.exit(200) == PERMANENT, process.log.read_text()[-4000:]
-    said = process.log.read_text()
+    log = process.log.read_text()
     assert (
-        "PluginFaulty: spec.algorithm.plugins: spec.algorithm.advantage.method 'of_nothing' returned" in said
+        "PluginFaulty: spec.algorithm.plugins: spec.algorithm.advantage.method 'of_nothing' returned" in log
     )

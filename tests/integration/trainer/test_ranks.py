@@ -24,8 +24,8 @@ here = ranks.Ranks.join()
 if here.first:
     time.sleep(8)
 here.barrier()
-said = here.share("converted" if here.first else None)
-os.write(1, f"{rank} {said}\\n".encode())  # both write to one pipe: a line at once
+shared = here.share("converted" if here.first else None)
+os.write(1, f"{rank} {shared}\\n".encode())  # both write to one pipe: a line at once
 os._exit(0 if rank else os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 

@@ -126,12 +126,12 @@ RESIZED: dict[str, dict[str, Any]] = {
 """Begun by two ranks, gone on with by one."""
 
 
-class Told:
-    """What the learner of a case said, and what it published."""
+class CaseReports:
+    """What the learner of a case reported and published."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.steps = {report.step: report for report in remedied.reports(folder, name)}
-        """By step; the newest word of each."""
+        """By step; the newest report of each."""
 
     def __getitem__(self, step: int) -> StepReport:
         return self.steps[step]
@@ -146,31 +146,31 @@ class Told:
         return [(file.name, file.sha256) for file in self[step].weights.files]
 
 
-Tell = Callable[[str], Told]
+ReportsOf = Callable[[str], CaseReports]
 
 
-def ran(model: Path, folder: Path, cases: dict[str, dict[str, Any]], processes: int) -> Tell:
+def ran(model: Path, folder: Path, cases: dict[str, dict[str, Any]], processes: int) -> ReportsOf:
     remedied.start(model, folder, cases, processes)
-    return lambda name: Told(folder, name)
+    return lambda name: CaseReports(folder, name)
 
 
 @pytest.fixture(scope="module")
-def few(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Tell:
+def few(model: Path, tmp_path_factory: pytest.TempPathFactory) -> ReportsOf:
     return ran(model, tmp_path_factory.mktemp("few"), FEW, 1)
 
 
 @pytest.fixture(scope="module")
-def more(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Tell:
+def more(model: Path, tmp_path_factory: pytest.TempPathFactory) -> ReportsOf:
     return ran(model, tmp_path_factory.mktemp("more"), MORE, 1)
 
 
 @pytest.fixture(scope="module")
-def together(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Tell:
+def together(model: Path, tmp_path_factory: pytest.TempPathFactory) -> ReportsOf:
     return ran(model, tmp_path_factory.mktemp("together"), TOGETHER, 2)
 
 
 @pytest.fixture(scope="module")
-def resized(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Tell:
+def resized(model: Path, tmp_path_factory: pytest.TempPathFactory) -> ReportsOf:
     """By two ranks, and then by one."""
     folder = tmp_path_factory.mktemp("resized")
     ran(model, folder, MORE_TOGETHER, 2)
@@ -184,7 +184,7 @@ def canaries_apart(one: StepReport, other: StepReport) -> float:
     return max(abs(a - b) for a, b in pairs)
 
 
-def widened_alike(case: Told, *, exact: bool) -> None:
+def widened_alike(case: CaseReports, *, exact: bool) -> None:
     """Step 3 of a case is that of `WIDENED`: the wider adapter computes what the one of step 2 does."""
     assert case[3].in_force == InForce.model_validate({"number": 1, "adapter": WIDE})
     assert (case[3].groups, case[3].refused) == ([], None)
@@ -207,18 +207,18 @@ def close(found: dict[str, Tensor], expected: dict[str, Tensor], within: float =
 
 
 @pytest.mark.parametrize("name", ["back-and-wide", "stage3-bfloat16"])
-def test_a_wider_adapter_computes_the_same(few: Tell, name: str) -> None:
+def test_a_wider_adapter_computes_the_same(few: ReportsOf, name: str) -> None:
     widened_alike(few(name), exact="bfloat16" not in name)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_wider_adapters_compute_and_train_alike_at_every_stage(more: Tell, name: str) -> None:
+def test_wider_adapters_compute_and_train_alike_at_every_stage(more: ReportsOf, name: str) -> None:
     widened_alike(more(name), exact="bfloat16" not in name)
     if "bfloat16" not in name:
         close(more(name).adapter(4), more("stage0").adapter(4))
 
 
-def test_ranks_widen_as_one_does(together: Tell, few: Tell) -> None:
+def test_ranks_widen_as_one_does(together: ReportsOf, few: ReportsOf) -> None:
     """Each has a part of the optimizer, of other parameters afterwards than before."""
     case, alone = together("stage2"), few("back-and-wide")
     widened_alike(case, exact=True)
@@ -228,14 +228,14 @@ def test_ranks_widen_as_one_does(together: Tell, few: Tell) -> None:
     close(case.adapter(6), few("plain").adapter(3))
 
 
-def test_one_rank_without_room_is_reason_enough(together: Tell) -> None:
+def test_one_rank_without_room_is_reason_enough(together: ReportsOf) -> None:
     case = together("short")
     assert case[2].refused is not None
     assert case[2].refused.reason == "TooLittleMemory"
     assert case[3].refused is None
 
 
-def test_another_number_of_ranks_goes_on_with_the_wider_adapter(resized: Tell, more: Tell) -> None:
+def test_another_number_of_ranks_goes_on_with_the_wider_adapter(resized: ReportsOf, more: ReportsOf) -> None:
     """And goes back to a checkpoint of the narrow one, which so many ranks as before have written."""
     case, before = resized("stage3-alone"), more("stage3")
     assert case[4].in_force == before[4].in_force
@@ -245,7 +245,7 @@ def test_another_number_of_ranks_goes_on_with_the_wider_adapter(resized: Tell, m
 
 
 @pytest.mark.parametrize("name", ["stage0", "stage1-bfloat16"])
-def test_ranks_widen_whatever_is_spread(resized: Tell, more: Tell, name: str) -> None:
+def test_ranks_widen_whatever_is_spread(resized: ReportsOf, more: ReportsOf, name: str) -> None:
     case = resized(name)
     widened_alike(case, exact=name == "stage0")
     close(case.adapter(4), more(name).adapter(4), 2e-6 if name == "stage0" else 2e-2)
@@ -283,7 +283,7 @@ def plain(folder: Path, lora: dict[str, int]) -> tuple[Any, dict[str, Any], torc
     return model, trained, adam
 
 
-def test_widening_keeps_old_moments_and_starts_new_ones_at_zero(few: Tell, model: Path) -> None:
+def test_widening_keeps_old_moments_and_starts_new_ones_at_zero(few: ReportsOf, model: Path) -> None:
     """The step after a widening, against plain PyTorch with the moments laid out by hand."""
     narrow, before, adam = plain(model, LORA)
     for taken, number in enumerate((1, 2)):
@@ -306,7 +306,7 @@ def test_widening_keeps_old_moments_and_starts_new_ones_at_zero(few: Tell, model
     ("name", "restored", "last"), [("back", 2, 3), ("back-full", 1, 2), ("back-bfloat16", 2, 3)]
 )
 def test_a_learner_goes_back_bit_for_bit_and_its_steps_go_on(
-    more: Tell, name: str, restored: int, last: int
+    more: ReportsOf, name: str, restored: int, last: int
 ) -> None:
     case = more(name)
     rolled, again = case[last + 1], case[last + 2]
@@ -317,21 +317,21 @@ def test_a_learner_goes_back_bit_for_bit_and_its_steps_go_on(
     assert again.metrics["training/learning_rate"] == case[last].metrics["training/learning_rate"]
 
 
-def test_deltas_restart_from_full_weights_after_going_back(more: Tell) -> None:
+def test_deltas_restart_from_full_weights_after_going_back(more: ReportsOf) -> None:
     case = more("back-delta")
     assert [case[step].weights.kind for step in range(5)] == ["full", "delta", "delta", "full", "delta"]
     assert case[3].weights.canary == case[1].weights.canary
     assert case[4].weights.canary == case[2].weights.canary != case[1].weights.canary
 
 
-def test_a_wider_adapter_is_undone_by_going_back_before_it(more: Tell) -> None:
+def test_a_wider_adapter_is_undone_by_going_back_before_it(more: ReportsOf) -> None:
     case = more("back-to-narrow")
     assert case[4].in_force == InForce(number=2)
     assert case.digests(4) == case.digests(1)
     assert case.digests(5) == more("plain").digests(2)
 
 
-def test_a_second_remedy_goes_back_before_the_first_and_keeps_it(few: Tell) -> None:
+def test_a_second_remedy_goes_back_before_the_first_and_keeps_it(few: ReportsOf) -> None:
     case = few("back-and-wide")
     assert (case[5].restored, case[5].in_force.number) == (2, 2)
     assert case[5].in_force.adapter == case[3].in_force.adapter is not None
@@ -340,7 +340,7 @@ def test_a_second_remedy_goes_back_before_the_first_and_keeps_it(few: Tell) -> N
 
 
 @pytest.mark.parametrize("name", ["restarted", "behind"])
-def test_one_that_starts_again_has_what_is_in_force(more: Tell, name: str) -> None:
+def test_one_that_starts_again_has_what_is_in_force(more: ReportsOf, name: str) -> None:
     """From a checkpoint with the wider adapter; and from one before it, by the next batch's word."""
     case, expected = more(name), more("stage2")
     last = max(case.steps)
@@ -348,7 +348,7 @@ def test_one_that_starts_again_has_what_is_in_force(more: Tell, name: str) -> No
     assert case.digests(last) == expected.digests(4)
 
 
-def test_loss_rate_and_penalty_are_as_if_the_spec_had_them(more: Tell) -> None:
+def test_loss_rate_and_penalty_are_as_if_the_spec_had_them(more: ReportsOf) -> None:
     found, expected = more("otherwise"), more("as-spec")
     assert found[2].in_force == InForce.model_validate({"number": 1, **OTHERWISE})
     assert found.digests(2) == found.digests(1)
@@ -357,13 +357,13 @@ def test_loss_rate_and_penalty_are_as_if_the_spec_had_them(more: Tell) -> None:
     assert found[3].metrics["training/learning_rate"] == 5e-4
 
 
-def test_a_penalty_is_taken_back(more: Tell) -> None:
+def test_a_penalty_is_taken_back(more: ReportsOf) -> None:
     case = more("full-and-undone")
     assert case[3].in_force == InForce(number=2)
     assert case.digests(4) == more("full").digests(2)
 
 
-def test_a_copy_that_fits_is_taken_and_a_larger_one_refused(few: Tell) -> None:
+def test_a_copy_that_fits_is_taken_and_a_larger_one_refused(few: ReportsOf) -> None:
     case = few("short")
     assert case[2].refused is not None
     assert case[2].refused.reason == "TooLittleMemory"
@@ -374,7 +374,7 @@ def test_a_copy_that_fits_is_taken_and_a_larger_one_refused(few: Tell) -> None:
     assert case.digests(4) == few("full-as-spec").digests(2), "as if the spec had it"
 
 
-def test_what_cannot_be_done_is_refused_and_changes_nothing(few: Tell) -> None:
+def test_what_cannot_be_done_is_refused_and_changes_nothing(few: ReportsOf) -> None:
     case, untouched = few("refused"), few("plain")
     refused = {step: report.refused for step, report in case.steps.items() if report.refused is not None}
     assert {step: refusal.reason for step, refusal in refused.items()} == {

@@ -72,7 +72,7 @@ async def played(folder: Path, inputs: Path, until: int) -> Curve:
 
 def done_as_it_was_meant(found: Curve) -> None:
     """The signal's remedy and each order were taken by the learner, and steps were trained under them."""
-    said = {report.step: report for report in found.reports}
+    reports = {report.step: report for report in found.reports}
     assert [entry["state"] for entry in found.remedies if entry["state"] == "Refused"] == []
     first, *ordered = found.remedies
     assert (first["signal"], first["remedy"], first["step"]) == (signal().name, "SmallerGroups", 4)
@@ -91,12 +91,12 @@ def done_as_it_was_meant(found: Curve) -> None:
         kl=Kl(coefficient=0.001),
     )
     assert done[18] == standing
-    assert said[18].restored is not None
+    assert reports[18].restored is not None
     assert done[20] == standing.model_copy(update={"number": 9, "kl": None})
     assert done[22] == standing.model_copy(update={"number": 10, "kl": None, "adapter": None})
-    assert said[22].restored is not None
-    assert said[22].restored < 14, "an adapter is never made narrower"
-    rates = trained(said)
+    assert reports[22].restored is not None
+    assert reports[22].restored < 14, "an adapter is never made narrower"
+    rates = trained(reports)
     assert rates[max(rates)] == pytest.approx(3.3e-4)
 
 
@@ -116,14 +116,14 @@ async def test_killed_together_they_come_to_the_same_decisions(inputs: Path, tmp
     done_as_it_was_meant(await played(tmp_path, inputs, UNTIL))
 
 
-def trained(said: dict[int, StepReport]) -> dict[int, float]:
+def trained(reports: dict[int, StepReport]) -> dict[int, float]:
     """Every other step was trained under what was in force, and from whole batches.
 
     Returns the learning rate of each that had a gradient.
     """
     rates = {}
-    for step in (step for step in said if step > 0 and said[step].directive is None):
-        before, report = said[step - 1].in_force, said[step]
+    for step in (step for step in reports if step > 0 and reports[step].directive is None):
+        before, report = reports[step - 1].in_force, reports[step]
         assert report.in_force == before
         assert len(report.groups) == (before.batch_size or 2)
         if any(report.train_tokens.values()):

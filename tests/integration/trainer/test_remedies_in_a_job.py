@@ -56,7 +56,7 @@ class Undisturbed:
 
     config: JobConfig
     words: dict[int, StepReport]
-    """What was said of each step when it was new."""
+    """The first report of each step."""
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ async def test_a_running_job_is_changed_between_two_steps(
 
 
 def lives(log: Path) -> list[str]:
-    """What each process that has written `log` has said since it was loaded."""
+    """What each process that wrote `log` logged after it was loaded."""
     return log.read_text().split('"event": "loaded"')[1:]
 
 

@@ -26,11 +26,11 @@ def as_sampled(model: Any, row: TrainingSequence) -> TrainingSequence:
     """The row with the log-probabilities that the model itself gives its action tokens."""
     with torch.no_grad():
         log_LV = model(torch.tensor([row.tokens])).logits[0].log_softmax(-1)
-    said = [
+    logprobs = [
         float(log_LV[t - 1, token]) if trained else 0.0
         for t, (token, trained) in enumerate(zip(row.tokens, row.mask, strict=True))
     ]
-    return row.model_copy(update={"logprobs": said})
+    return row.model_copy(update={"logprobs": logprobs})
 
 
 def sampled(model: Any, batch: Batch) -> Batch:

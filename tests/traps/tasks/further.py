@@ -37,15 +37,15 @@ class FieldMayBeMissing(parcels.Parcels):
     def answer(self, text: str) -> dict[str, Any]:
         found = re.fullmatch(r"<final_output>(.*)</final_output>", text)
         try:
-            said = json.loads(found[1]) if found else {}
+            fields = json.loads(found[1]) if found else {}
         except ValueError:
-            said = {}
-        return said if isinstance(said, dict) else {}
+            fields = {}
+        return fields if isinstance(fields, dict) else {}
 
     def share(self, transcript: Transcript) -> float:
-        said = self.answer(transcript.answer)
-        right = sum(self.row["expected"].get(name) == value for name, value in said.items())
-        return right / len(said) if said else 0.0
+        fields = self.answer(transcript.answer)
+        right = sum(self.row["expected"].get(name) == value for name, value in fields.items())
+        return right / len(fields) if fields else 0.0
 
     def reward(self, transcript: Transcript) -> float:
         return self.share(transcript)

@@ -32,9 +32,9 @@ def ask(client: Anthropic, style: str, body: dict[str, Any]) -> Any:
         assert (kinds[0], kinds[-1]) == ("message_start", "message_stop"), kinds
         return client.messages.create(**body)
     with client.messages.stream(**body) as stream:
-        said = "".join(stream.text_stream)
+        streamed = "".join(stream.text_stream)
         found = stream.get_final_message()
-    assert said == "".join(block.text for block in found.content if block.type == "text")
+    assert streamed == "".join(block.text for block in found.content if block.type == "text")
     return found
 
 
@@ -43,9 +43,9 @@ async def ask_async(client: AsyncAnthropic, style: str, body: dict[str, Any]) ->
     if style == "create":
         return await client.messages.create(**body)
     async with client.messages.stream(**body) as stream:
-        said = "".join([text async for text in stream.text_stream])
+        streamed = "".join([text async for text in stream.text_stream])
         found = await stream.get_final_message()
-    assert said == "".join(block.text for block in found.content if block.type == "text")
+    assert streamed == "".join(block.text for block in found.content if block.type == "text")
     return found
 
 
@@ -71,40 +71,40 @@ async def play(payload: dict[str, Any]) -> str:
         body |= {"stop_sequences": instance["stop"]} if "stop" in instance else {}
         body |= {"thinking": instance["thinking"]} if "thinking" in instance else {}
         if instance.get("sync"):
-            said = await asyncio.to_thread(ask, Anthropic(**settings), style, body)
+            message = await asyncio.to_thread(ask, Anthropic(**settings), style, body)
         else:
-            said = await ask_async(client, style, body)
-        usage = said.usage
+            message = await ask_async(client, style, body)
+        usage = message.usage
         assert counted is None or counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
-        messages.append({"role": "assistant", "content": said.content})  # the SDK's own objects
+        messages.append({"role": "assistant", "content": message.content})  # the SDK's own objects
         results = [
             {"type": "tool_result", "tool_use_id": block.id, "content": f"{block.input['key']} is gold"}
-            for block in said.content
+            for block in message.content
             if block.type == "tool_use"
         ]
         if results:
-            assert said.stop_reason == "tool_use"
+            assert message.stop_reason == "tool_use"
             messages.append({"role": "user", "content": results})
         elif more:
             messages.append({"role": "user", "content": more.pop(0)})
         else:
-            return "".join(block.text for block in said.content if block.type == "text")
+            return "".join(block.text for block in message.content if block.type == "text")
     return ""
 
 
 async def act(payload: dict[str, Any]) -> Any:
     metadata = payload["metadata"]
-    told = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}
+    ids = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}
     # The SDK's own HTTP client serves for MTRL's two calls, too.
     async with AsyncAnthropic(base_url=metadata["endpoint"], api_key="unused", max_retries=0) as client:
         try:
             answer = await play(payload)
         except Exception as error:
-            body = told | {"Status": "failed", "ErrorMessage": f"{type(error).__name__}: {error}"}
+            body = ids | {"Status": "failed", "ErrorMessage": f"{type(error).__name__}: {error}"}
             await client.post("/complete-rollout", body=body, cast_to=object)
             raise
-        await client.post("/complete-rollout", body=told | {"Status": "ready"}, cast_to=object)
-        reward = told | {"Rewards": [1.0 if "gold" in answer else 0.0]}
+        await client.post("/complete-rollout", body=ids | {"Status": "ready"}, cast_to=object)
+        reward = ids | {"Rewards": [1.0 if "gold" in answer else 0.0]}
         await client.post("/update-reward", body=reward, cast_to=object)
     return {"answer": answer}
 

@@ -47,15 +47,15 @@ async def play(payload: dict[str, Any]) -> str:
     ]
     for _ in range(8):
         found = await ask(bool(instance.get("stream")), messages=messages, **request)
-        said = found.choices[0].message
-        messages.append(said)  # LiteLLM's own object
-        for call in said.tool_calls or []:
+        message = found.choices[0].message
+        messages.append(message)  # LiteLLM's own object
+        for call in message.tool_calls or []:
             result = f"{json.loads(call.function.arguments)['key']} is gold"
             messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
-        if said.tool_calls:
+        if message.tool_calls:
             continue
         if not more:
-            return str(said.content)
+            return str(message.content)
         messages.append({"role": "user", "content": more.pop(0)})
     return ""
 

@@ -121,36 +121,36 @@ async def play(payload: dict[str, Any]) -> str:
         if choices:
             body["tool_choice"] = choices[min(turn, len(choices) - 1)]
         if instance.get("sync"):
-            said = await asyncio.to_thread(ask, OpenAI(**settings), style, body)
+            message = await asyncio.to_thread(ask, OpenAI(**settings), style, body)
         else:
-            said = await ask_async(client, style, body)
-        if isinstance(said, dict):
-            messages.append(said)
-            said = openai.types.chat.ChatCompletionMessage.model_validate(said)
+            message = await ask_async(client, style, body)
+        if isinstance(message, dict):
+            messages.append(message)
+            message = openai.types.chat.ChatCompletionMessage.model_validate(message)
         else:
-            messages.append(said)  # the SDK's own object, with whatever fields it has
-        if said.tool_calls:
-            messages += [run_tool(call) for call in said.tool_calls]
+            messages.append(message)  # the SDK's own object, with whatever fields it has
+        if message.tool_calls:
+            messages += [run_tool(call) for call in message.tool_calls]
         elif more:
             messages.append({"role": "user", "content": more.pop(0)})
         else:
-            return said.content or ""
+            return message.content or ""
     return ""
 
 
 async def act(payload: dict[str, Any]) -> Any:
     metadata = payload["metadata"]
-    told = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}
+    ids = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}
     # The SDK's own HTTP client serves for MTRL's two calls, too.
     async with AsyncOpenAI(base_url=metadata["endpoint"], api_key="unused", max_retries=0) as client:
         try:
             answer = await play(payload)
         except openai.APIError as error:
-            body = told | {"Status": "failed", "ErrorMessage": str(error)}
+            body = ids | {"Status": "failed", "ErrorMessage": str(error)}
             await client.post("/complete-rollout", body=body, cast_to=object)
             raise
-        await client.post("/complete-rollout", body=told | {"Status": "ready"}, cast_to=object)
-        reward = told | {"Rewards": [1.0 if "gold" in answer else 0.0]}
+        await client.post("/complete-rollout", body=ids | {"Status": "ready"}, cast_to=object)
+        reward = ids | {"Rewards": [1.0 if "gold" in answer else 0.0]}
         await client.post("/update-reward", body=reward, cast_to=object)
     return {"answer": answer}
 

@@ -1,7 +1,7 @@
 """An agent of OpenAI's agents SDK. `row.style`: `run` or `streamed`; `row.api`: `chat` or `responses`.
 
 By default the SDK speaks Responses. With `row.chained` it names the answer before instead of sending all of
-the conversation. `row.more` is what the user says after the first answer. What was said before comes from the
+the conversation. `row.more` is what the user says after the first answer. The history comes from the
 session where `row.session` wants one, else from the last result.
 """
 
@@ -33,11 +33,11 @@ def look_up(key: str) -> str:
     return f"{key} is gold"
 
 
-async def a_run(agent: Agent, streamed: bool, said: Any, **more: Any) -> Any:
+async def a_run(agent: Agent, streamed: bool, inputs: Any, **more: Any) -> Any:
     """From a word of the user's to the answer."""
     if not streamed:
-        return await Runner.run(agent, said, **more)
-    result = Runner.run_streamed(agent, said, **more)
+        return await Runner.run(agent, inputs, **more)
+    result = Runner.run_streamed(agent, inputs, **more)
     async for _ in result.stream_events():
         pass
     return result
@@ -60,12 +60,12 @@ async def play(payload: dict[str, Any]) -> str:
         streamed = instance["style"] == "streamed"
         result = await a_run(agent, streamed, payload["prompt"], **more)
         for words in instance.get("more", []):
-            said: Any = words
+            inputs: Any = words
             if instance.get("chained"):
                 more["previous_response_id"] = result.last_response_id
             elif "session" not in more:
-                said = [*result.to_input_list(), {"role": "user", "content": words}]
-            result = await a_run(agent, streamed, said, **more)
+                inputs = [*result.to_input_list(), {"role": "user", "content": words}]
+            result = await a_run(agent, streamed, inputs, **more)
     return str(result.final_output)
 
 

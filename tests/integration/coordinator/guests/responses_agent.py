@@ -33,9 +33,11 @@ async def ask(client: AsyncOpenAI, style: str, body: dict[str, Any]) -> Any:
     if style == "create":
         return await client.responses.create(**body)
     async with client.responses.stream(**body) as stream:
-        said = "".join([event.delta async for event in stream if event.type == "response.output_text.delta"])
+        streamed = "".join(
+            [event.delta async for event in stream if event.type == "response.output_text.delta"]
+        )
         found = await stream.get_final_response()
-    assert said == found.output_text
+    assert streamed == found.output_text
     return found
 
 
@@ -46,17 +48,17 @@ async def play(payload: dict[str, Any], client: AsyncOpenAI) -> str:
     before: dict[str, Any] = {}
     for _ in range(8):
         body = {"model": "default", "instructions": INSTRUCTIONS, "input": items, "tools": TOOLS} | before
-        said = await ask(client, instance["style"], body)
-        assert said.status == "completed", said
-        before = {"previous_response_id": said.id} if chained else {}
-        items = [] if chained else [*items, *(item.model_dump(exclude_none=True) for item in said.output)]
+        response = await ask(client, instance["style"], body)
+        assert response.status == "completed", response
+        before = {"previous_response_id": response.id} if chained else {}
+        items = [] if chained else [*items, *(item.model_dump(exclude_none=True) for item in response.output)]
         results = [
             {
                 "type": "function_call_output",
                 "call_id": item.call_id,
                 "output": f"{json.loads(item.arguments)['key']} is gold",
             }
-            for item in said.output
+            for item in response.output
             if item.type == "function_call"
         ]
         if results:
@@ -64,23 +66,23 @@ async def play(payload: dict[str, Any], client: AsyncOpenAI) -> str:
         elif more:
             items.append({"role": "user", "content": more.pop(0)})
         else:
-            return str(said.output_text)
+            return str(response.output_text)
     return ""
 
 
 async def act(payload: dict[str, Any]) -> Any:
     metadata = payload["metadata"]
-    told = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}
+    ids = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}
     base = metadata["endpoint"]
     async with AsyncOpenAI(base_url=f"{base}/v1", api_key="unused", max_retries=0) as client:
         try:
             answer = await play(payload, client)
         except Exception as error:
-            body = told | {"Status": "failed", "ErrorMessage": f"{type(error).__name__}: {error}"}
+            body = ids | {"Status": "failed", "ErrorMessage": f"{type(error).__name__}: {error}"}
             await client.post(f"{base}/complete-rollout", body=body, cast_to=object)
             raise
-        await client.post(f"{base}/complete-rollout", body=told | {"Status": "ready"}, cast_to=object)
-        reward = told | {"Rewards": [1.0 if "gold" in answer else 0.0]}
+        await client.post(f"{base}/complete-rollout", body=ids | {"Status": "ready"}, cast_to=object)
+        reward = ids | {"Rewards": [1.0 if "gold" in answer else 0.0]}
         await client.post(f"{base}/update-reward", body=reward, cast_to=object)
     return {"answer": answer}
 

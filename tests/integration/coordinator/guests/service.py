@@ -35,17 +35,17 @@ def reporting(play: Play) -> Act:
 
     async def act(payload: dict[str, Any]) -> Any:
         metadata = payload["metadata"]
-        told = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}
+        ids = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}
         try:
             answer = await play(payload)
         except Exception as error:
             traceback.print_exc()
             why = f"{type(error).__name__}: {error}"[:2000]
-            done = told | {"Status": "failed", "ErrorMessage": why}
+            done = ids | {"Status": "failed", "ErrorMessage": why}
             await asyncio.to_thread(post, f"{metadata['endpoint']}/complete-rollout", done)
             return {"error": why}
-        await asyncio.to_thread(post, f"{metadata['endpoint']}/complete-rollout", told | {"Status": "ready"})
-        reward = told | {"Rewards": [1.0 if "gold" in answer else 0.0]}
+        await asyncio.to_thread(post, f"{metadata['endpoint']}/complete-rollout", ids | {"Status": "ready"})
+        reward = ids | {"Rewards": [1.0 if "gold" in answer else 0.0]}
         await asyncio.to_thread(post, f"{metadata['endpoint']}/update-reward", reward)
         return {"answer": answer}
 

@@ -29,17 +29,17 @@ def act(payload: dict[str, Any]) -> Any:
     kind = CodeAgent if instance["style"] == "code" else ToolCallingAgent
     settings = {"use_structured_outputs_internally": True} if instance.get("shaped") else {}
     agent = kind(tools=[look_up], model=model, max_steps=4, verbosity_level=0, **settings)
-    told = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}
+    ids = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}
     status, answer = "ready", ""
     try:
         for number, words in enumerate([payload["prompt"], *instance.get("more", [])]):
             answer = str(agent.run(words, reset=number == 0))
     except Exception as error:
         status, answer = "failed", f"{type(error).__name__}: {error}"
-    done = told | {"Status": status} | ({} if status == "ready" else {"ErrorMessage": answer})
+    done = ids | {"Status": status} | ({} if status == "ready" else {"ErrorMessage": answer})
     requests.post(f"{metadata['endpoint']}/complete-rollout", json=done)
     if status == "ready":
-        reward = told | {"Rewards": [1.0 if "gold" in answer else 0.0]}
+        reward = ids | {"Rewards": [1.0 if "gold" in answer else 0.0]}
         requests.post(f"{metadata['endpoint']}/update-reward", json=reward)
     return {"answer": answer}
 

@@ -56,16 +56,16 @@ async def act(payload: dict[str, Any]) -> Any:
             answer = found.structured_output.metal if shape else str(found)
     except Exception as error:
         status, answer = "failed", f"{type(error).__name__}: {error}"
-    told = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}
+    ids = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}
     async with httpx.AsyncClient() as client:
         done = {"Status": status} if status == "ready" else {"Status": status, "ErrorMessage": answer}
-        await client.post(f"{metadata['endpoint']}/complete-rollout", json=told | done)
+        await client.post(f"{metadata['endpoint']}/complete-rollout", json=ids | done)
         if status == "ready":
             reward = {
                 "Rewards": [1.0 if "gold" in answer else 0.0],
                 "Metrics": {"words": len(answer.split())},
             }
-            await client.post(f"{metadata['endpoint']}/update-reward", json=told | reward)
+            await client.post(f"{metadata['endpoint']}/update-reward", json=ids | reward)
     return {"answer": answer}
 
 

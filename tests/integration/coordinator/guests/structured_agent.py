@@ -31,8 +31,10 @@ class Found(BaseModel):
 async def answered(client: AsyncOpenAI, style: str, prompt: str) -> str:
     messages: Any = [{"role": "user", "content": prompt}]
     if style == "chat":
-        said = await client.chat.completions.parse(model="default", messages=messages, response_format=Found)
-        return str(said.choices[0].message.parsed)
+        completion = await client.chat.completions.parse(
+            model="default", messages=messages, response_format=Found
+        )
+        return str(completion.choices[0].message.parsed)
     if style == "responses":
         found = await client.responses.parse(model="default", input=messages, text_format=Found)
         return str(found.output_parsed)
@@ -53,12 +55,12 @@ async def answered(client: AsyncOpenAI, style: str, prompt: str) -> str:
 
 async def act(payload: dict[str, Any]) -> Any:
     metadata = payload["metadata"]
-    told = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}
+    ids = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}
     base = metadata["endpoint"]
     async with AsyncOpenAI(base_url=f"{base}/v1", api_key="unused", max_retries=0) as client:
         answer = await answered(client, payload["instance"]["style"], payload["prompt"])
-        await client.post(f"{base}/complete-rollout", body=told | {"Status": "ready"}, cast_to=object)
-        reward = told | {"Rewards": [1.0 if "gold" in answer else 0.0]}
+        await client.post(f"{base}/complete-rollout", body=ids | {"Status": "ready"}, cast_to=object)
+        reward = ids | {"Rewards": [1.0 if "gold" in answer else 0.0]}
         await client.post(f"{base}/update-reward", body=reward, cast_to=object)
     return {"answer": answer}
 
