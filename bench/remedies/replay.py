@@ -40,7 +40,7 @@ def then(raised: Mapping[str, list[str]]) -> Raised:
     return {name: sorted(steps) for name, steps in found.items() if steps}
 
 
-def told(recorded: Mapping[str, Any], lag: int) -> str:
+def summary(recorded: Mapping[str, Any], lag: int) -> str:
     """Both, in words. `recorded`: of the job that was never changed, as its file has it."""
     now, was = again(recorded["steps"], lag), then(recorded["raised"])
     return "; ".join(

@@ -134,7 +134,7 @@ def section(seed: int, rows: list[Row], recorded: str | None = None) -> Section:
         [All figures]({curves_of(seed)})
 
         Judged again by the signals of today, the figures of `Alert` raise these:
-        {replay.told(figures["Alert"], LAG)}.
+        {replay.summary(figures["Alert"], LAG)}.
     """)
     left, changed = (by_policy[policy] for policy in POLICIES)
     return Section(

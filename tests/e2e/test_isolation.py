@@ -151,7 +151,7 @@ def test_a_pod_in_a_scraping_namespace_gets_every_roles_metrics(scene: Scene) ->
     assert {role: FAMILIES[role] in (found[role] or ()) for role in FAMILIES} == dict.fromkeys(FAMILIES, True)
 
 
-def test_a_pod_of_another_namespace_is_told_of_none(scene: Scene) -> None:
+def test_a_pod_of_another_namespace_gets_no_roles_metrics(scene: Scene) -> None:
     assert scene.scraped[STRANGERS] == dict.fromkeys(FAMILIES)
 
 

@@ -59,7 +59,7 @@ def test_it_has_a_checkpoint_of_the_step_that_it_came_to(
     assert f"{step:06d}" in whole
 
 
-def test_an_annotation_that_does_not_name_the_pause_is_told_of(bench: Any, halted: dict[str, Any]) -> None:
+def test_an_annotation_that_does_not_name_the_pause_is_reported(bench: Any, halted: dict[str, Any]) -> None:
     target = ("rltj", NAME, "-n", NAMESPACE, "--overwrite")
     bench.kube.run("annotate", *target, f"headway.dev/resume={halted['status']['pause']['step']}")
 

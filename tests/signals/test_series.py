@@ -153,7 +153,7 @@ def test_every_step_is_there_once_and_in_order() -> None:
 
 
 @pytest.mark.ci
-def test_what_is_said_of_the_recorded_runs_is_what_makes_them() -> None:
+def test_series_descriptions_match_the_runs_that_make_them() -> None:
     made = {run.name: run for run in record.every_run()}
     for s in read.all_series():
         expected = describe.described(made[s.name], s.steps)
@@ -185,7 +185,7 @@ def test_a_figure_that_is_missing_holds_nothing() -> None:
     assert rules.first("a", lambda value: value == 1, steps, times=3) is None
 
 
-def test_growth_is_told_by_the_runs_own_first_steps() -> None:
+def test_growth_is_relative_to_the_runs_first_steps() -> None:
     steps = [{"a": 1.0}] * 8 + [{"a": 2.9}, {"a": 3.0}]
     assert rules.grows("a", 3)(steps) == 10
     assert rules.shrinks("a", 2)([{"a": 1.0}] * 8 + [{"a": 0.5}] * 3) == 9
@@ -297,6 +297,6 @@ def test_a_policy_that_falls_apart_shows_it_around_its_fall() -> None:
         assert labels.shows(found, SignalName.REWARD_COLLAPSED, step)
 
 
-def test_half_a_rise_is_told_over_five_steps() -> None:
+def test_half_a_rise_is_measured_over_five_steps() -> None:
     steps = [{REWARD: 0.0}] * 10 + [{REWARD: 1.0}] * 10
     assert rules.half_risen()(steps) == 13

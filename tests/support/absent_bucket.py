@@ -77,8 +77,10 @@ class AbsentBucket:
                 if isinstance(bucket._answer, int):
                     self._say(bucket._answer, b"<Error><Code>x</Code><Message>away</Message></Error>")
                     return
-                status, said, headers = bucket._done(self.command, self.path, self.headers.get("Range"), body)
-                self._say(status, said, headers, cut=bucket._answer == "cut off")
+                status, content, headers = bucket._done(
+                    self.command, self.path, self.headers.get("Range"), body
+                )
+                self._say(status, content, headers, cut=bucket._answer == "cut off")
 
             do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _answered
 
@@ -110,8 +112,8 @@ class AbsentBucket:
         if "list-type" in query:
             return 200, self._listed(path, query["prefix"][0]), {}
         if method == "POST" and "uploads" in query:
-            said = "<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>"
-            return 200, said.encode(), {}
+            document = "<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>"
+            return 200, document.encode(), {}
         if method == "POST" and "delete" in query:
             for key in re.findall("<Key>([^<]+)</Key>", body.decode()):
                 self.objects.pop(f"{path}/{key}", None)

@@ -41,7 +41,7 @@ class Rig:
     box: Scripted
     leases: Scripted
     store: FileStore = field(default_factory=FileStore)
-    told: list[dict[str, Any]] = field(default_factory=list)
+    statuses: list[dict[str, Any]] = field(default_factory=list)
     port: int = 0
 
     def config(self, uid: str = "uid", **preflight: Any) -> JobConfig:
@@ -63,7 +63,7 @@ class Rig:
 
         self.port = free_port()
         return Coordinator(
-            config, KEYS, self.store, self.folder / "cache", self.told.append,
+            config, KEYS, self.store, self.folder / "cache", self.statuses.append,
             broker_url=self.leases.url, discover=discover, port=self.port,
         )  # fmt: skip
 
@@ -81,19 +81,19 @@ class Rig:
 
     @property
     def preflight(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.told[-1]["preflight"]
+        found: dict[str, Any] = self.statuses[-1]["preflight"]
         return found
 
     @property
-    def told_preflight(self) -> dict[str, Any]:
+    def preflight_so_far(self) -> dict[str, Any]:
         """The same, empty before the first status."""
-        return self.preflight if self.told and "preflight" in self.told[-1] else {}
+        return self.preflight if self.statuses and "preflight" in self.statuses[-1] else {}
 
     @property
     def states(self) -> list[str]:
         """Of the preflight, as status said them one after the other."""
-        said = [status["preflight"]["state"] for status in self.told if "preflight" in status]
-        return [state for at, state in enumerate(said) if at == 0 or said[at - 1] != state]
+        observed = [status["preflight"]["state"] for status in self.statuses if "preflight" in status]
+        return [state for at, state in enumerate(observed) if at == 0 or observed[at - 1] != state]
 
     def layout(self, uid: str = "uid") -> Layout:
         return Layout(f"file://{self.folder}/out", "ns", "job", uid)

@@ -15,7 +15,7 @@ def answered(**fields: Any) -> Completion:
     """The turn, with these fields instead of its own."""
     function = {"name": "look_up", "arguments": '{"key": "x"}'}
     calls = [{"id": f"call-0-{i}", "type": "function", "function": function} for i in (0, 1)]
-    said = {"role": "assistant", "content": "I look.", "reasoning_content": "hm", "tool_calls": calls}
+    message = {"role": "assistant", "content": "I look.", "reasoning_content": "hm", "tool_calls": calls}
     turn = Turn(
         index=0,
         prompt_tokens=10,
@@ -24,4 +24,4 @@ def answered(**fields: Any) -> Completion:
         finish_reason="stop",
         policy_version=version(5),
     )
-    return replace(Completion(0, said, [], "tool_calls", turn, 1), **fields)
+    return replace(Completion(0, message, [], "tool_calls", turn, 1), **fields)

@@ -46,7 +46,7 @@ def main(folder: Path) -> None:
         whole.write_text(json.dumps(document))
         os.replace(whole, status)
 
-    told = st.RLTrainingJobStatus.model_validate_json(status.read_text()) if status.exists() else None
+    previous = st.RLTrainingJobStatus.model_validate_json(status.read_text()) if status.exists() else None
     at = where(job, "127.0.0.1", run["gateway_port"])
     coordinator = Coordinator(
         job,
@@ -54,7 +54,7 @@ def main(folder: Path) -> None:
         open_store(job.spec.output),
         folder / "cache",
         sink,
-        previous=told,
+        previous=previous,
         broker_url=run["broker_url"],
         discover=discover,
         port=run["port"],

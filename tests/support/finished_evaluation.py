@@ -229,8 +229,8 @@ def _messages(rng: random.Random, turns: int) -> list[dict[str, Any]]:
         call = {"id": f"call-{turn}-0", "type": "function"}
         call["function"] = {"name": tool, "arguments": '{"key": "it"}'}  # type: ignore[assignment]
         found.append({"role": "assistant", "content": "", "tool_calls": [call]})
-        said = rng.choice(["gold", "error: no such key"])
-        found.append({"role": "tool", "tool_call_id": f"call-{turn}-0", "content": said})
+        result = rng.choice(["gold", "error: no such key"])
+        found.append({"role": "tool", "tool_call_id": f"call-{turn}-0", "content": result})
     return [*found, {"role": "assistant", "content": rng.choice(["It is gold.", ""])}]
 
 

@@ -69,8 +69,8 @@ class FinishedRun:
     def identity(self, **spec: Any) -> FinishedRun:
         """What a coordinator writes down."""
         kept = {**SPEC, **spec}
-        said = {"kind": "RLTrainingJob", "namespace": NAMESPACE, "name": NAME, "uid": UID, "spec": kept}
-        self.store.put(f"{self.uri}/job.json", json.dumps(said).encode())
+        document = {"kind": "RLTrainingJob", "namespace": NAMESPACE, "name": NAME, "uid": UID, "spec": kept}
+        self.store.put(f"{self.uri}/job.json", json.dumps(document).encode())
         return self
 
     def play(self, *groups: GroupRecord) -> FinishedRun:
@@ -102,7 +102,7 @@ class FinishedRun:
             digests.append(digest(folder / name))
         canary = Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=1e-3)
         chain = [WeightsLink(version=version, uri="s3://f", files=[])] if kind == "delta" else []
-        told = {"groups": [*more.get("train_tokens", {})], "train_tokens": {}, **more}
+        fields = {"groups": [*more.get("train_tokens", {})], "train_tokens": {}, **more}
         report = StepReport(
             step=step,
             version=version,
@@ -116,7 +116,7 @@ class FinishedRun:
             ),
             durable=step,
             metrics={},
-            **told,
+            **fields,
         )
         self.store.put(self.layout.step_history(step), report.model_dump_json().encode())
         self.ledger.step(report, 1_700_000_100.0)

@@ -71,12 +71,12 @@ def judge(built: Path, objects: list[Json]) -> list[Verdict]:
     assert done.returncode == 0, done.stderr
     return [
         Verdict(
-            kstatus=said["kstatus"],
-            argo=said["argo"]["status"],
-            says=said["argo"]["message"],
-            flux=said["flux"],
-            ends=said["waited"]["ended"],
-            ends_plainly=said["waitedPlainly"]["ended"],
+            kstatus=verdict["kstatus"],
+            argo=verdict["argo"]["status"],
+            says=verdict["argo"]["message"],
+            flux=verdict["flux"],
+            ends=verdict["waited"]["ended"],
+            ends_plainly=verdict["waitedPlainly"]["ended"],
         )
-        for said in json.loads(done.stdout)
+        for verdict in json.loads(done.stdout)
     ]

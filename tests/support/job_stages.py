@@ -76,11 +76,11 @@ def coordinator_says(world: World, found: Comparison | None) -> str:
     """The coordinator's word on the gate; None: it does not know yet. The gate's message."""
     spec = RLEvalJobSpec.model_validate(world.body["spec"])
     others = [item for item in world.body["status"]["conditions"] if item["type"] != "GatePassed"]
-    said = [item.as_object() for item in view.gate_passed(spec, found, found is not None)]
-    for item in said:
+    conditions = [item.as_object() for item in view.gate_passed(spec, found, found is not None)]
+    for item in conditions:
         item["lastTransitionTime"] = stamp(world.now)
-    world.body["status"]["conditions"] = [*others, *said]
-    return said[0]["message"] if said else ""
+    world.body["status"]["conditions"] = [*others, *conditions]
+    return conditions[0]["message"] if conditions else ""
 
 
 def complete(world: World) -> World:
@@ -184,7 +184,7 @@ def paused_and_suspended(world: World) -> World:
     return world
 
 
-def said(world: World, *conditions: Condition, **status: Any) -> World:
+def reported(world: World, *conditions: Condition, **status: Any) -> World:
     """The coordinator says so, in conditions and other parts of the status that are its own."""
     written = {item.type for item in conditions}
     others = [item for item in world.body["status"]["conditions"] if item["type"] not in written]
@@ -196,7 +196,7 @@ def said(world: World, *conditions: Condition, **status: Any) -> World:
 
 def in_preflight(state: str, world: World) -> World:
     """Its preflight is so far."""
-    return said(world, preflight={"state": state, "checks": []})
+    return reported(world, preflight={"state": state, "checks": []})
 
 
 def sampling(**spec: Any) -> World:
@@ -209,13 +209,13 @@ def sampling(**spec: Any) -> World:
 def episodes_fail(world: World) -> World:
     """Whatever else goes on."""
     if world.body["kind"] == "RLEvalJob":
-        return said(world, *view.healthy([], [FAILING]))
-    return said(world, signals.healthy([], [FAILING]))
+        return reported(world, *view.healthy([], [FAILING]))
+    return reported(world, signals.healthy([], [FAILING]))
 
 
 def started_again(world: World) -> World:
     """A process that was running is gone, and another one starts."""
-    said(world, progress={"step": 4}).gone("learner").carry_out()
+    reported(world, progress={"step": 4}).gone("learner").carry_out()
     return world
 
 
@@ -306,9 +306,9 @@ STAGES: Final[dict[str, dict[str, Callable[[], World]]]] = {
     "RLTrainingJob": _of_both(running, job)
     | {
         "the preflight samples": lambda: sampling(readinessPolicy="Running"),
-        "running, a validation runs": lambda: said(running(), progress={"step": 4, "evaluating": 4}),
-        "running, a sign of collapse is raised": lambda: said(running(), signals.healthy([verdict()])),
-        "running, a remedy is watched": lambda: said(
+        "running, a validation runs": lambda: reported(running(), progress={"step": 4, "evaluating": 4}),
+        "running, a sign of collapse is raised": lambda: reported(running(), signals.healthy([verdict()])),
+        "running, a remedy is watched": lambda: reported(
             running(), signals.healthy([verdict()]), remediations=[WATCHED]
         ),
         "a process is started again": lambda: started_again(running(readinessPolicy="Running")),

@@ -54,21 +54,21 @@ class Outcome:
         [found] = [each for each in self.report["candidates"] if each["name"] == candidate]
         return float(found["measures"]["all"][measure]["value"])
 
-    def answers(self) -> dict[tuple[str, int], Said]:
+    def answers(self) -> dict[tuple[str, int], ModelOutput]:
         """(candidate, row) -> what the model said in the episode that counts."""
         groups = map(read_group, (self.folder / "trajectories" / "evaluation").glob("*/*.json.gz"))
-        told = [
-            ((group["candidate"], group["row"]), said(episode))
+        outputs = [
+            ((group["candidate"], group["row"]), output_of(episode))
             for group in groups
             for episode in group["episodes"]
             if episode["outcome"] != "InfraError"
         ]
-        assert len(told) == len(dict(told)), "one try at each row"
-        return dict(told)
+        assert len(outputs) == len(dict(outputs)), "one try at each row"
+        return dict(outputs)
 
 
 @dataclass(frozen=True)
-class Said:
+class ModelOutput:
     """What a model said in an episode. Ids of tool calls are left out: they are drawn at random."""
 
     messages: list[tuple[str | None, list[tuple[str, Any]]]]
@@ -77,11 +77,11 @@ class Said:
     """The sampled token ids, in order."""
 
 
-def said(episode: dict[str, Any]) -> Said:
+def output_of(episode: dict[str, Any]) -> ModelOutput:
     """Out of an EpisodeRecord."""
     spoken = [message for message in episode["messages"] if message["role"] == "assistant"]
     calls = [[call["function"] for call in message.get("tool_calls") or []] for message in spoken]
-    return Said(
+    return ModelOutput(
         [
             (message.get("content"), [(call["name"], call["arguments"]) for call in made])
             for message, made in zip(spoken, calls, strict=True)

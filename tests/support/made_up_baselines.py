@@ -46,7 +46,7 @@ def an_episode(
     cause: str | None = None,
 ) -> EpisodeRecord:
     """A sealed episode; without a reward it is lost."""
-    said = sum(message["role"] == "assistant" for message in messages)
+    assistant_turns = sum(message["role"] == "assistant" for message in messages)
     lost = reward is None
     return EpisodeRecord(
         episode_id=f"preflight-{group:04}-{index}-0",
@@ -59,7 +59,7 @@ def an_episode(
         reward=reward,
         score=None if lost else (reward if score is None else score),
         messages=[dict(message) for message in messages],
-        turns=list(turns_of(said) if turns is None else turns),
+        turns=list(turns_of(assistant_turns) if turns is None else turns),
         rows=[],
         sandbox_seconds=1.0,
         started_at=1000.0,
@@ -113,8 +113,8 @@ def sample_of(make: Make, rows: Sequence[Json], policy: Policy, size: int = 4, *
             calls, answer = policy(row, index)
             script = Script("", "", row, environment_seed=number, calls=tuple(calls), answer=answer)
             played = play(make, script)
-            said = [] if answer is None else [{"role": "assistant", "content": answer}]
-            messages = [*played.messages, *_told(played.results), *said]
+            final = [] if answer is None else [{"role": "assistant", "content": answer}]
+            messages = [*played.messages, *_tool_messages(played.results), *final]
             record = an_episode(
                 messages,
                 group=number,
@@ -130,7 +130,7 @@ def sample_of(make: Make, rows: Sequence[Json], policy: Policy, size: int = 4, *
     return a_baseline(found, **{"rows": rows, "group_size": size, **facts})
 
 
-def _told(results: Sequence[ToolResult]) -> Iterable[Json]:
+def _tool_messages(results: Sequence[ToolResult]) -> Iterable[Json]:
     for number, result in enumerate(results):
         function = {"name": result.name, "arguments": json.dumps(dict(result.arguments))}
         call = {"id": f"call-{number}", "type": "function", "function": function}
@@ -176,7 +176,7 @@ def play(make: Make, script: Script) -> Played:
         if done:
             break
     ended = [] if script.answer is None else [{"role": "assistant", "content": script.answer}]
-    transcript = Transcript([*messages, *_told(results), *ended], calls, script.truncated)
+    transcript = Transcript([*messages, *_tool_messages(results), *ended], calls, script.truncated)
     try:
         earned, score = environment.reward(transcript), environment.score(transcript)
     except Exception as error:

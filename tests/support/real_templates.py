@@ -280,19 +280,19 @@ def vocabulary(name: str) -> Any:
 
 def tokenizer(real: Real) -> Any:
     """The model's tokenizer, with its template."""
-    said = text(real)
+    template = text(real)
     if real.ids:
         found = vocabulary(real.ids)
         found.eos_token = real.eos
     else:
         letters = sorted(_letters().values())
         tokens = dict.fromkeys(
-            [*TOKENS.findall(said), *real.tokens, real.eos, *([real.bos] if real.bos else [])]
+            [*TOKENS.findall(template), *real.tokens, real.eos, *([real.bos] if real.bos else [])]
         )
         pieces = {letter: place for place, letter in enumerate(letters)}
         specials = {token: len(letters) + place for place, token in enumerate(tokens)}
-        found = _byte_level(pieces, specials, real.eos, said)
-    found.chat_template = said
+        found = _byte_level(pieces, specials, real.eos, template)
+    found.chat_template = template
     if real.bos:
         found.bos_token = real.bos
     return found

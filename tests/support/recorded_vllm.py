@@ -31,7 +31,7 @@ def recorded() -> list[str]:
     return gzip.decompress(FILE.read_bytes()).decode().split(NEXT)
 
 
-class Told:
+class Replay:
     """The recording from now on; its last second stays."""
 
     def __init__(self) -> None:
@@ -91,23 +91,23 @@ def record() -> None:
             clients = [threading.Thread(target=sample, args=(number,)) for number in range(AT_ONCE)]
             for client in clients:
                 client.start()
-            said = []
+            scrapes = []
             for _ in range(SECONDS):
                 time.sleep(1)
-                said.append(server.metrics())
+                scrapes.append(server.metrics())
             ending.set()
             for client in clients:
                 client.join()
-    series = [line for line in said[-1].splitlines() if not line.startswith("#")]
+    series = [line for line in scrapes[-1].splitlines() if not line.startswith("#")]
     wanted = names()
-    text = NEXT.join(kept(each, wanted) for each in said)
+    text = NEXT.join(kept(each, wanted) for each in scrapes)
     FILE.write_bytes(gzip.compress(text.encode(), mtime=0))
-    told = {
+    summary = {
         "series": len(series),
-        "kept": len(kept(said[-1], wanted).splitlines()),
+        "kept": len(kept(scrapes[-1], wanted).splitlines()),
         "bytes": FILE.stat().st_size,
     }
-    print(json.dumps(told), file=sys.stderr)
+    print(json.dumps(summary), file=sys.stderr)
 
 
 if __name__ == "__main__":

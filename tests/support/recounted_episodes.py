@@ -57,7 +57,7 @@ def share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def said_again(tokens: list[int]) -> float:
+def repetition(tokens: list[int]) -> float:
     """Share of a turn's phrases of eight tokens that it has sampled before."""
     phrases = [tuple(tokens[at : at + 8]) for at in range(len(tokens) - 7)]
     return sum(phrase in phrases[:at] for at, phrase in enumerate(phrases)) / len(phrases) if phrases else 0.0
@@ -132,14 +132,14 @@ def recounted(groups: list[Json], prefix: str, rates: str, max_turns: int) -> di
     tools = Counter(tool(call["function"]["name"]) for made in calls for call in made)
     sums = [sum(turn["sampled_tokens"] for turn in e["turns"]) for e in episodes]
     prompts = [sum(len(r["tokens"]) - sum(r["mask"]) for r in e["rows"]) for e in episodes]
-    said = [row["tokens"][span["start"] : span["end"]] for row in rows for span in row["turns"]]
+    sampled_turns = [row["tokens"][span["start"] : span["end"]] for row in rows for span in row["turns"]]
     kinds = Counter(kind for t in turns for kind, n in t["malformed_kinds"].items() for _ in range(n))
     drifted = Counter(d["reason"] for e in episodes for d in e["drifts"] for _ in range(d["count"]))
     return {
         **spread(f"{prefix}/reward/", rewards),
         f"{prefix}/reward/zero_frac": rewards.count(0) / len(rewards),
         **{f"{prefix}/reward_metrics/{apart(name)}": mean for name, mean in reported(episodes).items()},
-        **spread(f"{prefix}/repetition/", [*map(said_again, said)], "mean max"),
+        **spread(f"{prefix}/repetition/", [*map(repetition, sampled_turns)], "mean max"),
         f"{rates}/max_tokens_rate": np.mean(cut),
         f"{rates}/context_limit_rate": np.mean(context),
         f"{rates}/time_limit_rate": np.mean([e["timed_out"] for e in ended]),

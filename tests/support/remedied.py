@@ -42,7 +42,7 @@ def start(base: Path, folder: Path, cases: Mapping[str, Mapping[str, Any]], proc
 
 def reports(folder: Path, name: str) -> list[StepReport]:
     """What the learner of a case said of each step, from step 0 or the one it resumed at."""
-    return [StepReport.model_validate(said) for said in json.loads((folder / f"{name}.json").read_text())]
+    return [StepReport.model_validate(report) for report in json.loads((folder / f"{name}.json").read_text())]
 
 
 def main() -> None:
@@ -58,8 +58,8 @@ def main() -> None:
             ((kind, value),) = move.items()
             getattr(played, kind)(value)
         if ranks.first:
-            said = [report.model_dump(mode="json") for report in played.said]
-            (folder / f"{name}.json").write_text(json.dumps(said))
+            dumped = [report.model_dump(mode="json") for report in played.reports]
+            (folder / f"{name}.json").write_text(json.dumps(dumped))
         ranks.barrier()
     end(0)
 
@@ -72,7 +72,7 @@ class _Played:
         self._settings = {key: value for key, value in settings.items() if key != "moves"}
         self._learner: Any = None
         self._in_force: Any = None
-        self.said: list[StepReport] = []
+        self.reports: list[StepReport] = []
         if "start" not in settings["moves"][0]:
             self.start({})
 
@@ -101,23 +101,23 @@ class _Played:
 
         batch = rig.batch(n, groups=3).model_copy(update={"step": self._next, "in_force": self._in_force})
         prepared = self._learner.prepare(batch)
-        self._note(self._learner.train(prepared, self.said[-1].version.incarnation, Stopwatch()))
+        self._note(self._learner.train(prepared, self.reports[-1].version.incarnation, Stopwatch()))
 
-    def directive(self, said: dict[str, Any]) -> None:
+    def directive(self, fields: dict[str, Any]) -> None:
         from headway_api.in_force import Directive, InForce
         from headway_api.records import Batch
         from headway_trainer.stopwatch import Stopwatch
 
-        number = said.get("number", self._in_force.number + 1)
+        number = fields.get("number", self._in_force.number + 1)
         batch = Batch(
             step=self._next,
             epoch=0,
             groups=[],
-            in_force=InForce(number=number, **said.get("in_force", {})),
-            directive=Directive(remedy="RollBack", restore=said.get("restore", [])),
+            in_force=InForce(number=number, **fields.get("in_force", {})),
+            directive=Directive(remedy="RollBack", restore=fields.get("restore", [])),
         )
         before = self._model()
-        self._note(self._learner.remedy(batch, self.said[-1].version.incarnation, Stopwatch()))
+        self._note(self._learner.remedy(batch, self.reports[-1].version.incarnation, Stopwatch()))
         # A model that has been replaced and is still held somewhere would fill the accelerator.
         assert before() in (None, self._model()())
 
@@ -142,13 +142,13 @@ class _Played:
 
     @property
     def _next(self) -> int:
-        return self.said[-1].step + 1
+        return self.reports[-1].step + 1
 
     def _model(self) -> Any:
         return weakref.ref(self._learner._parts.engine.model)
 
     def _note(self, report: StepReport) -> None:
-        self.said.append(report)
+        self.reports.append(report)
         self._in_force = report.in_force
         self._learner.checkpointer.after(report)
         self._learner.checkpointer.settle()

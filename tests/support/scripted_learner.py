@@ -89,7 +89,7 @@ class ScriptedLearner:
     def _is_whole(self, step: int) -> bool:
         return bool(self._store.list(self._layout.checkpoint(step)))
 
-    def commit(self, step: int, groups: list[GroupRecord], **said: Any) -> StepReport:
+    def commit(self, step: int, groups: list[GroupRecord], **fields: Any) -> StepReport:
         """Make a step durable."""
         manifest = self._publish(step)
         report = StepReport(
@@ -102,7 +102,7 @@ class ScriptedLearner:
             metrics={"training/global_step": float(step)} | self.figures(step, groups),
             in_force=self.in_force,
             ended_at=self.clock(),
-            **said,
+            **fields,
         )
         body = report.model_dump_json().encode()
         self._store.put(self._layout.checkpoint_report(step, 0), body)

@@ -317,18 +317,18 @@ class Simulated:
         turns, held = [], self._prompt(position)
         cached = held // 2 if position else 0
         for number in range(many):
-            said = max(4, min(MAX_TOKENS, int(rng.lognormvariate(0, 0.3) * talk.answer)))
+            sampled = max(4, min(MAX_TOKENS, int(rng.lognormvariate(0, 0.3) * talk.answer)))
             turns.append(
                 Turn(
                     index=number,
                     prompt_tokens=held,
                     cached_tokens=cached,
-                    sampled_tokens=said,
+                    sampled_tokens=sampled,
                     finish_reason="stop",
                     policy_version=PolicyVersion(incarnation=0, step=0),
                 )
             )
-            cached, held = held, held + said + rng.randrange(20, 90)
+            cached, held = held, held + sampled + rng.randrange(20, 90)
         seconds = (0.4 if self.job.spec.asked(name).rescore else 2.0) * many * rng.uniform(0.8, 1.2)
         self.clocks[clock] += seconds / PLACES
         ended = BEGAN + self.clocks[clock]

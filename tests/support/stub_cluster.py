@@ -96,8 +96,8 @@ class StubCluster:
             return 200, {"items": [p for p, uid in zip(self.pods, labels, strict=True) if uid == wanted]}
         self.asked.append(query)
         if self.refused:
-            said = {"kind": "Status", "code": 403, "reason": "Forbidden", "message": self.refused}
-            return 403, said
+            status = {"kind": "Status", "code": 403, "reason": "Forbidden", "message": self.refused}
+            return 403, status
         lines = self.logs.get((parts[-2], query["container"]))
         if lines is None:
             return absent(parts[-2])
@@ -147,7 +147,7 @@ def served(cluster: StubCluster, folder: Path) -> Iterator[Path]:
             cluster.applied.append(body)
             self._say(200, body)
 
-        def log_message(self, *said: object) -> None:
+        def log_message(self, *args: object) -> None:
             """Nothing: tests read stderr."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

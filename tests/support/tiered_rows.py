@@ -18,8 +18,8 @@ def write(inputs: Path, folder: Path) -> None:
     desk = _environment()
     for split in SPLITS:
         rows = [json.loads(line) for line in (inputs / f"{split}.jsonl").read_text().splitlines()]
-        told = [row | {COLUMN: desk.case_record(row["case_id"])[COLUMN]} for row in rows]
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in told))
+        tiered = [row | {COLUMN: desk.case_record(row["case_id"])[COLUMN]} for row in rows]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tiered))
 
 
 def _environment() -> ModuleType:

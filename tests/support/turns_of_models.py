@@ -70,23 +70,23 @@ def turns() -> tuple[Turn, ...]:
 def _turns() -> Iterator[Turn]:
     for path in sorted(file("canitoolcall/_data/fixtures").glob("*/*.jsonl")):
         for line in path.read_text().splitlines():
-            said = json.loads(line)
-            if said["models"][0] in READ_BY:
-                yield _turn(said)
+            record = json.loads(line)
+            if record["models"][0] in READ_BY:
+                yield _turn(record)
 
 
-def _turn(said: dict[str, Any]) -> Turn:
-    expected = said.get("expected")
+def _turn(record: dict[str, Any]) -> Turn:
+    expected = record.get("expected")
     calls = None
     if expected is not None:
         calls = [(one["name"], one["arguments"]) for one in expected["tool_calls"]]
     return Turn(
-        said["id"],
-        said["models"][0],
-        said["raw_output"]
-        + (_harmony_end(said["raw_output"]) if calls and said["family"] == "gpt-oss" else ""),
-        said.get("generation_prompt") or "",
-        said["tools"],
+        record["id"],
+        record["models"][0],
+        record["raw_output"]
+        + (_harmony_end(record["raw_output"]) if calls and record["family"] == "gpt-oss" else ""),
+        record.get("generation_prompt") or "",
+        record["tools"],
         calls,
         ((expected or {}).get("reasoning_content") or "").strip(),
     )

@@ -98,17 +98,17 @@ def gemma(path: Path) -> Any:
     """Gemma 4's vocabulary, of a file in GGUF."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-    said = facts(path)
-    pieces, kinds = said["tokenizer.ggml.tokens"], said["tokenizer.ggml.token_type"]
+    metadata = facts(path)
+    pieces, kinds = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
     vocabulary = {piece: place for place, piece in enumerate(pieces)}
-    merges = [tuple(merge.split(" ", 1)) for merge in said["tokenizer.ggml.merges"]]
+    merges = [tuple(merge.split(" ", 1)) for merge in metadata["tokenizer.ggml.merges"]]
     backend = Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True, fuse_unk=True))
     backend.normalizer = normalizers.Replace(" ", BLANK)
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"\n+"), "isolated")
     blanks = decoders.Replace(BLANK, " ")
     backend.decoder = decoders.Sequence([blanks, decoders.ByteFallback(), decoders.Fuse()])
     special = [piece for piece, kind in zip(pieces, kinds, strict=True) if kind in SPECIAL]
-    return _whole(backend, special, pieces[said["tokenizer.ggml.eos_token_id"]])
+    return _whole(backend, special, pieces[metadata["tokenizer.ggml.eos_token_id"]])
 
 
 def _whole(backend: Any, special: Sequence[str], eos: str) -> Any:

@@ -36,7 +36,7 @@ from observed_fleet import Fleet
 from played_course import Course
 from played_pods import PlayedPods, sandboxes
 from ports import free_port
-from recorded_vllm import Told
+from recorded_vllm import Replay
 from role_keys import KEYS, LEASES, TO_BROKER, TO_COORDINATOR
 from scripted_job import job as speaking
 from scripted_job import speaking_engine, until_ready
@@ -269,10 +269,10 @@ async def _live(
 
 async def _server(stack: AsyncExitStack, folder: Path, shown: Shown, rng: random.Random) -> Endpoint:
     """A rollout server: scripted, except for its figures and the port that scrapers reach."""
-    made, told = speaking_engine(folder, shown.course.says), Told()
+    made, replay = speaking_engine(folder, shown.course.says), Replay()
 
     async def metrics(request: web.Request) -> web.StreamResponse:
-        return web.Response(text=told.text())
+        return web.Response(text=replay.text())
 
     made.faults = {"GET /metrics": metrics, "POST /inference/v1/generate": resting(0.05, rng)}
     engine = await stack.enter_async_context(serving(made))

@@ -169,8 +169,8 @@ def _remedied(spool: Spool, step: int) -> None:
         why=why,
     )
     spool.decided.write(decision)
-    told = {"directive": directive, "in_force": in_force, "ended_at": BEGUN + STEP_SECONDS * step}
-    spool.keep(learner_rig.report(step).model_copy(update=told))
+    fields = {"directive": directive, "in_force": in_force, "ended_at": BEGUN + STEP_SECONDS * step}
+    spool.keep(learner_rig.report(step).model_copy(update=fields))
 
 
 def _stepped(
@@ -193,8 +193,8 @@ def _stepped(
         "timing_s/step": STEP_SECONDS,
         **{f"timing_s/{name}": seconds for name, seconds in LEARNER.items()},
     }
-    told = learner_rig.report(step)
-    report = told.model_copy(
+    bare = learner_rig.report(step)
+    report = bare.model_copy(
         update={
             "groups": ids,
             "train_tokens": dict.fromkeys(ids, 500),
@@ -231,11 +231,14 @@ def _group(name: str, step: int, odds: float, size: int, rng: random.Random, tra
     rewards = [1.0 if rng.random() < odds else rng.choice([0.0, 0.25]) for _ in range(size)]
     made = learner_rig.group(name, rewards, step=step)
     return made.model_copy(
-        update={"row": int(name[-6:]) % 50, "episodes": [_told(each, rng, trained) for each in made.episodes]}
+        update={
+            "row": int(name[-6:]) % 50,
+            "episodes": [_with_conversation(each, rng, trained) for each in made.episodes],
+        }
     )
 
 
-def _told(episode: EpisodeRecord, rng: random.Random, trained: int) -> EpisodeRecord:
+def _with_conversation(episode: EpisodeRecord, rng: random.Random, trained: int) -> EpisodeRecord:
     """With a conversation, a score that is stricter than the reward, and now and then another outcome."""
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": "here"}'}}
     messages = [

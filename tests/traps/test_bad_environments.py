@@ -80,7 +80,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 
 @pytest.mark.parametrize(("where", "how", "says"), BAD)
-def test_a_fault_is_told_with_method_row_and_line(report: Report, where: str, how: str, says: str) -> None:
+def test_a_fault_is_reported_with_method_row_and_line(
+    report: Report, where: str, how: str, says: str
+) -> None:
     row = [(one["where"], one["how"]) for one in report.baseline.facts.rows[: len(BAD)]].index((where, how))
     [message] = [each for each in report.broken if f"row {row}:" in each]
     assert says in message
@@ -88,7 +90,7 @@ def test_a_fault_is_told_with_method_row_and_line(report: Report, where: str, ho
 
 
 @pytest.mark.parametrize(("where", "says"), ENDS)
-def test_a_process_that_is_ended_is_told_with_the_row(report: Report, where: str, says: str) -> None:
+def test_an_ended_process_is_reported_with_its_row(report: Report, where: str, says: str) -> None:
     row = len(BAD) + [each for each, _ in ENDS].index(where)
     assert [each for each in report.broken if re.search(rf"row {row}[:,].*{says}", each)]
 

@@ -162,7 +162,9 @@ def test_a_wrong_field_is_refused_in_the_servers_words(namespace: str, run: Run,
     assert "older Headway" not in done.stderr, "no version has this field"
 
 
-def test_where_there_is_no_cluster_that_is_said(tmp_path: Path, run: Run, served: Any, file: Path) -> None:
+def test_a_missing_cluster_is_reported_with_its_cause(
+    tmp_path: Path, run: Run, served: Any, file: Path
+) -> None:
     done = run("watch", "a", kubeconfig=tmp_path / "absent")
     assert done.returncode == 2
     assert "no cluster is configured" in done.stderr
@@ -180,7 +182,9 @@ def test_where_there_is_no_cluster_that_is_said(tmp_path: Path, run: Run, served
     assert "Traceback" not in done.stderr
 
 
-def test_who_may_not_is_told_what_to_ask_for(served: Any, namespace: str, tmp_path: Path, run: Run) -> None:
+def test_a_forbidden_command_names_the_role_to_ask_for(
+    served: Any, namespace: str, tmp_path: Path, run: Run
+) -> None:
     token = served.kubectl("create", "token", "default", "-n", namespace).strip()
     config = yaml.safe_load(Path(served.kubeconfig).read_text())
     config["users"][0]["user"] = {"token": token}

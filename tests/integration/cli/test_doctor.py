@@ -67,7 +67,7 @@ def doctor(folder: Path, inputs: Path, *options: str, **variables: str) -> tuple
     return found, done.stderr
 
 
-def test_the_findings_are_told_and_nothing_is_trained(tmp_path: Path, inputs: Path) -> None:
+def test_findings_are_reported_and_nothing_is_trained(tmp_path: Path, inputs: Path) -> None:
     found, notes = doctor(tmp_path, inputs)
     assert found["state"] == "Passed"
     assert {each["check"] for each in found["findings"]} >= CHECKS

@@ -268,7 +268,7 @@ async def test_a_signal_ends_it_quietly(project: Path, number: int) -> None:
         (["--store", "bucket"], "--store bucket: write an address, such as s3://bucket/runs"),
     ],
 )
-async def test_a_wrong_option_is_said_on_stderr(options: list[str], says: str) -> None:
+async def test_a_wrong_option_is_reported_on_stderr(options: list[str], says: str) -> None:
     server = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "headway_cli", "mcp", *options, stdin=-1, stdout=-1, stderr=-1
     )

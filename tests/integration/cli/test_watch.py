@@ -174,7 +174,7 @@ def test_a_terminal_has_plain_lines_when_they_are_asked_for(played: Played, tmux
     tmux.shows("exit 130")
 
 
-def test_a_command_that_is_told_to_end_gives_the_cursor_back(played: Played, tmux: Tmux) -> None:
+def test_a_terminated_command_gives_the_cursor_back(played: Played, tmux: Tmux) -> None:
     tmux.type(f"clear; {shlex.join(WATCH)} & echo $!; wait $!; echo exit $?", "Enter")
     tmux.shows("42 of 100")
     pid = next(int(line) for line in tmux.history().splitlines() if line.strip().isdigit())

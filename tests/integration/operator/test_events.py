@@ -46,7 +46,7 @@ def signals(state: str, step: int, raised: bool) -> Json:
     }
 
 
-def test_a_job_is_told_of_once_though_its_operator_is_killed(rig: Rig) -> None:
+def test_a_jobs_events_are_recorded_once_if_its_operator_dies(rig: Rig) -> None:
     first = rig.start()
     rig.run("reported")
     begun = ["SpecUnwise", "Accepted", "PreflightPassed", "Started"]

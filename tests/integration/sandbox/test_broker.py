@@ -184,7 +184,7 @@ async def test_a_missing_image_is_reported_in_the_kubelets_words(cluster: Any, j
         assert state.problem.field == "spec.environment.image"
 
 
-async def test_a_quota_is_said_in_the_api_servers_words(
+async def test_an_exceeded_quota_shows_the_api_servers_message(
     cluster: Any, namespace: str, image: str, job: Any
 ) -> None:
     quota = {

@@ -265,7 +265,7 @@ async def test_another_number_of_processes_goes_on_from_the_same_state(
     assert apart < 1e-6 * moved
 
 
-async def test_a_coordinator_that_restarts_and_forgets_is_told_again(tmp_path: Path, model: Path) -> None:
+async def test_a_restarted_coordinator_gets_the_last_report_again(tmp_path: Path, model: Path) -> None:
     config = rig.job(tmp_path, model, lora=LORA)
     port = rig.free_port()
     first, second = rig.ScriptedCoordinator(batches(2)), rig.ScriptedCoordinator(batches(3))

@@ -282,9 +282,9 @@ class ProvokedJob:
             pod["metadata"]["labels"].get("app.kubernetes.io/component", "") for pod in self._pods()
         }
         known, status = seen.condition(fault.condition), seen.job.get("status", {})
-        told = any(event["reason"] == fault.event for event in seen.events)
+        has_event = any(event["reason"] == fault.event for event in seen.events)
         shown = (status.get("state"), status.get("reason")) == (fault.state, fault.reason)
-        return told and shown and bool(fault.pattern.search(known.get("message", "")))
+        return has_event and shown and bool(fault.pattern.search(known.get("message", "")))
 
     def _pods(self) -> list[Json]:
         return list(self._server.ask("GET", self._pods_path())[1]["items"])

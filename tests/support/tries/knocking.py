@@ -78,10 +78,10 @@ class Knocking(ReportedReward):
         found = super().reward(transcript)
         code = [sys.executable, "-S", "-c", CODE, str(os.getpid())]
         got = json.loads(subprocess.run(code, capture_output=True, text=True, check=True).stdout)
-        told = {
+        own_metrics = {
             "knocked": float(KNOCKER.rounds >= FEW),
             "opened": float(KNOCKER.opened),
             "seen": float(got["seen"] and got["users"] == [os.getuid(), os.geteuid()]),
             "got": float(len(got["got"])),
         }
-        return Reward(found.value, found.metrics | told, found.turns)
+        return Reward(found.value, found.metrics | own_metrics, found.turns)

@@ -27,8 +27,8 @@ def play(task: Json) -> None:
         post(f"{endpoint}/complete-rollout", name | {"Status": "ready"})
         report = name | {"Rewards": [reward.value], "Metrics": reward.metrics}
         refused = sum(is_refused(endpoint, report | great) for great in GREAT)
-        told = {"sent": len(GREAT), "refused": refused}
-        post(f"{endpoint}/update-reward", report | {"Metrics": reward.metrics | told})
+        counts = {"sent": len(GREAT), "refused": refused}
+        post(f"{endpoint}/update-reward", report | {"Metrics": reward.metrics | counts})
     except Ended as ended:
         service.failed(endpoint, name, str(ended))
 

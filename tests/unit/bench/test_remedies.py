@@ -86,7 +86,7 @@ def test_the_page_shows_what_todays_signals_find_in_its_curves() -> None:
     page = (seeds.RESULTS / "remedies.md").read_text()
     for seed, recorded in ON_RECORD.items():
         _, section = page.split(f"## Seed {seed}\n")
-        replayed = replay.told(recorded["Alert"], seeds.LAG)
+        replayed = replay.summary(recorded["Alert"], seeds.LAG)
         assert replayed in section.split("## Seed")[0], "run make bench-remedies ONLY=page"
 
 
@@ -112,7 +112,9 @@ def test_a_sign_that_came_at_another_step_is_shown_with_both() -> None:
     steps = {f"{step}": {"rollout/reward/mean": 0.8 if step < 20 else 0.0} for step in range(1, 30)}
     found = replay.again(steps, 4)
     assert found == {SignalName.REWARD_COLLAPSED: [22]}
-    moved = replay.told({"steps": steps, "raised": {"20": ["RewardCollapsed"], "25": ["EntropyRising"]}}, 4)
+    moved = replay.summary(
+        {"steps": steps, "raised": {"20": ["RewardCollapsed"], "25": ["EntropyRising"]}}, 4
+    )
     assert moved == "RewardCollapsed after 22 (then: 20); EntropyRising after none (then: 25)"
-    same = replay.told({"steps": steps, "raised": {"22": ["RewardCollapsed", "TurnsExhausted"]}}, 4)
+    same = replay.summary({"steps": steps, "raised": {"22": ["RewardCollapsed", "TurnsExhausted"]}}, 4)
     assert same == "RewardCollapsed after 22"

@@ -39,7 +39,7 @@ async def test_a_job_is_sampled_before_its_learner_is_made(tmp_path: Path) -> No
         groups = [decode(stage.store.get(uri)) for uri in stage.store.list(stage.layout().preflight_groups)]
         assert {group.purpose for group in groups} == {Purpose.PREFLIGHT}
         assert sum(len(group.episodes) for group in groups) == EPISODES
-        usage = stage.told[-1]["usage"]
+        usage = stage.statuses[-1]["usage"]
         assert usage["evaluationTokens"] > 0, "its tokens are on the bill"
         kept = json.loads(stage.store.get(stage.layout().preflight))
         [speed] = [each for each in kept["document"]["checks"] if each["check"] == "throughput"]
@@ -61,8 +61,8 @@ async def test_a_failed_check_ends_the_job_before_a_learner(tmp_path: Path) -> N
         assert stage.preflight["findings"][0]["check"] == "foothold"
         assert stage.preflight["findings"][0]["verdict"] == "Fail"
         assert stage.preflight["episodes"] < EPISODES, "it ends as soon as that is certain"
-        assert stage.told[-1]["usage"]["evaluationTokens"] > 0
-        assert stage.told[-1].get("progress") is None
+        assert stage.statuses[-1]["usage"]["evaluationTokens"] > 0
+        assert stage.statuses[-1].get("progress") is None
 
 
 async def test_one_check_may_warn_alone(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ async def test_one_check_may_warn_alone(tmp_path: Path) -> None:
         await stage.run(stage.config(checks=LENIENT | {"foothold": "Warn"}))
         assert stage.states[-1] == "Warned"
         assert stage.preflight["episodes"] == EPISODES, "a failure that ends nothing cuts nothing short"
-        assert stage.told[-1]["progress"]["step"] == 2
+        assert stage.statuses[-1]["progress"]["step"] == 2
 
 
 async def test_a_check_that_is_off_is_not_reported(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ async def test_an_equal_job_reads_the_result_back(tmp_path: Path) -> None:
     async with rig(tmp_path, mixed) as stage:
         await stage.run(stage.config())
         found = stage.preflight["findings"]
-        stage.told.clear()
+        stage.statuses.clear()
         await stage.run(stage.config("another"))
         assert "Sampling" not in stage.states
         assert stage.preflight["findings"] == found
@@ -115,7 +115,7 @@ async def test_a_restart_goes_on_with_the_groups_there_are(tmp_path: Path) -> No
         after = {uri: stage.store.get(uri) for uri in stage.store.list(stage.layout().preflight_groups)}
         assert before.items() <= after.items()
         assert len(after) == EPISODES // SIZE
-        assert stage.told[-1]["progress"]["step"] == 2
+        assert stage.statuses[-1]["progress"]["step"] == 2
 
 
 async def test_a_sandbox_is_probed_before_and_after_the_scripts(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ async def test_a_lost_group_is_sampled_anew_at_a_restart(tmp_path: Path) -> None
 async def test_what_ended_early_stands_for_jobs_that_end_by_it(tmp_path: Path) -> None:
     async with rig(tmp_path, lambda number: 0.0) as stage:
         for uid in ("uid", "equal"):
-            stage.told.clear()
+            stage.statuses.clear()
             with pytest.raises(JobError):
                 await stage.run(stage.config(uid))
         assert "Sampling" not in stage.states, "the second ends by what the first found"

@@ -38,7 +38,7 @@ async def ended(stage: Rig, endpoint: BaselineEndpoint, patch: pytest.MonkeyPatc
     running = asyncio.create_task(stage.coordinator(stage.config(**preflight)).run())
     try:
         async with asyncio.timeout(60):
-            while not running.done() and "findings" not in stage.told_preflight:
+            while not running.done() and "findings" not in stage.preflight_so_far:
                 await asyncio.sleep(0.02)
         if running.done():
             await running
@@ -65,7 +65,7 @@ async def test_an_endpoint_plays_the_baseline(tmp_path: Path, monkeypatch: pytes
         groups = [decode(stage.store.get(uri)) for uri in stage.store.list(stage.layout().preflight_groups)]
         assert {(group.sampled_by, group.model) for group in groups} == {("endpoint", MODEL)}
         turns = sum(len(one.turns) for group in groups for one in group.episodes)
-        usage = stage.told[-1]["usage"]
+        usage = stage.statuses[-1]["usage"]
         assert usage["endpointTokens"] == 25 * turns, "the endpoint reports 25 tokens a turn"
         assert usage["evaluationTokens"] == 0
 
