@@ -429,7 +429,7 @@ async def test_a_fault_of_the_platform_makes_no_late_episode(
 ) -> None:
     monkeypatch.setattr(episode, "keeps_pace", lambda *given: True)
 
-    class Told:
+    class FailingStage:
         def __init__(self, agent: Any) -> None:
             self._agent = agent
 
@@ -439,7 +439,7 @@ async def test_a_fault_of_the_platform_makes_no_late_episode(
 
     async with rig(tok, CALL, timeout=0.5) as r:
         r.sandbox.faults["POST /tool"] = hang
-        r.episodes._agent = Told(r.episodes._agent)
+        r.episodes._agent = FailingStage(r.episodes._agent)
         record = await r.episodes.run(task())
     assert (record.outcome, record.timed_out, record.reward) == (Outcome.INFRA_ERROR, True, None)
 
