@@ -27,8 +27,6 @@ PLUMBING = re.compile(
     r"\b(GET|POST|PUT|PATCH|DELETE) (https?:)?/|Traceback|<nil>|\b[45]\d\d (Client|Server) Error|object at 0x"
     r"|Max retries exceeded|\bErrno\b|An error occurred|forbidden: |Error creating"
 )
-QUICK_S = 60
-"""Of a fault that learner or servers show before there are episodes."""
 BY_NAME = {fault.name: fault for fault in FAULTS}
 EVERY_TIME = (
     "no-bucket", "no-dataset", "other-format", "no-prompt-column", "no-model", "garbled-configuration",
@@ -41,8 +39,7 @@ def marks(fault: Fault) -> tuple[pytest.MarkDecorator, ...]:
     """When a fault is provoked. `make test-faults` has all; together they take a quarter of an hour."""
     if fault.name in EVERY_TIME:
         return ()
-    quick = PROVOKED[fault.name].trains and fault.seconds <= QUICK_S
-    return (pytest.mark.ci,) if quick else (pytest.mark.chaos,)
+    return (pytest.mark.chaos,)
 
 
 PAST_APPLY = [

@@ -16,7 +16,7 @@ NAME, STEPS = "halted", 10
 NO_ROOM = 2
 """Tokens of a turn: too few for any answer, so that every episode has the same reward."""
 
-pytestmark = [pytest.mark.e2e, pytest.mark.ci, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

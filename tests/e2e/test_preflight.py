@@ -54,7 +54,7 @@ def events(bench: Any, name: str) -> dict[str, str]:
     return {event["reason"]: event["message"] for event in found}
 
 
-@pytest.mark.ci
+@pytest.mark.long
 def test_enforce_stops_before_any_learner_pod(bench: Any, jobs: list[str]) -> None:
     name = "no-turns"
     jobs.append(name)

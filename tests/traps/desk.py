@@ -241,13 +241,3 @@ TRAPS = (
         task=DESK, entrypoint="desk_faults:NeedsAnOrder", rows=orders_of_one_third,
     ),
 )  # fmt: skip
-SHORT = (
-    "desk-anywhere-in-the-text",
-    "desk-full-for-form",
-    "desk-pays-silence",
-    "desk-too-few-turns",
-    "desk-untrained-model",
-)
-"""Names of the traps that `.ci/run` has time for: each plays 64 episodes."""
-IN_CI = tuple(trap for trap in TRAPS if trap.name in SHORT)
-LONG = tuple(trap for trap in TRAPS if trap.name not in SHORT)

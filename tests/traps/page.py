@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from scipy.stats import binomtest
 from tests.traps.clean import CLEAN
-from tests.traps.desk import IN_CI
 from tests.traps.desk import TRAPS as DESK_TRAPS
 from tests.traps.from_the_guide import FROM_THE_GUIDE
 from tests.traps.further import FURTHER
@@ -51,7 +50,7 @@ since is told below.
 VLLM: Final = """\
 The {number} traps below are faults of the quickstart's desk, and its tiny model plays them in a real vLLM \
 (`tests/traps/test_with_vllm.py`). Each is named there by its check, and the desk without a fault by none. \
-`make test LONG=ci` runs {first} of them, and `make test-long IN=tests/traps/test_with_vllm.py` the rest. \
+`make test-long IN=tests/traps/test_with_vllm.py` runs them. \
 All other traps are played by simulated models alone: the tiny model knows one desk, and no other task.
 
 The first run named 11 of the first 12: at `maxTokens: 12` no answer of `desk-answers-cut` was cut off. Its \
@@ -124,7 +123,7 @@ def page(now: Found, clean: Found, first: Mapping[str, Any]) -> str:
             also = ", ".join(name for name in before if name not in ("own", trap.check))
             own = f"{before.get('own', 'no such trap')} | {found['own']}"
             parts.append(f"| {trap.name} | {source} | {trap.says} | `{trap.check}` | {own} | {also} |")
-    parts += ["\n## With a real vLLM\n", VLLM.format(number=len(DESK_TRAPS), first=len(IN_CI))]
+    parts += ["\n## With a real vLLM\n", VLLM.format(number=len(DESK_TRAPS))]
     parts.append("| trap | what is wrong | check |\n|---|---|---|")
     parts += [f"| {trap.name} | {trap.says} | `{trap.check}` |" for trap in DESK_TRAPS]
     parts.append("\n## Clean tasks\n")

@@ -30,7 +30,7 @@ def test_a_trap_is_named_by_its_check(trap: Trap) -> None:
 
 @pytest.mark.parametrize(
     "task",
-    [CLEAN[0], *(pytest.param(task, marks=pytest.mark.ci) for task in CLEAN[1:])],
+    [CLEAN[0], *(pytest.param(task, marks=pytest.mark.long) for task in CLEAN[1:])],
     ids=lambda t: t.name,
 )
 def test_a_clean_task_raises_no_alarm(task: Task) -> None:

@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from rollout_server import RolloutServer
-from tests.traps.desk import CONTEXT, DESK, IN_CI, LONG, MAX_TOKENS, ROOT
+from tests.traps.desk import CONTEXT, DESK, MAX_TOKENS, ROOT, TRAPS
 from tests.traps.judge import ALARMS, ALL, judged
 from tests.traps.trap import Trap
 from tests.traps.with_vllm import base_model, model
@@ -24,10 +24,9 @@ sys.path.insert(0, str(ROOT / "hack" / "demo"))
 from headway_demo import quickstart
 from headway_demo.settings import Settings
 
-pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(900)]
-TRAINED = [trap for trap in IN_CI if trap.habit != "untrained"]
-TRAINED += [pytest.param(trap, marks=pytest.mark.long) for trap in LONG]
-UNTRAINED = [trap for trap in IN_CI if trap.habit == "untrained"]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900)]
+TRAINED = [trap for trap in TRAPS if trap.habit != "untrained"]
+UNTRAINED = [trap for trap in TRAPS if trap.habit == "untrained"]
 
 
 def trained() -> Path:

@@ -16,7 +16,7 @@ from headway_api import names
 from headway_api.artifacts import Layout
 from headway_api.store import FileStore
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.ci]
 
 NAME = "refund-desk"
 IMAGE = "localhost/headway/testbox:1"

@@ -13,7 +13,7 @@ import yaml
 
 from headway_operator.config import OperatorConfig, load
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(chart.FIRST_BUILD_S)]
+pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(chart.FIRST_BUILD_S)]
 
 DEFAULTS: dict[str, Any] = yaml.safe_load((chart.ROOT / "charts" / "headway" / "values.yaml").read_text())
 SCHEMA = json.loads((chart.ROOT / "charts" / "headway" / "values.schema.json").read_text())

@@ -19,7 +19,7 @@ import pytest
 
 from .pods import pod, service
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2700)]
+pytestmark = [pytest.mark.e2e, pytest.mark.ci, pytest.mark.timeout(2700)]
 
 CONNECT_S = 2
 """Dropped packets are never answered, so this is also what a refused connection costs."""

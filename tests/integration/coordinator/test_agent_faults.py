@@ -18,7 +18,7 @@ from headway_api.records import Outcome
 from headway_coordinator.faults import InfraFault
 from headway_coordinator.gateway import turns
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("style", ["create", "events"])
@@ -137,7 +137,7 @@ async def test_an_agent_that_is_not_there_is_waited_for(tok: Any, agents: Agents
 @pytest.mark.parametrize(
     ("program", "row"),
     [
-        pytest.param("strands_agent", {"style": "stream"}, marks=pytest.mark.ci),
+        ("strands_agent", {"style": "stream"}),
         ("openai_agent", {"style": "events"}),
     ],
     ids=str,

@@ -24,7 +24,7 @@ from headway_coordinator.trajectory.graph import Graph
 from headway_coordinator.trajectory.linearize import linearize
 
 PROGRAM = Path(__file__).resolve().parents[2] / "support" / "tinker_merge.py"
-pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900)]
 
 Turns = list[tuple[list[int], list[int], list[float]]]
 Merge = Callable[[Turns], list[Any]]

@@ -38,11 +38,10 @@ from headway_coordinator.metrics.parameters import parameters
 from headway_coordinator.remedies import shown
 from headway_coordinator.status import JobUpdate
 
-pytestmark = [pytest.mark.timeout(300)]
 BROKEN = "<tool_call>\nlook_up x\n</tool_call><|im_end|>"
 CUT = "It is gold, and then"
 MAX_TURNS = 3
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.ci, pytest.mark.timeout(300)]
 SPLITS = ("train", "validation", "test")
 KS = (1, 2)
 THRESHOLD = 0.75

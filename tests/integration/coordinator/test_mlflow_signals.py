@@ -17,7 +17,7 @@ from headway_api.config import JobConfig
 from headway_api.signals import STATE_VALUES, SignalName
 from headway_coordinator.coordinator import Coordinator
 
-pytestmark = [pytest.mark.integration]
+pytestmark = [pytest.mark.integration, pytest.mark.ci]
 BY_STEP, BY_VALIDATION = SignalName.NOTHING_TO_TRAIN, SignalName.REWARD_FLAT
 
 

@@ -29,7 +29,7 @@ from headway_api.seeds import seed
 from headway_api.status import ResolvedCandidate
 from headway_api.store import FileStore
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "examples" / "sop-quickstart"
 MAIN = ROOT / "tests" / "support" / "eval_coordinator_main.py"

@@ -19,7 +19,7 @@ sys.path.insert(0, str(EXAMPLE))
 
 import propose
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(gitops.FIRST_BUILD_S + 120)]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(gitops.FIRST_BUILD_S + 120)]
 Passes = Callable[[Verdict], bool]
 OLD = "s3://runs/training/team/refunds/5a1f0c/weights/000120"
 NEW = "s3://runs/training/team/refunds/5a1f0c/weights/000180"

@@ -10,7 +10,7 @@ import pytest
 from gitops import ROOT, Stages, Verdict
 from job_stages import STAGES
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(gitops.FIRST_BUILD_S + 120)]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(gitops.FIRST_BUILD_S + 120)]
 PAGE = ROOT / "docs" / "gitops.md"
 HEAD = "| stage | job | kstatus | Argo CD | Flux |"
 ENDS = {"Current": "Ready", "Failed": "Failed", "InProgress": "TimedOut", "Terminating": "TimedOut"}

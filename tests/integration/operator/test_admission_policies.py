@@ -15,7 +15,7 @@ from headway_api import names
 from headway_api.config import JobConfig
 from headway_sandbox.broker import pods
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(300)]
 
 Json = dict[str, Any]
 

@@ -13,7 +13,7 @@ from operator_rig import IMAGE, SMALL, Cluster, Rig, wait
 
 from headway_api import names
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(300)]
 
 
 def sandbox(rig: Rig, job: str, *, grace: int) -> str:

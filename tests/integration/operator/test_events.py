@@ -11,7 +11,7 @@ from operator_rig import PASSED, Rig, wait
 
 from headway_api.conditions import ConditionType, condition
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(300)]
 Json = dict[str, Any]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from operator_rig import Rig, wait
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(300)]
 Json = dict[str, Any]
 
 ONCE = "test -e /tmp/ended && exec sleep 3600; touch /tmp/ended; exit 3"
@@ -45,7 +45,6 @@ def test_a_rule_fails_the_job_at_once_and_is_named(rig: Rig) -> None:
     assert failed["message"].startswith("spec.failurePolicy.rules[1]: coordinator")
 
 
-@pytest.mark.ci
 def test_a_job_does_not_count_what_a_rule_ignores(rig: Rig) -> None:
     rig.scripts = {"coordinator": "exit 9"}
     rig.start()

@@ -12,7 +12,7 @@ from operator_rig import IMAGE, SMALL, Rig, wait
 from headway_api import names
 from headway_api.exits import PERMANENT
 
-pytestmark = [pytest.mark.integration, pytest.mark.hostile, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.hostile, pytest.mark.timeout(300)]
 
 Json = dict[str, Any]
 RESIDENT_MIB = 256
@@ -43,7 +43,6 @@ def resident(process: subprocess.Popen[bytes]) -> float:
     return int(line.split()[1]) / 1024
 
 
-@pytest.mark.ci
 def test_a_deep_job_is_refused_and_the_others_run(rig: Rig) -> None:
     """Before and after the operator starts, and by whichever way it sees it."""
     put(rig, "deep-before", deep(1200))
@@ -82,7 +81,6 @@ def test_a_job_that_was_deep_runs_once_it_is_mended(rig: Rig) -> None:
     rig.run("mended")
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize(("many", "objects"), [(2, 60_000), pytest.param(6, 400_000, marks=pytest.mark.long)])
 def test_fat_jobs_fill_no_memory(rig: Rig, many: int, objects: int) -> None:
     """The API server itself takes several seconds for each write of the fattest."""

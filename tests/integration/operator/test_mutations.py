@@ -42,6 +42,7 @@ CALM_SECONDS = 0.5
 FAR_TOO_LATE_SECONDS = 60.0
 
 pytestmark = [
+    pytest.mark.ci,
     pytest.mark.integration,
     pytest.mark.hostile,
     pytest.mark.timeout(300 + 2 * COUNT),

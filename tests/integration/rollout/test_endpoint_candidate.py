@@ -39,7 +39,7 @@ from headway_coordinator.http import connector
 from headway_coordinator.ledger.events import of_group
 from headway_coordinator.sandboxes import Broker
 
-pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900)]
 
 KEY = TO_ROLLOUT
 """What a rollout server's port asks for, as other servers ask for keys of theirs."""

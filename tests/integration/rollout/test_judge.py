@@ -24,7 +24,7 @@ from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.episode import Task
 from headway_coordinator.ledger.events import of_group
 
-pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900)]
 
 VERDICT = {"enum": ["good", "bad"]}
 REWARD = f"float(self.judge('style', [user(str(transcript.row['case']))], {VERDICT}) == 'good')"

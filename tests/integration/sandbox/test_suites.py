@@ -20,7 +20,7 @@ from headway_sandbox.http import HttpError
 from headway_sandbox.suites import files
 from headway_sandbox.suites.environment import InspectSample
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(300)]
 ROOT = Path(__file__).resolve().parents[3]
 ENDED = Transcript([], [], truncated=False)
 ANOTHER_ORDER = "each time it is loaded; let it sort them, or draw and shuffle with a fixed seed"
@@ -39,11 +39,15 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     runner.close()
 
 
+def later(*values: Any) -> Any:
+    """A case of `make test-long` alone."""
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
 def sample_of(task: str, **args: Any) -> InspectSample:
     return InspectSample({"task": task, "args": args})
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize(
     ("task", "args", "sample", "field", "says"),
     [
@@ -54,21 +58,23 @@ def sample_of(task: str, **args: Any) -> InspectSample:
             "limit",
             "200 is more than the task's 48 samples; write at most 48",
         ),
-        ("arithmetic.py@arithmetic", {"hard": 1}, 0, "args", "the task takes no argument hard; remove it"),
-        (
+        later(
+            "arithmetic.py@arithmetic", {"hard": 1}, 0, "args", "the task takes no argument hard; remove it"
+        ),
+        later(
             "arithmetic.py@algebra",
             {},
             0,
             "task",
             "cannot be loaded: PrerequisiteError: Task named 'algebra' not",
         ),
-        ("nowhere/sums", {}, 0, "task", "nowhere/sums stands for 0 tasks; name one of the image"),
+        later("nowhere/sums", {}, 0, "task", "nowhere/sums stands for 0 tasks; name one of the image"),
         ("odd_tasks.py@without_data", {}, 0, "task", "FileNotFoundError: no file letters.jsonl"),
-        ("odd_tasks.py@unjudged", {}, 0, "task", "has no scorer"),
-        ("odd_tasks.py@boxed", {}, 0, "task", "a sandbox of Inspect's own, which a pod cannot start"),
+        later("odd_tasks.py@unjudged", {}, 0, "task", "has no scorer"),
+        later("odd_tasks.py@boxed", {}, 0, "task", "a sandbox of Inspect's own, which a pod cannot start"),
         ("odd_tasks.py@shuffled", {}, 0, "task", ANOTHER_ORDER),
-        ("odd_tasks.py@of_a_set", {}, 0, "task", ANOTHER_ORDER),
-        ("odd_tasks.py@drawn_at_import", {}, 0, "task", ANOTHER_ORDER),
+        later("odd_tasks.py@of_a_set", {}, 0, "task", ANOTHER_ORDER),
+        later("odd_tasks.py@drawn_at_import", {}, 0, "task", ANOTHER_ORDER),
     ],
 )
 def test_a_task_that_cannot_be_run_is_refused_with_its_field(
@@ -150,14 +156,13 @@ async def test_the_first_scorer_decides_and_each_is_a_metric(pod: Path) -> None:
     assert service.tokens == ["Bearer token"]
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize(
     ("task", "why"),
     [
         ("odd_tasks.py@broken", "the solver broke on purpose"),
-        ("odd_tasks.py@unscorable", "the first scorer gave nan as none_at_all, which is not a score"),
-        ("odd_tasks.py@unreadable", "the first scorer gave 'B' as grade, which is not a score"),
-        ("odd_tasks.py@empty", "the first scorer, nothing, gave {}, which has no score"),
+        later("odd_tasks.py@unscorable", "the first scorer gave nan as none_at_all, which is not a score"),
+        later("odd_tasks.py@unreadable", "the first scorer gave 'B' as grade, which is not a score"),
+        later("odd_tasks.py@empty", "the first scorer, nothing, gave {}, which has no score"),
     ],
 )
 async def test_a_sample_without_a_score_has_no_reward(pod: Path, task: str, why: str) -> None:

@@ -18,7 +18,7 @@ from headway_api.records import StepReport, TensorDigests
 from headway_api.weights_direct import header_path
 from headway_api.weights_format import DIGESTS_FILE, MODEL_FILE
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(600)]
 
 STEPS = 5
 TWO = {"processes": 2}

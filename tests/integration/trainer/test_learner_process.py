@@ -321,7 +321,7 @@ async def test_sigterm_ends_it_at_once(tmp_path: Path, model: Path) -> None:
         assert await process.exit(60) == 128 + signal.SIGTERM
 
 
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.ci)])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.long)])
 async def test_a_model_that_does_not_load_is_named(tmp_path: Path, processes: int) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()

@@ -85,7 +85,7 @@ def _lost(pod: subprocess.Popen[str]) -> None:
     pod.wait()
 
 
-@pytest.mark.parametrize("goes", [0, 1])
+@pytest.mark.parametrize("goes", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_drained_node_is_no_failure_of_the_other(pods: Pods, goes: int) -> None:
     """Its own pod is a disruption; that of the other has an end that is not counted."""
     pods[goes].send_signal(signal.SIGTERM)
@@ -93,7 +93,7 @@ def test_a_drained_node_is_no_failure_of_the_other(pods: Pods, goes: int) -> Non
     assert pods[1 - goes].wait(60) == ANEW
 
 
-@pytest.mark.parametrize(("goes", "other"), [(0, ANEW), (1, 1)])
+@pytest.mark.parametrize(("goes", "other"), [pytest.param(0, ANEW, marks=pytest.mark.long), (1, 1)])
 def test_a_pod_that_is_gone_without_a_word_counts_once(pods: Pods, goes: int, other: int) -> None:
     """The first pod's own end is counted, or not, as Kubernetes saw it; for others it must be the first's."""
     _lost(pods[goes])
@@ -107,7 +107,7 @@ def test_a_rank_that_crashes_is_a_failure(pods: Pods) -> None:
     assert pods[0].wait(60) == 1
 
 
-@pytest.mark.parametrize("node", ["0", "1"])
+@pytest.mark.parametrize("node", ["0", pytest.param("1", marks=pytest.mark.long)])
 def test_a_node_that_waits_in_vain_restarts_without_a_failure(node: str) -> None:
     """How long the other may take is the job's to say: it may have to wait for a machine."""
     place = {
@@ -164,8 +164,9 @@ async def two_nodes(config: JobConfig, folder: Path, url: str) -> AsyncIterator[
         yield made
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("drained", [pytest.param(0, marks=pytest.mark.long), 1])
+@pytest.mark.parametrize("drained", [0, 1])
 async def test_when_a_node_is_drained_the_learner_saves_and_goes_on(
     tmp_path: Path, model: Path, left: Callable[..., Any], drained: int
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 from headway_api import names
 from headway_api.exits import PERMANENT
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(300)]
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "algorithms" / "acme_objective.py"
 FAULTY = """

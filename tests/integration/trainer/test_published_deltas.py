@@ -13,7 +13,7 @@ from headway_api.weights_format import DELTA_FILE, DIGESTS_FILE, MODEL_FILE
 from headway_rollout.weights import chain
 from headway_trainer.publish.codec import tensor_digests
 
-pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(600)]
 
 STEPS = 5
 
@@ -55,7 +55,6 @@ def check_published(reports: dict[int, StepReport], scratch: Path) -> None:
             assert {file.name for file in folder.iterdir()} == {DELTA_FILE, DIGESTS_FILE}
 
 
-@pytest.mark.long
 async def test_what_a_kept_delta_is_built_on_is_kept(tmp_path: Path, model: Path) -> None:
     config = rig.job(tmp_path, model, dtype="bfloat16", optimizer={"learningRate": 1e-5})
     steps = 9

@@ -211,6 +211,7 @@ def test_a_wider_adapter_computes_the_same(few: ReportsOf, name: str) -> None:
     widened_alike(few(name), exact="bfloat16" not in name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SETTINGS)
 def test_wider_adapters_compute_and_train_alike_at_every_stage(more: ReportsOf, name: str) -> None:
     widened_alike(more(name), exact="bfloat16" not in name)
@@ -218,6 +219,7 @@ def test_wider_adapters_compute_and_train_alike_at_every_stage(more: ReportsOf, 
         close(more(name).adapter(4), more("stage0").adapter(4))
 
 
+@pytest.mark.long
 def test_ranks_widen_as_one_does(together: ReportsOf, few: ReportsOf) -> None:
     """Each has a part of the optimizer, of other parameters afterwards than before."""
     case, alone = together("stage2"), few("back-and-wide")
@@ -228,6 +230,7 @@ def test_ranks_widen_as_one_does(together: ReportsOf, few: ReportsOf) -> None:
     close(case.adapter(6), few("plain").adapter(3))
 
 
+@pytest.mark.long
 def test_one_rank_without_room_is_reason_enough(together: ReportsOf) -> None:
     case = together("short")
     assert case[2].refused is not None
@@ -235,6 +238,7 @@ def test_one_rank_without_room_is_reason_enough(together: ReportsOf) -> None:
     assert case[3].refused is None
 
 
+@pytest.mark.long
 def test_another_number_of_ranks_goes_on_with_the_wider_adapter(resized: ReportsOf, more: ReportsOf) -> None:
     """And goes back to a checkpoint of the narrow one, which so many ranks as before have written."""
     case, before = resized("stage3-alone"), more("stage3")
@@ -244,6 +248,7 @@ def test_another_number_of_ranks_goes_on_with_the_wider_adapter(resized: Reports
     close(case.adapter(7), before.adapter(4))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["stage0", "stage1-bfloat16"])
 def test_ranks_widen_whatever_is_spread(resized: ReportsOf, more: ReportsOf, name: str) -> None:
     case = resized(name)
@@ -302,6 +307,7 @@ def test_widening_keeps_old_moments_and_starts_new_ones_at_zero(few: ReportsOf, 
     close(case.adapter(4), {name.replace(".default.", "."): p.data for name, p in after.items()})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "restored", "last"), [("back", 2, 3), ("back-full", 1, 2), ("back-bfloat16", 2, 3)]
 )
@@ -317,6 +323,7 @@ def test_a_learner_goes_back_bit_for_bit_and_its_steps_go_on(
     assert again.metrics["training/learning_rate"] == case[last].metrics["training/learning_rate"]
 
 
+@pytest.mark.long
 def test_deltas_restart_from_full_weights_after_going_back(more: ReportsOf) -> None:
     case = more("back-delta")
     assert [case[step].weights.kind for step in range(5)] == ["full", "delta", "delta", "full", "delta"]
@@ -324,6 +331,7 @@ def test_deltas_restart_from_full_weights_after_going_back(more: ReportsOf) -> N
     assert case[4].weights.canary == case[2].weights.canary != case[1].weights.canary
 
 
+@pytest.mark.long
 def test_a_wider_adapter_is_undone_by_going_back_before_it(more: ReportsOf) -> None:
     case = more("back-to-narrow")
     assert case[4].in_force == InForce(number=2)
@@ -339,6 +347,7 @@ def test_a_second_remedy_goes_back_before_the_first_and_keeps_it(few: ReportsOf)
     assert case.digests(6) == case.digests(4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["restarted", "behind"])
 def test_one_that_starts_again_has_what_is_in_force(more: ReportsOf, name: str) -> None:
     """From a checkpoint with the wider adapter; and from one before it, by the next batch's word."""
@@ -348,6 +357,7 @@ def test_one_that_starts_again_has_what_is_in_force(more: ReportsOf, name: str) 
     assert case.digests(last) == expected.digests(4)
 
 
+@pytest.mark.long
 def test_loss_rate_and_penalty_are_as_if_the_spec_had_them(more: ReportsOf) -> None:
     found, expected = more("otherwise"), more("as-spec")
     assert found[2].in_force == InForce.model_validate({"number": 1, **OTHERWISE})
@@ -357,6 +367,7 @@ def test_loss_rate_and_penalty_are_as_if_the_spec_had_them(more: ReportsOf) -> N
     assert found[3].metrics["training/learning_rate"] == 5e-4
 
 
+@pytest.mark.long
 def test_a_penalty_is_taken_back(more: ReportsOf) -> None:
     case = more("full-and-undone")
     assert case[3].in_force == InForce(number=2)

@@ -101,7 +101,7 @@ def lives(log: Path) -> list[str]:
     return log.read_text().split('"event": "loaded"')[1:]
 
 
-@pytest.mark.ci
+@pytest.mark.long
 async def test_a_learner_killed_mid_remedy_ends_as_an_undisturbed_one(
     tmp_path: Path, model: Path, undisturbed: Undisturbed, left: Callable[..., Any]
 ) -> None:

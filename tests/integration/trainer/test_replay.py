@@ -97,6 +97,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Run:
     return trained(tmp_path_factory.mktemp("run"), model, batches, lora=LORA)
 
 
+@pytest.mark.ci
 def test_a_step_after_a_checkpoint_has_the_same_weights(run: Run) -> None:
     before = run.written()
     found = run.replayed("--step", "3")
@@ -110,7 +111,7 @@ def test_a_step_after_a_checkpoint_has_the_same_weights(run: Run) -> None:
     assert run.written() == before, "the run's own folder is as it was"
 
 
-@pytest.mark.ci
+@pytest.mark.long
 def test_steps_between_are_trained_again_too(run: Run, tmp_path: Path) -> None:
     shown = run.replay("--step", "4", "--out", str(tmp_path / "out"))
     assert shown.exit_code == 0, shown.output
@@ -121,6 +122,7 @@ def test_steps_between_are_trained_again_too(run: Run, tmp_path: Path) -> None:
     assert Path(weights.removeprefix("weights: "), kept.name).read_bytes() == kept.read_bytes()
 
 
+@pytest.mark.long
 def test_another_loss_shows_both_figures_and_ends_well(run: Run) -> None:
     found = run.replayed(
         "--step", "4", "--loss", "importance_sampling", "--set", "spec.algorithm.kl.coefficient=1"
@@ -133,13 +135,13 @@ def test_another_loss_shows_both_figures_and_ends_well(run: Run) -> None:
     assert found["recorded"]["training/entropy"] == found["replayed"]["training/entropy"]
 
 
-@pytest.mark.ci
+@pytest.mark.long
 def test_without_a_checkpoint_it_begins_with_the_model(run: Run) -> None:
     found = run.replayed("--step", "1")
     assert (found["code"], found["same"], found["start"], found["trained"]) == (0, True, None, [1])
 
 
-@pytest.mark.ci
+@pytest.mark.long
 def test_of_a_copied_run_the_key_is_asked_for(run: Run, tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["replay", str(run.folder), "--step", "3", "--cache", str(tmp_path)])
     assert shown.exit_code == 2
@@ -147,7 +149,7 @@ def test_of_a_copied_run_the_key_is_asked_for(run: Run, tmp_path: Path) -> None:
     assert "--key FILE" in shown.stderr
 
 
-@pytest.mark.ci
+@pytest.mark.long
 def test_a_damaged_checkpoint_is_named(run: Run, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(run.folder, tmp_path / "copied"))
     for path in (copied / "checkpoints/000002").rglob("*.pt"):
@@ -159,7 +161,7 @@ def test_a_damaged_checkpoint_is_named(run: Run, tmp_path: Path) -> None:
     assert "--from-start" in shown.stderr
 
 
-@pytest.mark.ci
+@pytest.mark.long
 def test_a_reward_changed_since_shows_in_weights_and_code(run: Run, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(run.folder, tmp_path / "copied"))
     name = json.loads((copied / "steps/000003.json").read_text())["groups"][0]

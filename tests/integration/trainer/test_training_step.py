@@ -76,8 +76,7 @@ SHORT = ADAPTER | DIVERGENCE | {"stage1": FULL["stage1"]}
 """Variants that `make test` asks for."""
 Trained = tuple[dict[str, Tensor], list[float], list[float]]
 """Final weights, loss and gradient norm of each optimizer step."""
-RANKS = (1, 2)
-SHORT_RANKS = (1, pytest.param(2, marks=pytest.mark.ci))
+RANKS = (1, pytest.param(2, marks=pytest.mark.long))
 """Two processes are left to `.ci/run`."""
 
 
@@ -236,7 +235,7 @@ def test_no_setting_changes_a_step(
         assert min(found.micro_batches) > 1
 
 
-@pytest.mark.parametrize("ranks", SHORT_RANKS)
+@pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("name", ADAPTER)
 def test_no_setting_changes_a_step_of_an_adapter(
     ran: Callable[[int, str], Steps], ranks: int, name: str
@@ -245,7 +244,7 @@ def test_no_setting_changes_a_step_of_an_adapter(
     agree(ran(ranks, name), expected.weights, expected.losses, expected.norms)
 
 
-@pytest.mark.parametrize("ranks", SHORT_RANKS)
+@pytest.mark.parametrize("ranks", RANKS)
 def test_the_frozen_copy_is_the_same_under_every_setting(
     ran: Callable[[int, str], Steps], ranks: int
 ) -> None:

@@ -56,7 +56,7 @@ LONG = pytest.mark.long
     ("algorithm", "training"),
     [
         ({}, {}),
-        pytest.param({"correction": "tis"}, {"lora": LORA, "processes": 2}, marks=pytest.mark.ci),
+        pytest.param({"correction": "tis"}, {"lora": LORA, "processes": 2}, marks=LONG),
         *(pytest.param({"loss": name}, {}, marks=LONG) for name in ("cispo", "importance_sampling", "gspo")),
         *(
             pytest.param({"correction": name}, {"processes": 2, "zero_stage": stage}, marks=LONG)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from headway_api.config import JobConfig
 from headway_api.records import FileDigest, WeightsManifest
 
-pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(600)]
 
 LORA = {"rank": 4, "alpha": 8}
 FULL = None
@@ -49,7 +49,7 @@ def tensors(weights: WeightsManifest) -> list[FileDigest]:
     return [file for file in weights.files if file.name.endswith(".safetensors")]
 
 
-@pytest.mark.parametrize("lora", [LORA, pytest.param(FULL, marks=pytest.mark.long)], ids=["lora", "full"])
+@pytest.mark.parametrize("lora", [LORA, FULL], ids=["lora", "full"])
 async def test_step_0_equals_the_other_jobs_last_and_is_fetched_once(
     tmp_path: Path, model: Path, left: Callable[..., Any], lora: dict[str, Any] | None
 ) -> None:
@@ -70,7 +70,6 @@ async def test_step_0_equals_the_other_jobs_last_and_is_fetched_once(
     assert left(second).latest == 2
 
 
-@pytest.mark.long
 async def test_an_adapter_is_merged_into_weights_that_all_train(
     tmp_path: Path, model: Path, left: Callable[..., Any]
 ) -> None:

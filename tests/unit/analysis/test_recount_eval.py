@@ -317,6 +317,7 @@ def test_it_agrees_on_jobs_of_every_shape(recount: ModuleType, keep: Any, place:
     assert counted.checked > 100
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("gate", "failed", "verdict"),
     [
@@ -349,6 +350,7 @@ def test_it_judges_as_the_gate_does(
     assert [wrong for wrong in counted.wrong if wrong.startswith("gate")] == []
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("book", [job.BOOK, DEFAULT], ids=["priced", "unpriced"])
 def test_it_agrees_where_costs_are_not_known(recount: ModuleType, book: PriceBook) -> None:
     """An answer that was not counted, and classes without a price."""

@@ -242,6 +242,7 @@ def expected_of(rule: Placed, fixed: set[str], old: Json, new: Json) -> bool:
     return path in fixed
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("model", SHARES, ids=lambda model: model.__name__)
 def test_both_forms_of_a_rule_agree(model: type[Job]) -> None:

@@ -60,6 +60,7 @@ def fields(*kinds: type[BaseModel]) -> Iterator[tuple[str, str, FieldInfo]]:
             todo += models_in(field.annotation)
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(300)
 def test_every_field_is_read_by_some_process() -> None:
     packages = [ROOT / folder / f"headway_{folder}" for folder in FOLDERS]
