@@ -227,21 +227,21 @@ def test_without_an_oracle_random_calls_are_played(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "verdict", "words"),
+    ("code", "seconds", "verdict", "words"),
     [
-        ("import time; time.sleep(60)", "Fail", "had not ended after 4 s"),
-        ("import os; os._exit(3)", "Unknown", "process ended with 3"),
+        ("import time; time.sleep(60)", 4, "Fail", "had not ended after 4 s"),
+        ("import os; os._exit(3)", 60, "Unknown", "process ended with 3"),
     ],
 )
 def test_an_oracle_that_hangs_or_ends_the_process_ends_the_check(
-    project: Path, code: str, verdict: str, words: str
+    project: Path, code: str, seconds: float, verdict: str, words: str
 ) -> None:
     edit(
         project / "environment.py",
         '    found = yield Call("get_parcel"',
         f'    {code}\n    found = yield Call("get_parcel"',
     )
-    found = played(project, seconds=4)["environment"]
+    found = played(project, seconds=seconds)["environment"]
     assert found.verdict == verdict
     assert words in found.saw
 
