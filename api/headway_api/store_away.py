@@ -52,8 +52,8 @@ class Patience:
         """
         if self.over.is_set() or now - since >= self.seconds:
             raise StoreAway(
-                f"the artifact store has not worked for {now - since:.0f} s ({why}); durable data is "
-                "safe, and work continues from it once the store works again"
+                f"the artifact store has been unavailable for {now - since:.0f} s ({why}); durable data is "
+                "safe, and work continues from it once the store is available"
             )
         return PAUSE
 

@@ -83,8 +83,8 @@ def fetch(
     """
     assert model.warm_start is not None
     uri = (model.warm_start.uri or "").rstrip("/")
-    there = model.model_copy(update={"base": uri, "revision": None})
-    folder = base_model.fetch(there, store, cache, weights=weights, field=FIELD)
+    start_model = model.model_copy(update={"base": uri, "revision": None})
+    folder = base_model.fetch(start_model, store, cache, weights=weights, field=FIELD)
     start = judge(folder, model, base, modules)
     if weights:
         _require_digests(_digests(store, uri), folder, uri)
@@ -147,22 +147,24 @@ def _judge_targets(found: list[str] | str, lora: Lora, modules: Sequence[str]) -
     asked = lora.targets or modules
     if lora_targets.matched(found, modules) == lora_targets.matched(asked, modules):
         return
-    there, here = found if isinstance(found, str) else lora_targets.ends(found), lora_targets.ends(asked)
-    if there == here:  # on some layers only
-        there, here = (", ".join(sorted(names)) for names in (found, asked))
+    adapter_modules = found if isinstance(found, str) else lora_targets.ends(found)
+    job_modules = lora_targets.ends(asked)
+    if adapter_modules == job_modules:  # on some layers only
+        adapter_modules, job_modules = (", ".join(sorted(names)) for names in (found, asked))
     raise _unusable(
-        f"the adapter is on {there}, the job's on {here}; set spec.model.lora.targets to the adapter's, "
-        "start from another, or merge it into its base model"
+        f"the adapter targets modules {adapter_modules}, the job {job_modules}; set spec.model.lora.targets "
+        "to the adapter's, start from another adapter, or merge this one into its base model"
     )
 
 
 def _judge_model(found: dict[str, Any], base: dict[str, Any]) -> None:
-    there, here = (config.get("text_config") or config for config in (found, base))
+    start_config, base_config = (config.get("text_config") or config for config in (found, base))
     for name in SHAPE:
-        if there.get(name) != here.get(name):
+        start_value, base_value = start_config.get(name), base_config.get(name)
+        if start_value != base_value:
             raise _unusable(
-                f"the model there has {name} {there.get(name)}, the base model {here.get(name)}; start from "
-                "weights that were trained from this base model"
+                f"the model has {name} {start_value}, the base model {base_value}; start from weights that "
+                "were trained from this base model"
             )
 
 

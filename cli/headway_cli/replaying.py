@@ -27,7 +27,7 @@ from headway_cli.stored_run import StoredRun
 from headway_cli.where import LocalJob, Place
 
 ALGORITHM: Final = "spec.algorithm."
-TRAINED_WITH: Final = (
+REPLAYABLE_FIELDS: Final = (
     "loss",
     "ratio",
     "clip",
@@ -135,10 +135,12 @@ def changed_spec(
         )
     for setting in settings:
         path = setting.partition("=")[0]
-        if path.removeprefix(ALGORITHM).split(".")[0] not in TRAINED_WITH or not path.startswith(ALGORITHM):
+        if path.removeprefix(ALGORITHM).split(".")[0] not in REPLAYABLE_FIELDS or not path.startswith(
+            ALGORITHM
+        ):
             raise ManifestWrong(
                 f"--set {setting}: a replay uses the recorded batch, so it cannot change this field; change "
-                f"one of these fields of spec.algorithm: {', '.join(TRAINED_WITH)}"
+                f"one of these fields of spec.algorithm: {', '.join(REPLAYABLE_FIELDS)}"
             )
     spec = applied(config.spec, report.in_force).as_object()
     if loss is not None:

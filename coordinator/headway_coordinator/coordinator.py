@@ -33,6 +33,7 @@ from headway_coordinator.engines.concurrency import Concurrency
 from headway_coordinator.engines.discovery import Discover, by_dns
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Router
+from headway_coordinator.episode_runners import EpisodeRunners, episode_limits
 from headway_coordinator.estimate.job import TrainingEstimates
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.judges.answering import Judges
@@ -43,9 +44,8 @@ from headway_coordinator.ledger import costs
 from headway_coordinator.metrics import otel
 from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.metrics.steps import StepFigures
-from headway_coordinator.metrics.tracking import ending_of, tracker_of
+from headway_coordinator.metrics.tracking import final_artifacts, tracker_of
 from headway_coordinator.pause import Pauses
-from headway_coordinator.players import Players, episode_limits
 from headway_coordinator.preflight.dynamic import Dynamic
 from headway_coordinator.preflight.run import Ready, Runner
 from headway_coordinator.process import Process
@@ -128,7 +128,7 @@ class Coordinator(Process):
         self._watch: Watch | None = None
         self._fleet: Fleet | None = None
         self._beside: Beside | None = None
-        self._players: Players | None = None
+        self._episode_runners: EpisodeRunners | None = None
         self._dynamic: Dynamic | None = None
         self._estimates = TrainingEstimates(
             self.spec, self.layout, store, self._ledger, self._tariff, self._previous.estimate
@@ -168,14 +168,14 @@ class Coordinator(Process):
         self._status.changed()
         self._background(stack, self._follow_prices())
         replay = await self._blocking(self._spool.replay)
-        players = await self._open(stack, http, broker, ready, judges)
-        self._dynamic = self._second_half(http, broker, ready, runner, players, start_number)
+        episode_runners = await self._open(stack, http, broker, ready, judges)
+        self._dynamic = self._second_half(http, broker, ready, runner, episode_runners, start_number)
         await self._dynamic.run(begun=bool(replay.reports))
         self._budget.ungrouped_billed()
         if (kept := self._dynamic.kept) is not None:
             await self._blocking(self._estimates.measured, kept.measured, kept.seconds_each)
         self._track(stack)
-        training = self._assemble(http, broker, ready, players, start_number)
+        training = self._assemble(http, broker, ready, episode_runners, start_number)
         for lost in await self._blocking(self._figures.restore, self._spool, replay):
             self._kept_figures.add(lost)
         await training.restore(replay)
@@ -199,21 +199,18 @@ class Coordinator(Process):
         await self._finish(training)
 
     async def _open(
-        self,
-        stack: AsyncExitStack,
-        http: aiohttp.ClientSession,
-        broker: Broker,
-        ready: Ready,
-        judges: Judges,
-    ) -> Players:
-        """Make what runs episodes. From now on agents outside this process may call."""
+        self, stack: AsyncExitStack, http: aiohttp.ClientSession, broker: Broker, ready: Ready, judges: Judges
+    ) -> EpisodeRunners:
+        """Make what runs episodes. From now on agents outside this process may call the gateway."""
         server = GatewayServer()
         if not self.spec.agent.is_builtin:
             agents = listening(server.app(), self._gateway_port, leave_with_client=True)
             await stack.enter_async_context(agents)
-        where, faults = self._where, self._faults
-        self._players = Players(self.job, ready, broker, http, server, where, faults, self._budget, judges)
-        return self._players
+        where, faults, budget = self._where, self._faults, self._budget
+        self._episode_runners = EpisodeRunners(
+            self.job, ready, broker, http, server, where, faults, budget, judges
+        )
+        return self._episode_runners
 
     def _second_half(
         self,
@@ -221,14 +218,14 @@ class Coordinator(Process):
         broker: Broker,
         ready: Ready,
         runner: Runner,
-        players: Players,
+        episode_runners: EpisodeRunners,
         start_number: int,
     ) -> Dynamic:
         return Dynamic(
-            self.spec, self.layout, ready, runner, self._store, self._spool, self._ledger, broker, players,
-            http, self._keys[Key.COORDINATOR_TO_ROLLOUT], self._discover, start_number, self._faults,
-            self._api.opened, self._status.changed, self._ended, self._book, self._estimates.plan,
-            self._estimates.price, baseline_endpoint.from_environ(os.environ),
+            self.spec, self.layout, ready, runner, self._store, self._spool, self._ledger, broker,
+            episode_runners, http, self._keys[Key.COORDINATOR_TO_ROLLOUT], self._discover, start_number,
+            self._faults, self._api.opened, self._status.changed, self._ended, self._book,
+            self._estimates.plan, self._estimates.price, baseline_endpoint.from_environ(os.environ),
         )  # fmt: skip
 
     def _assemble(
@@ -236,7 +233,7 @@ class Coordinator(Process):
         http: aiohttp.ClientSession,
         broker: Broker,
         ready: Ready,
-        players: Players,
+        episode_runners: EpisodeRunners,
         start_number: int,
     ) -> Training:
         spec, rollout = self.spec, self.spec.rollout
@@ -245,10 +242,10 @@ class Coordinator(Process):
         fleet = self._fleet = Fleet(http, key, self._discover, on_load, self._synced)
         fleet.router.replicas = self._replicas
         limiter = AdaptiveSemaphore(rollout.max_concurrency)
-        players.places.clear()  # those of the preflight, which has ended
-        episode = players.on(fleet, limiter)
+        episode_runners.places.clear()  # those of the preflight, which has ended
+        episode = episode_runners.on(fleet, limiter)
         self._beside = validation_servers(
-            self.job, http, key, players, self._discover, self._discover_validation, self._replicas
+            self.job, http, key, episode_runners, self._discover, self._discover_validation, self._replicas
         )
         self._figures.tasks = ready.data.tasks.get("train")
         training = Training(
@@ -270,9 +267,9 @@ class Coordinator(Process):
             beside=self._beside,
             signals=self._signals,
             faults=self._faults,
-            relative=players.relative,
+            relative=episode_runners.relative,
             budget=self._budget,
-            limits=players.limits,
+            limits=episode_runners.limits,
             started=self._started,
         )
         self._budget.busy, self._budget.drain = training.learner_may_step, training.drain
@@ -310,7 +307,7 @@ class Coordinator(Process):
         """Write the report that people open, and have the run in MLflow show it."""
         await self._write_page(self._decode)
         if (tracker := self._figures.tracker) is not None:
-            tracker.finish(ending_of(self.job, self._store, self.layout))
+            tracker.finish(final_artifacts(self.job, self._store, self.layout))
 
     def status(self) -> st.RLTrainingJobStatus:
         """Everything this process owns of `.status`."""
@@ -423,7 +420,7 @@ class Coordinator(Process):
         fleets = {} if self._fleet is None else {Purpose.TRAIN: self._fleet}
         if self._beside is not None and self._beside.limiter is not None:
             fleets[Purpose.VALIDATION] = self._beside.fleet
-        places = [] if self._players is None else self._players.places
+        places = [] if self._episode_runners is None else self._episode_runners.places
         yield from view.samples(self._figures.shown(), self._training, days, cost, fleets, places)
         if days is not None:
             yield from costs.samples(self._ledger.used(), self._ledger.accelerator_totals(), self._book)

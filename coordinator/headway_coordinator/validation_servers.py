@@ -11,7 +11,7 @@ from headway_api.model_names import VALIDATION
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.engines.discovery import Discover
 from headway_coordinator.engines.fleet import Fleet
-from headway_coordinator.players import Players
+from headway_coordinator.episode_runners import EpisodeRunners
 from headway_coordinator.validations import Beside
 
 NOT_VALIDATING: Final = "no validation is under way"
@@ -21,7 +21,7 @@ def validation_servers(
     job: JobConfig,
     http: aiohttp.ClientSession,
     key: str,
-    players: Players,
+    episode_runners: EpisodeRunners,
     discover: Discover,
     discover_validation: Discover,
     replicas: int,
@@ -31,9 +31,9 @@ def validation_servers(
     if spec.has_validation_server:
         own = Fleet(http, key, discover_validation, unannounced=NOT_VALIDATING)
         own_room = AdaptiveSemaphore(spec.validation_episodes)
-        return Beside(own, players.on(own, own_room), own_room)
+        return Beside(own, episode_runners.on(own, own_room), own_room)
     if job.validates_beside:
         slot = Fleet(http, key, discover, slot=VALIDATION, unannounced=NOT_VALIDATING)
         slot.router.replicas = replicas
-        return Beside(slot, players.sharing(slot))
+        return Beside(slot, episode_runners.sharing(slot))
     return None

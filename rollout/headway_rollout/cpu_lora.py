@@ -1,10 +1,12 @@
-"""Runs inside vLLM's workers with adapters: on a CPU, keeps adapters off requests for the base model.
+"""Worker extension of vLLM for engines with adapters.
 
-vLLM marks tokens of the base model with the adapter index -1. Its kernels for GPUs skip these tokens. Its
-kernels for CPUs read -1 as the last adapter and apply it. So a request for the base model that shares a batch
-with an adapter gets that adapter's answer, without an error (vllm-project/vllm pull request 48421).
+On a CPU, it keeps adapters out of requests for the base model. vLLM marks tokens of the base model with the
+adapter index -1. Its GPU kernels skip these tokens. Its CPU kernels read -1 as the last adapter and apply it.
+So a request for the base model that shares a batch with an adapter gets that adapter's answer, without an
+error (vllm-project/vllm pull request 48421).
 
-An adapter is two products. If the result of the first is 0, the second adds nothing.
+LoRA is two matrix products, shrink and expand. This module zeroes the result of shrink for those tokens, so
+expand adds nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def skipping(shrink: Callable[..., None]) -> Callable[..., None]:
-    """The first product of an adapter, with 0 for tokens that have no adapter.
+    """`shrink`, with a result of 0 for tokens that have no adapter.
 
     Args:
         shrink: fills `output_tensor` (tokens x rank) from `inputs` (tokens x features), the stacked matrices

@@ -21,7 +21,7 @@ from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.store import FileStore
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.episode import Task
-from headway_coordinator.evaluation.run import Evaluation, Players, Unit
+from headway_coordinator.evaluation.run import Evaluation, RunOfCandidate, Unit
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.spool import Spool
 
@@ -71,7 +71,7 @@ class EvalJob:
         """Candidates that are measured side by side."""
 
         @asynccontextmanager
-        async def opened() -> AsyncIterator[Players]:
+        async def opened() -> AsyncIterator[RunOfCandidate]:
             self.open.append(server_set)
             self.most_open = max(self.most_open, len(self.open))
             try:

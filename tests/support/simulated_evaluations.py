@@ -30,7 +30,7 @@ from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.dataset import position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.estimate.evaluation import EvalEstimates
-from headway_coordinator.evaluation.run import Evaluation, Players, Unit
+from headway_coordinator.evaluation.run import Evaluation, RunOfCandidate, Unit
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.spool import Spool
 
@@ -291,7 +291,7 @@ class Simulated:
         clock = "/".join(names)
         self.clocks.setdefault(clock, 0.0)
 
-        def player(name: str) -> Any:
+        def runner(name: str) -> Any:
             async def play(task: Task) -> EpisodeRecord:
                 await asyncio.sleep(0)
                 return self._episode(name, clock, task)
@@ -299,8 +299,8 @@ class Simulated:
             return play
 
         @asynccontextmanager
-        async def opened() -> AsyncIterator[Players]:
-            yield {name: player(name) for name in names}
+        async def opened() -> AsyncIterator[RunOfCandidate]:
+            yield {name: runner(name) for name in names}
 
         return opened
 

@@ -65,7 +65,7 @@ def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
         ),
         Family(
             f"{prefix}/repetition/mean",
-            f"Mean share of a turn's sampled 8-grams {when} that had come in the turn before.",
+            f"Mean share of a turn's sampled 8-grams {when} that occurred earlier in the same turn.",
             "ratio",
         ),
         Family(f"{prefix}/repetition/max", f"Largest such share of a turn {when}.", "ratio"),

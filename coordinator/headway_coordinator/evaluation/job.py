@@ -300,7 +300,11 @@ class EvalCoordinator(Process):
         self._estimates.show(found)
 
     async def _compare(self, evaluation: Evaluation, compared: list[str] | None) -> Comparison:
-        """Compare the tries, with the differences of the measures in `compared`; None: of all."""
+        """Compare the candidates by their tries.
+
+        Args:
+            compared: measures whose differences are computed; None: all.
+        """
         return await asyncio.to_thread(
             compare_all,
             {name: candidate.all_tries for name, candidate in evaluation.state.candidates.items()},

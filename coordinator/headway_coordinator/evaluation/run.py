@@ -49,8 +49,8 @@ WRITING: Final = 8
 """Sampled groups that may wait to be written while others are sampled in their places."""
 _log = logging.getLogger(__name__)
 
-Players = Mapping[str, groups.Run]
-"""Candidate -> what runs one of its episodes."""
+RunOfCandidate = Mapping[str, groups.Run]
+"""Candidate -> the function that runs one of its episodes."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Unit:
 
     candidates: tuple[str, ...]
     sampled_by: Literal["servers", "endpoint", "nobody"]
-    open: Callable[[], AbstractAsyncContextManager[Players]]
+    open: Callable[[], AbstractAsyncContextManager[RunOfCandidate]]
     """Prepares the candidates' samplers. Candidates that cannot be measured are absent from the result, and
     have failed."""
     limiter: AdaptiveSemaphore
@@ -197,18 +197,18 @@ class Evaluation:
             self._moved()
 
     async def _measure(self, unit: Unit) -> None:
-        async with unit.open() as players:
-            for name in players:
+        async with unit.open() as runs:
+            for name in runs:
                 if self.state.candidates[name].stage == "Pending":
                     self.state.candidates[name].stage = "Running"
             self._moved()
-            left = self._left([*players])
+            left = self._left([*runs])
             places = max(1, unit.limiter.ceiling)
             sampling = asyncio.Semaphore(places)
             async with asyncio.TaskGroup() as workers:
                 for _ in range(places + WRITING):
-                    workers.create_task(self._work(unit, players, left, sampling))
-        for name in players:
+                    workers.create_task(self._work(unit, runs, left, sampling))
+        for name in runs:
             if self.state.candidates[name].stage == "Running":
                 self.state.candidates[name].stage = "Complete"
         self._moved()
@@ -227,7 +227,7 @@ class Evaluation:
     async def _work(
         self,
         unit: Unit,
-        players: Players,
+        runs: RunOfCandidate,
         left: Iterator[tuple[CandidateState, int]],
         sampling: asyncio.Semaphore,
     ) -> None:
@@ -243,7 +243,7 @@ class Evaluation:
                 bill = Bill(plan.purpose, plan.sampled_by, plan.model)
                 try:
                     async with self._budget.group(plan, bill, limits, most) as reservation:
-                        group = await self._sampled(unit, players[candidate.name], plan, reservation)
+                        group = await self._sampled(unit, runs[candidate.name], plan, reservation)
                         await place.aclose()
                         await self._keep(unit, candidate, group)
                 except* CandidateFault as faults:
@@ -273,12 +273,12 @@ class Evaluation:
         )
 
     async def _sampled(
-        self, unit: Unit, player: groups.Run, plan: groups.Plan, reservation: GroupReservation
+        self, unit: Unit, run_episode: groups.Run, plan: groups.Plan, reservation: GroupReservation
     ) -> GroupRecord:
         name = str(plan.candidate)
         return await groups.run(
             replace(plan, spending=reservation),
-            reservation.watched(lambda task: self._counted(name, player, task), unit.settled),
+            reservation.watched(lambda task: self._counted(name, run_episode, task), unit.settled),
             unit.limiter,
             start_number=self._start_number,
             max_retries=self._spec.rollout.max_retries,
@@ -324,13 +324,13 @@ class Evaluation:
         )
 
     async def _counted(
-        self, name: str, player: Callable[[Task], Awaitable[EpisodeRecord]], task: Task
+        self, name: str, run_episode: Callable[[Task], Awaitable[EpisodeRecord]], task: Task
     ) -> EpisodeRecord:
         state = self.state
         state.in_flight[name] += 1
         state.retried[name] += groups.is_retry(task.attempt)
         try:
-            record = await _unless_lost(state.candidates[name], player(task))
+            record = await _unless_lost(state.candidates[name], run_episode(task))
         finally:
             state.in_flight[name] -= 1
         state.ended[record.outcome.value, name] += 1

@@ -48,7 +48,7 @@ from headway_coordinator.episode import Episodes, Rules, Sessions, Task
 from headway_coordinator.evaluation import candidates, rescore
 from headway_coordinator.evaluation.bounds import episode_limits
 from headway_coordinator.evaluation.candidates import Readable
-from headway_coordinator.evaluation.run import Players, Unit
+from headway_coordinator.evaluation.run import RunOfCandidate, Unit
 from headway_coordinator.evaluation.servers import Served, proven, served
 from headway_coordinator.evaluation.state import EvalState
 from headway_coordinator.faults import CandidateFault, Cause
@@ -184,7 +184,7 @@ class Units:
     @asynccontextmanager
     async def _on_servers(
         self, number: int, members: tuple[ResolvedCandidate, ...], limiter: AdaptiveSemaphore
-    ) -> AsyncIterator[Players]:
+    ) -> AsyncIterator[RunOfCandidate]:
         ready: dict[str, tuple[Readable, WeightsManifest]] = {}
         for candidate in members:
             if self._is_wanted(candidate.name):
@@ -250,7 +250,9 @@ class Units:
         return {name: one for name, one in found.items() if self._is_wanted(name)}
 
     @asynccontextmanager
-    async def _at_endpoint(self, asked: Candidate, limiter: AdaptiveSemaphore) -> AsyncIterator[Players]:
+    async def _at_endpoint(
+        self, asked: Candidate, limiter: AdaptiveSemaphore
+    ) -> AsyncIterator[RunOfCandidate]:
         assert asked.endpoint is not None
         async with AsyncExitStack() as stack:
             chat: EndpointChat | None = None
@@ -294,7 +296,7 @@ class Units:
         return token
 
     @asynccontextmanager
-    async def _again(self, asked: Candidate, lost: set[str]) -> AsyncIterator[Players]:
+    async def _again(self, asked: Candidate, lost: set[str]) -> AsyncIterator[RunOfCandidate]:
         assert asked.rescore is not None
         stored: rescore.Stored = {}
         with self._fault_of(asked.name):

@@ -25,8 +25,8 @@ def tracker_of(job: JobConfig, store: Store, layout: Layout) -> mlflow.Mlflow | 
     return mlflow.connect(wanted.uri, store, layout, experiment, about)
 
 
-def ending_of(job: JobConfig, store: Store, layout: Layout) -> mlflow.Ending:
-    """What the job leaves in its run when it ends: its files, and traces of some of its episodes."""
+def final_artifacts(job: JobConfig, store: Store, layout: Layout) -> mlflow.Ending:
+    """What the job adds to its MLflow run when it ends: its files, and the traces of some of its episodes."""
     return mlflow.Ending(
         job.uid,
         lambda: dict(_files(store, layout)),

@@ -23,7 +23,8 @@ def readable(tools: Sequence[Tool], chosen: Renderer, parser: str) -> str:
     Args:
         tools: what the environment offers.
         chosen: how messages are rendered and turns are read.
-        parser: `toolCallParser`; a named one is not questioned.
+        parser: `toolCallParser`. With `auto`, the calls must parse. A parser named by the user is trusted,
+            but the template must still accept tool results.
 
     Raises:
         JobError: `ToolCallsUnreadable`.

@@ -41,9 +41,9 @@ from headway_api.status import Check, Preflight
 from headway_api.store import Store
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.engines.discovery import Discover
+from headway_coordinator.episode_runners import EpisodeRunners
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.metrics.prometheus import Sample
-from headway_coordinator.players import Players
 from headway_coordinator.preflight import keyed, parsers, probes, shown, start
 from headway_coordinator.preflight.asking import Asker
 from headway_coordinator.preflight.baseline import BaselineSampler
@@ -77,7 +77,7 @@ class Dynamic:
     spool: Spool
     ledger: Ledger
     broker: Broker
-    players: Players
+    episode_runners: EpisodeRunners
     http: aiohttp.ClientSession
     key: str
     """The coordinator's key for rollout servers."""
@@ -155,8 +155,8 @@ class Dynamic:
         sampler = self.sampler = BaselineSampler(
             self.spec, self.ready.data, self._facts(source.model), self.ready.renderer, self.layout,
             self.store, self.spool, self.ledger, self.start_number, source, notebook, self.faults,
-            self.players.budget, self.players.limits, self._certain, self._moved, self.on_episode,
-            self.players.relative.witnessed(notebook.of),
+            self.episode_runners.budget, self.episode_runners.limits, self._certain, self._moved,
+            self.on_episode, self.episode_runners.relative.witnessed(notebook.of),
         )  # fmt: skip
         tried = await self._probed("start")  # while the first sandboxes exist
         await sampler.restore()
@@ -165,7 +165,7 @@ class Dynamic:
         self._moved()
         answered = sampler.ended > 0
         async with self._watched(source), source.serving(answered=answered):
-            cut = await sampler.run(source.episode(self.players, notebook.of))
+            cut = await sampler.run(source.episode(self.episode_runners, notebook.of))
         baseline = dataclasses.replace(await self._read_again(sampler.baseline), probes=tried)
         if cut is None:
             findings = await self._judged(baseline, source.limiter)
@@ -220,7 +220,7 @@ class Dynamic:
         tried = [*baseline.probes, *await self._probed("before")]
         scripts = await asyncio.to_thread(run.scripts_of, baseline, own)
         logs.event(_log, "preflight-scripts", scripts=len(scripts))
-        name, judges = f"preflight-script-{self.start_number}", self.players.judges
+        name, judges = f"preflight-script-{self.start_number}", self.episode_runners.judges
         bill = self._bill.add
         self._player = Player(self.spec, self.broker, limiter, name, judges, bill, self._moved)
         played = await self._player.play(scripts)

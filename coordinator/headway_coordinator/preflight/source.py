@@ -23,10 +23,10 @@ from headway_coordinator.engines.concurrency import Concurrency
 from headway_coordinator.engines.discovery import Discover
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.episode import Task
+from headway_coordinator.episode_runners import EpisodeRunners
 from headway_coordinator.evaluation.servers import proven
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.group import Run
-from headway_coordinator.players import Players
 from headway_coordinator.sandboxes import Witness
 
 NOT_ASKED: Final = "the preflight samples nothing now"
@@ -69,7 +69,7 @@ class Source(Protocol):
             JobError: it does not answer.
         """
 
-    def episode(self, players: Players, witness: Witnesses) -> Run:
+    def episode(self, episode_runners: EpisodeRunners, witness: Witnesses) -> Run:
         """A function that runs an episode. Call it once `serving` has begun."""
 
     def problem(self) -> str | None:
@@ -123,8 +123,8 @@ class OnServer:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    def episode(self, players: Players, witness: Witnesses) -> Run:
-        return players.on(self.fleet, self.limiter, witness)
+    def episode(self, episode_runners: EpisodeRunners, witness: Witnesses) -> Run:
+        return episode_runners.on(self.fleet, self.limiter, witness)
 
     def problem(self) -> str | None:
         found = self.fleet.router.problem()
@@ -163,9 +163,9 @@ class AtEndpoint:
                 raise _final(fault) from fault
             yield
 
-    def episode(self, players: Players, witness: Witnesses) -> Run:
+    def episode(self, episode_runners: EpisodeRunners, witness: Witnesses) -> Run:
         assert self._chat is not None, "serving has begun"
-        return partial(self._play, self._chat, players.at(self._chat, self.limiter, witness))
+        return partial(self._play, self._chat, episode_runners.at(self._chat, self.limiter, witness))
 
     async def _play(self, chat: EndpointChat, play: Run, task: Task) -> EpisodeRecord:
         try:

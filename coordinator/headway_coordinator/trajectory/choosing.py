@@ -1,4 +1,4 @@
-"""Chooses how to render a model's template and read its calls: the way with the best proof."""
+"""Chooses the renderer with the best proof that it writes a model's template and reads its tool calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headway_coordinator.trajectory.closing import closers
 from headway_coordinator.trajectory.grammar import Grammar
 from headway_coordinator.trajectory.probe import ASKED, KEY, SIMPLE, WHY, call, calling
 from headway_coordinator.trajectory.proof import Proof, Provable, prove
-from headway_coordinator.trajectory.template import PLAIN, WAYS, Taken, template_text
+from headway_coordinator.trajectory.template import CALL_FORMATS, PLAIN, CallFormat, template_text
 from headway_coordinator.trajectory.templated import Template
 from headway_coordinator.trajectory.written import Written
 
@@ -24,50 +24,55 @@ class Proved(Provable, Protocol):
 R = TypeVar("R", bound=Proved)
 
 
-def ways(
-    tokenizer: Any, grammars: Sequence[Grammar], *, asked: bool = False
+def candidate_renderers(
+    tokenizer: Any, grammars: Sequence[Grammar], *, named_by_user: bool = False
 ) -> Iterator[tuple[Template, str]]:
-    """A model's template with each grammar whose tags it writes, for each form in which it takes calls.
+    """The candidate renderers, each with its grammar's name.
+
+    There is one for each form of calls that the template accepts and each grammar whose tags it then writes.
 
     Args:
         tokenizer: the model's, with its template.
-        grammars: the ones to consider.
-        asked: the user named them. The first is offered even if the template writes no call of it.
+        grammars: the grammars to consider.
+        named_by_user: the user named the grammars. The first is then offered even if the template writes none
+            of its tags.
     """
-    for taken in WAYS:
-        rendered = partial(template_text, tokenizer, taken=taken)
+    for call_format in CALL_FORMATS:
+        rendered = partial(template_text, tokenizer, call_format=call_format)
         try:
             asking = rendered(ASKED, SIMPLE, generate=False)
             calls = rendered([*ASKED, calling(call(KEY))], SIMPLE, generate=False)
             thinking = rendered([*ASKED, calling(call(KEY), reasoning=WHY)], SIMPLE, generate=False)
         except Exception:  # a template raises what its author chose: it does not take calls in this form
             continue
-        if taken.reasoning != PLAIN.reasoning and WHY not in thinking:
+        if call_format.reasoning != PLAIN.reasoning and WHY not in thinking:
             continue
         added = calls.removeprefix(asking)
         for grammar in grammars:
             if any(mark in added for mark in grammar.marks):
-                yield _template(tokenizer, grammar, taken), grammar.name
-    if asked:
+                yield _template(tokenizer, grammar, call_format), grammar.name
+    if named_by_user:
         yield _template(tokenizer, grammars[0], PLAIN), grammars[0].name
 
 
-def _template(tokenizer: Any, grammar: Grammar, taken: Taken) -> Template:
+def _template(tokenizer: Any, grammar: Grammar, call_format: CallFormat) -> Template:
     eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    plain = Template(tokenizer, grammar.name, Written(tokenizer, grammar, eos), taken)
+    plain = Template(tokenizer, grammar.name, Written(tokenizer, grammar, eos), call_format)
     stops = [*closers(tokenizer, plain.render_text, getattr(grammar, "closing", "")), *eos]
-    return Template(tokenizer, grammar.name, Written(tokenizer, grammar, list(dict.fromkeys(stops))), taken)
+    return Template(
+        tokenizer, grammar.name, Written(tokenizer, grammar, list(dict.fromkeys(stops))), call_format
+    )
 
 
 def best(tokenizer: Any, candidates: Iterable[tuple[R, str]], usual: R | None, name: str = "") -> R:
-    """The candidate with the best proof, which it keeps; `usual` if no other has a better one."""
+    """The candidate with the best proof, kept in its `proof`; `usual` if no candidate has a better one."""
     found = usual
     if usual is not None:
         usual.proof = prove(usual, tokenizer, name)
     for candidate, reader in candidates:
         # Forms with a separate place for reasoning come first. Without them it may seem that the template
         # writes no reasoning.
-        elsewhere = getattr(candidate, "taken", PLAIN).reasoning != PLAIN.reasoning
+        elsewhere = getattr(candidate, "call_format", PLAIN).reasoning != PLAIN.reasoning
         known = found.proof if found is not None else None
         if found is not None and known is not None and known.whole and (known.reasoning or not elsewhere):
             return found

@@ -23,7 +23,7 @@ from headway_api.chat_template import TODAY
 from headway_api.exits import JobError
 from headway_coordinator.trajectory import reasoning
 from headway_coordinator.trajectory.calls import Message, Parsed, Tool
-from headway_coordinator.trajectory.choosing import best, ways
+from headway_coordinator.trajectory.choosing import best, candidate_renderers
 from headway_coordinator.trajectory.encoder import Encoder
 from headway_coordinator.trajectory.harmony import USUAL_EFFORT, HarmonyRenderer
 from headway_coordinator.trajectory.lengths import Bounded
@@ -255,7 +255,7 @@ def _chosen(tokenizer: Any, family: str, tool_call_parser: str) -> Renderer:
             field="spec.agent.builtin.toolCallParser",
         )
     if wish is None and (grammar := BY_NAME.get(tool_call_parser)) is not None:
-        return best(tokenizer, ways(tokenizer, [grammar], asked=True), None)
+        return best(tokenizer, candidate_renderers(tokenizer, [grammar], named_by_user=True), None)
     for name in FAMILIES.get(family, ()):
         if wish not in (None, name):
             continue
@@ -270,7 +270,7 @@ def _chosen(tokenizer: Any, family: str, tool_call_parser: str) -> Renderer:
             logs.event(_log, "renderer-passed-over", renderer=name, error=message)
     style = wish or next((style for style in TOKENS if _has(tokenizer, style)), None)
     usual = Template(tokenizer, style, _reader(style, tokenizer))
-    return best(tokenizer, () if wish else ways(tokenizer, GRAMMARS), usual, style or "")
+    return best(tokenizer, () if wish else candidate_renderers(tokenizer, GRAMMARS), usual, style or "")
 
 
 def _proved(found: Renderer, tokenizer: Any, wish: str | None) -> Renderer:

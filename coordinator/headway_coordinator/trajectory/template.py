@@ -19,8 +19,8 @@ SHORT: Final = 9
 
 
 @dataclass(frozen=True)
-class Taken:
-    """How a template takes tool calls."""
+class CallFormat:
+    """The form in which a template takes tool calls, their results and reasoning."""
 
     text: bool = False
     """Arguments as JSON in a string; else as an object."""
@@ -43,20 +43,20 @@ class Taken:
         return found if self.ids == "given" and not self.named else _renamed(found, self)
 
 
-PLAIN: Final = Taken()
-WAYS: Final = (
-    Taken(reasoning="thinking"),
-    Taken(ids="short", reasoning="part"),
+PLAIN: Final = CallFormat()
+CALL_FORMATS: Final = (
+    CallFormat(reasoning="thinking"),
+    CallFormat(ids="short", reasoning="part"),
     PLAIN,
-    Taken(text=True),
-    Taken(text=True, null=True),
-    Taken(null=True),
-    Taken(ids="short"),
-    Taken(ids="short", text=True),
-    Taken(ids="numbered", named=True),
-    Taken(named=True),
+    CallFormat(text=True),
+    CallFormat(text=True, null=True),
+    CallFormat(null=True),
+    CallFormat(ids="short"),
+    CallFormat(ids="short", text=True),
+    CallFormat(ids="numbered", named=True),
+    CallFormat(named=True),
 )
-"""The order in which they are tried."""
+"""In the order in which they are tried."""
 
 
 def inlined(reasoning: str, content: str) -> str:
@@ -76,13 +76,13 @@ def template_text(
     tools: Sequence[Tool],
     *,
     generate: bool,
-    taken: Taken = PLAIN,
+    call_format: CallFormat = PLAIN,
     variables: Mapping[str, Any] | None = None,
 ) -> str:
     """A conversation rendered by the model's own chat template with `variables`."""
     return str(
         tokenizer.apply_chat_template(
-            taken(messages),
+            call_format(messages),
             tools=list(tools) or None,
             add_generation_prompt=generate,
             tokenize=False,
@@ -138,7 +138,7 @@ def _text_arguments(function: dict[str, Any]) -> dict[str, Any]:
     return {**function, "arguments": text}
 
 
-def _renamed(messages: list[Message], taken: Taken) -> list[Message]:
+def _renamed(messages: list[Message], call_format: CallFormat) -> list[Message]:
     """Ids in the template's form, the same in a call and in its answer."""
     known: dict[str, tuple[str, str]] = {}
     count = 0
@@ -148,25 +148,25 @@ def _renamed(messages: list[Message], taken: Taken) -> list[Message]:
             given = []
             for call in calls:
                 name = call["function"]["name"]
-                new = _id(str(call.get("id", "")), name, count, taken)
+                new = _id(str(call.get("id", "")), name, count, call_format)
                 known[str(call.get("id", ""))] = (new, name)
                 given.append({**call, "id": new})
                 count += 1
             message = {**message, "tool_calls": given}
         elif message.get("role") == "tool":
             old = str(message.get("tool_call_id", ""))
-            new, name = known.get(old, (_id(old, message.get("name") or "", count, taken), ""))
+            new, name = known.get(old, (_id(old, message.get("name") or "", count, call_format), ""))
             message = {**message, "tool_call_id": new}
-            if taken.named and name:
+            if call_format.named and name:
                 message.setdefault("name", name)
         found.append(message)
     return found
 
 
-def _id(given: str, name: str, count: int, taken: Taken) -> str:
-    if taken.ids == "numbered":
+def _id(given: str, name: str, count: int, call_format: CallFormat) -> str:
+    if call_format.ids == "numbered":
         return f"functions.{name}:{count}"
-    if taken.ids == "given" or (len(given) == SHORT and given.isascii() and given.isalnum()):
+    if call_format.ids == "given" or (len(given) == SHORT and given.isascii() and given.isalnum()):
         return given
     number, letters = int.from_bytes(sha256(given.encode()).digest()[:8]), ""
     for _ in range(SHORT):

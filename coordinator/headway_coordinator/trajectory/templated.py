@@ -11,7 +11,7 @@ from headway_coordinator.trajectory.calls import Message, Parsed, Tool
 from headway_coordinator.trajectory.lengths import Bounded
 from headway_coordinator.trajectory.probe import SIMPLE
 from headway_coordinator.trajectory.readers import GPT_OSS, Reader, forced
-from headway_coordinator.trajectory.template import PLAIN, Taken, decoded, inlined, template_text
+from headway_coordinator.trajectory.template import PLAIN, CallFormat, decoded, inlined, template_text
 from headway_coordinator.trajectory.written import Written
 
 PROBE: Final[list[Message]] = [{"role": "user", "content": "What is 2 + 2?"}]
@@ -30,14 +30,14 @@ class Template(Bounded):
         tokenizer: Any,
         style: str | None,
         reader: Reader,
-        taken: Taken = PLAIN,
+        call_format: CallFormat = PLAIN,
         variables: efforts.Variables | None = None,
     ) -> None:
         self.name = "chat-template"
         self._tokenizer = tokenizer
         self._style = style
         self._reader = reader
-        self.taken = taken
+        self.call_format = call_format
         self._variables = variables
         self.stop_token_ids = reader.stop_token_ids
 
@@ -135,14 +135,19 @@ class Template(Bounded):
 
     def _text(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
         return template_text(
-            self._tokenizer, messages, tools, generate=generate, taken=self.taken, variables=self._variables
+            self._tokenizer,
+            messages,
+            tools,
+            generate=generate,
+            call_format=self.call_format,
+            variables=self._variables,
         )
 
     def thinking(self, effort: str) -> Template | None:
-        found = variables(self._tokenizer, effort, self.taken)
-        if found is None:
-            return None
-        return Template(self._tokenizer, self._style, self._reader, self.taken, found) if found else self
+        found = variables(self._tokenizer, effort, self.call_format)
+        if not found:
+            return None if found is None else self
+        return Template(self._tokenizer, self._style, self._reader, self.call_format, found)
 
     @cached_property
     def _always(self) -> str:
@@ -161,9 +166,9 @@ class Template(Bounded):
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
 
-def variables(tokenizer: Any, effort: str, taken: Taken = PLAIN) -> dict[str, Any] | None:
+def variables(tokenizer: Any, effort: str, call_format: CallFormat = PLAIN) -> dict[str, Any] | None:
     """The variables of a model's template for an effort; see `efforts.chosen`."""
-    rendered = partial(template_text, tokenizer, PROBE, [], generate=True, taken=taken)
+    rendered = partial(template_text, tokenizer, PROBE, [], generate=True, call_format=call_format)
     return efforts.chosen(lambda given: rendered(variables=given), effort)
 
 

@@ -139,7 +139,7 @@ def _conduct() -> list[Any]:
         ),
         figures(
             "Repetition",
-            "Share of a turn's phrases that came in it before. Loops of text show here first.",
+            "Share of a turn's 8-grams that occurred earlier in the same turn. Text loops show here first.",
             {"mean": "rollout/repetition/mean", "largest of a turn": "rollout/repetition/max"},
         ),
         curves(

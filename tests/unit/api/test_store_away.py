@@ -97,7 +97,7 @@ def test_one_that_stays_away_is_named_when_the_process_ends(
     store = open_store(output(bucket), Patience(100))
     bucket.leave(how)
     monkeypatch.setattr(store_away, "time", SteppingClock())
-    with pytest.raises(JobError, match=r"has not worked for 120 s") as ended, store_explained():
+    with pytest.raises(JobError, match=r"has been unavailable for 120 s") as ended, store_explained():
         store.put("s3://bucket/key", b"x")
     assert (ended.value.termination.reason, ended.value.code) == ("StoreAway", RETRIABLE)
 

@@ -24,7 +24,7 @@ from headway_coordinator.trajectory.notations import MOST_CALLS
 from headway_coordinator.trajectory.probe import ASKED, EVERY, KEY, RESULT, SIMPLE, call, calling
 from headway_coordinator.trajectory.proof import Probe
 from headway_coordinator.trajectory.render import STYLES, Renderer, choose
-from headway_coordinator.trajectory.template import Taken
+from headway_coordinator.trajectory.template import CallFormat
 from headway_coordinator.trajectory.written import BY_NAME, GRAMMARS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -177,11 +177,11 @@ def test_a_compact_call_forks_nothing_at_the_users_word() -> None:
 
 def test_ids_of_calls_are_what_the_template_insists_on() -> None:
     conversation = [*ASKED, calling(call(KEY)), RESULT]
-    short = Taken(ids="short")(conversation)
+    short = CallFormat(ids="short")(conversation)
     identity = short[2]["tool_calls"][0]["id"]
     assert (len(identity), identity.isalnum(), short[3]["tool_call_id"]) == (9, True, identity)
-    assert Taken(ids="short")(conversation) == short
-    numbered = Taken(ids="numbered", named=True)(conversation)
+    assert CallFormat(ids="short")(conversation) == short
+    numbered = CallFormat(ids="numbered", named=True)(conversation)
     assert numbered[2]["tool_calls"][0]["id"] == numbered[3]["tool_call_id"] == "functions.look_up:0"
     assert conversation[3]["tool_call_id"] == "call-0-0"
 

@@ -106,10 +106,10 @@ def test_an_adapter_on_the_same_modules_is_a_start(
 @pytest.mark.parametrize(
     ("there", "here", "words"),
     [
-        (["q_proj", "v_proj"], ("q_proj",), "on q_proj, v_proj, the job's on q_proj;"),
-        (["q_proj"], (), "on q_proj, the job's on q_proj, up_proj, v_proj;"),
-        (r".*\.q_proj", ("v_proj",), r"on .*\.q_proj, the job's on v_proj;"),
-        (None, ("v_proj",), "on none, the job's on v_proj;"),
+        (["q_proj", "v_proj"], ("q_proj",), "targets modules q_proj, v_proj, the job q_proj;"),
+        (["q_proj"], (), "targets modules q_proj, the job q_proj, up_proj, v_proj;"),
+        (r".*\.q_proj", ("v_proj",), r"targets modules .*\.q_proj, the job v_proj;"),
+        (None, ("v_proj",), "targets modules none, the job v_proj;"),
     ],
 )
 def test_an_adapter_on_others_is_refused_with_both_lists(

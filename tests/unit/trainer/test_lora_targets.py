@@ -81,5 +81,5 @@ def test_a_jobs_adapter_only_starts_jobs_with_the_same_targets(
     assert warm_start.judge(tmp_path, spec, folder, modules(folder)).adapter
     adapted = json.loads((tmp_path / "adapter_config.json").read_text())["target_modules"]
     assert warm_start.judge(tmp_path, wanting(folder, *adapted), folder, modules(folder)).adapter
-    with pytest.raises(JobError, match=r"the adapter is on .*q_proj.*, the job's on v_proj;"):
+    with pytest.raises(JobError, match=r"the adapter targets modules .*q_proj.*, the job v_proj;"):
         warm_start.judge(tmp_path, wanting(folder, "v_proj"), folder, modules(folder))

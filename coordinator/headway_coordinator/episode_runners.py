@@ -1,4 +1,4 @@
-"""Runs the episodes of a training job: its agent, over servers that are chosen later."""
+"""Makes the functions that run a training job's episodes, one for each set of rollout servers."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def episode_limits(spec: RLTrainingJobSpec, context_length: int) -> Limits:
 
 
 @dataclass
-class Players:
-    """Makes what runs episodes, for each set of servers that samples them."""
+class EpisodeRunners:
+    """Makes a function that runs an episode, for each set of servers that samples."""
 
     job: JobConfig
     ready: Ready
