@@ -35,7 +35,7 @@ OF_JOB: Final = ("kind", *JOB_LABELS)
 OF_SERVER: Final = ("server", "purpose")
 """Labels of a rollout server. Its purpose is train, or validation for the one of spec.evaluation.servers:
 Dedicated."""
-STATISTICS: Final = {"mean": "Mean", "std": "Standard deviation", "min": "Smallest", "max": "Largest"}
+STATISTICS: Final = {"mean": "Mean", "std": "Standard deviation of", "min": "Smallest", "max": "Largest"}
 
 
 def spread(prefix: str, what: str, *, only: str = "mean std min max", unit: Unit = "") -> Iterator[Family]:

@@ -35,17 +35,21 @@ def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
         Family(
             f"{prefix}/rows/branch_share", f"Share of rows {when} without an episode's first turn.", "ratio"
         ),
-        Family(f"{prefix}/rows/branch_token_share", f"Share of trained tokens {when} in such rows.", "ratio"),
+        Family(
+            f"{prefix}/rows/branch_token_share",
+            f"Share of trained tokens {when} in rows without an episode's first turn.",
+            "ratio",
+        ),
         Family(
             f"{prefix}/rows/repeated_share",
-            f"Share of the rows' tokens {when} that such rows repeat as context.",
+            f"Share of the rows' tokens {when} that rows without an episode's first turn repeat as context.",
             "ratio",
         ),
         Family(f"{prefix}/tool_calls/mean", f"Mean tool calls of an episode {when} that could be read."),
         Family(f"{prefix}/tool_calls/max", f"Most tool calls of an episode {when} that could be read."),
         Family(
             f"{prefix}/tool_calls/failed_share",
-            f"Share of those calls {when} whose answer begins with `error:`.",
+            f"Share of readable tool calls {when} whose answer begins with `error:`.",
             "ratio",
         ),
         Family(
@@ -68,7 +72,11 @@ def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
             f"Mean share of a turn's sampled 8-grams {when} that occurred earlier in the same turn.",
             "ratio",
         ),
-        Family(f"{prefix}/repetition/max", f"Largest such share of a turn {when}.", "ratio"),
+        Family(
+            f"{prefix}/repetition/max",
+            f"Largest share of a turn's sampled 8-grams {when} that occurred earlier in the same turn.",
+            "ratio",
+        ),
         Family(f"{prefix}/reward_metrics/{{name}}", f"Mean of a number the environment reported {when}."),
         Family(
             f"{rates}/malformed_tool_call_rate",
@@ -120,10 +128,15 @@ def lengths(prefix: str, when: str) -> tuple[Family, ...]:
         Family(f"{prefix}/tokens/prompt_mean", f"Mean prompt tokens of an episode {when}.", "tokens"),
         *spread(f"{prefix}/tokens/response_", f"sampled tokens of a turn {when}", unit="tokens"),
         *spread(f"{prefix}/tokens/episode_", f"sampled tokens of an episode {when}", unit="tokens"),
-        Family(f"{prefix}/logprob/zero_count", f"Sampled tokens with log-probability 0 {when}."),
-        Family(f"{prefix}/logprob/zero_frac", f"Their share of the sampled tokens {when}.", "ratio"),
-        Family(f"{prefix}/logprob/zero_per_group", f"Their number for each group {when}."),
-        *spread(f"{prefix}/logprob/nz_", f"log-probability of the others {when}", unit="nats"),
+        Family(f"{prefix}/logprob/zero_count", f"Sampled tokens {when} with log-probability 0."),
+        Family(
+            f"{prefix}/logprob/zero_frac", f"Share of sampled tokens {when} with log-probability 0.", "ratio"
+        ),
+        Family(
+            f"{prefix}/logprob/zero_per_group",
+            f"Sampled tokens {when} with log-probability 0, divided by the number of groups.",
+        ),
+        *spread(f"{prefix}/logprob/nz_", f"nonzero log-probability {when}", unit="nats"),
     )
 
 
@@ -131,7 +144,9 @@ def judged(prefix: str, value: str) -> tuple[Family, ...]:
     """Successes as one judgment counts them: `value` at the success threshold or above."""
     return (
         Family(f"{prefix}/succeeded_rollouts", f"Tries whose {value} reached the success threshold."),
-        Family(f"{prefix}/failed_rollouts", f"Scored tries whose {value} did not."),
+        Family(
+            f"{prefix}/failed_rollouts", f"Scored tries whose {value} did not reach the success threshold."
+        ),
         Family(f"{prefix}/success_threshold", f"The {value} from which a try succeeds."),
         Family(
             f"{prefix}/pass_at_{{k}}",
@@ -172,7 +187,9 @@ def measured(prefix: str, when: str) -> tuple[Family, ...]:
         Family(f"{prefix}/reward/num_prompts", f"Rows measured {when}."),
         *judged(f"{prefix}/reward", "reward"),
         Family(f"{prefix}/reward/pass_prompts_{{k}}", f"Rows {when} with k scored tries or more."),
-        Family(f"{prefix}/reward/pass_tries_{{k}}", f"Scored tries on those rows {when}."),
+        Family(
+            f"{prefix}/reward/pass_tries_{{k}}", f"Scored tries {when} on rows with k scored tries or more."
+        ),
         *spread(f"{prefix}/external_score/", f"external score {when}; it is never trained on"),
         *judged(f"{prefix}/external_score", "external score"),
         *conduct(prefix, f"{prefix}/episodes", when),
@@ -221,8 +238,14 @@ ANALYSIS: Final = (
     ),
     Family("analysis/batch_valid_ratio", "Share of groups whose advantages are not all zero.", "ratio"),
     Family("analysis/zero_adv_groups", "Groups whose advantages are all zero."),
-    Family("analysis/zero_adv_nonzero_reward", "Those of them with a reward other than 0: too easy."),
-    Family("analysis/zero_adv_zero_reward", "Those of them with reward 0 throughout: too hard."),
+    Family(
+        "analysis/zero_adv_nonzero_reward",
+        "Groups whose advantages are all zero, with a reward other than 0: too easy.",
+    ),
+    Family(
+        "analysis/zero_adv_zero_reward",
+        "Groups whose advantages are all zero, with reward 0 throughout: too hard.",
+    ),
     Family("analysis/reward_variance_across_groups", "Variance of the groups' mean rewards."),
     Family("analysis/mean_group_reward_spread", "Mean distance between a group's best and worst reward."),
 )
@@ -236,15 +259,18 @@ EPISODES: Final = (
 )
 TEST: Final = (
     Family("test/base/{name}", "Mean of the weights from before training in the final test."),
-    Family("test/difference/{name}", "How far the tuned weights are ahead of these, row by row."),
-    Family("test/difference_low/{name}", "Lower end of its 95 % interval, if it has one."),
-    Family("test/difference_high/{name}", "Upper end of its 95 % interval."),
+    Family(
+        "test/difference/{name}",
+        "How far the tuned weights are ahead of the weights from before training, row by row.",
+    ),
+    Family("test/difference_low/{name}", "Lower end of the difference's 95 % interval, if it has one."),
+    Family("test/difference_high/{name}", "Upper end of the difference's 95 % interval."),
 )
 _MEASURED_BY: Final = ("candidate", "task", "measure")
 EVALUATION: Final = (
     Family("eval/measure", "A measure of docs/evaluation.md, so far.", labels=_MEASURED_BY),
-    Family("eval/measure_low", "Lower end of its 95 % interval, if it has one.", labels=_MEASURED_BY),
-    Family("eval/measure_high", "Upper end of its 95 % interval.", labels=_MEASURED_BY),
+    Family("eval/measure_low", "Lower end of a measure's 95 % interval, if any.", labels=_MEASURED_BY),
+    Family("eval/measure_high", "Upper end of a measure's 95 % interval.", labels=_MEASURED_BY),
     Family("eval/rows", "Rows that a candidate was measured on.", labels=("candidate",)),
     Family("eval/in_flight", "Episodes of a candidate that run now.", labels=("candidate",)),
 )

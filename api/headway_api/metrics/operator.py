@@ -27,10 +27,18 @@ SHARED_BUDGETS: Final = (
         "The most that the jobs of a namespace may use together: US dollars, or tokens of the limit's class.",
         labels=OF_SHARED,
     ),
-    Family("namespace_budget/spent", "How much of that its jobs have used.", labels=OF_SHARED),
-    Family("namespace_budget/left", "How much of it is neither used nor granted to a job.", labels=OF_SHARED),
     Family(
-        "namespace_budget/exhausted", "1 where a job needs more than is left of it.", labels=("namespace",)
+        "namespace_budget/spent", "How much of a limit the jobs of a namespace have used.", labels=OF_SHARED
+    ),
+    Family(
+        "namespace_budget/left",
+        "How much of a limit is neither used nor granted to a job.",
+        labels=OF_SHARED,
+    ),
+    Family(
+        "namespace_budget/exhausted",
+        "1 where a job needs more than is left of a limit.",
+        labels=("namespace",),
     ),
     Family(
         "namespace_budget/low",

@@ -20,7 +20,7 @@ CONCURRENCY: Final = (
     ),
     Family(
         "rollout/rerouted_requests",
-        "Requests lost with their server and asked again, of another one where there is one.",
+        "Requests lost with their server and sent again, to another server if there is one.",
         kind="counter",
     ),
 )
@@ -38,7 +38,7 @@ USAGE: Final = (
     Family("usage/cost_at_step_usd", "Cost of the whole job when its newest step was taken.", "usd"),
     Family(
         "cost/usd",
-        "The same in parts, by what was paid for, and by model if it is not the job's own.",
+        "Cost so far in parts: by what was paid for, and by model if it is not the job's own.",
         "usd",
         labels=("class", "model"),
     ),
@@ -49,11 +49,15 @@ USAGE: Final = (
         labels=("bound",),
     ),
     Family("budget/limit_usd", "The most that spec.budget lets the job cost.", "usd"),
-    Family("budget/spent_usd", "How much of that is spent.", "usd"),
+    Family("budget/spent_usd", "How much of spec.budget.usd is spent.", "usd"),
     Family("budget/reserved_usd", "The most that running work may still cost.", "usd"),
     Family("budget/limit_tokens", "The most tokens of a class that spec.budget allows.", labels=("class",)),
-    Family("budget/spent_tokens", "How much of that is used.", labels=("class",)),
-    Family("budget/reserved_tokens", "The most that running work may still use.", labels=("class",)),
+    Family("budget/spent_tokens", "Tokens of a class that count against spec.budget.", labels=("class",)),
+    Family(
+        "budget/reserved_tokens",
+        "The most tokens of a class that running work may still use.",
+        labels=("class",),
+    ),
     Family("budget/exhausted", "1 where nothing runs and nothing more fits spec.budget."),
 )
 SANDBOX: Final = (

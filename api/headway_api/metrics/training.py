@@ -20,7 +20,7 @@ TRAINING: Final = (
 )
 TIMING: Final = (
     Family("timing_s/step", "From one batch taken to the next.", "seconds"),
-    Family("timing_s/training", "All the learner does of a step once it has the batch.", "seconds"),
+    Family("timing_s/training", "All that the learner does in a step once it has the batch.", "seconds"),
     Family("timing_s/policy_update", "Forward, backward and optimizer of a step.", "seconds"),
     Family("timing_s/save_checkpoint", "Writing a checkpoint.", "seconds"),
     Family(
@@ -42,15 +42,15 @@ TIMING: Final = (
         "From a learner's start to its first request. No part of timing_s/step.",
         "seconds",
     ),
-    Family("timing_s/other", "What the learner does of a step beside the parts above.", "seconds"),
+    Family("timing_s/other", "Time of a step that none of the learner's timed parts covers.", "seconds"),
 )
 OBJECTIVE: Final = (
     Family("training/loss", "Loss of the step as it is minimized; of several updates, weighed by tokens."),
     Family("training/grad_norm", "Largest norm of a gradient of the step, before clipping."),
     Family("training/learning_rate", "Step size of the optimizer."),
     Family("training/ratio_mean", "Mean ratio of trained to old probability, by the correction."),
-    Family("training/ratio_min", "Smallest such ratio."),
-    Family("training/ratio_max", "Largest such ratio."),
+    Family("training/ratio_min", "Smallest ratio of trained to old probability."),
+    Family("training/ratio_max", "Largest ratio of trained to old probability."),
     Family("training/clip_fraction", "Share of action tokens whose ratio was clipped.", "ratio"),
     Family("training/entropy", "Mean entropy of the policy at action tokens.", "nats"),
     Family("training/correction_weight_mean", "Mean weight that the correction gave an action token."),
@@ -68,21 +68,25 @@ OBJECTIVE: Final = (
         "ratio",
     ),
     Family("training/logprob_gap_mean", "Mean sampling less trained log-probability of a token.", "nats"),
-    Family("training/logprob_gap_max", "Largest distance between the two.", "nats"),
+    Family(
+        "training/logprob_gap_max",
+        "Largest distance between the sampling and the trained log-probability of a token.",
+        "nats",
+    ),
     Family("training/num_trained_groups", "Groups of the batch that had a gradient."),
     Family("training/updates", "Optimizer steps of the training step."),
-    Family("training/micro_batches", "Passes forward and backward they were made of."),
+    Family("training/micro_batches", "Forward and backward passes of the training step."),
     Family("training/lag_mean", "Mean age of trained tokens, as the learner saw it.", "steps"),
     Family("training/lag_max", "Age of the oldest trained token, as the learner saw it.", "steps"),
 )
 STALENESS: Final = (
     Family("staleness/lag_mean", "Mean age of the batch's tokens when it was cut.", "steps"),
-    Family("staleness/lag_max", "Age of its oldest token.", "steps"),
+    Family("staleness/lag_max", "Age of the batch's oldest token when it was cut.", "steps"),
 )
 SIGNALS: Final = (
     Family("signal/state", "0 clear, 1 suspect, 2 raised; absent while unknown.", labels=("signal",)),
     Family("signal/value", "The number that a signal of collapse is judged by.", labels=("signal",)),
-    Family("signal/threshold", "The threshold of that number.", labels=("signal",)),
+    Family("signal/threshold", "The threshold of a signal of collapse.", labels=("signal",)),
 )
 REMEDIES: Final = (
     Family("remedy/changes", "Changes made to the running job, by result.", labels=("state",)),
@@ -95,5 +99,5 @@ PREFLIGHT: Final = (
         "1 for the verdict of a check of baseline episodes, 0 for the others it might have had.",
         labels=("check", "verdict"),
     ),
-    Family("preflight/value", "The number that such a check judges.", labels=("check",)),
+    Family("preflight/value", "The number that a check of baseline episodes judges.", labels=("check",)),
 )
