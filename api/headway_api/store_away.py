@@ -1,4 +1,4 @@
-"""Requests while the artifact store is away: a process that has time waits, and reports it at the end."""
+"""Waits for an unavailable artifact store: retries a request until the store answers or patience ends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StoreAway(Exception):
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a request waits for a store that is away."""
+    """How long a request waits for an unavailable store."""
 
     seconds: float = PATIENCE
     over: threading.Event = field(default_factory=threading.Event)

@@ -78,8 +78,8 @@ def fetch(
     get an adapter. If they are given, the adapter's modules are checked against the job.
 
     Raises:
-        JobError: `ModelUnavailable` if nothing can be read there. `WarmStartUnusable` if it does not fit the
-            job, or its files are not those that were written.
+        JobError: `ModelUnavailable` if nothing can be read at the URI. `WarmStartUnusable` if the weights do
+            not fit the job, or the files are not those that a job wrote.
     """
     assert model.warm_start is not None
     uri = (model.warm_start.uri or "").rstrip("/")
@@ -107,8 +107,8 @@ def judge(folder: Path, model: ModelSpec, base: Path, modules: Sequence[str] | N
         )
     if model.effective_lora is not None:
         raise _unusable(
-            "it is a whole model, but this job trains an adapter; name that folder in spec.model.base "
-            "instead, or set spec.model.full: {}"
+            "the folder has a whole model, but this job trains an adapter; name the folder in "
+            "spec.model.base instead, or set spec.model.full: {}"
         )
     _judge_model(_read(folder / MODEL_CONFIG), _read(base / MODEL_CONFIG))
     return Start(folder, adapter=False)
@@ -122,7 +122,10 @@ def _judge_adapter(found: dict[str, Any], model: ModelSpec, modules: Sequence[st
             f"If both are the same model, correct base_model_name_or_path in its {ADAPTER_CONFIG}"
         )
     if found.get("peft_type") != "LORA" or any(found.get(setting) for setting in VARIANTS):
-        raise _unusable("the adapter is not a plain LoRA adapter, and no other kind can be trained; merge it")
+        raise _unusable(
+            "the adapter is not a plain LoRA adapter, and no other kind can be trained; merge it into its "
+            "base model"
+        )
     if (lora := model.effective_lora) is not None:
         _judge_size(found, lora)
         if modules is not None:
@@ -198,7 +201,7 @@ def _require_digests(expected: list[FileDigest], folder: Path, uri: str) -> None
         if not path.exists() or digest(path) != file:
             raise _unusable(
                 f"{uri}/{file.name} is not the file that the job wrote; copy its weights again, or start "
-                "from another step's"
+                "from the weights of another step"
             )
 
 

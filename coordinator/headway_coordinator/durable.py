@@ -94,9 +94,9 @@ class Durable:
                 "segment-lost",
                 level=logging.WARNING,
                 segment=f"{key}.jsonl",
-                message="its usage was recounted from its episodes"
+                message="the group's usage was recounted from its episodes"
                 if group is not None
-                else "its episodes are missing too: restore one of the two, or the bill is too low",
+                else "the group's episodes are lost too: restore them or the segment, or the bill is too low",
             )
             if group is not None:
                 await self.bill(group)

@@ -228,7 +228,7 @@ class Episodes:
         """The ending of an episode whose time is up, with what it waited for."""
         rules, tool = self._rules, progress.tool
         waited = progress.stage if tool is None else f"tool {tool}"
-        text = f"it did not end within {rules.timeout_seconds:g} s; it was waiting for {waited}"
+        text = f"the episode did not end within {rules.timeout_seconds:g} s; it was waiting for {waited}"
         cause = None
         if tool is not None:
             message = f"tool {tool} has not returned by the end of the episode's time"
@@ -277,7 +277,8 @@ class Episodes:
                     raise
             async with _within(min(limit, JUDGEMENT_SECONDS)):
                 late = AgentResult(
-                    truncated=True, why=f"it did not end within {limit:g} s, because its turns were slow"
+                    truncated=True,
+                    why=f"the episode did not end within {limit:g} s, because its turns were slow",
                 )
                 ending = await self._judged(sandbox, progress, Outcome.TRUNCATED, late)
                 return replace(ending, timed_out=True)

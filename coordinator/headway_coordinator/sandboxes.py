@@ -50,7 +50,10 @@ from headway_coordinator.http import Unreachable, UpstreamError, call
 ENTRYPOINT: Final = "spec.environment.entrypoint"
 RESOURCES: Final = "spec.environment.sandbox.resources"
 IMAGE: Final = "spec.environment.image"
-NO_JUDGES: Final = "the environment's image has a server older than judges; build it on this sandbox image"
+NO_JUDGES: Final = (
+    "the environment's image has an old sandbox server, which cannot ask judges; build the image on the "
+    "sandbox image of this version"
+)
 RELEASE_SECONDS = 10.0
 ASK_SECONDS = 30.0
 PAUSE_SECONDS = 1.0

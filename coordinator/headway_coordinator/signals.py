@@ -171,6 +171,8 @@ def healthy(verdicts: Sequence[Verdict], failing: Sequence[Standing] = ()) -> Co
         return condition(ConditionType.HEALTHY, False, reason, "; ".join(causes))
     known = sum(verdict.standing.state != "Unknown" for verdict in verdicts)
     if not known:
-        return condition(ConditionType.HEALTHY, None, Reason.PENDING, "no step says enough yet")
+        return condition(
+            ConditionType.HEALTHY, None, Reason.PENDING, "no step has enough data for a signal yet"
+        )
     # The message has no numbers. Otherwise the condition would change at every step.
     return condition(ConditionType.HEALTHY, True, Reason.NO_SIGNAL_RAISED, "no sign of collapse is raised")

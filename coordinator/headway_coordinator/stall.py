@@ -41,10 +41,10 @@ def blocker(training: Training, router: Router, pool: PoolState | str, episode_s
     """
     step = training.state.step
     if training.store_busy > STORE_SECONDS:
-        words = "artifact store: a write has waited for it for over a minute"
+        words = "artifact store: a write has been under way for over a minute"
         return Blocker(words, AFTER_SECONDS)
     if training.paused():
-        words = "operator: the job is paused, and its pods are there; see status.pause"
+        words = "operator: the job is paused, but its pods still exist; see status.pause"
         return Blocker(words, AFTER_SECONDS)
     if step < 0:
         return Blocker("learner: it has not announced its untrained weights yet", AFTER_SECONDS)

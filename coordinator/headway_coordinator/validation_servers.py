@@ -1,4 +1,4 @@
-"""Connects what samples held-out rows while training goes on."""
+"""Connects the servers that sample held-out rows while training goes on."""
 
 from __future__ import annotations
 

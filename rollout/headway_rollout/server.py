@@ -235,7 +235,7 @@ class RolloutServer:
         if not served.updates:
             return BaseLoader()
         if not trained:
-            raise SlotRefused(f"all its weights are replaced at once, so it has the slot {POLICY} alone")
+            raise SlotRefused(f"this server replaces all weights at once, so it has only the slot {POLICY}")
         workers, host = served.rollout.engine.tensor_parallel_size, self._settings.host()
         join = DirectJoin(workers=workers, accelerated=host.accelerator)
         learner = LearnerClient(http, self._keys[Key.ROLLOUT_TO_LEARNER], join)

@@ -122,8 +122,8 @@ class Assembly:
         if not anew and wanted < now:
             return DirectiveRefusal(
                 reason="AdapterCannotNarrow",
-                message=f"the adapter has rank {now}, but rank {wanted} is wanted, which would change its "
-                "results; restore a checkpoint from before it was widened",
+                message=f"lowering the adapter's rank from {now} to {wanted} would change its results; "
+                "restore a checkpoint from before it was widened",
             )
         if self._lacks_copy(spec) and (short := self._short_of_memory()):
             return DirectiveRefusal(

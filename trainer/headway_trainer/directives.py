@@ -33,8 +33,8 @@ class Directives:
         if number <= now:
             return DirectiveRefusal(
                 reason="TakenBefore",
-                message=f"directive {number} is not above {now}, which is in force: it was done before; "
-                "give a new directive the next number",
+                message=f"directive {number} was done before: directive {now} is in force; give a new "
+                "directive the next number",
             )
         if (refusal := self._parts.obstacle(batch.in_force, anew=bool(restore))) is not None:
             return refusal

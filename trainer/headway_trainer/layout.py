@@ -180,12 +180,12 @@ class _Proof:
         (a, b), (c, d) = self.rows, self.others
         first, second = self._packed(a, b)
         if not (self._close(first, self.alone[0]) and self._close(second, self.alone[1])):
-            return "packed rows differ from each alone"
+            return "packed rows give other log-probabilities than each row alone"
         apart = max(
             float((self._packed(a, d)[0] - first).abs().max()),
             float((self._packed(c, b)[1] - second).abs().max()),
         )
-        return "" if apart <= ISOLATION[self.dtype] else "a row sees another"
+        return "" if apart <= ISOLATION[self.dtype] else "a packed row attends to another"
 
     def _packed(self, *rows: TrainingRow) -> tuple[Tensor, ...]:
         batch = micro_batch(rows, self.device, packed=True)

@@ -76,8 +76,8 @@ def merged(model: nn.Module, folder: Path) -> nn.Module:
     except Exception as error:
         raise JobError(
             "WarmStartUnusable",
-            f"the adapter cannot be put on the base model ({type(error).__name__}: {error}); start from one "
-            "that was trained on it",
+            f"the adapter cannot be put on the base model ({type(error).__name__}: {error}); start from an "
+            "adapter that was trained on it",
             field=FIELD,
         ) from error
     own = get_peft_model_state_dict(wrapped, adapter_name=ADAPTER, save_embedding_layers=False)
@@ -112,7 +112,7 @@ def _require_digests(folder: Path) -> None:
         raise JobError(
             "WarmStartUnusable",
             f"{MODEL_FILE} does not have the tensors that {DIGESTS_FILE} beside it describes; copy both "
-            "again, or start from another step's",
+            "again, or start from the weights of another step",
             field=FIELD,
         )
 

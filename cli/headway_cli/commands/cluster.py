@@ -33,7 +33,7 @@ from headway_cli.local import manifest
 def submit(
     job: JobFile,
     set_: Changes = None,
-    follow: Annotated[bool, typer.Option("--watch", help="Follow it to its end.")] = False,
+    follow: Annotated[bool, typer.Option("--watch", help="Follow the job to its end.")] = False,
     plain: Plain = False,
     output: Output = Form.TEXT,
     namespace: Namespace = None,

@@ -56,7 +56,9 @@ def doctor(
     ] = None,
     endpoint: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="OpenAI-compatible endpoint that plays instead, up to /v1."),
+        typer.Option(
+            metavar="URL", help="Base URL, up to /v1, of an endpoint that plays instead of the job's model."
+        ),
     ] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Model at the endpoint.")] = None,
     token_env: Annotated[

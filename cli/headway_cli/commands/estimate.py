@@ -47,7 +47,8 @@ def estimate(
         list[Path] | None, typer.Option(help="File of a training job that an evaluation's candidate names.")
     ] = None,
     episode: Annotated[
-        bool, typer.Option("--episode/--no-episode", help="Begin one here, to see how long a prompt is.")
+        bool,
+        typer.Option("--episode/--no-episode", help="Begin an episode here, to see how long a prompt is."),
     ] = True,
     output: Output = Form.TEXT,
     namespace: Namespace = None,

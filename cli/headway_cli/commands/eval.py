@@ -39,16 +39,20 @@ def eval_(
     must_beat: Annotated[
         str | None, typer.Option(help="Candidate that the first other one must beat, or the job fails.")
     ] = None,
-    margin: Annotated[str | None, typer.Option(help="By more than this much, such as 0.05.")] = None,
+    margin: Annotated[
+        str | None, typer.Option(help="With --must-beat: beat it by more than this, such as 0.05.")
+    ] = None,
     max_rows: Annotated[
         int | None, typer.Option(min=1, help="Measure only this many rows, from the first.")
     ] = None,
     environment: Annotated[str | None, typer.Option(metavar="MODULE:CLASS", help="Its entrypoint.")] = None,
     image: Annotated[str | None, typer.Option(help="The environment's image.")] = None,
     agent_turns: Annotated[int | None, typer.Option(min=1, help="Most turns of an episode.")] = None,
-    name: Annotated[str | None, typer.Option(help="Of the evaluation; default: JOB-eval.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the evaluation; default: JOB-eval.")] = None,
     print_: Annotated[bool, typer.Option("--print", help="Show the manifest, and apply nothing.")] = False,
-    local: Annotated[bool, typer.Option(help="Run it on this machine, without a cluster.")] = False,
+    local: Annotated[
+        bool, typer.Option(help="Run the evaluation on this machine, without a cluster.")
+    ] = False,
     modules: Annotated[
         Path | None, typer.Option(help="With --local: folder of the environment's modules.")
     ] = None,

@@ -20,7 +20,9 @@ def image(
     base: Annotated[
         str | None, typer.Option(help="Sandbox image to build on, instead of the Dockerfile's BASE.")
     ] = None,
-    push: Annotated[bool, typer.Option("--push", help="Push it to the registry that --tag names.")] = False,
+    push: Annotated[
+        bool, typer.Option("--push", help="Push the image to the registry that --tag names.")
+    ] = False,
     output: Output = Form.TEXT,
 ) -> None:
     """Build an environment's image with buildah or docker, and print its name."""

@@ -14,7 +14,7 @@ from headway_cli.commands.common import Form, Output, wrong
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(help="Where it goes: a folder that is new, or empty.")],
+    folder: Annotated[Path, typer.Argument(help="Folder for the project: new, or empty.")],
     template: Annotated[
         scaffold.Template,
         typer.Option(
@@ -23,7 +23,7 @@ def init(
         ),
     ],
     name: Annotated[
-        str | None, typer.Option(help="Of the project and its job; default: made of the folder's name.")
+        str | None, typer.Option(help="Name of the project and its job; default: made of the folder's name.")
     ] = None,
     output: Output = Form.TEXT,
 ) -> None:

@@ -31,7 +31,7 @@ from headway_cli.where import LocalJob, Named, Stored
 
 def logs(
     run: RunAt,
-    role: Annotated[Role | None, typer.Option(help="Only of these processes.")] = None,
+    role: Annotated[Role | None, typer.Option(help="Only logs of these processes.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until Ctrl-C.")] = False,
     tail: Annotated[
         int | None, typer.Option(min=0, help="Only this many of the last lines of each process.")

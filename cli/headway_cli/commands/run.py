@@ -33,7 +33,7 @@ from headway_sandbox.broker.processes import walls
 
 def run(
     job: JobFile,
-    local: Annotated[bool, typer.Option(help="Run it on this machine, without a cluster.")] = False,
+    local: Annotated[bool, typer.Option(help="Run the job on this machine, without a cluster.")] = False,
     environment: Annotated[
         Path | None, typer.Option(help="Folder of the environment's modules. Default: the folder of FILE.")
     ] = None,
@@ -43,7 +43,7 @@ def run(
     set_: Changes = None,
     prices: Prices = None,
     secret: Secrets = None,
-    fresh: Annotated[bool, typer.Option(help="Throw away what an earlier run left.")] = False,
+    fresh: Annotated[bool, typer.Option(help="Delete the files of an earlier run first.")] = False,
     resume_: Annotated[
         bool, typer.Option("--resume", help="End the pause of a job that stopped at a sign of collapse.")
     ] = False,

@@ -32,7 +32,9 @@ def tiny_model(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Where it goes; default: spec.model.base if that is a file://, else tiny-model."),
+        typer.Option(
+            help="Folder for the model; default: spec.model.base if that is a file://, else tiny-model."
+        ),
     ] = None,
     seconds: Annotated[float, typer.Option(min=1, help="Seconds to take, roughly.")] = 90,
     skill: Annotated[

@@ -39,20 +39,22 @@ def trajectories(
         Purpose | None,
         typer.Option(help="Which episodes; default: train, or evaluation for an evaluation."),
     ] = None,
-    step: Annotated[int | None, typer.Option(help="Those of one step.")] = None,
-    row: Annotated[int | None, typer.Option(help="Those of one row of the dataset.")] = None,
+    step: Annotated[int | None, typer.Option(help="Episodes of one step.")] = None,
+    row: Annotated[int | None, typer.Option(help="Episodes of one row of the dataset.")] = None,
     task: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Those of one task: a value of the data's taskColumn, or a suite."),
+        typer.Option(
+            metavar="NAME", help="Episodes of one task: a value of the data's taskColumn, or a suite."
+        ),
     ] = None,
-    outcome: Annotated[Outcome | None, typer.Option(help="Those with this outcome.")] = None,
+    outcome: Annotated[Outcome | None, typer.Option(help="Episodes with this outcome.")] = None,
     failed: Annotated[
-        bool, typer.Option("--failed", help="Those that ended with AgentError or InfraError.")
+        bool, typer.Option("--failed", help="Episodes that ended with AgentError or InfraError.")
     ] = False,
     disagree: Annotated[
-        bool, typer.Option(help="Those whose reward and external score differ, furthest apart first.")
+        bool, typer.Option(help="Episodes whose reward and external score differ, furthest apart first.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 5,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many episodes.")] = 5,
     output: Annotated[
         EpisodeForm,
         typer.Option(help="For people, one JSON object a line, or a log of Inspect AI in the file of --out."),

@@ -24,7 +24,8 @@ File = Annotated[
     Word, Field(description="File with an RLTrainingJob or RLEvalJob, below the project's folder.")
 ]
 Changes = Annotated[
-    Words, Field(alias="set", description="Fields to change in it first: spec.schedule.maxSteps=3.")
+    Words,
+    Field(alias="set", description="Fields to change in the file's job first: spec.schedule.maxSteps=3."),
 ]
 
 
@@ -46,9 +47,9 @@ class JobsAsked(Arguments):
     """Which jobs to list."""
 
     state: Annotated[
-        str | None, Field(max_length=64, description="Those in this state, such as Running or Failed.")
+        str | None, Field(max_length=64, description="Jobs in this state, such as Running or Failed.")
     ] = None
-    limit: Annotated[int, Field(ge=1, le=200, description="At most this many, the newest first.")] = 50
+    limit: Annotated[int, Field(ge=1, le=200, description="At most this many jobs, the newest first.")] = 50
 
 
 class StatusAsked(OfJob):
@@ -72,21 +73,23 @@ class TrajectoriesAsked(OfJob):
     purpose: Annotated[
         Purpose | None, Field(description="Default: train, and of an evaluation evaluation.")
     ] = None
-    step: Annotated[int | None, Field(ge=0, description="Those of one step.")] = None
-    row: Annotated[int | None, Field(ge=0, description="Those of one row of the dataset, from 0.")] = None
-    outcome: Annotated[Outcome | None, Field(description="Those with this outcome.")] = None
+    step: Annotated[int | None, Field(ge=0, description="Episodes of one step.")] = None
+    row: Annotated[int | None, Field(ge=0, description="Episodes of one row of the dataset, from 0.")] = None
+    outcome: Annotated[Outcome | None, Field(description="Episodes with this outcome.")] = None
     failed: Annotated[
-        bool, Field(description="Those that ended with AgentError or InfraError; not with outcome.")
+        bool, Field(description="Episodes that ended with AgentError or InfraError; not with outcome.")
     ] = False
     task: Annotated[
         str | None,
-        Field(max_length=256, description="Those of one task: a value of the data's taskColumn, or a suite."),
+        Field(
+            max_length=256, description="Episodes of one task: a value of the data's taskColumn, or a suite."
+        ),
     ] = None
     disagree: Annotated[
-        bool, Field(description="Those whose reward and external score differ, furthest apart first.")
+        bool, Field(description="Episodes whose reward and external score differ, furthest apart first.")
     ] = False
-    limit: Annotated[int, Field(ge=1, le=20, description="At most this many.")] = 3
-    offset: Annotated[int, Field(ge=0, le=1_000_000, description="Skip this many first.")] = 0
+    limit: Annotated[int, Field(ge=1, le=20, description="At most this many episodes.")] = 3
+    offset: Annotated[int, Field(ge=0, le=1_000_000, description="Skip this many episodes first.")] = 0
     characters: Annotated[
         int, Field(ge=50, le=20_000, description="Of each message at most; the rest is cut.")
     ] = 2000

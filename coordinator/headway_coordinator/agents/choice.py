@@ -1,4 +1,4 @@
-"""Chooses the agent, as the spec says."""
+"""Makes the agent that the spec names."""
 
 from __future__ import annotations
 

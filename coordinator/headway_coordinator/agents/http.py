@@ -122,10 +122,10 @@ class HttpAgent:
             return f"{message}, since its connection broke"
         if not rollout.begun:
             return (
-                f"{message}: it never called {self.host.base_url}; can it reach that address? See "
-                "spec.agent.http.callbackUrl, and idleSeconds if its first turn takes long"
+                f"{message}: it never called {self.host.base_url}; let it reach that address "
+                "(spec.agent.http.callbackUrl), or raise idleSeconds if its first turn takes long"
             )
-        return f"{message}; see spec.agent.http.idleSeconds"
+        return f"{message}; raise spec.agent.http.idleSeconds if it takes longer between calls"
 
     async def _deliver(self, context: EpisodeContext, rollout: Rollout) -> _Taken:
         """Post the prompt until it is taken.

@@ -73,7 +73,7 @@ def _waits(budget: Budget) -> str:
     limits = (limit for limit in budget.account.limits if limit.granted)
     needs = ((limit, want.needed) for limit in limits if (want := budget.wants.get(limit.name)) is not None)
     amounts = [f"{amount(limit, needed)} of {limit.field}" for limit, needed in needs if needed is not None]
-    return f"it waits until the operator grants it {', and '.join(amounts)}" if amounts else ""
+    return f"the job waits until the operator grants it {', and '.join(amounts)}" if amounts else ""
 
 
 def _low(budget: Budget) -> Condition:

@@ -1,4 +1,4 @@
-"""Makes what answers turns at an endpoint: of a candidate, or of the baseline of `headway doctor`."""
+"""Makes the client that samples at an endpoint: for a candidate, or the baseline of `headway doctor`."""
 
 from __future__ import annotations
 

@@ -378,7 +378,7 @@ def _failing(group: GroupRecord, candidate: CandidateState, unit: Unit, state: E
     if at_endpoint:
         return CandidateFault("EndpointFailing", str(fault), OfCandidate(candidate.name).field("url"))
     if state.others_are_answered(candidate):
-        text = f"{fault}; other candidates get answers, so correct what only this one has"
+        text = f"{fault}; other candidates get answers, so correct what only this candidate has"
         return CandidateFault(fault.termination.reason, text, f"spec.candidates[{candidate.name}]")
     return fault
 

@@ -84,6 +84,6 @@ async def proven(name: str, fleet: Fleet, is_wanted: Callable[[], bool]) -> None
         elif time.monotonic() - refused_at > REFUSED_SECONDS:
             failure = failures[0]
             assert failure is not None
-            text = f"the rollout servers do not take its weights: {failure.message}"
+            text = f"the rollout servers refuse the candidate's weights: {failure.message}"
             raise CandidateFault(str(failure.reason), text, field_of(name, "checkpoint"))
         await asyncio.sleep(LOOK_SECONDS)

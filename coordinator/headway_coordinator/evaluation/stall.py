@@ -24,7 +24,7 @@ def blocker(
         episode_seconds: longest an episode may take.
     """
     if evaluation.store_busy > STORE_SECONDS:
-        return Blocker("artifact store: a write has waited for it for over a minute", AFTER_SECONDS)
+        return Blocker("artifact store: a write has been under way for over a minute", AFTER_SECONDS)
     for name, fleet in fleets.items():
         if (problem := fleet.router.problem()) is not None:
             return Blocker(f"rollout servers of candidate {name}: {problem}", AFTER_SECONDS)

@@ -43,7 +43,7 @@ ANSWER_SECONDS, PAUSE_SECONDS = 5.0, 1.0
 SANDBOX_ENDED = "SandboxEnded"
 """The broker's reason for a sandbox whose process ended."""
 IMAGE = "spec.environment.image"
-OTHER_IMAGE = "another one is created; if each ends like this, build the image on Headway's sandbox image"
+OTHER_IMAGE = "a new sandbox is created; if each ends so, build the image on Headway's sandbox image"
 MORE_MEMORY = "raise its memory (limits.memory)"
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ class Checklist:
         try:
             await until_answered(http, url, deadline, lambda: self._waiting(absent))
         except TimeoutError as error:
-            what = f"{url} did not answer within {deadline} s; is the agent deployed, and listening there?"
+            what = f"{url} did not answer within {deadline} s; deploy the agent, or correct its address"
             raise JobError("AgentUnreachable", what, field=field, permanent=False) from error
         self._passed(names.CHECK_AGENT, f"{url} answers")
 

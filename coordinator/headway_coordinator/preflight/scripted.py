@@ -68,7 +68,7 @@ class _Try:
         if isinstance(fault, InfraFault):
             cause = fault.cause.reason if fault.cause is not None else None
             return playing.Failed(str(fault)[:ERROR_LENGTH], cause)
-        message = str(fault) or f"it did not end within {seconds:g} s"
+        message = str(fault) or f"the episode did not end within {seconds:g} s"
         if self.judge is None:
             return playing.Failed(message[:ERROR_LENGTH])
         return playing.Failed(f"{message}; it was waiting for judge {self.judge}"[:ERROR_LENGTH], "JudgeSlow")

@@ -37,7 +37,7 @@ def sentence(found: Finding) -> str:
     """What was found, what to change, and how many episodes would be enough if there were too few."""
     parts = [found.saw, found.advice]
     if found.needs is not None:
-        parts.append(f"{found.needs} episodes would tell")
+        parts.append(f"{found.needs} episodes would be enough to tell")
     return "; ".join(part.rstrip(".") for part in parts if part)
 
 

@@ -75,7 +75,7 @@ def over(recorded: Collection[str], status: JobStatus) -> Iterator[Fact]:
 def _mended(what: str, when: str, since: str, status: JobStatus) -> Iterator[Fact]:
     """The fact that a bad condition is good again."""
     if what == "stalled" and (known := _in_state(status, ConditionType.STALLED, "False")):
-        text = f"the job is no longer stalled; it had been since {since}"
+        text = f"the job is no longer stalled; it had been stalled since {since}"
         yield Fact(f"nolongerstalled.{when}", "NoLongerStalled", text, at=known.last_transition_time)
     if what == "episodesfailing" and (known := find(status.conditions, ConditionType.HEALTHY)):
         if known.status == "False" and known.reason == Reason.EPISODES_FAILING:

@@ -1,4 +1,4 @@
-"""How weights are loaded into the engine: as one more adapter, instead of all it holds, or not at all."""
+"""How weights are loaded into the engine: as one more adapter, instead of all weights, or not at all."""
 
 from __future__ import annotations
 

@@ -65,10 +65,11 @@ class Slots:
         if manifest.kind == "lora" and len(taken) > self._adapters:
             others = ", ".join(sorted(taken - {slot}))
             raise SlotRefused(
-                f"it has room for {self._adapters} adapters, which are in use for {others}; release one"
+                f"this server has room for {self._adapters} adapters, which are in use for {others}; release "
+                "one"
             )
         if slot not in self._updaters and len(self._updaters) >= MOST_SLOTS:
-            raise SlotRefused(f"it holds {MOST_SLOTS} slots; release one")
+            raise SlotRefused(f"this server holds {MOST_SLOTS} slots, the most; release one")
         if manifest.kind == "lora":
             self._with_adapter.add(slot)
         if slot not in self._updaters:
@@ -82,7 +83,7 @@ class Slots:
             SlotRefused: it is the reserved one.
         """
         if slot in self._reserved:
-            raise SlotRefused(f"the slot {slot} cannot be released: release others")
+            raise SlotRefused(f"the slot {slot} is reserved and cannot be released; release another")
         updater = self._updaters.get(slot)
         if updater is None:
             return

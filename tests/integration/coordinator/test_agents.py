@@ -228,7 +228,7 @@ async def test_ending_an_episode_stops_its_agent_and_frees_its_sandbox(
         else:
             record = await playing
             assert record.outcome is Outcome.INFRA_ERROR
-            assert "it did not end within 1.5 s; it was waiting for the agent" in str(record.error)
+            assert "the episode did not end within 1.5 s; it was waiting for the agent" in str(record.error)
         await until(lambda: s.leases.leased == {})
         if kind == "http":
             await until(lambda: s.ends != [])

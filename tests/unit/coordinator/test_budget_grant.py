@@ -142,7 +142,7 @@ async def test_who_waits_for_the_namespace_says_so() -> None:
     [condition] = [each for each in shown.conditions(found) if each.type == "BudgetExhausted"]
     assert condition.status == "False"
     needed = f"{request['needed']} of spec.tokens.sample of the namespace's RLBudget"
-    assert condition.message == f"it waits until the operator grants it {needed}"
+    assert condition.message == f"the job waits until the operator grants it {needed}"
     assert found.awaits_grant
     found.set_grant(grant(0, refused=request["needed"]))
     assert not found.awaits_grant

@@ -285,7 +285,7 @@ async def test_dying_sandbox_is_an_infra_error_and_its_lease_returns(
         assert record.outcome is Outcome.INFRA_ERROR
         assert record.reward is None
         assert record.error
-        assert record.timed_out == record.error.startswith("it did not end within")
+        assert record.timed_out == record.error.startswith("the episode did not end within")
         assert record.timed_out or fault is not hang
         assert r.broker.count("DELETE") == 1
 
@@ -296,7 +296,7 @@ async def test_a_tool_that_hangs_is_named_and_not_the_agent(tok: Any) -> None:
         r.episodes._on_cause = lambda episode, cause: causes.append((episode, cause))
         r.sandbox.faults["POST /tool"] = hang
         record = await r.episodes.run(task())
-    assert record.error == "it did not end within 0.5 s; it was waiting for tool look_up"
+    assert record.error == "the episode did not end within 0.5 s; it was waiting for tool look_up"
     message = "tool look_up has not returned by the end of the episode's time"
     assert causes == [(record.episode_id, Cause("EnvironmentHangs", message, "spec.environment.entrypoint"))]
 
@@ -399,7 +399,7 @@ async def test_episode_slow_by_itself_is_truncated_and_judged(
         record = await r.episodes.run(task())
         assert r.broker.count("DELETE") == 1
     assert (record.outcome, record.timed_out, record.reward) == (Outcome.TRUNCATED, True, 1.0)
-    assert "it did not end within 0.5 s" in str(record.error)
+    assert "the episode did not end within 0.5 s" in str(record.error)
     assert (len(record.turns), len(record.rows)) == (1, 1)
     [finish] = [body for path, body in r.sandbox.asked if path == "POST /finish"]
     assert finish["truncated"] is True

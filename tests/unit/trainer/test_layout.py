@@ -119,7 +119,7 @@ def test_attention_that_ignores_an_argument_is_not_used(
     policy = Policy(model, model, temperature=1.0)
     choice = choose(policy, CPU, quadratic=0.0)
     assert not choice.layout.packed
-    assert choice.why.endswith("packed rows differ from each alone")
+    assert choice.why.endswith("packed rows give other log-probabilities than each row alone")
 
 
 def test_a_kernel_is_held_to_the_other_in_values_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,7 +142,7 @@ def test_the_proof_sees_factors_that_change_with_length(monkeypatch: pytest.Monk
     model = longrope(original=30)
     monkeypatch.setattr(rope, "proof_length", lambda model, most: 31)
     choice = choose(Policy(model, model, temperature=1.0), CPU, quadratic=0.0)
-    assert choice.why.endswith("packed rows differ from each alone")
+    assert choice.why.endswith("packed rows give other log-probabilities than each row alone")
 
 
 def test_no_micro_batch_plan_changes_a_rows_logprobs() -> None:
