@@ -79,7 +79,10 @@ def readable(
         for concern in calls.concerns(first.tools, found.renderer, builtin=spec.agent.is_builtin):
             logs.event(_log, "tool-calls", level=logging.WARNING, candidate=candidate.name, message=concern)
         most = "spec.evaluation.sampling.maxTokens"
-        checks.fits(first, found.renderer, found.context_length, spec.agent, spec.max_tokens, most)
+        base, length = model_fields(candidate.name, spec)
+        # A trained candidate has the context length of its training job's spec.
+        length = length if length != base else checks.CONTEXT_LENGTH
+        checks.fits(first, found.renderer, found.context_length, spec.agent, spec.max_tokens, most, length)
     return found
 
 

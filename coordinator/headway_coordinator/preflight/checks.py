@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from headway_analysis.measures.candidate import ALL
 from headway_api import lora_targets, rope
@@ -21,6 +22,8 @@ from headway_coordinator.faults import InfraFault
 from headway_coordinator.finish_reply import check_reward, check_sizes
 from headway_coordinator.trajectory.calls import Message, Tool
 from headway_coordinator.trajectory.render import Renderer
+
+CONTEXT_LENGTH: Final = "spec.model.contextLength"
 
 
 def batch(rows: int, spec: RLTrainingJobSpec) -> str:
@@ -79,9 +82,7 @@ def task_weights(named: Sequence[str], weights: Mapping[str, float]) -> str:
     return "shares: " + ", ".join(f"{task} {weight / total:.1%}" for task, weight in given.items())
 
 
-def context_length(
-    folder: Path, base: str, asked: int | None, field: str = "spec.model.contextLength"
-) -> int:
+def context_length(folder: Path, base: str, asked: int | None, field: str = CONTEXT_LENGTH) -> int:
     """The most tokens of an episode: `asked` if given, else the model's own limit.
 
     If config.json has no limit, a length beyond what the model's family holds is still refused, as the guard
@@ -206,8 +207,20 @@ def _tokens(chosen: Renderer, messages: Sequence[Message], tools: Sequence[Tool]
         ) from error
 
 
-def fits(first: ResetReply, chosen: Renderer, length: int, agent: AgentSpec, most: int, field: str) -> str:
-    """Check that the prompt, tool specs and turns of `most` tokens fit the context. `field` sets `most`.
+def fits(
+    first: ResetReply,
+    chosen: Renderer,
+    length: int,
+    agent: AgentSpec,
+    most: int,
+    field: str,
+    length_field: str = CONTEXT_LENGTH,
+) -> str:
+    """Check that the prompt, tool specs and turns of `most` tokens fit the context.
+
+    Args:
+        field: sets `most`.
+        length_field: sets `length`.
 
     Raises:
         JobError: `ContextTooShort`; `ChatTemplateUnusable`: the template does not take such a prompt.
@@ -218,11 +231,14 @@ def fits(first: ResetReply, chosen: Renderer, length: int, agent: AgentSpec, mos
     need = prompt + turns * most
     sums = f"{prompt} prompt and tool tokens + {turns} turns x {most} tokens = {need}"
     if need > length:
+        longest_turn = (length - prompt) // turns
         also = ", or spec.agent.builtin.maxTurns" if agent.is_builtin else ""
+        remedy = f"lower {field} to {longest_turn}{also}"
+        if longest_turn < 1:
+            field, remedy = length_field, f"raise {length_field}, or shorten the prompt"
         raise JobError(
             "ContextTooShort",
-            f"{sums}, but the context holds {length}, tool results not counted; lower "
-            f"{field} to {max(1, (length - prompt) // turns)}{also}",
+            f"{sums}, but the context holds {length}, tool results not counted; {remedy}",
             field=field,
         )
     return f"{sums}, of {length}"

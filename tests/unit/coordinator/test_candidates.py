@@ -132,6 +132,36 @@ def test_a_template_that_takes_no_such_prompt_names_the_field(
     assert raised.value.field == "spec.candidates[plain].model.base"
 
 
+@pytest.mark.parametrize(
+    ("name", "field", "length"),
+    [
+        ("plain", "spec.candidates[plain].model.contextLength", "spec.candidates[plain].model.contextLength"),
+        ("tuned", "spec.candidates[tuned].checkpoint.job", "spec.model.contextLength"),
+    ],
+)
+def test_a_prompt_beyond_the_context_needs_a_longer_one(
+    tmp_path: Path, name: str, field: str, length: str
+) -> None:
+    """The context length of trained weights is in the spec of their training job."""
+    base = tmp_path / "model"
+    tokenizer(base).save_pretrained(base)
+    (base / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
+    of = spec(
+        candidates=[
+            {"name": "plain", "model": {"base": f"file://{base}"}},
+            {"name": "tuned", "checkpoint": {"job": "refunds"}},
+        ]
+    )
+    resolved = ResolvedCandidate.model_validate(
+        {"name": name, "kind": "Model", "base": f"file://{base}", "dtype": "float32", "serverSet": 0}
+    )
+    first = ResetReply(messages=[{"role": "user", "content": "Look up brave-otter. " * 600}], tools=[])
+    with pytest.raises(CandidateFault) as raised:
+        readable(resolved, of, first, FileStore(), tmp_path / "cache")
+    assert (raised.value.reason, raised.value.field) == ("ContextTooShort", field)
+    assert str(raised.value).endswith(f"; raise {length}, or shorten the prompt")
+
+
 async def test_a_hub_that_does_not_answer_ends_its_candidate_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import aiohttp
 import pytest
@@ -18,12 +19,15 @@ from refusing_bucket import refusing_store
 from toy_tokenizer import QWEN3_TEMPLATE
 
 from headway_api.exits import JobError
+from headway_api.sandbox_api import ResetReply
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import Denied, FileStore
 from headway_coordinator.preflight import checks
 from headway_coordinator.trajectory.probe import SIMPLE
 
 UNVALIDATED = {"everySteps": 0, "atStart": False}
+MOST_TOKENS = "spec.rollout.sampling.maxTokens"
+CONTEXT = "spec.model.contextLength"
 
 
 @pytest.fixture
@@ -259,6 +263,30 @@ async def test_a_context_that_is_too_short_says_what_to_write_instead(folder: Pa
             await bench.environment(folder, leases)
     assert bench.failed == [("Context", "spec.rollout.sampling.maxTokens")]
     assert bench.reports[-1].state == "Failed"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "field", "remedy"),
+    [
+        (508, MOST_TOKENS, f"lower {MOST_TOKENS} to 1, or spec.agent.builtin.maxTurns"),
+        (509, CONTEXT, f"raise {CONTEXT}, or shorten the prompt"),
+        (512, CONTEXT, f"raise {CONTEXT}, or shorten the prompt"),
+        (600, CONTEXT, f"raise {CONTEXT}, or shorten the prompt"),
+    ],
+)
+def test_a_prompt_that_leaves_no_room_needs_a_longer_context(
+    folder: Path, prompt: int, field: str, remedy: str
+) -> None:
+    """Four turns of one token each need four tokens beside the prompt."""
+    renderer = Mock()
+    renderer.render.return_value = [0] * prompt
+    asked = ResetReply(messages=[{"role": "user", "content": "a prompt"}], tools=[])
+    with pytest.raises(JobError) as caught:
+        checks.context(asked, renderer, 512, spec(folder))
+    ending = caught.value.termination
+    assert (ending.reason, ending.field) == ("ContextTooShort", field)
+    sums = f"{prompt} prompt and tool tokens + 4 turns x 20 tokens = {prompt + 80}"
+    assert ending.message == f"{sums}, but the context holds 512, tool results not counted; {remedy}"
 
 
 async def test_warn_goes_on_and_off_asks_nothing(folder: Path) -> None:
