@@ -113,7 +113,7 @@ NAN = float("nan")
         ),
         (
             lambda groups: [[np.zeros((2, 1)), np.zeros(1)], [np.zeros(1)] * 2],
-            "returned the shape [2, 1] for the turns of an episode",
+            "returned an array of shape [2, 1] for an episode, not [2]: one number per turn",
         ),
         (
             lambda groups: [[np.zeros(2), np.array([1e39])], [np.zeros(1)] * 2],  # inf in float32

@@ -116,7 +116,10 @@ def _fit(found: Any, group: Group) -> list[Numbers]:
     for values, episode in zip(taken, group, strict=True):
         require(values.size, len(episode.turn_tokens), "turns of an episode")
         if values.ndim != 1:
-            raise Unfit(f"returned the shape {list(values.shape)} for the turns of an episode")
+            raise Unfit(
+                f"returned an array of shape {list(values.shape)} for an episode, not [{values.size}]: one "
+                "number per turn"
+            )
         if not fits(values):
             rewards = [other.reward for other in group]
             raise Unfit(f"returned {values.tolist()} for an episode of a group with rewards {rewards}")
