@@ -19,6 +19,7 @@ import yaml
 
 from headway_analysis.signals.catalogue import SIGNALS
 from headway_analysis.signals.definition import Signal
+from headway_analysis.signals.judges import learning
 from headway_api.signals import SHOWN_MOST
 
 MADE: Final = "Made from the code by `make signals`; do not edit."
@@ -26,6 +27,13 @@ WIDTH: Final = 150
 ALERT_AFTER_MINUTES: Final = 5
 """How long an alert of the chart waits by default."""
 
+TERMS: Final = {
+    "surely": "*Surely* means that the whole 95 % interval lies on that side.",
+    "near its best": "The reward is *near its best* if its median over "
+    f"{learning.WINDOW} steps is within {learning.SOLVED_WITHIN:.0%} of its range from the highest reward.",
+}
+"""Words of a threshold -> what they mean."""
+LIST: Final = "\n".join(f"- {meaning}" for meaning in TERMS.values())
 INTRODUCTION: Final = f"""\
 # Signs that training goes wrong
 
@@ -39,8 +47,10 @@ nothing.
 |---|---|
 | `Unknown` | too few steps give a result |
 | `Clear` | the number is on the right side of its threshold |
-| `Suspect` | the number is bad by its threshold, not yet for long enough |
-| `Raised` | several bad readings, none clear between them, or one surely far off; ends after clear ones |
+| `Suspect` | the number is on the bad side of its threshold, but not for long enough yet |
+| `Raised` | several readings were bad with no clear one in between, or one was surely far off |
+
+A raised signal is clear again after several clear readings.
 
 `status.signals` has the worst {SHOWN_MOST} of the {len(SIGNALS)}. Raised ones come first, then suspect,
 clear and unknown ones. Within a state the order is that of the table below. So only a more severe raised
@@ -55,9 +65,11 @@ the last one included. In Prometheus the coordinator shows `headway_signal_state
 `headway_signal_threshold` of every signal. The operator shows `headway_job_signal` of those in the status,
 which outlives the pods. Each signal has an alert `Headway<name>`.
 
-`make test-signals` measures them on recorded runs: [its last result](../bench/results/signals.md).
-A figure in `code` is a metric of [operations.md](operations.md#metrics). A level is the median of a few
-steps. An interval has 95 % confidence; *surely* means that all of it lies on that side.
+`make test-signals` measures the signals on recorded runs: [its last result](../bench/results/signals.md).
+A name in `code` is a metric of [operations.md](operations.md#metrics). An interval has 95 % confidence,
+unless a signal says otherwise.
+
+{LIST}
 """
 
 
@@ -95,7 +107,7 @@ def section(signal: Signal) -> str:
 def times(signal: Signal, count: int, level: str, other: str) -> str:
     """`count` readings of a level without one of the other, in the words of the signal's clock."""
     plural = "" if count == 1 else "s"
-    between = "" if count == 1 else f" without a {other} one between them"
+    between = "" if count == 1 else f" with no {other} one in between"
     steps = f"{count} {level} step{plural}"
     if signal.clock == "step":
         return f"{steps}{between}"
@@ -108,6 +120,7 @@ def times(signal: Signal, count: int, level: str, other: str) -> str:
 def runbook(signal: Signal) -> str:
     """The page that the alert links to."""
     looks = [f"{number}. {look}" for number, look in enumerate(signal.look_at, 1)]
+    terms = [meaning for term, meaning in TERMS.items() if term in f"{signal.meaning} {signal.threshold}"]
     lines = [
         f"# Headway{signal.name}",
         "",
@@ -115,7 +128,11 @@ def runbook(signal: Signal) -> str:
         "",
         "## What it means",
         "",
-        f"{signal.meaning} {signal.threshold}",
+        signal.meaning,
+        "",
+        f"- **Number:** {signal.number}",
+        f"- **Threshold:** {' '.join([signal.threshold, *terms])}",
+        "",
         f"The signal is raised after {times(signal, signal.raise_after, 'bad', 'clear')}. The alert fires if "
         f"it is still raised {ALERT_AFTER_MINUTES} minutes later (`prometheusRule.for.signals`).",
         "",
@@ -127,7 +144,7 @@ def runbook(signal: Signal) -> str:
         "",
         f"{signal.advice}",
         f"It helped if {signal.confirmed_by}",
-        f"[Signals](../signals.md#{signal.name.lower()}) has the formula, and the reason for the threshold.",
+        f"[Signals](../signals.md#{signal.name.lower()}) has the reason for the threshold.",
         "",
     ]
     return "\n".join(lines)

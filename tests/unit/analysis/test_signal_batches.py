@@ -143,7 +143,7 @@ def test_uneven_importance_weights_are_not_waited_for() -> None:
 
 def test_old_policies_that_are_far_apart_are_not_waited_for() -> None:
     """The reward of a batch that is four steps old does not show yet what has become of the policy."""
-    twice = stability.MISMATCH_DRIFTED * learning.SURELY
+    twice = stability.MISMATCH_DRIFTED * learning.STRONG_EVIDENCE_FACTOR
     for shown, level in ((twice, Level.CLEAR), (1.01 * twice, Level.OVER)):
         reading = mismatch([LITTLE] * 20 + [shown] * 2, 4)
         assert reading is not None

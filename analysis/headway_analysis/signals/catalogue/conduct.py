@@ -12,8 +12,8 @@ from headway_api.signals import SignalName as Name
 LASTING: Final = 5
 """Readings of a median of three that show more than a few odd batches."""
 PASSES: Final = (
-    f"Three odd batches move {LASTING - 2} medians of three, and pass: {LASTING} in a row take as many "
-    "batches."
+    f"Three odd batches in a row move only {LASTING - 2} medians of three steps, so they raise nothing. "
+    f"{LASTING} bad medians in a row need {LASTING} such batches."
 )
 
 CONDUCT: Final = (
@@ -25,7 +25,7 @@ CONDUCT: Final = (
         threshold=conduct.threshold_of(conduct.MOST_FAILED),
         reason=f"Such an episode was tried again, and failed each time. {conduct.BURSTS}",
         source=f"{GUIDE}: over 1 % permanent failures is a bug of the environment; {conduct.RAO_SCOTT}.",
-        advice="Correct the environment: the errors of its episodes name the call that fails.",
+        advice="Correct the environment: the errors of lost episodes name the call that fails.",
         look_at=(
             "The coordinator's log, event `episode-failed`.",
             "`headway_sandbox_failures_total` by reason.",
@@ -35,19 +35,20 @@ CONDUCT: Final = (
     Signal(
         name=Name.TURNS_TRUNCATED,
         judge=conduct.rate(conduct.CUT, "have a turn that was cut at maxTokens", conduct.MOST_CUT),
-        meaning="Turns are cut at maxTokens.",
+        meaning="Turns are cut off at maxTokens, or episodes reach episodeTokenLimit.",
         number=conduct.number_of(conduct.CUT),
         threshold=conduct.threshold_of(conduct.MOST_CUT),
-        reason=f"A cut turn teaches that unfinished attempts are bad. {conduct.BURSTS}",
-        source=f"{GUIDE}: over 5 % of responses at the cap, raise it. That counts turns, whose share is "
-        "`rollout/turns/token_limit_rate`. The signal counts episodes with such a turn, because an "
-        "episode is rewarded as a whole. With several turns it is raised sooner. "
-        f"{conduct.RAO_SCOTT}.",
-        advice="Raise spec.rollout.sampling.maxTokens, or spec.rollout.episodeTokenLimit if episodes "
-        "reach that; if answers ramble, correct the reward first.",
+        reason=f"A turn that is cut off is judged unfinished, however good it was. {conduct.BURSTS}",
+        source=f"{GUIDE}: if over 5 % of responses reach the cap, raise the cap. The guide counts turns "
+        "(`rollout/turns/token_limit_rate`). The signal counts episodes with such a turn, because "
+        "an episode is rewarded as a whole. So the signal is raised sooner if episodes have several "
+        f"turns. {conduct.RAO_SCOTT}.",
+        advice="Raise spec.rollout.sampling.maxTokens, or spec.rollout.episodeTokenLimit if episodes reach "
+        "that limit. If answers ramble, correct the reward first.",
         look_at=(
-            "`rollout/tokens/response_mean` and `_max`: are all long, or a few?",
-            "`rollout/repetition/max`: does it repeat itself?",
+            "`rollout/tokens/response_mean` and `rollout/tokens/response_max`: are all turns long, or only "
+            "a few?",
+            "`rollout/repetition/max`: does a turn repeat itself?",
         ),
         confirmed_by="the share falls below 5 %.",
     ),
@@ -58,41 +59,45 @@ CONDUCT: Final = (
         number=conduct.number_of(conduct.FULL),
         threshold=conduct.threshold_of(conduct.MOST_FULL),
         reason=f"An episode that is cut is judged unfinished, however good it was. {conduct.BURSTS}",
-        source=f"{GUIDE}: truncated rollouts teach that unfinished attempts are bad; its 5 %; "
-        f"{conduct.RAO_SCOTT}.",
+        source=f"{GUIDE}: truncated rollouts teach that unfinished attempts are bad; the threshold of 5 % "
+        f"is the guide's for responses; {conduct.RAO_SCOTT}.",
         advice="Raise spec.model.contextLength, or have tools answer more briefly.",
-        look_at=("`rollout/tokens/prompt_mean`: who fills it, tools or the model?", "`rollout/turns/mean`"),
+        look_at=(
+            "`rollout/tokens/prompt_mean`: do prompts and tool results fill the context?",
+            "`rollout/turns/mean`",
+        ),
         confirmed_by="the share falls below 5 %.",
     ),
     Signal(
         name=Name.EPISODES_TIMED_OUT,
         judge=conduct.rate(conduct.LATE, "did not end within rollout.timeoutSeconds", conduct.MOST_LATE),
-        meaning="Episodes do not end within rollout.timeoutSeconds.",
+        meaning="Episodes do not end within spec.rollout.timeoutSeconds.",
         number=conduct.number_of(conduct.LATE),
         threshold=conduct.threshold_of(conduct.MOST_LATE),
-        reason="They are cut off, and judged unfinished or lost; the longest ones come first. "
-        f"{conduct.BURSTS}",
-        source=f"{GUIDE}: its 5 % for truncation; {conduct.RAO_SCOTT}.",
-        advice="Raise spec.rollout.timeoutSeconds, or find the call that is slow.",
+        reason="An episode that times out is cut off, and judged unfinished or lost. The longest episodes "
+        f"time out first. {conduct.BURSTS}",
+        source=f"{GUIDE}: the threshold of 5 % is the guide's for truncated responses; {conduct.RAO_SCOTT}.",
+        advice="Raise spec.rollout.timeoutSeconds, or find the slow call and make it faster.",
         look_at=(
-            "The coordinator's log, event `episode-failed`, of those that were lost: what did they wait for?",
-            "`headway_sandbox_tool_call_seconds`, `rollout/kv_cache_use`: tools, or servers?",
+            "The coordinator's log, event `episode-failed`: what did the lost episodes wait for?",
+            "`headway_sandbox_tool_call_seconds`, `rollout/kv_cache_use`: are tools slow, or rollout "
+            "servers?",
         ),
         confirmed_by="the share falls below 5 %.",
     ),
     Signal(
         name=Name.TURNS_EXHAUSTED,
         judge=conduct.rate(conduct.EXHAUSTED, "used up maxTurns", conduct.MOST_EXHAUSTED),
-        meaning="Episodes use up maxTurns.",
+        meaning="Episodes use up all turns of maxTurns.",
         number=conduct.number_of(conduct.EXHAUSTED),
         threshold=conduct.threshold_of(conduct.MOST_EXHAUSTED),
-        reason=f"A limit is there for the few that wander. {conduct.BURSTS}",
+        reason=f"The limit is meant for the few episodes that wander. {conduct.BURSTS}",
         source=f"{GUIDE}: under 10 % of episodes use up their turns; {conduct.RAO_SCOTT}.",
         advice="Raise spec.agent.builtin.maxTurns to 1.5 times what a person needs; if the agent goes "
         "round in circles, improve the tools' answers.",
         look_at=(
-            "`rollout/tool_calls/failed_share`: does it try the same failing call?",
-            "`analysis/batch_completion_ratio`: does it answer at all?",
+            "`rollout/tool_calls/failed_share`: does the agent repeat a failing call?",
+            "`analysis/batch_completion_ratio`: does the agent answer at all?",
             TRAJECTORIES,
         ),
         confirmed_by="the share falls below 10 %.",
@@ -100,58 +105,57 @@ CONDUCT: Final = (
     Signal(
         name=Name.TOOL_CALLS_MALFORMED,
         judge=conduct.rate(conduct.MALFORMED, "have a tool call that cannot be read", conduct.MOST_MALFORMED),
-        meaning="Tool calls cannot be read.",
+        meaning="The parser cannot read the model's tool calls.",
         number=conduct.number_of(conduct.MALFORMED),
         threshold=conduct.threshold_of(conduct.MOST_MALFORMED),
-        reason="A call that cannot be read loses a turn; a share that stays shows that nothing punishes "
-        f"it. {conduct.BURSTS}",
-        source=f"{GUIDE}: watch format compliance along with the reward; the share is chosen from "
+        reason="A call that cannot be read wastes a turn. If the share stays high, the reward does not "
+        f"punish such calls. {conduct.BURSTS}",
+        source=f"{GUIDE}: watch format compliance along with the reward; the threshold was chosen on "
         f"{SERIES}; {conduct.RAO_SCOTT}.",
-        advice="Check that the tools' schemas are those the model was trained on; give the reward a small "
-        "part "
-        "for format (0.1).",
+        advice="Check that the tools' schemas have the form that the model was trained on. Let the reward "
+        "pay a small part (0.1) for the right format.",
         look_at=("`rollout/tool_calls/malformed_share`", TRAJECTORIES),
         confirmed_by="the share falls.",
     ),
     Signal(
         name=Name.LENGTH_EXPLODING,
         judge=conduct.growing(conduct.LENGTH, "sampled tokens of a turn", conduct.LONGER, 1.0),
-        meaning="Answers become much longer than they were, and no better.",
+        meaning="Turns become much longer than before, and the episodes score no higher.",
         number=conduct.growth_of(conduct.LENGTH),
         threshold=conduct.growth_threshold(conduct.LONGER),
-        reason=f"Longer answers that do not score better only cost tokens. {PASSES}",
+        reason=f"Longer turns that do not raise the score only cost tokens. {PASSES}",
         source=f"DAPO (arXiv 2503.14476) on overlong answers; {SERIES}.",
-        advice="See whether the reward pays for length; then lower spec.rollout.sampling.maxTokens or use "
-        "reduction sequence_mean or constant.",
+        advice="Check whether the reward pays for length. Then lower spec.rollout.sampling.maxTokens, or "
+        "set spec.algorithm.reduction to sequence_mean or constant.",
         look_at=("`rollout/repetition/mean`", "`rollout/reward/mean` against length", TRAJECTORIES),
-        confirmed_by="length falls back, and the external score holds.",
+        confirmed_by="turns become shorter again, and the external score holds.",
         raise_after=LASTING,
     ),
     Signal(
         name=Name.TOOL_CALLS_INFLATING,
         judge=conduct.growing(conduct.CALLS, "tool calls of an episode", conduct.MORE_CALLS, 0.5),
-        meaning="Episodes make many more tool calls than they did, and are no better.",
+        meaning="Episodes make many more tool calls than before, and score no higher.",
         number=conduct.growth_of(conduct.CALLS),
         threshold=conduct.growth_threshold(conduct.MORE_CALLS),
         reason=f"Calls that do not raise the score only cost money. {PASSES}",
-        source=f"{GUIDE}: pay for tool calls, and the agent calls all it can; {SERIES}.",
-        advice="See whether the reward pays for calls, and stop that; then limit them in the environment.",
+        source=f"{GUIDE}: if the reward pays for tool calls, the agent calls all it can; {SERIES}.",
+        advice="Check whether the reward pays for tool calls, and stop paying for them. Then limit calls "
+        "in the environment.",
         look_at=("`rollout/tool_calls_of/*`: which tool?", "`rollout/external_score/mean`", TRAJECTORIES),
-        confirmed_by="calls fall back, and the external score holds.",
+        confirmed_by="episodes make fewer calls again, and the external score holds.",
         raise_after=LASTING,
     ),
     Signal(
         name=Name.REPETITION,
         judge=conduct.repetition,
-        meaning="Turns repeat themselves.",
+        meaning="The model repeats phrases within a turn.",
         number=f"Median of `{conduct.REPEATED}` over {learning.LAST} steps: the share of a turn's phrases "
-        "of 8 tokens that it "
-        "had said before.",
-        threshold=f"Bad above {conduct.REPETITIVE:.0%}; clear at {conduct.REPETITIVE / 2:.0%}.",
-        reason="Answers that work seldom repeat eight tokens; a degenerate policy does little else. "
+        "of 8 tokens that had occurred earlier in the turn.",
+        threshold=f"Bad above {conduct.REPETITIVE:.0%}. Clear at {conduct.REPETITIVE / 2:.0%} or less.",
+        reason="Sound turns seldom repeat a phrase of 8 tokens; a degenerate policy does little else. "
         f"{PASSES}",
         source=f"{SERIES}.",
-        advice="Lower spec.optimizer.learningRate, and see whether the reward pays for length.",
+        advice="Lower spec.optimizer.learningRate, and check whether the reward pays for length.",
         look_at=("`training/entropy`", "`rollout/tokens/response_mean`", TRAJECTORIES),
         confirmed_by="the share falls.",
         raise_after=LASTING,

@@ -14,21 +14,21 @@ LEARNING: Final = (
         name=Name.REWARD_COLLAPSED,
         judge=learning.reward_collapsed,
         meaning="The reward dropped to about its lowest value after it had been higher.",
-        number=f"Ratio: the median of `{learning.REWARD}` in the last {learning.LAST} steps, divided by "
-        "its best "
-        f"median of {learning.WINDOW} steps. Both are less the lowest reward of spec.reward.range.",
-        threshold=f"Bad below {learning.COLLAPSED:g}; clear again from {learning.RECOVERED:g}.",
+        number=f"Ratio: the median of `{learning.REWARD}` in the last {learning.LAST} steps, divided by the "
+        f"highest median of any {learning.WINDOW} steps before. The lowest reward of "
+        "spec.reward.range is first subtracted from both.",
+        threshold=f"Bad below {learning.COLLAPSED:g}. Clear from {learning.RECOVERED:g}, or while no "
+        f"earlier median was {learning.LEAST_HEIGHT:.0%} of the reward's range above the lowest "
+        "reward.",
         reason="A policy that is merely unlucky keeps most of its reward; one that collapsed keeps about "
         "none.",
         source=f"{GUIDE}: reward drops to about 0 after step 40 to 80; {SERIES}.",
-        advice="Set spec.algorithm.maxStepsOffPolicy to 0 and spec.algorithm.loss to ppo (0.8, 1.2); "
-        "start from "
-        "the best checkpoint.",
+        advice="Set spec.algorithm.maxStepsOffPolicy to 0, and spec.algorithm.loss to ppo with its default "
+        "clip (0.8 and 1.2). Start again from the best checkpoint.",
         look_at=(
             "`training/entropy`, `training/grad_norm` and `training/mismatch_kl` around the drop: which "
-            "moved "
-            "first?",
-            "`rollout/repetition/mean` and `rollout/tokens/response_mean`: does it still say words?",
+            "moved first?",
+            "`rollout/repetition/mean` and `rollout/tokens/response_mean`: does the model still write words?",
             TRAJECTORIES,
         ),
         confirmed_by="the reward is stable, even if lower, within 25 to 50 steps.",
@@ -38,14 +38,15 @@ LEARNING: Final = (
     Signal(
         name=Name.NOTHING_TO_TRAIN,
         judge=learning.nothing_to_train,
-        meaning="No group of several batches in a row has an advantage, so the model learns nothing.",
-        number=f"Steps in a row, up to {learning.NONE_FOR}, in which `{learning.VALID}` is 0. Batches whose "
-        "rewards are nearly all the best one do not count.",
-        threshold=f"Bad at {learning.NONE_FOR} steps; clear as soon as a group has an advantage.",
-        reason="One such batch is chance where batches are small; three cost money and teach nothing.",
+        meaning="In several batches in a row, no group has an advantage, so the model learns nothing.",
+        number=f"How many of the last steps in a row, up to {learning.NONE_FOR}, have a `{learning.VALID}` "
+        "of 0.",
+        threshold=f"Bad at {learning.NONE_FOR} steps. Clear as soon as a group has an advantage, or if the "
+        "reward is near its best.",
+        reason="If batches are small, one such batch may be chance; three cost money and teach nothing.",
         source=f"{GUIDE}; DAPO (arXiv 2503.14476) filters such groups for the same reason.",
-        advice="Align the reward with the format that the model writes; if some rows are solved, use "
-        "harder rows, a larger spec.algorithm.batchSize or more groups.",
+        advice="Align the reward's parser with the format that the model writes. If some rows are solved, "
+        "use harder rows or a larger spec.algorithm.batchSize.",
         look_at=(
             "`analysis/zero_adv_zero_reward` and `analysis/zero_adv_nonzero_reward`: too hard, or too easy?",
             "`rollout/reward/max`: does any episode earn anything?",
@@ -59,28 +60,32 @@ LEARNING: Final = (
     Signal(
         name=Name.VALIDATION_PARTED,
         judge=learning.validation_parted,
-        meaning="The training reward rises, and that of held-out rows does not.",
-        number=f"Rise of `{learning.REWARD}` (mean of {learning.WINDOW} steps) less that of "
-        f"`{learning.VALIDATED}`. It is measured since the first validation after step {learning.WINDOW}, "
-        f"and since each of the last two at least {learning.BACK} steps ago. A gap over the threshold counts "
-        "first, then the largest one.",
-        threshold="Bad if the training reward surely rises and the held-out one does not. They must "
-        f"differ by more than {learning.PARTED:.0%} of the reward's range, and surely by half of "
-        f"that. If they surely differ by more than {learning.SURELY * learning.PARTED:.0%}, one "
-        "validation is enough.",
-        reason="Both are means of a sample: a gap within their intervals is not evidence. Every "
-        "validation is another chance to be outside of them, so one alone may be luck. Luck seldom "
-        "comes twice in a row, but gaming stays. The last two validations are compared, so that "
-        "validations in a row may agree on one gap. If validations are far apart, the second one "
-        "comes late. So a gap whose interval begins above twice the threshold needs no second one.",
-        source=f"{GUIDE}: training reward rises, `val/reward/mean` flat; {SERIES}.",
-        advice="Suspect the reward: read trajectories that it likes, and tighten its parser.",
+        meaning="The training reward rises, but the reward on held-out rows does not.",
+        number=f"Rise of `{learning.REWARD}` (mean of {learning.WINDOW} steps) minus the rise of "
+        f"`{learning.VALIDATED}`. The newest validation is compared with up to three earlier ones. "
+        f"These are the first from step {learning.WINDOW} on, and the last two that are at least "
+        f"{learning.BACK} steps old. The signal takes the worst of these gaps: the largest one over "
+        "the threshold, otherwise the largest one.",
+        threshold="Bad if the training reward surely rises, the held-out one does not surely rise, and the "
+        f"gap exceeds {learning.GENERALIZATION_GAP:.0%} of the reward's range. The gap's interval "
+        "must begin above half of that. If it begins above "
+        f"{learning.STRONG_EVIDENCE_FACTOR * learning.GENERALIZATION_GAP:.0%}, one validation is "
+        "enough. Clear if the interval begins lower, or if the rises are otherwise. Also clear "
+        f"if the held-out reward is within {learning.SOLVED_WITHIN:.0%} of the range from the "
+        "highest reward.",
+        reason="Both rewards are means of samples: a gap within their intervals is not evidence. Each "
+        "validation is another test, so a single bad one may be chance. Chance seldom repeats, but "
+        "a reward that is gamed stays so. The last two validations are compared, so that successive "
+        "validations may agree on one gap. If validations are far apart, the second one comes late. "
+        "So a gap whose interval begins above twice the threshold needs no second validation.",
+        source=f"{GUIDE}: training reward rises, `val/reward/mean` stays flat; {SERIES}.",
+        advice="Suspect the reward: read trajectories with a high reward, and make its parser stricter.",
         look_at=(
-            "`val/external_score/mean`: does it differ too?",
+            "`val/external_score/mean`: does the external score of held-out rows rise?",
             "`rollout/reward_metrics/*`: which part of the reward grew?",
             TRAJECTORIES,
         ),
-        confirmed_by="the reward's parser scores fresh episodes of the base model as the strict one does.",
+        confirmed_by="the reward agrees with the external score on fresh episodes of the base model.",
         severity="critical",
         clock="validation",
         raise_after=2,
@@ -89,19 +94,23 @@ LEARNING: Final = (
     Signal(
         name=Name.SCORE_PARTED,
         judge=learning.score_parted,
-        meaning="The reward rises or holds, and the external score of the same episodes does not.",
-        number=f"`{learning.REWARD}` less `{learning.SCORE}`: mean of {learning.WINDOW} steps, compared with "
-        f"that of {learning.BACK} steps ago; and of up to {2 * learning.WINDOW} steps, with the first ones.",
-        threshold="Bad if the reward surely rises and the score does not, or the score surely falls "
-        f"and the reward does not. They must differ by more than {learning.PARTED:.0%} of the "
-        "reward's range, and surely by more than 0; clear below half of that.",
-        reason="The score is what ships. A reward that grows or holds without it is being gamed. If both "
-        "fall, a score that is all or nothing falls further: that is its scale, not a sign.",
+        meaning="The reward rises or holds, but the external score of the same episodes does not.",
+        number=f"Growth of the gap `{learning.REWARD}` minus `{learning.SCORE}`, in two comparisons. The "
+        f"mean of the last {learning.WINDOW} steps is compared with that of the {learning.WINDOW} "
+        f"steps that ended {learning.BACK} steps ago. The mean of up to {2 * learning.WINDOW} last "
+        "steps is compared with that of as many first steps. The signal takes the worse of the two.",
+        threshold="Bad if the reward surely rises and the score does not, or the score surely falls and "
+        "the reward does not fall. The gap must surely grow, and by more than "
+        f"{learning.SCORE_GAP:.0%} of the reward's range. Clear at half of that or less, or if "
+        "reward and score do not move so.",
+        reason="The external score measures what ships. If the reward rises or holds and the score does "
+        "not, the reward is being gamed. If both fall, an all-or-nothing score falls further: that "
+        "is its scale, and no sign of gaming.",
         source=f"{GUIDE}: a parser more lenient than the evaluation is a hack; {SERIES}.",
-        advice="Suspect the reward: read episodes with a high reward and a low score, and align the "
-        "reward with the score.",
+        advice="Suspect the reward: read episodes with a high reward and a low score, and align the reward "
+        "with the score.",
         look_at=(
-            "`rollout/reward_explained/*`: which number makes the reward now?",
+            "`rollout/reward_explained/*`: which number explains the reward now?",
             "`val/external_score/mean` of the same steps.",
             TRAJECTORIES,
         ),
@@ -112,23 +121,23 @@ LEARNING: Final = (
         name=Name.REWARD_FLAT,
         judge=learning.reward_flat,
         meaning="The reward has not risen since step 0.",
-        number=f"Mean of `{learning.REWARD}` in the last {learning.WINDOW} steps, less its mean in the first "
-        f"{learning.WINDOW} steps, with its interval (Welch).",
-        threshold=f"Bad from step {learning.FLAT_FOR} on where it never surely rose, and no validation was "
-        f"{learning.RISEN:.0%} of the reward's range above the first. From step {learning.SAME_FOR} on "
-        "where every "
-        "reward so far is the same.",
+        number=f"Mean of `{learning.REWARD}` in the last {learning.WINDOW} steps, minus its mean in the "
+        f"first {learning.WINDOW} steps, with the difference's interval (Welch).",
+        threshold=f"Bad from step {learning.FLAT_FOR} on if the reward has never surely risen and is not "
+        f"near its best. No validation may be more than {learning.RISEN:.0%} of the reward's "
+        f"range above the first one. Also bad from step {learning.SAME_FOR} on if every reward so "
+        "far is the same, and not near its best.",
         reason="Amazon's best practices judge a change after 25 to 50 steps. Most failures show within "
-        "about 30.",
+        "about 30 steps.",
         source=f"{GUIDE}.",
-        advice="Align the reward with the format that the model writes.",
+        advice="Align the reward's parser with the format that the model writes.",
         look_at=(
             "`rollout/reward/max`: does any episode earn anything?",
-            "`analysis/batch_completion_ratio`: does it answer at all?",
-            "`training/grad_norm`, `training/learning_rate`: are steps taken at all?",
+            "`analysis/batch_completion_ratio`: does the agent answer at all?",
+            "`training/grad_norm`, `training/learning_rate`: does the learner change the weights at all?",
             TRAJECTORIES,
         ),
-        confirmed_by="an evaluation of the base model with the new reward finds some success, not none.",
+        confirmed_by="an evaluation of the base model with the new reward finds some successes.",
         raise_after=1,
         clear_after=1,
         clock="either",
@@ -136,18 +145,19 @@ LEARNING: Final = (
     Signal(
         name=Name.GROUPS_UNIFORM,
         judge=learning.groups_uniform,
-        meaning="Most groups score alike and give no gradient, while the reward stalls.",
-        number=f"Sum of `{learning.UNIFORM}` over that of `{learning.GROUPS}`, over {learning.WINDOW} and "
-        f"{learning.BACK} steps: the one whose interval (Clopper and Pearson, 99 %) begins higher.",
-        threshold=f"Bad if the last {learning.WINDOW} steps are above {learning.MOST_UNIFORM:.0%} and "
-        f"the interval begins above {learning.FEW_UNIFORM:.0%}. The reward must neither surely rise (over "
-        f"{learning.BACK} steps) nor be within {learning.SOLVED_WITHIN:.0%} of its best. Clear when the last "
-        f"{learning.WINDOW} steps are at {learning.FEW_UNIFORM:.0%} or below.",
-        reason="More than half of the samples then surely teach nothing. Five batches of three groups are "
-        "above 60% by chance where half of the groups score alike, so the share alone is no "
-        "evidence.",
+        meaning="Most groups have equal rewards and give no gradient, while the reward stalls.",
+        number=f"Ratio: the sum of `{learning.UNIFORM}` divided by that of `{learning.GROUPS}`, over "
+        f"{learning.WINDOW} and over {learning.BACK} steps. The signal takes the window whose 99 % "
+        "interval (Clopper and Pearson) begins higher.",
+        threshold=f"Bad if the share of the last {learning.WINDOW} steps is above "
+        f"{learning.MOST_UNIFORM:.0%} and the interval begins above {learning.FEW_UNIFORM:.0%}. "
+        f"Clear if the share of the last {learning.WINDOW} steps is {learning.FEW_UNIFORM:.0%} or "
+        f"less. Also clear if the reward surely rises (over {learning.BACK} steps) or is near its "
+        "best.",
+        reason="Then surely more than half of the samples teach nothing. The share alone is no evidence: "
+        "if half of all groups score alike, five batches of three groups exceed 60% by chance.",
         source=f"{GUIDE}: training reward flat, groups score alike; {SERIES}.",
-        advice="Lower spec.algorithm.groupSize from 8 to 4 and raise spec.algorithm.batchSize.",
+        advice="Lower spec.algorithm.groupSize, for example from 8 to 4, and raise spec.algorithm.batchSize.",
         look_at=(
             "`analysis/zero_adv_zero_reward` and `analysis/zero_adv_nonzero_reward`: too hard, or too easy?",
             "`training/entropy`: do the episodes of a group differ at all?",
@@ -158,37 +168,43 @@ LEARNING: Final = (
         name=Name.TASKS_DIVERGING,
         judge=learning.tasks_diverging,
         meaning="One task's reward falls while another's rises.",
-        number=f"Largest less smallest move of `{learning.TASK_REWARD}*`: mean of {learning.WINDOW} steps, "
-        f"compared with the {learning.TASK_BEFORE} steps before.",
-        threshold=f"Bad above {learning.DIVERGED:.0%} of the reward's range where one surely falls and "
-        "another rises; clear below half of that.",
-        reason="Tasks that are trained together compete; a task that gets worse permanently costs twice.",
-        source=f"{GUIDE}: all tasks trained together compete, one task first; {SERIES}.",
-        advice="Train the task that falls alone first, or give it more weight in spec.data.taskWeights.",
+        number=f"The largest change of a `{learning.TASK_REWARD}*` minus the smallest one. A change is the "
+        f"mean of the last {learning.WINDOW} steps minus that of the {learning.TASK_BEFORE} steps "
+        "before.",
+        threshold=f"Bad above {learning.DIVERGED:.0%} of the reward's range if one task surely falls and "
+        "another rises. Clear at half of that or less, or if the tasks do not move so.",
+        reason="Tasks that are trained together compete. A task that keeps getting worse costs its "
+        "episodes and its success.",
+        source=f"{GUIDE}: tasks that are trained together compete, so train one first; {SERIES}.",
+        advice="Train the falling task alone before the others, or give it more weight in "
+        "spec.data.taskWeights.",
         look_at=(
-            "`val/task_success/*`: does it fall on held-out rows too?",
-            "`rollout/task_groups/*`: how many groups does it get?",
+            "`val/task_success/*`: does the task fall on held-out rows too?",
+            "`rollout/task_groups/*`: how many groups does the task get?",
         ),
         confirmed_by="every task's reward holds or rises within 25 steps.",
     ),
     Signal(
         name=Name.REWARD_ONE_SIDED,
         judge=learning.reward_one_sided,
-        meaning="One number of the environment takes over the reward.",
-        number=f"Largest `{learning.EXPLAINED}*`, median of {learning.WINDOW} steps, where there are two or "
-        "more of them. Its rival is the one of the others that explained most in the first "
-        f"{learning.WINDOW} steps.",
-        threshold=f"Bad above {learning.ONE_SIDED:.0%} where that is {learning.GROWN:.0%} more than the "
-        f"largest in the first {learning.WINDOW} steps, and the rival explains {learning.GROWN:.0%} less "
-        f"than then. Clear at {learning.MANY_SIDED:.0%}.",
-        reason="Within a group, the model learns the number that tells good episodes from bad ones. With few "
-        "groups, each number's share is noisy, so a rise counts only if another number's share falls. A "
-        "number that no longer differs within any group is not that other number: the model has learned it.",
+        meaning="One of the numbers that the environment reports takes over the reward.",
+        number=f"Largest median of a `{learning.EXPLAINED}*` over {learning.WINDOW} steps, if there are two "
+        "or more. Each is the share of the reward's variance within groups that one number "
+        f"explains. The rival is the other number that explained most in the first {learning.WINDOW} "
+        "steps.",
+        threshold=f"Bad above {learning.ONE_SIDED:.0%} if two things have changed since the first "
+        f"{learning.WINDOW} steps. The largest share has risen by at least "
+        f"{100 * learning.GROWN:.0f} percentage points, and the rival's share has fallen by as "
+        f"much. Clear at {learning.MANY_SIDED:.0%} or less, or if the shares have not changed so.",
+        reason="Within a group, the model learns the number that tells good episodes from bad ones. With "
+        "few groups, each number's share is noisy, so a rise counts only if another number's share "
+        "falls. A number that no longer differs within any group does not count as fallen: the "
+        "model has learned it.",
         source=f"{SERIES}; {GUIDE}: an example of a reward that paid for a bare wrapper.",
-        advice="Bound what that number may earn, or pay for it only where the others are right.",
+        advice="Limit what that number adds to the reward, or pay for it only if the others are right.",
         look_at=(
-            "`rollout/reward_metrics/*`: is it the one that grows?",
-            "`rollout/external_score/mean`: does what ships grow too?",
+            "`rollout/reward_metrics/*`: is this number the one that grows?",
+            "`rollout/external_score/mean`: does the external score grow too?",
         ),
         confirmed_by="its share falls, and the external score rises.",
     ),

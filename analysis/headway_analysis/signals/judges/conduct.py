@@ -39,26 +39,24 @@ def number_of(name: str) -> str:
     """How the number of `rate` is computed, in words."""
     steps = ", ".join(map(str, WINDOWS[:-1]))
     return (
-        f"`{name}` in the last {steps} and {WINDOWS[-1]} steps, weighted by `{EPISODES}`. The signal "
-        "takes the "
-        "window whose 99 % interval (Clopper and Pearson) has the highest lower end. If the steps vary more "
-        "than independent episodes would, the interval assumes fewer episodes (Rao and Scott's design "
-        "effect)."
+        f"Mean of `{name}` over the last {steps} and {WINDOWS[-1]} steps, weighted by `{EPISODES}`. The "
+        "signal takes the window whose 99 % interval (Clopper and Pearson) has the highest lower end. If the "
+        "steps vary more than independent episodes would, the interval assumes fewer episodes (Rao and "
+        "Scott's design effect)."
     )
 
 
 def threshold_of(threshold: float) -> str:
     """When `rate` is over, in words."""
     return (
-        f"Bad if the interval's lower end and the last {WINDOWS[0]} steps are above {threshold:.0%}; "
-        "clear when "
-        f"those steps are at {threshold:.0%} or below."
+        f"Bad if both the interval's lower end and the share of the last {WINDOWS[0]} steps are above "
+        f"{threshold:.0%}. Clear if the share of the last {WINDOWS[0]} steps is {threshold:.0%} or less."
     )
 
 
 BURSTS: Final = (
-    "Episodes of a batch are alike: two or three batches in which many do so are two or three events, and "
-    "pass. An interval that takes them for independent ones would be far too narrow."
+    "Episodes of one batch are alike. So a burst in two or three batches is two or three events, not "
+    "hundreds, and it passes. An interval that counts such episodes as independent would be far too narrow."
 )
 """Why the interval of a rate looks at its batches."""
 RAO_SCOTT: Final = "Rao and Scott 1992, A simple method for the analysis of clustered binary data"
@@ -67,17 +65,16 @@ RAO_SCOTT: Final = "Rao and Scott 1992, A simple method for the analysis of clus
 def growth_of(name: str) -> str:
     """How the number of `growing` is computed, in words."""
     return (
-        f"Median of `{name}` over {LAST} steps, over the smaller of its medians in the first {WINDOW} "
-        "steps and "
-        f"{BACK} steps ago."
+        f"Ratio: the median of `{name}` in the last {LAST} steps, divided by a baseline. The baseline is the "
+        f"smaller of two medians of {WINDOW} steps: the first ones, and those that ended {BACK} steps ago."
     )
 
 
 def growth_threshold(factor: float) -> str:
     """When `growing` is over, in words."""
     return (
-        f"Bad above {factor:g} while the external score does not surely rise (over {BACK} steps); clear at "
-        f"{1 + (factor - 1) / 2:g}."
+        f"Bad above {factor:g} times the baseline, unless the external score surely rises (over {BACK} "
+        f"steps). Clear at {1 + (factor - 1) / 2:g} times or less, or if the score surely rises."
     )
 
 

@@ -41,8 +41,11 @@ SOLVED_WITHIN: Final = 0.1
 RISEN: Final = 0.1
 MOST_UNIFORM: Final = 0.6
 FEW_UNIFORM: Final = 0.5
-PARTED: Final = 0.15
-SURELY: Final = 2.0
+GENERALIZATION_GAP: Final = 0.15
+"""Threshold of how far the training reward may rise beyond the held-out one, over the reward's range."""
+SCORE_GAP: Final = 0.15
+"""Threshold of how far the reward may rise beyond the external score, over the reward's range."""
+STRONG_EVIDENCE_FACTOR: Final = 2.0
 """Multiple of a threshold from which less evidence is enough."""
 DIVERGED: Final = 0.3
 TASK_BEFORE: Final = 20
@@ -58,7 +61,8 @@ def solved(history: History) -> bool:
 
 
 def rise(history: History, name: str, back: int = BACK) -> Shift | None:
-    """How far the last `WINDOW` values of a figure are above those that ended `back` steps before."""
+    """How far the mean of a figure in the last `WINDOW` steps is above its mean in the `WINDOW` steps that
+    ended `back` steps ago."""
     return shift(history.recent(name, WINDOW, until=history.now - back), history.recent(name, WINDOW))
 
 
@@ -157,7 +161,7 @@ def score_parted(history: History) -> Reading | None:
     """How far the reward has risen beyond the external score of the same episodes, or held without it."""
     half = sum(1 for _ in history.dated(REWARD, -1, history.now)) // 2
     long = max(WINDOW, min(2 * WINDOW, half))
-    found = [_parted(history, BACK, WINDOW), _parted(history, max(BACK, history.now - long), long)]
+    found = [_score_gap(history, BACK, WINDOW), _score_gap(history, max(BACK, history.now - long), long)]
     return max((each for each in found if each is not None), key=_worst, default=None)
 
 
@@ -166,7 +170,7 @@ def _worst(reading: Reading) -> tuple[bool, bool, bool, float]:
     return reading.sure, reading.level is Level.OVER, reading.level is Level.BETWEEN, reading.value
 
 
-def _parted(history: History, back: int, window: int) -> Reading | None:
+def _score_gap(history: History, back: int, window: int) -> Reading | None:
     scores = dict(history.dated(SCORE, -1, history.now))
     rewards = dict(history.dated(REWARD, -1, history.now))
     at = [step for step in rewards if step in scores]
@@ -183,9 +187,9 @@ def _parted(history: History, back: int, window: int) -> Reading | None:
         f"{score.value:+.3g}: {gap.value:+.3g} apart ({gap.low:+.3g} to {gap.high:+.3g})"
     )
     gains, falls = reward.rises and not score.rises, score.falls and reward.value >= 0
-    parted = gap.low > 0 and (gains or falls)
-    state = above(gap.value / span, PARTED, PARTED / 2) if parted else Level.CLEAR
-    return Reading(state, gap.value, PARTED * span, saw, gap.low, gap.high)
+    diverged = gap.low > 0 and (gains or falls)
+    state = above(gap.value / span, SCORE_GAP, SCORE_GAP / 2) if diverged else Level.CLEAR
+    return Reading(state, gap.value, SCORE_GAP * span, saw, gap.low, gap.high)
 
 
 def validation_parted(history: History) -> Reading | None:
@@ -194,11 +198,11 @@ def validation_parted(history: History) -> Reading | None:
     if not known or known[-1][0] != history.now:
         return None
     earlier = [step for step, _ in known if WINDOW <= step <= history.now - BACK]
-    found = [_lagging(history, step) for step in {*earlier[:1], *earlier[-2:]}]
+    found = [_generalization_gap(history, step) for step in {*earlier[:1], *earlier[-2:]}]
     return max((each for each in found if each is not None), key=_worst, default=None)
 
 
-def _lagging(history: History, then: int) -> Reading | None:
+def _generalization_gap(history: History, then: int) -> Reading | None:
     values, spreads = dict(history.validated(VALIDATED)), dict(history.validated(VALIDATED_SPREAD))
     rows = dict(history.validated(VALIDATED_ROWS))
     now = history.now
@@ -215,10 +219,12 @@ def _lagging(history: History, then: int) -> Reading | None:
         f"{change:+.3g}: {gap:+.3g} apart ({gap - half:+.3g} to {gap + half:+.3g})"
     )
     best = values[now] >= history.job.reward_high - SOLVED_WITHIN * span
-    parted = trained.rises and not best and change - NORMAL * error <= 0 and gap - half > PARTED / 2 * span
-    state = above(gap / span, PARTED, PARTED / 2) if parted else Level.CLEAR
-    sure = state is Level.OVER and gap - half > SURELY * PARTED * span
-    return Reading(state, gap, PARTED * span, saw, gap - half, gap + half, sure=sure)
+    held_out_stalls = change - NORMAL * error <= 0
+    low, threshold = gap - half, GENERALIZATION_GAP * span
+    diverged = trained.rises and not best and held_out_stalls and low > threshold / 2
+    state = above(gap / span, GENERALIZATION_GAP, GENERALIZATION_GAP / 2) if diverged else Level.CLEAR
+    sure = state is Level.OVER and low > STRONG_EVIDENCE_FACTOR * GENERALIZATION_GAP * span
+    return Reading(state, gap, threshold, saw, low, gap + half, sure=sure)
 
 
 def tasks_diverging(history: History) -> Reading | None:

@@ -14,7 +14,7 @@ from headway_analysis.signals.judges.learning import (
     LAST,
     REWARD,
     RISEN,
-    SURELY,
+    STRONG_EVIDENCE_FACTOR,
     WINDOW,
     solved,
     stalls,
@@ -55,11 +55,16 @@ LEAST: Final = 1e-9
 LONGEST: Final = 7
 """The most steps of age that are waited for, so that what lasts is raised within ten steps."""
 LONGER: Final = (
-    f"Of older batches, over two steps more for each step of their oldest token's age (`{OLDEST}`, up to "
-    f"{LONGEST}). Not where the median over {LAST} steps is above {SURELY:g} times the threshold, or that of "
-    f"`{EFFECTIVE}` below {EFFECTIVE_AGAIN:.0%}."
+    f"For older batches, the median covers two more steps for each step of their oldest token's age "
+    f"(`{OLDEST}`, up to {LONGEST}). It covers only {LAST} steps if the median of these exceeds "
+    f"{STRONG_EVIDENCE_FACTOR:g} times the threshold, or that of `{EFFECTIVE}` is below "
+    f"{EFFECTIVE_AGAIN:.0%}."
 )
 """Over how many steps the number of an old batch is taken, in words."""
+IF_FRESH: Final = (
+    f"if the batch is fresh (at most {FRESH_LAG:g} steps old on average, and used for one update)"
+)
+"""When the lower threshold of a mismatch applies, in words."""
 NORM_BEFORE: Final = 20
 STALE_FOR: Final = 10
 
@@ -157,7 +162,7 @@ def _apart(history: History, name: str, what: str, fresh: float, drifted: float)
     is_fresh = lag <= FRESH_LAG and history.job.updates_per_batch == 1
     threshold = fresh if is_fresh else drifted
     shortly = level(history.recent(name, LAST), LAST)
-    far = shortly is not None and shortly > SURELY * threshold
+    far = shortly is not None and shortly > STRONG_EVIDENCE_FACTOR * threshold
     steps = LAST if is_fresh or far or _wastes(history) else LAST + 2 * _age(history)
     now = level(history.recent(name, steps), max(LAST, steps - 2))
     if now is None:
