@@ -40,7 +40,7 @@ FAULTS: tuple[Fault, ...] = (
         "The environment does not accept these settings.",
         "environment:RefundDesk refused spec.environment.config: ValueError: spec.environment.config: remove "
         "['shop'], the desk has no settings",
-        "The environment's own message says what it accepts.",
+        "Correct `spec.environment.config`: the environment's own message says what it accepts.",
     ),
     in_preflight(
         "reward-out-of-range",
@@ -64,9 +64,8 @@ FAULTS: tuple[Fault, ...] = (
         "AgentNotStarted",
         "The agent's program is not in the environment's image.",
         "spec.agent.sandboxed.command: desk-agent cannot be started in the environment's image: No such "
-        "file or "
-        "directory",
-        "Copy the program into the image, or write its whole path.",
+        "file or directory",
+        "Copy the program into the image, or write its full path.",
     ),
     Fault(
         "no-agent-there",
@@ -74,7 +73,7 @@ FAULTS: tuple[Fault, ...] = (
         Stage.PREFLIGHT,
         "Nothing answers at the agent's address.",
         "spec.agent.http.service: ... does not answer; deploy the agent, or correct its address",
-        "The job waits `spec.pendingDeadlineSeconds` for the agent to start.",
+        "Deploy the agent, or correct its address. The job waits `spec.pendingDeadlineSeconds` for it.",
         state="Pending",
         reason="AgentUnreachable",
         condition="Progressing",
@@ -86,7 +85,7 @@ FAULTS: tuple[Fault, ...] = (
         "ResetFailed",
         "The environment cannot begin an episode.",
         ENTRYPOINT + "reset raised KeyError: 'shop' (...",
-        "Correct the named line; a row may lack a column that the environment reads.",
+        "Correct the line that the message names; a row may lack a column that the environment reads.",
     ),
     in_preflight(
         "reward-raises",
@@ -94,6 +93,6 @@ FAULTS: tuple[Fault, ...] = (
         "RewardFailed",
         "The environment cannot judge an episode without an answer.",
         ENTRYPOINT + "reward raised ZeroDivisionError: no fields to judge (...",
-        "Correct the named line; an episode may end without an answer.",
+        "Correct the line that the message names; an episode may end without an answer.",
     ),
 )

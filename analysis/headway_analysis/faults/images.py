@@ -33,9 +33,10 @@ FAULTS: tuple[Fault, ...] = (
         "image-not-loaded",
         Kind.IMAGE,
         Stage.PREFLIGHT,
-        "The image should be on the node already, but is not.",
+        "The image is not on the node, and the pull policy forbids a pull.",
         IMAGE + "pod ... has no image localhost/headway/absent:dev: ErrImageNeverPull: ...; load it onto the "
         "node, or have it pulled: imagePullPolicy IfNotPresent",
+        "Load the image onto the node, or write `spec.environment.imagePullPolicy: IfNotPresent`.",
         state="Pending",
         reason="ImagePullFailed",
         condition="Progressing",

@@ -17,7 +17,7 @@ FAULTS: tuple[Fault, ...] = (
         "negative-price",
         Kind.MANIFEST,
         "PriceBookInvalid",
-        "A price of the price book is not a valid price.",
+        "The price book has a negative price.",
         "spec.priceBook: ConfigMap odd-book, key prices.yaml: entries[0].prices.sample: '-1' is not a "
         'price; write US dollars of 0 or more, such as "0.13"',
     ),
@@ -28,6 +28,7 @@ FAULTS: tuple[Fault, ...] = (
         "The budget does not cover the worst case of one group of episodes.",
         "spec.budget.tokens.sample: a group of ... episodes may use up to ..., and "
         "spec.budget.tokens.sample is 1; write ... or more, or lower what an episode may use",
+        "Write at least the number that the message asks for, or lower what an episode may use.",
     ),
     in_preflight(
         "no-dataset",
@@ -55,8 +56,9 @@ FAULTS: tuple[Fault, ...] = (
         "other-format",
         Kind.DATA,
         "DatasetUnreadable",
-        "The file has another format than the job says.",
+        "The file does not have the format that the job names.",
         "spec.data.train.uri: ... is not readable parquet: ...; correct format or the file",
+        "Correct `format`, or the file.",
     ),
     in_preflight(
         "broken-row",
@@ -64,6 +66,7 @@ FAULTS: tuple[Fault, ...] = (
         "DatasetUnreadable",
         "One line of the file is not JSON.",
         "spec.data.train.uri: ... is not readable jsonl: row 2 cannot be read: ...; mend or remove it",
+        "Correct the row, or remove it.",
     ),
     in_preflight(
         "no-rows",
@@ -88,6 +91,7 @@ FAULTS: tuple[Fault, ...] = (
         "A row has no task in the column that the job names.",
         "spec.data.train.taskColumn: row 0 has no 'topic'; columns are ...: name one of them, or fill the "
         "column",
+        "Name a column that every row fills, or fill this one.",
     ),
     in_preflight(
         "unknown-task",
@@ -95,14 +99,16 @@ FAULTS: tuple[Fault, ...] = (
         "TaskUnknown",
         "A task has a weight, but no rows.",
         "spec.data.taskWeights: no training row has the task returns; tasks are ...: name one of them",
+        "Name tasks that training rows have, or remove the weight.",
     ),
     in_preflight(
         "held-out-rows-trained",
         Kind.DATA,
         "SplitsOverlap",
-        "Held-out rows are training rows too, so their results would be too good.",
+        "Held-out rows are also training rows, so validations would look too good.",
         "spec.data.validation: ... rows of spec.data.validation are also rows of spec.data.train: ...; "
         "remove them from one of the two, or write spec.data.allowOverlap: true",
+        "Remove these rows from one of the two files, or write `spec.data.allowOverlap: true`.",
     ),
     in_preflight(
         "too-few-rows",
@@ -160,7 +166,7 @@ FAULTS: tuple[Fault, ...] = (
         "no-results-taken",
         Kind.MODEL,
         "ToolCallsUnreadable",
-        "The chat template takes no tool's result, whatever reads the calls.",
+        "The chat template accepts no tool results, so every episode would end at its first call.",
         "spec.agent.builtin.toolCallParser: the environment offers ... tools, and the chat template of "
         "the model, ..., accepts no tool results (...). Every episode would end at its first call; put a "
         "chat_template.jinja beside the tokenizer that writes tool_calls and takes messages of the role "
@@ -172,6 +178,7 @@ FAULTS: tuple[Fault, ...] = (
         "ContextLengthTooLong",
         "The job asks for a longer context than the model has.",
         "spec.model.contextLength: ... is more than the model's own limit of ...; lower it",
+        "Lower `spec.model.contextLength` to the model's limit.",
     ),
     in_preflight(
         "no-such-module",
@@ -181,21 +188,23 @@ FAULTS: tuple[Fault, ...] = (
         "spec.model.lora.targets: w_pack: the base model has no linear module of that name that may get an "
         "adapter. Embeddings, the output head and experts get none; name some of ..., or leave targets out "
         "for all of them",
+        "Name modules that the message lists, or leave `targets` out to adapt all of them.",
     ),
     in_preflight(
         "no-room-for-turns",
         Kind.MODEL,
         "ContextTooShort",
-        "Prompt, tools and all turns together do not fit the context.",
+        "The context has no room for the prompt, the tools and all turns.",
         "spec.rollout.sampling.maxTokens: ... prompt and tool tokens + ... turns x ... tokens = ..., but "
         "the context holds ..., tool results not counted; lower spec.rollout.sampling.maxTokens to ..., or "
         "spec.agent.builtin.maxTurns",
+        "Lower `spec.rollout.sampling.maxTokens` to the number that the message gives, or lower `maxTurns`.",
     ),
     tried_again(
         "hub-out-of-reach",
         Kind.NETWORK,
         "ProcessFailed",
-        "The model is on the Hugging Face hub, which pods do not reach.",
+        "The model is on the Hugging Face hub, which the job's pods cannot reach.",
         "spec.model.base: ... could not be fetched from the hub (...); let the pods reach it, or copy the "
         "model's folder to s3:// and name it here",
         "The job tries again `spec.failurePolicy.maxRestarts` times. Let the pods reach the hub, or copy "
@@ -205,7 +214,7 @@ FAULTS: tuple[Fault, ...] = (
         "no-weights-to-start-from",
         Kind.WEIGHTS,
         "ModelUnavailable",
-        "There is nothing where the job should start from.",
+        "There is nothing at the address of the weights to start from.",
         "spec.model.warmStart: there is nothing at ...; upload a Hugging Face folder there, or correct "
         "the address",
     ),
@@ -213,9 +222,10 @@ FAULTS: tuple[Fault, ...] = (
         "other-rank",
         Kind.WEIGHTS,
         "WarmStartUnusable",
-        "The adapter to start from has another rank than the job's.",
+        "The adapter to start from has another rank than the job's adapter.",
         "spec.model.warmStart: the adapter has rank 8 and alpha 16, not 16 and 32; set the same in "
         "spec.model.lora, or merge it into its base model",
+        "Set `spec.model.lora` to the adapter's rank and alpha, or merge the adapter into its base model.",
     ),
     in_preflight(
         "adapter-of-another-model",
@@ -224,6 +234,7 @@ FAULTS: tuple[Fault, ...] = (
         "The adapter to start from was trained on another base model.",
         "spec.model.warmStart: the adapter is of base model ..., not ...; start from one of this base model. "
         "If both are the same model, correct base_model_name_or_path in its adapter_config.json",
+        "Start from an adapter of this base model. If it is one, correct its `base_model_name_or_path`.",
     ),
     Fault(
         "no-job-to-start-from",
@@ -232,7 +243,7 @@ FAULTS: tuple[Fault, ...] = (
         "The job starts from the weights of a job that does not exist.",
         "spec.model.warmStart.job: there is no RLTrainingJob absent in this namespace yet. This job "
         "starts when absent has ended; to start sooner, give the uri of weights instead",
-        "Apply the other job, or correct the name; the two may be applied in any order.",
+        "Apply the other job, or correct its name. The two jobs may be applied in any order.",
         state="Pending",
         reason="WaitingForWeights",
         condition="Ready",
@@ -245,7 +256,7 @@ FAULTS: tuple[Fault, ...] = (
         "An evaluation measures the weights of a job that does not exist.",
         "spec.candidates[tuned].checkpoint.job: there is no RLTrainingJob absent in this namespace; create "
         "it, or name another job",
-        "The evaluation waits `spec.pendingDeadlineSeconds` for it.",
+        "Create the job, or name another one. The evaluation waits `spec.pendingDeadlineSeconds` for it.",
         state="Pending",
         reason="CandidateMissing",
         condition="CandidatesResolved",
@@ -265,7 +276,7 @@ FAULTS: tuple[Fault, ...] = (
         "layer-left-out",
         Kind.WEIGHTS,
         "ModelIncomplete",
-        "The base model's weights lack a layer that config.json has.",
+        "The base model's weights lack a layer that config.json counts.",
         "spec.model.base: ... has no tensor of model.layers..., and config.json says num_hidden_layers: ...; "
         "upload the whole Hugging Face folder again",
     ),

@@ -8,17 +8,17 @@ FAULTS: tuple[Fault, ...] = (
     at_apply(
         "unknown-field",
         Kind.MANIFEST,
-        "A field's name does not exist, most often because of a letter or an indentation.",
+        "There is no field of this name at this place; often its spelling or indentation is wrong.",
         'unknown field "spec.algorithm.batchsize"',
         "`python -m headway_api.recipes job.yaml` names the right field.",
     ),
     at_apply(
         "wrong-type",
         Kind.MANIFEST,
-        "A field holds text where a number belongs, or the other way round.",
+        "A field has text where it needs a number, or a number where it needs text.",
         "spec.algorithm.batchSize: Invalid value: ...: spec.algorithm.batchSize in body must be of type "
         "integer",
-        "Write the number without quotes.",
+        "Write a number without quotes, and text with quotes.",
     ),
     at_apply(
         "missing-field",
@@ -30,9 +30,9 @@ FAULTS: tuple[Fault, ...] = (
     at_apply(
         "below-the-least",
         Kind.MANIFEST,
-        "A number is below the least that makes sense.",
+        "A number is below the field's minimum.",
         "spec.algorithm.groupSize in body should be greater than or equal to 2",
-        "Raise it: a group of one has nothing to compare.",
+        "Write 2 or more: a group of one episode has nothing to compare.",
     ),
     at_apply(
         "not-one-of",
@@ -72,6 +72,7 @@ FAULTS: tuple[Fault, ...] = (
         Kind.MANIFEST,
         "The turns do not fit the context, whatever the prompt is.",
         "does not fit spec.model.contextLength; lower either, or raise the last",
+        "Lower `spec.rollout.sampling.maxTokens` or `maxTurns`, or raise `spec.model.contextLength`.",
     ),
     at_apply(
         "episode-outlives-sandbox",
@@ -79,6 +80,7 @@ FAULTS: tuple[Fault, ...] = (
         "An episode may take longer than its sandbox lives.",
         "spec.rollout.timeoutSeconds must not be above spec.environment.sandbox.deadlineSeconds: an "
         "episode ends with its sandbox; lower the first, or raise the second",
+        "Lower `spec.rollout.timeoutSeconds`, or raise `spec.environment.sandbox.deadlineSeconds`.",
     ),
     at_apply(
         "reward-range-reversed",
@@ -90,14 +92,15 @@ FAULTS: tuple[Fault, ...] = (
     at_apply(
         "budget-without-a-class",
         Kind.MANIFEST,
-        "The budget of tokens limits no class.",
+        "The budget of tokens limits no class of usage.",
         "spec.budget.tokens names no class; write a limit for one of prefill, cachedPrefill, sample, train, "
         "discarded, evaluation, endpoint, judge, or remove it",
+        "Write a limit for a class that the message lists, or remove `spec.budget.tokens`.",
     ),
     at_apply(
         "changed-for-good",
         Kind.MANIFEST,
-        "The change is to a field that cannot change.",
+        "The change is to a field that must stay as it was applied.",
         "spec.seed is immutable",
         "Delete the job and apply it again, or apply it under another name.",
     ),
@@ -124,9 +127,9 @@ FAULTS: tuple[Fault, ...] = (
     at_apply(
         "data-over-https",
         Kind.DATA,
-        "The address of the rows is not in an object store.",
+        "The address of the rows is not an `s3://` address.",
         "the uri of a dataset must start with s3://",
-        "Copy the file to the bucket and name it there.",
+        "Copy the file to a bucket, and write its `s3://` address.",
     ),
     at_apply(
         "data-without-format",
@@ -141,25 +144,26 @@ FAULTS: tuple[Fault, ...] = (
         "The job has validations, but no held-out rows.",
         "spec.data.validation is needed to evaluate; give it, or switch evaluation off with "
         "spec.evaluation.everySteps: 0 and atStart: false",
+        "Write `spec.data.validation`, or write `everySteps: 0` and `atStart: false` in `spec.evaluation`.",
     ),
     at_apply(
         "weights-without-tasks",
         Kind.DATA,
         "Tasks have weights, but no column names the task of a row.",
         "spec.data.taskWeights needs spec.data.train.taskColumn, which names the task of a row",
-        "Name the column, or remove the weights.",
+        "Write `spec.data.train.taskColumn`, or remove `spec.data.taskWeights`.",
     ),
     at_apply(
         "model-without-scheme",
         Kind.MODEL,
-        "The model has its name on the hub, but without the scheme.",
+        "The base model's address has no scheme.",
         "spec.model.base must start with hf:// or s3://",
-        "Write `hf://` before the name of a model on the hub.",
+        "Write `hf://` before the name of a model on the Hugging Face hub.",
     ),
     at_apply(
         "model-with-branch",
         Kind.MODEL,
-        "The name of a model on the hub has a branch in it.",
+        "The name of a model on the Hugging Face hub contains a branch.",
         "spec.model.base: a model on the hub is hf://ORGANIZATION/NAME of letters, digits, -, _ and . "
         "alone; correct the name, and put a branch, tag or commit into revision",
     ),
@@ -168,14 +172,14 @@ FAULTS: tuple[Fault, ...] = (
         Kind.MODEL,
         "The job trains in float16.",
         'spec.model.dtype: Unsupported value: "float16": supported values: "bfloat16", "float32"',
-        "Use bfloat16, which spans the range of float32, or float32.",
+        "Write bfloat16, which has the range of float32, or float32.",
     ),
     at_apply(
         "results-elsewhere",
         Kind.STORE,
-        "The address for results is not in an S3 store.",
+        "The address for results is not one of an S3 store.",
         "spec.output.uri must start with s3://",
-        "Name another store with an S3 interface in `spec.output.endpointUrl`.",
+        "Write an `s3://` address. If the store is not Amazon's, name it in `spec.output.endpointUrl`.",
     ),
     at_apply(
         "endpoint-without-scheme",
@@ -187,7 +191,7 @@ FAULTS: tuple[Fault, ...] = (
     at_apply(
         "tracking-in-a-file",
         Kind.NETWORK,
-        "MLflow's address is a file, which pods do not share.",
+        "MLflow's address is a file, but pods share no files.",
         "spec.tracking.mlflow.uri must start with http:// or https://",
         "Run an MLflow server in the cluster, and write its address.",
     ),
@@ -201,24 +205,25 @@ FAULTS: tuple[Fault, ...] = (
     at_apply(
         "two-starts",
         Kind.WEIGHTS,
-        "The job starts from another job and from a folder.",
+        "The job is to start both from another job and from a folder.",
         "spec.model.warmStart takes exactly one of job and uri",
-        "Remove one of the two.",
+        "Remove `job` or `uri`.",
     ),
     in_spec(
         "above-the-cap",
         Kind.QUOTA,
-        "The job asks for more servers than the platform lets one job have.",
+        "The job asks for more rollout servers than the platform allows one job.",
         "spec.rollout.replicas: ... is above this platform's limit of ...; lower it, or ask an "
         "administrator to raise the limit",
-        "The limits are `caps` in the chart's values.",
+        "Lower `spec.rollout.replicas`, or have the limit raised: limits are `caps` in the chart's values.",
     ),
     in_spec(
         "host-path",
         Kind.NODE,
-        "A pod template mounts a folder of the node.",
+        "A pod template mounts a folder of the node (`hostPath`).",
         "spec.learner.podTemplate.spec.volumes[0].hostPath may not be used in a job; ask for it in the "
         "operator's roleTemplates",
+        "Remove the volume. An administrator may add it to `roleTemplates` in the chart's values.",
     ),
     in_spec(
         "secret-in-sandbox",
@@ -226,11 +231,12 @@ FAULTS: tuple[Fault, ...] = (
         "A sandbox would hold a key of a Secret.",
         "valueFrom.secretKeyRef may not be used in a sandbox, which holds no credentials; give a value, or "
         "take it from a configMap",
+        "Remove it. A value that is no secret may be written here, or taken from a ConfigMap.",
     ),
     in_spec(
         "account-of-a-role",
         Kind.CREDENTIALS,
-        "The job names an account that the operator makes for one role.",
+        "The job names a service account that the operator creates for its own roles.",
         "spec.serviceAccountName: the operator creates ... for its own roles; name another account",
     ),
     in_spec(

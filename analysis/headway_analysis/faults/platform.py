@@ -46,8 +46,9 @@ FAULTS: tuple[Fault, ...] = (
         "odd-bucket-name",
         Kind.STORE,
         "BucketUnavailable",
-        "No bucket can have this name.",
+        "The bucket's name is not valid.",
         "spec.output.uri: bucket 'my bucket' cannot be used: no bucket can have this name (...); correct it",
+        "Correct the bucket's name in `spec.output.uri`.",
     ),
     tried_again(
         "no-store-there",
@@ -56,17 +57,17 @@ FAULTS: tuple[Fault, ...] = (
         "Nothing listens at the store's address.",
         "spec.output.uri: bucket 'headway' cannot be used: ... does not answer...; correct "
         "spec.output.endpointUrl, or let the pods of this job reach it",
-        "The job tries again `spec.failurePolicy.maxRestarts` times. Correct the address, or let pods "
-        "reach it.",
+        "Correct the address, or let pods reach it. The job tries again `spec.failurePolicy.maxRestarts` "
+        "times.",
     ),
     tried_again(
         "no-store-of-that-name",
         Kind.NETWORK,
         "ProcessFailed",
-        "The store's name is not known in the cluster.",
+        "The cluster's DNS does not know the store's name.",
         "spec.output.uri: bucket 'headway' cannot be used: ... does not answer...; correct "
         "spec.output.endpointUrl, or let the pods of this job reach it",
-        "A Service is named with its namespace: `http://objects.team.svc:7070`.",
+        "Write a Service's name with its namespace: `http://objects.team.svc:7070`.",
     ),
     tried_again(
         "store-behind-a-wall",
@@ -101,8 +102,8 @@ FAULTS: tuple[Fault, ...] = (
         "CreateFailed",
         "The Secret that the job names does not exist.",
         'spec.output.secretRef: pod ...: CreateContainerConfigError: secret "keys" not found; create '
-        "Secret keys "
-        "with that key, or name another one",
+        "Secret keys with that key, or name another one",
+        "Create the Secret in the job's namespace, or name another one.",
     ),
     pods_wait(
         "no-account",
@@ -135,17 +136,17 @@ FAULTS: tuple[Fault, ...] = (
         "CreateFailed",
         "A ResourceQuota leaves less than a sandbox asks for.",
         "spec.environment.sandbox.resources: exceeded quota: small-sandboxes, ...; free some of it, lower "
-        "what "
-        "the job asks for, or have the ResourceQuota raised",
+        "what the job asks for, or have the ResourceQuota raised",
         condition="SandboxesReady",
     ),
     pods_wait(
         "beyond-the-limit-range",
         Kind.QUOTA,
         "CreateFailed",
-        "A LimitRange of the namespace allows a container less than learner and servers ask for.",
+        "A LimitRange of the namespace allows a container less memory than learner and servers ask for.",
         "spec.learner.resources: maximum memory usage per Container is ...; lower what the job asks for, or "
         "have the LimitRange raised; spec.rollout.resources: ...",
+        "Lower the memory that learner and rollout servers ask for, or have the LimitRange raised.",
         state="Starting",
     ),
     pods_wait(

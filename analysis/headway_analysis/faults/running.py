@@ -74,7 +74,7 @@ FAULTS: tuple[Fault, ...] = (
         "nothing-to-train",
         Kind.ENVIRONMENT,
         Stage.RUN,
-        "Every episode of a group has the same reward, so the model learns nothing.",
+        "In every group, all episodes have the same reward, so the model learns nothing.",
         "no group had an advantage in the last ... steps",
         "[NothingToTrain](signals.md#nothingtotrain) says what to change first.",
         state="Training",
@@ -90,7 +90,7 @@ FAULTS: tuple[Fault, ...] = (
         "A tool never returns.",
         ENTRYPOINT + "tool get_case has not returned by the end of the episode's time: "
         "/environment/odd.py:... in get_case. It ended the first ... episodes, and none was scored",
-        "Correct the named line: give what it waits for its own deadline. Until the job gives up, "
+        "Set a timeout for the call at the line that the message names. Until the job gives up, "
         "EpisodesFailing says the same.",
         reason="EnvironmentHangs",
         seconds=120,
@@ -102,7 +102,8 @@ FAULTS: tuple[Fault, ...] = (
         "A tool returns in most episodes, but never in some.",
         ENTRYPOINT + "tool get_case has not returned by the end of the episode's time: "
         "/environment/odd.py:... in get_case. It has ended ... episodes or more",
-        "Correct the named line. Such episodes are tried again, so the job continues, but more slowly.",
+        "Set a timeout for the call at the line that the message names. Such episodes are tried again, so "
+        "the job continues slowly.",
         state="Training",
         reason="EpisodesFailing",
         condition="Healthy",
@@ -117,7 +118,7 @@ FAULTS: tuple[Fault, ...] = (
         ENTRYPOINT
         + "reward raised ZeroDivisionError: no price of get_case (/environment/odd.py:... in reward). "
         "It ended the first ... episodes, and none was scored",
-        "Correct the named line.",
+        "Correct the line that the message names.",
         reason="RewardFailed",
         seconds=180,
     ),
@@ -125,7 +126,7 @@ FAULTS: tuple[Fault, ...] = (
         "weights-of-another-model",
         Kind.WEIGHTS,
         Stage.RUN,
-        "The weights do not have the size in config.json. Only loading shows this.",
+        "The weights do not have the sizes that config.json describes. Only loading them shows this.",
         "spec.model.base: ...; give a complete Hugging Face folder (config.json, safetensors weights) of a "
         "model",
         "Upload the whole folder of one model.",
@@ -140,8 +141,7 @@ FAULTS: tuple[Fault, ...] = (
         "cannot be resumed from (...); if this does not pass, set latest.json in the job's folder to an "
         "older step whose checkpoint has report.json",
         "[Going back to an older checkpoint](operations.md#going-back-to-an-older-checkpoint) says how to "
-        "name "
-        "another one.",
+        "name another one.",
         state="Starting",
         reason="ProcessFailed",
         condition="LearnerReady",

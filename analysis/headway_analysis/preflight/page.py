@@ -22,19 +22,19 @@ INTRODUCTION: Final = f"""\
 {MADE}
 
 A model learns what the reward pays, not what was meant. Before a learner starts, the base model plays
-`spec.preflight.episodes` episodes on training rows: the baseline. The checks below judge them. They play
-their own scripts as well: episodes without a model, in which a check chooses tool calls and answers.
+`spec.preflight.episodes` episodes on training rows: the baseline. The checks below judge the baseline. Some
+checks also play scripts: episodes without a model, in which the check chooses tool calls and answers.
 
 Each check is a pure function of its measurements, so it always gives the same result. The result has a
 number, a threshold, and a 95 % interval if the number comes from a sample. *Surely* above a threshold means
-that the whole interval is. The result has up to {MOST_EXAMPLES} examples, and a verdict:
+that the whole interval lies above it. The result has up to {MOST_EXAMPLES} examples, and a verdict:
 
 | verdict | means | under `policy: Enforce` |
 |---|---|---|
 | `Pass` | nothing was found | the job goes on |
-| `Warn` | something is odd, or a fault is not sure | the job goes on with a warning |
+| `Warn` | something is odd, or a fault is likely but not sure | the job goes on with a warning |
 | `Fail` | a fault is sure | the job ends before a learner starts |
-| `Unknown` | too few episodes, with how many would be enough; or an input is missing | the job goes on |
+| `Unknown` | too few episodes (the result says how many suffice), or an input is missing | the job goes on |
 
 `spec.preflight.policy` is `Enforce`, `Warn` or `Off`. `spec.preflight.checks` sets it for one check:
 `checks: {{foothold: Warn}}`. Results are in `status.preflight`, and with their evidence in `preflight.md` and

@@ -265,15 +265,17 @@ def _example(guess: Guess) -> Example:
 CHECK: Final = Check(
     id=ID,
     meaning="An answer without work already scores.",
-    number=f"Success share of the baseline's most frequent answer on {ROWS} rows. On {FEW_ROWS} rows that "
-    "of an empty answer, the prompt repeated, and random tool calls. No answer is tried on a row "
-    "whose calls get the full score with an empty one. If a column is the label, also the share of "
-    "the most frequent label. For comparison an oracle: the label as the answer.",
+    number=f"Success share of the baseline's most frequent answer on {ROWS} rows. Rows whose calls get the "
+    "full score with an empty answer do not count here. Also the success shares of three other "
+    f"guesses on {FEW_ROWS} rows: an empty answer, the prompt repeated, and random tool calls. If a "
+    "column is the label, also the share of the most frequent label. For comparison, an oracle "
+    "answers with the label.",
     threshold=f"Fails if the most frequent answer or label is right in {OFTEN:.0%} or more, surely over "
-    f"{SURELY:.0%}. Fails if another guess is surely right in over {EVER:.0%}, or always earns "
-    f"{PAID:.0%} of the rewards' span and no less than the base model. Warns if random calls "
-    f"add {CALLS_PAID:.0%} of the span to an empty answer. Unknown below {ENOUGH} rows, and "
-    "where group_reward pays, unless success alone fails it.",
+    f"{SURELY:.0%}. Fails if another guess is surely right in over {EVER:.0%}. Fails if another "
+    f"guess always earns {PAID:.0%} of the span of rewards, and on average no less than the base "
+    f"model. Warns if random calls add {CALLS_PAID:.0%} of the span to the reward of an empty "
+    f"answer. Unknown below {ENOUGH} rows. Also Unknown if group_reward pays, unless the success "
+    "share alone makes the check fail.",
     reason=(
         "Training finds the cheapest answer that pays. If that answer is constant, nothing else is learnt."
     ),

@@ -135,18 +135,18 @@ def _example(one: Sampled) -> Example:
 
 CHECK: Final = Check(
     id=ID,
-    meaning="Episodes are cut off by maxTokens, the context or maxTurns, or could be.",
-    number="Shares of baseline episodes with a turn cut at maxTokens, with a full context, and "
-    "without turns left. "
-    "And prompt with tools + maxTurns x maxTokens + (maxTurns - 1) x tool output (its 99th percentile).",
-    threshold=f"Fails if one is surely above {MOST_CUT:.0%}, {MOST_FULL:.0%} or "
-    f"{MOST_EXHAUSTED:.0%}. Warns "
-    "where it is above, and surely above half of that, or where the sum exceeds contextLength. "
-    f"Unknown below {SOME} episodes.",
+    meaning="Episodes are cut off by maxTokens, the context or maxTurns, or might be.",
+    number="Three shares of baseline episodes: those with a turn cut at maxTokens, with a full context, "
+    "and with all of maxTurns used. Also the tokens of the longest possible episode: prompt with "
+    "tools + maxTurns x maxTokens + (maxTurns - 1) x tool output (its 99th percentile).",
+    threshold=f"Fails if one of these shares is surely above {MOST_CUT:.0%}, {MOST_FULL:.0%} and "
+    f"{MOST_EXHAUSTED:.0%}, respectively. Warns if a share is above its threshold, and surely "
+    "above half of it. Also warns if the longest possible episode exceeds contextLength. Unknown "
+    f"below {SOME} episodes.",
     reason="An episode that is cut off is judged unfinished, however good it was. The signals "
-    "TurnsTruncated, "
-    "ContextFull and TurnsExhausted have the same thresholds.",
-    source=f"{GUIDE}: over 5 % of responses at the cap, raise it; under 10 % use up their turns; {EXACT}.",
-    advice="Raise the limit that cuts, or have tools answer more briefly.",
+    "TurnsTruncated, ContextFull and TurnsExhausted have the same thresholds.",
+    source=f"{GUIDE}: if over 5 % of responses reach the cap, raise the cap; under 10 % of episodes use up "
+    f"their turns; {EXACT}.",
+    advice="Raise the limit that cuts episodes off, or have tools answer more briefly.",
     judge=judge,
 )

@@ -160,12 +160,13 @@ CHECK: Final = Check(
     meaning="The environment answers the same row, seed and tool calls differently.",
     number=f"Share of up to {EPISODES} baseline episodes that differ when they are replayed twice in "
     "sequence. The check compares first messages, tools, tool results, reward and score, and tool "
-    "results with those of the baseline. Tools whose names say that they only read are called "
-    "again in another order. Reward and score are not compared if they ask a judge.",
+    "results with those of the baseline. Tools whose names say that they only read are called again "
+    "in another order. Reward and score are not compared if they ask a judge.",
     threshold="Fails if any replayed episode differs. Unknown if none could be replayed.",
-    reason="A group compares episodes on one prompt: if the environment differs too, the model learns luck.",
-    source=f"{GUIDE}: the same call gives the same result, run an instance twice and compare; {EXACT}.",
-    advice="Make reset depend only on row and seed, and tools only on these and the calls before.",
+    reason="A group compares episodes on one prompt. If the environment differs between them, the model "
+    "learns from luck.",
+    source=f"{GUIDE}: the same call gives the same result, so run an instance twice and compare; {EXACT}.",
+    advice="Make reset depend only on row and seed, and tools only on row, seed and earlier calls.",
     judge=judge,
     scripts=scripts,
     needs_model=False,

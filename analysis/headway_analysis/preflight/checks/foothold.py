@@ -173,21 +173,18 @@ def _examples(scored: Sequence[Sampled], title: str) -> tuple[Example, ...]:
 
 CHECK: Final = Check(
     id=ID,
-    meaning="The base model never succeeds, or nearly always.",
-    number="Share of scored episodes whose external score reaches successThreshold, with an interval "
-    "that counts "
-    "rows as clusters. Beside it pass@G of the group size, and the share of groups that have both "
-    "success and "
-    "failure.",
-    threshold=f"Fails if no episode of {ENOUGH} on {ROWS_NEVER} rows succeeds, and warns if "
-    f"none of {SOME} "
-    f"does. Fails if the evidence for more than {NEARLY_ALWAYS:.0%} is {CERTAIN:g} on "
-    f"{ROWS_ALWAYS} rows, and "
-    f"warns if it is {LIKELY:g}. Warns of a share that is surely below {RARELY:.0%}. Unknown "
-    f"below {SOME} episodes.",
-    reason=f"A model that succeeds in {RARELY:.0%} of its episodes shows it within {ENOUGH} with a chance of "
-    f"{1 - ALPHA:.0%}. The evidence is a test martingale: looking at it after each group raises no error.",
-    source=f"{GUIDE}: if the base scores zero, stop and simplify; {SEQUENTIAL}.",
+    meaning="The base model never succeeds, or nearly always does.",
+    number="Share of scored episodes whose external score reaches successThreshold, with an interval that "
+    "counts rows as clusters. The result also has pass@G (G is the group size), and the share of "
+    "groups with both success and failure.",
+    threshold=f"Fails if none of {ENOUGH} episodes on {ROWS_NEVER} rows succeeds. Warns if none of {SOME} "
+    f"does. Fails if the evidence for a share above {NEARLY_ALWAYS:.0%} is {CERTAIN:g} or more, "
+    f"on {ROWS_ALWAYS} rows. Warns if that evidence is {LIKELY:g} or more, or if the share is "
+    f"surely below {RARELY:.0%}. Unknown below {SOME} episodes.",
+    reason=f"A model that succeeds in {RARELY:.0%} of its episodes shows it within {ENOUGH} with a chance "
+    f"of {1 - ALPHA:.0%}. The evidence is a test martingale: it may be looked at after each group "
+    "without a larger error.",
+    source=f"{GUIDE}: if the base model scores zero, stop and simplify; {SEQUENTIAL}.",
     advice="Simplify the task or use another base model; if it always succeeds, use harder rows.",
     judge=judge,
     stops_early=True,

@@ -205,15 +205,16 @@ def _counts(first: str, second: str, third: str) -> bool:
 CHECK: Final = Check(
     id=ID,
     meaning="An episode sees traces of another one, or a sandbox reaches a forbidden address.",
-    number="Traces of one episode in the next. A trace is a word that the first left in every text of its "
-    "calls, or another answer to the same calls than before it. Also destinations that a sandbox reached: "
-    "metadata address, API server, internet, and name servers by TCP and by UDP. Some sandboxes "
-    "are tested in their first second.",
+    number="Number of traces of one episode in the next, and of destinations that a sandbox reached. The "
+    "first episode leaves a marker word in the text arguments of its calls. A trace is that word in "
+    "the next episode, or another answer to the same calls than before. The destinations are the "
+    "metadata address, API server, internet, and name servers by TCP and by UDP. Some sandboxes are "
+    "tested in their first second.",
     threshold="Fails if any trace is found, or any destination is reached (NetworkPolicyNotEnforced). "
-    "Unknown if no "
-    "probe of the network answered; the result still names what the episodes showed.",
-    reason="Shared state makes reward depend on earlier episodes. A destination that a sandbox reaches "
-    "can be harmed, or can give away the answer.",
+    "Unknown if no probe of the network answered; the result still says what the episodes "
+    "showed.",
+    reason="With shared state, a reward depends on earlier episodes. A destination that a sandbox reaches "
+    "can be harmed, or can give the answer away.",
     source=f"{GUIDE}: state is isolated per rollout, and rollouts never touch a live system.",
     advice="Keep state in the environment's instance, and use a CNI that enforces NetworkPolicy.",
     judge=judge,

@@ -198,14 +198,15 @@ def _example(one: AskedTwice) -> Example:
 CHECK: Final = Check(
     id=ID,
     meaning="A judge answers the same question in two ways.",
-    number=f"Of up to {QUESTIONS} different questions that episodes put to a judge, the share whose two "
-    "answers differ. Each is asked twice again, without the cache. Every field is compared; case "
-    "and spacing of texts do not count. The result also has the mean difference of each numeric "
-    "field. The worst of several judges decides. The tokens are billed like the judge's others.",
-    threshold=f"Warns if {OFTEN:.0%} or more differ, surely over {SURELY:.0%}; never fails. Unknown if "
-    f"no judge was asked, or with fewer than {ENOUGH} questions.",
-    reason="Differences are luck in the reward, by which a group compares episodes. Larger groups average "
-    "it out, so the check only warns.",
+    number=f"Each of up to {QUESTIONS} different questions that episodes put to a judge is asked twice "
+    "again, without the cache. The number is the share whose two answers differ. Every field is "
+    "compared; case and spacing of texts do not count. The result also has the mean difference of "
+    "each numeric field. With several judges, the worst one decides. The tokens are billed like the "
+    "judge's others.",
+    threshold=f"Warns if the share is {OFTEN:.0%} or more, and surely over {SURELY:.0%}; never fails. "
+    f"Unknown if no judge was asked, or with fewer than {ENOUGH} questions.",
+    reason="A group compares episodes by their reward, and a judge that varies adds luck to it. Larger "
+    "groups average such luck out, so the check only warns.",
     source=f"{GUIDE}: run the same instance twice and compare; {EXACT}.",
     advice=ADVICE,
     judge=judge,

@@ -98,7 +98,10 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     ]
     figures = (("rows_read", float(len(rows))),)
     if not faults:
-        saw = f"Prompts of {len(rows)} rows ask for what column `{label.column}` has, and do not contain it."
+        saw = (
+            f"Prompts of {len(rows)} rows ask for the fields and tags of label column `{label.column}`, and "
+            "do not reveal the label."
+        )
         return Finding(ID, "Pass", saw, 0.0, OFTEN, figures=figures)
     certain = any(fault.certain for fault in faults)
     return Finding(
@@ -273,19 +276,16 @@ def _revealed(rows: Sequence[Sampled], label: Label) -> Iterator[Fault]:
 CHECK: Final = Check(
     id=ID,
     meaning="Prompt and labels disagree, or the label is given away.",
-    number="Faults on up to 40 rows. The prompt or its example omits a field of the label. A label "
-    "scores full "
-    "in a tag that the prompt does not name. The prompt contains the label, or a tool's field with the "
-    "label's "
-    "name does.",
-    threshold=f"Fails with a fault in {OFTEN:.0%} of the rows or more. Warns if a field is named "
-    "and only the "
-    "example omits it, or one call of several tools returns the whole label. Unknown if no column "
-    "is the label.",
+    number=f"Number of faults on up to {READ} rows. In one fault, the prompt or its example omits a field "
+    "of the label. In another, a label scores full only in a tag that the prompt does not name. In "
+    "a third, the label is in the prompt, or in a tool's result, in a field of the label's name.",
+    threshold=f"Fails if a fault is found in {OFTEN:.0%} of the rows or more. Warns if the prompt names a "
+    "field and only its example omits it. Warns if the first of several tools that is called "
+    "returns the whole label. Unknown if no column is the label.",
     reason="A model cannot learn what the prompt does not ask for, and need not learn a label that it can "
     "read. A field that the full score does not need is not a fault.",
     source=f"{GUIDE}: an example in the prompt lacked a field that the data had, and used another tag.",
-    advice="Make the prompt's example from the labels' own form, and keep labels out of what the agent sees.",
+    advice="Give the prompt's example the form of the labels, and keep labels out of what the agent sees.",
     judge=judge,
     scripts=scripts,
     needs_model=False,

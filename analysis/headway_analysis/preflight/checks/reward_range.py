@@ -89,10 +89,10 @@ def _bad_scripts(baseline: Baseline, played: Sequence[Played]) -> Iterator[Examp
 CHECK: Final = Check(
     id=ID,
     meaning="A reward is not finite, is out of range, or is missing.",
-    number="Share of judgements without a finite reward in spec.reward.range: of baseline episodes, and "
-    "of empty, odd and very long answers.",
+    number="Share of judgements without a finite reward in spec.reward.range. The check judges baseline "
+    "episodes, and empty, odd and very long answers.",
     threshold="Fails if any judgement gives no finite reward in the range. Unknown if nothing was judged.",
-    reason="Such an episode is lost and retried, each time for nothing.",
+    reason="An episode with such a reward is lost and retried, each time for nothing.",
     source=f"{GUIDE}: rewards in [0, 1], or [-1, 1] with negative terms; {EXACT}.",
     advice="Make reward return a finite number in the range for every answer, or correct the range.",
     judge=judge,

@@ -74,10 +74,11 @@ CHECK: Final = Check(
     id=ID,
     meaning="The episodes of a group all get the same reward.",
     number="Share of groups whose episodes all have the same reward.",
-    threshold=f"Fails if all rewards are equal and the share is surely above {MOST_UNIFORM:.0%}; warns if "
-    f"one of both is true. Unknown below {FEW} groups.",
-    reason="A group without a difference has no gradient; the signal NothingToTrain has the same threshold.",
-    source=f"{GUIDE}: variance is there on 100 baseline rollouts, not all 0 and not all 1; {EXACT}.",
-    advice="Give partial credit, or choose rows that the base model gets right sometimes.",
+    threshold=f"Fails if all rewards are equal and the share is surely above {MOST_UNIFORM:.0%}. Warns if "
+    f"only one of the two is true. Unknown below {FEW} groups.",
+    reason="A group whose rewards are equal has no gradient. The signal GroupsUniform has the same "
+    "threshold.",
+    source=f"{GUIDE}: the rewards of 100 baseline rollouts vary, and are neither all 0 nor all 1; {EXACT}.",
+    advice="Give partial credit, or choose rows on which the base model sometimes succeeds.",
     judge=judge,
 )

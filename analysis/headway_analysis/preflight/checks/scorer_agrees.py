@@ -135,16 +135,17 @@ def _example(one: Sampled) -> Example:
 
 CHECK: Final = Check(
     id=ID,
-    meaning="The reward pays in full for failures by the external score.",
-    number="Of episodes with a full reward, the share that fails by the external score. A full reward is the "
-    f"median of what successes earn, or {NEAR:.0%} of the range where there are none. Beside it the rank "
-    "correlation (Spearman 1904).",
-    threshold=f"Fails if the share is surely above {PAID:.0%}, or failures surely earn more than "
-    "successes (Mann and Whitney 1947, 1 %). Warns if this is true of two episodes or more, but "
-    f"not surely. Unknown if none of fewer than {ENOUGH} episodes has a full reward.",
-    reason="Partial credit may differ from a strict score; a full reward for a failure teaches the failure.",
-    source=f"{GUIDE}: a base reward well above the external score means that the reward's parser is lenient; "
-    f"{EXACT}.",
+    meaning="The reward pays in full for episodes that fail by the external score.",
+    number="Share of the episodes with a full reward that fail by the external score. A full reward is the "
+    f"median reward of successes. If there are none, it is {NEAR:.0%} of the reward's range. The "
+    "result also has the rank correlation of reward and score (Spearman 1904).",
+    threshold=f"Fails if the share is surely above {PAID:.0%}, or failures surely earn more than successes "
+    f"(Mann and Whitney 1947, 1 %). Warns if the share is above {PAID:.0%}, and at least two "
+    "episodes fail so. Warns if failures earn more, but not surely. Unknown if fewer than "
+    f"{ENOUGH} episodes were scored and none has a full reward.",
+    reason="Partial credit may differ from a strict score. A full reward for a failure teaches the failure.",
+    source=f"{GUIDE}: a base reward well above the external score means that the reward's parser is "
+    f"lenient; {EXACT}.",
     advice="Make the reward's reading of answers stricter.",
     judge=judge,
 )

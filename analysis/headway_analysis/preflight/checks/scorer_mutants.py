@@ -284,20 +284,20 @@ def _shown(one: Tried, run: Played) -> str:
 
 CHECK: Final = Check(
     id=ID,
-    meaning="Wrong answers get the full score, or right ones none.",
-    number=f"Up to {ANSWERS} answers with the full score are changed. A change drops a field, alters a "
-    "value, or writes another tag, none, or two answers. Others add words or white space around, or "
-    "write another order, case or spacing. "
-    "Calls are changed instead if they get the full score with an empty answer, and the prompt "
-    "asks for no form of it. The last call is left out, and values of arguments are altered. The "
-    "number is the share of wrong ones that reward or external score still accept.",
-    threshold="Fails if any answer made wrong scores full, or if every changed call of one episode "
-    "does. Warns if JSON in other spacing or order "
-    f"is refused, or another harmless change by which {OFTEN:.0%} of the base model's answers fail. "
-    "Unknown if no answer scores full when it is played again. Where group_reward pays, the external "
-    "score alone is asked, and what it refuses is Unknown.",
-    reason="A model under training soon writes what a judge accepts by mistake. Of two answers the first "
-    "or the last may count, not either.",
+    meaning="Wrong answers get the full score, or right ones do not.",
+    number=f"Up to {ANSWERS} answers with the full score are changed and played again. Harmful changes drop "
+    "a field, alter a value, write another tag or none, or give two answers. Harmless changes add "
+    "words or white space around the answer, or change order, case or spacing. If calls get the "
+    "full score with an empty answer, the calls are changed instead: the last call is left out, and "
+    "arguments are altered. The number is the share of harmful changes that reward or external "
+    "score still accept.",
+    threshold="Fails if any harmful change of an answer gets the full score, or if every changed call of "
+    "one episode does. Warns if JSON in other spacing or order is refused. Warns if another "
+    f"harmless change is refused, and {OFTEN:.0%} of the base model's answers fail with it. "
+    "Unknown if no answer scores full when it is played again. If group_reward pays, only the "
+    "external score is asked: the check is Unknown if it refuses every harmful change.",
+    reason="A model under training soon writes what a scorer accepts by mistake. Of two answers, the first "
+    "or the last may count, but not either.",
     source=f"{GUIDE}: a parser more lenient than the evaluation is a hack; {EXACT}.",
     advice="Compare every field exactly, in one tag, once.",
     judge=judge,

@@ -156,13 +156,13 @@ def _unstarted(baseline: Baseline, played: Sequence[Played]) -> Faults:
 CHECK: Final = Check(
     id=ID,
     meaning="Train, validation and test share rows, or have unusable rows.",
-    number="Rows that two splits share and rows that one repeats, compared by all columns except a number "
-    f"of the row. Columns that {MOSTLY:.0%} of the training rows have and others lack. Rows that no "
-    f"episode starts from, of {STARTS} tried in each split.",
-    threshold=f"Fails if over {MOST_SHARED:.0%} of a split's rows are shared, or no episode starts from a "
-    "row. It also fails if a split lacks a column, or a row its prompt. Warns if fewer are "
-    "shared, or over "
-    f"{MOST_REPEATED:.0%} are repeated.",
+    number="Rows that two splits share, and rows that one split repeats. Rows are compared by all columns "
+    f"but a row number. Columns that {MOSTLY:.0%} of the training rows have and another split lacks. "
+    f"Rows that no episode can start from, of {STARTS} tried in each split.",
+    threshold=f"Fails if over {MOST_SHARED:.0%} of a split's rows are shared (warns if "
+    "spec.data.allowOverlap is true), or no episode starts from a tried row. Fails if a split "
+    "lacks a column, or a row lacks its prompt. Warns if fewer rows are shared, some rows lack a "
+    f"column, or over {MOST_REPEATED:.0%} are repeated.",
     reason="A model that is measured on rows it was trained on looks better than it is.",
     source=f"{GUIDE}: split train, validation and held-out test before anything else.",
     advice="Split the rows once, before anything is measured.",

@@ -152,20 +152,17 @@ def _slowest(results: Sequence[ToolResult]) -> tuple[Example, ...]:
 CHECK: Final = Check(
     id=ID,
     meaning="Episodes run slowly, or are lost.",
-    number="Scored baseline episodes an hour, and the hours that the job's training episodes take. Also "
-    "tool latency, waits for a sandbox, tokens of training, and the share of episodes lost. The "
-    "cost of the whole job uses the bill's classes and the prices of the day, with the range that "
-    "docs/estimate.md explains. A class without a price is listed as unknown.",
-    threshold=f"Warns if surely more than {MOST_FAILED:.0%} of episodes are lost, or a tool's "
-    "99th percentile is "
-    f"above {SLOW_SECONDS:g} s; never fails. Unknown below {SOME} episodes, and if an endpoint sampled the "
-    "baseline.",
-    reason=(
-        "Time costs money, and how much is the user's choice; a lost episode is retried, each time for "
-        "nothing."
-    ),
-    source=f"{GUIDE}: over 1 % permanent failures of rollouts is an environment's bug; {EXACT}.",
-    advice="Let tools replay recorded answers, and correct what fails.",
+    number="Scored baseline episodes an hour, and the hours that the job's training episodes will take. "
+    "The result also has tool latency, waits for a sandbox, tokens of training, and the share of "
+    "lost episodes. The cost of the whole job uses the bill's classes and the prices of the day, "
+    "with the range that docs/estimate.md explains. A class without a price is listed as unknown.",
+    threshold=f"Warns if surely more than {MOST_FAILED:.0%} of episodes are lost, or a tool's 99th "
+    f"percentile is above {SLOW_SECONDS:g} s; never fails. Unknown below {SOME} episodes, or if "
+    "an endpoint sampled the baseline.",
+    reason="Time costs money, and how much is acceptable is the user's choice. A lost episode is retried, "
+    "each time for nothing.",
+    source=f"{GUIDE}: over 1 % permanent failures of rollouts is a bug of the environment; {EXACT}.",
+    advice="Let tools replay recorded answers, and correct the calls that lose episodes.",
     judge=judge,
     scripts=scripts,
 )

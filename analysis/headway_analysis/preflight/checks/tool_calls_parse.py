@@ -147,14 +147,13 @@ def _advice(baseline: Baseline, malformed: int) -> str:
 
 CHECK: Final = Check(
     id=ID,
-    meaning="The base model's tool calls cannot be read.",
-    number="Share of attempts at a tool call that the parser could not read. Text that names a tool "
-    "in another "
-    "family's form of a call counts as an attempt.",
-    threshold=f"Fails if it is surely above {MOST_MALFORMED:.0%}. Warns if it is surely above "
-    f"{SOME_MALFORMED:.0%}, or {SILENT} episodes have neither a call nor success. Unknown below "
-    f"{SOME} attempts, and if an endpoint sampled the baseline.",
-    reason="A call that cannot be read loses a turn. The signal ToolCallsMalformed has the same threshold.",
+    meaning="The parser cannot read the base model's tool calls.",
+    number="Share of attempted tool calls that the parser could not read. Text that names a tool in the "
+    "call format of another model family counts as an attempt.",
+    threshold=f"Fails if the share is surely above {MOST_MALFORMED:.0%}. Warns if it is surely above "
+    f"{SOME_MALFORMED:.0%}, or if {SILENT} episodes have neither a call nor success. Unknown "
+    f"below {SOME} attempts, or if an endpoint sampled the baseline.",
+    reason="A call that cannot be read wastes a turn. The signal ToolCallsMalformed has the same threshold.",
     source=f"{GUIDE}: format compliance is observed beside the reward; {EXACT}.",
     advice="Choose the parser and chat template of the model's family.",
     judge=judge,

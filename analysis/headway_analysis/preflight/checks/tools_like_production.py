@@ -141,15 +141,16 @@ def _objection(contract: Contract, result: ToolResult) -> str | None:
 
 CHECK: Final = Check(
     id=ID,
-    meaning="Tools differ from production's.",
-    number="Differences between the tools on offer and spec.environment.contract. A tool or parameter "
-    "that it does not have, one that it requires and the tool lacks, another type. And answers of the "
-    f"baseline's tool calls that its schemas refuse, {ANSWERS} of each tool. `pattern`, "
-    "`patternProperties` and `uniqueItems` are not read.",
+    meaning="The environment's tools differ from production's.",
+    number="Number of differences between the environment's tools and spec.environment.contract. A tool or "
+    "parameter may be absent from the contract, a required one absent from the tool, or a type "
+    "different. Answers of the baseline's tool calls may violate the contract's schemas; up to "
+    f"{ANSWERS} different answers of each tool are checked. `pattern`, `patternProperties` and "
+    "`uniqueItems` are ignored.",
     threshold="Fails if any difference is found. Unknown without a contract.",
-    reason="What the model learns with other tools is not used in production.",
-    source=f"{GUIDE}: tools and their request and response schemas equal production's.",
-    advice="Make the environment's tools from the schemas of production.",
+    reason="What the model learns with other tools is of no use in production.",
+    source=f"{GUIDE}: tools and their request and response schemas are those of production.",
+    advice="Make the environment's tools from production's schemas.",
     judge=judge,
     needs_model=False,
 )
