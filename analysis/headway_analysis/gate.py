@@ -1,9 +1,10 @@
 """Whether a candidate may be promoted: a pure verdict over the values that the candidates' tries gave.
 
-A gate passes if the rows show what it asks for, not if the values reach it by chance. So a candidate that is
-exactly at a bound is promoted by accident in at most 5 % of runs. Nominally it is 2.5 %, the part below the
-lower end of a 95 % interval. For shares the gate uses that end or the bound in `statistics.floors`, whichever
-is lower. The bound holds even if rare rows fail that the sample lacks.
+A gate passes on evidence, not on luck: the lower end of a 95 % interval must clear the bound. So a candidate
+exactly at a bound is promoted by chance in at most 5 % of runs, and nominally in 2.5 %. For bounded values
+(shares, and rewards with a range) the gate takes that end or the bound of `statistics.floors`, whichever is
+lower. So the limit of 5 % holds even if the failing rows are so rare that the sample has none. The one
+exception is `minimum_of` Value: it compares the value itself, without an interval.
 """
 
 from __future__ import annotations

@@ -107,9 +107,9 @@ class Reconciler:
         seen = Observed(planner.utc_now(), owned, sources=sources, leaving=leaving, budget=shared)
         if seen.learner_ends() and not is_ending(raw):
             seen = replace(seen, namespace_ends=self._namespace_ends(namespace))
-        if not (childless := seen.childless()):
+        if not (without_pods := seen.jobs_without_pods()):
             return seen
-        refusals = {body["metadata"]["uid"]: self._refusal(body) for body in childless}
+        refusals = {body["metadata"]["uid"]: self._refusal(body) for body in without_pods}
         return replace(seen, refusals={uid: words for uid, words in refusals.items() if words})
 
     def _namespace_ends(self, name: str) -> bool:

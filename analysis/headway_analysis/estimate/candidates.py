@@ -29,7 +29,7 @@ from headway_analysis.estimate import limits
 from headway_analysis.estimate.amounts import NOTHING, Range, Usage, added, exactly, multiplied, ordered
 from headway_analysis.estimate.limits import RETRIED, Limits
 from headway_analysis.estimate.measured import HELD_OUT, IN_TRAINING, NOBODY, OF_TRAINING, Measured
-from headway_analysis.estimate.plan import devices
+from headway_analysis.estimate.plan import accelerators_of
 from headway_analysis.estimate.whole import (
     DISCARDED,
     OF_JUDGES,
@@ -184,7 +184,7 @@ def _part(job: EvalConfig, shared: Part, opening: Opening, context: int, suite: 
 def sets_of(job: EvalConfig, paces: Mapping[str, float]) -> Sets:
     """The job's sets of rollout servers."""
     rollout = job.spec.rollout
-    return Sets(job.spec.parallelism, rollout.replicas * devices(rollout.resources), paces)
+    return Sets(job.spec.parallelism, rollout.replicas * accelerators_of(rollout.resources), paces)
 
 
 def by_limits(prompt: Range, asked: Limits, sampled_by: SampledBy, model: str | None) -> dict[str, Range]:

@@ -157,12 +157,12 @@ def untested(plan: Plan, rows: int) -> Range:
 def accelerators_asked(spec: RLTrainingJobSpec) -> int:
     """Accelerators by the resources in the spec. Those of the operator's defaults are not in it."""
     servers = spec.rollout.replicas + spec.has_validation_server
-    learners = spec.learner.nodes * devices(spec.learner.resources)
-    return servers * devices(spec.rollout.resources) + learners
+    learners = spec.learner.nodes * accelerators_of(spec.learner.resources)
+    return servers * accelerators_of(spec.rollout.resources) + learners
 
 
-def devices(asked: Resources | None) -> int:
-    """Accelerators of one pod, by name; 0 if it names none."""
+def accelerators_of(asked: Resources | None) -> int:
+    """Accelerators that one pod requests; 0 if its resources name none."""
     if asked is None:
         return 0
     named = (asked.requests or {}) | (asked.limits or {})

@@ -12,7 +12,7 @@ LEAST = 3
 """Episodes of a group that report a number; of two, any two numbers agree."""
 
 
-def explained(groups: Sequence[GroupRecord]) -> dict[str, float]:
+def explained_variance(groups: Sequence[GroupRecord]) -> dict[str, float]:
     """By reported number: the square of its correlation with the reward within groups, over all groups.
 
     Advantages compare episodes of one group, so only differences within groups count. A number, or a reward,

@@ -20,7 +20,7 @@ from headway_analysis.measures.episodes import (
     spread,
     success,
 )
-from headway_analysis.measures.explained import explained
+from headway_analysis.measures.explained import explained_variance
 from headway_analysis.measures.names import apart, tool
 from headway_analysis.measures.repetition import repetition
 from headway_analysis.measures.tries import (
@@ -71,7 +71,10 @@ def batch(
         "rollout/reward/valid_mean": valid_mean(groups, trained),
         "rollout/reward/zero_frac": _share(r == 0 for r in rewards(episodes)),
         **_spread("rollout/external_score/", scores(episodes)),
-        **{f"rollout/reward_explained/{apart(name)}": share for name, share in explained(groups).items()},
+        **{
+            f"rollout/reward_explained/{apart(name)}": share
+            for name, share in explained_variance(groups).items()
+        },
         **_reported("rollout", episodes),
         **_lengths("rollout", episodes, len(groups)),
         **_turns("rollout", episodes),

@@ -202,13 +202,13 @@ def uncounted(tries: Iterable[Try]) -> int:
     return sum(each.uncounted_turns for each in tries)
 
 
-def gaps(dropped: Mapping[str, str], answers: int, classes: Sequence[str]) -> list[str]:
+def gaps(dropped: Mapping[str, str], answers: int, unpriced: Sequence[str]) -> list[str]:
     """What is missing from a candidate's results, a sentence each.
 
     Args:
         dropped: parameters that its endpoint refused -> the one sent instead, or an empty string.
         answers: those that its endpoint did not count.
-        classes: what it used that has no price.
+        unpriced: classes of usage that have no price.
     """
     found = []
     if dropped:
@@ -218,8 +218,8 @@ def gaps(dropped: Mapping[str, str], answers: int, classes: Sequence[str]) -> li
         found.append(f"the endpoint refused {names}, which is left out since")
     if answers:
         found.append(f"the endpoint did not count {answers} answers, so token and cost figures are left out")
-    if classes:
-        found.append(f"unpriced: the price book has no price for {', '.join(classes)}")
+    if unpriced:
+        found.append(f"unpriced: the price book has no price for {', '.join(unpriced)}")
     return found
 
 

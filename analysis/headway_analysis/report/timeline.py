@@ -54,8 +54,8 @@ SUCCESSION: Final = 0.25
 
 
 @dataclass(frozen=True)
-class Lived:
-    """When an episode was, and what it waited for."""
+class EpisodeTiming:
+    """When an episode began and ended, and what it waited for."""
 
     name: str
     began: float
@@ -68,7 +68,7 @@ class Lived:
     """When it began to wait for its place; None in older records."""
 
     @classmethod
-    def of(cls, episode: EpisodeRecord) -> Lived:
+    def of(cls, episode: EpisodeRecord) -> EpisodeTiming:
         """An episode's times."""
         return cls(
             episode.episode_id,
@@ -134,7 +134,7 @@ def laid_out(parts: Mapping[str, float], begun: float) -> Iterator[tuple[str, fl
         begun += seconds
 
 
-def spent(before: StepReport, report: StepReport, episodes: Sequence[Lived]) -> StepTime | None:
+def spent(before: StepReport, report: StepReport, episodes: Sequence[EpisodeTiming]) -> StepTime | None:
     """Where the time of a step went; None if its reports do not say when they ended.
 
     Args:
@@ -170,7 +170,7 @@ def _add(total: dict[str, float], more: Mapping[str, float]) -> None:
 
 
 def waiting(
-    since: float, until: float, episodes: Sequence[Lived], batch: BatchWaits | None = None
+    since: float, until: float, episodes: Sequence[EpisodeTiming], batch: BatchWaits | None = None
 ) -> dict[str, float]:
     """What the learner waited for between two moments, by the chain of episodes that ended last.
 
@@ -180,43 +180,44 @@ def waiting(
         batch: what the coordinator measured beside the episodes; None in older reports.
     """
     found: dict[str, float] = defaultdict(float)
-    beside = _beside(batch, until)
+    batch_waits = _batch_waits(batch, until)
     last = max((each for each in episodes if each.ended <= until), key=lambda each: each.ended, default=None)
     moment = until
     while last is not None and moment > since:
         ended = max(since, min(moment, last.ended))
-        _add(found, _measured(beside, ended, moment))
-        _add(found, _lived(last, since, ended))
+        _add(found, _measured(batch_waits, ended, moment))
+        _add(found, _episode_waits(last, since, ended))
         before, began = _before(last, episodes), min(ended, last.began)
         # Between two episodes of one place, or since this one began to wait for its place.
         queued = before.ended if before is not None else last.began if last.queued is None else last.queued
         moment = max(since, min(began, queued))
         found[PLACE] += max(0.0, began - moment)
         last = before or _attempt_before(last, episodes)
-    _add(found, _measured(beside, since, moment))
+    _add(found, _measured(batch_waits, since, moment))
     return {what: amount for what, amount in found.items() if amount > 0}
 
 
-Stretch = tuple[str, float, float]
+Interval = tuple[str, float, float]
 """What was waited for, and the Unix times of its begin and end."""
 
 
-def _beside(batch: BatchWaits | None, until: float) -> list[Stretch]:
-    """What the coordinator measured, and the delivery of the batch until the learner had it."""
+def _batch_waits(batch: BatchWaits | None, until: float) -> list[Interval]:
+    """The waits that belong to the batch and not to an episode: those that the coordinator recorded, and the
+    batch's delivery to the learner."""
     if batch is None:
         return []
     waits = [(OF_A_BATCH[wait.kind], wait.began, wait.ended) for wait in batch.waits]
     return [*waits, (DELIVERY, batch.sent_at, until)]
 
 
-def _before(one: Lived, episodes: Iterable[Lived]) -> Lived | None:
+def _before(one: EpisodeTiming, episodes: Iterable[EpisodeTiming]) -> EpisodeTiming | None:
     """The episode whose place another took, while that one waited for it."""
     since = one.began - SUCCESSION if one.queued is None else max(one.queued, one.began - SUCCESSION)
     earlier = (each for each in episodes if since <= each.ended <= one.began and each.began < one.began)
     return max(earlier, key=lambda each: each.ended, default=None)
 
 
-def _attempt_before(one: Lived, episodes: Iterable[Lived]) -> Lived | None:
+def _attempt_before(one: EpisodeTiming, episodes: Iterable[EpisodeTiming]) -> EpisodeTiming | None:
     """The attempt at the same episode that another followed."""
     earlier = (
         each
@@ -226,7 +227,7 @@ def _attempt_before(one: Lived, episodes: Iterable[Lived]) -> Lived | None:
     return max(earlier, key=lambda each: each.ended, default=None)
 
 
-def _lived(one: Lived, since: float, until: float) -> dict[str, float]:
+def _episode_waits(one: EpisodeTiming, since: float, until: float) -> dict[str, float]:
     """What an episode did between two moments. While nothing else is measured, its agent runs."""
     spans = [(WAITS[span.kind], one.began + span.began, one.began + span.ended) for span in one.spans]
     agent = [each for each in spans if each[0] == WAITS[AGENT]]
@@ -237,25 +238,25 @@ def _lived(one: Lived, since: float, until: float) -> dict[str, float]:
     return found
 
 
-def _measured(stretches: Iterable[Stretch], since: float, until: float) -> dict[str, float]:
+def _measured(intervals: Iterable[Interval], since: float, until: float) -> dict[str, float]:
     """What was measured between two moments. The rest of them is not known."""
-    found, gaps = _covered(stretches, since, until)
+    found, gaps = _covered(intervals, since, until)
     for began, ended in gaps:
         found[UNKNOWN] += ended - began
     return found
 
 
 def _covered(
-    stretches: Iterable[Stretch], since: float, until: float
+    intervals: Iterable[Interval], since: float, until: float
 ) -> tuple[dict[str, float], list[tuple[float, float]]]:
     """Seconds by what they were spent on between two moments, and the gaps.
 
-    Of stretches side by side, the first to begin counts.
+    Of intervals side by side, the first to begin counts.
     """
     found: dict[str, float] = defaultdict(float)
     gaps: list[tuple[float, float]] = []
     moment = since
-    for what, began, ended in sorted(stretches, key=lambda each: each[1]):
+    for what, began, ended in sorted(intervals, key=lambda each: each[1]):
         low, high = max(moment, began), min(until, ended)
         if high > low:
             if low > moment:
@@ -267,7 +268,7 @@ def _covered(
     return found, gaps
 
 
-def trace(reports: Sequence[StepReport], episodes: Sequence[Lived]) -> dict[str, Any]:
+def trace(reports: Sequence[StepReport], episodes: Sequence[EpisodeTiming]) -> dict[str, Any]:
     """Steps and episodes in Chrome's JSON form of traces, which ui.perfetto.dev opens."""
     slices = [*_learner(reports), *_episodes(episodes)]
     start = min((each[2] for each in slices), default=0.0)
@@ -307,7 +308,7 @@ def _learner(reports: Sequence[StepReport]) -> Iterator[Slice]:
             yield (LEARNER, 1, began, ended, name.replace("_", " "), {})
 
 
-def _episodes(episodes: Sequence[Lived]) -> Iterator[Slice]:
+def _episodes(episodes: Sequence[EpisodeTiming]) -> Iterator[Slice]:
     """Each in the lowest lane that is free."""
     free: list[int] = []
     busy: list[tuple[float, int]] = []

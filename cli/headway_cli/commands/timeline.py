@@ -45,7 +45,7 @@ def timeline(
         with readable(found.layout.root):
             read = reading.timed(found.files, step or ())
     times = read.times()
-    if absent := {*(step or ())} - read.lived.keys():
+    if absent := {*(step or ())} - read.timings.keys():
         raise wrong(f"--step: the run has no step {min(absent)} that was trained, or its batch is too large")
     if not times:
         note("no step says when it ended: none was trained yet, or the run is older than these times")

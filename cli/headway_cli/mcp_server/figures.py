@@ -135,7 +135,7 @@ def timeline(workspace: Workspace, asked: TimelineAsked) -> Json:
         raise ToolWrong(f"job: {asked.job} is an evaluation, and has no steps: name a training job")
     with readable(run.layout.root):
         read = reading.timed(run.files, asked.steps)
-    if absent := {*asked.steps} - read.lived.keys():
+    if absent := {*asked.steps} - read.timings.keys():
         raise ToolWrong(
             f"steps: the run has no step {min(absent)} that was trained, or its batch is too large"
         )

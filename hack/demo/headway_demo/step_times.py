@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from headway_analysis.report.timeline import Lived, StepTime, spent
+from headway_analysis.report.timeline import EpisodeTiming, StepTime, spent
 from headway_api.artifacts import RunLayout
 from headway_api.run_files import RunFiles
 from headway_api.store import FileStore
@@ -29,7 +29,9 @@ def read(run: Path) -> list[StepTime]:
     for before, report in pairwise(files.steps()):
         if report.groups:
             groups = files.groups([files.layout.train_group(each) for each in report.groups])
-            every = [Lived.of(each) for group in groups for each in (*group.episodes, *group.discarded)]
+            every = [
+                EpisodeTiming.of(each) for group in groups for each in (*group.episodes, *group.discarded)
+            ]
             found.append(spent(before, report, every))
     return [each for each in found if each is not None]
 

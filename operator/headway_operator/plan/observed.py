@@ -22,7 +22,8 @@ WORKLOADS = {
 }
 
 
-CHILDLESS_SECONDS: Final = 3.0
+POD_CREATION_SECONDS: Final = 3.0
+"""Seconds within which a Job's pods should exist."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Observed:
         """Objects of any of the kinds."""
         return tuple(body for body in self.objects if body["kind"] in kinds)
 
-    def childless(self) -> list[Json]:
+    def jobs_without_pods(self) -> list[Json]:
         """Jobs whose pods should exist by now but do not.
 
         If a Deployment's pods were refused, the same refusal may affect Jobs. Then they are checked at once,
@@ -67,7 +68,7 @@ class Observed:
         refused = any(
             body["kind"] == "Deployment" and true_condition(body, "ReplicaFailure") for body in self.objects
         )
-        patience = 0.0 if refused else CHILDLESS_SECONDS
+        patience = 0.0 if refused else POD_CREATION_SECONDS
         return [
             body
             for role, kind in WORKLOADS.items()

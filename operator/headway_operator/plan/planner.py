@@ -54,7 +54,7 @@ from headway_operator.plan.health import (
 )
 from headway_operator.plan.job_health import JobHealth, needs_help_at, stalls_at
 from headway_operator.plan.observed import (
-    CHILDLESS_SECONDS,
+    POD_CREATION_SECONDS,
     Observed,
     is_ending,
     is_over,
@@ -432,7 +432,7 @@ def _again(context: Context, observed: Observed, job_health: JobHealth) -> float
     patience = timedelta(seconds=context.spec.pending_deadline_seconds)
     moments += [health.pending_since + patience for health in job_health.roles if health.pending_since]
     if any(health.pending_since and not observed.pods(health.role) for health in job_health.roles):
-        moments.append(observed.now + timedelta(seconds=CHILDLESS_SECONDS + 1))
+        moments.append(observed.now + timedelta(seconds=POD_CREATION_SECONDS + 1))
     moments += [
         moment(failed["lastTransitionTime"]) + timedelta(seconds=EVIDENCE_SECONDS + 1)
         for role in (names.COORDINATOR, names.LEARNER)

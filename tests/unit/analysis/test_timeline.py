@@ -16,7 +16,7 @@ from headway_analysis.report.timeline import (
     PLACE,
     RESTART,
     UNKNOWN,
-    Lived,
+    EpisodeTiming,
     spent,
     trace,
     waiting,
@@ -28,14 +28,16 @@ AGENT, WEIGHTS = "the agent between turns and tools", "until a server had the we
 STORING = "storing of the batch's last group"
 
 
-def lived(name: str, began: float, *spans: tuple[SpanKind, float], queued: float | None = None) -> Lived:
+def timing(
+    name: str, began: float, *spans: tuple[SpanKind, float], queued: float | None = None
+) -> EpisodeTiming:
     """An episode of waits one after another, with a second of its agent after each."""
     found, at = [], 0.0
     for kind, seconds in spans:
         found.append(EpisodeSpan(kind=kind, began=at, ended=at + seconds))
         at += seconds + 1
     agent = EpisodeSpan(kind="agent", began=0, ended=at)
-    return Lived(name, began, began + at, "Completed", (agent, *found), queued)
+    return EpisodeTiming(name, began, began + at, "Completed", (agent, *found), queued)
 
 
 def sent(at: float, *waits: tuple[BatchWaitKind, float, float]) -> BatchWaits:
@@ -54,8 +56,8 @@ def report(
 
 
 def test_a_wait_is_what_the_last_episode_waited_for() -> None:
-    one = lived("a", 100, ("sandbox", 2), ("turn", 30), ("tool", 5))  # ends at 140
-    other = lived("b", 100, ("turn", 10))
+    one = timing("a", 100, ("sandbox", 2), ("turn", 30), ("tool", 5))  # ends at 140
+    other = timing("b", 100, ("turn", 10))
     assert waiting(100, 142, [one, other], sent(140)) == {
         SANDBOX: 2,
         SAMPLING: 30,
@@ -66,10 +68,10 @@ def test_a_wait_is_what_the_last_episode_waited_for() -> None:
 
 
 def test_before_it_began_counts_the_episode_whose_place_it_took() -> None:
-    first = lived("a", 100, ("turn", 19))  # ends at 120
-    second = lived("b", 120.1, ("turn", 9))  # ends at 130.1
+    first = timing("a", 100, ("turn", 19))  # ends at 120
+    second = timing("b", 120.1, ("turn", 9))  # ends at 130.1
     for queued in (None, 100.5):
-        later = Lived(second.name, second.began, second.ended, second.outcome, second.spans, queued)
+        later = EpisodeTiming(second.name, second.began, second.ended, second.outcome, second.spans, queued)
         found = waiting(100, 130.1, [later, first])
         assert found[SAMPLING] == pytest.approx(28)
         assert found[AGENT] == pytest.approx(2)
@@ -78,31 +80,31 @@ def test_before_it_began_counts_the_episode_whose_place_it_took() -> None:
 
 def test_an_episode_waits_for_a_place_since_it_was_queued() -> None:
     """Others hold the places, such as those of a validation."""
-    found = waiting(100, 130, [lived("b-0", 120, ("turn", 9), queued=105), lived("a-0", 100, ("turn", 3))])
+    found = waiting(100, 130, [timing("b-0", 120, ("turn", 9), queued=105), timing("a-0", 100, ("turn", 3))])
     assert found == {SAMPLING: 9, AGENT: 1, PLACE: 15, UNKNOWN: 5}
 
 
 def test_an_older_record_does_not_explain_a_late_episode_start() -> None:
-    found = waiting(100, 130, [lived("b-0", 120, ("turn", 9)), lived("a-0", 100, ("turn", 3))])
+    found = waiting(100, 130, [timing("b-0", 120, ("turn", 9)), timing("a-0", 100, ("turn", 3))])
     assert found == {SAMPLING: 9, AGENT: 1, UNKNOWN: 20}
 
 
 def test_an_episode_ended_before_another_queued_gave_it_no_place() -> None:
     found = waiting(
-        100, 130, [lived("b-0", 120, ("turn", 9), queued=119.95), lived("a-0", 100, ("turn", 18.9))]
+        100, 130, [timing("b-0", 120, ("turn", 9), queued=119.95), timing("a-0", 100, ("turn", 18.9))]
     )
     assert found == {SAMPLING: 9, AGENT: 1, PLACE: pytest.approx(0.05), UNKNOWN: pytest.approx(19.95)}
 
 
 def test_a_retry_follows_the_attempt_before_it() -> None:
-    first = lived("t0-000007-3-0", 100, ("turn", 9))  # ends at 110
-    again = lived("t0-000007-3-1", 125, ("turn", 4), queued=110)
+    first = timing("t0-000007-3-0", 100, ("turn", 9))  # ends at 110
+    again = timing("t0-000007-3-1", 125, ("turn", 4), queued=110)
     assert waiting(100, 130, [first, again]) == {SAMPLING: 13, AGENT: 2, PLACE: 15}
 
 
 def test_waits_beside_episodes_are_as_the_coordinator_measured() -> None:
     batch = sent(129, ("start", 90, 102), ("weights", 102, 114), ("storing", 126, 128))
-    found = waiting(100, 130, [lived("a", 116, ("turn", 9), queued=115)], batch)
+    found = waiting(100, 130, [timing("a", 116, ("turn", 9), queued=115)], batch)
     assert found == {
         "start of the coordinator": 2,
         WEIGHTS: 12,
@@ -116,22 +118,22 @@ def test_waits_beside_episodes_are_as_the_coordinator_measured() -> None:
 
 
 def test_how_an_older_reports_batch_came_is_not_known() -> None:
-    assert waiting(100, 120, [lived("a", 100, ("turn", 9))]) == {SAMPLING: 9, AGENT: 1, UNKNOWN: 10}
+    assert waiting(100, 120, [timing("a", 100, ("turn", 9))]) == {SAMPLING: 9, AGENT: 1, UNKNOWN: 10}
 
 
 def test_what_came_before_the_wait_does_not_count() -> None:
-    assert waiting(110, 120, [lived("a", 100, ("turn", 19))]) == {SAMPLING: 9, AGENT: 1}
+    assert waiting(110, 120, [timing("a", 100, ("turn", 19))]) == {SAMPLING: 9, AGENT: 1}
 
 
 def test_spans_side_by_side_count_once() -> None:
     spans = tuple(EpisodeSpan(kind="turn", began=began, ended=began + 10) for began in (0, 5))
-    assert waiting(0, 15, [Lived("a", 0, 15, "Completed", spans)]) == {SAMPLING: 15}
+    assert waiting(0, 15, [EpisodeTiming("a", 0, 15, "Completed", spans)]) == {SAMPLING: 15}
 
 
 def test_an_episode_that_measured_nothing_is_not_accounted_for() -> None:
-    assert waiting(0, 10, [Lived("a", 0, 10, "Completed", ())]) == {UNKNOWN: 10}
+    assert waiting(0, 10, [EpisodeTiming("a", 0, 10, "Completed", ())]) == {UNKNOWN: 10}
     ended = report(2, 10, sent(10), wait_for_batch=10)
-    found = spent(report(1, 0), ended, [Lived("a", 0, 10, "Completed", ())])
+    found = spent(report(1, 0), ended, [EpisodeTiming("a", 0, 10, "Completed", ())])
     assert found is not None
     assert found.known == 0
 
@@ -139,7 +141,11 @@ def test_an_episode_that_measured_nothing_is_not_accounted_for() -> None:
 def test_time_between_an_older_records_spans_is_unknown() -> None:
     """It does not say when the agent ran."""
     spans = (EpisodeSpan(kind="sandbox", began=0, ended=2), EpisodeSpan(kind="turn", began=3, ended=9))
-    assert waiting(0, 10, [Lived("a", 0, 10, "Completed", spans)]) == {SANDBOX: 2, SAMPLING: 6, UNKNOWN: 2}
+    assert waiting(0, 10, [EpisodeTiming("a", 0, 10, "Completed", spans)]) == {
+        SANDBOX: 2,
+        SAMPLING: 6,
+        UNKNOWN: 2,
+    }
 
 
 def test_the_agent_runs_while_its_span_has_nothing_else() -> None:
@@ -151,7 +157,7 @@ def test_the_agent_runs_while_its_span_has_nothing_else() -> None:
         ("release", 9.5, 10),
     ]
     found = tuple(EpisodeSpan(kind=kind, began=began, ended=ended) for kind, began, ended in spans)
-    assert waiting(0, 10, [Lived("a", 0, 10, "Completed", found)]) == {
+    assert waiting(0, 10, [EpisodeTiming("a", 0, 10, "Completed", found)]) == {
         SANDBOX: 2,
         UNKNOWN: 1.5,
         AGENT: 3.5,
@@ -166,7 +172,7 @@ def test_without_episodes_nothing_is_known() -> None:
 
 
 def test_a_step_is_measured_from_the_end_of_the_one_before() -> None:
-    episodes = [lived("a", 1000, ("turn", 39))]  # ends at 1040
+    episodes = [timing("a", 1000, ("turn", 39))]  # ends at 1040
     seconds = {"wait_for_batch": 40, "policy_update": 8, "publish_weights": 1, "step": 49, "training": 9}
     now = report(2, 1050, sent(1040), **seconds)
     found = spent(report(1, 1000), now, episodes)
@@ -186,7 +192,7 @@ def test_a_step_is_measured_from_the_end_of_the_one_before() -> None:
 def test_a_wait_follows_the_previous_steps_report_and_checkpoint() -> None:
     """Else the last episode would end after the wait, and nothing would be known of it."""
     spans = (EpisodeSpan(kind="agent", began=0, ended=5.5),)
-    episodes = [Lived("a", 1015, 1020.5, "Completed", spans)]
+    episodes = [EpisodeTiming("a", 1015, 1020.5, "Completed", spans)]
     seconds = {"report": 10, "save_checkpoint": 9, "prune": 1, "wait_for_batch": 1, "policy_update": 1}
     now = report(2, 1022, sent(1020.6), **seconds)
     found = spent(report(1, 1000), now, episodes)
@@ -198,7 +204,7 @@ def test_a_wait_follows_the_previous_steps_report_and_checkpoint() -> None:
 
 def test_before_a_learner_started_no_one_trained() -> None:
     now = report(2, 1060, sent(1059), start=20, wait_for_batch=9, policy_update=1)
-    found = spent(report(1, 1000), now, [lived("a", 1050, ("turn", 8))])
+    found = spent(report(1, 1000), now, [timing("a", 1050, ("turn", 8))])
     assert found is not None
     assert (found.parts[RESTART], found.parts["learner: start"], found.known) == (30, 20, 1)
 
@@ -224,7 +230,7 @@ def test_every_second_is_counted_once(seed: int) -> None:
         began = rng.uniform(0, 50)
         spans = [(rng.choice(kinds), rng.uniform(0, 5)) for _ in range(rng.randrange(4))]
         queued = rng.choice([None, began - rng.uniform(0, 20)])
-        episodes.append(lived(f"t0-000000-{n % 3}-{n}", began, *spans, queued=queued))
+        episodes.append(timing(f"t0-000000-{n % 3}-{n}", began, *spans, queued=queued))
     since = rng.uniform(0, 40)
     until = since + rng.uniform(0, 40)
     waits = [(kind, at := rng.uniform(0, 80), at + rng.uniform(0, 20)) for kind in of_batch]
@@ -240,7 +246,11 @@ def slices(found: dict[str, Any], process: int) -> list[dict[str, Any]]:
 
 def test_a_trace_holds_steps_with_parts_and_episodes_in_lanes() -> None:
     reports = [report(1, 1050, wait_for_batch=40, policy_update=8)]
-    episodes = [lived("a", 1000, ("turn", 9)), lived("b", 1005, ("tool", 9)), lived("c", 1011, ("turn", 4))]
+    episodes = [
+        timing("a", 1000, ("turn", 9)),
+        timing("b", 1005, ("tool", 9)),
+        timing("c", 1011, ("turn", 4)),
+    ]
     found = trace(reports, episodes)
     assert found["otherData"] == {"begins": 1000}
     step, wait, update = slices(found, LEARNER)
@@ -254,7 +264,7 @@ def test_a_trace_holds_steps_with_parts_and_episodes_in_lanes() -> None:
 @pytest.mark.parametrize("seed", range(50))
 def test_episodes_of_one_lane_do_not_overlap(seed: int) -> None:
     rng = random.Random(seed)
-    episodes = [lived(str(n), rng.uniform(0, 100), ("turn", rng.uniform(0, 30))) for n in range(40)]
+    episodes = [timing(str(n), rng.uniform(0, 100), ("turn", rng.uniform(0, 30))) for n in range(40)]
     by_lane: dict[int, list[tuple[int, int]]] = {}
     for each in slices(trace([], episodes), EPISODES):
         if each["name"].isdecimal():

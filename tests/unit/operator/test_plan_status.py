@@ -421,10 +421,10 @@ class TestFailures:
         """There is one event only: it is to say what both lack."""
         world = started().later(1)
         del world.objects["Pod", "refunds-learner-0"], world.objects["Pod", "refunds-rollout-0"]
-        assert not Observed(world.now, tuple(world.objects.values())).childless()
+        assert not Observed(world.now, tuple(world.objects.values())).jobs_without_pods()
         refused = world.condition("ReplicaFailure", True) | {"message": "exceeded quota: gpus"}
         world.workload_status("Deployment", "rollout", conditions=[refused])
-        [asked] = Observed(world.now, tuple(world.objects.values())).childless()
+        [asked] = Observed(world.now, tuple(world.objects.values())).jobs_without_pods()
         assert (asked["kind"], asked["metadata"]["name"]) == ("Job", "refunds-learner")
 
     @pytest.mark.parametrize("disrupted", [True, False])

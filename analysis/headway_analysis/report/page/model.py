@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headway_analysis.report.page.episodes import View
-from headway_analysis.report.timeline import Lived, StepTime, spent, trace
+from headway_analysis.report.timeline import EpisodeTiming, StepTime, spent, trace
 from headway_api.decisions import Decision
 from headway_api.document import JsonView
 from headway_api.records import StepReport, ValidationRecord
@@ -36,8 +36,8 @@ class TrainingRun:
     episodes: Sequence[View]
     tokens: bool = False
     """Whether a tokenizer was available, so that the episodes show their tokens."""
-    lived: Mapping[int, Sequence[Lived]] = field(default_factory=dict)
-    """When the episodes of some steps' batches were, by step."""
+    timings: Mapping[int, Sequence[EpisodeTiming]] = field(default_factory=dict)
+    """When the episodes of some steps' batches began and ended, by step."""
 
     @property
     def by_step(self) -> dict[int, dict[str, float]]:
@@ -49,16 +49,16 @@ class TrainingRun:
         """Where the seconds of those steps went whose episodes are known, by step."""
         reports = {report.step: report for report in self.steps}
         found = (
-            spent(reports[step - 1], reports[step], self.lived[step])
-            for step in sorted(self.lived)
+            spent(reports[step - 1], reports[step], self.timings[step])
+            for step in sorted(self.timings)
             if step - 1 in reports
         )
         return [each for each in found if each is not None]
 
     def trace(self) -> dict[str, Any]:
         """The steps whose episodes are known, and those episodes, as a trace that Perfetto opens."""
-        reports = [report for report in self.steps if report.step in self.lived]
-        return trace(reports, [each for step in sorted(self.lived) for each in self.lived[step]])
+        reports = [report for report in self.steps if report.step in self.timings]
+        return trace(reports, [each for step in sorted(self.timings) for each in self.timings[step]])
 
 
 @dataclass(frozen=True)

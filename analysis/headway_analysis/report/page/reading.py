@@ -15,7 +15,7 @@ from headway_analysis.report.page import choice, standing
 from headway_analysis.report.page.choice import OfStep, Shown
 from headway_analysis.report.page.episodes import Decode, view
 from headway_analysis.report.page.model import EvaluationRun, TrainingRun
-from headway_analysis.report.timeline import Lived
+from headway_analysis.report.timeline import EpisodeTiming
 from headway_api.artifacts import Layout
 from headway_api.records import Purpose, StepReport, ValidationRecord
 from headway_api.run_files import RunFiles
@@ -34,16 +34,16 @@ def training(files: RunFiles, decode: Decode | None = None) -> TrainingRun:
     run = curves(files)
     spans, _ = standing.judged(run)
     steps = choice.trained_steps(run.steps, [span.first for span in spans])
-    trained, lived = _trained(files, steps)
+    trained, timings = _trained(files, steps)
     views = [view(each, decode) for each in (*_held_out(files, run.validations), *trained)]
-    return replace(run, episodes=views, tokens=decode is not None, lived=lived)
+    return replace(run, episodes=views, tokens=decode is not None, timings=timings)
 
 
 def timed(files: RunFiles, steps: Sequence[int]) -> TrainingRun:
     """A run with the times of some steps' episodes, `steps` among them, and without episodes."""
     run = curves(files)
-    _, lived = _trained(files, choice.trained_steps(run.steps, steps))
-    return replace(run, lived=lived)
+    _, timings = _trained(files, choice.trained_steps(run.steps, steps))
+    return replace(run, timings=timings)
 
 
 def curves(files: RunFiles) -> TrainingRun:
@@ -94,17 +94,19 @@ def _held_out(files: RunFiles, validations: Sequence[ValidationRecord]) -> Itera
             yield Shown.of(group, episode, f"held-out row {group.row} at step {group.step}")
 
 
-def _trained(files: RunFiles, reports: Sequence[StepReport]) -> tuple[list[Shown], dict[int, list[Lived]]]:
+def _trained(
+    files: RunFiles, reports: Sequence[StepReport]
+) -> tuple[list[Shown], dict[int, list[EpisodeTiming]]]:
     """The chosen episodes of some steps, and the times of all of theirs."""
     shown: list[Shown] = []
-    lived: dict[int, list[Lived]] = {}
+    timings: dict[int, list[EpisodeTiming]] = {}
     for report in reports:
-        found, times = OfStep(report.step), lived.setdefault(report.step, [])
+        found, times = OfStep(report.step), timings.setdefault(report.step, [])
         for group in files.groups([*map(files.layout.train_group, report.groups)]):
             found.add(group)
-            times += [Lived.of(each) for each in (*group.episodes, *group.discarded)]
+            times += [EpisodeTiming.of(each) for each in (*group.episodes, *group.discarded)]
         shown += found.chosen
-    return shown, lived
+    return shown, timings
 
 
 def evaluation(files: RunFiles, decode: Decode | None = None) -> EvaluationRun | None:
