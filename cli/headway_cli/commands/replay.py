@@ -45,14 +45,10 @@ LOG_TAIL: Final = 2000
 def replay(
     run: RunAt,
     step: Annotated[int, typer.Option(min=0, help="The step to train again.")],
-    loss: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Train the step with another loss.")
-    ] = None,
+    loss: Annotated[str | None, typer.Option(metavar="NAME", help="Train with another loss.")] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", help="Train the step with another value of a field: spec.algorithm.kl.coefficient=0.01."
-        ),
+        typer.Option("--set", help="Train with another value: spec.algorithm.kl.coefficient=0.01."),
     ] = None,
     from_start: Annotated[
         bool, typer.Option("--from-start", help="Begin with the model itself, not with a checkpoint.")

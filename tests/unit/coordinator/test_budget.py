@@ -185,7 +185,7 @@ def test_too_small_budget_is_refused_naming_the_least_needed() -> None:
     assert budget(tokens={"sample": 80}).least(LIMITS, TRAIN, 2, SAMPLED) == []
 
 
-async def test_without_a_budget_everything_fits_and_nothing_is_reported() -> None:
+async def test_without_a_budget_all_fits_and_nothing_is_reported() -> None:
     found = unbounded()
     one = Running(found, plan(0))
     await settle()

@@ -113,7 +113,7 @@ async def test_a_full_candidate_keeps_no_other_waiting(tok: Any, monkeypatch: py
         assert (await r.chat())[0] == 200
 
 
-async def test_the_agents_service_gets_the_error_and_the_candidate_ends(tok: Any) -> None:
+async def test_the_agents_service_gets_the_error_that_ends_a_candidate(tok: Any) -> None:
     """The service still works when its model is gone: the episode ends without waiting for it."""
     statuses: list[int] = []
 

@@ -216,7 +216,7 @@ async def test_whatever_a_model_writes_can_be_stored(tok: Any) -> None:
     ],
     ids=["metrics", "names", "turns", "texts", "list"],
 )
-async def test_a_judgement_of_another_shape_is_reported_by_its_first_fault(tok: Any, answer: Any) -> None:
+async def test_a_judgement_of_another_shape_names_its_first_fault(tok: Any, answer: Any) -> None:
     async with rig(tok, ANSWER) as r:
         r.sandbox.faults["POST /finish"] = say(answer)
         record = await r.episodes.run(task())

@@ -73,7 +73,7 @@ def test_candidate_with_unknown_context_is_left_to_the_gate() -> None:
     assert [kind.what for kind in kinds(JOB, {"base": 1000}) if "large" in kind.what] == []
 
 
-def test_the_least_budget_in_the_message_suffices_for_every_candidate() -> None:
+def test_the_least_budget_of_the_message_is_enough_for_each() -> None:
     """The largest need is that of the suite, whose episodes may use 32 contexts of the longer model."""
     with pytest.raises(JobError) as raised:
         fits(budget(tokens={"evaluation": 1_000}), JOB, CONTEXTS)

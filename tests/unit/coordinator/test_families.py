@@ -75,7 +75,7 @@ def test_every_reader_has_a_name_in_the_spec() -> None:
 WRITES_NONE = replace(BY_FAMILY["Hermes"], call="", specials=("<|im_start|>",))
 
 
-def test_calls_that_nobody_reads_are_refused_before_the_job_starts() -> None:
+def test_calls_that_nobody_reads_are_refused_at_the_start() -> None:
     mute = choose(spoken(WRITES_NONE), "gemma3_text")
     with pytest.raises(JobError) as refused:
         preflight.readable(SIMPLE, mute, "auto")

@@ -219,7 +219,7 @@ async def test_a_tool_call_that_was_cut_short_cannot_be_made_good(tok: Any) -> N
         assert r.rollout.fault == "the call of refund was cut short"
 
 
-async def test_a_stream_that_waits_too_long_is_refused_before_it_begins(
+async def test_a_stream_that_waits_too_long_is_refused_at_its_start(
     tok: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turns, "QUEUE_SECONDS", 0.3)

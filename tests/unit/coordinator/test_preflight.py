@@ -456,7 +456,7 @@ async def test_sandbox_that_cannot_be_made_is_reported_while_awaited(folder: Pat
         ),
     ],
 )
-async def test_a_sandbox_that_ends_at_once_is_reported_with_field_and_fix(
+async def test_a_sandbox_that_ends_at_once_has_a_field_and_a_fix(
     folder: Path, how: str, field: str, fix: str
 ) -> None:
     bench = Bench(spec(folder, pendingDeadlineSeconds=4))
