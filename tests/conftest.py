@@ -51,8 +51,16 @@ MEASURED = (
     "tests/unit/trainer/test_evil_answers.py",
 )
 """Tests of peak memory. In an old process the heap is fragmented, and a small block costs a whole page."""
-ORDER = (*ON_CLUSTER, *MEASURED, "tests/integration/trainer", "tests/integration", "tests")
-"""What is measured begins, in a young process; then what takes longest; many small files fill the end."""
+LONGEST = (
+    "tests/integration/trainer",
+    "tests/integration/cli",
+    "tests/integration/coordinator",
+    "tests/integration/rollout",
+    "tests/traps",
+)
+ORDER = (*ON_CLUSTER, *MEASURED, *LONGEST, "tests/unit", "tests")
+"""What is measured begins, in a young process; then what takes longest; many small files fill the end.
+Tests of the chart come last: on a fresh machine helm and promtool are built while the others run."""
 
 
 class Sharing(LoadScopeScheduling):  # type: ignore[misc]
