@@ -201,7 +201,7 @@ async def test_candidate_failing_all_rows_fails_alone_if_others_answer(tmp_path:
     assert (tuned.stage, tuned.reason) == ("Failed", "EpisodesFailing")
     assert tuned.message is not None
     assert tuned.message.startswith("spec.candidates[tuned]: all episodes of several groups in a row failed")
-    assert "correct what only this one has" in tuned.message
+    assert "correct what only this candidate has" in tuned.message
 
 
 async def test_rows_that_were_answered_in_an_earlier_process_count(tmp_path: Path) -> None:
