@@ -138,7 +138,7 @@ def test_an_adapter_of_another_rank_can_be_merged(place: Place) -> None:
 
 
 def test_a_whole_model_is_no_adapter(place: Place) -> None:
-    assert "name that folder in spec.model.base instead" in place.whole().refusal(**LORA)
+    assert "name the folder in spec.model.base instead" in place.whole().refusal(**LORA)
 
 
 def test_a_model_of_another_size_is_refused(place: Place) -> None:
