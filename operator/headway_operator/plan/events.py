@@ -50,8 +50,8 @@ def _is_new(fact: Fact, recorded: Collection[str], now: datetime) -> bool:
     since = fact.at or fact.not_before
     if since is not None and now - since < REMEMBERED:
         return True
-    # It follows another event of its series that still exists.
-    return any(key.startswith(f"{fact.series}.") for key in recorded)
+    # It follows another event, of its series or in its order, that still exists.
+    return any(key.startswith(f"{fact.series}.") or fact.follows(key) for key in recorded)
 
 
 def is_old(status: JobStatus, now: datetime) -> bool:

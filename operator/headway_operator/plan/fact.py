@@ -21,11 +21,20 @@ class Fact:
     """When it happened. None: the status does not say."""
     not_before: datetime | None = None
     """The earliest time at which it can have happened, if the status does not say more."""
+    order: str | None = None
+    """Prefix of the keys of facts that happen in the order of the steps that end their keys."""
 
     @property
     def series(self) -> str:
         """The key without its last part. Facts of one series may recur, at a later time or step."""
         return self.key.rpartition(".")[0]
+
+    def follows(self, key: str) -> bool:
+        """Whether the key's fact, of the same order, happened no later than this one."""
+        if self.order is None or not key.startswith(self.order):
+            return False
+        step, own = key.rpartition(".")[2], self.key.rpartition(".")[2]
+        return step.isdecimal() and int(step) <= int(own)
 
 
 def tenth(step: int, most: int | None) -> int:

@@ -26,7 +26,14 @@ def standing(status: RLTrainingJobStatus) -> Iterator[Fact]:
     since = healthy.last_transition_time if healthy and healthy.status == "False" else None
     for signal in status.signals:
         if signal.state == "Raised":
-            yield Fact(_raise(signal), "SignalRaised", _words(signal), warning=True, not_before=since)
+            yield Fact(
+                _raise(signal),
+                "SignalRaised",
+                _words(signal),
+                warning=True,
+                not_before=since,
+                order=f"{RAISED}.",
+            )
         elif signal.state == "Suspect":
             key = f"{SUSPECTED}.{signal.name.lower()}.{tenth(signal.since, _last_step(status))}"
             yield Fact(key, "SignalSuspected", _words(signal))

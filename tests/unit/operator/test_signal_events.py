@@ -57,6 +57,28 @@ def test_a_signal_cleared_without_an_operator_has_a_clear_event(stage: Stage) ->
     assert (reason, message) == ("SignalCleared", "RewardCollapsed, raised since step 7, is clear")
 
 
+@pytest.mark.parametrize(("minutes", "expected"), [(45, ["SignalRaised"]), (75, [])])
+def test_a_second_signal_raised_without_an_operator_has_an_event(
+    stage: Stage, minutes: float, expected: list[str]
+) -> None:
+    """Until the first one's event is gone: the status does not say when the second was raised."""
+    first = ("RewardCollapsed", "Raised", 7)
+    signals(first, healthy="False")(stage)
+    stage.look()
+    signals(first, ("Repetition", "Raised", 50), healthy="False")(stage.later(minutes))
+    assert stage.restart().reasons() == expected
+    assert stage.restart().look() == []
+
+
+def test_a_signal_raised_before_another_is_not_recorded_again(stage: Stage) -> None:
+    signals(("RewardCollapsed", "Raised", 7), healthy="False")(stage)
+    stage.look()
+    second = ("Repetition", "Raised", 50)
+    signals(("RewardCollapsed", "Raised", 7), second, healthy="False")(stage.later(50))
+    assert stage.reasons() == ["SignalRaised"]
+    assert stage.later(20).restart().look() == [], "the first one's event is gone, the second's is not"
+
+
 def test_an_unknown_signal_has_no_event(stage: Stage) -> None:
     signals(("RewardCollapsed", "Raised", 7), healthy="False")(stage)
     stage.look()
