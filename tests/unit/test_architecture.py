@@ -306,6 +306,21 @@ def test_docstrings_name_errors_that_exist() -> None:
     assert unknown == set()
 
 
+WITHOUT_A_CLOCK = {
+    "headway_analysis": ("signals/", "remedies/"),
+    "headway_coordinator": ("signals.py", "remedies/"),
+}
+"""What decides on signals and remedies. A clock that jumps cannot change what it decides."""
+
+
+@pytest.mark.parametrize("package", WITHOUT_A_CLOCK)
+def test_signals_and_remedies_read_no_clock(package: str) -> None:
+    found = {path for library in ("time", "datetime") for path in importers(package, library)}
+    parts = WITHOUT_A_CLOCK[package]
+    assert {path for path in found if path.startswith(parts)} == set()
+    assert all((PACKAGES[package] / part).exists() for part in parts)
+
+
 MOST_CHARACTERS_OF_A_TEST = 60
 
 
