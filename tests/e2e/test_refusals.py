@@ -18,7 +18,7 @@ from headway_demo.settings import NAMESPACE
 SPOILT = "spoilt"
 """Folder in the bucket of models that do not load."""
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.ci, pytest.mark.timeout(1200)]
 
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "no-image-name": (

@@ -21,7 +21,7 @@ SEEN_WITHIN_S = 60
 MANAGER = "headway.dev/guard-rails-under-test"
 """So that neither another release's policy warns of these jobs, nor its operator runs them."""
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(900)]
 
 
 class Cluster(Protocol):

@@ -26,6 +26,7 @@ from headway_cli import scaffold
 from headway_cli.mcp_server import catalogue
 from headway_cli.scaffold import Template
 
+pytestmark = [pytest.mark.integration, pytest.mark.ci]
 READS = [
     "jobs",
     "status",

@@ -126,6 +126,7 @@ def test_a_job_of_the_same_name_starts_afresh(rig: Rig) -> None:
     assert owners == {rig.get("phoenix")["metadata"]["uid"]} != {first}
 
 
+@pytest.mark.ci
 def test_suspend_stops_every_pod_and_resume_starts_them(rig: Rig) -> None:
     rig.start()
     rig.run("paused")
@@ -182,6 +183,7 @@ def test_what_is_deleted_by_hand_comes_back(rig: Rig) -> None:
     wait("all of it", lambda: wanted <= set(rig.children("healed")), explain=rig.log)
 
 
+@pytest.mark.ci
 def test_a_policy_opened_by_hand_is_closed_again(rig: Rig) -> None:
     rig.start()
     rig.run("closed")
@@ -247,6 +249,7 @@ def test_a_process_explaining_its_end_fails_the_job_in_its_words(rig: Rig) -> No
     assert rig.state("broke") == "Failed"
 
 
+@pytest.mark.ci
 def test_a_coordinator_that_keeps_failing_fails_the_job(rig: Rig) -> None:
     rig.scripts = {"coordinator": "echo out of luck; exit 7"}
     rig.start()
@@ -302,6 +305,7 @@ def test_a_spec_the_platform_forbids_creates_nothing(rig: Rig) -> None:
     assert not rig.finalizers("forbidden")
 
 
+@pytest.mark.ci
 def test_a_name_that_is_taken_is_not_taken_over(rig: Rig) -> None:
     rig.cluster.kubectl("create", "configmap", "mine-config", "-n", rig.namespace, "--from-literal=a=b")
     rig.start()

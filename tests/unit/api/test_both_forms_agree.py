@@ -271,6 +271,7 @@ DIFFERENT = [
 """A rule's CEL, and what it is made into, by kind."""
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("model", "cel", "other"), DIFFERENT, ids=[cel for _, cel, _ in DIFFERENT])
 def test_a_form_that_differs_is_found(model: type[Job], cel: str, other: str) -> None:
     definition = SERVERS[model.__name__].definition

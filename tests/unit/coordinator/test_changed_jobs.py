@@ -570,6 +570,7 @@ async def test_decision_without_effect_has_none_when_its_step_repeats(tmp_path: 
     assert total(job.ledger.days) == job.recounted()
 
 
+@pytest.mark.ci
 @settings(max_examples=12)
 @given(seed=st.integers(0, 10_000), beside=st.booleans(), sampler=st.sampled_from(list(CHOICES)))
 def test_repeatedly_changed_job_survives_any_death(
