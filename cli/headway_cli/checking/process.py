@@ -17,7 +17,7 @@ from headway_sandbox import process as processes
 def running(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A process in a session of its own, which ends with the block. `options` are those of `Popen`.
 
-    An interrupt while it starts or ends is raised afterwards. Raised at once, it would leave the process.
+    An interrupt while it starts or ends is raised afterwards, so that the process never stays behind.
     """
     interrupts = _Interrupts()
     process = None
@@ -29,9 +29,11 @@ def running(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen
         finally:
             interrupts.defer()
     finally:
-        if process is not None:
-            end(process)
-        interrupts.restore()
+        try:
+            if process is not None:
+                end(process)
+        finally:
+            interrupts.restore()
 
 
 def ended(process: subprocess.Popen[bytes], seconds: float) -> int | None:

@@ -22,7 +22,7 @@ class Fact:
     not_before: datetime | None = None
     """The earliest time at which it can have happened, if the status does not say more."""
     order: str | None = None
-    """Prefix of the keys of facts that happen in the order of the steps that end their keys."""
+    """Prefix of keys that end with a step. Facts with this prefix happen in the order of their steps."""
 
     @property
     def series(self) -> str:
@@ -30,7 +30,7 @@ class Fact:
         return self.key.rpartition(".")[0]
 
     def follows(self, key: str) -> bool:
-        """Whether the key's fact, of the same order, happened no later than this one."""
+        """Whether the fact of that key has the same `order`, and happened no later than this one."""
         if self.order is None or not key.startswith(self.order):
             return False
         step, own = key.rpartition(".")[2], self.key.rpartition(".")[2]

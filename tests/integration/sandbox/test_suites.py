@@ -40,7 +40,7 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def later(*values: Any) -> Any:
-    """A case of `make test-long` alone."""
+    """A case that only `make test-long` runs."""
     return pytest.param(*values, marks=pytest.mark.long)
 
 
