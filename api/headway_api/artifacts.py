@@ -171,7 +171,7 @@ class Layout:
         return f"{self.usage}/{key}.jsonl"
 
     def usage_of_given_up(self, key: str) -> str:
-        """Segment with the differences when a group is given up after another segment recorded it
+        """Segment with the differences when a group is abandoned after another segment recorded it
         otherwise."""
         return f"{self.usage}/{key}-given-up.jsonl"
 

@@ -71,7 +71,7 @@ class Played:
     episodes: int
     """How many it had to have."""
     kept: bool = True
-    """It can be trained; else it was given up, and all of its tokens are discarded."""
+    """It can be trained; else it was abandoned, and all of its tokens are discarded."""
     shared: float = 0.0
     """Tokens of first prompts that were found in the cache since others of the group had them too."""
     row_tokens: float = 0.0
@@ -159,7 +159,7 @@ def of_group(
         judgements: what the reward of the whole group asked of judges.
         row_tokens: tokens of the scored episodes' rows.
         trains_alike: groups of equal rewards are trained too.
-        least_scored: a group with fewer scored episodes is given up.
+        least_scored: a group with fewer scored episodes is abandoned.
     """
     scored = [each for each in episodes if each.outcome is not Outcome.INFRA_ERROR]
     kept = len(scored) >= least_scored

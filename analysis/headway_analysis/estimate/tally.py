@@ -59,7 +59,7 @@ class Group:
 
     @property
     def played(self) -> Played:
-        """As `measure` takes it: a group whose sandboxes are not billed was given up."""
+        """As `measure` takes it: a group whose sandboxes are not billed was abandoned."""
         kept = self.usage.get(UsageClass.SANDBOX_SECONDS, 0.0) > 0
         return Played(self._used, self.last + 1, kept)
 

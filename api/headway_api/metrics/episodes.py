@@ -221,7 +221,7 @@ ROLLOUT: Final = (
     Family("rollout/advantage/n_negative", "Episodes with an advantage below 0."),
 )
 GIVEN_UP: Final = (
-    Family("rollout/abandoned_groups", "Groups given up.", kind="counter", labels=("reason",)),
+    Family("rollout/abandoned_groups", "Abandoned groups.", kind="counter", labels=("reason",)),
     Family(
         "rollout/discarded_tokens",
         "Tokens computed or sampled for nothing, by reason.",

@@ -7,7 +7,7 @@
     exhausted         nothing runs, and nothing that waits fits. Or more is spent and reserved than there is:
                       time has passed, a price was corrected, or the budget was lowered. If the namespace may
                       grant more, the job first waits for the grant or its refusal
-    drained           if `onExhausted` is Drain, and nothing runs or fits: what waits is given up
+    drained           if `onExhausted` is Drain, and nothing runs or fits: what waits is abandoned
 
 The reservations of a process that ends need no record, because its running episodes are not billed.
 """

@@ -1,7 +1,7 @@
 """The most that episodes may be billed for: pure functions of limits and of what an episode has used.
 
 Amounts are by slot. A slot names the bill's classes, and each of its tokens will be billed under one of them.
-Whether a prompt is cached, or its group given up, is only known afterwards. So a slot costs what its most
+Whether a prompt is cached, or its group abandoned, is only known afterwards. So a slot costs what its most
 expensive class costs.
 """
 

@@ -63,6 +63,7 @@ def limits(proof: Proof) -> list[str]:
         "reasoning stays in the text of a turn": proof.reasoning is False,
         "tool_choice of required or of a named tool is refused": not proof.forced,
         "the result of a call begins a training row of its own": rows,
+        "the results of several calls in one turn do not all continue its training row": proof.results is False,
         "the user's next message begins a training row of its own": not (rows or proof.word),
         "past reasoning begins a training row at every turn": proof.past_reasoning in NEW_ROWS,
     }

@@ -11,9 +11,9 @@ trained and billed as that step's.
 
 A step may be taken without groups: a remedy (docs/remedies.md). No group ages by it, because there was no
 gradient. If it changes P or S, or goes back to older weights, groups that no step can train any more are
-given up.
+abandoned.
 
-A slot returns exactly once: when its group is abandoned or given up, or when it is trained. A group whose
+A slot returns exactly once: when its group is abandoned or trained. A group whose
 rewards are uniform keeps its place in its batch, where it has no gradient, and its slot until then.
 """
 
@@ -69,7 +69,7 @@ class BatchScheduler:
     used: int = 0
     """Groups trained."""
     leaving: set[int] = field(default_factory=set)
-    """Positions given up while they run. Each holds its slot until it has ended."""
+    """Positions abandoned while they run. Each holds its slot until it has ended."""
     cursor: int = 0
     cut: list[int] | None = None
     """The batch that the learner was given for the next step."""
@@ -189,7 +189,7 @@ class BatchScheduler:
     ) -> dict[int, Late]:
         """The learner took `step` without groups. P and S have these values from now on.
 
-        Returns the groups that are given up because of it. Finished ones are settled. Running ones are
+        Returns the groups that are abandoned because of it. Finished ones are settled. Running ones are
         `leaving`, and must be ended.
 
         Args:

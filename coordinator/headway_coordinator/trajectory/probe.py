@@ -34,6 +34,7 @@ ASKED: Final[list[Message]] = [
     {"role": "user", "content": "Look up brave-otter."},
 ]
 KEY: Final = {"key": "brave-otter"}
+OTHER_KEY: Final = {"key": "calm-heron"}
 VALUES: Final[dict[str, Any]] = {
     "key": "7",
     "count": 3,
@@ -51,6 +52,12 @@ RESULT: Final[Message] = {
     "tool_call_id": "call-0-0",
     "name": "look_up",
     "content": '{"tier": "gold"}',
+}
+SECOND_RESULT: Final[Message] = {
+    "role": "tool",
+    "tool_call_id": "call-0-1",
+    "name": "count_up",
+    "content": '{"tier": "silver"}',
 }
 ANSWER: Final[Message] = {"role": "assistant", "content": "Gold it is."}
 ASKED_AGAIN: Final[Message] = {"role": "user", "content": "And calm-heron?"}

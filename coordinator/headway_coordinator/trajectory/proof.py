@@ -6,6 +6,7 @@ the same calls and the same tokens.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, Protocol
@@ -18,7 +19,9 @@ from headway_coordinator.trajectory.probe import (
     ASKED_AGAIN,
     EVERY,
     KEY,
+    OTHER_KEY,
     RESULT,
+    SECOND_RESULT,
     SIMPLE,
     VALUES,
     WHY,
@@ -76,6 +79,9 @@ class Proof:
     """Text before a call is the turn's content."""
     parallel: bool = False
     """Two calls of one turn are read."""
+    results: bool | None = None
+    """The results of two calls of one turn are in one row with them. None: unknown, as `parallel` or `row` is
+    not proven."""
     reasoning: bool | None = None
     """Reasoning before a call is separated from it; None: the template writes none."""
     forced: bool = False
@@ -119,6 +125,7 @@ def prove(renderer: Provable, tokenizer: Any, reader: str) -> Proof:
     if not probe.reads(SIMPLE, KEY):
         return Proof(reader)
     row, word = probe.rows()
+    parallel = probe.reads_two()
     separated, thinking_row = probe.separates_reasoning(), None
     if separated is None:
         separated, past = probe.separates_begun_reasoning()
@@ -130,7 +137,8 @@ def prove(renderer: Provable, tokenizer: Any, reader: str) -> Proof:
         values=probe.reads(EVERY, VALUES),
         words=probe.reads(SIMPLE, WORDS),
         before=probe.says_before(),
-        parallel=probe.reads_two(),
+        parallel=parallel,
+        results=probe.continues_two() if parallel and row else None,
         reasoning=separated,
         forced=probe.begins(),
         row=row,
@@ -149,19 +157,28 @@ class Probe:
 
     def reads(self, tools: list[Tool], arguments: dict[str, Any]) -> bool:
         turn = self.turn(ASKED, calling(call(arguments)), tools, RESULT)
-        return turn is not None and _calls(turn.read) == [("look_up", arguments)]
+        return turn is not None and _reads(turn, ("look_up", arguments))
 
     def says_before(self) -> bool:
         turn = self.turn(ASKED, calling(call(KEY), content="I look it up."), SIMPLE, RESULT)
         if turn is None:
             return False
-        return turn.read.content.strip() == "I look it up." and _calls(turn.read) == [("look_up", KEY)]
+        return turn.read.content.strip() == "I look it up." and _reads(turn, ("look_up", KEY))
 
     def reads_two(self) -> bool:
-        both = calling(call(KEY), call({"key": "calm-heron"}, "count_up", 1))
-        turn = self.turn(ASKED, both, SIMPLE, RESULT)
-        expected = [("look_up", KEY), ("count_up", {"key": "calm-heron"})]
-        return turn is not None and _calls(turn.read) == expected
+        turn = self._two()
+        return turn is not None and _reads(turn, ("look_up", KEY), ("count_up", OTHER_KEY))
+
+    def continues_two(self) -> bool:
+        """Whether two calls of one turn and the results of both are one row."""
+        turn = self._two()
+        if turn is None:
+            return False
+        return self._extended(turn, [*ASKED, _spoken(turn.read)], RESULT, SECOND_RESULT) is not None
+
+    def _two(self) -> Turn | None:
+        both = calling(call(KEY), call(OTHER_KEY, "count_up", 1))
+        return self.turn(ASKED, both, SIMPLE, RESULT)
 
     def writes_reasoning(self) -> bool:
         try:
@@ -178,7 +195,7 @@ class Probe:
         turn = self.turn(ASKED, calling(call(KEY), reasoning=WHY), SIMPLE, RESULT)
         if turn is None or (turn.read.reasoning or "").strip() != WHY:
             return False
-        return _calls(turn.read) == [("look_up", KEY)] and WHY not in turn.read.content
+        return _reads(turn, ("look_up", KEY)) and WHY not in turn.read.content
 
     def begins(self) -> bool:
         """Whether a turn can be read that begins with `force` and goes on as the template would."""
@@ -226,7 +243,7 @@ class Probe:
             return None, "none"
         sampled = [*self._tokenizer.encode(WHY, add_special_tokens=False), *turn.sampled]
         thinking = Turn(turn.prompt, sampled, self._renderer.parse(sampled, turn.prompt, SIMPLE))
-        if thinking.read.reasoning != WHY or _calls(thinking.read) != [("look_up", KEY)]:
+        if thinking.read.reasoning != WHY or not _reads(thinking, ("look_up", KEY)):
             return False, "none"
         goes_on = self._extended(thinking, [*ASKED, _spoken(thinking.read)], RESULT)
         return True, "at once" if goes_on is None else "kept"
@@ -250,21 +267,22 @@ class Probe:
             return None
         return answer, [*history, _spoken(answer.read)]
 
-    def _extended(self, turn: Turn, history: list[Message], new: Message) -> list[int] | None:
+    def _extended(self, turn: Turn, history: list[Message], *new: Message) -> list[int] | None:
         """The conversation with `new`.
 
         None unless it begins with the sampled tokens and goes on like a fresh rendering.
         """
         tokens = [*turn.prompt, *turn.sampled]
         try:
-            found = self._renderer.extend(turn.prompt, turn.sampled, history, [new], SIMPLE)
-            fresh = decoded(self._tokenizer, self._renderer.render([*history, new], SIMPLE))
+            found = self._renderer.extend(turn.prompt, turn.sampled, history, list(new), SIMPLE)
+            fresh = decoded(self._tokenizer, self._renderer.render([*history, *new], SIMPLE))
         except Exception:  # see `prove`
             return None
         if found is None or found[: len(tokens)] != tokens:
             return None
         added = decoded(self._tokenizer, found[len(tokens) :])
-        return found if fresh.endswith(added) and _words(new) in added else None
+        written = all(_words(message) in added for message in new)
+        return found if fresh.endswith(added) and written else None
 
     def turn(
         self,
@@ -356,13 +374,17 @@ class Probe:
         return decoded(self._tokenizer, [token])
 
 
-def _calls(parsed: Parsed) -> list[tuple[str | None, dict[str, Any] | None]]:
-    return [(one.name, one.arguments) for one in parsed.calls]
+def _reads(turn: Turn, *calls: tuple[str, dict[str, Any]]) -> bool:
+    """Whether exactly these calls are read. Python equates 1 with 1.0 and with true, but JSON does not."""
+    found = [(one.name, one.arguments) for one in turn.read.calls]
+    return json.dumps(found, sort_keys=True) == json.dumps(calls, sort_keys=True)
 
 
 def _words(message: Message) -> str:
     """Words of a message that every template writes."""
-    return "gold" if message is RESULT else "calm-heron"
+    if message is RESULT:
+        return "gold"
+    return "silver" if message is SECOND_RESULT else "calm-heron"
 
 
 def _spoken(parsed: Parsed) -> Message:

@@ -183,7 +183,7 @@ def _age() -> list[Any]:
             unit=PER_MINUTE,
         ),
         curves(
-            "Groups given up",
+            "Abandoned groups",
             "Too few scored tries, too old, or no step left. The coordinator's log has group-abandoned.",
             [Query(f"60 * {given_up}", "{{job_name}} {{reason}}")],
             unit=PER_MINUTE,

@@ -110,7 +110,7 @@ def vllm_quantile(share: float, name: str) -> str:
 def growth(name: str, where: str = JOB, seconds: int = 3600) -> str:
     """What a gauge gains in so many seconds, at the pace it has now.
 
-    A bill falls where groups are given up. A pace over its fall would be none, so there is none then.
+    A bill falls where groups are abandoned. A pace over its fall would be none, so there is none then.
     """
     series = of(name, where)
     pace = largest(f"deriv({series}[{RATE}]) unless resets({series}[{RATE}]) > 0")

@@ -56,6 +56,7 @@ def test_a_family_s_calls_are_read_and_stay_one_row(name: str) -> None:
     assert (proof.call, proof.values, proof.words, proof.forced, proof.row, proof.word) == (True,) * 6
     assert proof.reasoning is not False
     assert proof.thinking_row is not False
+    assert proof.results is (True if proof.parallel else None)
     assert proof.past_reasoning not in ("forked", "lost")
 
 

@@ -48,6 +48,22 @@ def names_and_arguments(calls: list[Call]) -> list[tuple[str | None, Any]]:
     return [(one.name, one.arguments) for one in calls]
 
 
+def test_a_template_that_writes_true_as_a_number_is_named() -> None:
+    """True equals 1 in Python, but a tool's schema tells them apart."""
+    reader, proof, _ = chosen(each(PLAIN.replace("| tojson", '| tojson | replace("true", "1")')) + ASKS)
+    assert (proof.call, proof.values) == (True, False)
+    assert "null may be lost or changed" in " ".join(preflight.concerns(SIMPLE, reader, builtin=True))
+
+
+def test_a_template_that_shows_one_of_two_results_is_named() -> None:
+    followed = "m.role == 'tool' and not loop.last and loop.nextitem.role == 'tool'"
+    reader, proof, _ = chosen(each("{% if not (" + followed + ") %}" + PLAIN + "{% endif %}") + ASKS)
+    assert (proof.parallel, proof.row, proof.results) == (True, True, False)
+    assert "the results of several calls in one turn do not all continue its training row" in (
+        preflight.concerns(SIMPLE, reader, builtin=True)
+    )
+
+
 def test_a_template_may_go_without_no_tools() -> None:
     """Hermes' own, which says so by a TypeError: it ended the coordinator."""
     needs = (
