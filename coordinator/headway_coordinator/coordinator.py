@@ -115,6 +115,8 @@ class Coordinator(Process):
         self._where = at or where(job, os.environ.get(names.ENV_POD_IP, "127.0.0.1"), gateway_port)
         self._api = LearnerApi(keys[Key.LEARNER_TO_COORDINATOR], self._metrics)
         self._replicas = job.spec.rollout.replicas
+        self._reported = False
+        """Whether report.json was written."""
         self._order: str | None = None
         """A person's latest order for a remedy."""
         self._tags = RemedyTags(job.spec)
@@ -295,6 +297,7 @@ class Coordinator(Process):
             self._estimates,
         )  # fmt: skip
         await self._blocking(self._store.put, self.layout.report, json.dumps(report, indent=2).encode())
+        self._reported = True
         await self._show_end()
         await self._last_word()
         with suppress(TimeoutError):
@@ -322,7 +325,7 @@ class Coordinator(Process):
             pause=self._pauses.last,
             estimate=self._estimate,
             budget=self._shown_budget(),
-            finished=training is not None and training.state.finished is not None,
+            reported=self._reported,
             paged=self._paged,
         )
         if training is None or fleet is None or self._restoring:

@@ -24,7 +24,7 @@ def known(
     pause: st.Pause | None,
     estimate: st.Estimate | None,
     budget: st.Budget | None,
-    finished: bool,
+    reported: bool,
     paged: bool,
 ) -> st.RLTrainingJobStatus:
     """What a coordinator knows from its start. The rest is the predecessor's."""
@@ -33,7 +33,7 @@ def known(
             "conditions": conditions,
             "preflight": preflight,
             "algorithm": previous.algorithm or view.algorithm(spec),
-            "artifacts": view.artifacts(layout, finished=finished, paged=paged),
+            "artifacts": view.artifacts(layout, reported=reported, paged=paged),
             "pause": pause,
             "resumed_pause": None,  # the operator writes it
             "accelerators": None,  # the operator writes it too

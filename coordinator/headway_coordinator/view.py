@@ -232,13 +232,13 @@ def checkpoints(layout: Layout, state: State, evaluations: list[Evaluation]) -> 
     )
 
 
-def artifacts(layout: Layout, *, finished: bool, paged: bool) -> st.Artifacts:
-    """Where the results lie. `paged`: the report that people open was written."""
+def artifacts(layout: Layout, *, reported: bool, paged: bool) -> st.Artifacts:
+    """Where the results lie. `reported`: report.json was written. `paged`: report.html was written."""
     return st.Artifacts(
         uri=layout.root,
         trajectories=f"{layout.root}/trajectories",
         ledger=layout.usage,
-        report=layout.report if finished else None,
+        report=layout.report if reported else None,
         page=layout.page if paged else None,
     )
 

@@ -46,8 +46,8 @@ The columns:
 - **Arguments:** every type of JSON, quotes, lines and letters of every script are read back unchanged.
 - **Text before:** text before a call is kept apart from it.
 - **Reasoning:** reasoning is separated from the text after it. `none`: the form has no place for it.
-- **Parallel:** several calls of one turn, and their results stay in its row. If **One row** is **no**, only the
-  calls count.
+- **Parallel:** several calls of one turn, and their results stay in its row. If **One row** is **no**, only
+  the calls count.
 - **Forced:** `tool_choice` of `required`, or of a tool.
 - **One row:** a call, its result and an answer stay one row, token by token, also with reasoning.
 - **Next word:** the user's next word stays in that row, if there was no reasoning.

@@ -54,7 +54,7 @@ def readable(tools: Sequence[Tool], chosen: Renderer, parser: str) -> str:
 
 def limits(proof: Proof) -> list[str]:
     """What a reader does not do that reads the model's calls, in the words of the check's message."""
-    rows = not proof.row or proof.thinking_row is False
+    rows, forks = not proof.row or proof.thinking_row is False, proof.results is False
     found = {
         "an argument that is a list, an object, a number or null may be lost or changed": not proof.values,
         "an argument with quotes, brackets or line breaks may be lost or changed": not proof.words,
@@ -63,7 +63,7 @@ def limits(proof: Proof) -> list[str]:
         "reasoning stays in the text of a turn": proof.reasoning is False,
         "tool_choice of required or of a named tool is refused": not proof.forced,
         "the result of a call begins a training row of its own": rows,
-        "the results of several calls in one turn do not all continue its training row": proof.results is False,
+        "the results of several calls in one turn do not all continue its training row": forks,
         "the user's next message begins a training row of its own": not (rows or proof.word),
         "past reasoning begins a training row at every turn": proof.past_reasoning in NEW_ROWS,
     }

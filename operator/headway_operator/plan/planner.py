@@ -69,6 +69,10 @@ from headway_operator.wire import UNREAD
 LOOK_SECONDS: Final = 30.0
 """How often the operator reconciles a job that waits for another's weights, or is refused because of it."""
 
+FINISHING_SECONDS: Final = 60.0
+"""How much longer than its deadline a job may run once its report is written. Its coordinator then only writes
+the final status, and waits at most 30 s for the last scrape."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -351,9 +355,18 @@ def _active_since(context: Context, now: datetime) -> datetime:
     return start + timedelta(seconds=stored.suspended_seconds or 0) + open_suspension
 
 
+def _ends_at(context: Context, now: datetime) -> datetime | None:
+    """The moment from which the job has run too long. None: it has no deadline."""
+    limit, artifacts = context.spec.active_deadline_seconds, context.job.status.artifacts
+    if limit is None:
+        return None
+    finishing = FINISHING_SECONDS if artifacts is not None and artifacts.report is not None else 0
+    return _active_since(context, now) + timedelta(seconds=limit + finishing)
+
+
 def _deadline(subject: Subject, context: Context, now: datetime) -> Issue | None:
-    limit = context.spec.active_deadline_seconds
-    if limit is None or now - _active_since(context, now) < timedelta(seconds=limit):
+    limit, ends_at = context.spec.active_deadline_seconds, _ends_at(context, now)
+    if ends_at is None or now < ends_at:
         return None
     return Issue(
         Reason.ACTIVE_DEADLINE_EXCEEDED,
@@ -427,8 +440,8 @@ def _again(context: Context, observed: Observed, job_health: JobHealth) -> float
     moments += needs_help_at(job_health)
     if (stalls := stalls_at(context, job_health)) and stalls > observed.now:
         moments.append(stalls)
-    if (limit := context.spec.active_deadline_seconds) is not None:
-        moments.append(_active_since(context, observed.now) + timedelta(seconds=limit))
+    if (ends_at := _ends_at(context, observed.now)) is not None:
+        moments.append(ends_at)
     patience = timedelta(seconds=context.spec.pending_deadline_seconds)
     moments += [health.pending_since + patience for health in job_health.roles if health.pending_since]
     if any(health.pending_since and not observed.pods(health.role) for health in job_health.roles):

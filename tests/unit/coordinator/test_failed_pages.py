@@ -1,8 +1,9 @@
-"""The page of a training job that fails: it is written where only a change can help, and nowhere else."""
+"""The reports of a training job's end: which are written, and that the status names no other."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from role_keys import KEYS
 
 from headway_api.exits import JobError
 from headway_api.store import FileStore
+from headway_coordinator import status as status_writer
 from headway_coordinator.coordinator import Coordinator
 
 
@@ -68,3 +70,30 @@ def test_a_job_that_is_stopped_has_no_page(tmp_path: Path) -> None:
     """It goes on later, and its page would be that of half a run."""
     it = asyncio.run(flat_job.run(tmp_path, flat_job.config(tmp_path), None, 1))
     assert page_of(it) is None
+
+
+class Slow(FileStore):
+    """Takes long for the report, so that the status is written meanwhile."""
+
+    def put(self, uri: str, data: bytes) -> None:
+        if uri.endswith("/report.json"):
+            time.sleep(0.5)
+        super().put(uri, data)
+
+
+def test_the_status_names_reports_only_once_they_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_writer, "LEAST_SECONDS", 0.01)
+    monkeypatch.setattr(flat_job, "FileStore", Slow)
+    store, seen = FileStore(), list[tuple[bool, bool]]()
+
+    def check(status: dict[str, Any]) -> None:
+        places, over = status["artifacts"], "finished" in status.get("progress", {})
+        for name in ("report", "page"):
+            assert name not in places or store.get(places[name]), name
+        seen.append((over, "report" in places))
+
+    asyncio.run(flat_job.run(tmp_path, flat_job.config(tmp_path), None, None, check))
+    assert seen[-1] == (True, True)
+    assert (True, False) in seen, "the report was not named before the end"

@@ -54,6 +54,24 @@ def test_resuming_restores_all_workloads_and_counts_the_pause() -> None:
     assert world.status_condition("Failed")["reason"] == "ActiveDeadlineExceeded"
 
 
+def test_a_job_whose_report_is_written_may_end_past_its_deadline() -> None:
+    """Its coordinator waits for the last scrape, for half a minute."""
+    world = running(activeDeadlineSeconds=100)
+    world.body["status"]["artifacts"] = {"report": "s3://bucket/runs/job/report.json"}
+    assert world.plan().requeue_after == pytest.approx(160)
+    world.later(150).carry_out()
+    assert not world.is_true("Failed")
+    complete(world).carry_out()
+    assert world.is_true("Complete")
+
+
+def test_a_job_that_does_not_end_after_its_report_fails() -> None:
+    world = running(activeDeadlineSeconds=100)
+    world.body["status"]["artifacts"] = {"report": "s3://bucket/runs/job/report.json"}
+    world.later(161).carry_out()
+    assert world.status_condition("Failed")["reason"] == "ActiveDeadlineExceeded"
+
+
 def complete(world: World) -> World:
     condition = world.condition("Complete", True)
     world.workload_status("Job", "coordinator", conditions=[condition])
