@@ -70,8 +70,8 @@ LOOK_SECONDS: Final = 30.0
 """How often the operator reconciles a job that waits for another's weights, or is refused because of it."""
 
 FINISHING_SECONDS: Final = 60.0
-"""How much longer than its deadline a job may run once its report is written. Its coordinator then only writes
-the final status, and waits at most 30 s for the last scrape."""
+"""How much longer than its deadline a job may run once its report is written. Its coordinator then only
+writes the final status, and waits at most 30 s for the last scrape."""
 
 
 @dataclass(frozen=True)
