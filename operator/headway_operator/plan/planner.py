@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from headway_api import names
-from headway_api.conditions import ConditionType, Reason, find, is_finished
+from headway_api.conditions import Reason, is_finished
 from headway_api.document import Json
 from headway_api.spec.budget import RLBudget
 from headway_operator.config import OperatorConfig
@@ -30,6 +30,7 @@ from headway_operator.plan import (
     accelerators,
     broker,
     coordinator,
+    deadline,
     failures,
     grants,
     identity,
@@ -68,10 +69,6 @@ from headway_operator.wire import UNREAD
 
 LOOK_SECONDS: Final = 30.0
 """How often the operator reconciles a job that waits for another's weights, or is refused because of it."""
-
-FINISHING_SECONDS: Final = 60.0
-"""How much longer than its deadline a job may run once its report is written. Its coordinator then only
-writes the final status, and waits at most 30 s for the last scrape."""
 
 
 @dataclass(frozen=True)
@@ -245,7 +242,7 @@ def _alive(
     first = not begun and refusal is None and subject.samples_first(context.job, observed)
     seen = subject.in_use(context, observed)
     roles = _roles(subject, context, seen, begun, first)
-    end = failure(context, seen, roles) or _deadline(subject, context, observed.now)
+    end = failure(context, seen, roles) or deadline.passed(context, observed.now, subject.shorter)
     complete = end is None and is_complete(observed.workload(names.COORDINATOR))
     goes_on = end is None and not complete
     job_health = JobHealth(
@@ -346,35 +343,6 @@ def _pool_issue(observed: Observed) -> Issue | None:
     return issues[0] if issues and all(issues) else None
 
 
-def _active_since(context: Context, now: datetime) -> datetime:
-    """The start time, moved by the time for which the job was suspended."""
-    stored = context.job.status
-    start = stored.start_time or now
-    known = find(stored.conditions, ConditionType.SUSPENDED)
-    open_suspension = now - known.last_transition_time if known and known.status == "True" else timedelta()
-    return start + timedelta(seconds=stored.suspended_seconds or 0) + open_suspension
-
-
-def _ends_at(context: Context, now: datetime) -> datetime | None:
-    """The moment from which the job has run too long. None: it has no deadline."""
-    limit, artifacts = context.spec.active_deadline_seconds, context.job.status.artifacts
-    if limit is None:
-        return None
-    finishing = FINISHING_SECONDS if artifacts is not None and artifacts.report is not None else 0
-    return _active_since(context, now) + timedelta(seconds=limit + finishing)
-
-
-def _deadline(subject: Subject, context: Context, now: datetime) -> Issue | None:
-    limit, ends_at = context.spec.active_deadline_seconds, _ends_at(context, now)
-    if ends_at is None or now < ends_at:
-        return None
-    return Issue(
-        Reason.ACTIVE_DEADLINE_EXCEEDED,
-        f"spec.activeDeadlineSeconds: the job has run for {limit} s; raise it in a new job, or lower "
-        f"{subject.shorter}",
-    )
-
-
 def _suspending(
     subject: Subject,
     context: Context,
@@ -440,7 +408,7 @@ def _again(context: Context, observed: Observed, job_health: JobHealth) -> float
     moments += needs_help_at(job_health)
     if (stalls := stalls_at(context, job_health)) and stalls > observed.now:
         moments.append(stalls)
-    if (ends_at := _ends_at(context, observed.now)) is not None:
+    if (ends_at := deadline.ends_at(context, observed.now)) is not None:
         moments.append(ends_at)
     patience = timedelta(seconds=context.spec.pending_deadline_seconds)
     moments += [health.pending_since + patience for health in job_health.roles if health.pending_since]

@@ -1,0 +1,44 @@
+"""When a job has run too long (`spec.activeDeadlineSeconds`). Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from headway_api.conditions import ConditionType, Reason, find
+from headway_operator.plan.context import Context
+from headway_operator.plan.health import Issue
+
+FINISHING_SECONDS: Final = 60.0
+"""How much longer a job may run once its report is written. Its coordinator then only writes the final
+status, and waits at most 30 s for the last scrape."""
+
+
+def ends_at(context: Context, now: datetime) -> datetime | None:
+    """The moment from which the job has run too long. None: it has no deadline."""
+    limit, artifacts = context.spec.active_deadline_seconds, context.job.status.artifacts
+    if limit is None:
+        return None
+    finishing = FINISHING_SECONDS if artifacts is not None and artifacts.report is not None else 0
+    return _active_since(context, now) + timedelta(seconds=limit + finishing)
+
+
+def passed(context: Context, now: datetime, shorter: str) -> Issue | None:
+    """Why the job fails, if its deadline has passed. `shorter`: the field that makes such a job shorter."""
+    end = ends_at(context, now)
+    if end is None or now < end:
+        return None
+    return Issue(
+        Reason.ACTIVE_DEADLINE_EXCEEDED,
+        f"spec.activeDeadlineSeconds: the job has run for {context.spec.active_deadline_seconds} s; raise it "
+        f"in a new job, or lower {shorter}",
+    )
+
+
+def _active_since(context: Context, now: datetime) -> datetime:
+    """The start time, moved by the time for which the job was suspended."""
+    stored = context.job.status
+    start = stored.start_time or now
+    known = find(stored.conditions, ConditionType.SUSPENDED)
+    open_suspension = now - known.last_transition_time if known and known.status == "True" else timedelta()
+    return start + timedelta(seconds=stored.suspended_seconds or 0) + open_suspension
