@@ -115,7 +115,7 @@ def test_every_sign_has_remedies_that_fit_or_is_beyond_them() -> None:
 
 def test_the_documentation_says_what_is_tried_first() -> None:
     page = (Path(__file__).parents[3] / "docs" / "remedies.md").read_text()
-    table = page.split("| sign | tried first |")[1].split("\n\n")[0]
+    table = page.split("| signal | tried first |")[1].split("\n\n")[0]
     documented: dict[str, list[str]] = {}
     for signals, remedies in re.findall(r"^\| (.*) \| (.*) \|$", table, re.MULTILINE):
         documented |= dict.fromkeys(re.findall(r"`(\w+)`", signals), re.findall(r"`(\w+)`", remedies))
