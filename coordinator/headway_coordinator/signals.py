@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Signals:
-    """The signals of one job. `previous`: a predecessor's conditions, shown until this one knows as much."""
+    """The signals of one job. `previous`: a predecessor's conditions, shown until there is as much data."""
 
     def __init__(
         self,
@@ -45,17 +45,17 @@ class Signals:
         self._states = self._by_name()
 
     def step(self, step: int, figures: Figures) -> None:
-        """A step was taken."""
+        """Judge the signals by the figures of a step that was taken."""
         self._watch.step(step, figures)
         self._say(step)
 
     def validation(self, step: int, figures: Figures) -> None:
-        """A validation is complete."""
+        """Judge the signals by the figures of a complete validation."""
         self._watch.validation(step, figures)
         self._say(step)
 
     def changed(self, step: int, spec: RLTrainingJobSpec) -> None:
-        """A remedy changed the job from a step on."""
+        """Judge by the settings of `spec` from a step on, because a remedy changed the job."""
         self._watch.changed(step, job_of(spec))
         self._states = self._by_name()
 
@@ -78,7 +78,7 @@ class Signals:
         return [shown(verdict) for verdict in self._watch.verdicts()[:SHOWN_MOST]]
 
     def condition(self, failing: Sequence[Standing] = ()) -> Condition:
-        """The condition Healthy; `failing` is what ends episodes.
+        """The condition Healthy; `failing` are the causes that end episodes.
 
         It equals the previous one if nothing changed.
         """

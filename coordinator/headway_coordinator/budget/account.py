@@ -83,7 +83,7 @@ class Limit:
     """For a granted limit: a need that was refused."""
 
     def rounded(self, much: Decimal) -> Decimal:
-        """An amount of it as messages show it: rounded up."""
+        """An amount as messages show it, rounded up to a whole token or a hundredth of a cent."""
         return much.to_integral_value(ROUND_CEILING) if self.classes else much.quantize(CENTS, ROUND_CEILING)
 
     def takes(self, slot: Slot) -> bool:
@@ -123,7 +123,7 @@ class Lack:
 
     @property
     def lasts(self) -> bool:
-        """Whether a person has to raise it: it is the spec's, or the namespace can grant no more."""
+        """Whether a person has to raise the limit: it is the spec's, or the namespace can grant no more."""
         refused = self.limit.refused
         return not self.limit.granted or (refused is not None and self.limit.rounded(self.needed) >= refused)
 
@@ -185,7 +185,7 @@ class Account:
         self._total: Counter[Slot] = Counter()
 
     def reserve(self, whose: str, amounts: Amounts) -> None:
-        """Reserve amounts, replacing those under the same name. None releases them."""
+        """Reserve amounts, replacing those under the same name. Empty amounts release them."""
         self._total.subtract(self._reserved.pop(whose, {}))
         kept = {slot: much for slot, much in amounts.items() if much}
         if kept:
@@ -205,7 +205,8 @@ class Account:
     def want(self, standing: Standing, waiting: Sequence[Amounts]) -> Want | None:
         """The request to raise a granted limit; None: the job has enough for now.
 
-        It wishes for what waits, and for half as much again as runs. So the next group rarely has to wait.
+        The job wishes for what waits, and for half of its reservations again. So the next group rarely has to
+        wait.
 
         Args:
             waiting: worst cases of what does not fit yet; the first is the most urgent.

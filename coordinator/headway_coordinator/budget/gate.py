@@ -2,7 +2,7 @@
 
     a group begins    once all that it may cost is reserved: every attempt, and its share of training
     an episode ends   what it has not used is free again
-    a question        to a judge or an endpoint is reserved before it is asked: their number is unknown before
+    a question        to a judge or an endpoint is reserved when it is asked: nobody knows how many will come
     a group ends      once the ledger has it; what a step will train of it stays reserved until that step
     exhausted         nothing runs, and nothing that waits fits. Or more is spent and reserved than there is:
                       time has passed, a price was corrected, or the budget was lowered. If the namespace may
@@ -106,7 +106,7 @@ class Budget:
         self.busy: Callable[[], bool] = lambda: False
         """Whether budget may become free although no group runs, because the learner may take a step."""
         self.drain: Callable[[], None] | None = None
-        """Ends the job with the finished groups, and refuses what waits; None if that is impossible."""
+        """Ends the job with the finished groups, and refuses what waits; None if the job cannot drain."""
         self.exhausted_at: datetime | None = None
         self._moved = moved
         self._queue: list[_Wait] = []
@@ -194,8 +194,8 @@ class Budget:
     def close(self) -> None:
         """Let nothing begin any more, because the process ends.
 
-        Call it before what waits is cancelled. Then whether the budget is exhausted, and what it lacks, stay
-        as they are now.
+        Call it before waiting work is cancelled. The status then keeps showing whether the budget is
+        exhausted now, and what it lacks.
         """
         if not self.closed:
             self._last = self.lacks()
@@ -233,7 +233,7 @@ class Budget:
             try:
                 async with plan.stop.guard():
                     await self._take(amounts, lambda: self._begin(group))
-            except Stopped:  # it is sealed without an episode
+            except Stopped:  # the group is sealed without an episode
                 group.left, group.judging = {}, Counter()
                 self._begin(group)
             yield group
@@ -264,7 +264,7 @@ class Budget:
         try:
             await self._take(most, admit)
             yield used.update
-        finally:  # it may be cancelled just after it was let in
+        finally:  # the question may be cancelled just after it was let in
             self._asking.discard(whose)
             self.account.reserve(whose, used)
             self.look()
@@ -364,16 +364,16 @@ class Budget:
             for standing in self.account.standings():
                 want = self.account.want(standing, waiting) if standing.limit.granted else None
                 wants |= {} if want is None else {standing.limit.name: want}
-        # A wish that grows a little every time is no reason to write the status at once.
+        # A changed wish alone is no reason to write the status at once: it grows a little every time.
         urgent = _needs(wants) != _needs(self._wants)
         self._wants = wants
         if urgent:
             self._moved()
 
     def _follows(self) -> Amounts:
-        """The amounts that begin next: the first that waits.
+        """The waiting amounts that begin next: of those that need only a larger grant, the smallest.
 
-        With a grant, those with the smallest need not yet refused.
+        Needs that were refused come last. If no amounts need only a grant, the first that waits.
         """
         return min(self._could_begin(), key=self._of_grants, default=self._queue[0].amounts)
 

@@ -45,7 +45,7 @@ class GroupReservation:
     left: dict[int, int] = field(default_factory=dict)
     """Index of each open episode -> its remaining attempts."""
     judging: Counter[Slot] = field(default_factory=Counter)
-    """The worst case of rewarding it as a whole."""
+    """The worst case of rewarding the group as a whole."""
     ended: Counter[Slot] = field(default_factory=Counter)
     """What the ended attempts may be billed for."""
     asked: Counter[Slot] = field(default_factory=Counter)
@@ -53,11 +53,11 @@ class GroupReservation:
 
     @property
     def runs(self) -> bool:
-        """Whether a part of it runs, which will free what it does not use."""
+        """Whether some of its work runs, which will free what it does not use."""
         return self.admitted and max(1, self.open) > self.blocked
 
     def reservation(self) -> Amounts:
-        """Everything that is reserved for it."""
+        """Everything that is reserved for the group."""
         ahead = (worst.of_attempts(self.limits, self.bill, self.sampled, n) for n in self.left.values())
         return worst.total([self.ended, self.asked, self.judging, *ahead])
 

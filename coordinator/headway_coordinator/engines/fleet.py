@@ -389,8 +389,8 @@ class Fleet:
     async def _loaded(self, endpoint: Endpoint, manifest: WeightsManifest) -> WeightsState:
         """The server's answer once it has taken weights, or failed to.
 
-        The answer may be lost on its way. If `_watch` finds that the server has taken them, it is asked
-        again.
+        The answer may be lost on its way. If `_watch` finds that the server has taken the weights, this asks
+        for its state.
         """
         try:
             async with asyncio.timeout(None) as loading:

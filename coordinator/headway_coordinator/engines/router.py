@@ -20,8 +20,8 @@ from headway_api.records import PolicyVersion
 from headway_coordinator.engines import weights
 
 SLACK: Final = 2
-"""An episode moves if its server has this many more episodes than another, or a quarter of its own if that is
-more. Moving leaves its cached prefix behind, which costs the other server a prefill."""
+"""An episode moves if its server has over this many episodes more than another, or over a quarter of its own
+if that is more. Moving leaves its cached prefix behind, which costs the other server a prefill."""
 
 FIRST_REST_SECONDS: Final = 1.0
 """The rest after one loss. A single break, as when a server takes weights or restarts, costs little."""
@@ -95,8 +95,8 @@ class Server:
     failure: Failure | None = None
     """Its last failure; None once it holds the wanted weights."""
     in_step_at: float = math.inf
-    """When it last held the wanted weights, by the router's clock. Failing that, when it first held any since
-    it came or failed. Its arrival does not count, because a start is not a load."""
+    """When it last held the wanted weights, by the router's clock. If it never did since it came or failed,
+    when it first held any. Its arrival does not count, because a start is not a load."""
     canary_error: float | None = None
     """Mean absolute difference to the manifest's canary, measured when `version` was loaded."""
     reading: Reading | None = None
@@ -223,7 +223,7 @@ class Router:
     def behind(self, now: float) -> list[Endpoint]:
         """Servers that have held only overtaken weights for longer than a load may take.
 
-        None of their loads failed, and yet they answer nothing.
+        Their loads succeed too late, so they get no requests.
         """
         overtaken = (server for server in self.verified() if server.version != self.wanted)
         return [s.endpoint for s in overtaken if now - s.in_step_at > weights.LOAD_SECONDS]

@@ -126,8 +126,8 @@ def largest(tokens: int) -> Within:
 def _body(model: str, salt: str, request: Request) -> dict[str, Any]:
     return {
         "model": model,
-        # The prefix cache never finds what was computed for another version, whatever happened to the cache
-        # when the weights changed.
+        # The prefix cache never finds entries of another version, even if it was not reset when the weights
+        # changed.
         "cache_salt": salt,
         "token_ids": list(request.prompt),
         "sampling_params": {

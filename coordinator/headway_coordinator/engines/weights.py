@@ -14,7 +14,7 @@ LOAD_SECONDS = 600.0
 
 
 async def state(http: aiohttp.ClientSession, url: str, token: str, slot: str = POLICY) -> WeightsState:
-    """What the server holds in a slot, as it measured itself."""
+    """The weights in a server's slot, as the weight agent verified them."""
     return WeightsState.model_validate(
         await call(http, "GET", _place(url, slot), timeout=ASK_SECONDS, token=token)
     )
@@ -35,5 +35,5 @@ async def release(http: aiohttp.ClientSession, url: str, token: str, slot: str) 
 
 
 def _place(url: str, slot: str) -> str:
-    """A slot's address. The trained policy has the plain one."""
+    """The URL of a slot. The trained policy's has no parameter."""
     return f"{url}/v1/weights" if slot == POLICY else f"{url}/v1/weights?slot={slot}"

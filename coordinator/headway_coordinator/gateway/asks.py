@@ -124,7 +124,7 @@ class Session:
     forks: int = 0
     """Turns whose history differs from what was sampled. Each begins a training row of its own."""
     drifts: dict[ForkReason, Drift] = field(default_factory=dict)
-    """Why these turns forked."""
+    """By reason: how many turns forked, and the first of them."""
     unseen: set[int] = field(default_factory=set)
     """Sampled nodes of the graph that never reached the agent, so the reward does not depend on them."""
     guided: set[int] = field(default_factory=set)
@@ -175,13 +175,13 @@ class Session:
         return self.unseen | self.guided
 
     def read(self, turn: RecordedTurn | None) -> None:
-        """The client continues a recorded turn, so it has read that turn and all turns before it."""
+        """Note that the client has read `turn`, which it continues, and all turns before it."""
         while turn is not None:
             self.unseen.discard(turn.node)
             turn = turn.before
 
     def seen(self, text: Continued | None) -> None:
-        """The client continues a text, so it has read that text and all texts before it."""
+        """Note that the client has read `text`, which it continues, and all texts before it."""
         while text is not None:
             self.unseen.discard(text.node)
             text = text.before
@@ -195,7 +195,7 @@ class Session:
             self.guided.add(node)
 
     def drifted(self, found: drift.ForkCause, turn: int, messages: Sequence[Message]) -> None:
-        """A turn begins a training row of its own."""
+        """Count a turn that begins a training row of its own, with the reason in `found`."""
         self.forks += 1
         self.drifts[found.reason] = drift.counted(self.drifts, found, turn, messages)
 
@@ -240,11 +240,11 @@ class Completion:
     turn: Turn
     """The turn's usage."""
     node: int
-    """Its number in `Session.nodes`."""
+    """The turn's number in `Session.nodes`."""
     stopped: str | None = None
-    """The string of `Ask.stop` that ended it."""
+    """The string of `Ask.stop` that ended the turn."""
     scored: tuple[Scored, ...] = ()
-    """Its sampled tokens, if `Ask.logprobs` wants them and the server provides them."""
+    """The sampled tokens, if `Ask.logprobs` wants them and the server provides them."""
     conversation: list[Message] | None = None
     """The prompt as people read it, if it differs from `Ask.messages`."""
 

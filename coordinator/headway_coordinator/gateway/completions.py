@@ -1,7 +1,7 @@
 """OpenAI's completions: the model continues a text, or token ids. Pure.
 
-They serve models without conversations, and agents that write their own prompts. The turn is recorded like
-any other. `texts.py` decides when several of them are one training row.
+They serve models without conversations, and agents that write their own prompts. A turn is recorded like any
+other. `texts.py` decides when several such turns are one training row.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CompletionBody(FormatOptions):
         | Annotated[list[Text], Field(min_length=1, max_length=1, fail_fast=True)]
         | Annotated[list[Ids], Field(min_length=1, max_length=1, fail_fast=True)]
     )
-    """Text, or token ids; or a list of one of them."""
+    """Text or token ids, or a list with one prompt in either form."""
     max_tokens: Tokens | None = None
     """The job's bound if it is missing. OpenAI's 16 would be too short for a turn."""
     temperature: Number | None = None

@@ -1,7 +1,7 @@
 """The conversations of an episode: each recorded turn holds what it added to the turn that it continues.
 
 Agents send the whole conversation with every turn. Storing all of it each time would grow with the square of
-the turns. Chained, the memory grows with the new messages only.
+the turns. As a chain, turns need memory only for their new messages.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class RecordedTurn:
     before: RecordedTurn | None = field(repr=False)
     """The recorded conversation that this one continues."""
     new: list[Message]
-    """The messages since then. The model's answer is the last."""
+    """The messages after those of `before`. The model's answer is the last."""
     meanings: list[object]
     """The meaning of each new message."""
     tools: list[Tool]
     stopped: str | None = None
     """The string that ended the model's answer. The answer omits it."""
     tail: str = ""
-    """The rest of the token that completed that string."""
+    """The rest of the token that completed `stopped`."""
     behind: str = ""
     """What the client wrote behind the answer of `before`, in the request for this turn."""
     effort: str | None = None
@@ -57,7 +57,7 @@ class RecordedTurn:
 
     @property
     def sampled(self) -> list[int]:
-        """The tokens that it sampled."""
+        """The tokens that the engine sampled."""
         return list(self.graph.nodes[self.node].tokens)
 
     @property
@@ -72,8 +72,8 @@ class RecordedTurn:
     def written_behind(self, sent: Message) -> str | None:
         """What a client wrote behind this turn's answer; None if it wrote another answer.
 
-        It may append the string that ended the answer, and continue from there. smolagents does, and writes
-        which code it ran.
+        A client may append the string that ended the answer, and more text. smolagents does, and adds the
+        code that it ran.
         """
         if (meant := meaning(sent)) == self.meanings[-1]:
             return ""

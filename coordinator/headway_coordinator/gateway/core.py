@@ -37,8 +37,8 @@ from headway_coordinator.trajectory.probe import ANSWER, ASKED
 from headway_coordinator.trajectory.render import Renderer
 
 INLINE_CHARACTERS = 16 * 1024
-"""Bytes that are rendered at once, in some 20 ms. Rendering more would keep all other episodes
-waiting."""
+"""Bytes of the largest conversation that is rendered on the event loop, in some 20 ms. A thread renders
+larger ones, so that other episodes need not wait."""
 BYTES_A_TOKEN = 4
 """Bytes for each token in a conversation that fills its context. A conversation with more is counted before
 it is rendered."""
@@ -148,7 +148,7 @@ class Gateway:
         return size(ask.messages, ask.tools) > BYTES_A_TOKEN * self._context_length
 
     async def _require_room(self, ask: Ask) -> None:
-        """Refuse what cannot fit before it is rendered: megabytes take long, and many times their memory.
+        """Refuse a conversation that cannot fit, before rendering takes many times its memory.
 
         Every template shows the words of users and tools in full, so a quick estimate covers these. For other
         long conversations the template's text is counted, up to the context and no further.
@@ -174,8 +174,8 @@ class Gateway:
     ) -> list[int]:
         """The prompt's token ids.
 
-        A history that continues no sampled tokens is counted, with the reason. Another turn may be recorded
-        meanwhile, but existing turns never change.
+        A turn that forks is counted, with the reason. Another turn may be recorded meanwhile, but existing
+        turns never change.
         """
         recorded = list(session.recorded_turns)
         prompt = await self._tokens(ask, before)

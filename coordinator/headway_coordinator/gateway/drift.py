@@ -17,7 +17,7 @@ ROLE_LENGTH = 32
 
 @dataclass(frozen=True)
 class ForkCause:
-    """The reason of one turn."""
+    """Why one turn forked."""
 
     reason: ForkReason
     message: int | None = None
@@ -38,7 +38,7 @@ def reason(
     tools: Sequence[Tool],
     unseen: Collection[int] = (),
 ) -> ForkCause:
-    """Why a request continues no sampled tokens, or continues from where another turn has gone on.
+    """Why a request continues no sampled tokens, or continues a turn that another turn already continues.
 
     Args:
         recorded: the episode's turns, at least one.

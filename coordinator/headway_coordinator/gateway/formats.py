@@ -80,8 +80,8 @@ def one(wanted: list[Wanted], tools: bool, lenient: bool) -> tuple[str | None, t
 
     Args:
         wanted: all requests for JSON in the body.
-        tools: whether the model may call one.
-        lenient: ignore them, so that the turn is trained.
+        tools: whether the model may call a tool.
+        lenient: ignore requests for JSON, so that the turn is trained.
 
     Raises:
         GatewayError: there is more than one, a tool may be called, or the schema cannot be read.
@@ -105,7 +105,7 @@ def of_chat(body: Mapping[str, Any], asked: ResponseFormat | None) -> list[Wante
     """The requests for JSON in a chat completion or a completion.
 
     Raises:
-        GatewayError: a schema cannot express one, or one is malformed.
+        GatewayError: a request is malformed, or no JSON schema can express it.
     """
     found = []
     if asked is not None and asked.type == "json_schema":

@@ -331,7 +331,7 @@ def force(name: str | None, tools: Sequence[Tool]) -> Force:
 def _message(message: _Message, at: int) -> Message:
     content = message.content
     if isinstance(content, list):
-        # Blocks are lines, as in vLLM when the model is served. The model's own blocks are one text again.
+        # Blocks become lines, as in vLLM when the model is served. The model's own blocks were one text.
         content = ("" if message.role == "assistant" else "\n").join(part.text for part in content)
     found: Message = {
         "role": "system" if message.role == "developer" else message.role,
@@ -392,7 +392,7 @@ def require_text(*values: object, at: str = "messages") -> None:
 
 def refuse(error: ValidationError) -> NoReturn:
     """Raise the `GatewayError` that names the field of a request to change."""
-    # Among the ways to read a field, the one that came furthest explains the fault best.
+    # A field may be read in several ways. The error with the deepest path explains the fault best.
     furthest = max(error.errors(include_url=False), key=lambda found: len(found["loc"]))
     path = ".".join(str(part) for part in furthest["loc"] if not _is_tag(part))
     if ".content." in path and path.rpartition(".")[2] not in BLOCK_FIELDS:

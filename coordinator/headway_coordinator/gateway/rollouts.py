@@ -59,11 +59,11 @@ class Rollout:
     reward_range: tuple[float, float]
     takes_reward: bool
     expires_at: float
-    """Monotonic."""
+    """In monotonic seconds."""
     lenient: bool = False
     """Whether fields that are not applied are ignored instead of refused."""
     token: str = field(default_factory=lambda: new_token())
-    """Its address. A prompt that is sent again has a new one."""
+    """The rollout's address. A prompt that is sent again has a new address."""
     former: list[str] = field(default_factory=list)
     """The addresses of earlier prompts."""
     holder: str | None = None
@@ -151,7 +151,7 @@ class Rollout:
     ) -> None:
         """Note that a turn reaches the agent.
 
-        This resolves faults of the same request, and the agent has gone on.
+        This resolves faults of the same request, and forgets requests whose client left.
 
         Args:
             request: what asked for it.
@@ -170,7 +170,7 @@ class Rollout:
             del self.delivered[next(iter(self.delivered))]
 
     def unanswered(self, node: int) -> None:
-        """The turn did not reach the agent after all."""
+        """Note that the turn did not reach the agent after all."""
         self.session.unseen.add(node)
         self.delivered.pop(node, None)
 
@@ -218,7 +218,7 @@ class Rollout:
         """The agent is done (`ready`), or gave up (`failed`).
 
         Raises:
-            GatewayError: it said so before, the episode is over, or the status is neither.
+            GatewayError: the agent said so before, the episode is over, or `status` is another word.
         """
         if self._repeated("complete", client_token):
             return
@@ -234,8 +234,8 @@ class Rollout:
         """The agent's own reward: one value, or one a turn.
 
         Raises:
-            GatewayError: the values are not finite, out of range, too many or too few; or the time or the
-                agent is wrong.
+            GatewayError: the values are not finite, out of range, too many or too few; the agent may report
+                no reward, or not at this time.
         """
         if self._repeated("reward", client_token):
             return

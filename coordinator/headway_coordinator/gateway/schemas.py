@@ -1,11 +1,11 @@
 """JSON schemas that constrain an answer while it is sampled.
 
-They use the part of the language that vLLM's grammar compiler (xgrammar) enforces, within bounds that it
-compiles in a fraction of a second. Pure.
+They use the part of the language that vLLM's grammar compiler (xgrammar) enforces. Bounds keep compiling to
+some 1.5 s (`MOST_LENGTH`). Pure.
 
-Agents that we do not know write them, and the compiler runs inside the rollout server, beside everybody's
-turns. A keyword that the compiler would ignore, or take long for, never reaches it. So a keyword that is not
-in `KEYWORDS` is refused by name. Remarks such as titles are dropped.
+Unknown agents write the schemas, and the compiler runs inside the rollout server, beside all turns. The
+compiler must get no keyword that it would ignore or take long for. So a keyword that is not in `KEYWORDS` is
+refused by name. Remarks such as titles are dropped.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ MOST_COUNT: Final = 500
 """The largest number of items that a limit may name."""
 MOST_LENGTH: Final = 60
 """The most characters that a limit may name, and the most work of a schema. The compiler takes some 1.5 s for
-it at a vocabulary of 140,000 tokens."""
+that much at a vocabulary of 140,000 tokens."""
 WORK: Final = dict.fromkeys(NUMBERS, 2) | {"format": 6}
 """The compiler's work for a keyword, in characters of a limited length, because it expands each character."""
 MOST_NUMBER: Final = 2**53

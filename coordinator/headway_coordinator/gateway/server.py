@@ -1,7 +1,7 @@
 """The gateway over HTTP, for agents outside this process.
 
-It makes turns and tool calls of requests, and answers of their results. It also notes what the episode's end
-has to know.
+It translates requests into turns and tool calls, and their results into answers. It also notes what decides
+the episode's outcome.
 
 The routes exist under an episode's own base URL, `/e/{token}`. They also exist at the root, for requests that
 have the token as Authorization: Bearer, or the episode's rolloutId in MTRL's header or body. The rolloutId
@@ -261,7 +261,7 @@ class GatewayServer:
             rollout.complete(status, None if error is None else str(error)[:2000], _client_token(body))
             rollout.claim(token)
             if (turns := self._turns.get(rollout.trajectory_id)) is not None:
-                await turns.close()  # a turn that ends from now on would have no part in what is judged
+                await turns.close()  # a turn that ended later would not be judged
         logs.event(_log, "rollout-completed", episode=rollout.trajectory_id, status=rollout.status)
         return web.json_response({"Status": rollout.status})
 
@@ -274,7 +274,7 @@ class GatewayServer:
 
     async def _own_call(self, request: web.Request) -> tuple[Rollout, str, dict[str, Any]]:
         """The rollout, the address that found it, and the body of one of MTRL's own calls."""
-        if _in_head(request):  # whoever may not call learns that before anything more is read
+        if _in_head(request):  # refuse a wrong token before the body is read
             self._rollout(request)
         body = await bodies.call(request, min(MAX_BODY, bounds.CALL))
         rollout, token = self._rollout(request, body)

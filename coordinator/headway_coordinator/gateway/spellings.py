@@ -24,7 +24,7 @@ class FormatOptions(BaseModel):
 
 
 class Switch(BaseModel):
-    """DeepSeek's and GLM's."""
+    """The value of `thinking` in requests for DeepSeek and GLM."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -32,7 +32,7 @@ class Switch(BaseModel):
 
 
 class TemplateVariables(BaseModel):
-    """vLLM's variables. These are the ones that say how much the model thinks."""
+    """The variables of vLLM's `chat_template_kwargs` that say how much the model thinks."""
 
     model_config = ConfigDict(extra="allow")
 

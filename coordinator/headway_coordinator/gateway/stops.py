@@ -20,8 +20,8 @@ def ended(
 ) -> tuple[Sampled, str | None]:
     """The tokens up to the one that completes a stop string, and the string; None if there is none.
 
-    Servers cut there themselves. Tokens that one left behind the string are dropped. So a row never depends
-    on which server sampled it.
+    Servers cut there themselves. If a server left tokens behind the string, they are dropped. So a row never
+    depends on which server sampled it.
 
     Args:
         text: decodes token ids.
@@ -35,7 +35,7 @@ def ended(
     closed = tokens[-1] in closing
     words = tokens[:-1] if closed else tokens
     if not any(stop in text(words) for stop in stops):
-        # A server that decodes a token differently may have seen a string.
+        # A server that decodes a token differently may have found a stop string.
         unclosed = sampled.finish_reason == "stop" and not closed
         return sampled, stops[0] if unclosed else None
     low, high = 1, len(words)

@@ -1,4 +1,4 @@
-"""Prompts that are texts instead of conversations: the recorded turn that one continues, and its tokens.
+"""Prompts that are texts instead of conversations: which recorded turn a text continues, and its tokens.
 
 Pure.
 
@@ -36,9 +36,9 @@ class Continued:
     sampled: str
     """The sampled text, without a token that ends it."""
     answered: int
-    """How many characters of it the answer has: those before the string that ended it."""
+    """Number of characters of `sampled` in the answer: those before the string that ended the turn."""
     ended: bool
-    """Whether its last token ends the text, so that no text continues it."""
+    """Whether the last sampled token ends the text, so that no text continues this turn."""
     after: list[Continued] = field(default_factory=list, repr=False)
     """The turns that continue this one."""
 
@@ -75,9 +75,9 @@ class Prompt:
     tokens: list[int]
     text: str
     seen: Continued | None
-    """The recorded turn that it continues."""
+    """The recorded turn whose tokens the prompt begins with."""
     before: Continued | None
-    """The turn in `seen`, if the prompt's text continues it too."""
+    """The same turn, if the prompt's text also begins with its text."""
 
 
 def placed(
@@ -111,7 +111,7 @@ def placed(
 
 
 def reason(recorded: Sequence[Continued], text: str) -> ForkReason:
-    """Why a text continues no sampled tokens, or continues from where another turn has gone on."""
+    """Why a text continues no sampled tokens, or continues a turn that another turn already continues."""
     near = [one for one in _reached(recorded, text) if one.asks(text)]
     if any(len(text) == one.start + len(one.added) for one in near):
         return "again"

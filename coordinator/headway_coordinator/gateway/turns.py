@@ -184,15 +184,15 @@ class Turns:
         self.rollout.answered(turn.request, found.node, kept, instructed=ask.instructed)
 
     def reset(self, client: Client) -> None:
-        """The client closed its connection before it read the whole answer, so it gave up during the writing.
+        """The client's connection was reset. Take the delivery back if the answer was written just before.
 
-        Long after that it has read the answer, and a proxy in between ends the connection.
+        Later the client has read the answer, and a proxy in between ended the connection.
         """
         if client.has_it and self.rollout.is_open and time.monotonic() - client.since < GIVEN_UP_SECONDS:
             self._lose(client)
 
     def _lose(self, client: Client) -> None:
-        """The client left, so the turn waits for it to come back."""
+        """The client left: keep the turn for its next request."""
         turn = client.turn
         self.rollout.lost.add(turn.request)
         turn.deliveries -= client.has_it
@@ -201,7 +201,7 @@ class Turns:
         client.has_it = False
 
     async def close(self) -> None:
-        """End what still runs."""
+        """Cancel the turns that still run."""
         tasks = [turn.task for turns in self._by_request.values() for turn in turns]
         for task in tasks:
             task.cancel()

@@ -7,8 +7,8 @@ An event's id depends only on what it counts. So a replay yields the same ids, a
 * episodes that an endpoint sampled: `endpointPrompt` and `endpointSample` a turn, `sandboxSeconds`;
 * episodes that were scored again: only `sandboxSeconds`, because another run sampled their turns;
 * episodes that were retried, that stayed InfraError, or whose group was abandoned: every token they used is
-  `discarded`, and nothing else is counted. The group's record has the reason. Tokens of an endpoint keep
-  their class, because they cost the same there;
+  `discarded`, and their sandboxes are not counted. The group's record has the reason. Tokens of an endpoint
+  keep their class, because they cost the same there;
 * turns that never reached their agent: also `discarded`, whatever happened to their episode;
 * questions to judges: `judgePrompt` and `judgeSample`, even in lost episodes, like tokens of an endpoint;
 * a step: `train`, the tokens of each group that went through forward and backward;
@@ -112,7 +112,7 @@ def training_episodes(event: UsageEvent) -> int:
 
 
 def of_step(report: StepReport, at: float) -> list[UsageEvent]:
-    """The tokens that one optimizer step trained on, by group. `at`: when it was acknowledged."""
+    """The tokens that one step trained on, by group. `at`: Unix time, which decides the price."""
     return [
         UsageEvent(
             id=f"{group}/step-{report.step}/train", usage_class=UsageClass.TRAIN, quantity=tokens, at=at

@@ -102,7 +102,7 @@ class Ledger:
         self._count({uri: self._write(uri, [*events.judged(whose, found, at)])})
 
     def step(self, report: StepReport, at: float) -> None:
-        """Write an acknowledged step."""
+        """Write the usage of a step that was taken."""
         uri = self._layout.usage_of_step(report.step)
         self._count({uri: self._write(uri, events.of_step(report, at))})
 

@@ -73,7 +73,8 @@ def feasible(chosen: Iterable[int], groups: Collection[Group], size: int) -> boo
 
 
 def _fill(preferred: Sequence[Group], groups: Collection[Group], size: int) -> list[int] | None:
-    """Take finished groups in the given order, each only if the groups that are owed still fit."""
+    """Take finished groups in the given order, each only if the batch stays feasible."""
+    # Of the groups with a slack up to j, this batch owes a place to owed[j].
     owed = {j: max(0, sum(g.slack <= j for g in groups) - j * size) for j in {g.slack for g in groups}}
     taken: list[int] = []
     for group in preferred:
@@ -82,8 +83,7 @@ def _fill(preferred: Sequence[Group], groups: Collection[Group], size: int) -> l
         if group.ended is None:
             continue
         after = {j: count - (group.slack <= j) for j, count in owed.items()}
-        # A group owed at j is owed at every later j too, so the remaining places must hold the largest
-        # number.
+        # A group with a slack up to j counts for every later j too, so the largest number must fit.
         if max(after.values(), default=0) <= size - len(taken) - 1:
             owed = after
             taken.append(group.position)

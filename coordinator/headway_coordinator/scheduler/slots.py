@@ -87,8 +87,8 @@ class BatchScheduler:
         """How many groups may start now."""
         if self.over:
             return 0
-        # Abandoned groups do not count: with `in_order`, groups may wait for an earlier one that is still to
-        # begin.
+        # Abandoned groups are not subtracted: with `in_order`, finished groups may wait for an earlier one
+        # that has not begun.
         batches = min(self.steps - self.step, (self.positions - self.used) // self.batch_size)
         wanted = batches * self.batch_size
         return max(0, min(self.slots, wanted) - len(self.active) - len(self.leaving))
@@ -270,8 +270,8 @@ class BatchScheduler:
     def _give_up(self, late: dict[int, Late]) -> dict[int, Late]:
         """Remove these groups from the order.
 
-        Undone steps with such groups get others, and so does each later one, which may lose its groups to
-        them.
+        Undone steps with such groups get other groups. Each later undone step gets others too, because its own
+        may go to an earlier one.
         """
         for position in late:
             running = self.active.pop(position).ended is None
@@ -282,8 +282,8 @@ class BatchScheduler:
     def _unfit(self) -> Iterator[int]:
         """Undone steps that do not have P groups, or come too late for theirs.
 
-        The search ends at the next step without groups, which may change P and S. Such steps exist if a
-        remedy was refused earlier and is taken now.
+        Undone steps can be unfit if a remedy was refused before the rollback and is taken now. The search
+        ends at the next step without groups, which may change P and S.
         """
         number = self.step + 1
         while (positions := self.undone.get(number)) is not None:
@@ -311,7 +311,7 @@ class BatchScheduler:
             self.cursor += 1
 
     def _out_of_order(self, chosen: list[int]) -> bool:
-        """After a restart, a position that was running when the process died is among the first again."""
+        """Whether the choice skips a position that must start again, because it ran when the process died."""
         self._advance()
         return self.order == "in_order" and self.cursor < min(chosen[-1], self.positions)
 
