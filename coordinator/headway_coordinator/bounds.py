@@ -25,10 +25,11 @@ ROLLED_BACK: Final = Abandoned(
 GIVEN_UP: Final = {"TooOld": TOO_OLD_NOW, "NoStepLeft": NO_STEP_LEFT, "RolledBack": ROLLED_BACK}
 """By reason: why a group is abandoned when a remedy leaves no step that may train it."""
 LIKE_LIMIT: Final = 12
-"""The job gives up once one cause has ended this many episodes, and twice as many as run at once, before any
-is scored."""
+"""The job ends once recurring causes have ended this many episodes, and twice as many as run at once, before
+any is scored."""
 LOST_LIMIT = 8
-"""Abandoned groups in a row after which the job gives up for now."""
+"""Groups lost in a row after which the job ends for now. Training needs as many as its slots, if those are
+more."""
 
 
 class Conflict(Exception):
@@ -36,9 +37,9 @@ class Conflict(Exception):
 
 
 def has_lost_too_many(size: int, lost: int) -> bool:
-    """Whether a training group can no longer get the scored episodes it needs:
+    """Whether a training group can no longer get the scored episodes that it needs.
 
-    `lost` of its `size` failed permanently.
+    `lost` of its `size` episodes failed permanently.
     """
     return size - lost < MIN_SCORED
 

@@ -203,7 +203,7 @@ class Coordinator(Process):
     async def _open(
         self, stack: AsyncExitStack, http: aiohttp.ClientSession, broker: Broker, ready: Ready, judges: Judges
     ) -> EpisodeRunners:
-        """Make what runs episodes. From now on agents outside this process may call the gateway."""
+        """Make the parts that run episodes. From now on agents outside this process may call the gateway."""
         server = GatewayServer()
         if not self.spec.agent.is_builtin:
             agents = listening(server.app(), self._gateway_port, leave_with_client=True)
@@ -445,5 +445,5 @@ class Coordinator(Process):
 
 
 def begun(previous: st.RLTrainingJobStatus) -> bool:
-    """Whether a predecessor got past the preflight. If so, what it used was right, and may be again."""
+    """Whether a predecessor got past the preflight. If so, the spec was right, and a failure now may pass."""
     return previous.progress is not None

@@ -55,7 +55,7 @@ class Plan:
 
     @property
     def _drawn_for(self) -> tuple[object, ...]:
-        """Seeds the sampling of its episodes. In an evaluation it is the same for every candidate."""
+        """Input of the episodes' sampling seeds. In an evaluation it is the same for every candidate."""
         if self.purpose is Purpose.EVALUATION:
             return (self.purpose, self.slot.position)
         return (self.group_id,)
@@ -97,7 +97,7 @@ class Relative(Protocol):
         It is unchanged if there are no such rewards.
 
         Args:
-            attempts: their numbers.
+            attempts: numbers of the attempts at judging the group.
         """
 
 

@@ -75,7 +75,7 @@ class LearnerApi:
         self._probes = Probes(metrics)
         self._training: Training | None = None
         self.has_sent_finished = False
-        """Whether the learner was sent that there is nothing more to train."""
+        """Whether an answer has said to the learner that there is nothing more to train."""
 
     @property
     def training(self) -> Training | None:

@@ -69,7 +69,7 @@ class Pauses:
         self.last = previous.pause
         """The last pause, over or not."""
         self._seen = previous.pause
-        """The pause that signals are compared with. None also if the job has gone back to before it."""
+        """The pause whose signals a person has seen. None if none, or if the job went back before it."""
         self.is_paused = previous.pause is not None and previous.pause.time != previous.resumed_pause
         """Whether the job is paused. A predecessor may have paused it while the operator was away."""
 
@@ -104,7 +104,7 @@ class Pauses:
         )
 
     def _add(self, found: Sequence[Verdict]) -> None:
-        """Whoever resumes the job has seen the signals that were raised during the pause."""
+        """Add signals that were raised during the pause: whoever resumes the job has seen them."""
         assert self.last is not None
         also = [name for name in _named(found) if name not in self.last.signals]
         if also:

@@ -58,14 +58,14 @@ from headway_coordinator.spool import Spool
 from headway_wire.listening import listening
 
 LAST_WORD_SECONDS: Final = 600.0
-"""How long it tries to write its last status: an API server may be away for minutes during an upgrade."""
+"""How long to try to write the last status: an API server may be away for minutes during an upgrade."""
 CLAIM_SECONDS: Final = 600.0
 COUNT_SECONDS: Final = 60.0
 """How often accelerator seconds go to the ledger: as often as the operator reports them."""
 BUDGET_SECONDS: Final = 10.0
 """How often the cost of time is checked against the budget."""
 POLL_SECONDS: Final = 1.0
-"""How often it looks for new accelerator seconds."""
+"""How often the process looks for new accelerator seconds."""
 STORE_SECONDS: Final = 3600.0
 """The longest that a blocking step of the start may take: it loads a model's files, or the spool of a long
 run."""
@@ -96,7 +96,7 @@ class Process(ABC):
     ) -> None:
         """
         Args:
-            begun: a predecessor got past the preflight. So what it used was right, and may be again.
+            begun: a predecessor got past the preflight. So the spec was right, and a failure now may pass.
             model: the job's base model; empty if there are several.
             book: the price book if there is no ConfigMap.
             before: the job's status when this process began.
@@ -140,7 +140,7 @@ class Process(ABC):
         self._status_written = False
         """Whether the final status was written."""
         self.over = False
-        """Whether all work is done and written. The process may only wait for a last scrape."""
+        """Whether all work is done and written. The process may still wait for a last scrape."""
         self.fault: BaseException | None = None
         """The error that ended a background task, and with it the process."""
 

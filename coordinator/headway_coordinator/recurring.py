@@ -4,7 +4,8 @@ Pure.
 
 Two faults are alike if the same method or tool failed at the same line, whatever values their messages
 contain. A cause is standing from when it has ended `RAISED` of the last `WINDOW` episodes, until it has ended
-none of the last `CLEAR_AFTER`. A cause is hopeless if it has ended every episode so far, and enough of them.
+none of the last `CLEAR_AFTER`. A job is hopeless if its standing causes have ended at least half of all
+episodes, and enough of them, and no episode was scored.
 """
 
 from __future__ import annotations
@@ -127,9 +128,9 @@ class Recurring:
         return self.of_most(max(LIKE_LIMIT, 2 * self._at_once))
 
     def of_most(self, least: int = RAISED) -> Standing | None:
-        """The worst cause, if causes that end a job have stopped enough episodes.
+        """The worst cause, if causes that may end a job have ended enough episodes.
 
-        They must have ended at least `least` episodes, and half of all. No episode may have succeeded yet.
+        They must have ended at least `least` episodes, and half of all. No episode may have been scored yet.
         """
         known = [each for each in self.standing if not (each.cause.field or "").startswith(MENDED_APART)]
         ended = sum(each.count for each in known)

@@ -49,9 +49,9 @@ class Restoring:
         settled = {position_of(group) for group in replay.taken} | {position_of(g.group_id) for g in gone}
         at, idle, back = max(0, self.state.step), self.state.idle, self.state.went_back
         sampled = {position: oldest_step(group) for position, group in kept.items()}
-        # A predecessor that went back may have ended before it abandoned all of these.
+        # A rollback abandons groups of older weights. A predecessor may have ended before it abandoned all.
         left = {p: ROLLED_BACK for p, step in sampled.items() if step is not None and step < back}
-        # A group without a token counts as old as the step that is made of it again allows.
+        # A group without a token to train counts as sampled just before the undone step that has it.
         anew = {position_of(group): report.step - 1 for report in replay.undone for group in report.groups}
         late = self.scheduler.restore(
             at,

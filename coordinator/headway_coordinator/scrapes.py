@@ -17,7 +17,7 @@ class Scrapes:
         self._ever = False
         self._final = False
         self._leaves = asyncio.Event()
-        """Set once nothing is waited for."""
+        """Set once `last` need not wait any more."""
 
     def read(self) -> None:
         """`/metrics` was read."""
@@ -30,7 +30,7 @@ class Scrapes:
         self._final = True
 
     def leave(self) -> None:
-        """Wait for no scrape."""
+        """Stop waiting for a scrape."""
         self._leaves.set()
 
     async def last(self, seconds: float = LAST_SCRAPE_SECONDS) -> None:

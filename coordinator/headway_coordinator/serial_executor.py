@@ -16,8 +16,8 @@ T = TypeVar("T")
 class SerialExecutor:
     """Runs calls in one thread, in the order in which they were made, each to its end.
 
-    Cancelling a caller does not end its call: the thread goes on, and later calls wait for it. A call that
-    had not begun by then is never made.
+    Cancelling a caller does not end its call: the thread goes on, and later calls wait for it. If its
+    call has not begun, the call is never made.
     """
 
     def __init__(self) -> None:

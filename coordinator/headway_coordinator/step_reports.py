@@ -75,7 +75,7 @@ class StepReports:
             raise fault
 
     async def _again(self, report: StepReport) -> None:
-        """Take the newest step's report again: a later step became durable, or the learner started again."""
+        """Take the newest step's report again: a newer step is durable, or the learner started again."""
         before = self.state.reports[-1]
         if report == before:
             return

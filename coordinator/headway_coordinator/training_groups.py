@@ -93,7 +93,7 @@ class TrainingGroups:
                 raise self.given_up(group)
 
     def given_up(self, group: GroupRecord) -> JobError:
-        """Why a job ends whose groups are all lost: one fault ended most, or there are many faults."""
+        """The error of a job whose groups are all lost. It names the fault that ended most, if one did."""
         found = self.faults.of_most()
         return lost(group) if found is None else given_up(found, begun=self.state.step > 0)
 

@@ -140,7 +140,7 @@ class Validations:
             await self._store_score(replay.summaries[max(replay.summaries)])
         for step in sorted(replay.validations.keys() - replay.summaries.keys()):
             standing = driver.standing(replay.validations[step])
-            # A rollback takes a step beyond this one again, from the same groups. Its answers count then.
+            # A rollback takes steps beyond the newest again, from the same groups. Their answers count then.
             if step <= self._state.step and driver.complete(standing, len(self._rows)):
                 await self._conclude(step, standing)
             else:
@@ -156,7 +156,7 @@ class Validations:
                 continue
             if await self._published(report.weights):
                 self.unfinished.append(report.step)
-            else:  # evaluation.everySteps was different when they were trained
+            else:  # evaluation.everySteps was different then, so the weights were not kept
                 logs.event(_log, "validation-skipped", level=logging.WARNING, step=report.step)
 
     async def updated(self, report: StepReport) -> None:
@@ -213,7 +213,7 @@ class Validations:
         limit = self._spec.agent.turn_limit
         summary = Summary.of(step, found, self._spec.evaluation, limit, self._tasks)
         await self._keep(summary)
-        await self._store_score(summary)  # before it is the last one, so that the status shows both at once
+        await self._store_score(summary)  # before it counts as the last one, so the status shows both
         self._concluded(summary)
 
     async def _store_score(self, summary: Summary) -> None:

@@ -27,7 +27,7 @@ class Directives:
         self._ranks = ranks
 
     def decide(self, batch: Batch) -> Checkpoint | DirectiveRefusal | None:
-        """The checkpoint to go back to, fetched on every node; None for none; or why nothing is done."""
+        """The checkpoint that the directive goes back to, on every node, or None; or why nothing is done."""
         assert batch.directive is not None
         now, number, restore = self._parts.in_force.number, batch.in_force.number, batch.directive.restore
         if number <= now:

@@ -2,8 +2,8 @@
 
 It reads NNODES, NODE_RANK (or the index of an indexed Job), NPROC, MASTER_ADDR and MASTER_PORT from the
 environment. A variable that is absent has the value for a lone process. GRACE_SECONDS is the time from
-SIGTERM to SIGKILL. If there is one process in all, this one is it. Otherwise torch's elastic agent starts
-NPROC of them, without restarts: the operator restarts pods.
+SIGTERM to SIGKILL. If there is one process in all, this process is the learner. Otherwise torch's elastic
+agent starts NPROC of them, without restarts: the operator restarts pods.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class RankMessage:
     """What rank 0 received, for all ranks."""
 
     received: TrainingBatch | Batch | Finished | Unreachable | None
-    """A `Batch` has a directive, and no groups that each rank would need."""
+    """A `Batch` is sent only for its directive, and has no groups."""
     durable: int
     """The newest step that a restart would resume from."""
     validated: tuple[int, ...] = ()

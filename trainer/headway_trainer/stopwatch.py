@@ -25,13 +25,13 @@ class Stopwatch:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - start
 
     def complete(self, ended: float) -> dict[str, float]:
-        """The seconds by name, and as `other` those until the Unix time `ended` that no name has."""
+        """The seconds by name. `other` has the rest of the time until `ended`, in Unix time."""
         rest = ended - self.began - sum(self.seconds.values())
         return self.seconds | {"other": max(0.0, rest)}
 
     @classmethod
     def of_first_step(cls, report: StepReport, started: float) -> Stopwatch:
-        """The stopwatch of a process's first step, from its start, or from the untrained weights.
+        """The stopwatch of a process's first step, from its start, or from the report of step 0 that it made.
 
         Args:
             report: the step that the process resumed or began with.

@@ -43,7 +43,7 @@ class Builtin:
                 return AgentResult(truncated=True, why=str(full))
             except CannotRender as error:
                 if not context.session.turns:
-                    raise  # the environment wrote it: the model has said nothing yet
+                    raise  # the environment wrote the conversation: the model has said nothing yet
                 # Some templates take no tool answer without a call, as after a call that could not be read.
                 # If such episodes were dropped, the model could not learn from its mistakes.
                 raise AgentFault(str(error)) from error

@@ -166,7 +166,7 @@ class HttpAgent:
                 return _Taken(self.idle_seconds)  # an earlier post had arrived
 
     def _ended(self, rollout: Rollout, failure: str) -> _Taken:
-        """The agent answered at the end of its work with an error. Its last calls may still arrive."""
+        """The result of a post that the agent answered with an error. Its last calls may still arrive."""
         message = rollout.redacted(failure)[:MESSAGE_LENGTH]
         return _Taken(min(self.idle_seconds, END_SECONDS), failure=message)
 

@@ -106,7 +106,7 @@ def failed(rollout: Rollout, why: str) -> AgentResult:
     """The result of a rollout whose agent gave up. It depends on whose fault that was.
 
     Raises:
-        InfraFault: the platform failed the agent first, or kept it waiting longer than it was willing to.
+        InfraFault: the platform failed the agent first, or the agent did not wait for a turn's answer.
         AgentFault: the agent itself was at fault.
         CandidateFault: no model answers any more.
     """

@@ -8,7 +8,8 @@ A turn is one POST to `<url>/chat/completions`, without a stream and without log
     a parameter is refused        later requests omit it, and `Notes.dropped` lists it
     the conversation is too long  tried once without a bound on the answer; then the episode is truncated
     401, 403, 404, a redirect     the candidate ends: a `CandidateFault` names the field to change
-    any other refusal             the first request's ends the candidate, a later one's is the agent's error
+    any other refusal             before a first answer, the candidate ends. Later the episode is lost at its
+                                  first turn, and at a later turn it is the agent's error
 
 The endpoint reports the number of tokens, not their ids. So a turn is recorded with its cost, and makes no
 training row.
@@ -65,7 +66,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Notes:
-    """What is known of an endpoint. Only this process counts."""
+    """What this process has learned about an endpoint."""
 
     dropped: dict[str, str] = field(default_factory=dict)
     """Parameter that the endpoint refused -> its replacement, or an empty string."""
@@ -231,7 +232,7 @@ class EndpointChat:
         return found
 
     async def _meet(self, verdict: Verdict, session: Session, ask: Ask, tries: int) -> None:
-        """Handle an error. Returns if the request should be sent again."""
+        """Return if the request should be sent again after an error; otherwise raise."""
         match verdict.kind:
             case Kind.DROP if verdict.name == "tool_choice" and ask.force is not None:
                 raise CannotForce(f"{self._at} refuses tool_choice: {verdict.message}")
@@ -249,7 +250,7 @@ class EndpointChat:
                 await self._again(verdict, tries)
 
     def _refused(self, verdict: Verdict, session: Session) -> Exception:
-        """The exception for a request that can never succeed, by whose fault it is."""
+        """The exception for a request that can never succeed: who caused it decides its type."""
         if not self._answered:
             return self._end(verdict.reason, verdict.name, verdict.message)
         if session.turns:

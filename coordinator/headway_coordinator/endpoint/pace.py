@@ -67,7 +67,8 @@ def backoff(tries: int, chance: Callable[[], float] = random.random) -> float:
 def pause(asked: float | None, tries: int, chance: Callable[[], float] = random.random) -> float:
     """Seconds that every request waits after the `tries`-th refusal of one, at least as long as asked.
 
-    An endpoint that keeps refusing and names no time is asked about once a second.
+    Without a time, the wait is that of `backoff`. After a second refusal, an asked wait is at least half a
+    second.
     """
     if asked is None:
         return backoff(tries, chance)

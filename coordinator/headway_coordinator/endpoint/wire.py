@@ -21,7 +21,7 @@ DROPPABLE = (
     "reasoning_effort",
     *REASONING,
 )
-"""Parameters that are omitted once an endpoint has refused them. The measure then reports it."""
+"""Parameters that are omitted once an endpoint has refused them. Candidates' results then name them."""
 TOO_LARGE = re.compile(r"too (large|high|big)|at most|less than or equal|exceed", re.IGNORECASE)
 
 
@@ -106,7 +106,7 @@ def conversation(messages: Sequence[Message], reasoning: str | None = None) -> l
     """Messages in the form that every OpenAI-compatible endpoint takes.
 
     A tool's answer must follow its call. A call that could not be read stays in the model's text, so its
-    answer has no call to follow. The user says that answer, after the answers that have one.
+    answer has no call to follow. That answer becomes a user's message, after the answers to calls.
     """
     found: list[Message] = []
     orphans: list[Message] = []

@@ -181,7 +181,7 @@ class EvalEstimates(Estimates[None]):
     def newest(self, of: None = None) -> Made | None:
         """The estimate of the last look.
 
-        Groups may have ended since, so it is raised to the bill if it is lower.
+        Groups may have ended since. An estimate below the bill is raised to the bill.
         """
         found = self._looked or self._made.get("Data")
         return None if found is None else no_less(found, self._tariff().cost(self._ledger.used()))

@@ -4,7 +4,7 @@ a unit begins           when a place for its servers is free; candidates that ne
 rows are measured       in the order of the file, every candidate of a unit at a row before the next row. The
                         samples of suites come after them, and are rows in every other respect
 a group is done         once it is in the spool and in the ledger; a successor does not sample it again
-a place is free         once its group is sampled: the next one begins while that one is written
+a place is free         once its group is sampled: the next group begins while the first is written
 a unit ends             when each of its candidates has every row, or has failed; its servers are released
 a process is stopped    its servers stay: the successor uses them
 """

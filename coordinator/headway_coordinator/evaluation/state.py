@@ -123,7 +123,7 @@ class EvalState:
     def others_are_answered(self, candidate: CandidateState) -> bool:
         """Whether another candidate has answered rows.
 
-        A candidate whose newest row is lost too proves nothing: what they share may have failed since.
+        A candidate whose newest group is lost too proves nothing: what all candidates share may have failed.
         """
         others = (other for other in self.candidates.values() if other is not candidate)
         return any(other.answered and not other.lost_in_a_row for other in others)

@@ -16,7 +16,7 @@ from headway_coordinator.dataset import position_of
 
 
 class Summary(ValidationRecord):
-    """One validation. It is a function of its groups, and replaces them as long as they are the same."""
+    """One validation, as a function of its groups. It replaces them while the store has exactly these."""
 
     @classmethod
     def of(

@@ -307,7 +307,7 @@ class Units:
         of_validation = asked.rescore.step is not None
 
         async def judged(task: Task) -> EpisodeRecord:
-            if of_validation:  # the environment used another seed then
+            if of_validation:  # the environment had the validation's seed in that run
                 purpose, position = Purpose.VALIDATION, position_of(task.group_id)
                 drawn = seed(self._spec.seed, "environment", purpose, position)
                 task = dataclasses.replace(task, environment_seed=drawn)

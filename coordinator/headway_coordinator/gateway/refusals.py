@@ -1,4 +1,4 @@
-"""The gateway's refusals: typed, with the field and the remedy, in the forms that clients read.
+"""The gateway's refusals: typed, with the field and what to change, in the forms that clients read.
 
 OpenAI's clients read `{"error": {...}}`, and Anthropic's the same with `"type": "error"`. SageMaker's RFT SDK
 reads the reason phrase of the status line. It takes "not in valid status" there to mean "this was done

@@ -2,7 +2,7 @@
 
     429, 503, 529, no connection   every question waits as long as asked, or longer each time
     500, a broken answer, HTML     asked again, `TRIES` times in all
-    no answer to the question      the same: prose instead of JSON, nothing, a refusal, one cut short
+    no answer to the question      the same: prose instead of JSON, nothing, a refusal, a cut-off answer
     a parameter is refused         omitted from then on
     anything else that is refused  not asked again: the fault names the field to change
     no answer within its time      the question is given up
@@ -150,7 +150,7 @@ class Judge:
     async def _shared(
         self, one: _Open, question: PreparedQuestion, on_judgement: Callable[[Judgement], None]
     ) -> Any:
-        """Wait for an answer that others may also wait for. Its cost counts for the last of them."""
+        """Wait for an answer that other callers may also wait for. The last caller to leave gets its cost."""
         one.waiting += 1
         try:
             return await asyncio.shield(one.task)

@@ -24,8 +24,7 @@ MOST_LINKS: Final = 128
 OPERATION: Final = "gen_ai.operation.name"
 PROVIDER: Final = "gen_ai.provider.name"
 HEADWAY: Final = "headway"
-"""The conventions have no name for servers of one's own, and allow another. It says whose attributes these
-are."""
+"""The provider's name. The conventions have none for self-hosted servers, and allow names of one's own."""
 FAILED: Final = (Outcome.INFRA_ERROR, Outcome.AGENT_ERROR)
 KIND_INTERNAL, KIND_CLIENT, STATUS_ERROR = 1, 3, 2
 """Values of OTLP's enumerations SpanKind and StatusCode."""
@@ -129,7 +128,7 @@ def _turns(uid: str, model: str, episode: EpisodeRecord, trace: bytes, root: byt
 
 
 def _waits(uid: str, episode: EpisodeRecord, trace: bytes, root: bytes) -> Iterator[Span]:
-    """An episode's waits other than turns and tools, without the agent, which has these within it."""
+    """An episode's waits other than turns and tools. `agent` is left out, because it contains these."""
     for number, span in enumerate(episode.spans):
         if span.kind not in ("turn", "tool", "agent"):
             begun, ended = episode.started_at + span.began, episode.started_at + span.ended

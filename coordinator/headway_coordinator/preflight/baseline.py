@@ -44,7 +44,7 @@ from headway_coordinator.spool import Spool
 from headway_coordinator.trajectory.render import Renderer
 
 LONG_TEXT: Final = 200_000
-"""A longer text's tokens are estimated. In characters."""
+"""Characters. The tokens of a longer text are estimated."""
 CHARACTERS_A_TOKEN: Final = 4
 LOOKS: Final = 16
 """A look for a certain failure reads all episodes, so the next look comes once they have grown by

@@ -13,7 +13,7 @@ from headway_coordinator.trajectory.render import Renderer
 
 FIELD = "spec.agent.builtin.toolCallParser"
 NEW_ROWS = ("at once", "forked", "lost")
-"""What may happen to past reasoning that costs a training row a turn, or is wrong."""
+"""Values of `PastReasoning` that begin a training row at every turn, or are wrong."""
 UNSEEN = ", and does not say what tools there are: name them in the prompt"
 
 
@@ -53,7 +53,7 @@ def readable(tools: Sequence[Tool], chosen: Renderer, parser: str) -> str:
 
 
 def limits(proof: Proof) -> list[str]:
-    """What a reader does not do that reads the model's calls, in the words of the check's message."""
+    """What does not work although the model's calls are read, in the words of the check's message."""
     rows, forks = not proof.row or proof.thinking_row is False, proof.results is False
     found = {
         "an argument that is a list, an object, a number or null may be lost or changed": not proof.values,

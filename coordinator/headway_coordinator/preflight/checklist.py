@@ -298,7 +298,7 @@ async def until_answered(
     """Return once `url` gives any answer. `silent` is called once, if the first try gets none.
 
     Raises:
-        TimeoutError: it did not within `deadline` seconds.
+        TimeoutError: there was no answer within `deadline` seconds.
     """
     reported = False
     async with asyncio.timeout(deadline):

@@ -1,4 +1,4 @@
-"""The static checks: each a function that raises `JobError` with the remedy, or says what it found."""
+"""The static checks: each a function that raises `JobError` with the fix, or says what it found."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class Runner(Checklist):
         self._need("Weights", lambda: tensors.whole(spec.model, folder, store), str)
         modules: list[str] | None = None
         lora, start = spec.model.effective_lora, spec.model.warm_start
-        # As for the learner: what a job began with is never needed again, and may be gone.
+        # A job that resumes does not need the weights that it began with. They may be gone.
         if start is not None and self._resumes(store):
             start = None
         if lora is not None and (lora.targets or start is not None):

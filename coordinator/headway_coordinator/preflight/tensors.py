@@ -80,7 +80,7 @@ def whole(model: ModelSpec, folder: Path, store: Store) -> str:
         except NotFound as error:
             if index:
                 raise _incomplete(uri) from error
-            continue  # whoever loads it will find out
+            continue  # the process that loads the model reports what is missing
         header, entries = _header(store, uri)
         if size != (described := header + _length(uri, entries)):
             what = f"{uri} has {size} bytes, but its header describes {described}; upload the file again"

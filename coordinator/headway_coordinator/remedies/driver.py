@@ -98,7 +98,7 @@ class Remedies:
         self._look()
 
     def took(self, report: StepReport) -> None:
-        """A step without groups was taken. The state has its report."""
+        """Apply the report of a step without groups, which the state already has."""
         self._update_signals(report)
         self._look()
         refusal = {} if report.refused is None else report.refused.model_dump()

@@ -270,8 +270,8 @@ class BatchScheduler:
     def _give_up(self, late: dict[int, Late]) -> dict[int, Late]:
         """Remove these groups from the order.
 
-        Undone steps with such groups get other groups. Each later undone step gets others too, because its own
-        may go to an earlier one.
+        Undone steps with such groups get other groups. Each later undone step gets others too, because its
+        own may go to an earlier one.
         """
         for position in late:
             running = self.active.pop(position).ended is None

@@ -15,8 +15,8 @@ LONGEST: Final = 4096
 class Encoder:
     """A tokenizer without character offsets.
 
-    Offsets separate a message's words from the template's, which nobody needs here. With them a renderer
-    would encode everything once more, and would check each time whether it can.
+    Offsets separate a message's words from the template's, which nobody needs here. A renderer that finds
+    offsets would encode everything once more.
 
     A call of a tokenizer costs tens of microseconds, whatever it encodes, and a turn takes ten calls.
     """

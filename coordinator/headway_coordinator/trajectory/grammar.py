@@ -38,7 +38,7 @@ class Grammar(Protocol):
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """A template that calls a tool in this notation writes one of these."""
+        """Texts of which a template writes at least one if it calls a tool in this notation."""
 
     @property
     def any_tool(self) -> str | None:
@@ -124,7 +124,7 @@ def inner(opening: str, closing: str, body: Body) -> Body:
 
 @dataclass(frozen=True)
 class Xml:
-    """A call as elements: the tool's name in the head of one, each argument in one of its own."""
+    """A call as an element with the tool's name in its head. Each argument is an element within it."""
 
     call: str
     end: str

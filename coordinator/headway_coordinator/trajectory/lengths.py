@@ -36,7 +36,7 @@ class Extent:
     letters: int
     """Printable ASCII characters."""
     words: int
-    """Runs of them between spaces. Other blanks may be spelled out, as in JSON."""
+    """Runs of letters between spaces. Other blanks may be spelled out, as in JSON."""
 
     def __add__(self, other: Extent) -> Extent:
         return Extent(self.letters + other.letters, self.words + other.words)

@@ -1,11 +1,11 @@
-"""From the message graph to training rows: one row a leaf, every sampled token trained exactly once.
+"""From the message graph to training rows: one row a leaf, every trained token exactly once.
 
 A linear episode of T turns has one leaf, so it is one row. That is (T+1)/2 times fewer tokens than a row a
 turn. Branches of a fork share a prefix. Its sampled tokens are trained in the oldest branch and are context
 in the others.
 
 tinker-cookbook's merge makes the same rows, in the same order, if an episode's turns never return to a
-conversation that they left. If they do, it makes a row for each visit, and here the row goes on.
+conversation that they left. If they do, the merge makes a row for each visit, and here the row goes on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headway_coordinator.trajectory.graph import Graph, Node
 def linearize(graph: Graph, unseen: Collection[int] = ()) -> list[TrainingSequence]:
     """Rows of an episode, oldest leaf first. A branch that trains nothing new makes no row.
 
-    Sampled nodes that the agent never saw (`unseen`) had no part in its reward, so they are not trained.
+    Sampled nodes in `unseen` are not trained: the agent never saw them, or a schema constrained them.
     """
     rows: list[TrainingSequence] = []
     turns, trained = graph.turns(), set(unseen)

@@ -34,11 +34,11 @@ from headway_coordinator.trajectory.template import decoded
 
 PastReasoning = Literal["none", "kept", "dropped", "at once", "forked", "lost"]
 """`none`: the template writes no reasoning.
-`kept`: it keeps it, and the row goes on.
-`dropped`: it drops it, and another row begins.
-`at once`: the same after every turn.
-`forked`, which is wrong: another row begins although it keeps it.
-`lost`, which is wrong: the row goes on although it drops it.
+`kept`: the template keeps past reasoning, and the row goes on.
+`dropped`: the template drops it at the user's next message, and another row begins.
+`at once`: the template drops it after every turn, and another row begins.
+`forked`, which is wrong: another row begins although the template keeps it.
+`lost`, which is wrong: the row goes on although the template drops it.
 """
 HARMONY: Final = "<|return|>"
 """A model ends a turn in Harmony with this token."""
@@ -210,8 +210,8 @@ class Probe:
         return all(text.rpartition("</think>")[2] in sampled for text in (some, named))
 
     def rows(self) -> tuple[bool, bool]:
-        """Whether a call, its result and an answer are one row, and whether it has the user's next
-        message."""
+        """Whether a call, its result and an answer are one row, and whether the user's next message
+        continues it."""
         answered = self._answered("", "")
         if answered is None:
             return False, False
@@ -268,9 +268,9 @@ class Probe:
         return answer, [*history, _spoken(answer.read)]
 
     def _extended(self, turn: Turn, history: list[Message], *new: Message) -> list[int] | None:
-        """The conversation with `new`.
+        """Ids of the conversation with `new`.
 
-        None unless it begins with the sampled tokens and goes on like a fresh rendering.
+        None unless the ids begin with the sampled tokens and go on like a fresh rendering.
         """
         tokens = [*turn.prompt, *turn.sampled]
         try:
@@ -314,7 +314,7 @@ class Probe:
     def _sampled(
         self, history: list[Message], turn: Message, tools: list[Tool], following: Message
     ) -> str | None:
-        """The text of a model that says `turn`: what the template writes of it after its own prompt."""
+        """The text that a model samples as `turn`: what the template writes after the prompt."""
         begun = self._renderer.render_text(history, tools, generate=True)
         whole = self._renderer.render_text([*history, turn], tools, generate=False)
         if whole.startswith(begun):
@@ -350,9 +350,9 @@ class Probe:
     def _ended(
         self, text: str, history: list[Message], turn: Message, tools: list[Tool], following: Message
     ) -> list[int] | None:
-        """Ids of a turn, including the token that ends it.
+        """Ids of a turn, including the token that ends it; None if that token is unknown.
 
-        If the template writes none, the next message's first one.
+        The token may also be the first one of the next message.
         """
         # Harmony's history has <|end|> instead of the model's <|return|>.
         if HARMONY in map(self._token_text, self._renderer.stop_token_ids):

@@ -4,7 +4,7 @@ A pod holds accelerators from when it gets a node until its last process has end
 
 * begin: the time of its condition PodScheduled, since the device is reserved for it from then on;
 * end: the latest `finishedAt` of its containers, once its phase is Succeeded or Failed;
-* a pod that vanishes without that ends with its grace period, or earlier if it was missed earlier;
+* a deleted pod that vanishes before that ends with its grace period, or when it was missed if earlier;
 * a pod that vanishes without a deletion ends when it was last seen. That is at most `SEEN_SECONDS` too early,
   or the time for which no operator ran.
 
@@ -168,7 +168,7 @@ def _again(known: HeldPod, seen: HeldPod | None, now: datetime, last: datetime) 
 def _folded(before: Accelerators | None, entries: list[HeldPod], now: datetime) -> Accelerators:
     """Move entries that need no entry of their own any more to the totals, those longest gone first.
 
-    If more than `MOST_PODS` pods remain, the newest wait for room. Then they count with their own times.
+    If more than `MOST_PODS` pods remain, the newest wait for room. They lose no time by that.
     """
     gone = sorted((pod for pod in entries if pod.gone_time is not None), key=lambda pod: pod.gone_time or now)
     surplus = max(0, len(entries) - MOST_PODS)

@@ -86,7 +86,7 @@ PROFILES: Final = (
 
 
 def of_training(context: Context) -> list[str]:
-    """Why an RLTrainingJob cannot be accepted: each names the field and the way out."""
+    """Why an RLTrainingJob cannot be accepted: each message names the field and what to change."""
     caps, spec = context.platform.caps, context.training.spec
     servers = ("spec.rollout.replicas", spec.rollout.replicas, caps.rollout_replicas)
     if spec.has_validation_server:
@@ -99,7 +99,7 @@ def of_training(context: Context) -> list[str]:
 
 
 def of_evaluation(context: Context) -> list[str]:
-    """Why an RLEvalJob cannot be accepted: each names the field and the way out."""
+    """Why an RLEvalJob cannot be accepted: each message names the field and what to change."""
     spec, caps = context.evaluation.spec, context.platform.caps
     most = spec.rollout.replicas * spec.parallelism
     servers = ("spec.rollout.replicas x spec.parallelism", most, caps.rollout_replicas)

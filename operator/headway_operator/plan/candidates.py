@@ -313,7 +313,7 @@ def _kept(newest: Weights, status: RLTrainingJobStatus, spec: Json) -> Weights:
 def _of_step(
     field: str, wanted: CandidateCheckpoint, status: RLTrainingJobStatus, newest: Weights | None, ended: bool
 ) -> Weights | Missing:
-    """The weights of a step. Only who reads the store learns whether the step is still kept."""
+    """The weights of a step. Only a process that reads the store learns whether the step is still kept."""
     assert wanted.step is not None
     folder = _weights_folder(status, newest)
     uri = None if folder is None else f"{folder}/{wanted.step:06d}"

@@ -56,7 +56,7 @@ OWN_ADDRESS: Final = (
 
 
 def refusals(container: Json, path: str) -> Iterator[str]:
-    """What is wrong with a container at `path`: each message names the field and the way out."""
+    """What is wrong with a container at `path`: each message names the field and what to change."""
     for key in container:
         if key not in FIELDS:
             yield f"{path}.{key} may not be set in a job; {ROLE_TEMPLATES}"

@@ -20,7 +20,7 @@ NAMED_IN: Final = frozenset(
 
 
 def refusals(context: Context) -> Iterator[str]:
-    """Why the names in a job cannot be accepted: each message names the field and the way out."""
+    """Why the names in a job cannot be accepted: each message names the field and what to change."""
     for field, url in _urls(context):
         yield from _address(field, url, context)
     yield from _service(context)

@@ -31,7 +31,7 @@ class Settled:
     lacks: Issue | None = None
     """What other jobs do not have yet, and this one needs or continues without."""
     waits_until: datetime | None = None
-    """Until when the job waits for that; None: it does not wait."""
+    """Until when the job waits for what is lacking; None: it does not wait."""
     failure: Issue | None = None
     """Why the job has nothing left to begin with."""
     fresh: bool = False
@@ -86,7 +86,7 @@ class Subject(ABC):
         return []
 
     def first_roles(self, context: Context, observed: Observed, restarts: dict[str, int]) -> list[RoleHealth]:
-        """Health of those servers; `restarts` is the number of each role so far."""
+        """Health of the `first_servers`; `restarts` is the number of each role so far."""
         return []
 
     @abstractmethod
@@ -95,7 +95,7 @@ class Subject(ABC):
 
     @abstractmethod
     def heavy_roles(self, context: Context, observed: Observed, restarts: dict[str, int]) -> list[RoleHealth]:
-        """Health of those workloads; `restarts` is the number of each role so far."""
+        """Health of the `heavy` workloads; `restarts` is the number of each role so far."""
 
     @abstractmethod
     def in_use(self, context: Context, observed: Observed) -> Observed:

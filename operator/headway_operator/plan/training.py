@@ -2,9 +2,9 @@
 
 The coordinator owns the condition that only it can judge (`WeightsInSync`). But a coordinator that is gone
 cannot retract it. So while a job is suspended or has ended, the operator takes the condition over by force,
-and writes that nothing is known of weights. It keeps writing that until a coordinator has written again. If
-omitted earlier, an item remains whose only owned field is its key, by the old coordinator's field manager.
-The API server rejects such an item, since it lacks required fields.
+and writes that nothing is known of weights. It keeps writing that until a coordinator has written again.
+Otherwise an item would remain of which the old coordinator's field manager owns only the key. The API server
+rejects such an item, since it lacks required fields.
 """
 
 from __future__ import annotations

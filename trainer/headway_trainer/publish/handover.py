@@ -1,7 +1,7 @@
 """One transfer from the learner's memory to the workers of one rollout server.
 
 It has its own rendezvous store and process group. So neither DeepSpeed's groups nor another server's transfer
-waits for it. Both are gone when it ends.
+waits for it. Both end with the transfer.
 """
 
 from __future__ import annotations
