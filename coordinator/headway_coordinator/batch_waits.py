@@ -31,7 +31,7 @@ class WaitNotes:
         """By position: the group's wait for the budget, and for the store."""
 
     def runs(self, kind: BatchWaitKind, runs: bool) -> None:
-        """Whether a wait runs now. It begins and ends when this changes."""
+        """Note whether a wait runs now. It begins and ends when `runs` changes."""
         now = time.time()
         if runs:
             self._running.setdefault(kind, now)
@@ -40,7 +40,7 @@ class WaitNotes:
 
     @contextmanager
     def timed(self, kind: BatchWaitKind) -> Iterator[None]:
-        """The block is a wait."""
+        """Note the block as a wait."""
         self.runs(kind, True)
         try:
             yield
@@ -48,10 +48,10 @@ class WaitNotes:
             self.runs(kind, False)
 
     def stored(self, position: int, began: float, group: GroupRecord) -> None:
-        """A group is durable and billed now, so that a batch can take it.
+        """Note the waits of a group that is durable and billed now, so that a batch can take it.
 
         Args:
-            began: when it could begin if the budget allowed it, in Unix time.
+            began: when the group could begin if the budget allowed it, in Unix time.
         """
         every = [*group.episodes, *group.discarded]
         queued = min((each.queued_at for each in every if each.queued_at is not None), default=began)
@@ -64,14 +64,14 @@ class WaitNotes:
             )
 
     def forget(self, positions: Iterable[int]) -> None:
-        """These groups are trained or abandoned."""
+        """Forget the waits of groups that are trained or abandoned."""
         for position in positions:
             self._of_groups.pop(position, None)
 
     def of(self, positions: Iterable[int]) -> BatchWaits:
         """The waits of the batch of these groups, which is sent now.
 
-        Of its groups it names the one that began last, and the one that was stored last.
+        They include those of the group that began last, and of the group that was stored last.
         """
         known = [self._of_groups[position] for position in positions if position in self._of_groups]
         last = [max(waits, key=lambda wait: wait.ended) for waits in zip(*known, strict=True)]

@@ -121,7 +121,7 @@ class Batches:
             raise
 
     def waits(self, batch: Batch) -> BatchWaits:
-        """What a batch has waited for that is sent now."""
+        """What a batch that is sent now has waited for."""
         return self.groups.waits.of([position_of(group.group_id) for group in batch.groups])
 
     async def _consult(self, step: int) -> None:

@@ -21,7 +21,7 @@ class EpisodeClock:
         self._start = time.monotonic()
 
     def restart(self) -> None:
-        """The episode starts now."""
+        """Count from now, because the episode starts."""
         self._start = time.monotonic()
 
     def begin(self, kind: SpanKind, name: str = "", least: float = 0.0) -> Callable[[], None]:

@@ -9,7 +9,7 @@ from headway_api.records import BatchFigures
 
 
 class KeptFigures:
-    """Stores them one after the other. A successor computes lost figures again from the groups."""
+    """Stores figures one batch after the other. A successor computes lost figures again from the groups."""
 
     def __init__(self, write: Callable[[BatchFigures], Awaitable[None]]) -> None:
         self._write = write
@@ -26,5 +26,5 @@ class KeptFigures:
             self._unkept.task_done()
 
     async def all(self) -> None:
-        """Return once all are stored. `run` must run meanwhile."""
+        """Return once all figures are stored. `run` must run meanwhile."""
         await self._unkept.join()

@@ -88,7 +88,7 @@ class LearnerApi:
         self._probes.ready = True
 
     def opened(self) -> None:
-        """The process works already, though there is no learner yet: the preflight samples."""
+        """Become ready although there is no learner yet, because the preflight samples."""
         self._probes.ready = True
 
     def app(self) -> web.Application:

@@ -74,10 +74,10 @@ class Pauses:
         """Whether the job is paused. A predecessor may have paused it while the operator was away."""
 
     def begin(self, step: int) -> None:
-        """The job goes on from `step`.
+        """Note that the job goes on from `step`.
 
-        If that is before the last pause, a person chose an older checkpoint, or steps were lost. Those steps
-        are taken again, and a signal that they raise is new.
+        If `step` is before the last pause, a person chose an older checkpoint, or steps were lost. Those
+        steps are taken again, and a signal that they raise is new.
         """
         if self.last is not None and step < self.last.step:
             self._seen = None

@@ -89,7 +89,7 @@ class Recurring:
         self._causes[episode] = cause
 
     def ended(self, episode: str, *, scored: bool, at_once: int = 1) -> bool:
-        """An episode ended. Returns whether the standing causes changed.
+        """Note that an episode ended. Returns whether the standing causes changed.
 
         Args:
             episode: its id.

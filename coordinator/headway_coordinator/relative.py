@@ -55,7 +55,7 @@ class Relative:
         self.grouped |= first.grouped
 
     def witnessed(self, by: Callable[[str], Witness]) -> groups.Relative:
-        """This `Relative` with a witness of the questions to judges. `by` finds it by the lease's name."""
+        """This `Relative`, with a witness of the questions to judges. `by`: lease name -> witness."""
         return _Witnessed(self, self.broker.witnessed(by))
 
     async def judged(

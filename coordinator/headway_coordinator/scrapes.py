@@ -20,13 +20,13 @@ class Scrapes:
         """Set once `last` need not wait any more."""
 
     def read(self) -> None:
-        """`/metrics` was read."""
+        """Note that `/metrics` was read."""
         self._ever = True
         if self._final:
             self._leaves.set()
 
     def final(self) -> None:
-        """From now on `/metrics` shows final figures."""
+        """Note that `/metrics` shows final figures from now on."""
         self._final = True
 
     def leave(self) -> None:
@@ -36,7 +36,7 @@ class Scrapes:
     async def last(self, seconds: float = LAST_SCRAPE_SECONDS) -> None:
         """Return once the final figures were read, or after `seconds`.
 
-        If nobody ever read a figure, nobody will read the final ones: it returns at once.
+        If nobody ever read a figure, nobody will read the final ones. Then this returns at once.
         """
         if not self._ever:
             return

@@ -233,8 +233,8 @@ class Spool:
 
         Call it before each write that a successor would mistake for its own.
 
-        A successor takes its number before it claims the sandboxes. So everything that it starts comes after
-        that.
+        A successor takes its number before it claims the sandboxes. So everything that the successor starts
+        comes later.
 
         Raises:
             JobError: `Superseded`: there is a coordinator newer than number `start_number`.

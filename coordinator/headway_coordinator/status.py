@@ -199,7 +199,7 @@ class Writer:
         self.failures = 0
 
     def changed(self) -> None:
-        """The status has changed."""
+        """Note that the status has changed."""
         self._changed.set()
 
     async def run(self) -> None:

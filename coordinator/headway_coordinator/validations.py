@@ -160,7 +160,7 @@ class Validations:
                 logs.event(_log, "validation-skipped", level=logging.WARNING, step=report.step)
 
     async def updated(self, report: StepReport) -> None:
-        """The learner has published a step's weights again."""
+        """Ask for a step's weights where the learner has published them again."""
         if self._beside and self._state.evaluating == report.step:
             await self._fleet.want(report.weights)
 

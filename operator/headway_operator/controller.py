@@ -95,7 +95,7 @@ class Controller:
             thread.join(timeout=20)
 
     def custom_changed(self, identity: Json) -> None:
-        """A job or a budget was seen."""
+        """Queue a job or a budget that was seen."""
         ref = self._jobs.announced(identity)
         known = self.cache.get(*ref)
         pause = UNREAD_PAUSE if known is not None and UNREAD in known else 0.0
@@ -103,7 +103,7 @@ class Controller:
         self._wake(ref)
 
     def custom_deleted(self, identity: Json) -> None:
-        """A job or a budget is gone. The garbage collector deletes what it owned."""
+        """Queue a job or a budget that is gone. The garbage collector deletes what it owned."""
         ref = self._jobs.gone(identity)
         self.queue.add(ref)
         self._wake_budget(ref)

@@ -96,13 +96,13 @@ class KeyedQueue(Generic[Key]):
         return None if deadline is None else deadline - now
 
     def done(self, key: Key) -> None:
-        """The key's work succeeded; its backoff is forgotten."""
+        """Note that the key's work succeeded, and forget its backoff."""
         with self._changed:
             self._failures.pop(key, None)
             self._release(key)
 
     def retry(self, key: Key) -> float:
-        """The key's work failed; it runs again after a pause that doubles each time. Returns the pause."""
+        """Queue a key whose work failed, after a pause that doubles each time. Returns the pause."""
         with self._changed:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             self._release(key)

@@ -82,7 +82,7 @@ class Lag:
 
 @dataclass(frozen=True)
 class GroupRows:
-    """One group that has a gradient: `updatesPerBatch` divides these."""
+    """One group that has a gradient. `updatesPerBatch` divides such groups into optimizer steps."""
 
     group_id: str
     rows: tuple[TrainingRow, ...]
@@ -99,7 +99,7 @@ class TrainingBatch:
     group_ids: tuple[str, ...]
     """Every group of the batch, in its order, with or without a gradient."""
     groups: tuple[GroupRows, ...]
-    """Those that have a gradient."""
+    """The groups that have a gradient."""
     advantages: NDArray[np.float64]
     """One for each scored episode of the whole batch, zeros included: the mean over its turns."""
     episodes: int

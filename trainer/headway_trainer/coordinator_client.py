@@ -31,8 +31,8 @@ from headway_trainer.logs import log
 LONG_POLL: Final = 30.0
 """Seconds that the coordinator may hold a request for a batch."""
 SILENCE: Final = 30.0
-"""Longest wait in seconds for the head of an answer, besides the time that the coordinator may hold it; also
-the longest silence after that. After SIGTERM a learner may have to wait this long before it can save."""
+"""Longest silence in seconds: before the head of an answer, besides the time that the coordinator may hold
+the request, and after the head. After SIGTERM a learner may have to wait this long before it can save."""
 PATIENCE: Final = 600.0
 """Seconds without any answer after which the learner saves what is not durable and is started again. An
 answer that the coordinator is starting counts as one."""
@@ -74,8 +74,8 @@ class CoordinatorClient:
     def announce(self, report: StepReport, give_up: Callable[[], bool] = lambda: False) -> None:
         """Send a step report until the coordinator takes it.
 
-        While the coordinator is away, `give_up` may end that if there is no time: a learner that resumes
-        sends the report again.
+        While the coordinator is away, `give_up` says whether to stop trying: a learner that resumes sends the
+        report again.
 
         Raises:
             Unreachable: the coordinator did not answer.

@@ -140,7 +140,7 @@ class Engine:
         self._partial = any(not parameter.requires_grad for parameter in model.parameters())
         self._stage = spec.zero_stage
         self.optimizer = optimizer
-        """Its learning rate may change between two steps; the rest is fixed."""
+        """The learning rate may change between two steps; the rest is fixed."""
         self._horizon = horizon
         self._ranks = ranks
         self.model = model

@@ -103,7 +103,7 @@ class Policy:
     def __init__(
         self, forward: Forward, model: nn.Module, temperature: float, frozen: nn.Module | None = None
     ) -> None:
-        """Create it after the engine: its hooks on the head must run after the engine's.
+        """Create the policy after the engine, because its hooks on the head must run after the engine's.
 
         Args:
             forward: runs `model`.

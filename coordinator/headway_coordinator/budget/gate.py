@@ -207,11 +207,11 @@ class Budget:
         self.look()
 
     def awaits_step(self, group: GroupRecord) -> None:
-        """A group is finished, and waits for a step that may train it."""
+        """Reserve the training of a finished group, which waits for a step."""
         self.account.reserve(_train(group.group_id), worst.to_train(group))
 
     def settled(self, group_id: str) -> None:
-        """A step has trained a finished group, or no step will."""
+        """Free that reservation: a step has trained the finished group, or no step will."""
         self.account.reserve(_train(group_id), {})
         self.look()
 
@@ -270,7 +270,7 @@ class Budget:
             self.look()
 
     def ungrouped_billed(self) -> None:
-        """The ledger now has all questions that belong to no group."""
+        """Free the reservations of questions that belong to no group, because the ledger has them now."""
         for number in range(1, self._ungrouped + 1):
             self.account.reserve(f"{UNGROUPED}{number}", {})
         self.look()
@@ -299,7 +299,7 @@ class Budget:
             raise
 
     def changed(self, group: GroupReservation) -> None:
-        """The reservation of a group has changed."""
+        """Apply a change in the reservation of a group."""
         if group in self._groups:
             self.account.reserve(group.key, group.reservation())
             self.look()

@@ -23,7 +23,7 @@ class Reserving(Protocol):
         """Return once a question of a running group fits."""
 
     def changed(self, group: GroupReservation) -> None:
-        """The reservation of a group has changed."""
+        """Apply a change in the reservation of a group."""
 
 
 @dataclass(eq=False)

@@ -87,13 +87,13 @@ class Server:
     """Verified weights; None while unknown, loading or failed."""
     inflight: int = 0
     losses: int = 0
-    """Times in a row that it lost requests, without an answer in between."""
+    """Times in a row that the server lost requests, without an answer in between."""
     rests_until: float = 0.0
     """By the router's clock."""
     problem: str = "its weight agent has not answered yet"
-    """Why it is not in rotation, in the server's own words; empty if there is no reason."""
+    """Why the server is not in rotation, in its own words; empty if there is no reason."""
     failure: Failure | None = None
-    """Its last failure; None once it holds the wanted weights."""
+    """The server's last failure; None once it holds the wanted weights."""
     in_step_at: float = math.inf
     """When it last held the wanted weights, by the router's clock. If it never did since it came or failed,
     when it first held any. Its arrival does not count, because a start is not a load."""
@@ -159,7 +159,7 @@ class Router:
         self.wanted = version
 
     def holds(self, endpoint: Endpoint, version: PolicyVersion, canary_error: float | None = None) -> None:
-        """The server's weights were verified to be `version`."""
+        """Note that the server's weights were verified to be `version`."""
         if server := self.servers.get(endpoint):
             server.version, server.problem, server.failure = version, "", None
             server.canary_error = canary_error
@@ -170,30 +170,30 @@ class Router:
             self.gone.clear()
 
     def failed(self, endpoint: Endpoint, failure: Failure) -> None:
-        """The server failed to take weights."""
+        """Note that the server failed to take weights."""
         if server := self.servers.get(endpoint):
             server.failure, server.in_step_at, self.met = failure, math.inf, False
             self.lost(endpoint, failure.message)
 
     def silent(self, endpoint: Endpoint, problem: str) -> None:
-        """The server does not answer. Its earlier failure is still reported."""
+        """Note that the server does not answer. Its earlier failure is still reported."""
         server = self.servers.get(endpoint)
         if server is not None and server.failure is None:
             self.failed(endpoint, Failure(Reason.SERVER_SILENT, problem))
         self.lost(endpoint, problem)
 
     def starting(self, endpoint: Endpoint) -> None:
-        """The server is not up yet, perhaps after a restart. Its load time does not count as slow."""
+        """Note that the server is not up yet, perhaps after a restart. Its load does not count as slow."""
         if server := self.servers.get(endpoint):
             server.in_step_at = math.inf
 
     def lost(self, endpoint: Endpoint, problem: str) -> None:
-        """The server cannot be used until it `holds` something again."""
+        """Note that the server cannot be used until it `holds` something again."""
         if server := self.servers.get(endpoint):
             server.version, server.problem = None, problem
 
     def lost_request(self, endpoint: Endpoint, problem: str) -> None:
-        """The server did not answer a request.
+        """Note that the server did not answer a request.
 
         Losses during its rest count as the same loss, because all requests on a server break off at once.
         """

@@ -25,13 +25,13 @@ class CandidateState:
     name: str
     stage: Stage = "Pending"
     reason: str | None = None
-    """Why it failed, in one word."""
+    """Why the candidate failed, in one word."""
     message: str | None = None
-    """Why it failed: the field and the fix."""
+    """Why the candidate failed: the field and the fix."""
     tries: dict[int, list[Try]] = field(default_factory=dict)
     """The final tries at each row, by the row's position."""
     days: Days = field(default_factory=dict)
-    """Its usage, by day and class."""
+    """The candidate's usage, by day and class."""
     notes: Notes | None = None
     """For an endpoint: what this process has learned about it."""
     known_dropped: dict[str, str] = field(default_factory=dict)

@@ -48,10 +48,10 @@ class GatewayError(Exception):
 
 
 def bad(param: str, message: str, code: str = "invalid_value") -> GatewayError:
-    """A field of the request is wrong."""
+    """The error for a field of the request that is wrong."""
     return GatewayError(400, code, f"{param}: {message}", param=param)
 
 
 def not_in_valid_status(message: str) -> GatewayError:
-    """The trajectory is past this transition, or has not reached it."""
+    """The error for a trajectory that is past this transition, or has not reached it."""
     return GatewayError(409, "trajectory_status", message, reason=NOT_IN_VALID_STATUS)

@@ -215,7 +215,7 @@ class Rollout:
             )
 
     def complete(self, status: str, error: str | None = None, client_token: str | None = None) -> None:
-        """The agent is done (`ready`), or gave up (`failed`).
+        """Note that the agent is done (`ready`), or gave up (`failed`).
 
         Raises:
             GatewayError: the agent said so before, the episode is over, or `status` is another word.
@@ -231,7 +231,7 @@ class Rollout:
         self._done("complete", client_token)
 
     def reward(self, values: object, metrics: object = None, client_token: str | None = None) -> None:
-        """The agent's own reward: one value, or one a turn.
+        """Take the agent's own reward: one value, or one a turn.
 
         Raises:
             GatewayError: the values are not finite, out of range, too many or too few; the agent may report

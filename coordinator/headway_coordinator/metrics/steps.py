@@ -99,19 +99,19 @@ class StepFigures:
         return BatchFigures(step=report.step, groups=report.groups, figures=found)
 
     def validation(self, step: int, found: Figures, *, again: bool) -> None:
-        """A validation is complete."""
+        """Show and log the figures of a complete validation."""
         if step >= self._validated:
             self._validated, self._latest["validation"] = step, found
         self.signals.validation(step, found)
         self._log(step, {**found, **self.signals.figures("validation")}, again)
 
     def test(self, step: int, found: Figures, *, again: bool) -> None:
-        """The test split has a result."""
+        """Show and log the result on the test split."""
         self._latest["test"] = found
         self._log(step, found, again)
 
     def sync(self, step: int, seconds: float, *, again: bool) -> None:
-        """The first server came into rotation with a step's weights, `seconds` after the learner's report."""
+        """Log the `seconds` from a step's report until the first server with its weights was in rotation."""
         found = {"timing_s/weight_sync": seconds}
         self._latest["sync"] = found
         self._log(step, found, again)

@@ -81,11 +81,11 @@ class Notes:
         """Questions by the judge's name."""
 
     def began(self, reply: ResetReply) -> None:
-        """The environment is in its first state."""
+        """Note what the environment offers in its first state."""
         self.tools = list(reply.tools)
 
     def called(self, name: str, arguments: Json, reply: ToolReply, seconds: float) -> None:
-        """A tool was carried out."""
+        """Note a tool's answer."""
         if len(self.results) < MOST_CALLS:
             self.results.append(
                 Answer(
@@ -94,7 +94,7 @@ class Notes:
             )
 
     def asked(self, questions: Sequence[Question]) -> None:
-        """Judges are asked; one question to each is kept."""
+        """Note the first question to each judge."""
         for one in questions:
             if one.name in self.questions or len(self.questions) >= MOST_QUESTIONS:
                 continue

@@ -27,7 +27,7 @@ class Group:
     slack: int
     """Batches that may be cut before it must be in one. 0: it is in the next batch, or it is too old."""
     ended: int | None
-    """Its number in the order of finishing; None while it runs."""
+    """The group's number in the order of finishing; None while it runs."""
 
 
 Choice = Callable[[Collection[Group], int, int], "list[int] | None"]

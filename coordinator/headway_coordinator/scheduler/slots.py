@@ -41,7 +41,7 @@ class Active:
     """The learner's step when it started: no older version sampled any of its tokens. Each later step without
     groups is added, so the difference to the learner's step counts only steps with a gradient."""
     ended: int | None = None
-    """Its number in the order of finishing; None while it runs."""
+    """The group's number in the order of finishing; None while it runs."""
 
 
 @dataclass
@@ -131,12 +131,12 @@ class BatchScheduler:
         return position
 
     def finished(self, position: int) -> None:
-        """A running group has finished its episodes."""
+        """Note that a running group has finished its episodes."""
         self._running(position).ended = self._finished
         self._finished += 1
 
     def abandoned(self, position: int) -> None:
-        """A running group can train nothing: it leaves the order and returns its slot."""
+        """Remove a running group that can train nothing: it leaves the order and returns its slot."""
         if position in self.leaving:
             self.leaving.remove(position)
             self.settled.add(position)
@@ -173,7 +173,7 @@ class BatchScheduler:
         return ended and distinct and feasible(given, self._groups(), self.batch_size)
 
     def trained(self, step: int, positions: Iterable[int]) -> None:
-        """The learner took `step` with exactly the batch that was cut for it."""
+        """Note that the learner took `step` with exactly the batch that was cut for it."""
         positions = list(positions)
         if not self.accepts(step, positions):
             raise OutOfOrder(f"step {step} with groups {positions} does not follow step {self.step}")
@@ -187,7 +187,7 @@ class BatchScheduler:
     def passed(
         self, step: int, batch_size: int, max_lag: int, *, rolled_back: bool = False
     ) -> dict[int, Late]:
-        """The learner took `step` without groups. P and S have these values from now on.
+        """Note that the learner took `step` without groups. P and S have these values from now on.
 
         Returns the groups that are abandoned because of it. Finished ones are settled. Running ones are
         `leaving`, and must be ended.

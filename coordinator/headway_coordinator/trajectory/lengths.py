@@ -52,7 +52,7 @@ class Bounded:
     _tokenizer: Any
     family: str = ""
     proof: Proof | None = None
-    """Both as in `Renderer`."""
+    """`family` and `proof` are as in `Renderer`."""
 
     @cached_property
     def longest_token(self) -> Extent | None:

@@ -19,7 +19,7 @@ class Renderer(Protocol):
     family: str
     """`model_type` of the model, if it is known."""
     proof: Proof | None
-    """Its proof on a probe; None if none was made."""
+    """The renderer's proof on a probe; None if none was made."""
 
     @property
     def longest_token(self) -> Extent | None:

@@ -51,7 +51,7 @@ class Claim:
     ended: bool = False
     """The job has ended, and its pods are gone."""
     closed: bool = False
-    """Its coordinator has ended in order, so `used` is final."""
+    """The job's coordinator has ended in order, so `used` is final."""
     spent: Amounts = field(default_factory=dict)
     used: Amounts = field(default_factory=dict)
     """What the job has spent, plus what its running work may use beyond that."""

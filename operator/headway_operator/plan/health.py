@@ -42,7 +42,7 @@ ESSENTIAL: Final = (
 REPLACEABLE: Final = (names.ROLLOUT, names.JUDGE)
 """Roles that can work with one pod."""
 EVIDENCE_SECONDS: Final = 5.0
-"""How long a failed Job waits for its pod's last message: the two arrive by different watches."""
+"""How long a failed Job's pod may lack its last message: Job and pod arrive by different watches."""
 
 OUT_OF_RESTARTS: Final = ("BackoffLimitExceeded", "MaxFailedIndexesExceeded")
 """Reasons of a Job whose pods failed too often; the second applies if each node's failures are counted."""

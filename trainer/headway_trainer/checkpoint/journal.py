@@ -120,7 +120,9 @@ class Journal:
         return self.standing({step: start for step, start in starts.items() if start is not None})
 
     def refuse_superseded(self) -> None:
-        """Call it before a write that a successor might mistake for its own, and before deleting.
+        """End if a newer process is the learner.
+
+        Call it before a write that a successor might mistake for its own, and before deleting.
 
         Rank 0 looks. The others write nothing of the kind, and end with rank 0.
 

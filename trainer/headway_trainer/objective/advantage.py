@@ -2,7 +2,7 @@
 
 An `InfraError` episode is no input: no mean and no standard deviation includes it. Some groups have rewards
 that are all equal up to rounding, or a single episode. They have advantage exactly 0 under every method that
-subtracts the group's mean. Otherwise a deviation near 0 would magnify rounding errors.
+subtracts the group's mean and does not whiten. Otherwise a deviation near 0 would magnify rounding errors.
 """
 
 from __future__ import annotations
@@ -180,9 +180,9 @@ def _per_turn(group: Group, settings: AdvantageSettings) -> list[Numbers]:
 
 @episode_advantage("rloo")
 def rloo(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSettings) -> Numbers:
-    """Reward less the mean of the others: G / (G - 1) of its distance to the mean of all (arXiv 2402.14740).
+    """Reward less the mean of the other episodes: G / (G - 1) of `centred` rewards (arXiv 2402.14740).
 
-    A lone episode keeps its reward, since there are no others.
+    A lone episode keeps its reward.
     """
     size = len(rewards_G)
     return rewards_G if size < 2 else centred(rewards_G) * (size / (size - 1))
@@ -190,7 +190,7 @@ def rloo(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSettings) -> 
 
 @episode_advantage("opo")
 def opo(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSettings) -> Numbers:
-    """Reward less the group's mean, weighted by each episode's action tokens (arXiv 2505.23585)."""
+    """Reward less the group's mean, in which each reward weighs as its action tokens (arXiv 2505.23585)."""
     if uniform(rewards_G) or not tokens_G.any():
         return centred(rewards_G)
     return rewards_G - np.average(rewards_G, weights=tokens_G)
@@ -198,7 +198,7 @@ def opo(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSettings) -> N
 
 @episode_advantage("grpo_passk")
 def grpo_passk(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSettings) -> Numbers:
-    """Only the best episode: its reward less the second best's (arXiv 2503.19595)."""
+    """The best episode's reward less the second best's; 0 for all other episodes (arXiv 2503.19595)."""
     found = np.zeros_like(rewards_G)
     ranked = np.argsort(rewards_G, kind="stable")
     if not uniform(rewards_G[ranked[-2:]]):

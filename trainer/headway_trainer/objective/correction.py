@@ -27,8 +27,8 @@ is left out.
 
 @dataclass(frozen=True)
 class Correction:
-    """A correction, and whether it needs the learner's own log-probabilities. They are from before the
-    batch's first optimizer step. A correction that needs none gets the sampler's instead."""
+    """A correction. If it `recomputes`, it gets the learner's log-probabilities from before the batch's first
+    optimizer step, else the sampler's."""
 
     function: CorrectionFunction
     recomputes: bool
@@ -70,7 +70,7 @@ def bypass(sampler_T: Tensor, old_T: Tensor, row_T: Tensor, cap: float) -> tuple
 
 @correction("none", recomputes=True)
 def none(sampler_T: Tensor, old_T: Tensor, row_T: Tensor, cap: float) -> tuple[Tensor, Tensor]:
-    """The mismatch is ignored."""
+    """Ignore the mismatch: the learner's log-probabilities are the old policy's, and each token weighs 1."""
     return old_T, torch.ones_like(old_T)
 
 

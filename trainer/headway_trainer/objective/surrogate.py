@@ -34,7 +34,7 @@ ClippedFunction = Callable[[Tensor, Tensor, RatioBounds], Tensor]
 
 
 def never_clipped(ratio_T: Tensor, advantage_T: Tensor, bounds: RatioBounds) -> Tensor:
-    """No token (boolean)."""
+    """All false: no bound acts on a token."""
     return torch.zeros_like(ratio_T, dtype=torch.bool)
 
 
