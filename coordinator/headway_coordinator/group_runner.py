@@ -110,7 +110,7 @@ class GroupRunner:
         """Play an episode, and count it.
 
         Raises:
-            JobError: one fault ends every episode, and would end the next ones too.
+            JobError: recurring faults ended the episodes so far, and none was scored.
         """
         counts = self.state
         counts.in_flight[task.purpose] += 1

@@ -238,7 +238,7 @@ class Training:
 
         Raises:
             ExceptionGroup: with a JobError: `EpisodesFailing`, `LearnerRolledBack`, `StaleBatch`,
-                `Superseded`, or the reason of a fault that ends every episode.
+                `Superseded`, or the reason of a recurring fault, if no episode was scored.
         """
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(self._progress.faulted())]

@@ -199,7 +199,7 @@ def optimizer_step(
     Args:
         rows: rows from `with_old`, with their weights.
         max_tokens: tokens of one micro-batch, padding included.
-        seed: seed of an adapter's dropout, with the number of optimizer steps taken and the micro-batch.
+        seed: seed of an adapter's dropout, with the count of optimizer steps, the rank and the micro-batch.
     """
     mine = plan([row.length for row in rows], max_tokens, ranks.world, policy.layout)[ranks.rank]
     tally = Tally()

@@ -23,7 +23,7 @@ Amounts = Mapping[Slot, int]
 """Tokens, or seconds rounded up."""
 CONTEXTS: Final = 32
 """Whole contexts that an episode of an agent with its own loop may use under a budget, over all its turns.
-The spec does not limit them."""
+The spec has no limit for that."""
 TEMPLATE_TOKENS: Final = 256
 """The most tokens that a chat template is assumed to add to a message, and to a conversation."""
 TRAIN: Final = UsageClass.TRAIN.value

@@ -160,7 +160,7 @@ class Evaluation:
 
         Raises:
             ExceptionGroup: with a JobError: `EpisodesFailing`, if no other candidate is answered;
-                `Superseded`; or the reason of a fault that ends every episode.
+                `Superseded`; or the reason of a recurring fault, if no episode was scored.
         """
         pending = [unit for unit in units if self._pending(unit)]
         had = self.state.server_sets & {unit.server_set for unit in pending}

@@ -81,11 +81,11 @@ def body(
 ) -> dict[str, Any]:
     """The request's JSON.
 
-    The first attempt takes the likeliest answer. After an unusable one the next are sampled, because the
-    judge would repeat itself.
+    The first attempt takes the likeliest answer. Attempts after an unusable answer sample, because the judge
+    would repeat itself.
 
     Args:
-        model: its name at the endpoint.
+        model: the judge's name at the endpoint.
         without: parameters that the endpoint has refused.
         attempt: number of unusable answers so far, from 0.
     """

@@ -100,10 +100,10 @@ class Mlflow:
         self._about = about
         self._described = False
         self._tags: dict[str, str] = {}
-        """Tags that became known since."""
+        """Tags that `tag` has added to those of `about`."""
         self._items: queue.Queue[_Item | _Tags | Ending | None] = queue.Queue(WAITING_MOST)
         self._steps: dict[str, set[int]] = {}
-        """By name: steps for which an earlier process logged a figure, as far as that was asked."""
+        """By name of a figure: the steps that the run had when this was first asked."""
         self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
         self._patience = CLOSE_SECONDS
         """The longest that `close` waits."""

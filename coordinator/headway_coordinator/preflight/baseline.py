@@ -133,7 +133,7 @@ class BaselineSampler:
             episode: runs an episode.
 
         Raises:
-            JobError: `EpisodesFailing`, `Superseded`, or the reason of a fault that ends every episode.
+            JobError: `EpisodesFailing`, `Superseded`, or the reason of a recurring fault.
         """
         ended: Finding | None = None
         try:

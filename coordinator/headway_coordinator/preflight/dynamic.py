@@ -111,7 +111,7 @@ class Dynamic:
         """Return once the job may train. `begun`: it trains already, so nothing is sampled any more.
 
         Raises:
-            JobError: `PreflightFailed`, with the checks; or the reason of a fault that ends every episode.
+            JobError: `PreflightFailed`, with the checks; or the reason of a recurring fault.
         """
         if not self.runner.samples:
             return

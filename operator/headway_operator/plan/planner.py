@@ -147,7 +147,7 @@ def _make(
     if observed.namespace_ends:
         # A terminating namespace deletes its pods first. The Job controller counts failures by index, and
         # releases a learner's pod only after it created the successor, which the namespace forbids. So each
-        # would wait for the other. Deleting the Job ends this.
+        # would wait for the other. Deleting the custom resource ends this.
         return Plan(delete_job=True)
     if is_finished(before.conditions):
         return _ended(subject, raw, before, observed)
