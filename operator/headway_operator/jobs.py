@@ -22,12 +22,12 @@ class Jobs:
         """Identities of the announced objects."""
 
     def announced(self, identity: Json) -> Ref:
-        """Note that a job was seen; it is not read yet."""
+        """Note that a job or a budget was seen; it is not read yet."""
         self._announced.put(identity)
         return ref_of(identity)
 
     def gone(self, identity: Json) -> Ref:
-        """Note that a job was deleted."""
+        """Note that a job or a budget was deleted."""
         self._announced.remove(identity)
         self._cache.remove(identity)
         return ref_of(identity)
@@ -38,7 +38,7 @@ class Jobs:
         return [body for body in known if body["metadata"]["namespace"] == namespace]
 
     def list(self, namespaces: Iterable[str | None]) -> set[Ref]:
-        """List the jobs that exist; returns them and those that are gone.
+        """List the jobs and budgets that exist; returns them and those that are gone.
 
         Raises:
             ApiError, urllib3.exceptions.HTTPError: they cannot be listed.
@@ -61,7 +61,7 @@ class Jobs:
         return self._announced.get(*ref) is not None
 
     def latest(self, ref: Ref) -> Json | None:
-        """A job at least as new as its announced version; None if it does not exist.
+        """A job or a budget, at least as new as its announced version; None if it does not exist.
 
         Raises:
             ApiError, urllib3.exceptions.HTTPError: the job cannot be fetched.
