@@ -69,7 +69,7 @@ class Pauses:
         self.last = previous.pause
         """The last pause, over or not."""
         self._seen = previous.pause
-        """The pause whose signals a person has seen. None if none, or if the job went back before it."""
+        """The pause whose signals a person has seen. None: no pause, or the job went back before it."""
         self.is_paused = previous.pause is not None and previous.pause.time != previous.resumed_pause
         """Whether the job is paused. A predecessor may have paused it while the operator was away."""
 

@@ -2,7 +2,7 @@
 
     a group begins    once all that it may cost is reserved: every attempt, and its share of training
     an episode ends   what it has not used is free again
-    a question        to a judge or an endpoint is reserved when it is asked: nobody knows how many will come
+    a question        to a judge or an endpoint is reserved just before: nobody knows how many will come
     a group ends      once the ledger has it; what a step will train of it stays reserved until that step
     exhausted         nothing runs, and nothing that waits fits. Or more is spent and reserved than there is:
                       time has passed, a price was corrected, or the budget was lowered. If the namespace may
@@ -211,7 +211,7 @@ class Budget:
         self.account.reserve(_train(group.group_id), worst.to_train(group))
 
     def settled(self, group_id: str) -> None:
-        """Free that reservation: a step has trained the finished group, or no step will."""
+        """Free the reservation of a finished group's training: a step has done it, or no step will."""
         self.account.reserve(_train(group_id), {})
         self.look()
 

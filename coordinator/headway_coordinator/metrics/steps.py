@@ -111,7 +111,7 @@ class StepFigures:
         self._log(step, found, again)
 
     def sync(self, step: int, seconds: float, *, again: bool) -> None:
-        """Log the `seconds` from a step's report until the first server with its weights was in rotation."""
+        """Show and log the `seconds` from a step's report until a server with its weights was in rotation."""
         found = {"timing_s/weight_sync": seconds}
         self._latest["sync"] = found
         self._log(step, found, again)

@@ -74,7 +74,7 @@ def feasible(chosen: Iterable[int], groups: Collection[Group], size: int) -> boo
 
 def _fill(preferred: Sequence[Group], groups: Collection[Group], size: int) -> list[int] | None:
     """Take finished groups in the given order, each only if the batch stays feasible."""
-    # Of the groups with a slack up to j, this batch owes a place to owed[j].
+    # owed[j]: how many groups with a slack up to j must be in this batch.
     owed = {j: max(0, sum(g.slack <= j for g in groups) - j * size) for j in {g.slack for g in groups}}
     taken: list[int] = []
     for group in preferred:

@@ -198,7 +198,7 @@ def load(folder: Path, tool_call_parser: str = "auto") -> tuple[Renderer, Any]:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-    except Exception as error:  # whatever transformers raises, the user must change the same
+    except Exception as error:  # whatever transformers raises, the fix is the same
         raise JobError(
             "TokenizerUnusable",
             f"the tokenizer of the base model cannot be loaded: {error}; add tokenizer.json and "
