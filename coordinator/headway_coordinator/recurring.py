@@ -145,5 +145,5 @@ def causes_message(standing: Iterable[Standing]) -> str:
 
 def given_up(found: Standing, *, begun: bool) -> JobError:
     """Why the job ends: every episode fails. If the job has `begun`, a restart may help."""
-    text = f"{found.cause.message}. It ended the first {found.count} episodes, and none was scored"
+    text = f"{found.cause.message}. It ended {found.count} episodes, and no episode was scored"
     return JobError(found.cause.reason, text, field=found.cause.field, permanent=not begun)

@@ -89,7 +89,7 @@ FAULTS: tuple[Fault, ...] = (
         Stage.RUN,
         "A tool never returns.",
         ENTRYPOINT + "tool get_case has not returned by the end of the episode's time: "
-        "/environment/odd.py:... in get_case. It ended the first ... episodes, and none was scored",
+        "/environment/odd.py:... in get_case. It ended ... episodes, and no episode was scored",
         "Set a timeout for the call at the line that the message names. Until the job gives up, "
         "EpisodesFailing says the same.",
         reason="EnvironmentHangs",
@@ -117,7 +117,7 @@ FAULTS: tuple[Fault, ...] = (
         "The environment can judge an episode without a tool call, but not one with a tool call.",
         ENTRYPOINT
         + "reward raised ZeroDivisionError: no price of get_case (/environment/odd.py:... in reward). "
-        "It ended the first ... episodes, and none was scored",
+        "It ended ... episodes, and no episode was scored",
         "Correct the line that the message names.",
         reason="RewardFailed",
         seconds=180,

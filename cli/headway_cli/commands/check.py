@@ -30,7 +30,7 @@ def check(
     set_: Changes = None,
     output: Output = Form.TEXT,
 ) -> None:
-    """Check a job and its environment without a model: spec, rows, tests, episodes, judge, speed."""
+    """Check a job and its environment without a model: spec, rows, tests, episodes, reward, score, speed."""
     with reported_errors():
         document = manifest.changed(manifest.read(job), set_ or [])
     folder = (environment or job.parent).resolve()

@@ -114,7 +114,7 @@ TOOLS: Final[tuple[Tool[Any], ...]] = (
         "check",
         "Check a job",
         "Check the job of a file and its environment without a model: fields, rows, the environment's own "
-        "tests, episodes, judge and speed. It runs the project's code, for up to 15 minutes. "
+        "tests, episodes, reward, score and speed. It runs the project's code, for up to 15 minutes. "
         f"{UNTRUSTED}",
         CheckAsked,
         files.check,

@@ -131,7 +131,7 @@ def test_it_gives_up_for_good_unless_it_had_begun(begun: bool) -> None:
     error = given_up(found, begun=begun)
     assert error.permanent is not begun
     assert (error.termination.reason, error.termination.field) == ("ToolFailed", ENTRYPOINT)
-    assert "It ended the first 12 episodes, and none was scored" in error.termination.message
+    assert "It ended 12 episodes, and no episode was scored" in error.termination.message
 
 
 def test_the_condition_says_so_and_takes_it_back() -> None:
