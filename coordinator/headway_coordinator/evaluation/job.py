@@ -265,9 +265,10 @@ class EvalCoordinator(Process):
         await self._estimate(evaluation)
         self._scrapes.final()
         run = self._run_of(evaluation)
-        self._tracked = await self._blocking(results.write, self._store, self.layout, run, compared)
+        written = await self._blocking(results.write, self._store, self.layout, run, compared)
         self._final = True
         await self._write_page(await self._blocking(self._decoder))
+        self._tracked = await self._blocking(results.track, self._store, self.layout, written)
         await self._last_word()
         logs.event(_log, "finished", groups=evaluation.state.groups_done)
         if (error := view.ending(evaluation.state, compared)) is not None:

@@ -50,10 +50,19 @@ class Run:
     """The estimated cost, for comparison with the actual one."""
 
 
-def write(store: Store, layout: Layout, run: Run, found: Comparison) -> MlflowRun | None:
-    """Write everything beside the ledger and the trajectories.
+@dataclass(frozen=True)
+class Written:
+    """The results of an evaluation, as they were written."""
 
-    Returns the job's run in MLflow, if there is one.
+    run: Finished
+    report: Mapping[str, Any]
+    """The report, as `report.document` makes it."""
+    text: str
+    """The report for people, in Markdown."""
+
+
+def write(store: Store, layout: Layout, run: Run, found: Comparison) -> Written:
+    """Write everything beside the ledger and the trajectories.
 
     Blocking, and must be called outside an event loop. Writing it again is harmless. `report.json` is the
     last file: if it exists, the others do too.
@@ -68,7 +77,7 @@ def write(store: Store, layout: Layout, run: Run, found: Comparison) -> MlflowRu
         if standing.tries:
             _log_of(store, layout, finished, standing, found)
     store.put(layout.report, json.dumps(report, indent=2, allow_nan=False).encode())
-    return _track(store, layout, finished, report, text)
+    return Written(finished, report, text)
 
 
 def _finished(run: Run) -> Finished:
@@ -120,10 +129,12 @@ def _figures(store: Store, layout: Layout, run: Finished, name: str) -> Figures:
     return evaluation(found, measure.pass_k, measure.success_threshold, "eval", max_turns=turns)
 
 
-def _track(
-    store: Store, layout: Layout, run: Finished, report: Mapping[str, Any], text: str
-) -> MlflowRun | None:
-    """Log to MLflow if the spec asks for it."""
+def track(store: Store, layout: Layout, results: Written) -> MlflowRun | None:
+    """Log to MLflow if the spec asks for it. Returns the job's run there, or None if there is none.
+
+    Blocking, as `write` is. Call it once `report.html` is written, because the run has it too.
+    """
+    run = results.run
     wanted, job = run.job.spec.tracking.mlflow, run.job
     if wanted is None:
         return None
@@ -131,8 +142,8 @@ def _track(
     price = priced(run.book)
     content = evaluations.Content(
         job,
-        report,
-        text,
+        results.report,
+        results.text,
         lambda name: parquet(table({name: by_name[name].tries}, price)),
         lambda name: plain(table({name: by_name[name].tries}, price)),
         lambda name: _figures(store, layout, run, name),

@@ -11,6 +11,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -109,7 +110,12 @@ class Publisher:
         tags = {"gate": gate["verdict"]} if gate is not None else {}
         run = self._run(self._layout.mlflow_run, f"{job.name}-{job.uid[:8]}", tags)
         self._params(run, settings(report["job"]))
-        files = {"report.json": json.dumps(report, indent=2), "report.md": self._content.text}
+        files: dict[str, str | bytes] = {
+            "report.json": json.dumps(report, indent=2),
+            "report.md": self._content.text,
+        }
+        with suppress(NotFound):  # it may have failed, and no job fails for it
+            files["report.html"] = self._store.get(self._layout.page)
         put_files(self._client, run.run_id, files)
         self._client.set_terminated(run.run_id)
         return run

@@ -32,9 +32,11 @@ from headway_analysis.measures.candidate import priced
 from headway_analysis.measures.tries import Try
 from headway_analysis.report import inspect_log
 from headway_api.artifacts import Layout
+from headway_api.names import EVAL_KIND
 from headway_api.records import GroupRecord, Outcome
 from headway_api.status import MlflowRun
 from headway_api.store import FileStore
+from headway_coordinator import page
 from headway_coordinator.evaluation import results
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.ledger import events
@@ -59,7 +61,10 @@ class Written:
     parent: MlflowRun | None = None
 
     def write(self) -> MlflowRun | None:
-        return results.write(FileStore(), self.layout, self.run, self.compared)
+        store = FileStore()
+        written = results.write(store, self.layout, self.run, self.compared)
+        assert page.write(store, self.layout, EVAL_KIND, None)
+        return results.track(store, self.layout, written)
 
     def report(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(FileStore().get(self.layout.report))
@@ -242,6 +247,8 @@ def test_the_parent_has_the_report(written: Written, client: MlflowClient, tmp_p
     assert written.parent is not None
     path = client.download_artifacts(written.parent.run_id, "report.json", str(tmp_path))
     assert json.loads(Path(path).read_text()) == written.report()
+    html = Path(client.download_artifacts(written.parent.run_id, "report.html", str(tmp_path)))
+    assert html.read_bytes() == FileStore().get(written.layout.page)
     assert written.parent.url is not None
     assert written.parent.run_id in written.parent.url
 

@@ -53,6 +53,7 @@ def unwritten(monkeypatch: pytest.MonkeyPatch) -> list[comparison.Comparison]:
         found.append(compared)
 
     monkeypatch.setattr(coordinators.results, "write", write)
+    monkeypatch.setattr(coordinators.results, "track", lambda *given: None)
     return found
 
 
@@ -221,6 +222,7 @@ async def test_the_estimate_is_shown_until_it_is_the_bill(
     monkeypatch.setattr(coordinators, "REST_FOR_EACH", 0.1)
     runs, written = list[Any](), list[dict[str, Any]]()
     monkeypatch.setattr(coordinators.results, "write", lambda store, layout, run, found: runs.append(run))
+    monkeypatch.setattr(coordinators.results, "track", lambda *given: None)
     one = EvalJob(tmp_path, spec(output={"uri": f"file://{tmp_path}/out"}), rows=40)
     it = resolved(one, tmp_path, written.append)
     it._estimates.before(len(one.rows), {})
