@@ -50,22 +50,22 @@ class HeldPod(StatusModel):
     count: Annotated[int, Field(ge=1)]
     """Number of accelerators."""
     since: datetime
-    """When it was assigned to a node."""
+    """When the pod was assigned to a node."""
     ends: datetime | None = None
-    """When its grace period ends, if it was deleted."""
+    """When the pod's grace period ends, if the pod was deleted."""
     until: datetime | None = None
-    """When its last process ended. Absent while it holds accelerators."""
+    """When the pod's last process ended. Absent while the pod holds accelerators."""
     gone_time: datetime | None = None
-    """When the operator first missed it. totals has it ten minutes later."""
+    """When the operator first found the pod gone. Ten minutes later its seconds move to totals."""
 
 
 class Accelerators(StatusModel):
     """Accelerators that the job's pods hold and have held. Pods without accelerators are left out."""
 
     seen_time: datetime
-    """When the operator last looked; time counts up to then. At most a minute old while pods run."""
+    """When the operator last looked; seconds count up to this time. At most a minute old while pods run."""
     totals: Annotated[list[HeldSeconds], Field(max_length=MOST_TOTALS, default_factory=list)]
-    """Seconds by role and product, for pods that are not in the list below."""
+    """Seconds by role and product, for pods that are no longer in pods."""
     pods: Annotated[list[HeldPod], Field(max_length=MOST_PODS, default_factory=list)]
     """Pods that hold accelerators, and ended pods that may still appear."""
 

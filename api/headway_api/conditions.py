@@ -19,20 +19,21 @@ MESSAGE_LIMIT = 32768
 
 
 class ConditionType(StrEnum):
-    """What can be true of a job. The operator sets each, unless it says otherwise."""
+    """What can be true of a job. The operator sets each condition, unless the condition's text names another
+    writer."""
 
     ACCEPTED = "Accepted"
     """This operator can run the spec."""
     CANDIDATES_RESOLVED = "CandidatesResolved"
     """For an evaluation: every candidate of the spec refers to a model that exists. False: the message names
-    what is missing. The job waits for it, or has continued without it."""
+    what is missing. The job waits for the candidate, or has continued without it."""
     PREFLIGHT_PASSED = "PreflightPassed"
     """The checks that run before anything expensive starts have passed."""
     LEARNER_READY = "LearnerReady"
     """Every learner process runs."""
     ROLLOUT_READY = "RolloutReady"
     """At least one rollout server takes requests. If there are several sets (evaluations, and a server for
-    held-out rows), one server of each set that is needed now."""
+    held-out rows), each set that is needed now has such a server."""
     SANDBOXES_READY = "SandboxesReady"
     """The broker can hand out sandboxes."""
     WEIGHTS_IN_SYNC = "WeightsInSync"
@@ -54,12 +55,12 @@ class ConditionType(StrEnum):
     """For an evaluation: the candidate passes spec.gate; the message has the numbers. The coordinator sets
     it, without observedGeneration."""
     BUDGET_LOW = "BudgetLow"
-    """Less than a fifth of a limit of spec.budget is not spent. The coordinator sets it, without
+    """Less than a fifth of a limit of spec.budget is unspent. The coordinator sets it, without
     observedGeneration. On an RLBudget the operator sets it."""
     BUDGET_EXHAUSTED = "BudgetExhausted"
     """Nothing runs, and the possible cost of the next episodes does not fit spec.budget; the message has the
-    lowest limit that would. The coordinator sets it, without observedGeneration. On an RLBudget the operator
-    sets it: a job needs more than is left."""
+    lowest limit that would suffice. The coordinator sets it, without observedGeneration. On an RLBudget the
+    operator sets it: a job needs more than is left."""
     SUSPENDED = "Suspended"
     """Every pod is gone. spec.suspend is true, the job is paused (`Paused`; status.pause says why), or its
     budget is exhausted (`BudgetExhausted`; status.budget says how far)."""

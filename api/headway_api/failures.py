@@ -27,7 +27,7 @@ class MatchedFailure(StatusModel):
     pod: PodName
     """The pod."""
     ending: Count
-    """Which end of the pod's process it is, from 1. 0: the pod itself failed."""
+    """Number of this end among the ends of the pod's process, from 1. 0: the pod itself failed."""
     exit_code: Annotated[int, Field(ge=0)] | None = None
     """Exit code of the process. Absent if there is none."""
     condition: ConditionName | None = None

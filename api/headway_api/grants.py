@@ -43,7 +43,7 @@ class Grant(StatusModel):
     parts: Annotated[
         list[Part], Field(max_length=MOST_LIMITS, default_factory=list, json_schema_extra=_BY_NAME)
     ]
-    """What the job may use, by limit. It begins nothing that would exceed it."""
+    """What the job may use, by limit. The job begins nothing that would exceed these limits."""
 
 
 class GrantedJob(StatusModel):
@@ -76,7 +76,7 @@ class SharedLimit(StatusModel):
     spent: Word
     """What all jobs have used, as far as they have reported it."""
     left: Word
-    """What ended jobs have not used and no other job was granted."""
+    """The rest of the limit: neither used by ended jobs nor granted to other jobs."""
 
 
 class RLBudgetStatus(StatusModel):

@@ -43,11 +43,11 @@ class Prices(SpecModel):
     discarded: Money = "0"
     """A million discarded tokens, of retried episodes and abandoned groups. Absent: free."""
     evaluation_prefill: Money | None = None
-    """A million prompt tokens computed in validation."""
+    """A million prompt tokens computed in episodes that are billed as evaluation."""
     evaluation_cached_prefill: Money | None = None
-    """A million prompt tokens of validation found in a server's cache."""
+    """A million prompt tokens of such episodes, found in a server's cache."""
     evaluation_sample: Money | None = None
-    """A million tokens sampled in validation."""
+    """A million tokens sampled in episodes that are billed as evaluation."""
     endpoint_prompt: Money | None = None
     """A million prompt tokens at an endpoint outside the job."""
     endpoint_sample: Money | None = None

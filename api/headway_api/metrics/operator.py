@@ -42,7 +42,7 @@ SHARED_BUDGETS: Final = (
     ),
     Family(
         "namespace_budget/low",
-        "1 where less than a fifth of a limit has not been used.",
+        "1 where less than a fifth of a limit is unused.",
         labels=("namespace",),
     ),
 )

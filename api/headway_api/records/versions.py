@@ -40,12 +40,13 @@ class Outcome(StrEnum):
 
     COMPLETED = "Completed"
     TRUNCATED = "Truncated"
-    """It reached maxTurns, maxTokens or the context length; still scored."""
+    """The episode reached a limit of turns, tokens or context, or its time limit while it made progress.
+    Scored."""
     AGENT_ERROR = "AgentError"
     """The agent itself failed; scored as the environment scores an unfinished episode."""
     INFRA_ERROR = "InfraError"
-    """A sandbox or a server failed. It is retried, never scored, and left out of the baseline and of the
-    bill."""
+    """A sandbox or a server failed, or the reward is unusable. The episode is retried, never scored, and in
+    no baseline. Its tokens are billed as discarded."""
 
 
 class Purpose(StrEnum):

@@ -40,7 +40,7 @@ class BuiltinAgent(SpecModel):
 
     max_turns: Annotated[int, Field(ge=1, le=1000)] = 16
     """Turns after which an episode is cut off and counted as Truncated. Start at one and a half times the
-    turns that a person needs. Under a tenth of the episodes should reach it."""
+    turns that a person needs. Under a tenth of the episodes should reach this limit."""
     system_prompt: Annotated[str, Field(max_length=32768)] | None = None
     """System message put before the row's prompt. Absent: the environment's own, if it has one."""
     tool_call_parser: ToolCallParser = "auto"
@@ -63,8 +63,8 @@ class AgentService(SpecModel):
 
 
 class HttpAgent(SpecModel):
-    """An agent that runs as a service. The job sends it each prompt, and it calls the platform back for its
-    turns, by the protocol of SageMaker's multi-turn RL."""
+    """An agent that runs as a service. The job sends each prompt to the agent. The agent asks the gateway for
+    its turns, by the protocol of SageMaker's multi-turn RL."""
 
     validations = (
         Rule(
@@ -94,23 +94,23 @@ class HttpAgent(SpecModel):
     balancer forwards all paths below it to port 8110 of the Service <job>-coordinator. Absent: that Service
     itself."""
     idle_seconds: Annotated[int, Field(ge=5, le=86400)] = 120
-    """Most seconds that an agent with a prompt may leave the gateway idle: it makes no call and none is
-    running. After that the episode is an InfraError, and is tried again. A job thus survives a redeploy of
-    the agent. Give it the longest time that an agent works between two turns."""
+    """Most seconds that an agent may work on a prompt without a call to the gateway. After that the episode
+    is an InfraError, and is tried again. A job thus survives a redeploy of the agent. Set more than the
+    longest time that the agent works between two turns."""
     reports_reward: bool = True
     """Whether the agent sends a reward after its episode, as agents made for SageMaker do. true: the episode
-    waits for it, and the environment receives it and judges. false: the environment judges alone."""
+    waits for this reward, and the environment judges with it. false: the environment judges alone."""
 
 
 class SandboxedAgent(SpecModel):
-    """An agent that is a program in the episode's sandbox, from the environment's image. Its pod reaches the
-    coordinator's gateway and nothing else."""
+    """An agent that is a program in the episode's sandbox, from the environment's image. This sandbox reaches
+    the coordinator's gateway and nothing else."""
 
     command: Annotated[tuple[Argument, ...], Field(min_length=1, max_length=32)]
     """Program and arguments, run once an episode. The program finds an OpenAI-compatible endpoint in
     OPENAI_BASE_URL and OPENAI_API_KEY, and its episode as JSON in the file that HEADWAY_EPISODE_FILE names.
-    It may write to HOME and TMPDIR. Exit status 0 ends the episode. Any other makes it an AgentError, or an
-    InfraError if the model had not taken a turn."""
+    It may write to HOME and TMPDIR. Exit status 0 ends the episode. After any other status the episode is an
+    AgentError, or an InfraError if the model has not taken a turn."""
 
 
 class AgentSpec(SpecModel):
@@ -131,10 +131,11 @@ class AgentSpec(SpecModel):
     sandboxed: SandboxedAgent | None = None
     """An agent of your own, as a program in the sandbox."""
     lenient: bool = False
-    """What the gateway does with a field of an agent's request that it does not apply. Examples are `n`,
-    `logit_bias`, or a `reasoning_effort` that the chat template does not know. false: it refuses the request
-    with 400 and names the field. true: it ignores the field, and the episode's record counts it in `ignored`.
-    true ignores `response_format` too: the answer need not follow the schema, and its tokens are trained."""
+    """What the gateway does with a field of an agent's request that the gateway cannot apply. Examples are
+    `n`, `logit_bias`, or a `reasoning_effort` that the chat template does not know. false: it refuses the
+    request with 400 and names the field. true: it ignores the field, and the episode's record counts it in
+    `ignored`. With true, the gateway also ignores `response_format`: the answer need not follow the schema,
+    and its tokens are trained."""
 
     @property
     def effective_builtin(self) -> BuiltinAgent:

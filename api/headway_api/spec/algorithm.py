@@ -63,8 +63,8 @@ def _built_in_or_plugin(path: str, names: tuple[str, ...]) -> Rule:
 
 
 class Clip(SpecModel):
-    """Bounds of the ratio between the trained and the old policy's probability of a token. With gspo they
-    bound the mean of these ratios over a row."""
+    """Bounds of the ratio between the trained and the old policy's probability of a token. With the ratio
+    sequence, as in gspo, they bound the geometric mean of these ratios over a row."""
 
     validations = (
         Rule(
@@ -77,7 +77,7 @@ class Clip(SpecModel):
 
     low: Annotated[float, Field(ge=0, le=1)] | None = None
     """Lower bound of the ratio itself, not a distance from 1. ppo and gspo need it. cispo has no lower bound:
-    leave it out, or write 1, which means none there."""
+    leave low out, or write 1, which has no effect there."""
     high: Annotated[float, Field(ge=1, le=100)]
     """Upper bound of the ratio itself, not a distance from 1."""
     dual: Annotated[
@@ -88,8 +88,8 @@ class Clip(SpecModel):
             lambda value: value is None or value > 1,
         ),
     ] = None
-    """Bound of the ratio when the advantage is negative (dual clip, with ppo and gspo). Beyond it a token has
-    no gradient. Absent: none; 3 is usual."""
+    """Bound of the ratio when the advantage is negative (dual clip, with ppo and gspo). A token beyond this
+    bound has no gradient. Absent: no bound; 3 is usual."""
 
 
 class Bounds(NamedTuple):
@@ -116,18 +116,19 @@ class Advantage(SpecModel):
 
     method: Method = "group_based"
     """group_based: the reward minus the mean reward of its group (GRPO). group_based_per_turn: the same for
-    each turn, from turn rewards. rloo: minus the mean of the others. opo: minus the mean weighted by
-    length. grpo_passk: only the best episode has one, its distance to the second. gpg: group_based without
-    std, scaled up for groups without an advantage. reinforce_pp: returns, whitened over the batch.
-    reinforce_pp_baseline: the reward minus the mean of its group, whitened. monte_carlo: returns, without a
-    baseline. Or a name that a plugin registers."""
+    each turn, from turn rewards. rloo: the reward minus the mean reward of the group's other episodes. opo:
+    the reward minus the group's mean reward weighted by length of episodes. grpo_passk: only the best episode
+    has an advantage, its distance to the second best. gpg: group_based without std, scaled up to make up for
+    groups without an advantage. reinforce_pp: returns, whitened over the batch. reinforce_pp_baseline: the
+    reward minus the mean of its group, whitened. monte_carlo: returns, without a baseline. Or a name that a
+    plugin registers."""
     normalize: Literal["std", "none"] = "std"
     """std divides by the standard deviation of the group's rewards; none does not (Dr. GRPO). It applies to
     group_based, group_based_per_turn and grpo_passk."""
     gamma: Annotated[float, Field(ge=0, le=1)] | None = None
     """Discount of a turn's reward for each turn before it, with group_based_per_turn, reinforce_pp and
     monte_carlo. Absent: 1. group_based_per_turn discounts only in groups whose turns have rewards of their
-    own. In others it equals group_based."""
+    own. In other groups it equals group_based."""
 
 
 class Kl(SpecModel):
@@ -260,55 +261,58 @@ class AlgorithmSpec(SpecModel):
     after 40 to 80 steps. importance_sampling does not clip. gspo is ppo with the ratio of whole sequences. Or
     a name that a plugin registers."""
     ratio: Method | None = None
-    """Which ratio the loss uses. token: that of a token's probabilities under the trained and the old policy.
-    sequence: the geometric mean of these over the tokens of a row. Absent: sequence with gspo, otherwise
+    """Which ratio the loss uses. token: the ratio of a token's probabilities under the trained and the old
+    policy. sequence: the geometric mean of these ratios over a row. Absent: sequence with gspo, otherwise
     token."""
     clip: Clip | None = None
     """Bounds of the ratio. Absent: 0.8 and 1.2 for ppo and gspo, and an upper bound of 6 for cispo. With gspo
-    the ratio is a mean over a row, which moves far less: write 0.9997 and 1.0004 there, as in its paper."""
+    the ratio is a mean over a row, which moves far less than the ratio of a token. Write 0.9997 and 1.0004
+    there, as in gspo's paper."""
     advantage: Advantage = Advantage()
     """How rewards become advantages."""
     reduction: Method = "token_mean"
     """How the losses of tokens become one number. token_mean gives every action token of the optimizer step
-    the same weight. sequence_mean gives every episode the same weight, prompt_mean every prompt; their tokens
-    share it. constant divides by the episodes times the most tokens that one may sample, so that length has
-    no effect. Or a name that a plugin registers."""
+    the same weight. sequence_mean gives every episode the same weight, which its tokens share. prompt_mean
+    does so for every prompt. constant divides by the episodes times the most tokens that an episode may
+    sample, so that length has no effect. Or a name that a plugin registers."""
     correction: Method = "bypass"
     """How the learner treats the gap between the sampling servers' probabilities and its own. bypass uses the
     servers' probabilities as the old policy's, which saves a forward pass. The others compute the old
-    policy's with the learner before the batch's first optimizer step. none ignores the gap. tis weighs each
-    token by the learner's probability over the servers', at most correctionCap; decoupled without a bound.
-    sequence_mask drops rows whose mean gap is beyond correctionCap. icepop weighs tokens as decoupled does,
-    and drops those whose weight is beyond correctionFloor or correctionCap. sequence_tis weighs each row by
-    the product over its tokens, at most correctionCap. Or a name that a plugin registers."""
+    policy's probabilities with the learner, before the batch's first optimizer step. none ignores the gap.
+    tis weighs each token by the learner's probability over the servers', at most correctionCap. decoupled
+    does the same without a bound. sequence_mask drops rows whose mean gap is beyond correctionCap. icepop
+    weighs tokens as decoupled does, and drops tokens whose weight is beyond correctionFloor or correctionCap.
+    sequence_tis weighs each row by the product over its tokens, at most correctionCap. Or a name that a
+    plugin registers."""
     correction_cap: Annotated[float, Field(ge=1, le=100)] | None = None
-    """With tis and icepop, the largest weight of a token; with sequence_tis, that of a row. With
-    sequence_mask, the largest geometric mean of a row's weights; its inverse is the smallest. Absent: 2, and
-    5 with icepop."""
+    """With tis and icepop, the largest weight of a token; with sequence_tis, the largest weight of a row.
+    With sequence_mask, the largest geometric mean of a row's weights; the inverse of the cap is the smallest.
+    Absent: 5 with icepop, otherwise 2."""
     correction_floor: Annotated[float, Field(ge=0, le=1)] | None = None
     """With icepop, the smallest weight of a token that is trained. Absent: 0.5."""
     denominator: Literal["trained", "all"] | None = None
-    """Which groups reduction divides by. trained: those that have an advantage. all: also those without one,
-    as in the papers of Dr. GRPO and GPG. A batch with little to learn from then takes a smaller step. Absent:
-    all with gpg, whose factor makes up for them, otherwise trained."""
+    """Which groups count in the denominator of the reduction. trained: groups that have an advantage. all:
+    also groups without an advantage, as in the papers of Dr. GRPO and GPG. A batch with little to learn from
+    then takes a smaller step. Absent: all with gpg, whose advantages are already scaled up for such groups,
+    otherwise trained."""
     plugins: Annotated[tuple[Module, ...], Field(max_length=16)] = ()
     """Python modules that the learner imports before it starts. They register functions of your own, which
     loss, ratio, advantage.method, reduction and correction may then name. docs/algorithms.md shows how to put
-    them on the learner's path."""
+    the modules on the learner's path."""
     batch_size: Annotated[int, Field(ge=1, le=4096)] = 128
     """Prompts of a training step. The job samples groupSize episodes on each."""
     group_size: Annotated[int, Field(ge=2, le=32)] = 8
-    """Episodes on the same prompt. An episode is compared with its group, so one is not enough. Lower it, and
-    raise batchSize, when whole groups score alike."""
+    """Episodes on the same prompt. An advantage compares an episode with the others of its group. If whole
+    groups score alike, lower groupSize and raise batchSize."""
     updates_per_batch: Annotated[int, Field(ge=1, le=32)] = 1
-    """Optimizer steps that a batch is split into. More learn faster from the same episodes, and drift further
-    from the policy that sampled them."""
+    """Optimizer steps that a batch is split into. With more steps, the model learns faster from the same
+    episodes, and moves further from the policy that sampled them."""
     max_steps_off_policy: Annotated[int, Field(ge=0, le=10)] = 3
-    """How many steps older than the learner the oldest token of a trained group may be. 0 is synchronous
-    training: no rollout runs while the learner trains. Set 0 while you look into a collapse."""
+    """Largest staleness of a trained token, in steps. 0 is synchronous training: no training episode runs
+    while the learner trains. Set 0 while you look into a collapse."""
     sampler: Literal["in_order", "windowed", "ready_first"] = "windowed"
     """Which finished group is trained next. No group is ever older than maxStepsOffPolicy allows. windowed:
-    the oldest finished group among the oldest batchSize * (1 + maxStepsOffPolicy / 2). So a slow prompt
+    the oldest finished group among the oldest batchSize * (1 + maxStepsOffPolicy / 2). A slow prompt then
     does not hold up the rest. in_order: the group of the earliest row, whichever finished first, so that two
     runs have the same batches. ready_first: the group that finished first; slow prompts are trained late."""
     kl: Kl = Kl()

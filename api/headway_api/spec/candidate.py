@@ -53,12 +53,12 @@ class CandidateCheckpoint(SpecModel):
     job: Label
     """Name of the RLTrainingJob."""
     which: Literal["best", "latest"] | None = None
-    """best: the weights that validated best so far. latest: the newest published weights. While the job still
-    runs, latest is the newest validated weights, which are kept, or those of its newest checkpoint if none
-    was validated yet. Absent, without step: best."""
+    """best: the weights that validated best so far. latest: the newest published weights. While the training
+    job runs, latest means the newest validated weights. Until a trained step is validated, latest means the
+    newest checkpoint's weights with LoRA, and the newest weights with full. Absent, without step: best."""
     step: Annotated[int, Field(ge=0, le=1000000)] | None = None
-    """The weights of this step. The training job must still keep them: it keeps those of step 0, of validated
-    steps and of kept checkpoints (its spec.checkpoints)."""
+    """The weights of this step. The training job must still keep these weights. It keeps the weights of step
+    0, of validated steps and of kept checkpoints (its spec.checkpoints)."""
     uri: Annotated[Uri, uri_scheme("the uri of a candidate's checkpoint", "s3")] | None = None
     """The address of the weights, as the training job's status.checkpoints shows it. The candidate fails if
     the job has this step at another address, because it was deleted and created again. Absent: whatever
@@ -73,7 +73,7 @@ class CandidateEndpoint(SpecModel):
     url: Annotated[Uri, uri_scheme("the url of a candidate's endpoint", "http", "https")]
     """Base URL of the endpoint, up to and including /v1: the job appends /chat/completions."""
     model: Annotated[str, Field(min_length=1, max_length=256)]
-    """Name of the model there."""
+    """Name of the model at the endpoint."""
     secret_ref: SecretRef | None = None
     """Secret whose key `token` is sent as the bearer token."""
     max_concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
@@ -101,8 +101,8 @@ class CandidateRescore(SpecModel):
     uri: Annotated[Uri, uri_scheme("the uri of a candidate's rescore", "s3")]
     """Folder of the run: status.artifacts.uri of the job that made it."""
     candidate: Label | None = None
-    """Candidate of the RLEvalJob whose episodes are scored again. Of an RLTrainingJob step-N: the final test
-    of step N."""
+    """Candidate of the RLEvalJob whose episodes are scored again. For an RLTrainingJob, write step-N: the
+    test split's episodes with the weights of step N."""
     step: Annotated[int, Field(ge=0, le=1000000)] | None = None
     """Step of the RLTrainingJob whose validation is scored again."""
 

@@ -36,7 +36,7 @@ class Dataset(SpecModel):
     """Column that names the task of a row. Figures are then also shown by task."""
     cluster_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Column whose equal values mark dependent rows, such as questions on one document. Confidence intervals
-    allow for that."""
+    allow for this dependence."""
 
     @property
     def effective_format(self) -> Format:
@@ -69,9 +69,9 @@ class DataSpec(SpecModel):
     everySteps: 0 and atStart: false."""
     test: Dataset | None = None
     """Prompts that are never used to choose anything. After training, the job measures two sets of weights on
-    all of them, as spec.evaluation says. They are those of the best validated step (the last step without
-    validation), and those from before training. The job compares them row by row. The result is in
-    status.test and report.json."""
+    all of them, as spec.evaluation says. One set is from the best validated step, or from the last step
+    without validation. The other set is from before training. The job compares both row by row. The result is
+    in status.test and report.json."""
     allow_overlap: bool = False
     """true trains even if held-out rows are also training rows. false: the preflight refuses rows that are
     equal in every column."""
@@ -82,5 +82,5 @@ class DataSpec(SpecModel):
     has the weight 1; 0 leaves its rows out. An epoch has as many groups as there are rows. Absent: each epoch
     has every row once."""
     shuffle: bool = True
-    """true visits the training rows in an order drawn from spec.seed, another one each epoch. false keeps the
-    file's order."""
+    """true visits the training rows in an order drawn from spec.seed, another order each epoch. false keeps
+    the file's order."""

@@ -25,7 +25,8 @@ class WarmPool(SpecModel):
     )
 
     min: Annotated[int, Field(ge=0, le=4096)] = 4
-    """Idle sandboxes that are kept ready while the job runs. 0: each starts when an episode asks."""
+    """Idle sandboxes that are kept ready while the job runs. 0: each sandbox starts when an episode asks for
+    it."""
     max: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Most sandboxes of the job at one time, idle and in use together. Absent: as many as episodes in
     flight."""
@@ -44,8 +45,9 @@ class Sandbox(SpecModel):
     neighbours. Absent: the operator's default."""
     runs_code: bool = False
     """Whether tools run code for the model. true: a second container, `runner`, runs the code as another
-    user, without access to the server that judges. The environment calls it by `headway_sandbox.runner`. It
-    has the same limits. A `sandboxed` agent always has this container."""
+    user, without access to the server that judges. The environment calls this container by
+    `headway_sandbox.runner`. Both containers have the same limits. A `sandboxed` agent always has this
+    container."""
     reuse: Literal["Never"] = "Never"
     """Whether a sandbox serves another episode after its first. Never: nothing leaks from one episode
     into the next."""
@@ -53,7 +55,7 @@ class Sandbox(SpecModel):
     """Sandboxes kept ready."""
     deadline_seconds: Annotated[int, Field(ge=10, le=86400)] = 900
     """Most seconds that a sandbox may be in use, whatever the rest of the job does. An episode that still
-    runs ends as an InfraError and is tried again. At least spec.rollout.timeoutSeconds."""
+    runs ends as an InfraError and is tried again. Must be at least spec.rollout.timeoutSeconds."""
     pod_template: PodTemplate | None = None
     """Fragment of a PodTemplateSpec merged over the platform's, for settings without a field of their own
     (nodeSelector, tolerations, ...). Containers, volumes and variables merge by name; tolerations are added.
@@ -78,7 +80,7 @@ class EnvironmentSpec(SpecModel):
     ]
     """The environment's class, as module:Class."""
     config: FreeForm | None = None
-    """Settings passed to the class unchanged. It checks them before the first episode."""
+    """Settings passed to the class unchanged. The class checks them before the first episode."""
     sandbox: Sandbox = Sandbox()
     """The pod that each episode runs in."""
 

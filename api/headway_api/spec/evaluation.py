@@ -246,11 +246,11 @@ class RLEvalJobSpec(SpecModel):
     ]
     """Models to measure, side by side: the same rows, the same seeds."""
     baseline: Label | None = None
-    """Candidate that the others are compared with, pair by pair. Absent: that of gate.mustBeat, otherwise the
-    first one."""
+    """Candidate that the others are compared with, pair by pair. Absent: the candidate of gate.mustBeat,
+    otherwise the first candidate."""
     parallelism: Annotated[int, Field(ge=1, le=8)] = 1
-    """Sets of rollout servers that run at one time. Candidates of one base model share a set. Other sets
-    start when a set is done."""
+    """Most sets of rollout servers that run at one time. Candidates of one base model share a set. When a set
+    is done, the next one starts."""
     data: Dataset
     """The prompts."""
     agent: AgentSpec = AgentSpec()
@@ -283,17 +283,19 @@ class RLEvalJobSpec(SpecModel):
     Absent: headway-prices if it exists, otherwise the built-in book. The ConfigMap's content may be changed
     while the job runs."""
     tracking: TrackingSpec = TrackingSpec()
-    """Where metrics go besides Prometheus."""
+    """Where metrics go besides Prometheus, and where traces go."""
     failure_policy: FailurePolicySpec = FailurePolicySpec()
     """What happens after failures."""
     readiness_policy: Literal["Accepted", "Running", "Succeeded"] = "Succeeded"
-    """When the Ready condition is true. Succeeded makes the job a gate for whatever waits for that
-    condition."""
+    """When the Ready condition is true: once the spec is accepted, once every role runs, or once the job has
+    succeeded. Succeeded makes the job a gate for tools that wait for this condition."""
     active_deadline_seconds: Deadline | None = None
-    """Most seconds that the job may take. May be changed while the job runs."""
+    """Most seconds that the job may take, without suspended time. After that the job fails. Absent: no limit.
+    May be changed while the job runs."""
     pending_deadline_seconds: Deadline = 3600
-    """Most seconds to wait for a candidate to exist, and for a role's pods to be ready. May be changed while
-    the job is suspended."""
+    """Most seconds that the job waits for a candidate to exist, and for a role's pods to be ready, without
+    suspended time. After that, candidates without a model or without servers fail. If pods of another role
+    are not ready, the job fails. May be changed while the job is suspended."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31536000)] | None = None
     """Delete the job this many seconds after it ends. Absent: keep it. May be changed while the job runs."""
     managed_by: Annotated[str, Field(pattern=MANAGER_PATTERN, max_length=63)] | None = None

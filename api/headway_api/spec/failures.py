@@ -63,12 +63,12 @@ class FailureRule(SpecModel):
 
     action: FailureAction
     """FailJob: the job fails at once, and names the rule. Ignore: the process starts again, and nothing is
-    counted. Count: it starts again and counts against maxRestarts, as without a rule. Restart: all pods of
-    the role that ran by then start again together, counted once. If a role has several sets of servers,
-    suites or judges, only pods of the same one do."""
+    counted. Count: the process starts again, and the failure counts against maxRestarts, as without a rule.
+    Restart: all pods of the role that ran by then start again together, counted once. If a role has several
+    sets of servers, suites or judges, only the pods of the failed pod's set, suite or judge start again."""
     role: FailureRole | None = None
-    """Role whose pods the rule is about. Absent: any of these. Sandboxes are not among them: each lives for
-    one episode, whose outcome reports the failure."""
+    """Role whose pods the rule is about. Absent: any of these roles. There is no role for sandboxes: each
+    lives for one episode, whose outcome reports the failure."""
     on_exit_codes: ExitCodes | None = None
     """Matches by the exit code of the role's container."""
     on_pod_conditions: Annotated[tuple[PodConditionPattern, ...], Field(max_length=20)] = ()

@@ -121,8 +121,8 @@ class NoWorse(SpecModel):
     metric: MetricName
     """Metric that is compared."""
     task: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """Task that it is compared on: a suite's name, a value of spec.data.taskColumn, or all, which is every
-    row of spec.data. Absent: the gate's task."""
+    """Task on which the metric is compared: a suite's name, a value of spec.data.taskColumn, or all, which is
+    every row of spec.data. Absent: the gate's task."""
     margin: Annotated[
         Decimal,
         _at_least_0("spec.gate.noWorse[].margin", "to ask for a gain, use spec.gate.mustBeat"),
@@ -205,5 +205,5 @@ class Gate(SpecModel):
             lambda value: re.fullmatch(SHARE, value) is not None,
         ),
     ] = "0.05"
-    """Largest share of a candidate's tries that may be lost to InfraError. Above it the gate does not pass.
-    No figure counts lost tries, and hard rows are lost more often, for instance to the time limit."""
+    """Largest share of a candidate's tries that may be lost to InfraError. Above this share the gate does not
+    pass. No figure counts lost tries, and hard rows are lost more often, for instance to the time limit."""

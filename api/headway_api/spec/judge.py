@@ -24,7 +24,7 @@ class JudgeEndpoint(SpecModel):
     url: Annotated[Uri, uri_scheme("the url of a judge's endpoint", "http", "https")]
     """Base URL of the endpoint, up to and including /v1: the job appends /chat/completions."""
     model: Annotated[str, Field(min_length=1, max_length=256)]
-    """Name of the model there."""
+    """Name of the model at the endpoint."""
 
 
 class JudgeModel(SpecModel):
@@ -57,8 +57,8 @@ class JudgeModel(SpecModel):
 
 class Judge(SpecModel):
     """A model that the environment's reward and score may ask, by self.judge(NAME, messages, schema=...). The
-    coordinator asks it, because sandboxes reach nothing. A failure costs a retry, and never becomes a reward
-    of 0."""
+    coordinator asks it, because sandboxes reach nothing. A judge's failure costs a retry, and never becomes a
+    reward of 0."""
 
     validations = (
         Rule(
@@ -76,9 +76,9 @@ class Judge(SpecModel):
     )
 
     name: Annotated[Label, Field(max_length=40)]
-    """Name by which the environment asks it."""
+    """Name by which the environment asks the judge."""
     endpoint: JudgeEndpoint | None = None
-    """Endpoint that serves it."""
+    """Endpoint that serves the judge's model."""
     model: JudgeModel | None = None
     """A model that the job itself serves while it has pods."""
     secret_ref: SecretRef | None = None
@@ -87,15 +87,18 @@ class Judge(SpecModel):
     max_tokens: Annotated[int, Field(ge=1, le=131072)] = 1024
     """Most tokens of one answer. An answer cut off there does not count."""
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Most questions in flight, over all servers. Others wait, within the time of their episode."""
+    """Most questions in flight, over all servers. Further questions wait, within the time limit of their
+    episode."""
     timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
-    """Most seconds that one question may take, with every try, but without the wait for its turn."""
+    """Most seconds that one question may take, over all tries. The wait for a place among the questions in
+    flight does not count."""
     cache: bool = True
     """Whether the job reuses the answer to an equal earlier question, at no cost."""
 
     @property
     def whom(self) -> dict[str, str | None]:
-        """Which model answers, wherever it is served. It distinguishes its answers from another judge's."""
+        """Which model answers, wherever it is served. The text distinguishes the judge's answers from another
+        judge's."""
         if self.model is not None:
             return {"base": self.model.base, "revision": self.model.revision, "dtype": self.model.dtype}
         assert self.endpoint is not None

@@ -55,8 +55,8 @@ class LearnerSpec(SpecModel):
     """Resources of one learner pod. Absent: the operator's default; if the cluster has GPUs, with one GPU for
     each process."""
     termination_grace_period_seconds: Annotated[int, Field(ge=30, le=7200)] = 300
-    """Seconds that a learner pod has, after the signal to stop, to end its step and make it durable. With
-    nothing to save it ends at once. Allow for a step and two uploads of a checkpoint: an earlier one may
+    """Seconds that a learner pod has, after the signal to stop, to end its step and make it durable. A pod
+    with nothing to save ends at once. Allow for a step and two uploads of a checkpoint: an earlier upload may
     still be running. May be changed while the job is suspended."""
     pod_template: PodTemplate | None = None
     """Fragment of a PodTemplateSpec merged over the platform's (nodeSelector, tolerations, ...): containers,
@@ -90,7 +90,7 @@ class RateSchedule(SpecModel):
     finalShare of learningRate."""
     decay_steps: Annotated[int, Field(ge=1, le=1000000)] | None = None
     """Optimizer steps, warm-up included, after which the step size stays at finalShare. Absent:
-    spec.schedule.maxSteps x spec.algorithm.updatesPerBatch; it then changes when maxSteps is raised."""
+    spec.schedule.maxSteps x spec.algorithm.updatesPerBatch; this default changes when maxSteps is raised."""
     final_share: Annotated[float, Field(ge=0, le=1)] | None = None
     """Share of learningRate that is left at the end. Absent: 0."""
 
@@ -123,7 +123,7 @@ class OptimizerSpec(SpecModel):
     betas: Annotated[tuple[Beta, ...], Field(min_length=2, max_length=2)] = (0.9, 0.95)
     """Decay of the running mean and of the running square of the gradient, each at most 0.99999."""
     eps: Annotated[float, Field(ge=1e-12), at_most("spec.optimizer.eps", 0.001)] = 1e-8
-    """Added to the denominator; at most 0.001."""
+    """Number that AdamW adds to its denominator; at most 0.001."""
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Decoupled weight decay."""
     gradient_clip: Annotated[float, Field(ge=0, le=1000)] = 1.0
@@ -147,7 +147,7 @@ class ScheduleSpec(SpecModel):
     """Training steps. May be raised while the job is suspended. Give a change 25 to 50 steps before you judge
     it."""
     max_epochs: Annotated[int, Field(ge=1, le=1000)] = 1
-    """How many times the training rows are played."""
+    """Most epochs of the training rows."""
 
 
 class CheckpointsSpec(SpecModel):
@@ -156,10 +156,11 @@ class CheckpointsSpec(SpecModel):
     mutable = frozenset({"every_steps", "keep_last", "keep_best"})
 
     every_steps: Annotated[int, Field(ge=1, le=1000)] = 1
-    """Steps between resumable checkpoints. After a crash, the learner repeats the steps since the last one,
-    from the same episodes. It also makes one before it stops on request, and at the last step. Weights to
-    serve are written every step. If those are deltas or pass from memory, each checkpointed step also gets a
-    whole Hugging Face model, unless everySteps is 1. May be changed while the job is suspended."""
+    """Steps between resumable checkpoints. After a crash, the learner repeats the steps since the last
+    checkpoint, from the same episodes. The learner also makes a checkpoint before it stops on request, and at
+    the last step. It publishes weights at every step. If these are deltas or pass from memory, each
+    checkpointed step also gets a whole Hugging Face model, unless everySteps is 1. May be changed while the
+    job is suspended."""
     keep_last: Annotated[int, Field(ge=1, le=100)] = 2
     """Number of latest resumable checkpoints to keep; older ones are deleted. May be changed while the job is
     suspended."""

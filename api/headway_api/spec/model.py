@@ -14,7 +14,7 @@ class Lora(SpecModel):
     """Train a low-rank adapter; the base model's weights stay as they are."""
 
     rank: Annotated[int, Field(ge=1, le=256)] = 32
-    """Rank of the adapter. Double it (with alpha) when a healthy run reaches a plateau."""
+    """Rank of the adapter. Double rank and alpha when a healthy run reaches a plateau."""
     alpha: Annotated[int, Field(ge=1, le=1024)] = 64
     """Scale of the adapter: its output is multiplied by alpha / rank. Usually twice the rank."""
     rs_lora: bool = False
@@ -81,8 +81,9 @@ class WarmStart(SpecModel):
     )
 
     job: Label | None = None
-    """An RLTrainingJob in the same namespace. This job waits until that job has ended. Then it takes the
-    weights that validated best, or the last ones. status.warmStart keeps which they were."""
+    """An RLTrainingJob in the same namespace. This job waits until that job has ended. Then this job takes
+    the weights that validated best, or, without validation, the last ones. status.warmStart records which
+    weights these are."""
     uri: (
         Annotated[
             Uri,
@@ -131,8 +132,8 @@ class ModelSpec(SpecModel):
     """Train every weight instead of an adapter."""
     warm_start: WarmStart | None = None
     """Weights to start from, of this base model. A LoRA adapter needs lora with the same rank, alpha and
-    targets, and is trained further. With full, it is merged into the base model first. A whole model needs
-    full. Step 0 is these weights, so validation at the start measures them."""
+    targets, and is trained further. With full, the adapter is merged into the base model first. A whole model
+    needs full. Step 0 is these weights, so validation at the start measures them."""
 
     @property
     def effective_lora(self) -> Lora | None:

@@ -24,7 +24,7 @@ class Sampling(SpecModel):
         ),
         sampled_as_asked("spec.rollout.sampling.temperature"),
     ] = 1.0
-    """Divides the logits before sampling. 1 samples from the policy that is trained; keep it."""
+    """Divides the logits before sampling. Keep 1: it samples from the policy that is trained."""
     top_p: Annotated[
         float,
         Field(ge=0, le=1),
@@ -37,7 +37,7 @@ class Sampling(SpecModel):
     ] = 1.0
     """Share of the probability mass to sample from. Training needs 1."""
     max_tokens: Annotated[int, Field(ge=1, le=131072)] = 4096
-    """Most tokens of one turn. Raise it when more than one response in twenty reaches it."""
+    """Most tokens of one turn. Raise this limit when more than one turn in twenty reaches it."""
 
 
 OWN_FLAGS: Final = (
@@ -81,7 +81,7 @@ OWN_FLAGS: Final = (
 )
 """Flags of vLLM that the platform derives from the rest of the spec. With other values the learner would
 train on the wrong probabilities (`--logprobs-mode raw_logprobs`: 0.2 nats off at temperature 0.7). Or it
-would find no server, or one that answers strangers."""
+would find no server, or a server that answers strangers."""
 
 
 def _is_free(argument: str) -> bool:
@@ -128,12 +128,12 @@ class ServersSpec(SpecModel):
     max_concurrency: Annotated[int, Field(ge=1, le=4096)] = 96
     """Most episodes in flight at once, over all servers. Fewer run while the servers' KV caches are full."""
     timeout_seconds: Annotated[int, Field(ge=10, le=86400)] = 600
-    """Most seconds that an episode may take. If its own turns took the time, it is then Truncated and judged.
-    If it waits for something that hangs, it is an InfraError. At most
+    """Most seconds that an episode may take. An episode that still makes progress is then Truncated and
+    judged. An episode that waits for something that hangs is an InfraError. Must be at most
     spec.environment.sandbox.deadlineSeconds; 60 less leaves time for the judgement."""
     max_retries: Annotated[int, Field(ge=0, le=10)] = 3
-    """How often an episode that ended as an InfraError is tried again. After that its group continues without
-    it."""
+    """How often an episode that ended as an InfraError is tried again. After that the group continues without
+    the episode."""
     engine: Engine = Engine()
     """How a server runs the model."""
     resources: Resources | None = None

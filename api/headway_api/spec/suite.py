@@ -38,8 +38,8 @@ class Suite(SpecModel):
     ]
     """Name of the task in the results and for the gate. No value of spec.data.taskColumn may equal it."""
     image: Annotated[str, Field(min_length=1, max_length=512)]
-    """Container image: Headway's sandbox image with inspect-ai, openai, the task and its dataset added. Its
-    pods reach the candidate and nothing else, so nothing can be fetched while a sample runs."""
+    """Container image: Headway's sandbox image with inspect-ai, openai, the task and its dataset added. Pods
+    of a suite reach the candidate and nothing else, so nothing can be fetched while a sample runs."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """When nodes pull the image. Absent: as in Kubernetes, Always for :latest, otherwise IfNotPresent."""
     task: Annotated[

@@ -169,19 +169,19 @@ class RLTrainingJobSpec(SpecModel):
     checkpoints: CheckpointsSpec = CheckpointsSpec()
     """What is kept to resume from."""
     tracking: TrackingSpec = TrackingSpec()
-    """Where metrics go besides Prometheus."""
+    """Where metrics go besides Prometheus, and where traces go."""
     failure_policy: FailurePolicySpec = FailurePolicySpec()
     """What happens after failures."""
     readiness_policy: Literal["Accepted", "Running", "Succeeded"] = "Running"
     """When the Ready condition is true: once the spec is accepted, once every role runs, or once the job has
     succeeded. Flux, Helm 4, and Argo CD (with the health check of docs/gitops.md) wait for it. A suspended
-    job is ready too, unless this is Succeeded. A job that paused itself is not."""
+    job is ready too, unless the policy is Succeeded. A job that paused itself is not ready."""
     active_deadline_seconds: Deadline | None = None
-    """Most seconds that the job may take, without suspended time; it then fails. Absent: no limit. May be
-    changed while the job runs."""
+    """Most seconds that the job may take, without suspended time. After that the job fails. Absent: no limit.
+    May be changed while the job runs."""
     pending_deadline_seconds: Deadline = 3600
-    """Most seconds that the job may wait for its pods to be ready, without suspended time. It then fails, and
-    names what it waited for. May be changed while the job is suspended."""
+    """Most seconds that the job may wait for its pods to be ready, without suspended time. After that the job
+    fails, and names what it waited for. May be changed while the job is suspended."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31536000)] | None = None
     """Delete the job, its pods and its status this many seconds after it ends. Everything under spec.output
     stays. Absent: keep the job. May be changed while the job runs."""

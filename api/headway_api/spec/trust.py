@@ -73,10 +73,11 @@ class MeasureSpec(SpecModel):
     """How tokens are drawn."""
     pass_k: PassK = (1,)
     """The k of pass_at_k (at least one of k tries succeeds) and pass_power_k (all k do), each at most
-    groupSize. Each is reported by the reward under val/reward, and by the external score under
-    val/external_score."""
+    groupSize. Metrics under val/reward count successes by the reward, and metrics under val/external_score by
+    the external score."""
     success_threshold: Annotated[float, Field(ge=-1e6, le=1e6)] = 1.0
-    """A try succeeds if its external score is at least this. Under val/reward its reward decides instead."""
+    """A try succeeds if its external score is at least this. For metrics under val/reward, the reward decides
+    instead."""
     max_rows: Annotated[int, Field(ge=1, le=1000000)] | None = None
     """Measure only on this many rows, the first ones. Absent: all."""
 
@@ -87,10 +88,10 @@ class EvaluationSpec(MeasureSpec):
     mutable = frozenset({"every_steps"})
 
     every_steps: Annotated[int, Field(ge=0, le=1000)] = 10
-    """Training steps between validations; one more follows the last step. 0 makes none. May be changed while
-    the job is suspended."""
+    """Training steps between validations. Another validation follows the last step. 0: none after a step;
+    atStart still applies. May be changed while the job is suspended."""
     at_start: bool = True
-    """true validates the base model before the first step, for comparison."""
+    """true validates the weights from before training, for comparison."""
     servers: Literal["Shared", "Dedicated"] = "Shared"
     """Who samples held-out rows. Shared: the servers of training; with full weights, training waits
     meanwhile. Dedicated: one more server, with its own accelerators, while training continues. It samples as
@@ -114,10 +115,10 @@ class PreflightSpec(SpecModel):
             lambda value: value == 0 or value >= 8,
         ),
     ] = 100
-    """Baseline episodes, rounded up to whole groups of algorithm.groupSize, and to 12 rows if there are that
-    many: fewer show little. They are sampled like training episodes, billed as evaluation, kept in
-    spec.output and never trained on. Fewer are sampled if a failure is certain earlier. 0: only the checks
-    that need none."""
+    """Number of baseline episodes, rounded up to whole groups of algorithm.groupSize. At least 12 rows, or
+    all rows if there are fewer, have a group each. Baseline episodes are sampled like training episodes,
+    billed as evaluation, kept in spec.output and never trained on. Sampling stops as soon as a failure is
+    certain. 0: only the checks that need no episodes."""
     checks: Annotated[
         dict[str, Policy],
         Field(max_length=len(CHECK_IDS), default_factory=dict),
@@ -128,7 +129,7 @@ class PreflightSpec(SpecModel):
         ),
     ]
     """Another policy for single checks of baseline episodes, by the check's name, as in {foothold: Warn}.
-    docs/preflight.md lists them all. No effect if policy is Off."""
+    docs/preflight.md lists these checks. No effect if policy is Off."""
 
 
 class CollapseSpec(SpecModel):
@@ -185,10 +186,10 @@ class CollapseSpec(SpecModel):
     checkpoint. OnPolicy sets maxStepsOffPolicy to 0. CispoToPpo trains with ppo and the bounds 0.8 and 1.2.
     LowerLearningRate lowers learningRate. SmallerGroups and LargerBatch change groupSize and batchSize.
     WiderAdapter doubles rank and alpha of the adapter, and its output stays the same. Rollout servers reserve
-    memory for it from the start. ReferenceKl penalizes distance to the base model. With full weights it needs
-    the memory of another copy in each learner process."""
+    memory for the wider adapter from the start. ReferenceKl penalizes distance to the base model. With full
+    weights, ReferenceKl needs memory for a copy of the base model in each learner process."""
     max_remedies: Annotated[int, Field(ge=0, le=8)] = MOST_REMEDIES
-    """With Remediate: the most changes. After them the job continues unchanged."""
+    """With Remediate: the most changes. After the last one the job continues unchanged."""
 
     @property
     def acted_upon(self) -> tuple[SignalName, ...]:

@@ -14,8 +14,8 @@ class WeightsSpec(SpecModel):
     backend: Literal["auto", "file", "delta", "nccl"] = "auto"
     """auto is delta with bfloat16 and file with float32, where nearly every element changes in each step.
     file writes all weights at each step; delta only the elements that changed, compressed. nccl writes
-    nothing at most steps: the servers take the weights from the learner's memory. It uses NCCL if both
-    compute on GPUs (this transport has not been run yet), otherwise gloo."""
+    nothing at most steps: the servers take the weights from the learner's memory. Transport is NCCL if
+    learner and servers compute on GPUs (untested), otherwise gloo."""
     full_every_steps: Annotated[int, Field(ge=1, le=1000)] = 10
     """With delta and nccl, all weights are written to the store at least every this many steps. With delta, a
     server that joins fetches the last full version and the deltas since. Validated steps are full versions

@@ -58,7 +58,7 @@ class Role(StatusModel):
     restarts: Count = 0
     """Restarts after failures; disruptions do not count."""
     message: Text | None = None
-    """What keeps them from being ready, in the Kubernetes API's own words."""
+    """What keeps pods from being ready, in the Kubernetes API's own words."""
 
 
 class MlflowRun(StatusModel):

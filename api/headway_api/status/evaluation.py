@@ -42,9 +42,9 @@ class ResolvedCandidate(StatusModel):
     uri: Uri | None = None
     """Folder of the weights."""
     server_set: Count | None = None
-    """Set of rollout servers that samples for it."""
+    """Set of rollout servers that samples for the candidate."""
     lost_reason: Word | None = None
-    """Why the job gave up on its servers, in one word. Absent: it did not."""
+    """Why the job gave up on its servers, in one word. Absent: the job did not."""
     lost_message: Text | None = None
     """Why the job gave up on its servers, in the Kubernetes API's own words."""
 
@@ -90,19 +90,19 @@ class CandidateResult(StatusModel):
     name: Word
     """The candidate."""
     state: Literal["Pending", "Running", "Complete", "Failed"] = "Pending"
-    """Whether it waits, runs, is complete, or has failed."""
+    """Whether the candidate waits, runs, is complete, or has failed."""
     reason: Word | None = None
-    """Why it failed, in one word."""
+    """Why the candidate failed, in one word."""
     message: Text | None = None
-    """Why it failed: the field and the fix. Then what an endpoint refused or did not count, and what has no
-    price. Then how many tool answers differ from those of the run that is scored again."""
+    """Up to three notes. Why the candidate failed: the field and the fix. What an endpoint refused or did not
+    count, and what has no price. How many tool answers differ from those of the run that is scored again."""
     rows: Count = 0
     """Rows of spec.data that were measured. The figures below, except cost, are of these rows, and of no
     suite."""
     tries: Count = 0
     """Tries that were scored."""
     infra_errors: Count = 0
-    """Tries that a part of the platform made fail permanently. No mean contains them."""
+    """Tries that stayed InfraError. No mean contains these tries."""
     reward: Interval | None = None
     """Mean reward."""
     external_score: Interval | None = None
@@ -120,16 +120,16 @@ class CandidateResult(StatusModel):
     suites: Annotated[
         list[SuiteResult], Field(max_length=4, default_factory=list, json_schema_extra=list_map("name"))
     ]
-    """Its results in the suites."""
+    """The candidate's results in the suites."""
 
 
 class GateResult(StatusModel):
     """How the gate was decided."""
 
     result: Literal["Pending", "Passed", "Refused", "TooFewRows", "Error"] = "Pending"
-    """Whether the gate passes. Only Passed does. Refused: the candidate does not meet it. TooFewRows: the
-    value is good enough, but the rows cannot show that it is no accident. Error: the gate names something
-    without results."""
+    """Result of the gate. Passed: the candidate meets the gate. Refused: it does not. TooFewRows: the value
+    is good enough, but the rows are too few to exclude chance. Error: the gate names something without
+    results."""
     message: Text = ""
     """The numbers that were compared."""
 
@@ -142,11 +142,12 @@ class EvalProgress(StatusModel):
     of_groups: Count | None = None
     """Rows to do, over all candidates that can be measured."""
     server_sets: Annotated[list[Count], Field(max_length=8, default_factory=list)]
-    """Sets of rollout servers that are needed now; the others are released."""
+    """Sets of rollout servers that are needed now; other sets are released."""
     updated_time: datetime | None = None
     """Time of the last progress."""
     stalled: Text | None = None
-    """Why nothing has progressed for a while, with the part that it waits for. Absent while it progresses."""
+    """Why nothing has progressed for a while, with the part that the job waits for. Absent while the job
+    progresses."""
 
 
 class Headline(StatusModel):
@@ -155,7 +156,7 @@ class Headline(StatusModel):
     candidate: Word | None = None
     """The gate's candidate. Without a gate, the candidate with the best external score."""
     score: Word | None = None
-    """Its external score, and half the width of the 95 % confidence interval."""
+    """External score of this candidate, and half the width of its 95 % confidence interval."""
 
 
 class EvalArtifacts(StatusModel):
@@ -228,7 +229,7 @@ class RLEvalJobStatus(StatusModel):
     failures: Failures | None = None
     """What spec.failurePolicy.rules have decided. Absent: nothing yet."""
     accelerators: Accelerators | None = None
-    """Accelerators that its pods hold and have held. Absent: no pod has held one yet."""
+    """Accelerators that the job's pods hold and have held. Absent: no pod has held one yet."""
     rollout_replicas: Count | None = None
     """Rollout servers that exist, for the scale subresource."""
     rollout_selector: Text | None = None

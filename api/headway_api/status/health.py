@@ -17,8 +17,8 @@ class Signal(StatusModel):
     name: Word
     """Name of the signal; docs/signals.md explains each."""
     state: SignalState
-    """Suspect: over its threshold, but not yet for long. Raised: for long enough. Unknown: too few steps have
-    the figure."""
+    """Suspect: the figure is beyond its threshold, but not yet for long. Raised: it has been for long enough.
+    Unknown: too few steps have the figure."""
     since: Count = 0
     """First step of this state."""
     value: Word | None = None
@@ -35,8 +35,8 @@ class Pause(StatusModel):
     signal: Word
     """The most severe signal that it stopped for."""
     signals: Annotated[list[Word], Field(max_length=32, default_factory=list)]
-    """Signals of spec.collapse.signals that were raised then, or before the pods had ended. The job stops for
-    one of them again only after it was cleared and raised again."""
+    """Signals of spec.collapse.signals that were raised at this time, or before the pods had ended. The job
+    stops for the same signal again only after the signal was cleared and raised again."""
     step: Count
     """The newest step that was completed."""
     time: datetime
@@ -59,9 +59,9 @@ class RemedyFigures(StatusModel):
     steps: Count | None = None
     """Number of those steps."""
     validated_step: Count | None = None
-    """Step of the newest validation; after a remedy, of those made since."""
+    """Step of the newest validation. In `after`, only validations since the remedy count."""
     external_score: Decimal | None = None
-    """Its external score."""
+    """External score of this validation."""
 
 
 class Remediation(StatusModel):
@@ -80,8 +80,9 @@ class Remediation(StatusModel):
     action: Text
     """What was changed, in the terms of the spec."""
     state: RemedyState
-    """Watching: for 25 steps. Kept: the change stays. Undone: it was undone. Replaced: another remedy was
-    applied before the watch ended; the change stays. Refused: the learner could not make it."""
+    """Watching: the job is watched for 25 steps. Kept: the change stays. Undone: the change was undone.
+    Replaced: another remedy was applied before the watch ended; the change stays. Refused: the learner could
+    not make it."""
     restored_step: Count | None = None
     """The step whose weights the job went back to."""
     watched_until: Count | None = None
@@ -91,7 +92,7 @@ class Remediation(StatusModel):
     after: RemedyFigures | None = None
     """Figures of the job when the watch ended."""
     message: Text = ""
-    """What was observed when it was decided; then why it was kept, undone, replaced or refused."""
+    """What was observed when the remedy was decided; then why it was kept, undone, replaced or refused."""
 
 
 class RemedyOrder(StatusModel):
@@ -100,8 +101,8 @@ class RemedyOrder(StatusModel):
     order: Word
     """Text of the annotation. The same text is carried out once; NAME@2 repeats it."""
     state: Literal["Waiting", "Taken", "Refused"]
-    """Waiting: the learner is in the middle of a step, or a validation delays it. Taken: remediations
-    contains it. Refused: it does not apply, or the learner could not make it."""
+    """Waiting: the learner is in the middle of a step, or a validation delays the change. Taken: remediations
+    contains the change. Refused: the change does not apply, or the learner could not make it."""
     step: Count | None = None
     """The step that made the change, or after which it was refused."""
     message: Text | None = None

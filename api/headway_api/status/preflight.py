@@ -54,8 +54,9 @@ class Preflight(StatusModel):
     wanted_episodes: Count | None = None
     """Baseline episodes that the checks need. Fewer if a failure was certain earlier."""
     findings: Annotated[list[PreflightFinding], Field(max_length=16, default_factory=list)]
-    """Results of the checks of baseline episodes: failures first, then warnings, then what is not known."""
+    """Results of the checks of baseline episodes: failures first, then warnings, then unknown ones."""
     summary: Word | None = None
-    """How many of them failed, warned, are not known and passed, and whether an earlier run found it."""
+    """How many checks of baseline episodes failed, warned, are unknown and passed, and whether an earlier run
+    found this result."""
     waits_for: Check | None = None
     """The check that cannot run yet because a sandbox or an agent is missing, and why."""

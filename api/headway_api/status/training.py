@@ -27,7 +27,7 @@ class Progress(StatusModel):
     """Steps after which the job is done: the smaller of schedule.maxSteps and the steps that the epochs
     give."""
     epoch: Count = 0
-    """How many times the training rows have been played."""
+    """Completed epochs of the training rows."""
     episodes: Count = 0
     """Training episodes that were scored, whatever their outcome, without those of abandoned groups."""
     policy_version: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$", max_length=32)] | None = None
@@ -38,7 +38,8 @@ class Progress(StatusModel):
     evaluating: Count | None = None
     """Step whose validation runs now. Absent if none runs."""
     stalled: Text | None = None
-    """Why nothing has progressed for a while, with the part that it waits for. Absent while it progresses."""
+    """Why nothing has progressed for a while, with the part that the job waits for. Absent while the job
+    progresses."""
     finished: Word | None = None
     """Why no step follows: MaxSteps, MaxEpochs, or BudgetExhausted. Absent: a step may follow."""
 
@@ -200,7 +201,8 @@ class Checkpoints(StatusModel):
     kept. Training resumes only from latest. After a rollback, the step may have been trained again since that
     validation."""
     adapter: Weights | None = None
-    """The newest weights whose folder holds all of them. When the job has ended, those of the last step."""
+    """The newest weights whose folder is complete. When the job has ended, these are the last step's
+    weights."""
 
 
 class Artifacts(StatusModel):
@@ -233,17 +235,17 @@ class Test(StatusModel):
     """Result on spec.data.test, measured once after training."""
 
     step: Count
-    """Step whose weights were measured: the best validated, or the last without validation."""
+    """Step whose weights were measured: the best validated one or, without validation, the last."""
     rows: Count
     """Rows of the test split."""
     tuned: TestResult
     """Result of these weights."""
     base: TestResult | None = None
-    """Result of the weights from before training. Absent if those are not kept."""
+    """Result of the weights from before training. Absent if the weights from before training are not kept."""
     reward_difference: Word | None = None
     """How far the reward is above the base's, row by row, with the 95 % interval and p."""
     external_score_difference: Word | None = None
-    """The same for the external score."""
+    """How far the external score is above the base's, row by row, with the 95 % interval and p."""
 
 
 class RLTrainingJobStatus(StatusModel):
@@ -298,9 +300,10 @@ class RLTrainingJobStatus(StatusModel):
     ]
     """Signals that training goes wrong, the worst 16: first raised, then suspect, clear and unknown ones.
     Within each state they have the order of docs/signals.md, the most severe first. The condition Healthy
-    names every raised signal, also those that do not fit here."""
+    names every raised signal, also signals that do not fit here."""
     pause: Pause | None = None
-    """The last pause, if spec.collapse.policy is Pause. It has ended once resumedPause equals its time."""
+    """The last pause, if spec.collapse.policy is Pause. The pause has ended once resumedPause equals its
+    time."""
     resumed_pause: datetime | None = None
     """Time of the last pause that a person has ended with the annotation headway.dev/resume."""
     remediations: Annotated[list[Remediation], Field(max_length=8, default_factory=list)]
@@ -314,7 +317,7 @@ class RLTrainingJobStatus(StatusModel):
     failures: Failures | None = None
     """What spec.failurePolicy.rules have decided. Absent: nothing yet."""
     accelerators: Accelerators | None = None
-    """Accelerators that its pods hold and have held. Absent: no pod has held one yet."""
+    """Accelerators that the job's pods hold and have held. Absent: no pod has held one yet."""
     rollout_replicas: Count | None = None
     """Rollout servers that exist, for the scale subresource."""
     rollout_selector: Text | None = None

@@ -24,7 +24,8 @@ class Usage(StatusModel):
     discarded_tokens: Count = 0
     """Tokens of episodes that were retried, or whose group was abandoned. Uniform groups are billed."""
     evaluation_tokens: Count = 0
-    """Tokens of validation episodes: of prompts, with those that the servers had cached, and sampled."""
+    """Tokens of validation, test, preflight and evaluation episodes: prompt tokens, cached ones included, and
+    sampled tokens."""
     endpoint_tokens: Count = 0
     """Tokens of prompts and answers at endpoints outside the job, as those endpoints count them."""
     judge_tokens: Count = 0
@@ -32,8 +33,8 @@ class Usage(StatusModel):
     sandbox_seconds: Decimal | None = None
     """Seconds that sandboxes were in use."""
     accelerator_seconds: Decimal | None = None
-    """Seconds that accelerators were held, counted for each, until the coordinator ended. accelerators also
-    counts pods that ended later. Absent: none were held."""
+    """Seconds that accelerators were held, counted for each, until the coordinator ended. status.accelerators
+    also counts pods that ended later. Absent: none were held."""
     cost: Money | None = None
     """Cost so far by the price book, without the classes in unpriced."""
     unpriced: Annotated[list[Word], Field(max_length=16, default_factory=list)]
@@ -61,10 +62,12 @@ class Estimate(StatusModel):
     """What the whole job will use and cost, with what is spent. docs/estimate.md explains it."""
 
     basis: Literal["Data", "Preflight", "Running"]
-    """What it is based on. Data: rows, prompts and limits. Preflight: the preflight's episodes, for a
-    training job. Running: what is spent, and the episodes so far. In training, recent ones weigh more."""
+    """What the estimate is based on. Data: rows, prompts and limits. Preflight: the preflight's episodes, for
+    a training job. Running: what is spent, and the episodes so far. In training, recent episodes weigh
+    more."""
     time: datetime
-    """When this basis began. The figures keep changing while the job runs."""
+    """When the coordinator first made an estimate on this basis. The figures keep changing while the job
+    runs."""
     low: Money | None = None
     """US dollars that the job costs at least, under the assumptions of docs/estimate.md. Absent if nothing
     can be estimated; message says why."""
@@ -109,7 +112,7 @@ class BudgetLimit(StatusModel):
     class."""
 
     name: Word
-    """`usd`, or `tokens.` and the class. A grant's limit has `namespace.` before that."""
+    """`usd`, or `tokens.` and the class. A grant's limit has `namespace.` before this name."""
     limit: Word
     """The most that may be used."""
     spent: Word
@@ -121,7 +124,7 @@ class BudgetLimit(StatusModel):
     needed: Word | None = None
     """The lowest limit with which the job can continue. Absent: this limit does not stop it."""
     wished: Word | None = None
-    """For a grant: what the job would use if it could. Absent: it has enough."""
+    """For a grant: the limit that the job asks the RLBudget for. Absent: the grant is enough."""
 
 
 class Budget(StatusModel):
@@ -137,5 +140,5 @@ class Budget(StatusModel):
     exhausted_time: datetime | None = None
     """When the coordinator found that nothing runs and nothing more fits. Absent: the job continues."""
     closed: bool | None = None
-    """Whether the coordinator has shut down properly, so that the usage here is final. Absent: one runs, or
-    may have ended without a final report."""
+    """Whether the coordinator has shut down properly, so that the usage here is final. Absent: a coordinator
+    runs, or may have ended without a final report."""
