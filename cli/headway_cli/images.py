@@ -74,7 +74,7 @@ def order(folder: Path, tag: str | None, base: str | None, *, push: bool) -> Ord
 
 
 def base_of(wanted: Order) -> str | None:
-    """The image in the Dockerfile's `ARG BASE`; None if the order replaces it."""
+    """The image in the Dockerfile's `ARG BASE`; None if the order names another base."""
     if wanted.base is not None:
         return None
     found = BASE.search((wanted.folder / "Dockerfile").read_text(errors="replace"))

@@ -18,12 +18,12 @@ def near(name: str, known: Iterable[str]) -> list[str]:
 
 
 def question(name: str, known: Iterable[str]) -> str:
-    """The same as a question, such as `did you mean desk?`; empty if none is similar."""
+    """The similar names as a question, such as `did you mean desk?`; empty if none is similar."""
     found = near(name, known)
     return f"did you mean {', '.join(found)}?" if found else ""
 
 
 def clause(name: str, known: Iterable[str]) -> str:
-    """The same as the end of a sentence; empty if none is similar."""
+    """The similar names as the end of a sentence; empty if none is similar."""
     asked = question(name, known)
     return f"; {asked}" if asked else ""

@@ -22,7 +22,7 @@ def unknown(message: str) -> list[str]:
 
 
 def newer(kind: str, message: str) -> list[str]:
-    """Those of them that this version of the kind has."""
+    """The unknown fields that this version of the kind has."""
     return [field for field in unknown(message) if _has(_schema(kind), field)]
 
 

@@ -20,7 +20,7 @@ LEAST_SECONDS: Final = 2.0
 """Changes closer together than this give no rate."""
 SILENT_SECONDS: Final = 60.0
 SILENT_GAPS: Final = 3
-"""A total without a change for a minute, and for this many times its usual gap, no longer has a rate."""
+"""A total no longer has a rate if it did not change for a minute, and for this many times its usual gap."""
 
 
 @dataclass(frozen=True)

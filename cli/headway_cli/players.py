@@ -1,4 +1,5 @@
-"""Players of an environment without a model: its oracle, one that errs half of the time, one at random."""
+"""Players of an environment without a model: its oracle, a novice that errs half of the time, and a random
+player."""
 
 from __future__ import annotations
 

@@ -127,9 +127,9 @@ def unusable(found: Sequence[rows.Row]) -> tuple[int, str] | None:
     """The first row that a job would refuse, from 0, and why."""
     for number, row in enumerate(found):
         if not row:
-            return number, "has no columns: give it what the environment's reset reads"
+            return number, "has no columns: write those that the environment's reset reads"
         if PROMPT in found[0] and row.get(PROMPT) in (None, ""):
-            return number, f"has no {PROMPT!r}: fill the column, or name it otherwise in every row"
+            return number, f"has no {PROMPT!r}: fill the column, or rename it in every row"
     return None
 
 

@@ -50,7 +50,7 @@ def _run(folder: Path, files: Sequence[str], seconds: float) -> Finding:
         output.seek(0)
         lines = output.read().decode(errors="replace").strip().splitlines()
     if code is None:
-        return Finding(TESTS, "Fail", f"They had not ended after {seconds:.0f} s.", advice=again)
+        return Finding(TESTS, "Fail", f"The tests had not ended after {seconds:.0f} s.", advice=again)
     last = lines[-1] if lines else "it printed nothing"
     if code == PASSED:
         return Finding(TESTS, "Pass", f"{', '.join(files)}: {last}.")

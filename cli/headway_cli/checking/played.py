@@ -187,7 +187,8 @@ def of_oracle(first: Baseline, faults: Sequence[str]) -> Finding:
 
 
 def _cut(cut: Sequence[Sampled], facts: Facts, many: int, shown: tuple[Example, ...]) -> Finding:
-    """Turns are counted, but tokens are estimated from characters, so they are no certain failure."""
+    """Turns are counted, so too many are a failure. Tokens are estimated from characters, so too many are a
+    warning."""
     turns = [one for one in cut if facts.max_turns is not None and len(one.results) >= facts.max_turns]
     if turns:
         saw = f"The oracle needs more than {facts.max_turns} turns on {len(turns)} of {many} rows."

@@ -1,8 +1,8 @@
 """The process that runs a client's local job, and its end.
 
-It is in a process group of its own: Ctrl-C, which interrupts a cell of a notebook, does not reach it. It ends
-with the process that began it: in order if that one exits, and by itself if that one is killed (`kept`). What
-it has acknowledged remains in the job's folder, and the next run continues from there.
+The child is in a process group of its own: Ctrl-C, which interrupts a cell of a notebook, does not reach it.
+The child ends with its parent: in order if the parent exits, and by itself if the parent is killed (`kept`).
+What the job has acknowledged remains in its folder, and the next run continues from there.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class Child:
         return os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace").splitlines()
 
     def let_go(self) -> None:
-        """Ask it to end the job, without waiting."""
+        """Ask the process to end the job, without waiting."""
         if self.process.stdin is not None:
             self.process.stdin.close()
 
     def end(self) -> None:
-        """Ask it to end the job and wait for that; kill it after END_SECONDS."""
+        """Ask the process to end the job, and wait for its end. Kill the process after END_SECONDS."""
         self.let_go()
         try:
             self.process.wait(END_SECONDS)

@@ -42,7 +42,7 @@ class TrainingClient:
             namespace: default: the context's.
             endpoint_url: address of the S3-compatible store for this machine; default: the job's own.
             local: run jobs on this machine, without a cluster (docs/local.md). The arguments below are for
-                that.
+                local jobs.
             folder: folder with a folder for each job.
             modules: folder of the environment's modules; default: that of the job's file.
             prices: file of the price book; default: the built-in one.

@@ -50,9 +50,7 @@ def doctor(
     ] = None,
     episodes: Annotated[
         int | None,
-        typer.Option(
-            min=8, help="Baseline episodes, as spec.preflight.episodes: rounded up to 12 whole groups."
-        ),
+        typer.Option(min=8, help="Baseline episodes, as spec.preflight.episodes: whole groups, at least 12."),
     ] = None,
     endpoint: Annotated[
         str | None,

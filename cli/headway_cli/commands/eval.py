@@ -22,7 +22,7 @@ def eval_(
         typer.Option(help="A training job: its best weights, and the model before training."),
     ] = None,
     model: Annotated[
-        list[str] | None, typer.Option(metavar="URI", help="A model as it comes: hf://ORGANIZATION/NAME.")
+        list[str] | None, typer.Option(metavar="URI", help="An unchanged model: hf://ORGANIZATION/NAME.")
     ] = None,
     candidate: Annotated[
         list[str] | None,
@@ -30,22 +30,25 @@ def eval_(
     ] = None,
     from_: Annotated[
         Path | None,
-        typer.Option("--from", help="File of a training job: environment, agent, rows and output are its."),
+        typer.Option("--from", help="File of a training job, for environment, agent, rows and output."),
     ] = None,
     data: Annotated[
         str | None, typer.Option(metavar="URI", help="Rows to measure on; default: the job's test split.")
     ] = None,
     baseline: Annotated[str | None, typer.Option(help="Candidate to compare the others with.")] = None,
     must_beat: Annotated[
-        str | None, typer.Option(help="Candidate that the first other one must beat, or the job fails.")
+        str | None, typer.Option(help="Candidate that the first other candidate must beat, or the job fails.")
     ] = None,
     margin: Annotated[
-        str | None, typer.Option(help="With --must-beat: beat it by more than this, such as 0.05.")
+        str | None,
+        typer.Option(help="With --must-beat: the difference must exceed this margin, such as 0.05."),
     ] = None,
     max_rows: Annotated[
         int | None, typer.Option(min=1, help="Measure only this many rows, from the first.")
     ] = None,
-    environment: Annotated[str | None, typer.Option(metavar="MODULE:CLASS", help="Its entrypoint.")] = None,
+    environment: Annotated[
+        str | None, typer.Option(metavar="MODULE:CLASS", help="The environment's entrypoint.")
+    ] = None,
     image: Annotated[str | None, typer.Option(help="The environment's image.")] = None,
     agent_turns: Annotated[int | None, typer.Option(min=1, help="Most turns of an episode.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the evaluation; default: JOB-eval.")] = None,

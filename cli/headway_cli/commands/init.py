@@ -23,7 +23,8 @@ def init(
         ),
     ],
     name: Annotated[
-        str | None, typer.Option(help="Name of the project and its job; default: made of the folder's name.")
+        str | None,
+        typer.Option(help="Name of the project and its job; default: made from the folder's name."),
     ] = None,
     output: Output = Form.TEXT,
 ) -> None:

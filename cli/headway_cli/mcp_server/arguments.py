@@ -18,7 +18,7 @@ Kind = Annotated[
 ]
 Job = Annotated[
     Word,
-    Field(description="Name of a job, as the tool jobs lists it; or a folder of a run below the project's."),
+    Field(description="Name of a job, as the tool jobs lists it; or a folder of a run in the project."),
 ]
 File = Annotated[
     Word, Field(description="File with an RLTrainingJob or RLEvalJob, below the project's folder.")
@@ -55,13 +55,13 @@ class JobsAsked(Arguments):
 class StatusAsked(OfJob):
     """Which job's status to read."""
 
-    spec: Annotated[bool, Field(description="Also what the job asks for.")] = False
+    spec: Annotated[bool, Field(description="Also the job's spec.")] = False
 
 
 class LogsAsked(OfJob):
     """Which log lines to read."""
 
-    role: Annotated[Role | None, Field(description="Only of these processes.")] = None
+    role: Annotated[Role | None, Field(description="Only lines of these processes.")] = None
     tail: Annotated[
         int, Field(ge=1, le=1000, description="Only this many of the last lines of each process.")
     ] = 100
@@ -71,7 +71,7 @@ class TrajectoriesAsked(OfJob):
     """Which episodes to read."""
 
     purpose: Annotated[
-        Purpose | None, Field(description="Default: train, and of an evaluation evaluation.")
+        Purpose | None, Field(description="Default: train; for an evaluation, evaluation.")
     ] = None
     step: Annotated[int | None, Field(ge=0, description="Episodes of one step.")] = None
     row: Annotated[int | None, Field(ge=0, description="Episodes of one row of the dataset, from 0.")] = None
@@ -91,7 +91,7 @@ class TrajectoriesAsked(OfJob):
     limit: Annotated[int, Field(ge=1, le=20, description="At most this many episodes.")] = 3
     offset: Annotated[int, Field(ge=0, le=1_000_000, description="Skip this many episodes first.")] = 0
     characters: Annotated[
-        int, Field(ge=50, le=20_000, description="Of each message at most; the rest is cut.")
+        int, Field(ge=50, le=20_000, description="Most characters of a message; the rest is cut.")
     ] = 2000
 
 
@@ -122,7 +122,7 @@ class CompareAsked(Arguments):
     jobs: Annotated[
         tuple[Job, ...], Field(min_length=2, max_length=8, description="Two to eight training jobs, by name.")
     ]
-    points: Annotated[int, Field(ge=2, le=100, description="Of each curve at most, evenly chosen.")] = 12
+    points: Annotated[int, Field(ge=2, le=100, description="Most points of a curve, evenly chosen.")] = 12
 
 
 class CheckAsked(OfFile):
@@ -138,7 +138,7 @@ class EvalAsked(Arguments):
         Word | None,
         Field(description="A training job: its best weights, and the model before training."),
     ] = None
-    models: Annotated[Words, Field(description="Models as they come: hf://ORGANIZATION/NAME.")] = ()
+    models: Annotated[Words, Field(description="Unchanged models: hf://ORGANIZATION/NAME.")] = ()
     candidates: Annotated[
         Words,
         Field(description="NAME=checkpoint:JOB[:best|latest|STEP], or NAME= and a model's address."),
@@ -147,7 +147,7 @@ class EvalAsked(Arguments):
         Word | None,
         Field(
             alias="from",
-            description="File of a training job: environment, agent, rows and output are its.",
+            description="File of a training job, for environment, agent, rows and output.",
         ),
     ] = None
     data: Annotated[
@@ -155,13 +155,17 @@ class EvalAsked(Arguments):
     ] = None
     baseline: Annotated[Word | None, Field(description="Candidate to compare the others with.")] = None
     must_beat: Annotated[
-        Word | None, Field(description="Candidate that the first other one must beat, or the job fails.")
+        Word | None,
+        Field(description="Candidate that the first other candidate must beat, or the job fails."),
     ] = None
-    margin: Annotated[Word | None, Field(description="By more than this much, such as 0.05.")] = None
+    margin: Annotated[
+        Word | None,
+        Field(description="With must_beat: the difference must exceed this margin, such as 0.05."),
+    ] = None
     max_rows: Annotated[
         int | None, Field(ge=1, description="Measure only this many rows, from the first.")
     ] = None
-    environment: Annotated[Word | None, Field(description="Its entrypoint: MODULE:CLASS.")] = None
+    environment: Annotated[Word | None, Field(description="Environment's entrypoint: MODULE:CLASS.")] = None
     image: Annotated[Word | None, Field(description="The environment's image.")] = None
     agent_turns: Annotated[int | None, Field(ge=1, description="Most turns of an episode.")] = None
-    name: Annotated[Word | None, Field(description="Of the evaluation; default: JOB-eval.")] = None
+    name: Annotated[Word | None, Field(description="Name of the evaluation; default: JOB-eval.")] = None

@@ -33,7 +33,7 @@ class Call:
         self.processes: list[subprocess.Popen[str]] = []
 
     def let_go(self) -> None:
-        """End it in a thread of its own, because nobody waits for the answer any more."""
+        """End the process in a thread of its own, because nobody waits for the answer any more."""
         threading.Thread(target=self._end, daemon=True).start()
 
     def _end(self) -> None:
@@ -85,7 +85,7 @@ def output(words: Sequence[str], seconds: float) -> str:
 
 
 def end_all() -> None:
-    """End every verb that runs, in order; whatever each has started ends with it."""
+    """End every verb that runs, in order, and everything that a verb has started."""
     with _lock:
         running = [*_running]
     for each in running:

@@ -1,7 +1,7 @@
 """What a server may read, and where a job is: on this machine, on the cluster, or in a store.
 
 At the start a person says which folder, namespace and stores a server reaches. A model that has read hostile
-text can choose among those, and name no others.
+text can choose among these, and can name no others.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Workspace:
 
     @property
     def reach(self) -> Reach:
-        """The same, as for the verbs."""
+        """What the server reaches, as for the verbs."""
         return Reach(self.jobs, self.context, self.namespace, self.endpoint_url)
 
     @property
