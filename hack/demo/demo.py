@@ -91,7 +91,7 @@ def finish(platform: Platform, settings: Settings) -> str:
         "the job to leave nothing", lambda: not leftovers(platform.kube), deadline_s=60,
         explain=lambda: str([o["metadata"]["name"] for o in leftovers(platform.kube)]),
     )  # fmt: skip
-    return "after deletion nothing of the job is left in the cluster"
+    return "after the deletion, nothing of the job is left in the cluster"
 
 
 def demo(settings: Settings) -> None:

@@ -82,7 +82,7 @@ def main() -> int:
         fail(f"{error.cmd} exited {error.returncode}")
         return 1
     except (run.Stopped, KeyboardInterrupt):
-        fail("stopped; make try goes on where it was")
+        fail("stopped; `make try` continues where it stopped")
         return INTERRUPTED
 
 

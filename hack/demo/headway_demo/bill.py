@@ -70,7 +70,7 @@ def of_namespace(kube: Kube, *jobs: Mapping[str, Any]) -> str:
     if Decimal(limit["ended"]) < bills:
         raise BillMismatch(f"the RLBudget counts {limit['ended']} USD, and the jobs' bills are {bills}")
     used, left = limit["ended"], limit["left"]
-    return f"  of the namespace's {limit['limit']} USD its jobs have used {used}, and {left} is left"
+    return f"  the namespace's jobs have used {used} of {limit['limit']} USD, and {left} is left"
 
 
 def verified(job: Mapping[str, Any], run: Path) -> str:

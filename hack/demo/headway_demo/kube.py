@@ -63,7 +63,7 @@ class Kube:
         ends = time.monotonic() + deadline_s
         while not ready():
             if time.monotonic() > ends:
-                raise KubeError(f"{what}: not within {deadline_s:.0f} s. {explain() if explain else ''}")
+                raise KubeError(f"waited {deadline_s:.0f} s for {what}. {explain() if explain else ''}")
             time.sleep(0.5)
 
     def wait_available(self, namespace: str, deployment: str, *, deadline_s: float = 180) -> None:

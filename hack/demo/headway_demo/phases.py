@@ -52,14 +52,14 @@ class Phases:
     def lines(self) -> Iterator[tuple[float, str]]:
         """Each with what it is."""
         yield self.total, "in all"
-        yield sum(self.set_up.values()) + self.start + self.preflight, "set-up, of it:"
+        yield sum(self.set_up.values()) + self.start + self.preflight, "set-up, consisting of:"
         for what, seconds in self.set_up.items():
             yield seconds, f"  {what}"
-        yield self.start, "  from apply to the first episode: pods, model"
+        yield self.start, "  from apply to the first counted episode: pods, model"
         yield self.preflight, "  the preflight: baseline episodes, scripts, verdict"
-        yield self.sampling, "sampling (what the learner waited for episodes)"
+        yield self.sampling, "sampling (the learner waits for episodes)"
         yield self.training, "training (forward, backward, optimizer, checkpoints)"
-        yield self.weight_sync, "weight sync (publishing, and until a server samples with them)"
+        yield self.weight_sync, "weight sync (from publishing until a server samples with the new weights)"
         yield self.evaluation, "evaluation"
         for what, seconds in self.afterwards.items():
             yield seconds, what

@@ -98,8 +98,8 @@ def cluster(settings: Settings, timings: Timings) -> Iterator[Kube]:
         kube = Kube(None)
         if kube.run("get", "crd", CRD, "--ignore-not-found", "-o", "name"):
             raise KubeError(
-                "Headway is installed on this cluster, and the demo would replace it; apply "
-                "examples/sop-quickstart/job.yaml to it instead, or take another cluster"
+                "Headway is already installed on this cluster, and the demo would replace it; apply "
+                "examples/sop-quickstart/job.yaml to this cluster instead, or choose another cluster"
             )
         yield kube
         return

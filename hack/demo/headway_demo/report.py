@@ -105,7 +105,7 @@ def comparison(evaluated: Mapping[int, Sequence[Group]]) -> list[str]:
     first, last = min(evaluated), max(evaluated)
     pair = changed(evaluated[first], evaluated[last])
     if pair is None:
-        return [f"No held-out case was answered both at step {first} and at step {last}: none to compare"]
+        return [f"No held-out case was answered both at step {first} and at step {last}, so none is compared"]
     return [
         f"One held-out case before (step {first})",
         conversation(pair[0]),
@@ -137,7 +137,7 @@ def wall_clock(
         phases.preflight_took(job, baseline),
     )
     return [
-        "Time, by what it went into",
+        "Where the time went",
         *(f"  {seconds:7.1f} s  {what}" for seconds, what in found.lines()),
     ]
 

@@ -75,7 +75,7 @@ def test_every_phase_is_printed() -> None:
     assert (found.start, found.preflight, found.total) == (8.0, 12.0, 145.0)
     lines = {what.split(" (")[0]: seconds for seconds, what in found.lines()}
     assert lines["in all"] == 145.0
-    assert (lines["set-up, of it:"], lines["  Python"], lines["  cluster"]) == (60.0, 30.0, 10.0)
+    assert (lines["set-up, consisting of:"], lines["  Python"], lines["  cluster"]) == (60.0, 30.0, 10.0)
     assert lines["  the preflight: baseline episodes, scripts, verdict"] == 12.0
     assert {"sampling", "training", "weight sync", "evaluation", "copy"} <= lines.keys()
 

@@ -60,7 +60,7 @@ def test_the_first_row_stands_where_none_does_better() -> None:
 
 def test_the_report_says_that_no_row_is_in_common() -> None:
     text = comparison([group(0, 0.0), group(1, NONE)], [group(1, 1.0)])
-    assert text == "No held-out case was answered both at step 0 and at step 20: none to compare"
+    assert text == "No held-out case was answered both at step 0 and at step 20, so none is compared"
 
 
 def test_rows_are_read_from_a_copy_of_the_jobs_folder(tmp_path: Path) -> None:
