@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +15,8 @@ from headway_api.signals import SignalName
 
 WITHIN: Final = 10
 """Steps within which a symptom is to be raised."""
+EARLIEST: Final = 10
+"""An alarm that stands at a symptom's begin counts if it was raised at most this many steps before."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Detection:
     raised: int | None
     """The first step at which it was Raised, from its begin on; None where it never was."""
     early: bool
-    """Whether it was Raised before its begin already."""
+    """Whether it was Raised before its begin already, by at most `EARLIEST` steps."""
 
     @property
     def delay(self) -> int | None:
@@ -115,14 +117,28 @@ def suspicions(series: Series) -> list[tuple[SignalName, int]]:
 def detections(series: Series) -> list[Detection]:
     """What became of each symptom that a run provokes."""
     raised = raised_at(series)
+    changes = [(alarm.signal, alarm.step) for alarm in alarms(series)]
     found = []
     for expected in series.expected:
-        at = raised.get(expected.signal, [])
-        after = [step for step in at if step >= expected.begin]
-        early = any(step < expected.begin for step in at)
-        first = after[0] if after else None
+        starts = [step for name, step in changes if name is expected.signal]
+        first, early = _first(expected.begin, raised.get(expected.signal, []), starts)
         found.append(Detection(series.name, series.split, expected.signal, expected.begin, first, early))
     return found
+
+
+def _first(begin: int, raised: Sequence[int], starts: Sequence[int]) -> tuple[int | None, bool]:
+    """The first step from a symptom's begin on at which its alarm stands, and whether it was raised before.
+
+    Args:
+        begin: the symptom's first step.
+        raised: every step at which the signal was Raised.
+        starts: the steps at which it changed to Raised.
+    """
+    standing = [step for step in starts if step < begin]
+    if begin in raised and begin not in starts and standing and begin - standing[-1] <= EARLIEST:
+        return begin, True
+    after = [step for step in starts if step >= begin]
+    return (after[0] if after else None), False
 
 
 def false_alarms(series: Series) -> list[Alarm]:

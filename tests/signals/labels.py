@@ -70,6 +70,11 @@ def shows(series: Series, signal: SignalName, step: int) -> bool:
     return signal in present(series) or (signal in OF_A_FALL and near)
 
 
+def shown_by(series: Series) -> set[SignalName]:
+    """The symptoms that a clean run shows at some step, also those of a policy that falls apart."""
+    return present(series) | (OF_A_FALL if falls(series) else set())
+
+
 def present(series: Series) -> set[SignalName]:
     """The symptoms that a clean run shows: a signal that says so is right."""
     found = {name for name, (figure, most) in RATES.items() if _is_over(series, figure, most)}

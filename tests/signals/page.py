@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Final, get_args
 
 from scipy.special import gammaincinv
-from tests.signals import clean, known_misses, labels, read
+from tests.signals import clean, known_misses, labels, read, thresholds
 from tests.signals.detection import (
+    EARLIEST,
     WITHIN,
     Alarm,
     Detection,
@@ -134,14 +135,21 @@ def page(splits: Sequence[Split]) -> str:
             ),
             [_in_all(*group) for group in groups],
         ),
+        _without_symptoms(everything),
         _suspicions([run.series for run in everything]),
         "## Symptoms\n",
         "Found of all, and the steps from the symptom's first one to the alarm. A `*` marks an alarm that "
-        "was there before the step at which the rule has the symptom begin.\n",
+        f"was raised in the {EARLIEST} steps before the one at which the rule has the symptom begin. An "
+        "earlier alarm does not count.\n",
         _table(
             ("signal", *(name for name, _ in shown), *(f"steps to the alarm, {name}" for name in provoked)),
             [_of_signal(signal, shown, len(provoked)) for signal in SignalName],
         ),
+        "## Thresholds\n",
+        "How far the signals' numbers are from their thresholds. A signal's line leaves out clean runs that "
+        "show its symptom. A number beyond the threshold is not enough for some signals: their other "
+        "conditions also have to hold ([definitions](../../docs/signals.md)).\n",
+        _table(thresholds.HEAD, thresholds.rows(run.series for run in everything)),
         "## Symptoms that are not found in time\n",
         _table(
             ("run", "split", "signal", "begins at", "raised at", "why"),
@@ -287,6 +295,16 @@ def _in_all(name: str, runs: Sequence[_Judged]) -> tuple[object, ...]:
     )
 
 
+def _without_symptoms(runs: Sequence[_Judged]) -> str:
+    """How often a signal is raised in clean runs that show no symptom of any signal."""
+    well = [run for run in runs if run.series.clean and not labels.shown_by(run.series)]
+    steps, count = steps_of(run.series for run in well), sum(len(run.false) for run in well)
+    return (
+        f"{len(well)} of the clean runs show no symptom of any signal, by the labels. Signals were raised "
+        f"{count} times in their {steps:,} steps.\n"
+    )
+
+
 def _suspicions(runs: Sequence[Series]) -> str:
     """How often a signal is suspect, and how often that becomes an event."""
     found = [(series, suspicions(series), max(step.step for step in series.steps)) for series in runs]
@@ -330,11 +348,7 @@ def _right(runs: Sequence[_Judged]) -> list[tuple[object, ...]]:
         name: [r.series.name for r in runs for alarm in r.right if alarm.signal is name]
         for name in SignalName
     }
-    shown = Counter(
-        name
-        for series in _clean(runs)
-        for name in labels.present(series) | (labels.OF_A_FALL if labels.falls(series) else set())
-    )
+    shown = Counter(name for series in _clean(runs) for name in labels.shown_by(series))
     return [
         (signal, shown[signal], len(found), ", ".join(dict.fromkeys(found)))
         for signal, found in names.items()
