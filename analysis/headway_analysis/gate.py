@@ -61,7 +61,7 @@ class GateSpec:
     and they may be the hard ones."""
 
     reward_range: tuple[float, float] = (0.0, 1.0)
-    """Lowest and highest reward that there could be, in all tasks but `suites`."""
+    """Lowest and highest possible reward, in all tasks but `suites`."""
     suites: Collection[str] = ()
     """Tasks that are suites."""
 
@@ -125,7 +125,7 @@ def judge(
 
     Args:
         samples: the values of `spec.task`'s rows; `measures.candidate.samples` makes them.
-        less_is_better: metrics whose lower value is the better one.
+        less_is_better: metrics for which a lower value is better.
         others: the values of the other tasks that conditions are about.
         failed: candidates that ended before all of their rows, so that their tries are no fair sample.
     """
@@ -185,7 +185,7 @@ def _failed(spec: GateSpec, failed: Collection[str]) -> Iterator[Check]:
 
 
 def _losses(spec: GateSpec, by_task: ByTask) -> Iterator[Check]:
-    """Too many tries without a value leave nothing to judge."""
+    """A check for each candidate that lost more tries than `max_lost`: too few rows."""
     for task, samples in by_task.items():
         for name in spec.candidates:
             lost = samples.get(name, {}).get(LOST)
@@ -255,9 +255,9 @@ def _minimum(spec: GateSpec, minimum: float, rows: _Rows, less_is_better: Collec
 
 
 def _ends(spec: GateSpec, metric: str, task: str, *of: Sample) -> tuple[float, float] | None:
-    """Lowest and highest value that there could be; None of what nothing bounds.
+    """Lowest and highest possible value; None if nothing bounds the metric.
 
-    The spec bounds rewards. One below 0 may be possible, though no row shows it.
+    The spec bounds rewards. The rows do not: a reward below 0 may be possible though no row has one.
     """
     if metric == REWARD and task not in spec.suites:
         return spec.reward_range
@@ -279,7 +279,7 @@ def _reaches(found: Estimate, minimum: float, of: str, least: float | None) -> t
 
 
 def _lower(end: float, least: float | None) -> float:
-    """The lower of an interval's end and of what bounded values show at the least."""
+    """The lower of an interval's end and the bound of `statistics.floors`, if there is one."""
     return end if least is None else min(end, least)
 
 
@@ -335,7 +335,7 @@ def _without(candidate: str, metric: str, rows: _Rows, spec: GateSpec) -> Check 
 def _differs(found: Difference, least: float, sign: int, gain: float | None) -> tuple[Verdict, str]:
     """Whether the difference, in the direction that is better, is shown to be above `least`.
 
-    `gain`: what bounded values show at the least.
+    `gain`: the bound of `statistics.floors`; None if nothing bounds the values.
     """
     if found.low is None or found.high is None:
         return Verdict.TOO_FEW_ROWS, f"{_counted(found.clusters)} in common cannot tell"

@@ -61,7 +61,7 @@ class Used:
 
     @property
     def whose(self) -> str | None:
-        """What its price depends on besides class and day."""
+        """Product or model: the price depends on it, besides class and day."""
         return self.product or self.model
 
 

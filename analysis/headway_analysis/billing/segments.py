@@ -14,7 +14,7 @@ from headway_api.records import UsageClass, UsageEvent
 from headway_api.stored import parsed
 
 Totals = dict[str, float]
-"""Quantity by class; of tokens that are not of the job's own model, by `prices.of` class and model."""
+"""Quantity by class. Tokens of other models have one by class and model, as `prices.of` names it."""
 Days = dict[date, Totals]
 """`Totals` by UTC day, which decides the price."""
 Usages = list[tuple[date, dict[str, float]]]
@@ -30,7 +30,7 @@ def decode(data: bytes) -> list[UsageEvent]:
     """Inverse of `encode`.
 
     Raises:
-        OutOfBounds: it is not a segment, it is incomplete, or an event is in it twice.
+        OutOfBounds: the data is no segment, it is incomplete, or it has an event twice.
     """
     if not data.endswith(b"\n"):
         raise OutOfBounds("its last line does not end: a part is missing")
@@ -52,7 +52,7 @@ def once(uri: str, segment: Sequence[UsageEvent], first: dict[str, str]) -> None
     Raises:
         JobError: `LedgerDuplicated`.
     """
-    for event in segment[:1]:  # a copy has the first of another's too
+    for event in segment[:1]:  # a copied segment repeats the first event too
         if (other := first.setdefault(event.id, uri)) != uri:
             raise duplicated(other, uri, event.id)
 

@@ -23,7 +23,7 @@ class Range(NamedTuple):
         return Range(self.low * count.low, self.likely * count.likely, self.high * count.high)
 
     def spread(self, factor: float) -> Range:
-        """A range with this likely value, whose ends are further away by a factor."""
+        """The same likely value, with `low` divided by the factor and `high` multiplied by it."""
         return Range(self.low / factor, self.likely, self.high * factor)
 
 
@@ -38,7 +38,7 @@ def exactly(value: float) -> Range:
 
 
 def ordered(low: float, likely: float, high: float) -> Range:
-    """A range of finite values that are not below 0, whatever is given: the likely one stays."""
+    """A range in order, finite and not below 0. A valid likely value stays; the ends adapt to it."""
     middle = likely if math.isfinite(likely) and likely > 0 else 0.0
     least = low if math.isfinite(low) else 0.0
     most = high if math.isfinite(high) else middle

@@ -55,18 +55,18 @@ PREFILL, CACHED, SAMPLE = (each.value for each in OF_TRAINING)
 PROMPT, ANSWER = UsageClass.ENDPOINT_PROMPT.value, UsageClass.ENDPOINT_SAMPLE.value
 SANDBOX: Final = UsageClass.SANDBOX_SECONDS.value
 ALIKE: Final[Mapping[str, str]] = {**IN_TRAINING, PROMPT: PREFILL, ANSWER: SAMPLE, DISCARDED: DISCARDED}
-"""Class of tokens in the bill of a candidate -> that of the same tokens in training, whoever sampled them."""
+"""Class of tokens in a candidate's bill -> class of the same tokens in training, whoever sampled them."""
 BILLED: Final[Mapping[SampledBy, Mapping[str, str]]] = {
     "servers": {**HELD_OUT, DISCARDED: DISCARDED},
     "endpoint": {PREFILL: PROMPT, CACHED: PROMPT, DISCARDED: PROMPT, SAMPLE: ANSWER},
     "nobody": {},
 }
-"""The inverse, by who samples. An endpoint bills what it answered for nothing like any other token."""
+"""The inverse of `ALIKE`, by who samples. An endpoint bills discarded tokens like any others."""
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What is known of a candidate before it has played."""
+    """What is known of a candidate before its first episode."""
 
     prompt: Range | None = None
     """Tokens of its first prompts, on average over the rows; None if it is unknown."""
@@ -124,7 +124,7 @@ class Sets:
 
 
 class _Ahead(NamedTuple):
-    """Seconds."""
+    """Seconds that the evaluation and its sets of servers will still take."""
 
     until_end: Range
     of_sets: Range
@@ -210,7 +210,7 @@ def by_limits(prompt: Range, asked: Limits, sampled_by: SampledBy, model: str | 
             of_model(DISCARDED, model): episode[DISCARDED],
         }
     elif sampled_by == "endpoint":
-        most = 1 + RETRIED  # what it answered for nothing costs what the rest does
+        most = 1 + RETRIED  # discarded tokens cost as much as others
         prompt_tokens = ordered(prompt.low, computed.likely + cached.likely, computed.high * most)
         found |= {
             of_model(PROMPT, model): prompt_tokens,
@@ -269,7 +269,7 @@ def _unknown(
 
 
 def _rest(one: Standing, standings: Sequence[Standing]) -> dict[str, Range]:
-    """What is left of a part will use, by key of the bill."""
+    """What the remaining groups of a part will use, by key of the bill."""
     theirs = _alike(one, sources) if (sources := _sources(one, standings)) else None
     episode: Usage
     if not one.measured.tells:
@@ -282,8 +282,8 @@ def _rest(one: Standing, standings: Sequence[Standing]) -> dict[str, Range]:
 
 
 def _both(own: Range, theirs: Range | None) -> Range:
-    """What a candidate's own episodes and those of the others say together: each weighs by how narrow its
-    range is. What the others never use tells nothing."""
+    """Combine a candidate's own range with that of the others. The narrower range has more weight. A class
+    that the others never use is ignored."""
     if theirs is None or theirs.likely <= 0:
         return own
     mine, other = (own.high - own.low) ** 2, (theirs.high - theirs.low) ** 2
@@ -292,8 +292,8 @@ def _both(own: Range, theirs: Range | None) -> Range:
 
 
 def _sources(one: Standing, standings: Sequence[Standing]) -> list[Standing]:
-    """The parts whose episodes say what those of this part are like. They are on the same rows. If anybody
-    samples for this part, somebody samples for them too."""
+    """Other parts on the same rows, whose episodes stand for this part's. A part that is only scored again
+    stands for no part that samples."""
     return [
         each
         for each in standings
@@ -305,7 +305,7 @@ def _sources(one: Standing, standings: Sequence[Standing]) -> list[Standing]:
 
 
 def _alike(one: Standing, sources: Sequence[Standing]) -> dict[str, Range]:
-    """An episode of a part by those of others."""
+    """An episode's usage in a part, estimated from the episodes of other parts."""
     usages = [
         _billed_to(one.part, each.part, sampled(each.measured, one.left, exactly(1.0), 1.0))
         for each in sources
@@ -320,13 +320,13 @@ def _alike(one: Standing, sources: Sequence[Standing]) -> dict[str, Range]:
 
 
 def _billed_to(mine: Part, theirs: Part, episode: Usage) -> dict[str, Range]:
-    """What another candidate's episode would be billed as, were it this one's."""
+    """The bill of another candidate's episode, as if this candidate had played it."""
     split = _split(mine) if mine.on_servers and theirs.sampled_by == "endpoint" else {PREFILL: 1.0}
     found = []
     for key, amount in episode.items():
         alike = ALIKE.get(class_of(key))
         if alike is None:
-            # No model keeps a sandbox waiting where nobody samples.
+            # Where nobody samples, no sandbox waits for a model.
             waits = key == SANDBOX and mine.sampled_by == "nobody" != theirs.sampled_by
             found.append({key: ordered(0.0, amount.likely, amount.high) if waits else amount})
             continue
@@ -337,7 +337,8 @@ def _billed_to(mine: Part, theirs: Part, episode: Usage) -> dict[str, Range]:
 
 
 def _split(part: Part) -> dict[str, float]:
-    """Which share of a prompt servers compute and find in their cache: an endpoint tells both as one."""
+    """The shares of a prompt that servers compute and find in their cache. An endpoint reports only the
+    sum."""
     computed = part.limits.get(of_model(HELD_OUT[PREFILL], part.model), NOTHING).likely
     cached = part.limits.get(of_model(HELD_OUT[CACHED], part.model), NOTHING).likely
     share = computed / (computed + cached) if computed + cached > 0 else 1.0
@@ -377,8 +378,8 @@ def _time(paced: float, last: float) -> Range:
     """Seconds that a unit will take.
 
     Args:
-        paced: seconds that the groups that are left take at the pace of those before.
-        last: seconds of an episode. What runs by now may be all but over, and the last one may be alone.
+        paced: seconds of the remaining groups at the pace so far.
+        last: seconds of an episode. The running episodes may be nearly over, and the last may run alone.
     """
     return ordered(max(0.0, paced - last) / PACE, paced, (paced + last) * PACE)
 

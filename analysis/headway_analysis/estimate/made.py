@@ -30,7 +30,7 @@ class Made(Record):
     """Classes that are not in the cost."""
     seconds: Ends | None = None
     episodes: int = Field(default=0, ge=0)
-    """That were measured."""
+    """The number of measured episodes."""
     price_book: str
     """The prices that it uses: NAME@DATE."""
     why: str = ""
@@ -54,7 +54,7 @@ class Made(Record):
 
 
 def no_less(made: Made, cost: Decimal) -> Made:
-    """An estimate of which no end is below what is billed: some was, perhaps, since it was made.
+    """The estimate with no end below the cost that is billed by now.
 
     Args:
         made: with a cost, or without.

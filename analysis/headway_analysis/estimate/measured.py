@@ -1,7 +1,7 @@
-"""What episodes used, with how much that differs: by class of the bill, from the groups they were played in.
+"""What episodes used by class of the bill, and how much their groups differ.
 
-A group is what is drawn: its episodes share a row, so that they are alike. The mean is that of an episode;
-its error comes from how groups differ.
+Episodes of a group are alike, as they share a row. So the sample consists of groups. The mean is of one
+episode; its error comes from how groups differ.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ IN_TRAINING: Final[Mapping[str, str]] = {other: own for own, other in HELD_OUT.i
 
 
 def held_out(key: str) -> str:
-    """The key of the bill by which the same is counted in a held-out episode."""
+    """The key of the bill under which a held-out episode counts the same usage."""
     return HELD_OUT.get(key, key)
 
 
@@ -50,7 +50,7 @@ class Mean:
     """Groups; if their weights differ, the effective number."""
 
     def of_future(self, groups: float) -> Range:
-        """The mean of so many groups to come, with its 95 % prediction interval (Student's).
+        """The mean of future groups, with its 95 % prediction interval (Student's).
 
         Args:
             groups: how many follow.
@@ -67,13 +67,13 @@ class Played:
     """One group, as the ledger bills it."""
 
     usage: Mapping[str, float]
-    """By key of the bill, as of training: of all its episodes, lost attempts included."""
+    """All its episodes' usage in the classes of training, lost attempts included, by key of the bill."""
     episodes: int
-    """How many it had to have."""
+    """The number of episodes that the group must have."""
     kept: bool = True
-    """It can be trained; else it was abandoned, and all of its tokens are discarded."""
+    """Whether it can be trained. If not, it was abandoned, and all its tokens are discarded."""
     shared: float = 0.0
-    """Tokens of first prompts that were found in the cache since others of the group had them too."""
+    """Tokens of first prompts that were cached because other episodes of the group had the same prompt."""
     row_tokens: float = 0.0
     """Tokens that training takes of it, if it has a gradient."""
 
@@ -94,7 +94,7 @@ class Measured:
 
     @property
     def tells(self) -> bool:
-        """Whether it shows a mean and how groups differ."""
+        """Whether there are enough groups for a mean and a spread."""
         return any(mean.count >= FEWEST for mean in self.means.values())
 
 

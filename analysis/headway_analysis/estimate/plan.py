@@ -72,8 +72,8 @@ class Plan:
 
     @property
     def test_episodes(self) -> Range:
-        """The best step's weights are judged on the test split; the untrained ones too, if they are kept
-        and are not the best."""
+        """Episodes of the best step's weights, and of the untrained weights if they are kept and are not the
+        best."""
         once = float(self.test_rows * self.tries)
         return Range(once, 2 * once, 2 * once)
 
@@ -143,19 +143,20 @@ def unvalidated(plan: Plan, complete: Collection[int], begun: Mapping[int, int])
     Args:
         plan: the job's.
         complete: steps whose validations are complete.
-        begun: of the others, how many rows were answered.
+        begun: step of an incomplete validation -> rows answered.
     """
     rows = sum(max(0, plan.validation_rows - begun.get(step, 0)) for step in plan.due if step not in complete)
     return float(rows * plan.tries)
 
 
 def untested(plan: Plan, rows: int) -> Range:
-    """Episodes of the test split that are not played; `rows`: answered, over all weights."""
+    """Episodes of the test split that are still to be played. `rows`: rows answered so far, over all
+    weights."""
     return Range(*(max(0.0, each - rows * plan.tries) for each in plan.test_episodes))
 
 
 def accelerators_asked(spec: RLTrainingJobSpec) -> int:
-    """Accelerators by the resources in the spec. Those of the operator's defaults are not in it."""
+    """Accelerators that the spec's resources name. The operator's defaults do not count."""
     servers = spec.rollout.replicas + spec.has_validation_server
     learners = spec.learner.nodes * accelerators_of(spec.learner.resources)
     return servers * accelerators_of(spec.rollout.resources) + learners

@@ -42,8 +42,8 @@ def lengths(
 ) -> list[float]:
     """Tokens of the first prompts of rows all over the data, tools included.
 
-    The environment makes a prompt of a row. So that of the first row is what it showed, and that of another
-    row differs by the text in the column of prompts.
+    The first row's prompt is known from its reset. Another row's prompt is taken to differ only by the text
+    in the column of prompts.
 
     Args:
         first: how an episode of the first row begins.
@@ -95,7 +95,7 @@ def openings(
     means: dict[int, float] = {}
     known: dict[str, Opening] = {}
     for name, model in models.items():
-        if (one := id(model.size)) not in means:  # candidates share their base model's
+        if (one := id(model.size)) not in means:  # candidates share the tokenizer of their base model
             means[one] = mean(tried(first, model.size, rows, column, system, failed))
         prompt = exactly(means[one]) if means[one] else None
         known[name] = Opening(prompt, model.context_length)

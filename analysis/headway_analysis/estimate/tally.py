@@ -30,14 +30,14 @@ RECENT_STEPS: Final = 25
 """The number of latest steps that give pace and training tokens."""
 STEP: Final = re.compile(r"step-(\d+)")
 GROUP: Final = re.compile(r"(?P<group>[tp]\d+-\d+|v\d+-\d+|e-.+-\d{6,})(?:-(?P<index>\d+)-\d+)?")
-"""A group's id, as it begins the id of an event; behind it index and attempt of an episode."""
+"""The start of an event's id: the group's id, then the episode's index and attempt if the event has them."""
 K = TypeVar("K")
 T = TypeVar("T")
 
 
 @dataclass
 class Group:
-    """What one group used, and which of its episodes."""
+    """What one group used, and the largest index of its episodes."""
 
     usage: dict[str, float] = field(default_factory=dict)
     last: int = 0
@@ -149,7 +149,7 @@ class Tally:
         return measure([group.played for group in self.held_out.values()])
 
     def step(self, taken: int) -> Mean | None:
-        """Training tokens of a step, of those lately taken; None before the first.
+        """Training tokens of a step, over the latest `RECENT_STEPS` steps; None before the first.
 
         Args:
             taken: steps taken. One that trained no token has no segment, and counts as 0.
@@ -212,8 +212,8 @@ class EvaluationTally:
         Args:
             candidate: whose.
             stretch: number of the stretch in `starts`.
-            done: groups of it that are done. Those without an event cost nothing, and count as that.
-            episodes: of a group.
+            done: finished groups of the stretch. A group without an event cost nothing, and counts as 0.
+            episodes: number of episodes of a group.
         """
         where = candidate, stretch
         known = self.groups.get(where, {})
@@ -245,6 +245,6 @@ def candidate_of(group_id: str) -> str:
 
 
 def _forget(known: dict[K, T]) -> None:
-    """Drop the oldest ones."""
+    """Drop the oldest entries beyond `MOST`."""
     for name in [*known][: max(0, len(known) - MOST)]:
         del known[name]

@@ -36,7 +36,7 @@ PACE: Final = 2.0
 UNSEEN: Final = 3.0
 """What has not happened in n tries has a chance of 3 / n at most, with an error of 5 % (Hanley 1983)."""
 BRIEFEST: Final = 1.0
-"""Seconds: what was held for less says nothing of how many are held."""
+"""Seconds. A shorter time does not show how many accelerators are held."""
 TRAIN: Final = UsageClass.TRAIN.value
 DISCARDED: Final = UsageClass.DISCARDED.value
 SAMPLED: Final = (*HELD_OUT.keys(), *HELD_OUT.values())
@@ -151,7 +151,7 @@ def by_episodes(
 
 
 def seconds_by_episodes(plan: Plan, left: Left, each: float) -> Range:
-    """Seconds until the end, by how long an episode kept one server; what the learner takes is not known."""
+    """Seconds until the end, by how long an episode kept one server. The learner's time is not known."""
     played = exactly(left.groups * plan.group_size + left.validation).plus(left.test)
     return played.times(exactly(each / max(1, plan.replicas))).spread(PACE)
 
@@ -174,13 +174,14 @@ def too_few(training: Measured) -> str:
 def accelerators_to_come(
     asked: int, usage: Mapping[str, float], seconds: float, ahead: Range
 ) -> dict[str, Range]:
-    """Accelerator seconds to come: of as many as the spec names, or as were held on average so far.
+    """Accelerator seconds to come: of the number in the spec or the mean number held so far, whichever is
+    larger.
 
     Args:
         asked: how many the spec names.
         usage: what the ledger says, by key of the bill.
-        seconds: for how long they were held by that.
-        ahead: for how many seconds they will be.
+        seconds: the time that this usage covers.
+        ahead: seconds for which accelerators will still be held.
     """
     known = {key: much for key, much in usage.items() if class_of(key) == ACCELERATORS and much > 0}
     total = sum(known.values())
@@ -190,12 +191,12 @@ def accelerators_to_come(
 
 
 def sampled(of: Measured, groups: float, episodes: Range, drift: float) -> dict[str, Range]:
-    """What episodes to come use beside training, by the keys by which they were measured.
+    """What future episodes use, without training tokens, by the keys of `of`.
 
     Args:
         of: what episodes like them used.
         groups: how many follow.
-        episodes: of how many it is the sum.
+        episodes: number of episodes in the sum.
         drift: by how much the ends are further away than the measured episodes say.
     """
     found = {name: mean.of_future(groups) for name, mean in of.means.items() if name != TRAIN}
@@ -204,9 +205,9 @@ def sampled(of: Measured, groups: float, episodes: Range, drift: float) -> dict[
 
 
 def _unseen(episode: Usage, chance: float) -> dict[str, Range]:
-    """The classes that lost attempts are billed by, if so large a share of them may be lost at worst.
+    """The classes under which lost attempts are billed, with `chance` as the largest share that may be lost.
 
-    Tokens of the job's own servers are discarded, of each model by itself. An endpoint bills them as any.
+    Lost tokens of the job's own servers count as discarded, by model. An endpoint bills them like any others.
     """
     tokens: dict[str | None, float] = {}
     found: dict[str, Range] = {}
@@ -250,7 +251,7 @@ def _evaluated(
 
 
 def _apart(training: Measured, tries: int) -> Measured:
-    """Training's episodes, as if there were so many in a group: the first one computes its prompt."""
+    """Training's episodes as if a group had `tries` of them: only the first one computes the prompt."""
     names = UsageClass.PREFILL.value, UsageClass.CACHED_PREFILL.value
     size = max(2, training.group_size)
     fewer = 1 - min(1.0, (1 - 1 / max(1, tries)) / (1 - 1 / size))
@@ -263,7 +264,7 @@ def _apart(training: Measured, tries: int) -> Measured:
 
 
 def _held_out(episode: Usage) -> dict[str, Range]:
-    """An episode of training as one that is not trained, in the classes of the bill."""
+    """An episode's usage in the classes of held-out episodes, without training tokens."""
     return {held_out(name): amount for name, amount in episode.items() if name != TRAIN}
 
 

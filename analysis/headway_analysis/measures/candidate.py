@@ -35,7 +35,7 @@ def total_cost(tries: Sequence[Try], price: Price) -> Decimal | None:
 
 
 def of_task(tries: Sequence[Try], task: str) -> list[Try]:
-    """The tries of a task, which may be a suite; of `all`, every one but those of suites."""
+    """The tries of a task or suite. Task `all` takes every try outside suites."""
     if task == ALL:
         return [each for each in tries if not each.place.suite]
     return [each for each in tries if each.place.task == task]

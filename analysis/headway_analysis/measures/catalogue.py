@@ -22,7 +22,7 @@ from headway_api.records import Outcome
 Price = Callable[[Try], Decimal | None]
 """US dollars that a try costs; None if they are unknown."""
 Part = tuple[float, float]
-"""What a try adds above and below the line; the second is 1 for a plain mean."""
+"""What a try adds to numerator and denominator; the denominator's part is 1 for a plain mean."""
 Scale = Literal["share", "score", "amount"]
 """share: 0..1 by definition. score: a share where all its values lie in 0..1. amount: any number."""
 TOOLS_NAMED: Final = 32
@@ -45,7 +45,7 @@ class Measure:
     sample."""
 
     def sample(self, tries: Iterable[Try]) -> Sample:
-        """Its values among one candidate's tries."""
+        """The measure's values over one candidate's tries."""
         tries = list(tries)
         if self.known is not None and not all(map(self.known, tries)):
             tries = []
@@ -155,7 +155,7 @@ def _metric(name: str) -> Callable[[Try], float | None]:
 
 
 def _calls_of(name: str) -> Callable[[Try], float]:
-    """Calls of every tool whose name becomes this word."""
+    """The number of a try's calls to tools whose metric name is `name`."""
     return lambda each: sum(
         count for called, count in each.tool_calls.by_tool.items() if tool(called) == name
     )

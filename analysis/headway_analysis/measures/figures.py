@@ -143,8 +143,8 @@ def valid_mean(groups: Sequence[GroupRecord], trained: Collection[str]) -> float
 
 
 def completion_rate(episodes: Sequence[EpisodeRecord]) -> float:
-    """Share of episodes in which an answer was emitted, right or wrong: by the environment's own word where
-    it reports one, else by `tries.answered`."""
+    """Share of episodes with an answer, right or wrong. The environment's metric `completion` decides;
+    without it, `tries.answered` does."""
     return spread([e.metrics.get(COMPLETION, float(answered(e))) for e in episodes]).mean
 
 
@@ -248,13 +248,13 @@ def _turns(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
 
 
 def _guided(turns: Sequence[Turn]) -> float:
-    """Share of sampled tokens that a schema held."""
+    """Share of sampled tokens in turns whose sampling followed a schema."""
     sampled = sum(turn.sampled_tokens for turn in turns)
     return sum(turn.sampled_tokens for turn in turns if turn.guided) / sampled if sampled else 0.0
 
 
 def _rows(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
-    """Rows of an episode, and which part of the loss and of the work its branches are."""
+    """Training rows of an episode, and the share of loss and work in its branches."""
     counts = spread([float(len(episode.rows)) for episode in episodes])
     rows = [row for episode in episodes for row in episode.rows]
     branches = [row for episode in episodes for row in _branches(episode)]
@@ -271,7 +271,8 @@ def _rows(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
 
 
 def _branches(episode: EpisodeRecord) -> list[TrainingSequence]:
-    """An episode's rows but the one with its first turn; a helper's row may be older than that."""
+    """An episode's training rows, without the row of its first turn. That row need not come first in the
+    list."""
     turns = [min((span.turn for span in row.turns), default=0) for row in episode.rows]
     return [row for n, row in enumerate(episode.rows) if n != turns.index(min(turns))]
 
@@ -285,7 +286,7 @@ def _drifts(episodes: Sequence[EpisodeRecord]) -> Iterator[tuple[str, int]]:
 
 
 def _malformed(episodes: Sequence[EpisodeRecord]) -> Iterator[tuple[str, int]]:
-    """How many calls could not be read, for each kind of what is wrong with them."""
+    """How many calls could not be read, by kind of fault."""
     found: Counter[str] = Counter()
     for turn in (turn for episode in episodes for turn in episode.turns):
         found.update(turn.malformed_kinds)

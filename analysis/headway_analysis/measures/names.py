@@ -22,7 +22,7 @@ def tool(name: str) -> str:
 
 
 def apart(name: str) -> str:
-    """A name that no other name becomes: one that has to be changed or cut gets a short hash of itself.
+    """A distinct name for each name: one that must be changed or cut gets a short hash of itself.
 
     A function of the name alone, so that a curve keeps its name when another name joins it.
     """
@@ -31,6 +31,6 @@ def apart(name: str) -> str:
 
 
 def hashed(short: str, name: str, most: int = NAME_LENGTH) -> str:
-    """What is left of a name, of at most `most` characters with a hash of the whole name."""
+    """A shortened name and a hash of the whole name, together at most `most` characters."""
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:HASH_LENGTH]
     return f"{short[: most - HASH_LENGTH - 1]}_{digest}"

@@ -28,7 +28,7 @@ def repetition(episode: EpisodeRecord) -> list[float]:
 
 
 def _as_one(mask: list[int]) -> list[TurnSpan]:
-    """All sampled tokens of a row whose turns are not told, from the first to the last."""
+    """One span from the first to the last sampled token, for a row that does not record its turns."""
     sampled = np.flatnonzero(mask)
     return [TurnSpan(start=int(sampled[0]), end=int(sampled[-1]) + 1, turn=0)]
 

@@ -79,7 +79,7 @@ class Used(NamedTuple):
 
     @property
     def discarded(self) -> int:
-        """What the ledger bills of them if they were for nothing."""
+        """Tokens that the ledger bills if these turns are discarded."""
         return self.prompt_tokens + self.sampled_tokens
 
 
@@ -100,7 +100,7 @@ class Attempt:
     uncounted_turns: int = 0
     """Turns of which an endpoint did not say what they cost."""
     undelivered: Used = NO_TOKENS
-    """Those of the tokens whose turn never reached the agent."""
+    """The part of these tokens whose turns never reached the agent."""
 
     @property
     def day(self) -> date:
@@ -177,13 +177,13 @@ class Try:
     drifts: tuple[Drift, ...] = ()
     """Why turns began a row of their own, as `EpisodeRecord.drifts`."""
     forks: int = 0
-    """Turns that did."""
+    """Turns that began a row of their own."""
     differing_answers: int = 0
     """As `EpisodeRecord.differing_answers`."""
     earlier: tuple[Attempt, ...] = ()
     """Attempts before this one, which were lost."""
     undelivered: Used = NO_TOKENS
-    """Those of this attempt's tokens whose turn never reached the agent."""
+    """The part of this attempt's tokens whose turns never reached the agent."""
 
     @property
     def scored(self) -> bool:
@@ -192,7 +192,7 @@ class Try:
 
     @property
     def bill_known(self) -> bool:
-        """Whether all that it is billed for was counted."""
+        """Whether the token counts of all billed turns are known."""
         return not self.uncounted_turns or self.sampled_by == "nobody"
 
     @property
@@ -327,7 +327,7 @@ def answered(episode: EpisodeRecord) -> bool:
 
 
 def at_turn_limit(episode: EpisodeRecord, max_turns: int | None) -> bool:
-    """Whether it was truncated since it had taken all its turns."""
+    """Whether the episode was truncated because it had used all its turns."""
     whole = all(turn.finish_reason != "length" for turn in episode.turns)
     reached = max_turns is not None and len(episode.turns) >= max_turns
     return episode.outcome is Outcome.TRUNCATED and reached and whole
@@ -344,7 +344,7 @@ def at_max_tokens(episode: EpisodeRecord) -> bool:
 
 
 def at_context_limit(episode: EpisodeRecord, max_turns: int | None) -> bool:
-    """Whether it was truncated since the context had no room for another turn."""
+    """Whether the episode was truncated because the context had no room for another turn."""
     other = at_turn_limit(episode, max_turns) or at_max_tokens(episode) or episode.timed_out
     return episode.outcome is Outcome.TRUNCATED and not other
 

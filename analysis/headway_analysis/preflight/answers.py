@@ -25,7 +25,7 @@ class Answer:
     """An answer, taken apart."""
 
     before: str
-    """Words in front of it."""
+    """Words in front of the answer."""
     opening: str
     """What opens it: `<answer>`, a fence, `\\boxed{`; or nothing."""
     kind: Kind
@@ -56,7 +56,7 @@ class Answer:
 
     @property
     def wordy(self) -> bool:
-        """Whether there are words around what is marked as the answer."""
+        """Whether there are words around the answer's mark."""
         return bool((self.before + self.after).strip())
 
     def with_fields(self, fields: Fields) -> Answer:
@@ -110,7 +110,7 @@ def _marked(text: str) -> tuple[str, str, str, str, str, str | None]:
 
 
 def _last_tag(text: str) -> tuple[int, int, str, str] | None:
-    """The last pair of tags that lies in no other: reasoning in tags of its own comes before it."""
+    """The last pair of tags that lies in no other pair. Reasoning in its own tags comes before the answer."""
     place, last = 0, None
     while found := _TAGS.search(text, place):
         name = found.group(1)

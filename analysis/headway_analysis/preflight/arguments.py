@@ -1,4 +1,4 @@
-"""Arguments of tool calls that nobody chose: valid by the tool's schema, and drawn from a seed."""
+"""Random arguments of tool calls: valid by the tool's schema, and drawn from a seed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from headway_analysis.preflight.evidence import Call
 from headway_api.document import JsonView
 
 DEPTH: Final = 3
-"""Levels of objects that are drawn."""
+"""Most levels of nested objects in a drawn value."""
 
 
 def random_call(tool: JsonView, drawn: random.Random) -> Call:
-    """A call of a tool with what it requires."""
+    """A call of a tool with the parameters that it requires."""
     return Call(name_of(tool), required_arguments(tool, drawn))
 
 

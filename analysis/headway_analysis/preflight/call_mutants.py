@@ -1,4 +1,5 @@
-"""Tool calls of episodes that score full, changed in one way each: of a task that is judged by its calls."""
+"""Tool calls of full-scoring episodes, each list changed in one way, for tasks that are judged by their
+calls."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ class CallMutant:
     label: str
     calls: tuple[Call, ...]
     rule: str
-    """As of a `Mutant`."""
+    """As `Mutant.rule`."""
     harmful: bool = True
 
 

@@ -99,8 +99,8 @@ def silenced(check: str, label: str, one: Sampled) -> Script | None:
 
     If it still scores full, the task is judged by what its tools did, and not by the answer.
 
-    Returns:
-        None if no calls are left, or the prompt asks for the answer in a form: then the answer is judged.
+    Returns: None if no calls are left, or if the prompt asks for a form of answer, so that the answer is
+        judged.
     """
     script = replay(check, label, one, answer="")
     return script if script.calls and not _asked_for(one) else None

@@ -33,7 +33,7 @@ LEFT_OUT: Final = (*SEARCHES, "uniqueItems", "$schema")
 MOST_STEPS: Final = 1_000_000
 """Steps in which all answers together are compared with one contract; the rest is not judged."""
 STEP_BYTES: Final = 10_000
-"""Characters of an answer that make each of its steps one step more: an objection writes all of them."""
+"""Each step costs one more for so many characters of the answer, since an objection quotes the answer."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class Operation:
     """Name -> JSON schema."""
     required: frozenset[str]
     answer: str | None = None
-    """JSON pointer to the schema of its answers in the document."""
+    """JSON pointer, in the document, to the schema of the tool's answers."""
     aliases: tuple[str, ...] = ()
     """Further names by which a tool may be called."""
 
 
 @dataclass(frozen=True)
 class Contract:
-    """All of them."""
+    """All operations of production's document."""
 
     document: JsonView
     operations: tuple[Operation, ...]
@@ -60,7 +60,7 @@ class Contract:
     _steps: Steps = field(default_factory=lambda: Steps(MOST_STEPS), repr=False, compare=False)
 
     def operation(self, name: str) -> Operation | None:
-        """The one that a tool stands for."""
+        """The operation that a tool stands for."""
         wanted = plain(name)
         for operation in self.operations:
             if wanted in map(plain, (operation.name, *operation.aliases)):
@@ -78,7 +78,7 @@ class Contract:
         except ValidationError as error:
             place = "/".join(map(str, error.absolute_path)) or "the answer"
             return f"{place}: {error.message}"
-        except Exception:  # a schema that is none, points nowhere or takes too long: it says nothing
+        except Exception:  # the schema is invalid, points nowhere or takes too long: no verdict
             return None
         return None
 
@@ -104,7 +104,7 @@ def read(document: JsonView) -> Contract | None:
 def _translated(document: JsonView, *, openapi: bool) -> JsonView:
     """The document without what `LEFT_OUT` lists, and OpenAPI 3.0's `nullable` in JSON Schema's words.
 
-    Parameters of these names stay, for their schemas are objects.
+    Parameters named like these keywords stay: their schemas are objects.
     """
 
     def walk(value: Any, depth: int, *, names: bool) -> Any:
@@ -128,11 +128,11 @@ def _translated(document: JsonView, *, openapi: bool) -> JsonView:
 
 
 def _is_left_out(key: str, value: Any, *, names: bool) -> bool:
-    """Whether it is a keyword of `LEFT_OUT`.
+    """Whether a key of a schema is a keyword of `LEFT_OUT`.
 
     Args:
-        names: the keys beside it are those of parameters. A schema may still point at them, so what could be
-            a keyword is left out there too.
+        names: whether the keys are names of parameters. A reference may still use them as a schema, so a key
+            with a keyword's value is left out too.
     """
     if key == "patternProperties":
         return True

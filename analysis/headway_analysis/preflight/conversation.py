@@ -16,7 +16,7 @@ from headway_api.document import JsonView
 LINES: Final = 40
 """The most lines of an example."""
 WIDTH: Final = 200
-"""Characters of a line of it."""
+"""Most characters of a line."""
 
 
 def prompt_messages(one: Sampled) -> list[JsonView]:
@@ -99,7 +99,7 @@ def excerpt(text: str, lines: int = LINES) -> str:
 
 def difference(first: str, second: str, names: tuple[str, str]) -> str:
     """A unified diff, as evidence shows it."""
-    # A long line differs where its pieces do: difflib takes the square of what it is given.
+    # Long lines are compared in pieces: difflib's time grows with the square of their length.
     before, after = (_pieces(text) for text in (first, second))
     return excerpt("\n".join(difflib.unified_diff(before, after, *names, lineterm="", n=1)))
 

@@ -14,17 +14,17 @@ Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
 
 
 class Steps:
-    """How many are left."""
+    """Counts down the steps that are left."""
 
     def __init__(self, most: int) -> None:
         self._left = most
         self._most = most
 
     def spend(self, steps: int) -> None:
-        """Take some.
+        """Use up some steps.
 
         Raises:
-            OutOfBounds: there are not as many.
+            OutOfBounds: fewer steps are left.
         """
         self._left -= steps
         if self._left < 0:
@@ -32,14 +32,14 @@ class Steps:
 
 
 def validator(steps: Steps, weight: int = 1) -> Any:
-    """The class of a reader that takes its steps from `steps`, each as `weight` of them."""
+    """A validator class that spends `weight` of `steps` for each of its own steps."""
     counted = {name: _counted(keyword, steps, weight) for name, keyword in KEYWORDS.items()}
     extended: Callable[..., Any] = validators.extend
     return extended(Draft202012Validator, counted)
 
 
 def _counted(keyword: Keyword, steps: Steps, weight: int) -> Keyword:
-    """A keyword that costs a step, and one for each element that it may look at."""
+    """The keyword, at a cost of one step and one for each element that it may look at."""
 
     def judged(reader: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
         steps.spend(weight * (1 + _elements(value) + _elements(instance)))

@@ -19,11 +19,11 @@ class Example:
     """One episode or script that shows what a check found."""
 
     title: str
-    """What it is, in a few words: `row 12, second run`."""
+    """What the example is, in a few words: `row 12, second run`."""
     text: str
     """What a person should see: an answer with its reward and score, or a diff."""
     episode_id: str | None = None
-    """The episode of the baseline, if it is one."""
+    """The baseline episode that is shown, if the example is one."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Finding:
     """Ends of the 95 % interval of `value`, if it has one."""
     high: float | None = None
     advice: str = ""
-    """What to change; empty of a check that passes."""
+    """What to change; empty if the check passes."""
     field: str | None = None
     """Field of the spec to change, if one is to blame."""
     needs: int | None = None
-    """Episodes that would be enough to tell; of a warning, enough for a verdict that is sure."""
+    """Episodes that are enough for a verdict, or after a warning for a sure verdict."""
     examples: tuple[Example, ...] = ()
     """At most `MOST_EXAMPLES`."""
     figures: tuple[tuple[str, float], ...] = ()
@@ -68,7 +68,7 @@ class Check:
     id: str
     """Short and stable, of lower-case words with hyphens: `scorer-agrees`."""
     meaning: str
-    """What it finds, in one sentence."""
+    """The problem that the check finds, in one sentence."""
     number: str
     """How the number is computed."""
     threshold: str
@@ -80,9 +80,9 @@ class Check:
     advice: str
     """The first thing to change."""
     judge: Judge
-    """Given the scripts of this check alone, in their order, each as it was played."""
+    """Judges the baseline and this check's scripts, in order, as they were played."""
     scripts: Scripts = no_scripts
-    """What has to be played for it: bounded in number, and a function of the baseline alone."""
+    """Makes the scripts to play from the baseline alone; their number is bounded."""
     stops_early: bool = False
     """Whether a verdict Fail over part of the baseline, without scripts, is certain: no later episode would
     change it. The judge then accounts for every look that is taken."""

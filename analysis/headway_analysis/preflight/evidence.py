@@ -54,7 +54,7 @@ class Facts:
     price_edition: str = ""
     """Which prices these are: `default@2026-01-01`."""
     plan: Plan | None = None
-    """How many episodes the job plays, held-out ones included; None: its training alone is known."""
+    """How many episodes the job plays, held-out ones included; None: only training episodes are known."""
     trains_alike: bool = False
     """Whether a group whose episodes all earned the same is trained on too, by the method of advantages."""
     endpoint: str | None = None
@@ -79,11 +79,11 @@ class Script:
     check: str
     """Id of the check that asks for it."""
     label: str
-    """What it tries, as the check's judge tells its scripts apart: `second run`, `field dropped: tier`."""
+    """What the script tries; tells a check's scripts apart: `second run`, `field dropped: tier`."""
     row: JsonView
     environment_seed: int
     calls: tuple[Call, ...] = ()
-    """In their order; an episode that ends by a tool ends the script too."""
+    """In their order. If a tool ends the episode, the later calls are left out."""
     answer: str | None = None
     """Text of the last message, the assistant's; None: the script ends after its calls."""
     like: str | None = None
@@ -124,7 +124,7 @@ class Played:
     seconds: float = 0.0
     """From the sandbox's lease to the judgement."""
     waited: float = 0.0
-    """For the sandbox."""
+    """Seconds of waiting for the sandbox."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Probe:
     address: str
     reached: bool
     seconds_after_start: float
-    """How old the pod was."""
+    """Age of the pod at the probe."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class JudgeQuestion:
     """Name of one of `spec.judges`."""
     messages: Sequence[JsonView]
     schema: JsonView | None = None
-    """JSON schema that the answer holds to; None: it is text."""
+    """JSON schema of the answer; None: the answer is text."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class AskedTwice:
 
 @dataclass(frozen=True)
 class Sampled:
-    """One baseline episode, with what its record does not say."""
+    """One baseline episode, with facts that its record lacks."""
 
     record: EpisodeRecord
     group: GroupRecord

@@ -19,20 +19,20 @@ from headway_api.document import JsonView
 SURE: Final = frozenset(
     ("expected", "label", "labels", "answer", "answers", "truth", "groundtruth", "solution", "correct")
 )
-"""Words by which a column is a label's."""
+"""Words in a column's name that mark it as the label's."""
 WITH_SURE: Final = frozenset(("ground", "final", "gold", "output", "value", "values", "fields"))
-"""Words that may stand beside them."""
+"""Words that may stand beside those of `SURE`."""
 LIKELY: Final = frozenset(("target", "targets", "gold", "golden", "reference", "output"))
-"""Words by which a column is a label's if its values are not in the prompt."""
+"""Words in a column's name that mark it as the label's if prompts do not contain its values."""
 ABOUT: Final = frozenset(("format", "type", "types", "set", "schema", "id", "template", "count", "column"))
-"""Words by which it only says something of labels."""
+"""Words in a column's name that mark it as a description of labels, not as labels."""
 TOLD: Final = SURE | {"ground"}
-"""Words by which a text, or a tool's field, gives the label away."""
+"""Words in a text, or in the name of a tool's field, that give the label away."""
 USUAL_TAGS: Final = ("final_output", "answer", "final_answer", "output", "result")
 ANSWERING: Final = frozenset(
     ("answer", "final", "output", "result", "response", "solution", "decision", "reply", "submission")
 )
-"""Words by which a tag in a prompt is one for the answer, and not around something given."""
+"""Words in a tag's name that mark it as the answer's tag, not as a tag around an input."""
 ALIKE: Final = 0.8
 """Share of full-scoring answers that a column's values must equal."""
 FEW: Final = 3
@@ -45,7 +45,7 @@ class Label:
 
     column: str
     named: bool
-    """Whether its name says so; if not, its values equal answers that score full."""
+    """Whether the column's name tells that it is the label. If not, its values equal full-scoring answers."""
 
 
 def words_of(name: str) -> set[str]:
@@ -72,7 +72,7 @@ def label_of(baseline: Baseline) -> Label | None:
 
 
 def _in_prompts(baseline: Baseline, column: str) -> bool:
-    """Whether prompts tell a column's values, so that it is an input."""
+    """Whether prompts contain a column's values, so that the column is an input."""
     some = [one for one in baseline.sampled[:20] if one.row.get(column) not in (None, "")]
     shown = sum(_value(one.row[column]) in normalized(prompt_text(one)) for one in some)
     return not some or shown >= len(some) / 2

@@ -21,8 +21,8 @@ DEPTH: Final = 4
 def in_prompt(one: Sampled, label: Label) -> str | None:
     """Where the prompt tells the label of its row; None if it does not.
 
-    A value that only happens to stand there is none: rows from which a text is to be taken are like that. It
-    is a whole object equal to the label, or a value after a word such as `expected` or the column's name.
+    A leak is a whole object equal to the label, or a value after a word such as `expected` or the column's
+    name. The bare value is no leak: tasks that extract text have it in their prompt.
     """
     value, text = one.row.get(label.column), prompt_text(one)[:LONGEST]
     wanted = _object(value)
@@ -76,7 +76,7 @@ def in_tool(one: Sampled, label: Label) -> tuple[ToolResult, str] | None:
 
 
 def _computed(one: Sampled, result: ToolResult) -> bool:
-    """Whether the call brought something that its row does not have: then the tool may compute an answer."""
+    """Whether an argument of the call is not in the row: then the tool may compute the answer."""
     known = folded(json.dumps(one.row, default=str))
     return any(isinstance(value, str) and folded(value) not in known for value in result.arguments.values())
 

@@ -14,7 +14,7 @@ OTHER_TAG: Final = "other"
 MOST_FIELDS: Final = 4
 """Fields of one answer that are dropped, and altered, one at a time."""
 WORDS: Final = 5
-"""A value of more words is prose, which nobody compares."""
+"""A value with more words is prose, which no judge compares."""
 PROSE: Final = frozenset(
     (
         "reason", "reasoning", "rationale", "explanation", "thought", "thoughts",
@@ -35,9 +35,9 @@ class Mutant:
     label: str
     text: str
     harmful: bool
-    """Whether it is no right answer any more. If not, a person would still take it."""
+    """Whether the changed answer is wrong. If not, a person would still accept it."""
     rule: str
-    """What is lenient where a harmful one scores full; or too strict where a harmless one scores nothing."""
+    """What the judge does wrong if a harmful mutant scores full, or a harmless one scores nothing."""
 
 
 def mutants_of(
@@ -49,8 +49,8 @@ def mutants_of(
     """Every mutant of an answer.
 
     Args:
-        others: further values of each field, from other answers: what is altered becomes one of them.
-        asked_tags: tags that the prompt names. One that nobody asked for may change.
+        others: values of each field in other answers; an altered field gets one of them.
+        asked_tags: tags that the prompt names. No other tag is changed.
         wanted: fields that were asked for; None: all of them. A model may add others, which nobody judges.
     """
     names = judged_fields(answer, wanted)
@@ -67,7 +67,7 @@ def judged_fields(answer: Answer, wanted: Collection[str] | None = None) -> list
 
 
 def is_prose(key: str, value: Any) -> bool:
-    """Whether a field or argument accompanies what is judged: by its name, or by its many words."""
+    """Whether a field or argument is prose beside the judged values, by its name or its number of words."""
     words = len(value.split()) if isinstance(value, str) else 0
     return bool(key) and (key.lower() in PROSE or words > WORDS)
 
@@ -128,7 +128,7 @@ def altered(value: Any, others: Sequence[Any] = ()) -> Any:
 
 
 def _other_number(number: int | float) -> int | float:
-    """One that no tolerance takes for the same."""
+    """A number that is outside any tolerance of the given one."""
     return number + 7 + abs(number) // 2
 
 

@@ -1,6 +1,6 @@
 """docs/preflight.md: every check as people read it, made from the checks.
 
-`python -m headway_analysis.preflight.page [--check]` writes it, or tells that it differs.
+`python -m headway_analysis.preflight.page [--check]` writes it, or reports that it differs.
 """
 
 from __future__ import annotations

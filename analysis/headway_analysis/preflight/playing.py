@@ -31,7 +31,7 @@ Agent = Callable[[ResetReply], Turns]
 
 
 class Failed(Exception):
-    """A request had no reply: the sandbox's or the environment's own words.
+    """A request had no reply. The message is in the sandbox's or the environment's own words.
 
     Args:
         cause: as `Played.cause`.
@@ -43,7 +43,7 @@ class Failed(Exception):
 
 
 class Cut(Exception):
-    """Raised by an agent: the episode is out of turns, tokens or context. `answer`: what it had begun."""
+    """Raised by an agent that is out of turns, tokens or context. `answer`: its unfinished answer."""
 
     def __init__(self, answer: str | None = None) -> None:
         super().__init__("the episode is truncated")

@@ -111,7 +111,7 @@ def _section(each: Mapping[str, Any]) -> Iterator[str]:
     for example in each.get("examples", ()):
         episode = f", episode `{example['episode']}`" if "episode" in example else ""
         yield from ("", f"{_plain(example['title'])}{episode}:", "")
-        # Indented, because an indented line cannot end the block, whatever it has.
+        # Indented, because an indented line cannot end the block, whatever its text.
         yield from (f"    {line}" for line in example["text"].splitlines())
 
 

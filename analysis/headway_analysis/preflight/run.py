@@ -14,9 +14,9 @@ from headway_api.bounds import shortened
 
 Policy = Literal["Enforce", "Warn", "Off"]
 ERROR: Final = 300
-"""Characters of what a check raised."""
+"""Most characters of a check's error."""
 GROUPS: Final = 12
-"""Groups, each of a row of its own, from which a sure verdict needs no more rows."""
+"""With so many groups, each on its own row, a sure verdict needs no more rows."""
 GRAVEST_FIRST: Final[tuple[Verdict, ...]] = ("Fail", "Warn", "Unknown", "Pass")
 
 
@@ -39,7 +39,7 @@ class Decision:
 def scripts_of(
     baseline: Baseline, overrides: Mapping[str, Policy] | None = None, checks: Sequence[Check] = CHECKS
 ) -> list[Script]:
-    """Everything that has to be played. A script whose `after` is given follows that one."""
+    """All scripts to play. A script with `after` follows the script of that label."""
     return [script for check in _on(checks, overrides) for script in _scripts(check, baseline)[0]]
 
 
@@ -71,14 +71,14 @@ def _found(check: Check, baseline: Baseline, runs: Mapping[str, Played]) -> Find
 def _scripts(check: Check, baseline: Baseline) -> tuple[Sequence[Script], Finding | None]:
     try:
         return check.scripts(baseline), None
-    except Exception as error:  # whatever model, data or environment gave it
+    except Exception as error:  # model, data or environment may cause any error
         return (), _itself(check, error)
 
 
 def _judged(check: Check, baseline: Baseline, played: Sequence[Played]) -> Finding:
     try:
         return check.judge(baseline, played)
-    except Exception as error:  # whatever model, data or environment gave it
+    except Exception as error:  # model, data or environment may cause any error
         return _itself(check, error)
 
 
@@ -119,7 +119,7 @@ def certain_failure(
 def verdict(
     found: Sequence[Finding], policy: Policy = "Enforce", overrides: Mapping[str, Policy] | None = None
 ) -> Decision:
-    """What stops the job, and what is only reported.
+    """Decide which findings stop the job, and which are only reported.
 
     Args:
         policy: `spec.preflight.policy`.

@@ -12,7 +12,7 @@ from scipy.special import betaincinv
 TAIL: Final = 0.025
 """Outside each end of an interval."""
 ALPHA: Final = 0.05
-"""How often evidence may say what is not so."""
+"""Largest chance that evidence is wrong."""
 CERTAIN: Final = 1 / ALPHA
 """A test martingale reaches it with a chance of `ALPHA` at most, however often one looks (Ville 1939)."""
 
@@ -32,7 +32,7 @@ class Share:
 
 
 def share(hits: int, total: int) -> Share:
-    """So many of so many; of none, the interval says nothing."""
+    """`hits` of `total` as a share; without trials the interval is 0 to 1."""
     if total <= 0:
         return Share(0.0, 0.0, 1.0, 0, 0)
     low = float(betaincinv(hits, total - hits + 1, TAIL)) if hits else 0.0
@@ -101,7 +101,7 @@ def ranks(values: Sequence[float]) -> list[float]:
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Spearman's (1904) correlation; None if one of both is constant."""
+    """Spearman's (1904) correlation; None if a sequence is constant or empty."""
     a, b = ranks(first), ranks(second)
     if not a:
         return None

@@ -35,13 +35,13 @@ CALLS: Final = 3
 OFTEN: Final = 0.6
 """Success of the most frequent answer, or share of the most frequent label, that is too much."""
 SURELY: Final = 0.45
-"""What its interval must begin above: of 16 tosses of a coin, so many come in one of 26 trials."""
+"""The interval's low end must exceed it. A fair coin, tossed 16 times, does so in one of 26 trials."""
 EVER: Final = 0.05
 """Success of an answer without content that is too much."""
 PAID: Final = 0.5
-"""Part of the way from the lowest to the highest reward."""
+"""A reward this share of the way from the lowest to the highest reward counts as paid."""
 CALLS_PAID: Final = 0.1
-"""Share of the rewards' span that is too much for calls to add to an empty answer."""
+"""Calls with an empty answer may add less than this share of the rewards' span."""
 ENOUGH: Final = 8
 """Rows below which nothing is said."""
 FREQUENT: Final = "most frequent answer"
@@ -175,7 +175,7 @@ def _guesses(baseline: Baseline, played: Sequence[Played]) -> Iterator[Guess]:
 
 
 def _majority(baseline: Baseline, label: Label | None) -> Share | None:
-    """How often the most frequent label comes, over all rows that have one."""
+    """Share of the most frequent label among all rows that have a label."""
     if label is None:
         return None
     values = [row.get(label.column) for row in baseline.facts.rows]

@@ -110,7 +110,7 @@ def _too_long(facts: Facts, need: int, figures: tuple[tuple[str, float], ...], p
 
 
 def _sums(baseline: Baseline, facts: Facts) -> tuple[tuple[tuple[str, float], ...], int | None]:
-    """Figures of lengths, and the tokens of the longest episode that could be."""
+    """Figures of lengths, and the tokens of the longest possible episode."""
     prompt = max((one.prompt_tokens for one in baseline.sampled), default=0)
     results = [float(tokens) for one in baseline.sampled for tokens in one.tool_tokens]
     output = quantile(results, TAIL)

@@ -22,17 +22,17 @@ READS: Final = frozenset(
     ("get", "lookup", "look", "find", "search", "list", "read", "fetch", "query", "check", "show", "view",
      "describe", "retrieve", "inspect")
 )  # fmt: skip
-"""Words by which a tool's name says that it changes nothing."""
+"""Words in a tool's name that tell that the tool changes nothing."""
 MOVES: Final = frozenset(
     ("next", "pop", "poll", "random", "now", "time", "create", "add", "set", "update", "delete", "remove",
      "send", "submit", "write", "book", "cancel", "close", "open", "start", "stop", "out", "mark", "apply",
      "issue")
 )  # fmt: skip
-"""Words by which the same call may rightly say something else."""
+"""Words in a tool's name that allow the same call to answer differently."""
 
 
 def scripts(baseline: Baseline) -> Sequence[Script]:
-    """Episodes of the baseline, each twice, one after the other; and calls that only read, turned round."""
+    """Baseline episodes, each played twice in a row, and their read-only calls in another order."""
     found: list[Script] = []
     for number, one in enumerate(varied(baseline.scored, EPISODES)):
         first, second, turned = f"first: {number}", f"second: {number}", f"turned round: {number}"
@@ -55,7 +55,7 @@ def reads(name: str) -> bool:
 
 
 def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
-    """Compare the two runs with one another, and what tools and reset say with what the baseline saw."""
+    """Compare the two runs with each other, and the answers of tools and reset with those of the baseline."""
     runs = {one.script.label: one for one in played if one.error is None}
     by_id = {one.record.episode_id: one for one in baseline.sampled}
     examples: list[Example] = []
@@ -112,7 +112,7 @@ def _finding(
 def _compared(
     first: Played, second: Played, seen: Sampled | None, judged: bool
 ) -> Iterator[tuple[str, Example]]:
-    """What differs, as the part to blame and a diff."""
+    """What differs between two runs: the part to blame, and a diff."""
     identity = first.script.like
     for part, before, after in _parts(first, second, judged):
         if before != after:
@@ -140,7 +140,7 @@ def _parts(first: Played, second: Played, judged: bool) -> Iterator[tuple[str, s
 
 
 def _turned(first: Played, turned: Played | None) -> Iterator[tuple[str, Example]]:
-    """Calls that only read, made twice and in another order, say the same."""
+    """What differs when the read-only calls are made twice and in another order."""
     if turned is None:
         return
     contents = {

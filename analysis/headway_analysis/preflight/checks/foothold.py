@@ -30,9 +30,9 @@ from headway_analysis.statistics.estimates import Sample, estimate
 
 ID: Final = "foothold"
 RARELY: Final = 0.05
-"""A base model that succeeds as often has a foothold."""
+"""Success share from which a base model has a foothold."""
 NEARLY_ALWAYS: Final = 0.9
-"""One that succeeds as often has little to learn."""
+"""Success share from which a base model has little to learn."""
 NEVER: Final = ((0.0, 1.0),)
 ALWAYS: Final = ((1.0, 0.5), (0.97, 0.5))
 """The rates that evidence may suggest, with their weights."""
@@ -42,14 +42,14 @@ ROWS_NEVER: Final = 8
 ROWS_ALWAYS: Final = 12
 """Rows that a Fail needs: episodes of one row are alike."""
 SOME: Final = 16
-"""Episodes below which nothing is said."""
+"""With fewer episodes the verdict is Unknown."""
 ENOUGH: Final = enough_without(RARELY)
 MOST: Final = 1_000
-"""Episodes beyond which nobody is asked for more."""
+"""The most episodes that a finding asks for."""
 
 
 def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
-    """Success share, and what it makes of a group."""
+    """Judge the success share, and how it makes groups uniform or not."""
     scored = [one for one in baseline.scored if one.record.score is not None]
     facts = baseline.facts
     size = facts.group_size

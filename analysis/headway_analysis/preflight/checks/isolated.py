@@ -34,12 +34,12 @@ _NUMBER: Final = re.compile(r"(?<![\d.:])\d+(?![\d.:])")
 
 
 def canary(seed: int, number: int) -> str:
-    """A word that nothing says of itself."""
+    """A marker word that neither model nor environment says by chance."""
     return "canary" + blake2b(f"{seed}/{number}".encode(), digest_size=6).hexdigest()
 
 
 def scripts(baseline: Baseline) -> Sequence[Script]:
-    """An episode twice; one that leaves canaries behind it; the first again."""
+    """An episode twice, then one that leaves canaries, then the first one again."""
     found: list[Script] = []
     for number, one in enumerate(varied(baseline.scored, CHAINS)):
         labels = [f"{name}: {number}" for name in ("before", "again", "canary", "behind")]
@@ -65,7 +65,7 @@ def _behind(one: Sampled) -> list[Call]:
 
 
 def _canaries(one: Sampled, word: str) -> list[Call]:
-    """A call of each tool, whose texts are the canary. What else it needs the baseline had, or is drawn."""
+    """A call of each tool with the canary as every text. Other arguments are the baseline's, or drawn."""
     seen = {result.name: result.arguments for result in one.results}
     drawn, found = random.Random(word), []
     for tool in one.tools[:CANARIES]:
@@ -159,7 +159,7 @@ def _of_probe(probe: Probe) -> Example:
 def _left(
     before: Played, again: Played, behind: Played, seen: Sampled | None, word: str
 ) -> Iterator[Example]:
-    """Signs that an episode before was seen.
+    """Signs that an episode saw an earlier one.
 
     Runs that agree with one another, and not with the baseline, saw what the baseline's episodes had left.
     """

@@ -19,11 +19,11 @@ ID: Final = "judge-varies"
 QUESTIONS: Final = 20
 """Questions to one judge, each asked twice."""
 OFTEN: Final = 0.2
-"""Share of questions whose answers differ that is too much."""
+"""The share of questions with differing answers that is too much."""
 SURELY: Final = 0.05
-"""What its interval must begin above."""
+"""The low end of that share's interval must exceed it."""
 ENOUGH: Final = enough_without(OFTEN)
-"""Questions, none of which differs, that rule out `OFTEN`."""
+"""Number of questions without a difference that rules out `OFTEN`."""
 PAIRS: Final = 2
 """Pairs of answers that differ, shown as evidence."""
 MOST_FIELDS: Final = 32

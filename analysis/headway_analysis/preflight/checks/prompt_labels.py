@@ -1,4 +1,4 @@
-"""The prompt asks for what the labels have, and does not tell it."""
+"""The prompt asks for the fields of the labels, and does not give their values away."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHOWN: Final = "as the example shows"
 READ: Final = 40
 """Episodes whose prompts and tool answers are read, one a row."""
 OFTEN: Final = 0.2
-"""Share of rows in which a fault must be found, so that it is none of a single row."""
+"""A fault counts only if at least this share of rows has it."""
 
 
 def scripts(baseline: Baseline) -> Sequence[Script]:
@@ -55,7 +55,7 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
 
 
 def _as_shown(value: object, prompt: str, full: Sequence[str]) -> str | None:
-    """The label with those fields alone that the prompt's example has, or names; None if it has all."""
+    """The label with only the fields that the prompt shows or names; None if those are all fields."""
     fields, answer = fields_of(value), label_answer(value)
     if answer is None or len(fields) < 2:
         return None
@@ -120,12 +120,12 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
 def _omitted(
     baseline: Baseline, rows: Sequence[Sampled], played: Sequence[Played], label: Label
 ) -> Iterator[Fault]:
-    """Fields that labels have, and the prompt's example does not show."""
+    """Faults of fields that labels have and the prompt's example does not show."""
     threshold = baseline.facts.success_threshold
     misled = _misled(played, threshold)
     if misled is False:
         return
-    # Where the label scores full in no form, it may not be what an answer has to look like.
+    # If the label scores full in no form, answers may need another form than the label's.
     scores = [one.score for one in played if one.score is not None]
     is_answer = not scores or max(scores) >= threshold
     needless = _needless(baseline, label)
@@ -160,7 +160,7 @@ def _elided(shown: str) -> bool:
 
 
 def _misled(played: Sequence[Played], threshold: float) -> bool | None:
-    """Whether the label scores full, and not with the prompt's fields alone; None: not known."""
+    """Whether only the whole label scores full, not the label with the prompt's fields; None: not known."""
     full = {one.script.label for one in played if one.score is not None and one.score >= threshold}
     shown = {one.script.label for one in played if one.script.label.startswith(SHOWN)}
     return not full & shown if shown and full else None
@@ -173,7 +173,7 @@ def _asked_by_tool(one: Sampled, field: str, fields: Sequence[str]) -> bool:
 
 
 def _needless(baseline: Baseline, label: Label) -> set[str]:
-    """Fields of labels that answers score full without."""
+    """Fields of labels that some full-scoring answer lacks."""
     found: set[str] = set()
     for one in baseline.scored:
         if is_full(one, baseline.facts) and (answer := model_answer(one)):
@@ -184,7 +184,7 @@ def _needless(baseline: Baseline, label: Label) -> set[str]:
 def _tags(
     baseline: Baseline, rows: Sequence[Sampled], played: Sequence[Played], label: Label
 ) -> Iterator[Fault]:
-    """A tag in which the label scores full, where it does not as the prompt shows it."""
+    """The fault that the label scores full in another tag than the prompt's."""
     by_row: dict[str, dict[str, Played]] = {}
     for one in played:
         name, _, at = one.script.label.rpartition(": ")
@@ -199,7 +199,7 @@ def _tags(
         shown = [f"<{tag}>" for tag in tags] or ["bare"]
         if not full or set(shown) & set(full) or "as the label is" in full:
             continue
-        # Tags may stand around what is given: an answer without one is then as asked.
+        # The prompt's tags may mark its inputs: then a bare answer is what it asks for.
         if full != ["bare"] or (tags and words_of(tags[0]) & ANSWERING):
             ours, theirs = runs.get(shown[0]), runs[full[0]]
             text = (
@@ -220,7 +220,7 @@ def _way(name: str) -> str:
 
 
 def _tags_of_labels(rows: Sequence[Sampled], label: Label) -> Iterator[Fault]:
-    """Labels in a tag that the prompt does not name, where it names another."""
+    """The fault that labels are in another tag than those that the prompt names."""
     for one in rows:
         answer = label_answer(one.row.get(label.column))
         tags = tags_of_answers(prompt_text(one))

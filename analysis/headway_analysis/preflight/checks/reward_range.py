@@ -21,9 +21,9 @@ JUDGEMENT: Final = frozenset(
     ("RewardFailed", "RewardNotFinite", "RewardOutOfBounds", "RewardOutOfRange", "TurnRewardsWrong",
      "GroupRewardsWrong")
 )  # fmt: skip
-"""Reasons of an episode that is lost by what reward or score returned or raised."""
+"""Reasons of episodes that are lost because of what reward or score returned or raised."""
 LONG: Final = 2_000
-"""Words of an answer that no model needs."""
+"""Words of the very long answer."""
 
 
 def scripts(baseline: Baseline) -> Sequence[Script]:

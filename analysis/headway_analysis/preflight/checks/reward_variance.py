@@ -15,9 +15,9 @@ from headway_analysis.signals.judges.learning import MOST_UNIFORM
 
 ID: Final = "reward-variance"
 FEW: Final = 4
-"""Groups below which nothing is said."""
+"""With fewer groups the verdict is Unknown."""
 ENOUGH: Final = enough_with(MOST_UNIFORM)
-"""Groups that all are uniform, and surely more than the threshold."""
+"""Number of groups that, if all are uniform, puts the share surely above the threshold."""
 ROUNDING: Final = 1e-9
 
 

@@ -17,24 +17,24 @@ from headway_analysis.preflight.sources import EXACT, GUIDE
 
 ID: Final = "scorer-agrees"
 PAID: Final = 0.1
-"""Most of the well-paid episodes that may fail by the external score."""
+"""The largest share of well-paid episodes that may fail by the external score."""
 ENOUGH: Final = enough_without(PAID)
 NEAR: Final = 0.95
-"""Part of the range from which a reward is a full one, if no episode succeeds."""
+"""Share of the reward's range from which a reward counts as full, if no episode succeeds."""
 SURELY: Final = 2.33
 """Normal quantile of a one-sided error of 1 %."""
 EACH: Final = 5
-"""Successes, and failures, below which rewards of both are not compared."""
+"""Rewards of successes and failures are compared from this many of each."""
 
 
 @dataclass(frozen=True)
 class Sides:
-    """Episodes by what reward and external score say of them."""
+    """Episodes sorted by reward and external score."""
 
     high: list[Sampled]
     """With a full reward."""
     unearned: list[Sampled]
-    """Those among them that fail."""
+    """Episodes of `high` that fail by the external score."""
     good: list[Sampled]
     bad: list[Sampled]
 

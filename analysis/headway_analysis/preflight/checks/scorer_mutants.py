@@ -1,4 +1,4 @@
-"""Answers that score full, changed: what still scores full, and what no longer does."""
+"""Changes full-scoring answers, and finds which changed answers still score full."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ MOST_OTHERS: Final = 200
 """Full-scoring answers that values are taken from."""
 CONTROL: Final = "unchanged"
 SILENT: Final = "calls with an empty answer"
-"""A control: if it scores full, the calls are judged, and they are changed in the answer's place."""
+"""A control: if it scores full, the task is judged by its calls. The calls are then changed, not the
+answer."""
 ALWAYS_MEANT: Final = ("other spacing", "other order")
 """Harmless changes of a JSON object, which no judge has a reason to refuse."""
 OFTEN: Final = 0.05
-"""Share of the baseline's failing answers with a harmless change, from which refusing it costs something."""
+"""Refusing a harmless change is costly if at least this share of the baseline's failing answers has it."""
 ALONE: Final = re.compile(r"\bnothing (?:but|else)\b|\bno (?:other|further|extra) (?:text|words?)\b", re.I)
-"""A prompt that says so asks for an answer without words around it."""
+"""Matches a prompt that asks for an answer without words around it."""
 ALTERED: Final = "value altered"
 """The mutant of an answer without named fields."""
 BOTH: Final = ("two answers, the right one first", "two answers, the right one last")
@@ -62,7 +63,7 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
 
 
 def _changed(baseline: Baseline) -> Iterator[tuple[Sampled, str, list[Mutant]]]:
-    """Answers with their mutants: of the baseline, or if none scores full, made of labels."""
+    """Answers with their mutants: the baseline's answers, or answers made of labels if none scores full."""
     full = [one for one in baseline.scored if is_full(one, baseline.facts) and model_answer(one)]
     label = label_of(baseline)
     labelled_full = [(one, _label_text(one, label)) for one in full[:MOST_OTHERS]]
@@ -78,7 +79,7 @@ def _changed(baseline: Baseline) -> Iterator[tuple[Sampled, str, list[Mutant]]]:
 
 
 def _label_text(one: Sampled, label: Label | None) -> str | None:
-    """The label of an episode's row. If two are alike, an answer to one may be right for the other."""
+    """The label of an episode's row as text. Rows with equal labels may share right answers."""
     return None if label is None else written(one.row.get(label.column))
 
 
@@ -109,23 +110,23 @@ class Tried:
     played: Played
     unchanged: Played
     by_reward: bool
-    """It is paid as much as the answer unchanged."""
+    """Whether the mutant is paid as much as the unchanged answer."""
     by_score: bool
-    """It is a success by the external score."""
+    """Whether the mutant is a success by the external score."""
 
     @property
     def calls(self) -> bool:
-        """Whether its calls are changed, and not its answer."""
+        """Whether the mutant changes calls and not the answer."""
         return isinstance(self.mutant, CallMutant)
 
     @property
     def full(self) -> bool:
-        """Whether reward or score take it for the right answer."""
+        """Whether reward or score takes the mutant for a right answer."""
         return self.by_reward or self.by_score
 
     @property
     def who(self) -> str:
-        """Who takes it."""
+        """What takes the mutant for a right answer: reward, score or both."""
         both = "reward and score" if self.by_reward and self.by_score else None
         return both or ("the reward" if self.by_reward else "the external score")
 
@@ -192,8 +193,8 @@ def _tried(baseline: Baseline, played: Sequence[Played]) -> Iterator[Tried]:
 
 
 def _is_paid(control: Played, baseline: Baseline) -> bool:
-    """Whether the answer earns more than the least: otherwise its reward says nothing. If group_reward
-    pays, nobody is paid by it."""
+    """Whether the answer earns more than the lowest reward: otherwise its reward says nothing. With
+    `group_reward`, a script's reward says nothing either."""
     if baseline.facts.relative:
         return False
     least = min((one.record.reward or 0.0 for one in baseline.scored), default=0.0)
@@ -213,7 +214,7 @@ def _without_half(taken: Iterator[Tried]) -> list[Tried]:
 
 
 def _sure(taken: list[Tried]) -> list[Tried]:
-    """Without prose that was altered once: another row's words may be right by chance."""
+    """Drop altered prose if only one answer's passes: another row's words may be right by chance."""
     by_chance = {one.unchanged.script.label for one in taken if one.mutant.label == ALTERED and _prose(one)}
     if len(by_chance) != 1:
         return taken
@@ -225,7 +226,7 @@ def _sure(taken: list[Tried]) -> list[Tried]:
 
 
 def _nothing_judged(tried: list[Tried]) -> list[Tried]:
-    """Episodes whose every changed call scores full: a single call may be one that nobody asked for."""
+    """Mutants of episodes whose every changed call scores full. A single such call may have been needless."""
     refused = {one.unchanged.script.label for one in tried if not one.full}
     return [one for one in tried if one.unchanged.script.label not in refused]
 
@@ -235,7 +236,8 @@ def _prose(one: Tried) -> bool:
 
 
 def _costs(mutant: Mutant | CallMutant, baseline: Baseline) -> bool:
-    """Whether refusing a harmless change has a price: the base model writes so, and fails."""
+    """Whether refusing a harmless change costs successes: the base model's failing answers have the
+    change."""
     if mutant.label in ALWAYS_MEANT:
         return True
     answers = [(one, answer) for one in baseline.scored if (answer := model_answer(one))]

@@ -22,13 +22,13 @@ RESET_FAILED: Final = "ResetFailed"
 MOST_SHARED: Final = 0.01
 MOST_REPEATED: Final = 0.05
 MOSTLY: Final = 0.9
-"""Share of rows that have a column, from which the others lack it."""
+"""If this share of rows has a column, the other rows count as lacking it."""
 NAMES: Final = frozenset(("id", "_id", "uid", "uuid", "idx", "index", "row", "row_id", "number"))
 """Columns that number rows: two rows that differ in them alone are the same."""
 
 
 def scripts(baseline: Baseline) -> Sequence[Script]:
-    """The begin of an episode on some rows of each split, where the baseline has not been."""
+    """The start of an episode on some rows of each split that the baseline did not play."""
     seen = {content(one.row) for one in baseline.scored}
     found: list[Script] = []
     for split, rows in _splits(baseline):
@@ -78,16 +78,16 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
 
 
 Faults = Iterator[tuple[bool, Example]]
-"""Each with whether the check fails by it."""
+"""Whether the fault makes the check fail, and an example of the fault."""
 
 
 def _keys(rows: Sequence[JsonView]) -> list[str]:
-    """What makes two rows one: all of their columns but a number of the row."""
+    """A key for each row; equal keys mean equal rows. Columns that number rows are left out."""
     whole = [folded(content(row)) for row in rows]
     if not any(NAMES & row.keys() for row in rows[:10]):
         return whole
     less = [folded(content({k: v for k, v in row.items() if k.lower() not in NAMES})) for row in rows]
-    # Where most rows are then alike, the number is what they are about.
+    # If that makes most rows alike, the number is the row's content.
     return less if len(set(less)) > len(less) / 2 else whole
 
 

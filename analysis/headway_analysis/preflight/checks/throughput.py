@@ -22,7 +22,7 @@ STARTS: Final = 3
 SOME: Final = 8
 ENOUGH: Final = enough_without(MOST_FAILED)
 SLOW_SECONDS: Final = 10.0
-"""A tool's 99th percentile that is slow beside a model's turn."""
+"""A tool is slow if its 99th percentile exceeds this."""
 
 
 def scripts(baseline: Baseline) -> Sequence[Script]:
@@ -91,7 +91,7 @@ FIGURES: Final = {
     UsageClass.SAMPLE.value: "training_sampled_tokens",
     UsageClass.TRAIN.value: "training_train_tokens",
 }
-"""Class of the bill -> the figure that tells its likely amount."""
+"""Class of the bill -> the figure with its likely amount."""
 
 
 def _figures(baseline: Baseline, found: Estimate) -> Iterator[tuple[str, float]]:
@@ -105,7 +105,7 @@ def _figures(baseline: Baseline, found: Estimate) -> Iterator[tuple[str, float]]
 
 
 def _priced(baseline: Baseline, found: Estimate) -> str:
-    """What the whole job costs, as a sentence; nothing where no prices are given."""
+    """What the whole job costs, as a sentence; empty without prices."""
     if baseline.facts.price is None:
         return ""
     if found.cost is None:

@@ -19,7 +19,7 @@ ID: Final = "tool-calls-parse"
 SOME: Final = 8
 SOME_MALFORMED: Final = MOST_MALFORMED / 4
 SILENT: Final = 16
-"""Episodes without a call, and without success, from which that is odd."""
+"""From this many episodes, it is odd if none has a call or a success."""
 FIELD: Final = "spec.agent.builtin.toolCallParser"
 ENOUGH: Final = enough_without(MOST_MALFORMED)
 MARKS: Final = (
@@ -36,7 +36,7 @@ MARKS: Final = (
 
 
 def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
-    """Share of attempts at a call that could not be read, those among them that nobody took for one."""
+    """Share of attempted calls that could not be read, including calls that the parser did not notice."""
     if (endpoint := baseline.facts.endpoint) is not None:
         return _of_endpoint(baseline, endpoint)
     readable = malformed = 0
@@ -114,12 +114,12 @@ def _silent(baseline: Baseline) -> tuple[Example, ...]:
 
 
 def _needs(total: int, episodes: int) -> int:
-    """Episodes in which there would be enough calls, as often as there were so far."""
+    """Episodes until there are enough calls, at the rate so far."""
     return max(ENOUGH, -(-ENOUGH * episodes // max(1, total)))
 
 
 def _missed(one: Sampled) -> list[str]:
-    """What reads like a call of a tool on offer, in a turn that has none and was not counted as malformed."""
+    """Turns without a tool call whose text looks like one; none if a turn of the episode was malformed."""
     names = [name for name in tool_names(one.tools) if name]
     if not names or (one.record.turns and any(turn.malformed_tool_calls for turn in one.record.turns)):
         return []

@@ -1,4 +1,4 @@
-"""Tools take and answer what production's do."""
+"""Tools take the arguments and give the answers of production's tools."""
 
 from __future__ import annotations
 
