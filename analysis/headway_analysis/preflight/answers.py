@@ -27,7 +27,7 @@ class Answer:
     before: str
     """Words in front of the answer."""
     opening: str
-    """What opens it: `<answer>`, a fence, `\\boxed{`; or nothing."""
+    """What opens the answer: `<answer>`, a fence, `\\boxed{`; or nothing."""
     kind: Kind
     fields: Fields
     closing: str

@@ -34,17 +34,17 @@ class Circumstances:
     spec: RLTrainingJobSpec
     """The job's own."""
     now: RLTrainingJobSpec
-    """With what is in force."""
+    """The spec with the settings in force."""
     back: Sequence[int]
     """Steps that it would help to go back to, the one most wanted first."""
     groups_left: int
     """Training groups that the data can still yield."""
     least_batches: int
-    """Batches that must be left of them."""
+    """Batches for which `groups_left` must still suffice."""
 
 
 Change = Callable[[Circumstances], Mapping[str, Any]]
-"""What is to be in force by it, as fields of InForce. Raises NotNow."""
+"""The settings that a remedy puts in force, as fields of InForce. Raises NotNow."""
 
 
 def roll_back(found: Circumstances) -> Mapping[str, Any]:
@@ -143,7 +143,7 @@ FITS: Final[Mapping[S, tuple[RemedyName, ...]]] = {
     S.ENTROPY_FALLING: ("ReferenceKl", "LowerLearningRate"),
     S.ENTROPY_RISING: _BROKEN,
     S.GRADIENT_SPIKING: ("LowerLearningRate",),
-    # Tokens of another policy than the trained one: the less of them, the younger they are.
+    # Tokens of another policy than the trained one: younger tokens differ less.
     S.POLICY_MISMATCH: _DRIFT,
     S.MISMATCH_TAIL: _DRIFT,
     S.TOO_FEW_EFFECTIVE_SAMPLES: _DRIFT,
@@ -170,7 +170,7 @@ BEYOND: Final[frozenset[S]] = frozenset(
         S.TURNS_EXHAUSTED,
     }
 )
-"""Signs without a remedy. Their causes are in the reward, the environment or a limit of the spec, which a
+"""Signals without a remedy. Their causes are in the reward, the environment or a limit of the spec, which a
 person must change."""
 
 
@@ -186,10 +186,10 @@ def ordered(signal: S, listed: Sequence[RemedyName]) -> list[RemedyName]:
 
 
 def changed(name: RemedyName, found: Circumstances, in_force: InForce, number: int) -> InForce:
-    """What is in force by a remedy, which gets the number given.
+    """The settings in force after remedy `name`, which gets the number `number`.
 
     Raises:
-        NotNow: it does not apply, or the spec does not go with it.
+        NotNow: the remedy does not apply, or the spec with it would be invalid.
     """
     after = in_force.model_copy(update={**CHANGES[name](found), "number": number})
     try:
@@ -200,7 +200,7 @@ def changed(name: RemedyName, found: Circumstances, in_force: InForce, number: i
 
 
 def reverted(now: InForce, was: InForce, became: InForce, number: int) -> InForce:
-    """What is in force once a change is taken back: what it set is as it was, all else as it is."""
+    """The settings after a change is taken back: its settings are the old ones again, all others stay."""
     undone = {name: getattr(was, name) for name in became.set_apart(was)}
     return now.model_copy(update={**undone, "number": number})
 

@@ -47,7 +47,7 @@ class RemedyContext:
     verdicts: Sequence[Verdict] = ()
     """The signals as they are after the newest step, the worst first."""
     acting: Collection[SignalName] = frozenset()
-    """Signals that something may be changed for."""
+    """Signals that allow a change of the job."""
     rewards: Mapping[int, float] = field(default_factory=dict)
     """Mean training reward of each step that has trained."""
     validations: Sequence[Validated] = ()
@@ -80,7 +80,8 @@ class RemedyContext:
 
     @property
     def raised(self) -> list[Verdict]:
-        """Raised signals that something may be changed for, the most severe first. None is about to clear."""
+        """Raised signals that allow a change, the most severe first, without those that are about to
+        clear."""
         return [
             verdict for verdict in self.verdicts if verdict.signal.name in self.acting and is_over(verdict)
         ]

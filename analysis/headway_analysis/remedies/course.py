@@ -35,7 +35,7 @@ class Entry:
 
     @property
     def step(self) -> int:
-        """The step it was made as."""
+        """The step that applied the remedy."""
         return self.decision.step
 
     @property
@@ -44,13 +44,13 @@ class Entry:
 
     @property
     def stands(self) -> bool:
-        """Whether what it changed is in force."""
+        """Whether the remedy's change is in force."""
         return self.state not in ("Undone", "Refused")
 
 
 @dataclass(frozen=True)
 class Course:
-    """All of them."""
+    """All remedies of a job."""
 
     entries: tuple[Entry, ...] = ()
     """Those whose step was taken, in their order."""
@@ -59,11 +59,11 @@ class Course:
     numbered: int = 0
     """The highest number that was given."""
     orders: frozenset[str] = frozenset()
-    """What persons have ordered and got, or what the learner has refused them."""
+    """Persons' orders that became decisions, including pending ones and those that the learner refused."""
 
     @property
     def watched(self) -> Entry | None:
-        """The one whose watch is not over."""
+        """The remedy whose watch is not over."""
         return next((entry for entry in self.entries if entry.state == "Watching"), None)
 
     @property
@@ -78,7 +78,7 @@ class Course:
         return sum(entry.decision.signal is not None for entry in made)
 
     def due(self, step: int) -> Decision | None:
-        """What is to be done as a step that is still to be taken."""
+        """The pending decision for a step."""
         return next((decision for decision in self.pending if decision.step == step), None)
 
 
@@ -90,8 +90,8 @@ def course(
 ) -> Course:
     """The course that follows from these records.
 
-    A decision whose step was taken with groups has had no effect: a coordinator wrote it that another one
-    had already taken the place of. It has none if the learner resumes before that step, either.
+    A decision whose step was taken with groups has no effect: its coordinator had already been replaced. It
+    stays without effect if the learner resumes before that step.
 
     Args:
         kept: by number of the decision.

@@ -24,7 +24,7 @@ class Judgement:
     raised: bool
     """Whether the signal is still raised."""
     why: str
-    """With the figures."""
+    """The reason, with the figures."""
 
 
 def over(entry: Entry, context: RemedyContext) -> bool:
@@ -57,8 +57,7 @@ def _is_fresh(entry: Entry, context: RemedyContext) -> bool:
 
 
 def _sign(entry: Entry, context: RemedyContext) -> tuple[bool | None, str]:
-    """Whether the signal is cleared; None if it is still raised, and nothing since shows that it should
-    be."""
+    """Whether the signal is cleared; None if it is raised but no reading since the remedy is over."""
     assert entry.decision.signal is not None
     name, found = entry.decision.signal, context.verdict(entry.decision.signal)
     if found is None or found.standing.state != "Raised":

@@ -15,11 +15,11 @@ from headway_analysis.statistics.differences import ENOUGH
 from headway_api.decisions import Measured
 
 REWARD: Final = "rollout/reward/mean"
-"""The figure that a step's reward is."""
+"""The figure that holds a step's reward."""
 WINDOW: Final = 10
-"""Steps whose mean reward is how a job does: of the 25 of a watch those in which the change has worked."""
+"""Steps whose mean reward shows how a job does: the end of a watch, when the change has taken effect."""
 AROUND: Final = 5
-"""Steps before and after a validated one whose rewards tell how the policy of that step did."""
+"""Steps before and after a validated step whose rewards show how its policy did."""
 
 
 def up_to(rewards: Mapping[int, float], step: int, most: int = WINDOW, after: int = -1) -> list[float]:
@@ -59,8 +59,8 @@ def _interval(values: Sequence[float]) -> tuple[float | None, float | None]:
 
 
 def held_out(now: Validated, before: Validated) -> Shift | None:
-    """How far one validation is ahead of another, row by row, with Student's interval of 95 %; None of fewer
-    than `ENOUGH` rows in common."""
+    """How far one validation is ahead of another, row by row, with Student's interval of 95 %; None with
+    fewer than `ENOUGH` rows in common."""
     rows = [row for row, tries in now.rows.items() if tries and before.rows.get(row)]
     moved = [fmean(now.rows[row]) - fmean(before.rows[row]) for row in rows]
     low, high = _interval(moved)
@@ -70,8 +70,8 @@ def held_out(now: Validated, before: Validated) -> Shift | None:
 
 
 def trained_since(context: RemedyContext, step: int) -> Shift | None:
-    """How far the reward of the last steps, of those since the job last went back, is above that of the steps
-    around `step`."""
+    """How far the reward of the last steps is above that around `step`. Steps before the job last went back
+    do not count as last steps."""
     rewards = context.rewards
     around = [rewards[each] for each in rewards if step - AROUND < each <= step + AROUND]
     recent = up_to(rewards, context.step, AROUND, after=max(step + AROUND, context.went_back))

@@ -42,7 +42,7 @@ def decide(context: RemedyContext) -> Decision | Kept | None:
     if not again and not over(watched, context):
         return None
     if watched.remedy == "RollBack" and watched.decision.signal is not None:
-        # What it left is worse: it is never taken back.
+        # The weights that it left are worse, so going back is never undone.
         raised = judge(watched, context).raised
         following = _next(context, because="going back alone did not last") if raised else None
         return following or _keep(watched, context)

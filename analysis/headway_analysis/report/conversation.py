@@ -38,7 +38,7 @@ class Step:
 
     turn: Turn
     at: int | None
-    """Place of what it said among the episode's messages. None if nothing of it is there."""
+    """Index of the turn's message among the episode's messages; None if the turn has none."""
     message: Message | None
     calls: tuple[Call, ...]
     begun: float
@@ -81,21 +81,21 @@ def _tools(episode: EpisodeRecord, after: float, until: float) -> list[EpisodeSp
 
 
 def answer_places(episode: EpisodeRecord) -> list[int]:
-    """Places of the messages that the model said: the last ones, as many as turns were delivered."""
+    """Indices of the model's messages: the last assistant messages, one for each delivered turn."""
     places = [at for at, message in enumerate(episode.messages) if message.get("role") == "assistant"]
     taken = sum(turn.delivered for turn in episode.turns)
     return places[max(0, len(places) - taken) :]
 
 
 def first(episode: EpisodeRecord) -> Sequence[Message]:
-    """What the environment began with: all before the model's first message."""
+    """The environment's first messages: all before the model's first message."""
     places = answer_places(episode)
     return episode.messages[: places[0]] if places else episode.messages
 
 
 def _calls(episode: EpisodeRecord, at: int, ended: float, tools: list[EpisodeSpan]) -> Iterator[Call]:
-    """The calls of one message, with the answers that follow it. `tools`: those that were called then; a call
-    that could not be read has none."""
+    """The calls of one message, with the answers that follow it. `tools`: spans of the tools that were called
+    after the message. An unreadable call has no span."""
     messages, start = episode.messages, episode.started_at
     answers = {
         message.get("tool_call_id"): text(message)
@@ -114,7 +114,7 @@ def _calls(episode: EpisodeRecord, at: int, ended: float, tools: list[EpisodeSpa
 
 
 def arguments(function: Mapping[str, Any]) -> dict[str, Any]:
-    """A call's arguments as an object; what is none is kept under `arguments`."""
+    """A call's arguments as an object; anything else is kept under `arguments`."""
     given = function.get("arguments", "{}")
     try:
         found = json.loads(given) if isinstance(given, str) else given

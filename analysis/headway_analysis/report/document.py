@@ -198,7 +198,7 @@ def _gate(run: Finished, found: Comparison) -> dict[str, Any] | None:
 
 
 def uncounted(tries: Iterable[Try]) -> int:
-    """Answers of which an endpoint did not say what they cost."""
+    """Number of answers whose tokens an endpoint did not report."""
     return sum(each.uncounted_turns for each in tries)
 
 
@@ -207,7 +207,7 @@ def gaps(dropped: Mapping[str, str], answers: int, unpriced: Sequence[str]) -> l
 
     Args:
         dropped: parameters that its endpoint refused -> the one sent instead, or an empty string.
-        answers: those that its endpoint did not count.
+        answers: number of answers whose tokens its endpoint did not report.
         unpriced: classes of usage that have no price.
     """
     found = []
@@ -224,15 +224,15 @@ def gaps(dropped: Mapping[str, str], answers: int, unpriced: Sequence[str]) -> l
 
 
 def differing(tries: Iterable[Try]) -> int:
-    """Tool calls that were answered otherwise than in the run that is scored again."""
+    """Number of tool calls with another answer than in the run that is scored again."""
     return sum(each.differing_answers for each in tries)
 
 
 def otherwise(answers: int) -> list[str]:
-    """A sentence if tools answer otherwise than in the run that is scored again.
+    """A sentence if tools gave other answers than in the run that is scored again.
 
     Args:
-        answers: those that differ.
+        answers: number of tool calls with another answer.
     """
     if not answers:
         return []
@@ -256,7 +256,7 @@ def _summed(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def by_model(days: Days) -> dict[str, dict[str, float]]:
-    """What is not of the job's own model: model -> class -> quantity."""
+    """Usage of models other than the job's own: model -> class -> quantity."""
     named = {model for used in days.values() for name in used if (model := _model(name)) is not None}
     return {
         model: _summed(
@@ -275,7 +275,7 @@ def _book(book: PriceBook) -> dict[str, Any]:
     not the job's."""
     fields = book.as_object()
     for entry, found in zip(book.entries, fields["entries"], strict=True):
-        for model, prices in entry.models.items():  # what one does not say, the entry's own price decides
+        for model, prices in entry.models.items():  # a class without a price of the model has the entry's own
             found["models"][model] = prices.model_dump(mode="json", by_alias=True, exclude_unset=True)
         if entry.own != entry.prices:
             found["own"] = entry.own.as_object()
@@ -283,7 +283,7 @@ def _book(book: PriceBook) -> dict[str, Any]:
 
 
 def _usage(run: Finished) -> dict[str, Any]:
-    """The bill of the job, and what of it belongs to no try."""
+    """The bill of the job, and the part of it that belongs to no try."""
     billed = _summed(run.days.values())
     tried = used_by(each for standing in run.standings for each in standing.tries)
     return {
@@ -297,7 +297,7 @@ def _usage(run: Finished) -> dict[str, Any]:
 
 
 def remainder(total: Mapping[str, float], part: Mapping[str, float]) -> dict[str, float]:
-    """What `total` has beyond `part`, by class; what is rounding is left out."""
+    """What `total` has beyond `part`, by class; rounding errors are left out."""
     left = {name: total.get(name, 0) - part.get(name, 0) for name in sorted({*total, *part})}
     return {name: amount for name, amount in left.items() if abs(amount) > 1e-6 * max(1.0, part.get(name, 0))}
 

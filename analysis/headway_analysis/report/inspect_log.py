@@ -312,7 +312,7 @@ def _events(
     outputs: Sequence[ModelOutput],
     model: str,
 ) -> Iterator[Event]:
-    """A model's event for each turn, and one for each tool call behind it."""
+    """A model's event for each turn, and one for each tool call after it."""
     from inspect_ai.event import ModelEvent
     from inspect_ai.model import GenerateConfig
 

@@ -1,4 +1,4 @@
-"""`report.md`: `report.json` for people. It says nothing that the numbers do not."""
+"""`report.md`: `report.json` for people, without further claims."""
 
 from __future__ import annotations
 

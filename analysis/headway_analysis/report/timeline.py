@@ -2,9 +2,9 @@
 
 A learner takes one batch after another, so a step lasts from the end of the one before to its own end. The
 learner measures what it does itself, before and after its wait for the batch. It waits for the batch's last
-episode: for its sandbox, agent, turns, tools and judgement. Before that episode began, it waits for those of
-the episode whose place it took. What it waits for before and after these, the coordinator says with the
-batch. A learner that starts in the middle of a step says how long its start took.
+episode: for its sandbox, agent, turns, tools and judgement. Before that episode began, the learner waits in
+    the same way for the episode that had its place. The coordinator reports the other waits with the batch. A
+    learner that starts in the middle of a step says how long its start took.
 
 Only what a process measured is accounted for. Records of older versions measured less.
 """
@@ -22,12 +22,12 @@ from headway_api.records import BatchWaits, EpisodeRecord, EpisodeSpan, StepRepo
 PREFIX: Final = "timing_s/"
 WAIT: Final = "timing_s/wait_for_batch"
 NO_PARTS: Final = ("timing_s/step", "timing_s/training", WAIT)
-"""Sums of other figures, and what is explained by episodes."""
+"""Figures that are no parts: sums of others, and the wait that the episodes explain."""
 START: Final = "start"
 BEFORE_THE_WAIT: Final = (START, "report", "save_checkpoint", "prune")
 """What a learner does between the end of a step and its request for the next batch."""
 AGENT: Final = "agent"
-"""The kind of the span that has others within it."""
+"""Kind of the span that contains the others."""
 PLACE: Final = "waiting for a place"
 WAITS: Final = {
     "sandbox": "waiting for a sandbox",
@@ -81,7 +81,7 @@ class EpisodeTiming:
 
     @property
     def of_index(self) -> str:
-        """What the attempts at one episode have in common."""
+        """The part of the name that all attempts at one episode share."""
         return self.name.rpartition("-")[0]
 
 
@@ -139,7 +139,7 @@ def spent(before: StepReport, report: StepReport, episodes: Sequence[EpisodeTimi
 
     Args:
         before: the report of the step before it.
-        episodes: those of the batch that it was made of.
+        episodes: those of the step's batch.
     """
     if before.ended_at is None or report.ended_at is None:
         return None
@@ -211,14 +211,14 @@ def _batch_waits(batch: BatchWaits | None, until: float) -> list[Interval]:
 
 
 def _before(one: EpisodeTiming, episodes: Iterable[EpisodeTiming]) -> EpisodeTiming | None:
-    """The episode whose place another took, while that one waited for it."""
+    """The episode whose place `one` took: the last to end while `one` waited."""
     since = one.began - SUCCESSION if one.queued is None else max(one.queued, one.began - SUCCESSION)
     earlier = (each for each in episodes if since <= each.ended <= one.began and each.began < one.began)
     return max(earlier, key=lambda each: each.ended, default=None)
 
 
 def _attempt_before(one: EpisodeTiming, episodes: Iterable[EpisodeTiming]) -> EpisodeTiming | None:
-    """The attempt at the same episode that another followed."""
+    """The latest earlier attempt at the same episode."""
     earlier = (
         each
         for each in episodes
@@ -239,7 +239,7 @@ def _episode_waits(one: EpisodeTiming, since: float, until: float) -> dict[str, 
 
 
 def _measured(intervals: Iterable[Interval], since: float, until: float) -> dict[str, float]:
-    """What was measured between two moments. The rest of them is not known."""
+    """Seconds by what was measured between two moments. The rest counts as `UNKNOWN`."""
     found, gaps = _covered(intervals, since, until)
     for began, ended in gaps:
         found[UNKNOWN] += ended - began
@@ -251,7 +251,7 @@ def _covered(
 ) -> tuple[dict[str, float], list[tuple[float, float]]]:
     """Seconds by what they were spent on between two moments, and the gaps.
 
-    Of intervals side by side, the first to begin counts.
+    If intervals overlap, the first to begin counts.
     """
     found: dict[str, float] = defaultdict(float)
     gaps: list[tuple[float, float]] = []
@@ -309,7 +309,7 @@ def _learner(reports: Sequence[StepReport]) -> Iterator[Slice]:
 
 
 def _episodes(episodes: Sequence[EpisodeTiming]) -> Iterator[Slice]:
-    """Each in the lowest lane that is free."""
+    """Each episode in the lowest free lane."""
     free: list[int] = []
     busy: list[tuple[float, int]] = []
     for each in sorted(episodes, key=lambda one: one.began):

@@ -50,15 +50,15 @@ class Signal:
     name: SignalName
     judge: Judge
     meaning: str
-    """What it says, in one sentence."""
+    """What the signal means, in one sentence."""
     number: str
     """How the number is computed: formula and window."""
     threshold: str
-    """When it is over, and from when on it is clear again."""
+    """When the number is over, and when it is clear again."""
     reason: str
     """Why the threshold is where it is."""
     source: str
-    """Who says so: a publication, the practice guide, or the recorded series."""
+    """Where the threshold comes from: a publication, the practice guide, or the recorded series."""
     advice: str
     """The first thing to change."""
     look_at: tuple[str, ...]
@@ -72,10 +72,10 @@ class Signal:
     clear_after: int = PATIENCE
     """Readings that are clear, without one that is over between them, before the state is Clear again."""
     clock: Literal["step", "validation", "either"] = "step"
-    """What it is judged at. Either: at validations, and at steps of a job that has none."""
+    """When the signal is judged. `either`: at validations, or at steps if the job has none."""
 
     def judged_at(self, job: Job) -> Literal["step", "validation"]:
-        """What it is judged at in a job."""
+        """Whether the signal is judged at a job's steps or at its validations."""
         if self.clock == "either":
             return "validation" if job.validates else "step"
         return self.clock

@@ -15,9 +15,10 @@ from headway_analysis.signals.history import History
 EPISODES = "training/num_trajectories"
 TAIL = 0.025
 RARE = 0.005
-"""For a share that is tested again at every step, in several windows, with correlated episodes in a group."""
+"""Outside each end of a share's interval. Small, because shares are tested at every step in several
+windows."""
 NO_SPREAD = 1e-30
-"""A variance below it is that of equal values: its square is 0."""
+"""A variance below it counts as 0: it is only rounding error."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class Share:
 
     value: float
     low: float
-    """Lower end of Clopper and Pearson's (1934) 99 % interval. It counts as independent the groups, or as
-    many episodes as the design effect leaves."""
+    """Lower end of Clopper and Pearson's (1934) 99 % interval. It treats groups as independent; episodes are
+    first divided by the design effect."""
     high: float
     total: float
 
@@ -35,8 +36,8 @@ class Share:
 def pooled(history: History, name: str, steps: int) -> Share | None:
     """A rate of episodes over the last steps, each weighed by its episodes.
 
-    Episodes of a batch are alike, as one policy sampled them. So the interval is of as many episodes as the
-    design effect leaves (Rao and Scott 1992).
+    Episodes of a batch are alike, as one policy sampled them. So the interval divides their number by the
+    design effect (Rao and Scott 1992).
     """
     both = _paired(history, name, EPISODES, steps)
     hits, total = sum(rate * count for rate, count in both), sum(count for _, count in both)
@@ -57,7 +58,7 @@ def design_effect(batches: Sequence[tuple[float, float]]) -> float:
 
 
 def counted(history: History, name: str, of: str, steps: int) -> Share | None:
-    """A count over the last steps, as a share of another one. Both are whole, so nothing is rounded."""
+    """A count over the last steps, as a share of another count."""
     both = _paired(history, name, of, steps)
     return _share(sum(count for count, _ in both), sum(total for _, total in both))
 
@@ -101,7 +102,7 @@ class Shift:
 
 
 def shift(earlier: Sequence[float], recent: Sequence[float]) -> Shift | None:
-    """The difference of two means, `recent` less `earlier`; None of fewer than two values of each."""
+    """The difference of two means, `recent` less `earlier`; None with fewer than two values of each."""
     if min(len(earlier), len(recent)) < 2:
         return None
     value = fmean(recent) - fmean(earlier)
@@ -116,7 +117,7 @@ def shift(earlier: Sequence[float], recent: Sequence[float]) -> Shift | None:
 
 
 def level(values: Sequence[float], least: int) -> float | None:
-    """The median, which one outlier does not move; None of fewer than `least` values."""
+    """The median, which resists an outlier; None with fewer than `least` values."""
     return median(values) if len(values) >= least else None
 
 

@@ -10,10 +10,10 @@ from typing import Final
 
 FIRST_KEPT: Final = 64
 LAST_KEPT: Final = 512
-"""Steps kept from the beginning and from the end: what begins late is compared with how the job began."""
+"""Numbers of first and of last steps that are kept: late steps are compared with the first ones."""
 
 MOST: Final = 1e15
-"""A figure beyond it, or NaN, is none: squares of it would be no numbers."""
+"""A figure beyond it, or NaN, counts as missing."""
 
 Figures = Mapping[str, float]
 
@@ -44,19 +44,19 @@ class Job:
 
 
 class Change(Enum):
-    """What a step changes of what is known."""
+    """How a new step changes a series."""
 
     NONE = "none"
-    """It was known before."""
+    """The step was known, with equal figures."""
     NEWEST = "newest"
-    """It follows all others."""
+    """The step follows all others."""
     EARLIER = "earlier"
-    """What later steps were judged by is different now."""
+    """An earlier step is new or has other figures: later steps must be judged again."""
 
 
 @dataclass
 class Once:
-    """When something first held. What a step says never changes, so that none is looked at twice."""
+    """When something first held. Each step is looked at only once."""
 
     at: int | None = None
     """The first step at which it held."""
@@ -75,7 +75,7 @@ class Series:
     steps: list[int] = field(default_factory=list)
     figures: list[Figures] = field(default_factory=list)
     once: dict[str, Once] = field(default_factory=dict)
-    """What judges have found in these steps so far. It is forgotten when an earlier one becomes another."""
+    """What judges have found in these steps so far. It is forgotten when an earlier step changes."""
 
     def put(self, step: int, figures: Figures) -> Change:
         """Add a step. If a step comes again, its last figures count."""

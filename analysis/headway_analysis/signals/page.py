@@ -1,6 +1,6 @@
 """Makes the pages about signals from their definitions.
 
-`python -m headway_analysis.signals.page [--check]` writes them, or tells which differ:
+`python -m headway_analysis.signals.page [--check]` writes them, or reports which differ:
 
 docs/signals.md                         every signal: number, threshold and its reason, what to change
 docs/runbooks/Headway<Signal>.md        one page an alert

@@ -19,11 +19,11 @@ class Standing:
     over: int = 0
     """Readings over the threshold since the last one that was clear."""
     clear: int = 0
-    """Readings clear of it since the last one that was over."""
+    """Clear readings since the last one that was over."""
     reading: Reading | None = None
-    """The latest."""
+    """The latest reading."""
     read: int = 0
-    """Step that it is of."""
+    """Step of the latest reading."""
 
 
 def after(signal: Signal, before: Standing, reading: Reading | None, step: int) -> Standing:

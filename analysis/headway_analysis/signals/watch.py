@@ -57,7 +57,7 @@ class Watch:
             self._judge_all()
 
     def figures(self, name: str) -> dict[int, float]:
-        """A figure of steps, as far as it is known and kept."""
+        """A figure by step, for the steps that are kept and have it."""
         known = zip(self._steps.steps, self._steps.figures, strict=True)
         return {step: figures[name] for step, figures in known if name in figures}
 
@@ -73,7 +73,7 @@ class Watch:
             self._judge_all()
 
     def _judge(self, clock: str, step: int) -> None:
-        # A validation may end long after later steps: what a step says must not depend on when it does.
+        # A validation may end after later steps: a step's reading must not depend on when that happens.
         validations = self._validations if clock == "validation" else Series()
         job = self._jobs[max(since for since in self._jobs if since <= step)]
         history = History(job, self._steps, validations, step)

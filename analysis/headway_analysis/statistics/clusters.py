@@ -75,7 +75,7 @@ def _freedom(weights: Floats, leverage: Floats, scale: Floats, correlation: floa
 
 
 def settled(values: Floats, scale: float) -> Floats:
-    """Values. One that is only rounding error relative to `scale` becomes 0."""
+    """The values, with 0 for each that is only rounding error relative to `scale`."""
     return np.where(np.abs(values) < ROUNDING * scale, 0.0, values)
 
 

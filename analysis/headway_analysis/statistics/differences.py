@@ -67,9 +67,10 @@ class _Pairs:
 
     value: float
     shares: Floats
-    """By cluster; their sum is the difference. A swap of the two candidates turns the sign."""
+    """By cluster; their sum is the difference. Swapping the two candidates changes the sign."""
     residuals: Floats
-    """By cluster, in units of `weights`: share of the difference, less what its weight would give."""
+    """By cluster, in units of `weights`: its share of the difference, less the share that its weight
+    predicts."""
     weights: Floats
     correlation: float
 
@@ -78,9 +79,9 @@ def compare(candidate: Sample, baseline: Sample) -> Difference | None:
     """The paired difference of two samples of one measure; None if no unit has a value in both.
 
     Values are paired by row and try. The interval is Student's with the cluster-robust error of the paired
-    differences. If most clusters differ alike (mostly not at all), that error is too small. So two
-    made-up clusters that differ either way are added, as Bonett and Price (2012) do for paired proportions.
-    They count the less, the fewer clusters are alike.
+    differences. If most clusters differ alike (mostly not at all), that error is too small. So two made-up
+    clusters that differ either way are added, as Bonett and Price (2012) do for paired proportions. Their
+    weight is the share of clusters that are alike.
     """
     common = sorted(set(candidate.units) & set(baseline.units))
     ours, theirs = candidate.of(common), baseline.of(common)
@@ -110,11 +111,11 @@ def compare(candidate: Sample, baseline: Sample) -> Difference | None:
 def least_gain(
     candidate: Sample, baseline: Sample, sign: int = 1, ends: tuple[float, float] | None = SHARE
 ) -> float | None:
-    """The least lead of the candidate, whatever clusters the sample lacks: see `floors`.
+    """A lower bound of the candidate's lead that allows for clusters that the sample lacks: see `floors`.
 
     Args:
         sign: 1 if more is better, -1 if less is.
-        ends: lowest and highest value that there could be; None of what nothing bounds.
+        ends: lowest and highest possible value; None if nothing bounds the values.
 
     Returns:
         None if nothing bounds the values, or no unit has a value in both.
@@ -157,7 +158,7 @@ def _spread(pairs: _Pairs, ours: Sample, theirs: Sample) -> tuple[float, Spread 
     differ = bool(pairs.residuals.any())
     if len(pairs.weights) < 2 or not (differ or share):
         return pairs.value, None
-    # Of ratios, clusters that differ show how they do: they are seldom exactly alike.
+    # Ratios of clusters are seldom exactly alike, so those that differ show the spread.
     alike = _alike(pairs) if plain or not differ else 0.0
     if alike == 0:
         return pairs.value, clustered(pairs.residuals, pairs.weights, pairs.correlation)
@@ -218,14 +219,14 @@ def sign_flip(shares: Floats) -> float:
         return 1.0
     if 2 ** len(differ) > RESAMPLES:
         return _drawn(differ)
-    from scipy.stats import permutation_test  # takes most of a second, which no training job needs
+    from scipy.stats import permutation_test  # takes most of a second; no training job needs it
 
     found = permutation_test((differ,), np.sum, permutation_type="samples", n_resamples=RESAMPLES)
     return float(found.pvalue)
 
 
 def _drawn(differ: Floats) -> float:
-    """scipy's own draws take seconds for hundreds of clusters."""
+    """The p value from `RESAMPLES` drawn flips. scipy's draws take seconds for hundreds of clusters."""
     rng, drawn, reached = np.random.default_rng(SEED), 0, 0
     observed = abs(differ.sum()) - 1e-12 * np.abs(differ).sum()
     while drawn < RESAMPLES:

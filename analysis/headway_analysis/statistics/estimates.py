@@ -15,10 +15,10 @@ from headway_analysis.statistics.clusters import TAIL, Codes, Floats, Spread, cl
 NORMAL = float(ndtri(1 - TAIL))
 """Normal quantile of a 95 % interval."""
 PRIOR = 2.0
-"""How much the worst design effect counts beside the sample's own; see `_effective`."""
+"""Weight of the worst design effect against the sample's own; see `_effective`."""
 
 Unit = tuple[int, int]
-"""Row and try; the try is -1 of a value that a whole row has."""
+"""Row and try; the try is -1 if the value belongs to the whole row."""
 
 
 class Why(StrEnum):
@@ -92,8 +92,8 @@ class Estimate:
     method: str
     """How the interval was made: `wilson`, `wilson-clustered`, `t-clustered` or `none`."""
     floor: float | None = None
-    """`low`, but of a share Clopper and Pearson's lower end: Wilson's own is above the true value too often
-    if the share is near 0. A gate's `minimum` takes it, or what `floors` says if that is lower."""
+    """`low`, or a share's lower end by Clopper and Pearson, since Wilson's is too often above a true value
+    near 0. A gate's `minimum` takes `floor`, or the bound of `floors` if that is lower."""
     why: Why | None = None
 
 
@@ -106,7 +106,7 @@ class _Interval:
 
 
 def estimate(sample: Sample) -> Estimate | None:
-    """The mean of a sample with its interval; None of a sample without a value.
+    """The mean of a sample with its interval; None without a value.
 
     A share (values in 0..1) gets Wilson's interval: the plain one if every cluster has one value and each
     value is 0 or 1. Otherwise the interval uses the effective number of values (Korn and Graubard 1998;
@@ -174,10 +174,10 @@ def correlation(sample: Sample, codes: Codes) -> float:
 def _effective(sample: Sample, codes: Codes, weights: Floats, spread: Spread) -> float:
     """How many independent 0s and 1s would be as certain as this share.
 
-    The design effect is the variance over that of independent values. Few clusters that differ mostly show
-    one that is too small. So it is drawn to the worst possible, that of clusters whose values are all alike.
-    The worst has the weight PRIOR, against the square of the number of clusters that show the rarer value.
-    Tries are never taken to be less alike than independent ones.
+    The design effect is the variance over that of independent values. With few clusters that differ, the
+    sample mostly shows too small an effect. So the estimate moves towards the worst effect: all values of a
+    cluster alike. The worst has the weight PRIOR, against the square of the number of clusters that show the
+    rarer value. For 0s and 1s the effect is at least 1, that of independent tries.
     """
     mean, count = sample.mean, weights.sum()
     tops = sums(codes, sample.tops)

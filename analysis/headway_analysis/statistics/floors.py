@@ -1,10 +1,10 @@
 """A lower bound on the mean of clusters of bounded values, whatever clusters the sample lacks.
 
-An interval takes its width from the sample. If one cluster in thirty fails, a third of all samples have
-none that does, and their intervals are too short. Gaffke's bound (2005; Learned-Miller and Thomas 2019,
-arXiv 1905.06208) supposes one further cluster of the worst value. It gives all clusters random weights of sum
-1, by Dirichlet's distribution. Of 0s and 1s it is Clopper and Pearson's lower end. No case is known where it
-is above the true mean too often, though that is not proved.
+An interval takes its width from the sample. If one cluster in thirty fails, a third of all samples have none
+that does, and their intervals are too short. Gaffke's bound (2005; Learned-Miller and Thomas 2019, arXiv
+1905.06208) supposes one further cluster of the worst value. It gives all clusters random weights of sum 1, by
+Dirichlet's distribution. For 0s and 1s the bound is Clopper and Pearson's lower end. No case is known where
+it is above the true mean too often, but there is no proof.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from headway_analysis.statistics.estimates import Sample
 STEP = 0.05
 """The integral's step, in the logarithm of the frequency."""
 FREQUENCIES = np.exp(np.arange(-18.0, 14.0, STEP))
-"""Those that count, for coefficients whose squares add up to 1."""
+"""Frequencies of the integral, for coefficients whose squares add up to 1."""
 FAR = 6.5
 """Standard deviations from the mean, beyond which less than TAIL lies (Cantelli's inequality)."""
 EXACT = 1e-7
-"""How exact the bound is, beside the distance of the best value from the worst."""
+"""Precision of the bound, relative to the distance between best and worst value."""
 SHARE = (0.0, 1.0)
 """Lowest and highest value of a share."""
 STEPS = 2048
-"""Number of values beyond which each is taken a step lower: no bound rises, and none takes long."""
+"""More values than this are rounded down to so many steps. That limits the time, and raises no bound."""
 
 
 def least_mean(values: Floats, weights: Floats, worst: float) -> float:
@@ -60,7 +60,7 @@ def least_value(sample: Sample, ends: tuple[float, float] | None = SHARE) -> flo
     """`least_mean` of a sample, by cluster; None if nothing bounds its values.
 
     Args:
-        ends: lowest and highest value that there could be.
+        ends: lowest and highest possible value.
     """
     if ends is None:
         return None
@@ -78,7 +78,7 @@ def _below_zero(coefficients: Floats, counts: Floats) -> float:
     """
     scaled = coefficients / np.sqrt((counts * coefficients**2).sum())
     centre = float(counts @ scaled)
-    if abs(centre) > FAR:  # the integral would need shorter steps, and it is clear on which side of TAIL
+    if abs(centre) > FAR:  # the integral would need shorter steps, and the result is clear
         return float(centre < 0)
     each = np.outer(FREQUENCIES, scaled)
     height, phase = np.exp(-0.5 * (np.log1p(each * each) @ counts)), np.arctan(each) @ counts

@@ -97,7 +97,7 @@ def _place(group: str) -> str:
 def trained_steps(reports: Sequence[StepReport], also: Iterable[int] = ()) -> list[StepReport]:
     """Steps whose groups are read: the first and the last one, those of `also`, and some between; by step.
 
-    Together they have at most `MOST_GROUPS` groups, as far as there is more than one.
+    Together they have at most `MOST_GROUPS` groups, unless the last step alone has more.
     """
     steps = {report.step: report for report in reports if report.groups}
     if not steps:
@@ -126,7 +126,7 @@ class OfStep:
         self._found: dict[str, Shown] = {}
 
     def add(self, group: GroupRecord) -> None:
-        """One more group of the step."""
+        """Consider one more group of the step."""
         for episode in group.episodes:
             if episode.reward is not None:
                 self._take("best reward of the step", group, episode, lambda each: _reward(each.episode))
@@ -144,7 +144,7 @@ class OfStep:
 
     @property
     def chosen(self) -> list[Shown]:
-        """Those of all groups so far, each once."""
+        """The chosen episodes of all groups so far, each once."""
         apart = [each for each in self._found.values() if each.why != APART or each.gap > 0]
         return list({each.episode.episode_id: each for each in reversed(apart)}.values())[::-1]
 

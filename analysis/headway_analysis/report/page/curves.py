@@ -52,7 +52,7 @@ class Panel:
     title: str
     unit: str
     names: tuple[tuple[str, str], ...]
-    """(figure, what its line is called); for a prefix the rest of the figure's name is."""
+    """(figure, name of its line). For a prefix, the line's name is the rest of the figure's name."""
     about: str = ""
 
 

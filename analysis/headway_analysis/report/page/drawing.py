@@ -54,9 +54,9 @@ def svg(chart: Chart, key: str, spans: Sequence[Span] = (), marks: Sequence[Mark
     """The chart as an `svg` element.
 
     Args:
-        key: no other picture of the page has it.
-        spans: are shaded.
-        marks: have a dashed line.
+        key: unique among the pictures of the page.
+        spans: steps to shade.
+        marks: steps with a dashed line.
     """
 
     def draw(axes: Axes) -> None:
@@ -125,14 +125,14 @@ def _drawn(draw: Any, inches: tuple[float, float], key: str, label: str) -> str:
 
 @contextmanager
 def _library() -> Iterator[Any]:
-    """matplotlib, which writes a cache of fonts: if it has no folder for that, a temporary one serves."""
+    """matplotlib's figures. Its font cache is in a temporary folder unless MPLCONFIGDIR names one."""
     with tempfile.TemporaryDirectory() as folder:
         given = os.environ.setdefault("MPLCONFIGDIR", folder)
         try:
             import matplotlib
             from matplotlib.figure import Figure
 
-            # Names are a stranger's: a dollar sign in one is no formula.
+            # Strangers choose the names: a dollar sign must not begin a formula.
             with matplotlib.rc_context(
                 {"svg.fonttype": "none", "svg.hashsalt": "headway", "text.parse_math": False}
             ):
@@ -143,7 +143,7 @@ def _library() -> Iterator[Any]:
 
 
 def _embedded(text: str, key: str, label: str) -> str:
-    """The picture as an element of a page: its own names are unlike those of others, and it has a label."""
+    """The picture as an element of a page, with a label and with ids that no other picture has."""
     text = _METADATA.sub("", _HEAD.sub("", text))
     text = _SIZE.sub(rf'\1 role="img" aria-label="{escape(label)}"', text, count=1)
     text = _NAMED.sub(rf"\g<1>{key}-", text)

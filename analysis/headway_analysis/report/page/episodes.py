@@ -25,7 +25,7 @@ GIVEN: Final = 240
 SHADES: Final = 10
 """Shades of probability: 0 is unlikely, 9 is sure."""
 WINDOW: Final = 6
-"""Tokens before one that are decoded with it: a letter may have several."""
+"""Earlier tokens that are decoded with each token: one character may take several tokens."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def coloured(row: TrainingSequence, decode: Decode) -> Iterator[Piece]:
-    """A row's first tokens: those that were given in stretches, those that were sampled one by one."""
+    """A training row's first tokens: given tokens in stretches, sampled tokens one by one."""
     numbered = zip(range(min(len(row.tokens), TOKENS)), row.mask, strict=False)
     for sampled, places in groupby(numbered, key=lambda each: each[1]):
         stretch = [place for place, _ in places]

@@ -18,7 +18,7 @@ from headway_analysis.report.page.episodes import View
 LARGEST: Final = 5_000_000
 """Bytes of a page: what a browser opens at once."""
 MOST_NUMBERS: Final = 200
-"""Steps in the table of a picture; of more, some all over the run."""
+"""Most steps in the table of a picture; if the run has more, evenly spread ones."""
 Row = tuple[str, ...]
 
 
@@ -57,7 +57,7 @@ class Picture:
             (f"{step:g}", *(short(of_line[step]) if step in of_line else "" for of_line in values))
             for step in steps
         ]
-        # The picture is ours: matplotlib has escaped its texts.
+        # Safe as markup: matplotlib has escaped the picture's texts.
         return cls(chart.title, chart.about, chart.unit, names, Markup(svg), ("step", *names), rows)
 
 
@@ -94,7 +94,7 @@ def short(value: float) -> str:
 
 
 def rendered(page: Page) -> str:
-    """The page as HTML, of at most `LARGEST` bytes: tokens and then the last episodes are left out for it."""
+    """The page as HTML of at most `LARGEST` bytes. To fit, it omits tokens and then the last episodes."""
     html = _template().render(page=page)
     if len(html.encode()) <= LARGEST:
         return html

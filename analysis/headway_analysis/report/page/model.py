@@ -46,7 +46,7 @@ class TrainingRun:
         return {report.step: {**report.metrics, **self.figures.get(report.step, {})} for report in trained}
 
     def times(self) -> list[StepTime]:
-        """Where the seconds of those steps went whose episodes are known, by step."""
+        """Where the seconds of each step went, for steps whose episodes are known."""
         reports = {report.step: report for report in self.steps}
         found = (
             spent(reports[step - 1], reports[step], self.timings[step])

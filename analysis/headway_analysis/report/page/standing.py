@@ -15,8 +15,8 @@ RAISED: Final = "Raised"
 
 
 def judged(run: TrainingRun) -> tuple[list[Span], list[Verdict]]:
-    """Stretches of steps in which signals were raised, and what is so of each signal at the end. Nothing is
-    known of a run without its spec."""
+    """Stretches of steps in which signals were raised, and each signal's state at the end. Nothing is known
+    of a run without its spec."""
     if run.spec is None:
         return [], []
     watch, figures = Watch(job_of(run.spec)), run.by_step

@@ -24,7 +24,7 @@ MOST_CUT: Final = 0.05
 MOST_FULL: Final = 0.05
 MOST_LATE: Final = 0.05
 MOST_EXHAUSTED: Final = 0.10
-"""The practice guide's."""
+"""The practice guide's threshold."""
 
 MOST_MALFORMED: Final = 0.2
 LONGER: Final = 1.5
@@ -126,7 +126,7 @@ def growing(name: str, what: str, factor: float, least: float) -> Judge:
 
 
 def repetition(history: History) -> Reading | None:
-    """Share of a turn's 8-grams that it had said before."""
+    """Share of a turn's 8-grams that the turn repeats."""
     now = level(history.recent(REPEATED, LAST), LAST)
     if now is None or history.latest(REPEATED) is None:
         return None

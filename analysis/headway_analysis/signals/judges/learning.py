@@ -26,11 +26,11 @@ EXPLAINED: Final = "rollout/reward_explained/"
 WINDOW: Final = 5
 """Steps whose mean or median stands for a level."""
 BACK: Final = 10
-"""How many steps ago the level was that the present one is compared with."""
+"""The present level is compared with the level of so many steps ago."""
 NORMAL: Final = 1.96
 
 LAST: Final = 3
-"""Steps whose median stands for the present, where one that is late costs much."""
+"""Steps whose median stands for the present, where a late signal is costly."""
 COLLAPSED: Final = 0.25
 RECOVERED: Final = 0.5
 LEAST_HEIGHT: Final = 0.1
@@ -166,7 +166,8 @@ def score_parted(history: History) -> Reading | None:
 
 
 def _worst(reading: Reading) -> tuple[bool, bool, bool, float]:
-    """Its level before its number: a large number that is clear hides none that is over."""
+    """A sort key: the level counts before the number, so a large clear number hides no reading that is
+    over."""
     return reading.sure, reading.level is Level.OVER, reading.level is Level.BETWEEN, reading.value
 
 

@@ -31,9 +31,9 @@ ENTROPY_LOW_AGAIN: Final = 0.25
 ENTROPY_HIGH: Final = 3.0
 ENTROPY_MORE: Final = 0.7
 ENTROPY_LASTS: Final = 0.35
-"""Half of that, if it is the median of many steps."""
+"""Half of `ENTROPY_MORE`: enough for the median of `BACK` steps."""
 ENTROPY_LEAST: Final = 8
-"""Of `BACK` steps: how many must have an entropy."""
+"""How many of `BACK` steps must have an entropy."""
 SPIKE: Final = 5.0
 SPIKE_OVER: Final = 2.0
 FRESH_LAG: Final = 0.25
@@ -51,9 +51,9 @@ MASKED_AGAIN: Final = 0.05
 STALE: Final = 0.9
 FRESH: Final = 0.75
 LEAST: Final = 1e-9
-"""Nothing is a multiple of a level below it."""
+"""No ratio to a level below it is judged."""
 LONGEST: Final = 7
-"""The most steps of age that are waited for, so that what lasts is raised within ten steps."""
+"""Most steps of age that lengthen the median, so that a lasting mismatch is raised within ten steps."""
 LONGER: Final = (
     f"For older batches, the median covers two more steps for each step of their oldest token's age "
     f"(`{OLDEST}`, up to {LONGEST}). It covers only {LAST} steps if the median of these exceeds "
@@ -155,7 +155,7 @@ def mismatch_tail(history: History) -> Reading | None:
 
 
 def _apart(history: History, name: str, what: str, fresh: float, drifted: float) -> Reading | None:
-    """The distance of two policies that should be equal, or of which one has drifted."""
+    """The distance of sampling and trained policy, against the threshold for fresh or for older batches."""
     lag = history.latest(LAG)
     if lag is None or history.latest(name) is None:
         return None
@@ -233,7 +233,7 @@ def staleness_at_bound(history: History) -> Reading | None:
 
 
 def _against_first(history: History, name: str) -> tuple[float, float, float] | None:
-    """A figure now, in the first steps, and the one over the other."""
+    """A figure's level now, its level in the first steps, and their ratio."""
     first = level(history.first(name, WINDOW), WINDOW)
     now = level(history.recent(name, LAST), LAST)
     if first is None or now is None or first < LEAST or history.latest(name) is None:
