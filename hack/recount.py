@@ -65,7 +65,7 @@ STATUS = {
 }
 INFRA_ERROR = "InfraError"
 BY_REWARDS = ("group_based", "gpg", "opo", "rloo")
-"""Methods by which a group has a gradient exactly where its rewards differ."""
+"""Methods for which a group has a gradient if and only if its rewards differ."""
 
 
 class Folder:
@@ -171,7 +171,7 @@ def trainable_tokens(group: dict[str, Any], method: str) -> set[int]:
 
 
 def count_steps(reports: list[dict[str, Any]], trainable: dict[str, set[int]], counted: Counter[str]) -> None:
-    """Add what the steps trained; a report that says otherwise than the trajectories is an error."""
+    """Add what the steps trained. A report that contradicts the trajectories is an error."""
     seen: set[str] = set()
     for report in reports:
         for group, claimed in report["train_tokens"].items():
@@ -224,7 +224,7 @@ def summary(counted: Counter[str], prices: Mapping[str, str | None]) -> dict[str
 
 
 def differences(found: dict[str, Any], usage: dict[str, Any]) -> list[str]:
-    """Where `.status.usage` says something else."""
+    """The differences between the recount and `.status.usage`."""
     wrong = [
         f"{field}: status says {usage.get(field, 0)}, the trajectories {found['tokens'][name]}"
         for name, field in STATUS.items()

@@ -68,7 +68,7 @@ def apart(name: str) -> str:
 
 
 def part(line: Line, name: str, cost: float) -> tuple[float, float] | None:
-    """What one try adds above and below the line."""
+    """What one try adds to numerator and denominator."""
     scored, calls = line["outcome"] != "InfraError", dict(line["tool_calls_by_tool"])
     if name == "infra_error":
         return float(not scored), 1.0
@@ -101,7 +101,7 @@ def passed(lines: Sequence[Line], name: str) -> float | None:
 
 
 def values(lines: Sequence[Line], name: str, costs: Mapping[str, Decimal | None]) -> Values:
-    """A measure's values among some tries; none where one of them does not say it."""
+    """A measure's values over some tries; empty if a try does not report it."""
     found: Values = {}
     if name in COSTS and any(costs[line["episode_id"]] is None for line in lines):
         return found
@@ -125,7 +125,7 @@ def values(lines: Sequence[Line], name: str, costs: Mapping[str, Decimal | None]
 
 
 class Recount:
-    """The table, compared with a report. `wrong` has what differs."""
+    """Compares the table with a report. `wrong` lists the differences."""
 
     def __init__(self, lines: Sequence[Line], report: Json) -> None:
         self.lines, self.report = lines, report
@@ -146,7 +146,7 @@ class Recount:
         return [line for line in mine if line["task"] == task]
 
     def same(self, what: str, reported: Json, counted: Json, error: float = 1e-7) -> None:
-        """Note a number that differs by more than `error`, beside its size or at all."""
+        """Note a number that differs by more than `error`, relative to its size or absolutely."""
         self.checked += 1
         numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (reported, counted))
         if not (isclose(reported, counted, rel_tol=error, abs_tol=error) if numbers else reported == counted):
@@ -170,7 +170,7 @@ class Recount:
 
     @cached_property
     def verdict(self) -> str | None:
-        """The gate's; None if the job has no gate."""
+        """The gate's verdict; None if the job has no gate."""
         if self.report["gate"] is None:
             return None
         gate, rewards = self.report["gate"]["spec"], self.report["job"]["rewardRange"]
@@ -286,7 +286,7 @@ class Recount:
                 self.same(f"{candidate} {name} p after Holm", reported[candidate]["p_holm"], p)
 
     def difference(self, what: str, reported: Json, found: Mapping[str, Any]) -> None:
-        """One of them."""
+        """Check one paired difference."""
         for key, number in found.items():
             if key == "p" and number is not None:
                 self.same(f"{what} p", reported["p"], number[0], max(1e-7, 5 * number[1]))

@@ -76,7 +76,7 @@ def lost(gate: Json, found: Values | None) -> str:
 
 
 def without(name: str, candidate_has_it: bool) -> str:
-    """Where there is no success to divide the cost by, or no tool call."""
+    """The verdict if there is no success to divide the cost by, or no tool call."""
     if name == "cost_per_success":
         return "Passed" if candidate_has_it else "Refused"
     return "TooFewRows" if name in OF_CALLS else "Error"

@@ -92,7 +92,7 @@ def expected(name: str, candidate: Json, report: Json) -> Iterator[tuple[str, fl
 
 
 def compare(report: Json, shown: Mapping[str, Mapping[str, float]]) -> tuple[int, list[str]]:
-    """How many numbers were looked at, and what is wrong of them."""
+    """The number of compared figures, and the differences."""
     checked, wrong = 0, []
     for candidate in report["candidates"]:
         name = candidate["name"]

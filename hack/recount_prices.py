@@ -50,7 +50,7 @@ class Costs:
             )
 
     def _price(self, used: Line) -> Decimal | None:
-        """Of one token or second of a class and model, on its day."""
+        """The price of one token or second of a class and model, on its day."""
         first = self._entries[0][1]
         begun = [entry for since, entry in self._entries if since <= used["day"]] or [first]
         prices = of_model(begun[-1], used.get("model"))

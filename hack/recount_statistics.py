@@ -63,7 +63,7 @@ def beta_cdf(a: float, b: float, x: float) -> float:
 def bisected(
     function: Callable[[float], float], wanted: float, low: float, high: float, halvings: int = 200
 ) -> float:
-    """Where a growing function has a value."""
+    """Where a growing function has the value `wanted`."""
     for _ in range(halvings):
         middle = (low + high) / 2
         if middle in (low, high):  # no number lies between them
@@ -103,7 +103,7 @@ def settled(numbers: Sequence[float], scale: float) -> list[float]:
 
 
 def correlation(names: Sequence[str], numbers: Sequence[float]) -> float:
-    """Of values in a cluster, by the analysis of variance."""
+    """Correlation of values in a cluster, by the analysis of variance."""
     groups: dict[str, list[float]] = {}
     for name, number in zip(names, numbers, strict=True):
         groups.setdefault(name, []).append(number)
@@ -210,7 +210,7 @@ def interval(
     return "wilson-clustered", *wilson(mean, n, student(spread.df, 0.975))
 
 
-# What bounded values show at the least: Gaffke's bound, by Imhof's integral.
+# The lower bound of bounded values: Gaffke's bound, by Imhof's integral.
 
 
 def least(means: Sequence[float], weights: Sequence[float], worst: float) -> float:
@@ -243,7 +243,7 @@ def negative(terms: Sequence[tuple[float, int]]) -> float:
 
 
 def least_value(found: Values, worst: float = 0.0) -> float:
-    """Of one candidate's values, by cluster; none could be below `worst`."""
+    """The bound for one candidate's values, by cluster; no value can be below `worst`."""
     each = list(found.values())
     names = [value.cluster for value in each]
     tops, weights = (by_cluster(names, [getattr(v, of) for v in each]) for of in ("top", "bottom"))
@@ -253,7 +253,7 @@ def least_value(found: Values, worst: float = 0.0) -> float:
 
 
 def least_gain(ours: Values, theirs: Values, sign: int, worst: float = -1.0) -> float:
-    """Of a paired difference, by cluster; about the two means where they are ratios."""
+    """The bound for a paired difference, by cluster; ratios are linearised about the two means."""
     units = sorted(ours.keys() & theirs.keys())
     names = [ours[u].cluster for u in units]
     total = [fsum(side[u].bottom for u in units) for side in (ours, theirs)]

@@ -30,7 +30,8 @@ def say(text: str) -> None:
 
 
 def of_licences(lock: str, allowed: Policy) -> tuple[list[str], list[Licence]]:
-    """What is wrong with the licences of a shipped lock, and what they are; writes its bill."""
+    """What is wrong with the licences of a shipped lock, and the licences; writes the lock's bill of
+    materials."""
     packages = bills.metadata(locks.read(lock), allowed.sources)
     found = [licences.of_metadata(each, allowed) for each in packages]
     declared = [
@@ -48,7 +49,7 @@ def of_licences(lock: str, allowed: Policy) -> tuple[list[str], list[Licence]]:
 def of_vulnerabilities(
     names: Sequence[str], allowed: Policy
 ) -> tuple[dict[str, list[str]], list[vulnerabilities.Answer]]:
-    """What is wrong with each lock, as long as the database answers, and its answers."""
+    """What is wrong with each lock, and the database's answers; ends at the first lock without an answer."""
     wrong: dict[str, list[str]] = {}
     answers = []
     for lock in names:

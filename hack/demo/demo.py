@@ -71,7 +71,7 @@ def collect(platform: Platform, job: Job, settings: Settings) -> Path:
 
 
 def tracked(platform: Platform, job: Job) -> phases.Tracked:
-    """Figures of the job's run in MLflow; none where it was not reached."""
+    """Figures of the job's run in MLflow; empty if MLflow was not reached."""
     run = job["status"].get("tracking", {}).get("mlflow")
     if run is None:
         return {}
@@ -80,7 +80,7 @@ def tracked(platform: Platform, job: Job) -> phases.Tracked:
 
 
 def finish(platform: Platform, settings: Settings) -> str:
-    """Delete the job unless it is to be kept; says what is left of it."""
+    """Delete the job unless it is to be kept; returns a line on what is left of it."""
     if settings.keep:
         where = f"KUBECONFIG={platform.kube.kubeconfig} " if platform.kube.kubeconfig else ""
         look = (f"describe rltj {NAME}", f"get rlev {evaluation.NAME}", f"describe rlev {evaluation.NAME}")
@@ -95,7 +95,7 @@ def finish(platform: Platform, settings: Settings) -> str:
 
 
 def demo(settings: Settings) -> None:
-    """The whole of it."""
+    """Run the whole demo and print its report."""
     timings = Timings()
     if settings.begun is not None:
         timings.took("Python environment", max(0.0, time.time() - settings.begun))

@@ -27,7 +27,7 @@ from headway_demo.settings import ROOT, Settings, SettingsError
 FOLDER = Path(os.environ.get("OUTPUT") or ROOT / "build" / "try").resolve()
 """`OUTPUT`: where the job's files go."""
 EPISODES = 48
-"""Of the preflight: half the demo's."""
+"""Episodes of the preflight: half the demo's."""
 
 
 def document(inputs: Path, settings: Settings) -> dict[str, Any]:
@@ -45,10 +45,8 @@ def document(inputs: Path, settings: Settings) -> dict[str, Any]:
 
 
 def tried(settings: Settings, *, fresh: bool) -> bool:
-    """Run the job and print its report; whether it is Complete.
-
-    Raises:
-        run.Stopped: by a person, before its end.
+    """Run the job and print its report; returns whether it is Complete. Raises: run.Stopped: a person stopped
+    it.
     """
     timings = Timings()
     if settings.begun is not None:

@@ -63,7 +63,7 @@ GUESTS: dict[str, tuple[str, ...]] = {
     "smolagents": (),
     "strands": (),
     "suite": ("-c", "requirements/all.txt"),
-    # Only their files are read.
+    # Only files of these packages are read.
     "templates": ("--no-deps",),
     # torch and what comes with it is gigabytes: the versions that are there already.
     "tinker": (

@@ -33,9 +33,9 @@ PACKAGES: Final = (
     *("sandbox/headway_sandbox", "cli/headway_cli"),
 )
 BASE: Final = ("pydantic", "pydantic-core")
-"""What pyproject.toml declares for all extras."""
+"""Packages that pyproject.toml declares for all extras."""
 NO_PART: Final = "cli/headway_cli/templates"
-"""Projects that `headway init` writes: they are the user's, not imported here."""
+"""Templates of projects that `headway init` writes; nothing here imports them."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ PROCESSES: Final[Mapping[str, Process]] = {
         beside=("operator", "broker", "coordinator", "rollout", "rollout-cpu", "trainer", "cli"),
     ),
 }
-"""All that runs, and under `dev` what checks and builds it: with that, every file is somebody's."""
+"""All processes, and under `dev` the programs that check and build them: together they cover every file."""
 
 
 class Wrong(Exception):
@@ -154,7 +154,7 @@ def imported(source: str) -> frozenset[str]:
 
 
 def reached(starts: Iterable[Path], known: Mapping[str, Path], apart: Sequence[Path] = ()) -> set[Path]:
-    """The files that `starts` import, directly or not, and they themselves; nothing in `apart`."""
+    """`starts` and the files that they import, directly or not, without those in `apart`."""
     found: set[Path] = set()
     waiting = list(starts)
     while waiting:
@@ -171,7 +171,7 @@ def reached(starts: Iterable[Path], known: Mapping[str, Path], apart: Sequence[P
 
 
 def files_of(process: Process, known: Mapping[str, Path]) -> list[Path]:
-    """What a process can import of ours, sorted."""
+    """The files of this repository that a process can import, sorted."""
     for path in (*process.roots, *process.apart):
         if not (ROOT / path).exists():
             raise Wrong(f"{path} does not exist: correct it in hack/python/extras.py")
@@ -180,8 +180,8 @@ def files_of(process: Process, known: Mapping[str, Path]) -> list[Path]:
 
 
 def of_ours(files: Iterable[Path]) -> list[str]:
-    """Names of top-level modules that are no packages of others: Headway's, and what tests and tools import
-    of their own folders."""
+    """Names of top-level modules of this repository: Headway's packages, and the modules that tests and tools
+    import from their own folders."""
     plain = [file for file in files if not any(file.is_relative_to(ROOT / each) for each in PACKAGES)]
     beside = {name for file in plain for name in (file.stem, *file.relative_to(ROOT).parts[:-1])}
     return sorted(beside | {Path(package).name for package in PACKAGES})
@@ -230,7 +230,7 @@ def check(name: str) -> tuple[int, str]:
             shutil.copyfile(file, copy)
         pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
         (Path(folder) / "pyproject.toml").write_text(project(process, of_ours(files), pyproject))
-        # By its default it leaves out what is in a folder named tests.
+        # By default deptry leaves out folders named tests.
         command = [sys.executable, "-m", "deptry", "--no-ansi", "--exclude", "$^", "."]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr

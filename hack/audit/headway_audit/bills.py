@@ -30,7 +30,7 @@ FIELDS: Final = {
     "project_url": "Project-URL",
     "home_page": "Home-page",
 }
-"""What a bill is made from; the rest of the metadata is left out."""
+"""Fields of the metadata that a bill contains; it omits the others."""
 
 
 def bill(packages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -67,8 +67,8 @@ def headers(each: Mapping[str, Any]) -> str:
 def metadata(pins: Mapping[str, Pin], sources: Sequence[str]) -> list[Mapping[str, Any]]:
     """The metadata of every package of a lock.
 
-    Wheels are asked for without their hashes, since pip would download them to compare; each is compared
-    here. A source is built, so pip holds it to its hash before.
+    pip gets wheels without their hashes, or it would download them to compare; `compared` does that here. pip
+    builds sources, so it gets their hashes and checks them first.
 
     Raises:
         AuditError: the index cannot be asked, or has other files than the lock.
@@ -91,10 +91,10 @@ def metadata(pins: Mapping[str, Pin], sources: Sequence[str]) -> list[Mapping[st
 
 
 def compared(document: Mapping[str, Any], pins: Mapping[str, Pin]) -> Iterator[Mapping[str, Any]]:
-    """The metadata of a report of pip, of files that a lock has.
+    """The metadata of each package in pip's report.
 
     Raises:
-        AuditError: a file is another than the lock's.
+        AuditError: a file is not in the lock.
     """
     for each in document["install"]:
         name = normal(each["metadata"]["name"])
@@ -105,7 +105,7 @@ def compared(document: Mapping[str, Any], pins: Mapping[str, Pin]) -> Iterator[M
 
 
 def report(requirements: Path, *options: str) -> dict[str, Any]:
-    """What pip would install."""
+    """pip's report of what it would install."""
     target = requirements.with_suffix(".json")
     command = [
         sys.executable,
@@ -123,7 +123,7 @@ def report(requirements: Path, *options: str) -> dict[str, Any]:
 
 
 def run(command: Sequence[str]) -> None:
-    # DeepSpeed's kernels are none of its metadata.
+    # DeepSpeed's metadata needs none of its kernels.
     added = {"DS_BUILD_OPS": "0", "PIP_BUILD_CONSTRAINT": str(REQUIREMENTS / "build.txt")}
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     done = subprocess.run(command, env={**clean, **added}, capture_output=True, text=True, check=False)

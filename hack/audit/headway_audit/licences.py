@@ -22,7 +22,7 @@ class Licence:
 
     package: str
     expression: str
-    """SPDX; empty where nothing says it."""
+    """SPDX expression; empty if the package declares none."""
 
 
 def of_metadata(metadata: Mapping[str, Any], policy: Policy) -> Licence:
@@ -55,9 +55,9 @@ def is_spdx(text: str) -> bool:
 
 
 def bound(expression: str, allowed: Iterable[str]) -> frozenset[str] | None:
-    """The licences of an expression that are not allowed: empty where all is; of an OR, the easiest side.
+    """The licences of an expression that are not allowed; of an OR, those of the side with the fewest.
 
-    None where the expression is none of SPDX.
+    None if it is no SPDX expression.
     """
     try:
         tree = SPDX.parse(expression, strict=False)

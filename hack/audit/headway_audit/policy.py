@@ -21,7 +21,7 @@ class Entry(BaseModel):
 
 
 class Stated(Entry):
-    """A licence that a package's metadata does not say, or says so that it cannot be read."""
+    """A licence that a package's metadata lacks, or that cannot be read there."""
 
     package: Text
     licence: Text
@@ -34,7 +34,7 @@ class Excepted(Entry):
     """A licence that is shipped though it is not in `allowed`."""
 
     packages: Annotated[tuple[Text, ...], Field(min_length=1)]
-    """Names; one that ends with * means all that begin so."""
+    """Names of packages; `*` at the end matches any ending."""
     licences: Annotated[tuple[Text, ...], Field(min_length=1)]
     reason: Reason
 

@@ -15,7 +15,7 @@ from headway_audit.policy import Policy
 
 @dataclass(frozen=True)
 class Vulnerability:
-    """One that a pinned version has."""
+    """A known vulnerability of a pinned version."""
 
     package: str
     version: str
@@ -31,13 +31,13 @@ class Answer:
     asked: int
     found: tuple[Vulnerability, ...]
     unknown: tuple[str, ...]
-    """Packages that it does not know."""
+    """Packages that the database does not know."""
     trouble: str = ""
     """Why there was no answer; empty where there was one."""
 
     @property
     def reached(self) -> bool:
-        """Whether the database answered: a mirror of an index that has none knows no package at all."""
+        """Whether the database answered. An index mirror without the database knows none of the packages."""
         return not self.trouble and (self.asked == 0 or len(self.unknown) < self.asked)
 
 
@@ -72,7 +72,7 @@ def ask(lock: str) -> Answer:
 
 
 def judged(answer: Answer, policy: Policy, today: date) -> list[str]:
-    """What is wrong with a lock of which the database answered, a sentence each."""
+    """What is wrong with a lock by the database's answer, a sentence each."""
     wrong = [f"{name} is not in the database: nobody looked at it" for name in answer.unknown]
     for each in answer.found:
         accepted = [one for one in policy.known if one.id in each.ids and normal(one.package) == each.package]

@@ -32,14 +32,14 @@ COMPILER_FLAGS = ("-trimpath", "-buildvcs=false", "-gcflags=all=-l")
 
 @dataclass(frozen=True)
 class Program:
-    """One Go command of the module, and the names it is to be found under."""
+    """One Go command, and further names that link to it."""
 
     package: str
     links: tuple[str, ...] = ()
     version: str | None = None
-    """Of the program's module, where it is built by itself and not as part of this one."""
+    """Version of the program's own module; None if the program is built as part of `module`."""
     module: Path = GO_MODULE
-    """Folder of the Go module in this repository that it is built in."""
+    """Folder of the Go module in this repository that builds the program."""
 
     @property
     def name(self) -> str:
@@ -61,10 +61,11 @@ TOOLS = (
 )
 KWOK = Program("sigs.k8s.io/kwok/cmd/kwok", version="v0.8.0")
 KIND = Program("sigs.k8s.io/kind", version="v0.33.0")
-"""The first whose network plugin holds a pod's traffic to its own node to egress policies."""
+"""The first version whose network plugin applies egress policies to a pod's traffic to its own node."""
 
 VERDICTS = Program("./cmd/headway-verdicts", module=GITOPS_MODULE)
-"""What GitOps tools make of an object; in a module of its own, so that neither bends the other's versions."""
+"""Prints how GitOps tools judge an object. A module of its own keeps its dependencies apart from the
+cluster's."""
 
 
 def kubernetes_version() -> str:
@@ -82,7 +83,7 @@ def folder(layout: Layout) -> Path:
 
 
 def sources_digest(program: Program) -> str:
-    """Stands for the sources a program has in this repository; modules are the folder's matter."""
+    """Digest of a program's sources in this repository. `folder` covers the versions of modules."""
     digest = hashlib.sha256(f"{program.package}@{program.version}".encode())
     if program.package.startswith("./"):
         own = sorted((program.module / program.package).glob("*.go"))
@@ -96,7 +97,7 @@ def sources_digest(program: Program) -> str:
 
 
 def build(layout: Layout, programs: tuple[Program, ...]) -> Path:
-    """Build those of `programs` that are not cached; the folder all of them are in."""
+    """Build those of `programs` that are not cached; returns the folder with all of them."""
     target = folder(layout)
     target.mkdir(parents=True, exist_ok=True)
     for program in programs:

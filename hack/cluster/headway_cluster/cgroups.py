@@ -97,7 +97,7 @@ class ControlGroup:
                 _remove_one(group, deadline_s=deadline_s)
 
     def _tracking(self) -> Path:
-        """The hierarchy whose membership is taken as "belongs to the cluster"."""
+        """The hierarchy that decides which processes belong to the cluster."""
         mounts = hierarchies()
         for name in ("pids", "unified"):
             if name in mounts:
@@ -124,9 +124,9 @@ class ControlGroup:
 
 
 def groups_below(top: Path) -> Iterator[Path]:
-    """`top` and every group in it; those that go while this looks are left out.
+    """`top` and every group in it, without groups that disappear meanwhile.
 
-    The kubelet removes pods' groups at any time, and `Path.rglob` fails when a folder goes under its feet.
+    The kubelet removes pods' groups at any time, and `Path.rglob` fails when a folder disappears.
     """
     for folder, _, _ in os.walk(top):
         yield Path(folder)

@@ -44,9 +44,9 @@ def delete_containers(layout: Layout) -> None:
 
 
 def _delete_all(layout: Layout, kind: str, options: list[str]) -> bool:
-    """Delete what is listed; whether nothing was.
+    """Delete all objects of a kind that ctr lists; returns whether it listed none.
 
-    The shims of killed pods end meanwhile: what is gone before its turn is no failure, what stays is.
+    The shims of killed pods end meanwhile, so an object that is already gone is no error.
     """
     listed = run([*ctr(layout), kind, "list", "--quiet"]).split()
     if listed:

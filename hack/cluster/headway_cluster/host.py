@@ -1,4 +1,4 @@
-"""What must hold of this machine before anything is started, and what is put back after."""
+"""Checks this machine before anything is started, and restores its settings afterwards."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def remember(layout: Layout) -> None:
 
 
 def remembered(layout: Layout) -> HostBefore:
-    """What `remember` wrote; nothing at all where it never ran."""
+    """What `remember` wrote; an empty record if it never ran."""
     try:
         return HostBefore(**json.loads(layout.host_before.read_text()))
     except (FileNotFoundError, json.JSONDecodeError):

@@ -1,4 +1,4 @@
-"""The images a cluster is born with, made from programs that are on this machine anyway."""
+"""The images that every cluster starts with, made from programs of this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TESTBOX_IMAGE = "localhost/headway/testbox:1"
 
 
 def load_builtin(layout: Layout, programs: Path) -> None:
-    """Pause, CoreDNS and the test box; a store kept since the same build has them already."""
+    """Load pause, CoreDNS and the test box, unless the store has them from the same build."""
     version = f"{programs.name} {sources_digest(DNS)} {sources_digest(PAUSE)}"
     kept_from = layout.containerd_root / "headway-build"
     if kept_from.exists() and kept_from.read_text() == version:

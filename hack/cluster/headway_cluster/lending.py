@@ -1,9 +1,9 @@
-"""What a kind node must be shown of this machine, so that pods on it can borrow this machine's Python.
+"""The folders of this machine that a kind node must mount, so that its pods can use this machine's Python.
 
 The heavy processes of the demo and of end-to-end tests run from the image `host`. It is Debian 12 and holds
 no packages: the environment, the checkout and the tools are host folders. A kind node is a container, so they
-have to be mounted into it first, each at its own path. An interpreter under /usr is not lent: the image has
-its own there, which then has to be of the same version.
+    have to be mounted into it first, each at its own path. An interpreter under /usr is not mounted: the
+    image has its own there, which must have the same version.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .shell import run
 CHECKOUT = SOURCE.parents[1]
 IMAGE_PYTHON = (3, 11)
 IMAGE_LIBC = (2, 36)
-"""Of Debian 12, which the pods' image is made from."""
+"""glibc of Debian 12, on which the pods' image is based."""
 ASK = "import sys; print(*sys.version_info[:2], sys.base_prefix)"
 FIX = (
     "use a Python of uv, which has its own libraries, by its real path: `uv python install 3.11`; "
@@ -38,16 +38,16 @@ class Interpreter:
     prefix: Path
     """Folder of its standard library and shared libraries."""
     libc: tuple[int, int]
-    """The newest glibc that it asks for."""
+    """The newest glibc that the interpreter needs."""
 
     @property
     def of_the_image(self) -> bool:
-        """In a pod it is not this machine's that runs, but the one that the image has at the same path."""
+        """Whether pods run the image's interpreter, which has the same path, and not this machine's."""
         return self.prefix == Path("/usr")
 
 
 def interpreter() -> Interpreter:
-    """This machine's: HEADWAY_PYTHON, as for hack/python, or Debian's own."""
+    """This machine's interpreter: HEADWAY_PYTHON, as for hack/python, or Debian's own."""
     path = Path(os.environ.get("HEADWAY_PYTHON", "/usr/bin/python3"))
     major, minor, prefix = run([path, "-c", ASK]).split(maxsplit=2)
     folder = Path(prefix.strip())
@@ -79,7 +79,7 @@ def check(python: Interpreter) -> None:
 
 
 def lent(layout: Layout, python: Interpreter) -> list[Path]:
-    """Folders that a node has to show at their own paths: environment and tools are in the cache."""
+    """Folders that a node must mount at their own paths; the cache has the environment and the tools."""
     folders = [CHECKOUT, layout.cache]
     return folders if python.of_the_image else [*folders, python.prefix]
 

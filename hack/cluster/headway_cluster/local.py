@@ -41,9 +41,9 @@ DAEMONS = (
 
 
 def up(layout: Layout, *, keep_failed: bool = False) -> None:
-    """A Ready node with DNS; returns at once where there is one already.
+    """Start a cluster whose node is Ready and has DNS; return at once if there is one already.
 
-    A start that fails or is interrupted is cleared, unless `keep_failed` leaves it for a look.
+    A start that fails or is interrupted is cleaned up, unless `keep_failed` keeps it for inspection.
     """
     host.check_root()
     packages.install()
@@ -109,7 +109,7 @@ def healthy(layout: Layout) -> bool:
 
 
 def status(layout: Layout) -> bool:
-    """Print one line a daemon and one for the node; whether all is well."""
+    """Print a line for each daemon and one for the node; return whether all is well."""
     recorded = processes.recorded(layout)
     for name in DAEMONS:
         daemon = recorded.get(name)

@@ -1,4 +1,4 @@
-"""One command at a time where two would be in each other's way; a second one waits."""
+"""Locks for work that only one command may do at a time; a second command waits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .layout import Layout
 
 @contextmanager
 def alone(layout: Layout, what: str) -> Iterator[None]:
-    """Hold the lock on `what`; it goes with this process, however that ends."""
+    """Hold the lock on `what`. It is released when this process ends, however that happens."""
     folder = layout.cache / "locks"
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / what, "w") as lock:

@@ -81,6 +81,6 @@ def _mtu() -> str:
 
 
 def remove() -> None:
-    """Take the bridge, with its routes, and the masquerade rule away."""
+    """Remove the bridge with its routes, and the masquerade rule."""
     succeeds(["ip", "link", "delete", BRIDGE])
     succeeds(["nft", "delete", "table", "ip", NAT_TABLE])

@@ -94,12 +94,12 @@ def _kubelet_settings(layout: Layout) -> dict[str, object]:
         "serializeImagePulls": False,
         "nodeStatusUpdateFrequency": "10s",
         "nodeStatusReportFrequency": "5m",
-        # By which it finds volumes beyond their limit, and evicts their pods: a minute by default.
+        # How often it looks for volumes beyond their limit, to evict their pods: a minute by default.
         "volumeStatsAggPeriod": "20s",
     }
     disk = {
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%"},
-        # Nothing could be pulled again: images come from `load-image`, not from a registry.
+        # Images come from `load-image`, not from a registry, so a deleted one could not be pulled again.
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
     }

@@ -48,8 +48,8 @@ def _started_ticks(pid: int) -> int | None:
 def start(layout: Layout, name: str, command: Sequence[str | Path]) -> Daemon:
     """Start `command` as daemon `name`, detached, its output in `<state>/logs/<name>.log`.
 
-    Daemons that start no pods go before other work, so that a machine busy with pods,
-    training or builds still has a cluster that answers.
+    Daemons that start no pods get a higher priority. So the cluster answers even if pods, training or builds
+    keep the machine busy.
     """
 
     def settle() -> None:
@@ -85,7 +85,7 @@ def recorded(layout: Layout) -> dict[str, Daemon]:
         try:
             found[path.stem] = Daemon(**json.loads(path.read_text()))
         except (json.JSONDecodeError, TypeError):
-            path.unlink()  # half written when `up` was killed; the control group still knows it
+            path.unlink()  # half written when `up` was killed; the control group still has the process
     return dict(sorted(found.items(), key=lambda item: item[1].started_ticks))
 
 

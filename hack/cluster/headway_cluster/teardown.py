@@ -21,7 +21,7 @@ CONTAINER_LOG_LINKS = Path("/var/log/containers")
 
 
 def tear_down(layout: Layout, binaries: Path, *, keep_images: bool = False) -> None:
-    """Leave nothing of the cluster but, where asked, the images that were loaded into it."""
+    """Remove the whole cluster, except its loaded images if `keep_images`."""
     before = host.remembered(layout)
     group = ControlGroup(layout.name)
     with step("stopping pods"):
@@ -54,7 +54,7 @@ def anything_left(layout: Layout) -> bool:
 
 
 def _forget_containers(layout: Layout) -> bool:
-    """Empty the image store of containers; False where containerd is no longer there to do it."""
+    """Delete all containers from the image store; False if containerd no longer runs."""
     daemon = processes.recorded(layout).get("containerd")
     if daemon is None or not daemon.alive():
         return False
@@ -63,7 +63,7 @@ def _forget_containers(layout: Layout) -> bool:
 
 
 def _sandbox_ids(layout: Layout) -> set[str]:
-    """Container ids the network plugins keep results of, this cluster's only."""
+    """Ids of this cluster's containers for which the network plugins keep results."""
     prefix, suffix = f"{layout.name}-", "-eth0"
     return {
         path.name.removeprefix(prefix).removesuffix(suffix)
@@ -87,7 +87,7 @@ def _clean_service_rules(layout: Layout, binaries: Path) -> None:
 
 
 def _remove_tables_that_were_not_there(before: host.HostBefore) -> None:
-    """The tables iptables made for kube-proxy are its own where nobody had any before."""
+    """Delete the iptables tables that did not exist before `up`: kube-proxy made them."""
     if not before.sysctls:
         return  # nothing was remembered, so nothing was set up
     for table in host.nft_tables():
@@ -99,7 +99,7 @@ _IPTABLES_TABLES = {"filter", "nat", "mangle", "raw"}
 
 
 def _remove_outside_files(layout: Layout, sockets: list[Path], sandboxes: set[str]) -> None:
-    """What containerd, the network plugins and the kubelet leave in folders fixed in them."""
+    """Delete what containerd, network plugins and kubelet leave in folders that cannot be configured."""
     for socket in sockets:
         socket.unlink(missing_ok=True)
     for sandbox in sandboxes:

@@ -1,4 +1,4 @@
-"""Waits that end: each names what it waited for and shows the log of what did not come."""
+"""Waits with a deadline. The error names what was waited for and shows its log."""
 
 from __future__ import annotations
 

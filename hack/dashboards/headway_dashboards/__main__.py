@@ -14,19 +14,19 @@ MADE_BY = "make dashboards"
 
 
 def boards() -> list[Board]:
-    """All of them."""
+    """All dashboards."""
     return [fleet.made(), job.made(), servers.made(), sandboxes.made()]
 
 
 def differing(folder: Path) -> list[str]:
-    """Files that are not what the code makes, that are missing, or that nothing makes."""
+    """Files that differ from what the code makes, are missing, or come from no code."""
     made = {f"{board.name}.json": board.text() for board in boards()}
     there = {path.name: path.read_text() for path in folder.glob("*.json")}
     return sorted(name for name in made.keys() | there.keys() if made.get(name) != there.get(name))
 
 
 def write(folder: Path) -> None:
-    """Make the folder what the code says."""
+    """Write every dashboard to the folder, and delete other JSON files in it."""
     folder.mkdir(parents=True, exist_ok=True)
     for board in boards():
         (folder / f"{board.name}.json").write_text(board.text())

@@ -1,4 +1,4 @@
-"""What a dashboard's file asks of Prometheus, and its questions as Grafana would send them."""
+"""The queries in a dashboard's file, and their text as Grafana would send it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Question:
 
 
 def panels(document: Json) -> Iterator[Json]:
-    """All panels of a board but its headings, those of folded sections too."""
+    """All panels of a board except headings, including those in folded sections."""
     for panel in document["panels"]:
         yield from panel.get("panels", ())
         if panel["type"] != "row":
@@ -31,7 +31,7 @@ def panels(document: Json) -> Iterator[Json]:
 
 
 def questions(document: Json) -> Iterator[Question]:
-    """Of every panel of a board, and of the marks over its curves."""
+    """The queries of every panel of a board, and of the marks over its curves."""
     for panel in panels(document):
         for target in panel["targets"]:
             yield Question(
@@ -49,7 +49,7 @@ def questions(document: Json) -> Iterator[Question]:
 
 
 def variables(document: Json) -> dict[str, str]:
-    """The queries of its variables, by their names."""
+    """The queries of a board's variables, by the variables' names."""
     listed = document["templating"]["list"]
     return {each["name"]: each["query"]["query"] for each in listed if each["type"] == "query"}
 
@@ -59,8 +59,8 @@ def sent(expr: str, chosen: Mapping[str, str], *, scrape_seconds: float, step_se
 
     Args:
         chosen: variable -> regular expression of the values chosen.
-        scrape_seconds: between two scrapes, as the data source knows it.
-        step_seconds: between two points of a curve.
+        scrape_seconds: interval between two scrapes, as set in the data source.
+        step_seconds: interval between two points of a curve.
     """
     window = max(step_seconds + scrape_seconds, 4 * scrape_seconds)
     known = {**chosen, "__rate_interval": _duration(window), "__interval": _duration(step_seconds)}

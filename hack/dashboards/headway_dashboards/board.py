@@ -17,12 +17,12 @@ from headway_dashboards.promql import FLEET, JOB
 TAG: Final = "headway"
 FIRING: Final = 'alertname=~"Headway.+", alertstate="firing"'
 EVERYTHING: Final = ".*"
-"""What All stands for: series without the label are meant too."""
+"""The value for All, which also matches series without the label."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """Panels under a heading. One that is folded asks nothing before it is opened."""
+    """Panels under a heading. A folded section sends no queries until it is opened."""
 
     title: str
     panels: Sequence[Any]
@@ -38,10 +38,10 @@ class Mark:
     color: str
     title: str
     tags: str = "state"
-    """Labels that are shown with it."""
+    """Labels that are shown with the mark."""
 
     def built(self) -> builders.AnnotationQuery:
-        """As the dashboard has it."""
+        """The mark as an annotation of the dashboard."""
         source = common.DataSourceRef(type_val="prometheus", uid=DATASOURCE)
         made = builders.AnnotationQuery().name(self.name).datasource(source).enable(True)
         made = made.icon_color(self.color).expr(self.expr).step("60s").title_format(self.title)
@@ -58,15 +58,15 @@ class Board:
     variables: Sequence[builders.QueryVariable]
     sections: Sequence[Section]
     marks: Sequence[Mark] = ()
-    """Beside the alerts that fire."""
+    """Marks besides the firing alerts, which every board shows."""
 
     @property
     def uid(self) -> str:
-        """In addresses: `/d/<uid>`."""
+        """Id of the board in its address, `/d/<uid>`."""
         return f"headway-{self.name}"
 
     def text(self) -> str:
-        """The file."""
+        """The content of the board's file."""
         return JSONEncoder(sort_keys=True, indent=1).encode(self._built()) + "\n"
 
     def _built(self) -> dashboard.Dashboard:
@@ -93,7 +93,7 @@ class Board:
         return made.build()
 
     def _alerts(self) -> Mark:
-        """Where an alert of Headway's fires. Those of no job or namespace are shown everywhere."""
+        """The mark for firing alerts of Headway. Alerts without a job or namespace are shown everywhere."""
         named = {variable.build().name for variable in self.variables}
         chosen = [f'{label}=~"${label}|"' for label in ("namespace", "job_name") if label in named]
         expr = f"ALERTS{{{', '.join([FIRING, *chosen])}}}"
@@ -106,19 +106,19 @@ def namespace() -> builders.QueryVariable:
 
 
 def kind() -> builders.QueryVariable:
-    """RLTrainingJob and RLEvalJob."""
+    """The jobs' kinds: RLTrainingJob and RLEvalJob."""
     asked = f'{prometheus_name("job/info")}{{namespace=~"$namespace"}}'
     return _variable("kind", "Kind", f"label_values({asked}, kind)")
 
 
 def job_name(*, all_at_first: bool = True) -> builders.QueryVariable:
-    """Jobs of these namespaces and kinds; the first of them, unless all are to be shown at first."""
+    """Jobs of the chosen namespaces and kinds. The default is the first job, or all if `all_at_first`."""
     query = f"label_values({prometheus_name('job/info')}{{{FLEET}}}, job_name)"
     return _variable("job_name", "Job", query, everything=all_at_first)
 
 
 def purpose() -> builders.QueryVariable:
-    """What servers sample for."""
+    """Purposes for which servers sample."""
     names = f"{prometheus_name('weights/servers')}|vllm:num_requests_running"
     return _variable("purpose", "Purpose", f'label_values({{__name__=~"{names}", {JOB}}}, purpose)')
 

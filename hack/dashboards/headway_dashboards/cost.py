@@ -9,7 +9,7 @@ from headway_dashboards.promql import growth, of, per_second, total, value
 
 
 def panels() -> list[Any]:
-    """Of the job's board."""
+    """The panels on cost of the job's board."""
     return [
         curves(
             "Cost",

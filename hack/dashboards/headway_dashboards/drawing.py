@@ -14,13 +14,13 @@ from headway_dashboards.asking import Json
 
 WIDTH_INCHES: Final = 13.0
 MOST_NAMED: Final = 5
-"""Curves that a legend names."""
+"""Most curves that a legend names."""
 MOST_SECONDS: Final = 180
-"""The longest time that is written in seconds; a longer one is written in minutes."""
+"""Values from so many seconds on, and longer time axes, are written in minutes."""
 MOST_MINUTES: Final = 6
-"""That a time axis names."""
+"""Most ticks of a time axis in minutes, without the one at 0."""
 GAP_STEPS: Final = 2.5
-"""From one point to the next, beyond which points are missing."""
+"""Points further apart than this many steps have a gap between them."""
 CELL_GAP: Final = 3
 """Letters between two columns of a table."""
 COLORS: Final = {
@@ -44,11 +44,11 @@ class Curve:
 
     @property
     def last(self) -> float:
-        """Its newest value."""
+        """The newest value."""
         return self.values[-1]
 
     def with_gaps(self, step: float) -> tuple[list[float], list[float]]:
-        """Times and values, with no number wherever a point is missing: no line is drawn across."""
+        """Times and values, with NaN wherever points are missing, so that no line crosses the gap."""
         at, values = list[float](), list[float]()
         for moment, value in zip(self.at, self.values, strict=True):
             if at and moment - at[-1] > GAP_STEPS * step:
@@ -59,13 +59,13 @@ class Curve:
         return at, values
 
     def legend(self, unit: str) -> str:
-        """Its name and its newest value."""
+        """The curve's name and newest value."""
         return f"{self.name}   {shown(self.last, unit)}"
 
 
 @dataclass(frozen=True)
 class Span:
-    """The time that curves are of."""
+    """The time that curves cover."""
 
     seconds: float
     step: float
@@ -74,7 +74,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Box:
-    """A place on a picture, in shares of it; `height` is the whole picture's, in inches."""
+    """A place on a picture, in shares of its size; `height` is the picture's height in inches."""
 
     left: float
     bottom: float
@@ -83,14 +83,14 @@ class Box:
     height: float
 
     def without(self, *, left: float, right: float, top: float, bottom: float) -> tuple[float, ...]:
-        """The place less margins in inches, as axes are placed."""
+        """The place less margins in inches: left, bottom, width and height of axes."""
         x, y = left / WIDTH_INCHES, bottom / self.height
         wide = self.wide - x - right / WIDTH_INCHES
         return (self.left + x, self.bottom + y, wide, self.tall - y - top / self.height)
 
 
 def shown(value: float, unit: str, decimals: int | None = None) -> str:
-    """A number in a unit of Grafana's."""
+    """A number with its Grafana unit, as text."""
     if math.isnan(value):
         return "-"
     if unit == "percentunit":
@@ -113,14 +113,14 @@ def _short(value: float) -> str:
 
 
 def heading(figure: Figure, panel: Json, box: Box) -> None:
-    """Of a section."""
+    """Draw the heading of a section."""
     text = f"{'▸' if panel['collapsed'] else '▾'} {panel['title']}"
     where = (box.left + 0.006, box.bottom + box.tall / 2)
     figure.text(*where, text, fontsize=9.5, weight="bold", va="center")
 
 
 def draw(figure: Figure, panel: Json, box: Box, answers: list[list[Curve]], span: Span) -> None:
-    """A panel; `answers` has what each of its queries returned."""
+    """Draw a panel; `answers` has the curves that each of its queries returned."""
     frame = figure.add_axes(box.without(left=0.03, right=0.03, top=0.06, bottom=0.06))
     frame.set(xticks=[], yticks=[], facecolor="white")
     frame.spines[:].set_color("#dddddd")
@@ -173,7 +173,7 @@ def _lines(axes: Axes, panel: Json, curves: list[Curve], span: Span) -> None:
         if limit["value"] is not None and low <= limit["value"] <= high:
             axes.axhline(limit["value"], color=COLORS[limit["color"]], linewidth=0.8, linestyle="--")
     if not any(value for curve in curves for value in curve.values if math.isfinite(value)):
-        axes.set_ylim(-0.05, 1)  # as wide as if something were to be seen
+        axes.set_ylim(-0.05, 1)  # room for a line at 0
     axes.yaxis.set_major_formatter(lambda value, _: shown(value, unit))
     handles, names = axes.get_legend_handles_labels()
     if len(names) > MOST_NAMED:
@@ -186,7 +186,7 @@ def _logarithmic(axes: Axes) -> None:
     axes.set_yscale("log")
     axes.yaxis.set_minor_formatter(NullFormatter())
     low, high = axes.get_ylim()
-    if high < 10 * low:  # powers of 10 would name one place at most
+    if high < 10 * low:  # it has one power of 10 at most, too few for ticks
         axes.yaxis.set_major_locator(MaxNLocator(4))
         axes.yaxis.set_minor_locator(NullLocator())
 

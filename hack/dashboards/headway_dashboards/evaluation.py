@@ -11,7 +11,7 @@ KEYS = ("job_name", "candidate", "task", "measure")
 
 
 def panels() -> list[Any]:
-    """Of the job's board: empty for a job that trains."""
+    """The panels on evaluation of the job's board; they are empty for training jobs."""
     score = narrowed(JOB, measure="external_score", task="all")
     return [
         table(

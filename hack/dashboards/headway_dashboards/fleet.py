@@ -1,4 +1,4 @@
-"""All jobs at a glance, from what the operator says of each: it is there when their pods are gone."""
+"""All jobs at a glance, from the operator's metrics, which outlive the jobs' pods."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ TO_JOB: Final = (
     "/d/headway-job?${datasource:queryparam}&var-namespace=${__data.fields.namespace}"
     "&var-kind=${__data.fields.kind}&var-job_name=${__data.fields.job_name}&${__url_time_range}"
 )
-"""Of a cell: the board of its row's job."""
+"""Link of a cell to the board of its row's job."""
 
 
 def of_fleet(name: str) -> str:
-    """A family of every job that is asked for."""
+    """The gauge `name` of every chosen job."""
     return value(name, FLEET)
 
 
@@ -212,7 +212,7 @@ def _signals() -> list[Any]:
 
 
 def _operator() -> list[Any]:
-    """Of every release: the operator's figures of itself are in the release's own namespace."""
+    """Panels on the operators of all releases: an operator's own metrics are in its release's namespace."""
     took = [quantile_by(share, "operator/reconcile_seconds", "", "namespace") for share in (0.5, 0.99)]
     failed = summed(per_second(of("operator/reconcile_errors", "")), "reason")
     applied = summed(per_second(of("operator/applies", "")), "kind", "result")

@@ -18,17 +18,17 @@ TRUNCATED: Final = {
     SignalName.EPISODES_TIMED_OUT: conduct.MOST_LATE,
     SignalName.TURNS_EXHAUSTED: conduct.MOST_EXHAUSTED,
 }
-"""Signal -> from which share of the episodes on it is over."""
+"""Signal -> share of episodes above which its reading is over."""
 CONDITIONS: Final = {"1": ("True", "blue"), "0": ("False", "orange"), "-1": ("Unknown", "text")}
 
 
 def panels() -> list[Any]:
-    """Of the job's board."""
+    """The panels on health of the job's board."""
     return [*_signals(), *remedies.panels(), *_endings(), *_conduct(), *_age()]
 
 
 def _first(name: SignalName, most: float) -> str:
-    """What to change first beyond a share."""
+    """A signal, the share from which it is over, and what to change first."""
     (signal,) = (each for each in SIGNALS if each.name == name)
     return f"{name} (over {most:.0%}): {signal.advice}"
 

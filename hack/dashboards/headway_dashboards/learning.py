@@ -9,7 +9,7 @@ from headway_dashboards.promql import named, value
 
 
 def panels() -> list[Any]:
-    """Of the job's board."""
+    """The panels on learning of the job's board."""
     return [*_rewards(), *_update(), *_groups()]
 
 

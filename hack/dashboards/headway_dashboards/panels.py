@@ -34,12 +34,12 @@ UNITS: Final = {
 PER_MINUTE: Final = "suffix: /min"
 GREEN, YELLOW, RED, GREY = "green", "yellow", "red", "text"
 DATASOURCE: Final = "${datasource}"
-"""Uid of the data source that the variable of this name chose."""
+"""Uid of the data source that the variable `datasource` chose."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """One expression; in a table, the column of this legend."""
+    """One expression, with its legend: in a table, the name of its column."""
 
     expr: str
     legend: str
@@ -47,7 +47,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Limit:
-    """From `value` on a panel has another color."""
+    """From `value` on, a panel has the color `color`."""
 
     value: float
     color: str = RED
@@ -62,7 +62,7 @@ def figures(
     span: int = 8,
     log: bool = False,
 ) -> Timeseries:
-    """Curves of families: legend -> name. What each says and its unit are the families' own."""
+    """Curves of families, given as legend -> name, with the families' own help texts and unit."""
     known = {legend: family(name) for legend, name in names.items()}
     units = {each.unit for each in known.values()}
     assert len(units) == 1, f"{title}: one axis, one unit, not {units}"
@@ -118,7 +118,7 @@ def number(
     decimals: int | None = None,
     names: bool = False,
 ) -> Stat:
-    """What it is now, large; with `names`, the legends instead of the numbers."""
+    """The newest values as large numbers; with `names`, the legends instead."""
     panel = _framed(Stat(), title, what, span, unit, height=4)
     panel = panel.graph_mode(common.BigValueGraphMode.NONE).color_mode(
         common.BigValueColorMode.VALUE if limits else common.BigValueColorMode.NONE
@@ -143,7 +143,7 @@ def states(
     span: int = WIDTH,
     height: int = 8,
 ) -> StateTimeline:
-    """A band a series, in the color and word of its value: value -> (word, color)."""
+    """A band for each series, with a word and color for each value. `known`: value -> (word, color)."""
     panel = _framed(StateTimeline(), title, what, span, "none", height=height)
     panel = panel.mappings([_mapping(known)]).show_value(common.VisibilityMode.NEVER).merge_values(True)
     panel = panel.legend(_legend(common.LegendDisplayMode.LIST)).row_height(0.9)
@@ -166,7 +166,7 @@ def table(
     """A row for each combination of the labels `keys`, a column a query.
 
     Args:
-        more: labels that the first query alone has; with them, it needs no column for its value.
+        more: labels that only the first query has; they replace the column with its value.
         words: column -> value -> (word, color).
         links: column -> (title, address).
     """

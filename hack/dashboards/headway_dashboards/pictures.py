@@ -36,18 +36,18 @@ FILES: Final = Path("charts/headway/files/dashboards")
 STEPS: Final = 48
 PACE: Final = 0.8
 SCRAPE_SECONDS: Final = 2
-"""Of the job that is played. A scrape that takes longer leaves a gap in what is drawn."""
+"""Interval of scrapes of the played job. A longer scrape leaves a gap in the curves."""
 RATE_SECONDS: Final = 10.0
-"""Over so long a rate is taken: what Grafana would take of a data source scraped every 2.5 s."""
+"""Window of a rate, as Grafana chooses it for a data source that is scraped every 2.5 s."""
 STEP_SECONDS: Final = 1.0
-"""Between two points of a curve, at least."""
+"""Least interval between two points of a curve."""
 MOST_POINTS: Final = 400
-"""Of a curve."""
+"""Most points of a curve."""
 CAPTION: Final = "drawn from the dashboard's queries over {:.0f} seconds of {}, not a screenshot of Grafana"
 UNIT_INCHES, DPI = 0.3, 88
 MOST_BYTES: Final = 200_000
 MOST_COLORS: Final = 96
-"""Of a picture. With fewer, lines of different colors look alike."""
+"""Most colors of a picture. With fewer, lines of different colors look alike."""
 PARTS: Final = {
     "fleet": [("fleet", None)],
     "job": [
@@ -58,9 +58,9 @@ PARTS: Final = {
     "servers": [("servers", None)],
     "sandboxes": [("sandboxes", None)],
 }
-"""Board -> pictures, each of these sections or of all."""
+"""Board -> (picture, its sections; None: all sections)."""
 ANY: Final = dict.fromkeys(("namespace", "kind", "job_name", "purpose", "server"), ".*")
-"""What a board's variables are where All is chosen."""
+"""The values of a board's variables if All is chosen."""
 
 
 class Asker:
@@ -75,7 +75,7 @@ class Asker:
         self.span = Span(ended - begun, max(STEP_SECONDS, (ended - begun) / MOST_POINTS))
 
     def curves(self, target: Json) -> list[Curve]:
-        """What a query returns, over the whole time or at its end."""
+        """The curves that a query returns: over the whole time, or at its end for an instant query."""
         step = self.span.step
         expr = sent(target["expr"], self._chosen, scrape_seconds=RATE_SECONDS / 4, step_seconds=step)
         if target.get("instant"):
@@ -95,7 +95,7 @@ class Asker:
 
 
 def picture(document: Json, sections: Sequence[str] | None, asker: Asker) -> Figure:
-    """The panels of these sections, where the dashboard has them."""
+    """The panels of these sections, at their places on the dashboard."""
     chosen, section = [], ""
     for panel in document["panels"]:
         section = panel["title"] if panel["type"] == "row" else section
@@ -124,7 +124,7 @@ def picture(document: Json, sections: Sequence[str] | None, asker: Asker) -> Fig
 
 
 def save(figure: Figure, path: Path) -> None:
-    """As a PNG of few colors."""
+    """Write the picture as a PNG of few colors."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", facecolor=figure.get_facecolor())
     pyplot.close(figure)
@@ -136,7 +136,7 @@ def save(figure: Figure, path: Path) -> None:
 
 @contextmanager
 def played() -> Iterator[dict[str, Asker]]:
-    """Who answers for each board, of a job that is run for it."""
+    """An `Asker` for each board, over a job that is played for the pictures."""
     from monitored_job import monitored_job
     from whole_job import JOB
 
@@ -158,12 +158,12 @@ def played() -> Iterator[dict[str, Asker]]:
 
 @contextmanager
 def recorded(record: Path) -> Iterator[dict[str, Asker]]:
-    """Who answers for each board, of jobs that were watched on a cluster."""
+    """An `Asker` for each board, over jobs that were recorded on a cluster."""
     from record import replayed, seen
 
     with replayed(record) as (prometheus, about):
         training, evaluation = (f'{{job_name="{name}"}}' for name in (about.training, about.evaluation))
-        # Until the coordinator ends: numbers of now would not be there afterwards.
+        # Until the coordinator ends: instant queries would find nothing afterwards.
         begun, _ = seen(prometheus, f"vllm:num_requests_running{training}", about)
         _, ended = seen(prometheus, f"headway_training_loss{training}", about)
         job = ANY | {"kind": "RLTrainingJob", "job_name": about.training}

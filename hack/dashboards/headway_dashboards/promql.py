@@ -11,9 +11,9 @@ from typing import Final
 from headway_api.metrics import family, prometheus_name
 
 FLEET: Final = 'namespace=~"$namespace", kind=~"$kind"'
-"""Chooses every job that the dashboard is asked for."""
+"""Label matchers for the chosen namespaces and kinds."""
 NAMESPACE: Final = 'namespace=~"$namespace"'
-"""Chooses every namespace that the dashboard is asked for."""
+"""Label matcher for the chosen namespaces."""
 JOB: Final = f'{FLEET}, job_name=~"$job_name"'
 SERVER: Final = f'{JOB}, purpose=~"$purpose", server=~"$server"'
 BY_JOB: Final = "namespace, kind, job_name"
@@ -22,12 +22,12 @@ RATE: Final = "$__rate_interval"
 
 
 def narrowed(where: str, **labels: str) -> str:
-    """A choice of series, of which only those with these labels are left."""
+    """The label matchers `where`, with these labels added."""
     return ", ".join([where, *(f'{label}="{value}"' for label, value in labels.items())])
 
 
 def of(name: str, where: str = JOB) -> str:
-    """The series of a family; of one with a placeholder, those of every figure that it stands for."""
+    """The series of a family. A placeholder in its name matches every figure that it stands for."""
     return _selected(prometheus_name(name), where)
 
 
@@ -42,7 +42,7 @@ def _pattern(metric: str) -> str:
 
 
 def value(name: str, where: str = JOB) -> str:
-    """A gauge of each job, as one series also when the pod that tells it is replaced by another."""
+    """A gauge of each job, as one series even if another pod takes over reporting it."""
     return largest(of(name, where), *family(name).labels)
 
 
@@ -52,29 +52,29 @@ def shared(name: str) -> str:
 
 
 def named(name: str, label: str, where: str = JOB) -> str:
-    """The same of a family with a placeholder: what it stands for is in `label`."""
+    """A gauge whose name has a placeholder: the label `label` gets what the placeholder stands for."""
     wanted = re.sub(r"\{[a-z]+\}", "(.+)", prometheus_name(name))
     return largest(f'label_replace({of(name, where)}, "{label}", "$1", "__name__", "{wanted}")', label)
 
 
 def largest(series: str, *labels: str) -> str:
-    """Largest over the series of a job; over those that share these labels."""
+    """The largest of a job's series, for each combination of these labels."""
     by = dict.fromkeys((*BY_JOB.split(", "), *labels))
     return f"max by ({', '.join(by)}) ({series})"
 
 
 def vllm(name: str, where: str = SERVER) -> str:
-    """The series of one of vLLM's own."""
+    """The series of one of vLLM's metrics."""
     return f"vllm:{name}{{{where}}}"
 
 
 def per_second(series: str) -> str:
-    """Growth of counters."""
+    """Growth of counters per second."""
     return f"rate({series}[{RATE}])"
 
 
 def total(series: str, *more: str) -> str:
-    """Sum over the series of a job; over those that share the labels `more`, where there are some."""
+    """The sum of a job's series, for each combination of the labels `more`."""
     return summed(series, BY_JOB, *more)
 
 
@@ -84,33 +84,33 @@ def summed(series: str, *by: str) -> str:
 
 
 def quantile(share: float, name: str, *more: str) -> str:
-    """Of a histogram family, by job."""
+    """A quantile of a histogram family, by job and by the labels `more`."""
     return quantile_by(share, name, JOB, BY_JOB, *more)
 
 
 def quantile_by(share: float, name: str, where: str, *by: str) -> str:
-    """Of a histogram family, by these labels."""
+    """A quantile of a histogram family, by the labels `by`."""
     assert family(name).kind == "histogram", name
     buckets = per_second(f"{prometheus_name(name)}_bucket{{{where}}}")
     return f"histogram_quantile({share:g}, {summed(buckets, *by, 'le')})"
 
 
 def counted(name: str, *more: str) -> str:
-    """How many a second a histogram family observes."""
+    """Observations of a histogram family per second."""
     assert family(name).kind == "histogram", name
     return total(per_second(f"{prometheus_name(name)}_count{{{JOB}}}"), *more)
 
 
 def vllm_quantile(share: float, name: str) -> str:
-    """Of one of vLLM's histograms, by server."""
+    """A quantile of one of vLLM's histograms, by server."""
     buckets = summed(per_second(vllm(f"{name}_bucket")), BY_JOB, "server", "le")
     return f"histogram_quantile({share:g}, {buckets})"
 
 
 def growth(name: str, where: str = JOB, seconds: int = 3600) -> str:
-    """What a gauge gains in so many seconds, at the pace it has now.
+    """A gauge's growth in so many seconds, at its present pace.
 
-    A bill falls where groups are abandoned. A pace over its fall would be none, so there is none then.
+    A bill falls when groups are abandoned. A window with a fall shows no pace, so there is no value then.
     """
     series = of(name, where)
     pace = largest(f"deriv({series}[{RATE}]) unless resets({series}[{RATE}]) > 0")

@@ -11,11 +11,11 @@ from headway_dashboards.promql import JOB, RATE, largest, of, total, value
 
 WITHOUT_EFFECT: Final = ("Undone", "Refused")
 STANDS: Final = "|".join(state for state in get_args(RemedyState) if state not in WITHOUT_EFFECT)
-"""States of a change that is in force."""
+"""States of changes that are in force, as a regular expression."""
 
 
 def panels() -> list[Any]:
-    """Of the section on a job's health."""
+    """The panels on remedies, in the section on health."""
     standing = value("remedy/changes", f'{JOB}, state=~"{STANDS}"')
     return [
         curves(
@@ -46,6 +46,6 @@ def panels() -> list[Any]:
 
 
 def mark() -> Mark:
-    """Over the curves, where more changes than before are in a state."""
+    """A mark over the curves wherever the number of changes in a state grows."""
     more = largest(f"delta({of('remedy/changes')}[{RATE}])", "state")
     return Mark("Remedies", f"{more} > 0", "blue", "Remedy: {{state}}")

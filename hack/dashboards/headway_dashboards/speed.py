@@ -19,7 +19,7 @@ OF_A_STEP = {
 
 
 def panels() -> list[Any]:
-    """Of the job's board."""
+    """The panels on speed of the job's board."""
     tokens = total(per_second(of("usage/tokens")), "class")
     return [
         curves(

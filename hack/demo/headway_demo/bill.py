@@ -24,22 +24,22 @@ class Bill:
     """What a recount found."""
 
     tokens: dict[str, int]
-    """By class of `.status.usage`, without the suffix `Tokens`."""
+    """Tokens by class of `.status.usage`, without the suffix `Tokens`."""
     by_class: dict[str, int]
-    """By class of the price book."""
+    """Tokens by class of the price book."""
     cost_by_class: dict[str, str]
     cost: str
 
 
 def status_tokens(job: Mapping[str, Any], classes: Mapping[str, int]) -> dict[str, int]:
-    """The same classes as the job's status has them."""
+    """The tokens of these classes in the job's status."""
     return {name: int(job["status"]["usage"].get(f"{name}Tokens", 0)) for name in classes}
 
 
 def recount(run: Path, **prices: str) -> Bill:
-    """Run the independent script over a copy of the folder of a job by group_based advantages.
+    """Run `hack/recount.py` over a copy of a job's folder, for a job with group_based advantages.
 
-    `prices`: US dollars a million tokens of a class, in the place of the default book's.
+    `prices`: US dollars a million tokens of a class, instead of the default book's.
     """
     command = [sys.executable, str(ROOT / "hack" / "recount.py"), f"file://{run.resolve()}", "--json"]
     command += [word for name, price in prices.items() for word in ("--price", f"{name}={price}")]
@@ -49,10 +49,10 @@ def recount(run: Path, **prices: str) -> Bill:
 
 
 def of_namespace(kube: Kube, *jobs: Mapping[str, Any]) -> str:
-    """What the namespace's budget says that its jobs have used, once `jobs` have ended.
+    """A line on what a namespace's jobs have used by its budget, once `jobs` have ended.
 
     Raises:
-        BillMismatch: it is less than their bills.
+        BillMismatch: the budget counts less than the bills of `jobs`.
     """
 
     def counted() -> bool:

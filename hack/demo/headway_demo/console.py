@@ -15,7 +15,7 @@ class Timings:
         self.seconds: dict[str, float] = {}
 
     def took(self, what: str, seconds: float) -> None:
-        """A step that is over, or more of one: announced by whoever took it."""
+        """Add seconds of a step that its caller has already announced."""
         self.seconds[what] = self.seconds.get(what, 0.0) + seconds
 
     @contextmanager
@@ -32,5 +32,5 @@ class Timings:
 
 
 def fail(message: str) -> None:
-    """Write an error where it is not mistaken for output."""
+    """Write an error to standard error."""
     print(f"demo: {message}", file=sys.stderr, flush=True)

@@ -50,7 +50,7 @@ def run(platform: Platform, *, deadline_s: float) -> Job:
     """Apply the example and follow it to its end, whichever way the gate decides.
 
     Raises:
-        KubeError: it failed of something else than the gate, or is late.
+        KubeError: the job failed by something other than its gate, or is late.
     """
     kube = platform.kube
     kube.wait_available(NAMESPACE, "reference")

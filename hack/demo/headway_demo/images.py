@@ -1,4 +1,4 @@
-"""Which image each part runs from, and what this machine lends to them.
+"""Which image each part runs from, and which folders of this machine its pods mount.
 
 On this machine the heavy processes run from the `host` image. The checkout and its Python environment are
 mounted read-only, so nothing copies them into images of gigabytes. On any other cluster every part has its
@@ -34,7 +34,7 @@ RESOURCES = {
     "rollout": {"requests": {"cpu": "300m", "memory": "2Gi"}, "limits": {"cpu": "2", "memory": "5Gi"}},
     "sandbox": {"requests": {"cpu": "10m", "memory": "48Mi"}, "limits": {"cpu": "500m", "memory": "48Mi"}},
 }
-"""What fits two cores and 24 GiB with a model of a megabyte."""
+"""Resources that fit two cores and 24 GiB, for a model of a megabyte."""
 
 
 def _output(*command: str | Path) -> str:
@@ -43,7 +43,7 @@ def _output(*command: str | Path) -> str:
 
 
 def published() -> dict[str, str]:
-    """Images of the object store and MLflow, in the versions that this machine would run by itself."""
+    """Images of the object store and MLflow, in the versions that the demo runs on this machine."""
     mlflow = _version(ROOT / "requirements" / "all.txt", r"^mlflow==(\S+)")
     versitygw = _version(ROOT / "hack/cluster/go/go.mod", r"^\s*github\.com/versity/versitygw v(\S+)")
     return {

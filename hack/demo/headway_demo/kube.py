@@ -59,7 +59,7 @@ class Kube:
         deadline_s: float,
         explain: Callable[[], str] | None = None,
     ) -> None:
-        """Poll until `ready()`; at the deadline, `explain()` says what the cluster knows of it."""
+        """Poll until `ready()`. At the deadline, the error contains `explain()`."""
         ends = time.monotonic() + deadline_s
         while not ready():
             if time.monotonic() > ends:

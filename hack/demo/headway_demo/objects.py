@@ -1,4 +1,4 @@
-"""The demo's object store from outside the cluster: what it is given, and what is read back."""
+"""Writes and reads the demo's object store from outside the cluster."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Bucket:
         return any(item["Key"] == key for item in found)
 
     def names(self, uri: str) -> list[str]:
-        """What lies below `uri`, by its path from there; the first 1,000."""
+        """The first 1,000 objects below `uri`, by their paths from there."""
         prefix = urlsplit(uri).path.lstrip("/").rstrip("/") + "/"
         found = self._s3.list_objects_v2(Bucket=BUCKET, Prefix=prefix).get("Contents", [])
         return [item["Key"].removeprefix(prefix) for item in found]

@@ -6,8 +6,8 @@ and model, and the preflight from its first baseline episode to its verdict.
 Training and publishing are the learner's own figures, kept with each step's report. MLflow has how long
 servers took to sample with new weights, and how long validations took. Without it, a validation's length is
 read off its episodes, and only the publishing of a weight sync is known. Sampling is what is left once
-episodes run: the time for which the learner waited for them. Where rollouts run ahead of it, what was sampled
-while it trained is counted as training.
+episodes run: the time for which the learner waited for them. If rollouts run ahead of the learner, sampling
+    during training counts as training.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Tracked = Mapping[str, Mapping[int, float]]
 
 @dataclass(frozen=True)
 class Phases:
-    """Seconds of each."""
+    """The seconds of each phase."""
 
     set_up: Mapping[str, float]
     """Each step before the job is applied: Python, cluster, images, inputs, charts."""
@@ -45,12 +45,12 @@ class Phases:
 
     @property
     def total(self) -> float:
-        """Of all phases."""
+        """The seconds of all phases."""
         job = (self.start, self.preflight, self.sampling, self.training, self.weight_sync, self.evaluation)
         return sum((*self.set_up.values(), *job, *self.afterwards.values()))
 
     def lines(self) -> Iterator[tuple[float, str]]:
-        """Each with what it is."""
+        """Seconds and name of each phase, as lines of the report."""
         yield self.total, "in all"
         yield sum(self.set_up.values()) + self.start + self.preflight, "set-up, consisting of:"
         for what, seconds in self.set_up.items():
@@ -78,8 +78,8 @@ def split(
 
     Args:
         timings: the demo's steps in their order, with their seconds.
-        job: the one of them that is the job, from apply to its end.
-        start_s: seconds of it before the first episode that counts.
+        job: name of the step that lasts from apply to the job's end.
+        start_s: seconds of that step before the first episode that counts.
         steps: metrics of the steps' reports.
         sync: step -> seconds until a server sampled with its weights.
         evaluations: step -> seconds of its validation.
@@ -96,7 +96,7 @@ def split(
         dict(others[:at]),
         start_s - preflight_s,
         preflight_s,
-        # Below 0 only where servers took weights while the learner trained: that time is in both.
+        # Below 0 if servers took weights while the learner trained: both phases count that time.
         max(0.0, left),
         training,
         syncing,

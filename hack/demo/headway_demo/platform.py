@@ -93,7 +93,8 @@ def _made(settings: Settings, timings: Timings) -> Path:
 
 @contextmanager
 def cluster(settings: Settings, timings: Timings) -> Iterator[Kube]:
-    """The cluster kubectl points at, or the one of this machine, stopped again if it was started here."""
+    """The cluster that kubectl points at, or this machine's. If the block started it, it is stopped
+    afterwards."""
     if settings.current_cluster:
         kube = Kube(None)
         if kube.run("get", "crd", CRD, "--ignore-not-found", "-o", "name"):
@@ -115,7 +116,7 @@ def cluster(settings: Settings, timings: Timings) -> Iterator[Kube]:
 
 
 def _cluster(verb: str, *, check: bool = True) -> bool:
-    """Run a verb of hack/cluster; whether it succeeded."""
+    """Run a command of hack/cluster; returns whether it succeeded."""
     command = [images.SYSTEM_PYTHON, str(images.CLUSTER), verb]
     return subprocess.run(command, check=check, stdout=None if check else subprocess.DEVNULL).returncode == 0
 
@@ -146,7 +147,7 @@ def _services(kube: Kube, refs: Mapping[str, str], settings: Settings) -> str:
     for name in ("objects", "mlflow"):
         values[f"{name}_mounts"] = json.dumps(scratch_mounts + mounts)
         values[f"{name}_volumes"] = json.dumps(scratch + volumes)
-    # The folders of this machine that its pods are lent are no volumes of `restricted`.
+    # `restricted` forbids the volumes by which pods mount folders of this machine.
     kube.apply(namespace(NAMESPACE, restricted=settings.current_cluster))
     for name in ("objects", "mlflow"):
         text = Template((MANIFESTS / f"{name}.yaml").read_text()).substitute(values)
@@ -156,7 +157,7 @@ def _services(kube: Kube, refs: Mapping[str, str], settings: Settings) -> str:
 
 
 def namespace(name: str, *, restricted: bool) -> dict[str, Any]:
-    """A namespace, held to the Pod Security standard `restricted` or not."""
+    """A namespace, with or without the Pod Security standard `restricted`."""
     labels = {"pod-security.kubernetes.io/enforce": "restricted"} if restricted else {}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
@@ -178,7 +179,7 @@ def _install(kube: Kube, refs: Mapping[str, str], settings: Settings) -> None:
         "--namespace", SYSTEM_NAMESPACE, "--create-namespace", "--values", "-",
     ]  # fmt: skip
     if not settings.current_cluster:
-        # Whatever an earlier run or a test applied to this machine's cluster, the chart now owns.
+        # The chart takes over objects that an earlier run or a test applied to this machine's cluster.
         command += ["--take-ownership", "--force-conflicts"]
     done = subprocess.run(
         command, input=values, text=True, capture_output=True, env=kube.environ, timeout=180
@@ -190,12 +191,12 @@ def _install(kube: Kube, refs: Mapping[str, str], settings: Settings) -> None:
 
 
 def _helm(settings: Settings) -> str:
-    """The user's own helm on the user's own cluster; else the one built beside the cluster."""
+    """The user's helm for the user's own cluster; otherwise the helm that was built for this machine's."""
     return "helm" if settings.current_cluster else str(images.tools() / "helm")
 
 
 def _uninstall(kube: Kube, settings: Settings) -> None:
-    """Take from a cluster that is not ours what the demo put there, and nothing else."""
+    """Remove from the user's cluster what the demo put there, and nothing else."""
     kube.run("delete", "namespace", NAMESPACE, "--ignore-not-found", timeout_s=180)
     command = [_helm(settings), "uninstall", RELEASE, "--namespace", SYSTEM_NAMESPACE, "--wait"]
     subprocess.run(command, check=True, env=kube.environ, timeout=180)

@@ -1,4 +1,4 @@
-"""Builds the cluster's programs from source in a process beside the demo: most of the time of a first run.
+"""Builds the cluster's programs in a process beside the demo. A first run spends most of its time on them.
 
 Standard library only: `begin.py` runs it before there is a Python environment.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 COMMAND = ("/usr/bin/python3", str(ROOT / "hack" / "cluster" / "cluster.py"), "build", "--demo")
 BEGUN = "HEADWAY_PROGRAMS_PID"
-"""Variable with the process that builds them already: a child of this one."""
+"""Variable with the id of a child process that already builds the programs."""
 
 
 @dataclass
@@ -28,10 +28,10 @@ class Build:
     _over: bool = False
 
     def wait(self) -> None:
-        """Wait for it, and print what each program took.
+        """Wait for the build, and print the seconds of each program.
 
         Raises:
-            CalledProcessError: it failed.
+            CalledProcessError: the build failed.
         """
         _, status = os.waitpid(self.pid, 0)
         self._over = True
@@ -40,7 +40,7 @@ class Build:
             raise subprocess.CalledProcessError(code, COMMAND)
 
     def end(self) -> None:
-        """End it with everything that it started, unless it is over."""
+        """End the build and its processes, unless it is over."""
         if self._over:
             return
         self._over = True

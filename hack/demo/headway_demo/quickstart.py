@@ -17,7 +17,7 @@ EXAMPLE = ROOT / "examples" / "sop-quickstart"
 PREFIX = "quickstart"
 """Folder in the bucket that the example's URIs name."""
 REFERENCE = ("--current", "1", "--steps", "250")
-"""Makes the model that the reference endpoint serves: it was shown today's procedure alone."""
+"""Arguments that make the reference endpoint's model: it is trained on today's procedure only."""
 Document = dict[str, Any]
 
 
@@ -57,8 +57,8 @@ def budget() -> Document:
 
 
 def inputs(cache: Path, seed: int, *, reference: bool = True) -> Path:
-    """Folder with base model and rows for `seed`, and the reference endpoint's model where that is asked for;
-    made unless the cache has them. Safe to interrupt."""
+    """Folder with base model and rows for `seed`, and with the reference endpoint's model if wanted. Missing
+    parts are made. Safe to interrupt."""
     sources = [EXAMPLE / name for name in ("base_model.py", "environment.py", "generate.py")]
     key = sha256(b"".join(p.read_bytes() for p in sources) + str(seed).encode()).hexdigest()[:12]
     folder = cache / f"sop-quickstart-{key}"

@@ -80,9 +80,10 @@ def _message(message: Mapping[str, Any]) -> str:
 
 
 def changed(before: Sequence[Group], after: Sequence[Group]) -> tuple[Episode, Episode] | None:
-    """The first held-out row that does better after than before, as it went then and now.
+    """The first held-out row with a better score after training: its episodes before and after.
 
-    Of the rows that were answered both times; the first of them where none does better, None where none was.
+    Only rows with a scored episode both times count. If none is better, the first such row; None without such
+    rows.
     """
     then, now = _answers(before), _answers(after)
     pairs = [(then[row], now[row]) for row in sorted(then.keys() & now.keys())]

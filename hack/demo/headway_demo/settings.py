@@ -9,9 +9,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMESPACE = "headway-demo"
-"""Of the job, the object store and MLflow."""
+"""Namespace of the job, the object store and MLflow."""
 SYSTEM_NAMESPACE = "headway-system"
-"""Of the operator."""
+"""Namespace of the operator."""
 BUCKET = "headway"
 
 
@@ -32,7 +32,7 @@ class Settings:
     image_tag: str
     """`IMAGE_TAG`: the images' tag."""
     seed: int
-    """`SEED`: of data order, sampling and initialization."""
+    """`SEED`: seed of data order, sampling and initialization."""
     max_steps: int | None
     """`STEPS`: fewer optimizer steps than the example's."""
     output: Path
@@ -42,7 +42,7 @@ class Settings:
 
     @property
     def cache(self) -> Path:
-        """Everything that can be made again."""
+        """Folder of everything that can be made again."""
         return Path(os.environ.get("HEADWAY_CACHE") or Path.home() / ".cache" / "headway")
 
     @classmethod

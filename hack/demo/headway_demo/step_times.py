@@ -12,14 +12,14 @@ from headway_api.run_files import RunFiles
 from headway_api.store import FileStore
 
 LEAST_SECONDS = 10.0
-"""In a shorter step, some milliseconds between two processes are more than a hundredth."""
+"""Shorter steps are not checked: milliseconds between two processes can be 1 % of them."""
 LEAST_KNOWN = 0.99
 PARTS = 3
 """Parts of a step that are printed."""
 
 
 class TimeUnaccounted(Exception):
-    """Nobody measured where too much of a step's time went."""
+    """Too much of a step's time is not accounted for."""
 
 
 def read(run: Path) -> list[StepTime]:
@@ -47,7 +47,7 @@ def verified(times: Sequence[StepTime]) -> str:
     """The lines as one text.
 
     Raises:
-        TimeUnaccounted: no step has times, or of a long one too little is accounted for.
+        TimeUnaccounted: no step has times, or too little of a long step is accounted for.
     """
     if not times:
         raise TimeUnaccounted("no report of a step says when it ended")

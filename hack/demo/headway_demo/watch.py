@@ -1,4 +1,4 @@
-"""Live progress of a job: one line whenever its status says something new."""
+"""Live progress of a job: one line at each change of its status."""
 
 from __future__ import annotations
 

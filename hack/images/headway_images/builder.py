@@ -31,7 +31,7 @@ class Builder:
 
     @functools.cached_property
     def engine(self) -> Engine:
-        """Chosen when first needed: with all archives there, nothing has to be installed."""
+        """The engine, chosen at its first use: if all archives exist, nothing has to be installed."""
         return self.choose()
 
     def key(self, image: Image) -> str:
@@ -39,11 +39,11 @@ class Builder:
         return key(image, self.images)
 
     def reference(self, image: Image) -> str:
-        """Under which name a cluster finds the image."""
+        """The name by which a cluster finds the image."""
         return f"{self.prefix}/{image.name}:{self.tag}"
 
     def archive(self, image: Image) -> Path:
-        """Where the image is kept; another name of the same content is another archive."""
+        """Path of the image's archive, which depends on content and name."""
         named = hashlib.sha256(f"{self.key(image)} {self.reference(image)}".encode()).hexdigest()
         return self.folder / f"{image.name}-{named[:16]}.tar"
 
@@ -73,7 +73,7 @@ class Builder:
 
     @contextlib.contextmanager
     def alone(self, what: str) -> Iterator[None]:
-        """One build of one thing at a time on this machine."""
+        """Hold a lock, so that this machine builds `what` only once at a time."""
         with (self.folder / f"{what}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

@@ -24,7 +24,7 @@ class Image:
     """The stage to stop at."""
     base_argument: str = "BASE"
     own_context: bool = False
-    """An environment's image sees its own folder only, as it would anywhere else."""
+    """Whether the build sees only the image's own folder, as for an environment's image."""
 
 
 PULLED = ("operator", "coordinator", "sandbox", "trainer", "rollout")
@@ -37,16 +37,16 @@ PACKAGES = (*(f"{room}/headway_{room}" for room in ROOMS), "images/copy.sh")
 
 INSTALL = "images/install.sh"
 COMPILERS = {"rollout-gpu": ("EXTRA_PACKAGES=gcc libc6-dev python3-dev",)}
-"""Lock of the rollout image -> what it wants beside: vLLM's GPU build compiles kernels at run time."""
+"""Lock of the rollout image -> further build arguments: vLLM's GPU build compiles kernels at run time."""
 
 
 def locks_of(lock: str) -> tuple[str, ...]:
-    """What install.sh reads."""
+    """The requirement files that install.sh reads."""
     return tuple(f"requirements/{file}.txt" for file in ("bootstrap", "build", lock))
 
 
 def python_image(name: str, lock: str, *arguments: str) -> tuple[Image, Image]:
-    """What an image installs, and the image: a change of our own code must not install gigabytes again."""
+    """An image of the dependencies, and the image on top: a change of our code reinstalls nothing."""
     folder = f"images/{name}"
     inputs = (INSTALL, *locks_of(lock))
     deps = Image(f"{name}-deps", folder, inputs=inputs, arguments=arguments, target="deps")
@@ -54,7 +54,7 @@ def python_image(name: str, lock: str, *arguments: str) -> tuple[Image, Image]:
 
 
 def catalogue(rollout_lock: str) -> dict[str, Image]:
-    """Headway's images by name, those that others stand on first."""
+    """Headway's images by name; each image comes after its base."""
     images = (
         Image("base", "images/base", base=None),
         Image("host", "images/host"),

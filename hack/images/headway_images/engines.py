@@ -16,7 +16,7 @@ class Engine:
 
     program = "docker"
     own_base = False
-    """Whether the base is made from nothing instead of a published Debian image."""
+    """Whether the base is made by mmdebstrap instead of from a published Debian image."""
 
     def __init__(self) -> None:
         os.environ["DOCKER_BUILDKIT"] = "1"

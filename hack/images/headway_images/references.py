@@ -17,7 +17,7 @@ TAG_FORM: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
 def check(prefix: str, tag: str, *, push: bool) -> None:
-    """Refuse, before anything is built, what no cluster or registry could take.
+    """Refuse, before anything is built, names that no cluster or registry accepts.
 
     Raises:
         BuildError: prefix or tag cannot be part of a name; or images are to be pushed, and the prefix names

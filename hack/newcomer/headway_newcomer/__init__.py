@@ -1,1 +1,1 @@
-"""What a new user does who follows the documentation, and how long each block of it takes."""
+"""Follows the documentation as a new user does, and times each block."""

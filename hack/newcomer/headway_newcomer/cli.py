@@ -51,8 +51,8 @@ class Newcomer:
         """Take a step.
 
         Raises:
-            Failed: it went otherwise than the page says.
-            NotThere: the project has nothing like what it changes.
+            Failed: the step went otherwise than the page says.
+            NotThere: the project lacks the lines that the step changes.
         """
         print(f"==> {step.block}  {'; '.join(step.lines) or step.how}", flush=True)
         if step.how is How.CHANGE:
@@ -87,7 +87,7 @@ class Newcomer:
         """Type a line that no page has, in the checkout.
 
         Raises:
-            Failed: it failed.
+            Failed: the line failed.
         """
         made = self._shell.type([f"(cd {self._checkout} && {line})"])
         if made.code:
@@ -144,7 +144,7 @@ def main(arguments: Sequence[str], description: str | None) -> int:
     parts = options.parts or [Part.TRY, Part.PAGE]
     if Part.CLUSTER in parts and not (Part.PAGE in parts and options.warm):
         parser.error("the part cluster goes on where the page stops, on this checkout's cluster: page --warm")
-    # A plain `kill` ends what was typed too, as Ctrl-C does.
+    # A plain `kill` also ends the typed commands, as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     root = options.root or Path(tempfile.mkdtemp(prefix="headway-newcomer-"))
     try:

@@ -10,9 +10,9 @@ from typing import Final
 from .plan import Step
 
 HELD_OUT: Final = re.compile(r"\bheld-out ([\d.]+)(%?)[^(\n]*\(step (\d+)\)")
-"""In the lines of `headway run` and `headway submit --watch`."""
+"""Held-out success in the lines of `headway run` and `headway submit --watch`."""
 BEFORE_AFTER: Final = re.compile(r"before ([\d.]+)%   after ([\d.]+)%")
-"""In the report of `make try`."""
+"""Held-out success in the report of `make try`."""
 ADVICE: Final = re.compile(r"^warning: it never succeeded: write (--seconds \d+)", re.MULTILINE)
 """What `headway tiny-model` says on a machine that is too busy."""
 WIDEST: Final = 78
@@ -43,13 +43,13 @@ def rise(printed: str) -> tuple[float, float] | None:
 
 
 def advice(printed: str) -> str | None:
-    """The line that a command advises to type instead; None if it was content."""
+    """The line that a command advises to type next; None if it advises none."""
     found = ADVICE.search(printed)
     return f"headway tiny-model {found[1]}" if found else None
 
 
 def trains(step: Step) -> bool:
-    """Whether a job is trained there, so that success has to rise."""
+    """Whether the step trains a job, so that success has to rise."""
     return any(line.startswith(("make try", "headway run ", "headway submit ")) for line in step.lines)
 
 

@@ -34,9 +34,9 @@ class How(StrEnum):
     CHANGE = "change"
     """Its lines replace lines of the environment."""
     WRITE = "write"
-    """Its fields go into the job, with those that commands have printed."""
+    """Its fields go into the job, with the fields that commands have printed."""
     READ = "read"
-    """Nothing: it is in the project already, or another block has the same for the cluster here."""
+    """The reader does nothing: the project has the block already, or another block replaces it here."""
 
 
 HOW: Final = Table(

@@ -13,7 +13,7 @@ import yaml
 UPLOADED: Final = "write in the job's spec:"
 """Line of `headway data push` above the fields that it prints."""
 FROM_UPLOAD: Final = ("data", "model")
-"""Fields that a reader takes from there. Its endpoint is that of this machine; pods have another."""
+"""Fields that a reader takes from there. The printed endpoint is this machine's; pods use another."""
 Json = dict[str, Any]
 
 
@@ -46,7 +46,7 @@ def filled(job: str, block: str, printed: str) -> str:
     """The job with the fields of a block, and with those that `headway data push` has printed before it.
 
     Raises:
-        NotThere: it has printed none.
+        NotThere: no command has printed such fields.
     """
     _, found, after = printed.rpartition(UPLOADED)
     if not found:

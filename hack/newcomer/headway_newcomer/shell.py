@@ -37,10 +37,10 @@ STOP: Final = "ended=$?; [ $ended -eq 0 ] || exit $ended"
 
 @dataclass(frozen=True)
 class Typed:
-    """What came of some lines."""
+    """The result of some lines."""
 
     code: int
-    """Exit status of the last that was run."""
+    """Exit status of the last line that was run."""
     seconds: float
     printed: str
 
@@ -55,7 +55,7 @@ class Shell:
     """Types lines. Use it in a `with`: afterwards nothing runs that was started in the background."""
 
     def __init__(self, folder: Path, state: Path, variables: Mapping[str, str]) -> None:
-        """`folder`: where it begins. `state`: a folder of its own."""
+        """`folder`: the first working folder. `state`: a folder for the shell's own files."""
         self._state = state
         self._variables = {**variables, "NEWCOMER_STATE": str(state)}
         self._background: list[int] = []
@@ -65,21 +65,21 @@ class Shell:
 
     @property
     def folder(self) -> Path:
-        """Where it is."""
+        """The present working folder."""
         return Path((self._state / "folder").read_text().strip())
 
     def type(self, lines: Sequence[str]) -> Typed:
         """Run lines until one fails.
 
         Raises:
-            subprocess.TimeoutExpired: they took too long, and were ended.
+            subprocess.TimeoutExpired: the lines took too long, and were ended.
         """
         text = BEFORE + "".join(f"{line}\n{STOP}\n" for line in lines)
         self._blocks += 1
         output = self._state / f"{self._blocks}.txt"
         begun = time.monotonic()
         with output.open("wb") as printed:
-            # A file and no pipe: what is left in the background keeps its end open, and writes on.
+            # A file and no pipe: background processes keep writing after the last line.
             running = subprocess.Popen(
                 ["bash", "--norc", "--noprofile", "-c", text],
                 env=self._variables,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Phrase:
-    """What is not written, as a pattern without regard to case, and what is written instead."""
+    """A retired phrase, as a pattern without regard to case, and what to write instead."""
 
     pattern: re.Pattern[str]
     instead: str
