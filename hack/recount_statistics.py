@@ -243,7 +243,8 @@ def negative(terms: Sequence[tuple[float, int]]) -> float:
 
 
 def least_value(found: Values, worst: float = 0.0) -> float:
-    """The bound for one candidate's values, by cluster; no value can be below `worst`."""
+    """The bound for one candidate's values, by cluster. `worst`: lowest possible value, if no mean is
+    lower."""
     each = list(found.values())
     names = [value.cluster for value in each]
     tops, weights = (by_cluster(names, [getattr(v, of) for v in each]) for of in ("top", "bottom"))

@@ -1,1 +1,1 @@
-"""The learner on an accelerator: is it right, and what does it cost."""
+"""Whether the learner computes the right results on an accelerator, and what it costs."""

@@ -20,8 +20,8 @@ def relative(found: Tensor, expected: Tensor) -> float:
 
 
 def numbers(found: Sequence[float], expected: Sequence[float], *, floor: float = 1e-3) -> float:
-    """Largest difference, relative to what was expected where that is no smaller than `floor`. Two that are
-    no numbers do not differ; one that is none, and the other is, differ without end."""
+    """Largest difference, relative to the expected number or to `floor`, whichever is larger. Two NaNs are
+    equal; a NaN and a number differ infinitely."""
     pairs = [(a, b) for a, b in zip(found, expected, strict=True) if not (math.isnan(a) and math.isnan(b))]
     if any(math.isnan(a) or math.isnan(b) for a, b in pairs):
         return math.inf
@@ -29,7 +29,7 @@ def numbers(found: Sequence[float], expected: Sequence[float], *, floor: float =
 
 
 def updates(found: Path, expected: Path) -> float:
-    """How far what training changed is from what it should have changed; each a path without its ending."""
+    """How far training's changes are from the expected ones. Both are paths without the ending."""
     mine, theirs = (_changed(path) for path in (found, expected))
     flat = [torch.cat([one[name].flatten() for name in sorted(theirs)]) for one in (mine, theirs)]
     return relative(*flat)

@@ -64,7 +64,7 @@ TIMED = Shape(32, 8, 128)
 
 
 def measure(folder: Path) -> Section:
-    """Errors of every shape, and what the functions cost."""
+    """Measure the errors of every shape, and the functions' time and memory."""
     device = torch.device(hardware.kind())
     torch.backends.cuda.enable_cudnn_sdp(False)  # as the learner does
     names = list(FUNCTIONS) if device.type == "cuda" else [attention.BY_LENGTH]
@@ -115,7 +115,7 @@ def _error(name: str, shape: Shape, dtype: torch.dtype, device: torch.device) ->
     spans = RowSpans.of(LENGTHS, device)
     found = _with_gradients(lambda q, k, v: _call(name, shape, spans, q, k, v), given)
     expected = _with_gradients(lambda q, k, v: _plain(shape, q, k, v), [x.double() for x in given])
-    # The last row but one of what is given is another.
+    # This input has another row before its last one.
     start = sum(LENGTHS[:-2])
     others = [x.clone() for x in given]
     for tensor in others:
@@ -147,7 +147,7 @@ def _cost(
     device: torch.device,
     window: int | None = None,
 ) -> Row:
-    """Time and memory of attention over rows of these lengths; without them, of others each time."""
+    """Time and memory of attention over rows of these lengths, or of new lengths each time if None."""
     draw, shape = random.Random(3), replace(TIMED, window=window)
     row: Row = {
         "function": f"{name}, cuDNN allowed" if cudnn else name,
@@ -209,7 +209,7 @@ def _with_gradients(function: Callable[..., Tensor], given: list[Tensor]) -> lis
 
 
 def _plain(shape: Shape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Softmax of each row, written out."""
+    """Attention in plain arithmetic: the softmax of each row, written out."""
     repeat = shape.heads // shape.groups
     parts = []
     for start, length in zip(

@@ -1,4 +1,4 @@
-"""Which layout each family of models gets on the accelerator, and whether it has the padded gradients."""
+"""Which layout each model family gets on the accelerator, and whether its gradients equal the padded ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway_trainer.layout import choose
 from headway_trainer.policy import Policy, micro_batch
 
 ALLOWED = {torch.float32: 1e-4, torch.bfloat16: 0.05}
-"""Largest relative difference of the gradient of packed rows, of that of padded ones by the model's own
+"""Largest relative difference between the gradients of packed rows and of padded rows with the model's own
 attention. In bfloat16 each of them is some hundredths from the gradient in float32."""
 COMMON: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 192}
 EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}

@@ -13,7 +13,7 @@ import torch
 from bench.support import machine
 
 REHEARSED = "REHEARSE"
-"""Variable that has everything run small, on whatever device there is."""
+"""Variable that makes everything run small, on any device."""
 PACKAGES = ("torch", "deepspeed", "transformers", "peft", "numpy", "safetensors", "tokenizers")
 GIBIBYTE = 1 << 30
 
@@ -39,7 +39,7 @@ def described() -> str:
 
 
 def versions() -> list[dict[str, str]]:
-    """A row a package: what ran, and what the learner's image has."""
+    """A row for each package: the version that ran, and the version in the learner's image."""
     pins = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", _pins(), re.MULTILINE))
     rows = [{"package": "Python", "here": platform.python_version(), "pinned": "3.11"}]
     for name in PACKAGES:
@@ -48,7 +48,7 @@ def versions() -> list[dict[str, str]]:
 
 
 def bridged() -> str:
-    """What `older/sitecustomize.py` made up for; nothing where it had to make up for nothing."""
+    """What `older/sitecustomize.py` changed in torch; empty if it changed nothing."""
     from torch.nn.attention.varlen import varlen_attn
 
     if hasattr(varlen_attn, "__wrapped__"):

@@ -1,4 +1,4 @@
-"""The learner's own process on the accelerator: killed and started again, against one that is left alone."""
+"""Compares a learner process that is killed and restarted on the accelerator with one that runs through."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from headway_trainer.publish.canary import TOLERANCE
 
 STEPS = 4
 KILLED_AT = 2
-"""Once this step is durable."""
+"""The learner is killed once this step is durable."""
 CLOSE = 0.02
-"""Largest relative difference of what the two changed, where bits differ: kernels that add in any order."""
+"""Largest relative difference of both runs' changes. Bits differ if kernels add in any order."""
 LORA: dict[str, Any] = {"lora": {"rank": 8, "alpha": 16}}
 KINDS: dict[str, dict[str, Any]] = {
     "LoRA, bfloat16": {**LORA, "dtype": "bfloat16"},
@@ -50,7 +50,7 @@ READ = prose(f"""
 
 @dataclass(frozen=True)
 class Life:
-    """What one learner left."""
+    """The files that one learner left."""
 
     config: JobConfig
     reports: Mapping[int, StepReport]
@@ -58,7 +58,7 @@ class Life:
     log: str
 
     def weights(self, step: int) -> dict[str, Tensor]:
-        """As published for `step`."""
+        """The weights that were published for `step`."""
         found = load_file(self.files(step) / self._name)
         return {name: tensor.float() for name, tensor in found.items()}
 
@@ -80,7 +80,7 @@ class Life:
 
 
 def measure(folder: Path) -> Section:
-    """Both lives of each kind, side by side."""
+    """Measure both runs for each kind of weights."""
     base = write_model(folder / "base")
     rows = asyncio.run(_all(folder, base))
     differ = max(row["apart"] for row in rows)

@@ -17,7 +17,7 @@ from headway_trainer.batch import TrainingRow
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's, and how much work it is given."""
+    """The shape of a model, and the size of its work."""
 
     name: str
     size: Size
@@ -27,7 +27,7 @@ class Shape:
 
     @property
     def layers(self) -> int:
-        """Weights of the matrices of the layers."""
+        """Number of weights in the layers' matrices."""
         size = self.size
         attention = size.hidden * size.head_dim * 2 * (size.heads + size.kv_heads)
         return size.layers * (attention + 3 * size.hidden * size.inner)
@@ -45,7 +45,7 @@ def scaled(shape: Shape) -> Shape:
 
 
 def model_of(shape: Shape, device: torch.device) -> Any:
-    """In bfloat16 on the device; the same weights each time."""
+    """The model in bfloat16 on the device, with the same weights each time."""
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(0)
@@ -56,7 +56,7 @@ def model_of(shape: Shape, device: torch.device) -> Any:
 
 
 def episodes(shape: Shape) -> list[TrainingRow]:
-    """Of 2 to 10 turns of unequal length, as tools make them; one row each."""
+    """Episodes of 2 to 10 turns of unequal length, as with tools; one training row each."""
     draw = random.Random(1)
     low = 8 if hardware.rehearsing() else 1
     made: list[list[Turn]] = [
@@ -77,13 +77,13 @@ def operations(shape: Shape, rows: Sequence[TrainingRow], adapter: int = 0) -> f
     the head only where a token is trained.
 
     Args:
-        adapter: weights of the adapter, where the rest is frozen; 0 where all is trained.
+        adapter: number of the adapter's weights, if only they are trained; 0 if all weights are.
     """
     size, tokens = shape.size, sum(each.length for each in rows)
     trained = sum(each.action_tokens for each in rows)
     frozen = 2.0 * shape.layers * tokens + 2.0 * shape.vocabulary * size.hidden * trained
     pairs = sum(each.length**2 / 2 for each in rows)
     attention = 4.0 * size.layers * size.heads * size.head_dim * pairs
-    # A gradient of inputs costs as much as forward, and one of weights too.
+    # The gradients of inputs and of weights each cost as much as the forward pass.
     linear = 2 * frozen + 3 * 2.0 * adapter * tokens if adapter else 3 * frozen
     return linear + 3 * attention

@@ -1,4 +1,5 @@
-"""What a step costs on the accelerator: pages made of what `train` found, in a process of its own."""
+"""What a step costs on the accelerator: runs `train` in a process of its own, and makes sections of its
+results."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from bench.support.stats import shown
 GIBIBYTE = 1 << 30
 MEBIBYTE = 1 << 20
 LIMIT_S = int(os.environ.get("SECTION_SECONDS", "600"))
-"""Longest that one of them may take."""
+"""Most seconds of one such process."""
 OF_BARE, OVER_TRL = 0.9, 1.5
 WITHIN = 0.1
 NAMES = {
@@ -62,17 +63,17 @@ TURNS = """
 
 
 def full(folder: Path) -> Section:
-    """Every weight trained."""
+    """Measure training of all weights."""
     return _section("full", "Full weights", "18 a weight", _found("full", folder))
 
 
 def lora(folder: Path) -> Section:
-    """An adapter trained."""
+    """Measure training of an adapter."""
     return _section("lora", "LoRA", "18 a weight of the adapter, 2 of the others", _found("lora", folder))
 
 
 def turns(folder: Path) -> Section:
-    """One row over all turns, against one row a turn."""
+    """Measure one row over all turns, against one row for each turn."""
     found = _found("turns", folder)
     rows = [_turns(one) for one in found["found"]]
     return Section(

@@ -17,19 +17,19 @@ from bench.support.report import Goal, Row, Section, Table, prose
 from headway_api.spec.algorithm import CORRECTIONS, LOSSES, REDUCTIONS
 
 VALUES, UPDATES = 1e-4, 1e-3
-"""In float32: of loss, gradient norm and metrics, and of what was trained."""
+"""Largest errors in float32: of loss, gradient norm and metrics; and of the trained weights."""
 WORSE = 1.5
-"""In bfloat16: so many times as far from float32 as the CPU's bfloat16 is."""
+"""Largest error in bfloat16, in multiples of the error of the CPU's bfloat16; both are against float32."""
 LEAST = 0.01
 """An error of bfloat16 below this is not compared: it is a few roundings."""
 LORA = {"lora": True}
 HIDDEN = {"CUDA_VISIBLE_DEVICES": ""}
-"""Has a process see no accelerator."""
+"""Hides the accelerators from a process."""
 Variants = dict[str, dict[str, Any]]
 
 
 def float32() -> Variants:
-    """Every loss, correction, reduction and term, and every way to spread them."""
+    """Variants with every loss, correction, reduction and term, and every way to spread them."""
     stage: dict[str, Any] = {"zeroStage": 1}
     found: Variants = {f"{loss}": stage | {"algorithm": {"loss": loss}} for loss in LOSSES}
     found |= {f"{loss}, lora": stage | LORA | {"algorithm": {"loss": loss}} for loss in LOSSES}
@@ -54,7 +54,7 @@ def float32() -> Variants:
 
 
 def bfloat16() -> Variants:
-    """Every loss, and every way to spread the optimizer that bfloat16 may have."""
+    """Variants with every loss, and every way to spread the optimizer that bfloat16 allows."""
     stage: dict[str, Any] = {"zeroStage": 2, "dtype": "bfloat16", "save": True}
     found: Variants = {f"bf16 {loss}": stage | {"algorithm": {"loss": loss}} for loss in LOSSES}
     found |= {f"bf16 {loss}, lora": stage | LORA | {"algorithm": {"loss": loss}} for loss in LOSSES}
@@ -78,7 +78,8 @@ READ = prose(f"""
 
 
 def measure(folder: Path) -> Section:
-    """All variants in three processes: on the CPU, and twice on the accelerator; then those resumed."""
+    """Run all variants in three processes, one on the CPU and two on the accelerator, and then resume
+    them."""
     model = write_model(folder / "base")
     given = {_key(name): settings | {"state": True} for name, settings in (float32() | bfloat16()).items()}
     plain = {f"{key}-plain": _plain(s) for key, s in given.items() if "dtype" in s}

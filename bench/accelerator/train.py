@@ -1,4 +1,4 @@
-"""A model of a real shape on the accelerator: speed beside others', memory, publishing, a checkpoint.
+"""Measures a model of a real shape on the accelerator: speed against TRL, memory, publishing, a checkpoint.
 
 python -m bench.accelerator.train full|lora|turns FOLDER FOUND.json
 """
@@ -47,11 +47,11 @@ VERSIONS = 2
 STARTED = time.monotonic()
 ADAPTER: dict[str, Any] = {"rank": 32, "alpha": 64}
 FEW = 256
-"""Tokens of a micro-batch of a rehearsal."""
+"""Most tokens of a micro-batch in a rehearsal."""
 
 
 class Ours:
-    """The learner's parts around a model, put together as the learner does it."""
+    """The learner's parts around a model, assembled as in the learner."""
 
     def __init__(self, shape: Shape, way: str, folder: Path) -> None:
         self.ranks = one_rank()
@@ -63,11 +63,11 @@ class Ours:
 
     @property
     def choice(self) -> Any:
-        """Layout and attention, as decided at load."""
+        """Layout and attention, as chosen when the model was loaded."""
         return self.parts._choice
 
     def step(self, rows: Sequence[TrainingRow]) -> StepResult:
-        """Everything between rows and new weights."""
+        """One whole step, from training rows to new weights."""
         parts = self.parts
         return optimizer_step(
             parts.engine,
@@ -124,15 +124,15 @@ def spec_of(way: str, folder: Path) -> RLTrainingJobSpec:
 
 
 def trained(shape: Shape, spec: RLTrainingJobSpec, device: torch.device) -> Any:
-    """The model, with the job's adapter where it has one."""
+    """The model, with the job's adapter if it has one."""
     model = shapes.model_of(shape, device)
     lora = spec.model.effective_lora
     return model if lora is None else models.with_adapter(model, lora, spec.seed)
 
 
 def speed(way: str, folder: Path, target: Path) -> None:
-    """Everything about one model; what is found so far lies in `target` before TRL has its turn, which may
-    take longer than there is time."""
+    """Measure everything about one model. The results so far are written to `target` before TRL runs, which
+    may take too long."""
     shape = shapes.scaled(shapes.LORA if way == "lora" else shapes.FULL)
     rows = shapes.episodes(shape)
     _say("model")
@@ -169,11 +169,11 @@ def speed(way: str, folder: Path, target: Path) -> None:
     _say("publish")
     found["publish"] = published(ours, rows, folder / "published")
     target.write_text(json.dumps(found | late))
-    if way == "lora":  # that of full weights is 14 bytes a weight: minutes on a slow disk
+    if way == "lora":  # a checkpoint of full weights has 14 bytes a weight: minutes on a slow disk
         _say("checkpoint")
         found["checkpoint"] = checkpoint(ours, rows, folder / "checkpoint")
         target.write_text(json.dumps(found | late))
-    # A pair of its own: its first step alone may take a minute.
+    # A pair of its own: TRL's first step alone may take a minute.
     compared = sides(("ours", "trl"), ours, shape, rows)
     found["beside"] = compared["seconds"]
     found["failed"] |= compared["failed"]
@@ -181,8 +181,8 @@ def speed(way: str, folder: Path, target: Path) -> None:
 
 
 def sides(names: Sequence[str], ours: Ours, shape: Shape, rows: Sequence[TrainingRow]) -> dict[str, Any]:
-    """Seconds of a step of each side. The sides take turns, after one step each that is not counted. A side
-    that does not fit into memory has none."""
+    """Seconds of a step of each side. The sides take turns, after one uncounted step each. A side that does
+    not fit into memory has no figure."""
     device = ours.ranks.device
     made: dict[str, Callable[[], Callable[[], Any]]] = {
         "ours": lambda: lambda: ours.step(rows),
@@ -213,7 +213,8 @@ def sides(names: Sequence[str], ours: Ours, shape: Shape, rows: Sequence[Trainin
 
 
 def _theirs(ours: Ours, shape: Shape, rows: Sequence[TrainingRow]) -> Callable[[], Any]:
-    """A step of TRL's, with all of torch's attention: the learner forbids cuDNN's in its process."""
+    """A function that takes one step of TRL, with all of torch's attention. The learner's process forbids
+    cuDNN's."""
     device = ours.ranks.device
     model = without_adapter(_checkpointed(trained(shape, ours.spec, device)))
     theirs = Trl(model, rows, str(device))
@@ -229,8 +230,8 @@ def _theirs(ours: Ours, shape: Shape, rows: Sequence[TrainingRow]) -> Callable[[
 
 
 def published(ours: Ours, rows: Sequence[TrainingRow], folder: Path) -> list[dict[str, Any]]:
-    """Versions one after the other, with a step between two: how long each stops training. Also whether a
-    server that loads it has the bytes of the tensors on the accelerator."""
+    """Publish versions, with a step between two: how long each stops training. Also whether the version that
+    a server loads has the bytes of the tensors on the accelerator."""
     found: list[dict[str, Any]] = []
     held: Held | None = None
     for number in range(VERSIONS):
@@ -246,7 +247,7 @@ def published(ours: Ours, rows: Sequence[TrainingRow], folder: Path) -> list[dic
 def _version(
     ours: Ours, version: PolicyVersion, folder: Path, held: Held | None
 ) -> tuple[Held, dict[str, Any]]:
-    """Publish one, and take it as a server would that holds the one before."""
+    """Publish a version, and load it like a server that holds the version before."""
     store, parts, device = FileStore(), ours.parts, ours.ranks.device
     uri = f"file://{folder}/{version.step:06d}"
     _wait()
@@ -280,7 +281,7 @@ def _equal(model: Any, manifest: WeightsManifest, taken: Path) -> bool:
 
 def checkpoint(ours: Ours, rows: Sequence[TrainingRow], folder: Path) -> dict[str, Any]:
     """How long a snapshot in a folder stops training, and whether the engine that loads it has its bits. Also
-    whether the same step, taken twice from there, ends with the same bits."""
+    whether the same step, taken twice from the snapshot, ends with the same bits."""
     before = ours.parts.engine.state()
     _wait()
     began = time.perf_counter()
@@ -308,7 +309,7 @@ def _alike(one: TrainedState, other: TrainedState) -> bool:
 
 
 def turns(folder: Path) -> dict[str, Any]:
-    """Episodes as one row each, and as one row a turn."""
+    """Measure episodes as one row each, and as one row for each turn."""
     shape = shapes.scaled(shapes.SMALL)
     ours = Ours(shape, "full", folder)
     low = 16 if hardware.rehearsing() else 1

@@ -1,4 +1,4 @@
-"""What ran: versions, and what the accelerator does at its best."""
+"""The versions that ran, and the accelerator's peak rate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPEATS = 10
 
 
 def measure(folder: Path) -> Section:
-    """Versions, and the rate of a large matrix product."""
+    """List versions, and measure the rate of a large matrix product."""
     size = 256 if hardware.rehearsing() else SIZE
     read = prose(f"""
         The learner's image pins other versions than this machine may have had: both are named. A product of

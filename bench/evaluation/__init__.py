@@ -1,1 +1,1 @@
-"""How fast an evaluation runs: `make bench-eval`."""
+"""Measures how fast an evaluation runs: `make bench-eval`."""

@@ -1,9 +1,9 @@
-"""A model whose weights are written by hand, so that it works a case off and every side samples the same.
+"""A model with weights written by hand, so that it solves a case and every side samples the same tokens.
 
-Its shape is Qwen3's, and it costs what a model of that shape costs: every matrix is multiplied. Its words are
-tokens of their own, and each token has one successor. A turn is a chain of them, from the newline that opens
-it to the token that ends it. One attention head looks for the token that ends the tool's last answer. If the
-conversation has it, a turn begins with the answer's first word instead of the call's.
+Its shape is Qwen3's, and so are its costs: every matrix is multiplied. Its words are tokens of their own, and
+each token has one successor. A turn is a chain of them, from the newline that opens it to the token that ends
+it. One attention head looks for the token that ends the tool's last answer. If the conversation has it, a
+turn begins with the answer's first word instead of the call's.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ CALL = (
     "</tool_call>",
 )
 TURN_TOKENS = 64
-"""More than the longest turn has."""
+"""Most tokens of a turn; no turn has so many."""
 CERTAIN = 100.0
-"""How much more the successor in a chain weighs than the first word of a call."""
+"""Weight of the successor in a chain, relative to the first word of a call."""
 SEEN = 6000.0
-"""Over the conversation's tokens: what the word for the answer weighs where the last step was read. Between 1
-and CERTAIN for conversations of 60 to 6,000 tokens."""
-# Between reasoning and a call Qwen3's template sets a newline that the model has not written. With it, a
-# client that sends text would have other tokens in its history than were sampled, and fewer would be cached.
+"""Divided by the conversation's tokens, the weight of the answer's first word once the last step was read. It
+is between 1 and CERTAIN for 60 to 6,000 tokens."""
+# Qwen3's template puts a newline between reasoning and a call, which the model did not sample. A client that
+# sends text would then have other tokens in its history, and fewer cached tokens.
 TEMPLATE = QWEN3_TEMPLATE.replace("(loop.first and message.content) or not loop.first", "not loop.first")
 
 
@@ -87,14 +87,14 @@ def write_model(folder: Path, size: Size) -> Path:
 
 
 def _silence(model: Any) -> None:
-    """What the layers compute goes nowhere: each token is its own embedding to the end."""
+    """Make the layers' outputs 0, so that each token keeps its own embedding."""
     for layer in model.model.layers:
         layer.self_attn.o_proj.weight.zero_()
         layer.mlp.down_proj.weight.zero_()
 
 
 def _speak(model: Any, chains: Sequence[Sequence[int]], newline: int, last: int) -> None:
-    """Every token's successor, and the head that looks for the token `last`."""
+    """Set every token's successor, and the attention head that looks for the token `last`."""
     embeddings, head = model.model.embed_tokens.weight, model.lm_head.weight
     embeddings.zero_()
     head.zero_()
@@ -113,7 +113,7 @@ def _speak(model: Any, chains: Sequence[Sequence[int]], newline: int, last: int)
     head[call[0], own[newline]] = 1.0
     head[answer[0], seen] = 1.0
     looking = model.model.layers[0].self_attn
-    # Queries of nothing weigh all tokens alike: the head's value is the share of `last` among them.
+    # Queries of 0 weigh all tokens equally: the head's value is the share of `last` among them.
     looking.q_proj.weight.zero_()
     looking.v_proj.weight.zero_()
     looking.v_proj.weight[0, marked] = 1.0

@@ -37,7 +37,7 @@ from headway_coordinator.lifetime import serve
 
 @dataclass(frozen=True)
 class Settings:
-    """What a cluster would tell it."""
+    """What a cluster would tell the coordinator."""
 
     job: dict[str, Any]
     engine: str
@@ -46,7 +46,7 @@ class Settings:
     port: int
     gateway_port: int
     folder: str
-    """For caches and the status."""
+    """Folder for caches and the status."""
     profile: str | None = None
 
 

@@ -3,7 +3,7 @@
     python -m bench.evaluation.inspect_side JSON     prints what it took, as JSON
 
 Its tool runs in its own process; Headway's runs in a sandbox an episode. Its log goes to a folder of this
-machine; Headway writes to S3. Whatever is not named here is as Inspect AI comes.
+machine; Headway writes to S3. Everything else is Inspect AI's default.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from bench.evaluation.environment import procedure
 
 @dataclass(frozen=True)
 class Settings:
-    """What is asked of whom."""
+    """The server, and the work."""
 
     url: str
-    """vLLM's, up to and including /v1."""
+    """vLLM's URL, up to and including /v1."""
     key: str
-    """What its port asks for."""
+    """The key of vLLM's port."""
     model: str
     rows: int
     places: int
     max_tokens: int
     folder: str
-    """For its logs."""
+    """Folder for Inspect AI's logs."""
 
 
 marks: list[tuple[float, float]] = []
-"""Where an episode begins, or has been judged."""
+"""Times at which an episode began or had been judged."""
 
 
 def now() -> tuple[float, float]:
@@ -72,7 +72,7 @@ def next_step() -> Tool:
 
 @solver
 def opened() -> Solver:
-    """The case, before anything is read."""
+    """A solver that begins the case."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         marks.append(now())
@@ -85,7 +85,7 @@ def opened() -> Solver:
 
 @scorer(metrics=[accuracy(), stderr()])
 def solved() -> Scorer:
-    """Whether the answer is the one that the procedure leads to."""
+    """A scorer: whether the answer is the one to which the procedure leads."""
 
     async def score(state: TaskState, target: Target) -> Score:
         answer = state.output.completion
@@ -112,7 +112,8 @@ def task(rows: int) -> Task:
 
 
 async def prime(settings: Settings, first: Sample) -> None:
-    """Have vLLM cache how all episodes begin, as it does for the other sides before their clocks start."""
+    """Make vLLM cache the common beginning of all episodes, as for the other sides before their clocks
+    start."""
     model = get_model(f"vllm/{settings.model}", base_url=settings.url, api_key=settings.key, memoize=False)
     assert not isinstance(first.input, str)
     short = GenerateConfig(temperature=0.0, max_tokens=1)
@@ -136,7 +137,7 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def totals(log: EvalLog) -> dict[str, Any]:
-    """What was sampled."""
+    """Totals of what was sampled."""
     assert log.status == "success", log.error
     samples = log.samples or []
     assert not any(sample.error for sample in samples), "an episode failed"

@@ -1,4 +1,4 @@
-"""vLLM alone: requests that are known beforehand, each sent as soon as the one before it has its answer.
+"""vLLM alone: requests that are known in advance, each sent once the one before is answered.
 
     python -m bench.evaluation.limit_side JSON     prints what it took, as JSON
 
@@ -24,13 +24,13 @@ JSON_BODY = {"Content-Type": "application/json"}
 
 @dataclass(frozen=True)
 class Settings:
-    """What is asked of whom."""
+    """The server, and the work."""
 
     url: str
     key: str
-    """What its port asks for."""
+    """The key of vLLM's port."""
     plan: str
-    """File with bodies and the tokens that they are answered with, by episode and turn."""
+    """File with the requests' bodies and the tokens of their answers, by episode and turn."""
     places: int
     """Episodes at once."""
 
@@ -71,7 +71,7 @@ async def run(settings: Settings, plan: list[list[dict[str, Any]]]) -> dict[str,
     sampled = [[json.loads(text)["choices"][0]["token_ids"] for text in answers[n]] for n in range(len(plan))]
     wanted = [[turn["sampled"] for turn in turns] for turns in plan]
     return spent | {
-        # Between two calls it does nothing.
+        # Between two calls this side does nothing.
         "in_episodes": in_episodes,
         "in_calls": in_episodes,
         "episodes": len(plan),

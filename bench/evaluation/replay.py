@@ -1,4 +1,4 @@
-"""What an evaluation asked vLLM for, read back from its records: the requests of each episode, in order."""
+"""The requests that an evaluation sent to vLLM, from its records: those of each episode, in order."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Call:
 
 
 def calls(episode: EpisodeRecord, sampling_seed: int) -> list[Call]:
-    """The requests of an episode. Each but the first can only be made once the one before has its answer.
+    """The requests of an episode. Each but the first depends on the answer before it.
 
     Raises:
-        ValueError: it has turns that do not extend one another, so its rows do not tell the prompts apart.
+        ValueError: the episode has turns that do not extend one another, so its rows do not show the prompts.
     """
     if len(episode.rows) != 1 or episode.forks:
         raise ValueError(f"{episode.episode_id} has {len(episode.rows)} rows and {episode.forks} forks")
@@ -43,7 +43,7 @@ def calls(episode: EpisodeRecord, sampling_seed: int) -> list[Call]:
 
 
 def plan(groups: Iterable[GroupRecord], sampling: Sampling, job_seed: int) -> list[list[Call]]:
-    """All episodes in the order of their rows, in which they were begun."""
+    """The requests of all episodes, in the order of their rows, which is the order of their starts."""
     ordered = sorted(groups, key=lambda group: group.row)
     return [
         calls(episode, sampling_seed(group, episode, sampling, job_seed))
@@ -53,7 +53,7 @@ def plan(groups: Iterable[GroupRecord], sampling: Sampling, job_seed: int) -> li
 
 
 def sampling_seed(group: GroupRecord, episode: EpisodeRecord, sampling: Sampling, job_seed: int) -> int:
-    """From which the seeds of an episode's turns were drawn."""
+    """The seed from which the seeds of an episode's turns were drawn."""
     position = position_of(group.group_id)
     drawn = Plan(
         slot=Order(rows=position + 1, seed=job_seed, shuffle=False).slot(position),

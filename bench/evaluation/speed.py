@@ -1,4 +1,4 @@
-"""Episodes a second of a whole evaluation, over vLLM's own limit and over Inspect AI, on one server."""
+"""Episodes a second of a whole evaluation, relative to vLLM alone and to Inspect AI, on one server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.support.stats import interval, shown
 SIDES = ("headway", "limit", "inspect")
 NAMES = {"headway": "Headway", "limit": "vLLM alone", "inspect": "Inspect AI"}
 ORDERS = tuple(itertools.permutations(SIDES))
-"""A repetition each: every side is as often first as last."""
+"""An order for each repetition: every side is equally often at each place."""
 ROWS = 40
 FIRST = 4
 """Rows of a side's first run, which is not counted."""
@@ -61,14 +61,14 @@ READ = prose(f"""
 
 
 def measure(folder: Path) -> Section:
-    """Every repetition."""
+    """Measure all repetitions."""
     return section(asyncio.run(_measure(folder)))
 
 
 async def _measure(folder: Path) -> list[Repetition]:
     found = []
     async with standing(folder, ROWS) as stand:
-        # What only the first run of a side pays; the requests are the same in every run.
+        # A side's first run has extra costs; the requests are the same in every run.
         _, plan = await stand.headway()
         await stand.limit(plan[:FIRST])
         await stand.inspect(FIRST)
@@ -90,7 +90,7 @@ def ratios(found: Sequence[Repetition], over: str) -> list[float]:
 
 
 def turn_ms(ran: Ran) -> float:
-    """Milliseconds that a place takes for a turn."""
+    """Milliseconds for a turn at one of the places for episodes."""
     return 1000 * ran.seconds * PLACES / ran.turns
 
 
@@ -135,7 +135,7 @@ def with_interval(of: Sequence[float]) -> str:
 
 
 def by_median(of: Sequence[float]) -> str:
-    """What the interval says of a goal that the median alone meets."""
+    """A note on the interval, for a goal that only the median meets."""
     least = interval([of])[0]
     if least >= OF_LIMIT or statistics.median(of) < OF_LIMIT:
         return ""

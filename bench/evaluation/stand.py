@@ -45,7 +45,7 @@ SAMPLING = Sampling(temperature=0.0, top_p=1.0, max_tokens=clerk.TURN_TOKENS)
 SEED = 0
 ENVIRONMENT, ENTRYPOINT = Path(procedure.__file__).parent, "desk:Desk"
 MODEL, ROWS = f"s3://{BUCKET}/model", f"s3://{BUCKET}/rows.jsonl"
-# The chat endpoint reads tool calls; `/inference/v1/generate` is the same with it as without.
+# The chat endpoint parses tool calls; the option does not affect `/inference/v1/generate`.
 READS_CALLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 START_SECONDS = 300.0
 
@@ -56,7 +56,8 @@ class Ran:
 
     side: str
     seconds: float
-    """From the first episode's beginning to the last one's end; of Headway until it is durable and billed."""
+    """From the first episode's beginning to the last one's end. Headway's last episode must be durable and
+    billed."""
     cpu: float
     """Seconds of the client's process in this time."""
     in_episodes: float
@@ -64,9 +65,9 @@ class Ran:
     in_calls: float
     """Seconds of the episodes in calls to vLLM, by the client's clock."""
     whole: float
-    """Seconds of the process, with what comes before the first episode and after the last one."""
+    """Seconds of the whole process, before the first and after the last episode too."""
     engine_cpu: float
-    """Seconds of vLLM's processes in the whole of it."""
+    """CPU seconds of vLLM's processes during `whole`."""
     episodes: int
     turns: int
     prompt_tokens: int
@@ -83,8 +84,8 @@ class Ran:
 class Stand:
     """Runs the sides. The prefix cache of each is empty, except for how all episodes begin.
 
-    Requests that arrive together find nothing of one another cached. The limit, whose first episodes begin at
-    one moment, would compute their common beginning once for each.
+    Requests that arrive together share no cache. On the limit's side the first episodes begin together, so
+    each would compute the common beginning.
     """
 
     def __init__(
@@ -171,7 +172,7 @@ class Stand:
         return Spool(self._store, layout).evaluated(CANDIDATE)
 
     async def _process(self, side: str, settings: dict[str, Any], salt: str | None = None) -> dict[str, Any]:
-        """What a side says at its end, how long its process lived, and the engine's CPU seconds meanwhile."""
+        """A side's own figures, with the seconds of its process and the engine's CPU seconds meanwhile."""
         await self._ask("/reset_prefix_cache")
         if self._opening is not None and salt is not None:
             short = dataclasses.replace(SAMPLING, max_tokens=1)
@@ -221,7 +222,7 @@ def config(objects_url: str, uid: str) -> EvalConfig:
 
 @asynccontextmanager
 async def standing(folder: Path, rows: int) -> AsyncIterator[Stand]:
-    """Everything up, with the model loaded; all of it is gone afterwards."""
+    """Start servers and sandboxes, with the model loaded; end them afterwards."""
     base = clerk.write_model(folder / "model", SMALL)
     with objects(folder / "objects") as url:
         job = config(url, "store")

@@ -1,6 +1,6 @@
-"""A real API server and etcd for a benchmark, and its own record of who asked it for what.
+"""A real API server and etcd for a benchmark, and the API server's log of requests by user.
 
-No controller, scheduler or kubelet runs: every request is one that was measured, or the benchmark's.
+No controller, scheduler or kubelet runs: every request is the measured process's or the benchmark's.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class ControlPlane:
         """One request as the administrator.
 
         Raises:
-            RuntimeError: it was refused, in the API server's words.
+            RuntimeError: the API server refused the request; the message is its own.
         """
         if self._trust is None:
             self._trust = ssl.create_default_context(cafile=str(self._authority))
@@ -99,7 +99,7 @@ class ControlPlane:
             raise RuntimeError(f"{method} {path}: {error.code} {error.read().decode()[:500]}") from error
 
     def is_ready(self) -> bool:
-        """Whether it answers, and as who it should be."""
+        """Whether the API server answers, and accepts the administrator."""
         try:
             self.call("GET", "/api/v1/namespaces/default")
         except (OSError, RuntimeError):
@@ -107,7 +107,7 @@ class ControlPlane:
         return True
 
     def requests(self, user: str, since: float, until: float) -> list[Request]:
-        """Who asked for what; a watch once, when it began."""
+        """The user's requests in this time. A watch counts once, when it began."""
         lines = (self.folder / "audit.log").read_text().splitlines()
         found = [request for line in lines if (request := _request(line)) is not None]
         return [each for each in found if each.user == user and since <= each.at < until]
@@ -201,7 +201,7 @@ def _api_server(folder: Path, key: Path, etcd_port: int, port: int) -> list[str]
         f"--cert-dir={folder}/certificates",
         f"--token-auth-file={folder}/tokens.csv",
         "--authorization-mode=AlwaysAllow",
-        # Nobody makes the accounts that pods name.
+        # No controller creates the service accounts that pods name.
         "--disable-admission-plugins=ServiceAccount",
         "--endpoint-reconciler-type=none",
         "--service-cluster-ip-range=10.96.0.0/16",

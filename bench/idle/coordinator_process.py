@@ -1,7 +1,7 @@
-"""A coordinator whose API server is a benchmark's: `python -m bench.idle.coordinator_process FOLDER`.
+"""A coordinator with a benchmark's API server: `python -m bench.idle.coordinator_process FOLDER`.
 
 All else is the product's: FOLDER holds `run.json` (ports, kubeconfig, the broker's address) and `job.json`.
-No rollout server is found, as no name of one can be looked up.
+It finds no rollout server, because their names cannot be resolved.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headway_coordinator.stored_job import KubernetesJob
 
 
 def main(folder: Path) -> None:
-    """Run it until it is ended."""
+    """Run the coordinator until it is ended."""
     logs.setup()
     run = json.loads((folder / "run.json").read_text())
     job = JobConfig.model_validate_json((folder / "job.json").read_text())

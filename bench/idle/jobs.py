@@ -1,4 +1,4 @@
-"""Running jobs that nothing happens to: their pods are records alone, as ready as a kubelet would say."""
+"""Running jobs in which nothing happens. Their pods are only objects of the API server, marked as ready."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ REPLICA_SETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/replicasets"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 FIRST = (names.COORDINATOR, names.BROKER)
 SECONDS = 180
-"""Longest the operator may take for its part."""
+"""Most seconds that the operator may take for its part."""
 
 
 def prepare(plane: ControlPlane) -> None:
-    """Definitions and namespace."""
+    """Create the custom resource definitions and the namespace."""
     kubectl = [str(programs() / "kubectl"), f"--kubeconfig={plane.kubeconfig(ADMIN)}"]
     crds = str(ROOT / "crds")
     for command in (
@@ -46,7 +46,7 @@ def name_of(number: int) -> str:
 
 
 def create(plane: ControlPlane, number: int) -> None:
-    """A training job, as a user makes it."""
+    """Create a training job, as a user does."""
     rows = {"train": {"uri": "s3://bench/train.jsonl"}, "validation": {"uri": "s3://bench/val.jsonl"}}
     spec = {
         "model": {"base": "hf://Qwen/Qwen3-8B"},
@@ -60,7 +60,7 @@ def create(plane: ControlPlane, number: int) -> None:
 
 
 def set_to_work(plane: ControlPlane, numbers: range) -> None:
-    """Have the jobs go through their preflight, and all their pods be ready."""
+    """Take the jobs through their preflight, and make all their pods ready."""
     for number in numbers:
         create(plane, number)
     _bring_up(plane, numbers, FIRST)
@@ -76,7 +76,7 @@ def set_to_work(plane: ControlPlane, numbers: range) -> None:
 
 
 def tell(plane: ControlPlane, number: int, **status: Any) -> None:
-    """A coordinator's word."""
+    """Write the coordinator's part of a job's status."""
     document = {
         "apiVersion": names.API_VERSION,
         "kind": names.TRAINING_KIND,
@@ -93,7 +93,7 @@ def _states(plane: ControlPlane, numbers: range) -> set[str]:
 
 
 def _bring_up(plane: ControlPlane, numbers: range, roles: tuple[str, ...]) -> None:
-    """A ready pod for the workload of each role, once it is there."""
+    """Create a ready pod for each role's workload, once the workload exists."""
     kind = {role: "Job" if role in (names.COORDINATOR, names.LEARNER) else "Deployment" for role in roles}
     left = {
         (kind[role], names.child(names.stem(names.TRAINING_KIND, name_of(n)), role))

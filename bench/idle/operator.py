@@ -1,4 +1,4 @@
-"""The operator with running jobs that nothing happens to."""
+"""The operator with running jobs in which nothing happens."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SECONDS = float(os.environ.get("IDLE_SECONDS", "15"))
 NEVER = 86400
 GOAL = 0.02
 PROBES = {"/readyz": 5, "/healthz": 20}
-"""As the chart's Deployment has them."""
+"""Probe -> seconds between two, as in the chart's Deployment."""
 SETTLED_SECONDS = 3.0
 RESYNCS = 2
-"""In a window that weighs them."""
+"""Resyncs in a window that includes them."""
 RESYNC = float(OperatorConfig.model_fields["resync_seconds"].default)
 
 
@@ -130,7 +130,7 @@ def _operator(plane: ControlPlane, folder: Path, resync: float) -> Iterator[subp
 
 
 def settle(plane: ControlPlane, began: float) -> None:
-    """Until the operator, started at `began`, has asked for nothing for a while but its Lease."""
+    """Wait until the operator, started at `began`, has for a while only renewed its Lease."""
     deadline = time.monotonic() + jobs.SECONDS
     while time.monotonic() < deadline:
         time.sleep(SETTLED_SECONDS)

@@ -1,4 +1,4 @@
-"""A process that is to be idle: started, asked what kubelet and Prometheus ask, and weighed."""
+"""Starts an idle process, sends it probes and scrapes, and measures it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Weighed:
-    """What a process took in a time."""
+    """What a process used during some seconds."""
 
     seconds: float
     cpu_seconds: float
@@ -45,13 +45,13 @@ def cpu_seconds(pid: int) -> float:
 
 
 def memory_mib(pid: int) -> float:
-    """What of it is in memory."""
+    """The process's resident memory in MiB."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def weigh(pid: int, plane: ControlPlane, user: str, seconds: float) -> Weighed:
-    """Look away for so long."""
+    """Measure what a process uses during so many seconds."""
     began, before = time.time(), cpu_seconds(pid)
     time.sleep(seconds)
     after, ended = cpu_seconds(pid), time.time()

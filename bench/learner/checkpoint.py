@@ -1,5 +1,5 @@
-"""What a checkpoint costs a step: how long it stops training, what its upload takes beside training, and what
-an upload beside training saves."""
+"""What a checkpoint costs a step: its pause of training, the cost of an upload during training, and what that
+saves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headway_trainer.checkpoint.signer import Signer
 VOCABULARY = 4096
 EPISODES = 8
 BITS = 10**9
-"""A second, over the link."""
+"""Bits a second of the link."""
 LINK = f"{BITS / 1e9:g} Gbit/s"
 FOLDER = "a folder"
 NONE = "none"
@@ -36,7 +36,7 @@ LINK_BESIDE, LINK_AT_ONCE = f"beside training, {LINK}", f"at once, {LINK}"
 WAYS = (NONE, BESIDE, AT_ONCE, LINK_BESIDE, LINK_AT_ONCE)
 STORES = {FOLDER: (BESIDE, AT_ONCE), LINK: (LINK_BESIDE, LINK_AT_ONCE)}
 STEPS = 1
-"""Steps of a block: so many one after the other of one way, each with its checkpoint."""
+"""Steps of a block: consecutive steps of one way, each with its checkpoint."""
 BLOCK = "one step" if STEPS == 1 else f"{STEPS} steps"
 ROUNDS = 6
 """Each way has a block in each. An even number: see `in_turn`."""
@@ -45,7 +45,7 @@ MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds of one step, and of what came after it."""
+    """Seconds of one step, and of its checkpoint."""
 
     step: float
     still: float = 0.0
@@ -53,16 +53,16 @@ class Step:
 
     @property
     def both(self) -> float:
-        """From its beginning to where the next may begin."""
+        """Seconds from the step's beginning until the next may begin."""
         return self.step + self.still
 
 
 Found = Mapping[str, Sequence[Sequence[Step]]]
-"""By way, of each round the block's steps."""
+"""Way -> round -> the steps of the block."""
 
 
 def measure(folder: Path) -> Section:
-    """All ways on one model, in turns."""
+    """Measure all ways on one model, in turns."""
     ours = Ours(model_of(SMALL, VOCABULARY))
     work = [row(turns, VOCABULARY, seed=n) for n, turns in enumerate(ragged(EPISODES, seed=0))]
     ours.step(work)
@@ -88,7 +88,7 @@ def in_turn(number: int) -> list[str]:
 
 
 def section(found: Found, size: int, parameters: int) -> Section:
-    """The table. A checkpoint has `size` bytes, the model so many `parameters`."""
+    """The section of all ways. `size`: bytes of a checkpoint. `parameters`: those of the model."""
     steps = sum(len(block) for block in found[NONE])
     mebibytes, over = size / MEBIBYTE, size * 8 / BITS
     caption = f"A checkpoint has {mebibytes:.0f} MiB, {over:.2g} s over {LINK}; medians of {steps} steps"
@@ -176,7 +176,7 @@ class Link(FileStore):
         self._taken = threading.Lock()
 
     def put(self, uri: str, data: bytes) -> None:
-        """The folder's own work comes first; the sleep is beyond it."""
+        """Write to the folder, then sleep as long as the link would take."""
         super().put(uri, data)
         self._send(len(data))
 
@@ -191,7 +191,7 @@ class Link(FileStore):
 
 
 class _Block:
-    """Steps of one way, with their own store and checkpointer, beginning where nothing is under way."""
+    """Steps of one way, with their own store and checkpointer. No upload runs when a block begins."""
 
     def __init__(self, ours: Ours, step: Callable[[], object], folder: Path, store: FileStore) -> None:
         self._step = step
@@ -205,11 +205,11 @@ class _Block:
         )
 
     def without(self) -> list[Step]:
-        """No checkpoint."""
+        """Take the steps without checkpoints."""
         return [Step(self._timed(self._step)) for _ in range(STEPS)]
 
     def steps(self, *, wait: bool) -> list[Step]:
-        """A checkpoint after each; `wait` until it is durable before the next."""
+        """Take the steps with a checkpoint after each. `wait`: until it is durable, before the next step."""
         self._save(0, wait)
         seconds, ended = [], []
         for number in range(1, STEPS + 1):

@@ -1,4 +1,4 @@
-"""What new weights weigh and take: all of them, what changed, and an adapter."""
+"""Bytes and seconds of publishing new weights: all of them, a delta, and an adapter."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RATES = (4e-6, 4e-5)
 LORA_RATE = 4e-5
 STEPS = 5
 BEFORE = 5
-"""Steps taken before the first that is measured: Adam's first ones are larger."""
+"""Steps before the first measured one: Adam's first steps are larger."""
 TOKENS = 4 * 256
 MEBIBYTE = 1 << 20
 WEIGHTS = (MODEL_FILE, DELTA_FILE, ADAPTER_FILE)
@@ -62,7 +62,7 @@ class Found:
 
 
 def measure(folder: Path) -> Section:
-    """Both formats at two learning rates, and an adapter."""
+    """Measure both formats at two learning rates, and an adapter."""
     base = write_model(folder / "base", SMALL)
     rows = []
     for dtype in ("bfloat16", "float32"):
@@ -100,7 +100,7 @@ def _full(folder: Path, base: Path, dtype: str, rate: float) -> Row:
         for name, way in ways.items():
             held[name] = _once(way, folder / name, number, tensors, held[name], found[name])
         changed.append(_share(before, tensors))
-    # The first is full both ways.
+    # The first version is full in both formats.
     size, delta_size = (statistics.median(found[name].sizes[1:]) for name in ways)
     medians = {name: [statistics.median(one[1:]) for one in (f.publish, f.take)] for name, f in found.items()}
     return {
@@ -174,7 +174,7 @@ def _once(
     held: Held | None,
     found: Found,
 ) -> Held:
-    """Publish one version and take it as a server would."""
+    """Publish one version and load it like a server."""
     store, version = FileStore(), PolicyVersion(incarnation=0, step=step)
     uri = f"file://{folder}/published/{step:06d}"
     began = time.monotonic()

@@ -13,15 +13,16 @@ from bench.support.report import Goal, Row, Section, Table, prose
 from bench.support.stats import shown
 
 PROMPTS = {4: 110, 8: 57, 16: 33}
-"""Tokens before the first turn, by turns: rows a turn then have about 3, 5 and 9 times the tokens of one."""
+"""Turns -> tokens of the first prompt. One row a turn then has about 3, 5 and 9 times the tokens of one
+row."""
 OBSERVED, SAMPLED = 10, 14
 EPISODES = {4: 16, 8: 16, 16: 8}
-"""By turns."""
+"""Turns -> episodes of a step."""
 SIZE = Size(hidden=1024, layers=2, heads=16, kv_heads=8, head_dim=128, inner=3072)
 """Two layers of Qwen3-0.6B."""
 VOCABULARY = 768
 REPEATS = {4: 7, 8: 4, 16: 3}
-"""By turns: the shorter a pair of steps, the more a moment's noise weighs in it."""
+"""Turns -> repetitions. Shorter steps need more, since noise is a larger part of them."""
 WITHIN = 0.05
 
 READ = prose(f"""
@@ -39,7 +40,7 @@ READ = prose(f"""
 
 
 def measure(folder: Path) -> Section:
-    """All numbers of turns, with one model."""
+    """Measure all numbers of turns, with one model."""
     ours = Ours(model_of(SIZE, VOCABULARY))
     rows = [compared(ours, turns) for turns in PROMPTS]
     return Section(
@@ -51,7 +52,7 @@ def measure(folder: Path) -> Section:
 
 
 def compared(ours: Ours, turns: int) -> Row:
-    """Both sides, turn and turn about."""
+    """Measure both sides in turns."""
     episodes = EPISODES[turns]
     shape: list[Turn] = [(PROMPTS[turns] if turn == 0 else OBSERVED, SAMPLED) for turn in range(turns)]
     sides: dict[str, list[Any]] = {
@@ -81,7 +82,7 @@ def compared(ours: Ours, turns: int) -> Row:
 
 
 def goal(found: Row) -> Goal:
-    """Seconds saved as tokens are, or more."""
+    """The goal that seconds fall at least as much as tokens."""
     reached = found["ratio of seconds"] / found["ratio of tokens"]
     return Goal(
         f"one row saves seconds as it saves tokens, within 5 %, at {found['turns']} turns",

@@ -34,7 +34,7 @@ READ = prose(f"""
 
 
 class Peak(TorchDispatchMode):
-    """Most bytes alive at once of what is made while it is on."""
+    """Peak bytes of the tensors that are made within its block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Peak(TorchDispatchMode):
 
 
 def measure(folder: Path) -> Section:
-    """All lengths, both ways."""
+    """Measure all lengths, both ways."""
     model = model_of(SIZE, VOCABULARY)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     product = policies.CHUNK

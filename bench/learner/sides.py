@@ -41,7 +41,7 @@ REPEATS = 5
 
 
 class Trl:
-    """`GRPOTrainer._compute_loss` on a trainer that has only what it reads."""
+    """`GRPOTrainer._compute_loss` on a trainer with only the attributes that it reads."""
 
     def __init__(self, model: Any, rows: Sequence[TrainingRow], device: str = "cpu") -> None:
         """Takes `model`, which is on `device`, over."""
@@ -83,13 +83,13 @@ class Trl:
             _metrics=defaultdict(lambda: defaultdict(list)),
         )
         self._trainer.args.steps_per_generation = len(self._parts)
-        # Without the timer around it, which wants a whole trainer.
+        # Without the timer around it, which needs a whole trainer.
         measured: Any = inspect.unwrap(GRPOTrainer._get_per_token_logps_and_entropies)
         self._trainer._get_per_token_logps_and_entropies = partial(measured, self._trainer)
         self._tokens = torch.tensor(float(sum(each.action_tokens for each in rows)))
 
     def step(self) -> float:
-        """The loss."""
+        """Forward and backward; returns the loss."""
         loss_sum = 0.0
         for part in self._parts:
             inputs = {name: tensor.to(self._device) for name, tensor in self._inputs(part).items()}
@@ -102,7 +102,7 @@ class Trl:
         return loss_sum
 
     def _inputs(self, rows: Sequence[TrainingRow]) -> dict[str, Tensor]:
-        """As TRL lays a batch out: what comes before the first sampled token is the prompt."""
+        """A batch in TRL's layout: the tokens before the first sampled one are the prompt."""
         starts = [int(each.mask.argmax()) for each in rows]
         pairs = list(zip(rows, starts, strict=True))
 
@@ -126,7 +126,7 @@ class Trl:
 
 
 class Bare:
-    """Forward and backward by the model's own loss, so many rows at a time."""
+    """Forward and backward by the model's own loss, `batch` rows at a time."""
 
     def __init__(self, model: Any, rows: Sequence[TrainingRow], batch: int) -> None:
         """Takes `model` over."""
@@ -134,7 +134,7 @@ class Bare:
         self._parts = [rows[start : start + batch] for start in range(0, len(rows), batch)]
 
     def step(self) -> None:
-        """Gradients are made and thrown away."""
+        """Compute gradients and discard them."""
         for rows in self._parts:
             tokens = [torch.from_numpy(each.tokens) for each in rows]
             labels = [
@@ -157,7 +157,7 @@ class Lean:
         self._tokens = sum(each.action_tokens for each in rows)
 
     def step(self) -> float:
-        """The mean over tokens; gradients are made and thrown away."""
+        """Compute gradients and discard them; returns the mean loss over tokens."""
         total = 0.0
         for each in self._rows:
             tokens = torch.from_numpy(each.tokens)
@@ -170,7 +170,7 @@ class Lean:
 
 class Packed:
     """The same micro-batches that the learner plans, with its attention, and the head only where a token is
-    trained. This is computed in any case, whatever a step adds to it.
+    trained. It is the part that every step must compute.
     """
 
     def __init__(self, model: Any, rows: Sequence[TrainingRow], choice: Choice) -> None:
@@ -184,7 +184,7 @@ class Packed:
         self._tokens = sum(each.action_tokens for each in rows)
 
     def step(self) -> float:
-        """The mean over tokens; gradients are made and thrown away."""
+        """Compute gradients and discard them; returns the mean loss over tokens."""
         total = 0.0
         for part in self._parts:
             assert part.spans is not None
@@ -206,7 +206,7 @@ def _backward(logits_TV: Tensor, targets_T: Tensor, tokens: int) -> float:
 
 
 def main() -> None:
-    """All sides, turn and turn about, after one time that is not counted."""
+    """Run all sides in turns, after one uncounted time each."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", len(os.sched_getaffinity(0)))))
     rows = [row(turns, VOCABULARY, seed=n, episode=n) for n, turns in enumerate(ragged(EPISODES, seed=1))]
     ours = Ours(model_of(SIZE, VOCABULARY))

@@ -20,7 +20,7 @@ OVER_TRL = 1.5
 OF_BARE = 0.9
 BARE = ("bare", "one by one", "lean", "packed")
 SAME = (("ours", "trl"), ("lean", "packed"))
-"""Sides that compute one loss."""
+"""Pairs of sides that compute the same loss."""
 SAME_LOSS = 1e-4
 NAMES = {
     "ours": "ours: an optimizer step",
@@ -32,7 +32,7 @@ NAMES = {
 }
 
 PIECE = CHUNK // VOCABULARY
-"""Tokens that the learner's head takes at once."""
+"""Tokens that the learner's chunked head processes at once."""
 HEAD = (
     "The head runs in one piece on both sides: one of the learner's holds "
     f"{PIECE} tokens of this vocabulary, and a micro-batch has no more."
@@ -72,7 +72,7 @@ READ = prose(f"""
 
 
 def measure(folder: Path) -> Section:
-    """All sides in one process of the environment that has TRL."""
+    """Measure all sides in one process of the environment that has TRL."""
     environ = {**os.environ, "PYTHONPATH": f"{machine.ROOT}:{machine.ROOT / 'tests' / 'support'}"}
     command = [str(_oracles()), "-m", "bench.learner.sides", str(folder / "found.json")]
     done = subprocess.run(command, cwd=machine.ROOT, env=environ, capture_output=True, text=True, check=False)

@@ -1,4 +1,5 @@
-"""What the learner's benchmarks train: a model of random weights, rows of many turns; our step on them."""
+"""What the learner's benchmarks train: a model with random weights, rows of many turns, and our step on
+them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from headway_trainer.objective.presets import Objective
 from headway_trainer.step import StepResult, optimizer_step
 
 Turn = tuple[int, int]
-"""Tokens given (a prompt, a tool's result), tokens sampled."""
+"""Given tokens (a prompt or a tool's result), and sampled tokens."""
 MICRO_BATCH_TOKENS = 4096
 RATE = 1e-5
 
@@ -69,7 +70,7 @@ def by_turn(turns: Sequence[Turn], vocabulary: int, *, seed: int, episode: int =
 
 
 def ragged(episodes: int, *, seed: int) -> list[list[Turn]]:
-    """Turns of episodes as tools make them: 2 to 10, with results and answers of unequal length."""
+    """Turns of episodes, as with tools: 2 to 10 each, with results and answers of unequal length."""
     draw = random.Random(seed)
     return [
         [

@@ -35,7 +35,7 @@ READ = prose("""
 
 
 def measure(loss: str, folder: Path) -> Section:
-    """A platform, and a job for each seed, one after the other."""
+    """Start a platform, and train a job for each seed, one after the other."""
     base = Settings.from_environ({"OUTPUT": str(folder)})
     rows: list[Row] = []
     with platform_up(base, Timings()) as platform:
@@ -46,7 +46,7 @@ def measure(loss: str, folder: Path) -> Section:
 
 
 def trained(platform: Platform, settings: Settings, loss: str) -> Row:
-    """One job, from apply to a row of the table; it is deleted then."""
+    """Train one job and return its row of the table; the job is deleted then."""
     name = f"{loss.replace('_', '-')}-{settings.seed}"
     with platform.bucket() as bucket:
         bucket.upload(quickstart.inputs(settings.cache, settings.seed), quickstart.PREFIX)
@@ -66,7 +66,7 @@ def trained(platform: Platform, settings: Settings, loss: str) -> Row:
 
 
 def row(seed: int, job: Job, run: Path, seconds: float) -> Row:
-    """What a finished job's artifacts say."""
+    """A table row from a finished job's artifacts."""
     threshold = float(job["spec"]["evaluation"]["successThreshold"])
     found = report.validations(run)
     curve = {step: report.success(groups, threshold) for step, groups in found.items()}

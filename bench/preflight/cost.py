@@ -1,4 +1,4 @@
-"""Seconds of a processor that the checks take, of a baseline of 1,000 episodes."""
+"""CPU seconds of the checks on a baseline of 1,000 episodes."""
 
 from __future__ import annotations
 

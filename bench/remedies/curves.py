@@ -1,4 +1,4 @@
-"""The curves of the two jobs: as figures, and drawn."""
+"""The curves of the two jobs, as JSON and as a drawing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DIGITS: Final = 5
 
 
 def recorded(found: Mapping[str, Curve]) -> dict[str, Any]:
-    """Everything that was seen, by policy."""
+    """All recorded figures, by policy."""
     return {
         policy: {
             "scores": curve.scores,
@@ -29,7 +29,7 @@ def recorded(found: Mapping[str, Curve]) -> dict[str, Any]:
 
 
 def drawn(found: Mapping[str, Curve], title: str) -> str:
-    """Held-out score and training reward by step, as SVG; a line where something was changed."""
+    """Held-out score and training reward by step, as SVG, with a line at each remedy."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -48,7 +48,7 @@ DRAWN = (
     "training/grad_norm",
     "training/mismatch_kl",
 )
-"""Figures of a step that are kept."""
+"""Names of the figures of a step that are kept."""
 SCORE = "val/external_score/mean"
 FOREVER = 1e9
 """Seconds."""
@@ -56,18 +56,18 @@ FOREVER = 1e9
 
 @dataclass
 class Curve:
-    """What a job was like, step by step."""
+    """The record of a job, step by step."""
 
     steps: dict[int, Mapping[str, float]] = field(default_factory=dict)
     """Figures of each step that has trained."""
     scores: dict[int, float] = field(default_factory=dict)
     """Held-out external score of each validated step."""
     raised: dict[int, list[str]] = field(default_factory=dict)
-    """Signals that became raised, by the step after which they were."""
+    """Step -> signals that became raised after it."""
     remedies: list[dict[str, Any]] = field(default_factory=list)
-    """As `report.json` has them."""
+    """Remedies, as in `report.json`."""
     reports: list[StepReport] = field(default_factory=list)
-    """The learner's word on each step."""
+    """The learner's report of each step."""
     ranks: list[int] = field(default_factory=list)
     """Rank of each adapter that the servers took."""
 
@@ -78,7 +78,7 @@ def configured(folder: Path, inputs: Path, changes: Mapping[str, Any]) -> JobCon
     Args:
         folder: of the store.
         inputs: base model and rows.
-        changes: laid over the demo's spec.
+        changes: changes to the demo's spec.
     """
     document = quickstart.merged(quickstart.job("desk")["spec"], changes)
     document["model"]["base"] = f"file://{inputs}/model"
@@ -103,10 +103,10 @@ async def run(
     """Run a job to its end, from where an earlier run has left it.
 
     Args:
-        folder: where its store is, and the learner's log.
-        catalogue: signals that steps are judged by.
-        order: what a person has ordered once a step was taken.
-        until: step after which both processes are killed, if they come so far; None: none.
+        folder: has the job's store and the learner's log.
+        catalogue: signals to judge at each step.
+        order: step -> the order that a person has given by then.
+        until: step after which both processes are killed; None: they run to the end.
         heard: called with each step that has trained.
 
     Raises:
@@ -125,7 +125,8 @@ async def run(
 
 
 async def _life(job: _Job, port: int, ended: asyncio.Task[int]) -> Curve | None:
-    """One coordinator's life; None where the learner has gone back, and another one is to take over.
+    """Run one coordinator; None if the learner went back to a checkpoint and a new coordinator must take
+    over.
 
     Args:
         ended: the end of the learner's process.

@@ -1,4 +1,4 @@
-"""What the signals of today make of a recorded curve: definitions change, and training takes hours."""
+"""Judges a recorded curve by today's signals: definitions change, and training again takes hours."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from headway_analysis.signals.watch import Watch
 from headway_api.signals import SignalName
 
 REPLAYED: Final = (SignalName.REWARD_COLLAPSED, SignalName.ENTROPY_RISING, SignalName.POLICY_MISMATCH)
-"""Signs that a job is changed for, and that reward, entropy, mismatch and age show."""
+"""Signals that lead to remedies and need only reward, entropy, mismatch and age."""
 REWARDS: Final = (0.0, 1.0)
 """spec.reward.range of the demo's job."""
 Raised = dict[SignalName, list[int]]
 
 
 def again(steps: Mapping[str, Mapping[str, float]], lag: int) -> Raised:
-    """Steps after which each sign would be raised now, of a job that was never changed.
+    """Signal -> steps after which it would be raised today, for a job without remedies.
 
     Args:
         steps: recorded figures, by step.
@@ -35,13 +35,13 @@ def again(steps: Mapping[str, Mapping[str, float]], lag: int) -> Raised:
 
 
 def then(raised: Mapping[str, list[str]]) -> Raised:
-    """Steps after which each of these signs was raised when the job ran."""
+    """Signal -> steps after which it was raised when the job ran."""
     found = {name: [int(step) for step, names in raised.items() if name in names] for name in REPLAYED}
     return {name: sorted(steps) for name, steps in found.items() if steps}
 
 
 def summary(recorded: Mapping[str, Any], lag: int) -> str:
-    """Both, in words. `recorded`: of the job that was never changed, as its file has it."""
+    """`then` and `again` in words. `recorded`: the recorded job without remedies."""
     now, was = again(recorded["steps"], lag), then(recorded["raised"])
     return "; ".join(
         f"{name} after {_listed(now.get(name))}"

@@ -29,7 +29,7 @@ EVERY: Final = 5
 """Steps between validations, and between checkpoints."""
 RESULTS: Final = machine.ROOT / "bench" / "results"
 LAST: Final = 3
-"""Validations whose mean is how a job ended: one of them alone is luck."""
+"""Validations whose mean is a job's result: a single one varies too much."""
 SETTINGS: Final[Mapping[str, Any]] = {
     "algorithm": {
         "loss": "cispo",
@@ -41,15 +41,15 @@ SETTINGS: Final[Mapping[str, Any]] = {
     "optimizer": {"learningRate": RATE},
     "schedule": {"maxSteps": STEPS, "maxEpochs": 100},
     "rollout": {"maxRetries": 0, "maxConcurrency": 1024},
-    # As training samples: greedy, every case is soon solved, and nothing could be better than before.
+    # Sampled like training: greedy episodes soon solve every case, which hides further gains.
     "evaluation": {"everySteps": EVERY, "maxRows": 64, "sampling": {"temperature": 1}},
     "checkpoints": {"everySteps": EVERY, "keepBest": 2, "keepLast": 1},
 }
-"""Laid over the demo's job."""
+"""Changes to the demo's job."""
 
 
 def measure(seed: int, folder: Path) -> Section:
-    """Both jobs, one after the other."""
+    """Run both jobs, one after the other."""
     inputs = quickstart.inputs(Settings.from_environ(os.environ).cache, SEED)
     found, rows = {}, []
     for policy in POLICIES:
@@ -116,7 +116,7 @@ def row(policy: str, curve: Curve, seconds: float) -> Row:
 
 
 def curves_of(seed: int) -> str:
-    """The file that has them."""
+    """Name of the file with a seed's curves."""
     return f"remedies-seed-{seed}.json"
 
 
@@ -157,5 +157,5 @@ def section(seed: int, rows: list[Row], recorded: str | None = None) -> Section:
 
 
 def best_to_end(one: Row) -> str:
-    """From the best before to the end."""
+    """Text: the score from the best before the collapse to the end."""
     return f"{one['best before']:.2f} -> {one['end']:.2f}"

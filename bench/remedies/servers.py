@@ -35,7 +35,7 @@ ADAPTER = "adapter_model.safetensors"
 
 
 class Servers:
-    """What `Training` takes for its fleet, and what plays its episodes."""
+    """Replaces the fleet for `Training`, and plays its episodes."""
 
     def __init__(self, spec: RLTrainingJobSpec, base: Path) -> None:
         self._spec = spec
@@ -65,19 +65,19 @@ class Servers:
             self._casts.pop(key).close()
 
     async def ready(self) -> None:
-        """They hold what is wanted as soon as it is."""
+        """Return at once: the servers hold a wanted version immediately."""
 
     async def release(self) -> None:
-        """There is no second slot."""
+        """Do nothing: there is no second slot."""
 
     async def episode(self, task: Task) -> EpisodeRecord:
-        """Play one to its end."""
+        """Play one episode to its end."""
         if task.group_id not in self._cast_of:
             self._cast_of[task.group_id] = self._newest(task.purpose)
         return await self._cast_of[task.group_id].run(task)
 
     def close(self) -> None:
-        """Let go of the thread that samples."""
+        """End the thread that samples."""
         self._thread.shutdown(cancel_futures=True)
 
     def _newest(self, purpose: Purpose) -> Cast:
@@ -86,7 +86,7 @@ class Servers:
         if (version, purpose) not in self._casts:
             spec = self._spec
             assert spec.model.context_length is not None
-            # After going back all groups that may be under way begin at once, and a batch may have grown.
+            # After going back, all groups of the slots begin at once, and a batch may be larger.
             active = (spec.algorithm.max_steps_off_policy + 1) * spec.algorithm.batch_size
             rows = max(2 * active * spec.algorithm.group_size, spec.evaluation.max_rows or 0)
             sampler = Sampler(self._shape, weights, rows, 2 * spec.model.context_length)
@@ -123,7 +123,7 @@ class Cast:
         self._answering: asyncio.Task[None] | None = None
 
     def close(self) -> None:
-        """Nobody is under way, nor will be: let go of what was computed, which Python would do much later."""
+        """Free the computed tensors once no episode runs or will run. Python would free them much later."""
         del self._sampler, self._episodes
 
     async def run(self, task: Task) -> EpisodeRecord:
@@ -137,7 +137,7 @@ class Cast:
             self._look()
 
     async def generate(self, session: str, request: Request, timeout: float) -> Sampled:
-        """Answer with the others, once all of them wait."""
+        """Answer this turn together with the others, once all running episodes wait."""
         future: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
         self._waiting[session] = request, future
         self._look()
@@ -151,7 +151,7 @@ class Cast:
             self._answering = asyncio.create_task(self._answer())
 
     async def _answer(self) -> None:
-        """Answer until not all of those under way wait; whoever comes next looks again."""
+        """Answer turns until some running episode does not wait. The next request calls this again."""
         try:
             while await self._settled():
                 await self._tell()
@@ -159,7 +159,7 @@ class Cast:
             self._answering = None
 
     async def _settled(self) -> bool:
-        """Whether all wait, once nobody has come or gone for some turns of the event loop."""
+        """Whether all running episodes wait, and none began or ended for some turns of the event loop."""
         quiet, seen = 0, (0, 0)
         while quiet < QUIET:
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Wall clock of equal steps by how far rollouts may run ahead, for each sampler, with log-normal tools."""
+"""Wall clock of the same steps for each staleness bound and sampler, with log-normal tool times."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def _measure(folder: Path) -> Section:
 
 
 def turn_seconds(plan: Plan, ran: Ran) -> float:
-    """A turn's length on average: what of an episode is not its tools."""
+    """A turn's mean seconds: an episode's time without its tools, by turn."""
     episodes = [episode for group in ran.groups for episode in group.episodes]
     calls = range(plan.turns - 1)
     tools = [sum(plan.latency.draw(episode.episode_id, call) for call in calls) for episode in episodes]
@@ -76,7 +76,7 @@ def turn_seconds(plan: Plan, ran: Ran) -> float:
 
 
 def plans(plan: Plan) -> Iterator[Plan]:
-    """The runs, first the one that all others are compared with."""
+    """The runs. The first one is the reference of all others."""
     yield plan
     for lag in (1, 3):
         for sampler in SAMPLERS:

@@ -20,7 +20,7 @@ PLAN = Plan(steps=1, batch_size=4, group_size=2, turns=4, tokens=16)
 PRICED = ("prefill", "cachedPrefill", "sample", "train")
 GROWN = ("prompt", "prefill", "sample", "train", "a row a turn", "cost, USD")
 LINEAR = ("prompt", "sample", "train", "cost, USD")
-"""Over episodes."""
+"""Columns that grow linearly with episodes."""
 WITHIN = 0.05
 """How far from 1 an exponent may be."""
 
@@ -72,7 +72,7 @@ def row(ran: Ran, steps: int) -> Row:
 
 
 def _cost(usage: dict[str, Any]) -> float:
-    """By the default price book, to more digits than a status shows."""
+    """US dollars by the default price book, with more digits than a status."""
     prices = DEFAULT.entries[-1].prices.by_class()
     return float(sum((prices[name] or 0) * usage[f"{name}Tokens"] for name in PRICED))
 

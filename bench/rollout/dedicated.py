@@ -1,4 +1,4 @@
-"""Wall clock of a job of full weights with a server for held-out rows, and of one that waits for each."""
+"""Wall clock of jobs with full weights: with a server for held-out rows, and with training that waits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ READ = prose(f"""
 
 
 def measure(folder: Path) -> Section:
-    """All runs, on the same two servers."""
+    """Measure all runs, on the same two servers."""
     return asyncio.run(_measure(folder))
 
 
@@ -40,7 +40,7 @@ async def _measure(folder: Path) -> Section:
     ran: dict[str, Ran] = {}
     start = partial(running, size=TINY, context=4096, concurrency=64, lora=False)
     with start(folder / "train") as train, start(folder / "held-out") as other:
-        await run(folder, train, replace(FULL, steps=2, validate_every=2), other)  # what only the first pays
+        await run(folder, train, replace(FULL, steps=2, validate_every=2), other)  # uncounted
         for name, plan, held_out in (
             (SHARED, FULL, None),
             (DEDICATED, FULL, other),

@@ -1,4 +1,4 @@
-"""Tokens through the gateway over tokens from vLLM itself: the same prompts, seeds and turns, in turns.
+"""The token rate through the gateway, relative to vLLM alone: the same prompts, seeds and turns.
 
 The gateway's side goes first: agents speak OpenAI's chat completions to it over HTTP. As many clients at once
 then send its requests to vLLM directly, as token ids: equal prompts, equal seeds, equal prefixes cached. A
@@ -35,7 +35,7 @@ Done = TypeVar("Done")
 
 CONTEXT = 2048
 SHORTEST, LONGEST = 8, 56
-"""Tokens sampled in a turn, drawn for each: turns of one length would all end, and begin, together."""
+"""Fewest and most tokens sampled in a turn. Turns of one length would all begin and end together."""
 CELLS = {
     (1, 1): (24, 1),
     (1, 4): (10, 1),
@@ -47,9 +47,8 @@ CELLS = {
     (64, 4): (3, 1),
     (64, 16): (2, 1),
 }
-"""(episodes at once, turns) -> pairs of sides, and episodes that each place runs, one after the other.
-
-The load lasts, so that the first moment, in which all of them arrive together, is a small part of the whole.
+"""(episodes at once, turns) -> pairs of sides, and consecutive episodes at each place. The load lasts long
+enough that the common start is a small part of it.
 """
 OF_DIRECT = 0.99
 START_SECONDS = 120.0
@@ -94,9 +93,9 @@ class Side:
     tokens: int = 0
     turns: int = 0
     cpu: float = 0.0
-    """CPU seconds of the gateway's process, a turn."""
+    """CPU seconds of the gateway's process for a turn."""
     output: list[list[list[int]]] = field(default_factory=list)
-    """By episode and turn."""
+    """Sampled tokens, by episode and turn."""
 
     @property
     def rate(self) -> float:
@@ -113,7 +112,8 @@ class Rig:
         self._model = name_of(server.weights(1))
 
     async def through(self, name: str, ways: int, turns: int, rounds: int) -> tuple[Side, list[Any]]:
-        """`rounds` episodes at each of `ways` places through the gateway; with what it asked for."""
+        """`rounds` episodes at each of `ways` places through the gateway; also returns its requests to
+        vLLM."""
         urls = await self.open(name, ways * rounds)
         side, before = Side(), await self._ask("GET", f"{self._gateway}/bench/cpu")
         started = time.monotonic()
@@ -134,7 +134,7 @@ class Rig:
             side.turns += 1
 
     async def turn(self, url: str, messages: list[dict[str, Any]], turn: int, tokens: int) -> float:
-        """Seconds it took; `messages` has its answer and its tool's result then."""
+        """Play a turn; returns its seconds. Its answer and its tool's result are appended to `messages`."""
         started = time.monotonic()
         answer = await self._ask("POST", f"{url}/v1/chat/completions", asking(messages, tokens))
         took = time.monotonic() - started
@@ -143,7 +143,7 @@ class Rig:
         return took
 
     async def bare(self, messages: list[dict[str, Any]]) -> float:
-        """Seconds that a route takes which answers a request of a turn at once."""
+        """Seconds of a request for a turn to a route that answers at once."""
         started = time.monotonic()
         await self._ask("POST", f"{self._gateway}/bench/bare", asking(messages, LONGEST))
         return time.monotonic() - started
@@ -165,7 +165,7 @@ class Rig:
         return output
 
     async def again(self, turn: Any) -> list[int]:
-        """Tokens of a turn that the gateway asked for, of vLLM itself."""
+        """Send a turn's request to vLLM directly; returns its tokens."""
         request = Request(turn["prompt"], len(turn["sampled"]), 1.0, 1.0, turn["seed"], [])
         answer = await self._ask("POST", self._engine, self._body(request))
         tokens: list[int] = answer["choices"][0]["token_ids"]
@@ -178,17 +178,18 @@ class Rig:
         return urls
 
     async def exchanges(self) -> list[Any]:
-        """What the open episodes asked vLLM for, and how long it took."""
+        """The open episodes' requests to vLLM, and their seconds."""
         found: list[Any] = await self._ask("GET", f"{self._gateway}/bench/exchanges")
         return found
 
     async def close(self) -> list[Any]:
-        """End the open episodes; returns what they asked vLLM for, and how long it took."""
+        """End the open episodes; returns their requests to vLLM and the requests' seconds."""
         found: list[Any] = await self._ask("POST", f"{self._gateway}/bench/close")
         return found
 
     def _body(self, request: Request) -> dict[str, Any]:
-        """What the gateway's fleet sends, with another salt: neither side finds the other's prefixes."""
+        """The body that the gateway's fleet sends, with another salt: no side finds the other's cached
+        prefixes."""
         return {
             "model": self._model,
             "cache_salt": "direct",
@@ -250,7 +251,7 @@ def opening(name: str) -> list[dict[str, Any]]:
 
 
 async def at_once(episodes: Sequence[Coroutine[Any, Any, Done]], ways: int) -> list[Done]:
-    """What all of them return, in order; `ways` of them run at any time."""
+    """The results of all episodes, in order; `ways` episodes run at a time."""
     places = asyncio.Semaphore(ways)
 
     async def run(episode: Coroutine[Any, Any, Done]) -> Done:

@@ -2,7 +2,7 @@
 
     python -m bench.rollout.gateway_process JSON     prints one line once it listens
 
-Besides the agents' routes it opens and closes episodes, and says what they sampled and what that took.
+Besides the agents' routes, it opens and closes episodes, and reports their tokens and times.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EPISODE_SECONDS = 600.0
 
 
 class NoSandbox:
-    """These agents bring their own tools."""
+    """Refuses every sandbox: these agents bring their own tools."""
 
     async def tool(self, name: str, arguments: dict[str, Any]) -> ToolReply:
         raise LookupError(f"the environment has no tool {name}")
@@ -75,11 +75,11 @@ class Desk:
         return web.json_response([f"{self._url}/e/{rollout.token}" for rollout in self._rollouts])
 
     async def exchanges(self, _request: web.Request) -> web.Response:
-        """What the engine was asked and answered so far, by episode and turn."""
+        """The engine's requests and answers so far, by episode and turn."""
         return web.json_response([_recorded(rollout.session) for rollout in self._rollouts])
 
     async def close(self, _request: web.Request) -> web.Response:
-        """End the open episodes; answers what the engine was asked and answered, by episode and turn."""
+        """End the open episodes; answer with the engine's requests and answers, by episode and turn."""
         sessions = [rollout.session for rollout in self._rollouts]
         await self._open.aclose()
         for session in sessions:
@@ -88,7 +88,7 @@ class Desk:
         return web.json_response([_recorded(session) for session in sessions])
 
     async def bare(self, request: web.Request) -> web.Response:
-        """Answers at once, and does nothing: what HTTP by itself takes."""
+        """Answer at once without any work, to measure HTTP alone."""
         return web.json_response(await request.json())
 
     async def cpu(self, _request: web.Request) -> web.Response:
@@ -109,7 +109,7 @@ def _recorded(session: Session) -> dict[str, Any]:
 
 
 _engine_seconds: dict[int, float] = {}
-"""What the call to vLLM took that had this seed, which is a turn's own."""
+"""Seed of a turn -> seconds of its call to vLLM."""
 
 
 async def _timed_call(http: aiohttp.ClientSession, method: str, url: str, **options: Any) -> Any:
@@ -120,7 +120,7 @@ async def _timed_call(http: aiohttp.ClientSession, method: str, url: str, **opti
 
 
 async def serve(settings: dict[str, Any]) -> None:
-    """Until the process is killed."""
+    """Serve until the parent closes standard input, or the process is killed."""
     vllm.call = _timed_call
     manifest = WeightsManifest.model_validate(settings["manifest"])
     renderer, _ = load(Path(settings["model"]))
@@ -152,7 +152,7 @@ async def serve(settings: dict[str, Any]) -> None:
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", settings["port"]).start()
         print(json.dumps({"renderer": renderer.name}), flush=True)
-        # Until whoever started this closes the pipe.
+        # Until the parent process closes the pipe.
         await asyncio.to_thread(sys.stdin.read)
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)

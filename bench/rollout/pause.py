@@ -1,4 +1,4 @@
-"""What new weights cost a server that samples: how long it pauses, and what becomes of its turns."""
+"""What new weights cost a server that samples: the length of its pause, and the effect on its turns."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ CONTEXT = 1024
 WAYS = 8
 TOKENS = 48
 STREAMED = 256
-"""Tokens of a request that is watched: few, since with full weights they are all computed again."""
+"""Tokens of the watched request: few, since full weights make the server compute all of them again."""
 STEP_SECONDS = 3.0
 UPDATES = 3
-"""In a phase; a phase with updates follows each without."""
+"""Updates in a phase. Each phase without updates is followed by one with them."""
 PHASES = 2
 
 READ = prose(f"""
@@ -79,7 +79,7 @@ class Update:
     began: float
     in_flight: set[str]
     seconds: float = 0.0
-    """Until the server was in rotation again."""
+    """Seconds until the server was in rotation again."""
 
 
 @dataclass
@@ -89,14 +89,14 @@ class Found:
     load: Load
     updates: list[Update] = field(default_factory=list)
     tokens_at: list[float] = field(default_factory=list)
-    """When the stream had a token."""
+    """Times of the stream's tokens."""
     rates: dict[bool, list[float]] = field(default_factory=lambda: {False: [], True: []})
-    """Tokens a second, in phases without and with updates."""
+    """Whether a phase has updates -> tokens a second of such phases."""
     reroutes: int = 0
 
 
 def measure(folder: Path) -> Section:
-    """Adapters and full weights."""
+    """Measure adapters and full weights."""
     found = {}
     for kind in ("lora", "full"):
         with running(folder / kind, SMALL, context=CONTEXT, concurrency=WAYS, lora=kind == "lora") as server:
@@ -124,7 +124,7 @@ async def _measure(server: Server) -> Found:
 
 
 async def _phase(found: Found, server: Server, first: int | None) -> None:
-    """Some steps, with an update in each where there is a first version."""
+    """Some steps; if `first` is given, an update in each, beginning with that version."""
     began, tokens = time.monotonic(), found.load.tokens
     for number in range(UPDATES):
         due = began + (number + 1) * STEP_SECONDS
@@ -143,7 +143,7 @@ async def _update(found: Found, server: Server, step: int) -> None:
 
 
 async def _stream(http: aiohttp.ClientSession, server: Server, found: Found) -> None:
-    """Tokens of one request, as they come; another one where it has reached its end."""
+    """Note the time of each token of a streamed request; begin a new request when one ends."""
     body = {
         "model": name_of(server.weights(1)),
         "prompt": list(range(20, 60)),
@@ -162,7 +162,7 @@ async def _stream(http: aiohttp.ClientSession, server: Server, found: Found) -> 
 
 @asynccontextmanager
 async def _background(*work: object) -> AsyncIterator[None]:
-    """Run all of it until the block ends; what fails in it fails the block's end."""
+    """Run the work until the block ends; its failures are raised there."""
     tasks = [asyncio.ensure_future(one) for one in work]  # type: ignore[call-overload]
     try:
         yield

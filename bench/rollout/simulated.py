@@ -1,7 +1,7 @@
-"""A job as its latencies alone make it: the product's own Sampler, and nothing else that takes time.
+"""Simulates a job by its latencies alone, with the product's own Sampler.
 
-Episodes last as long as their tool calls and a fixed time a turn; everything between is free. What real runs
-lose against it is what a machine of two cores cannot give to so many episodes at once.
+An episode lasts as long as its tool calls and a fixed time for each turn; all else takes no time. Real runs
+are slower because two cores are too few for so many episodes at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Simulation:
     turn_seconds: float
     now: float = 0.0
     _events: list[tuple[float, int, int | None]] = field(default_factory=list)
-    """(when, tie-breaker, position of an episode that ends; None: the learner is done)."""
+    """(time, tie-breaker, position of the episode that ends; None: the learner ends a step)."""
     _number: Iterator[int] = field(default_factory=itertools.count)
     _queue: deque[tuple[int, int]] = field(default_factory=deque)
     _left: dict[int, int] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Simulation:
     _batch: list[int] | None = None
 
     def run(self) -> float:
-        """Seconds that the job takes."""
+        """Simulate the job; returns its seconds."""
         plan = self.plan
         total = plan.steps * plan.batch_size
         scheduler = BatchScheduler(plan.batch_size, plan.lag, plan.steps, total, order=plan.sampler)  # type: ignore[arg-type]

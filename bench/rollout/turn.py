@@ -1,4 +1,4 @@
-"""What a turn takes longer through the gateway, one episode at a time."""
+"""How much longer a turn takes through the gateway, one episode at a time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from bench.support.report import Goal, Row, Section, Table, prose
 from bench.support.stats import shown
 
 EPISODES = {1: 256, 4: 64, 16: 16}
-"""Turns -> episodes, one after the other."""
+"""Turns of an episode -> number of consecutive episodes."""
 BRIEF = (4, 12)
-"""Tokens sampled in a turn: what the gateway does grows with the history, hardly with what is sampled."""
+"""Fewest and most tokens of a turn. The gateway's work grows with the history, hardly with sampled tokens."""
 MILLISECONDS = 2.0
 
 READ = prose(f"""
@@ -49,7 +49,7 @@ class Turn:
 
 
 async def played(at: Rig, name: str, turns: int) -> list[Turn]:
-    """One episode."""
+    """Play one episode."""
     [url] = await at.open(name, 1)
     messages, lengths, found = opening(name), random.Random(name), []
     for number in range(turns):
@@ -82,7 +82,7 @@ def row(turns: int, episodes: int, found: list[Turn]) -> Row:
 
 
 def measure(folder: Path) -> Section:
-    """All lengths of episodes."""
+    """Measure all lengths of episodes."""
     rows = asyncio.run(_measure(folder))
     most = max(row["added ms, p50"] for row in rows)
     return Section(

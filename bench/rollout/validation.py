@@ -50,14 +50,14 @@ READ = prose(f"""
 
 
 def measure(folder: Path) -> Section:
-    """All runs, on one server."""
+    """Measure all runs, on one server."""
     return asyncio.run(_measure(folder))
 
 
 async def _measure(folder: Path) -> Section:
     ran: dict[str, Ran] = {}
     with running(folder, TINY, context=4096, concurrency=64, validates=True) as server:
-        await run(folder, server, replace(PLAN, steps=2, validate_every=2))  # what only the first job pays
+        await run(folder, server, replace(PLAN, steps=2, validate_every=2))  # the first job has extra costs
         for name, plan in WAYS.items():
             ran[name] = await run(folder, server, plan)
             print(f"  {name}: {ran[name].whole_seconds:.1f} s", flush=True)

@@ -27,14 +27,14 @@ CASES = int(os.environ.get("HOSTILE_CASES", "10000"))
 SEED = os.environ.get("HOSTILE_SEED", "1")
 HEAVY = 0.02
 SIZE = 6 * 2**20
-"""Bytes of the large ones, of which `HEAVY` is the share."""
+"""Bytes of large requests, whose share is `HEAVY`."""
 WARM = 200
-"""Requests before anything is measured."""
+"""Requests before the measurement begins."""
 MOST_PAUSE, MOST_BYTES = 0.1, 64 * 2**20
 
 
 async def send(url: str, path: str, chance: random.Random, count: int) -> None:
-    """Requests, one after the other; each with a connection of its own, for what is no HTTP ends it."""
+    """Send requests one after the other, each on its own connection: a request that is not HTTP ends it."""
     for _ in range(count):
         large = chance.random() < HEAVY
         data, headers = (heavy(path, chance, SIZE), {}) if large else bent(path, chance)
@@ -48,7 +48,7 @@ async def send(url: str, path: str, chance: random.Random, count: int) -> None:
         except TimeoutError:
             assert "Content-Encoding" in headers, f"no answer: {data[:300]!r}"
         except aiohttp.ClientError:
-            continue  # the gateway hung up on what is no HTTP
+            continue  # the gateway closed a connection without HTTP
 
 
 async def measure(path: str) -> dict[str, Any]:

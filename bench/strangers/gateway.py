@@ -1,6 +1,7 @@
 """The gateway in a process of its own, which measures its event loop and its memory.
 
-It says its address as JSON on its first line. Once its standard input ends, it says its figures, and ends.
+It prints its address as JSON on its first line. A first line on its standard input begins the measurement. At
+a second one it prints its figures and ends.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ CONTEXT = 4000
 
 
 def anew(served: list[Rig], seen: Counter[int]) -> Any:
-    """Has each request find an episode at its beginning, and counts the answers."""
+    """A middleware: each request finds a new episode, and its answer is counted."""
 
     @web.middleware
     async def middleware(request: web.Request, handler: Any) -> web.StreamResponse:
@@ -43,9 +44,8 @@ def anew(served: list[Rig], seen: Counter[int]) -> Any:
 
 
 async def pauses(found: list[float]) -> None:
-    """How much longer than it should each short sleep lasts: so long the loop was kept.
-
-    No longer than this process worked meanwhile: what other processes on the machine take is not its doing.
+    """Record how much longer than planned each short sleep lasts: the loop's pause. A pause counts at most
+    this process's CPU time meanwhile, so other processes do not count.
     """
     while True:
         began, worked = time.perf_counter(), time.process_time()
@@ -61,7 +61,7 @@ async def serve() -> None:
     async with rig(tok, context=CONTEXT, around=anew(served, seen)) as r:
         served.append(r)
         r.rollout.expires_at = float("inf")
-        await r.chat()  # what is loaded at the first turn is no request's cost
+        await r.chat()  # loads what only the first turn needs to load
         print(json.dumps({"url": r.base}), flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         # What was sent until now made the process warm.

@@ -16,7 +16,7 @@ from aiohttp import web
 
 @dataclass(frozen=True)
 class Latency:
-    """Log-normal seconds of a tool call, with a given mean whatever the shape."""
+    """Log-normal seconds of a tool call, with the same mean for any sigma."""
 
     mean: float
     sigma: float
@@ -33,7 +33,7 @@ AT_ONCE = Latency(mean=0.0, sigma=0.0)
 
 
 class Agent:
-    """Takes prompts and works them off; knows only what came with the prompt."""
+    """Takes prompts and plays their episodes. It knows only what came with the prompt."""
 
     def __init__(self, http: aiohttp.ClientSession, turns: int, latency: Latency) -> None:
         self._http = http
@@ -42,7 +42,7 @@ class Agent:
         self._running: set[asyncio.Task[None]] = set()
 
     async def take(self, request: web.Request) -> web.Response:
-        """Take a prompt; the answer says no more than that."""
+        """Take a prompt; the answer only confirms it."""
         task = asyncio.create_task(self._episode(await request.json()))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -72,7 +72,7 @@ class Agent:
 
 @asynccontextmanager
 async def agent_service(turns: int, latency: Latency) -> AsyncIterator[str]:
-    """The address of a running one."""
+    """Run an agent; yields its address."""
     limit = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=limit) as http:
         app = web.Application()

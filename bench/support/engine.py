@@ -35,7 +35,7 @@ class Server:
         return self._published.model_copy(update={"version": version(step, incarnation)})
 
     async def discover(self) -> set[Endpoint]:
-        """The only server there is."""
+        """The endpoints: this one server."""
         return {Endpoint(self.process.url, self.process.agent_url)}
 
     @cached_property
@@ -64,7 +64,7 @@ def _whole(base: Path) -> WeightsManifest:
 def running(
     folder: Path, size: Size, *, context: int, concurrency: int, lora: bool = True, validates: bool = False
 ) -> Iterator[Server]:
-    """A server over a model of `size`, ready for weights. `validates`: of a job with held-out rows."""
+    """A server over a model of `size`, ready for weights. `validates`: whether its job has held-out rows."""
     base = write_model(folder / "base", size)
     how: dict[str, Any] = {"lora": LORA} if lora else {"full": {}}
     spec: dict[str, Any] = {

@@ -36,17 +36,17 @@ _runs = itertools.count()
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run."""
+    """The settings of a run."""
 
     steps: int
     batch_size: int
     group_size: int
     turns: int
     tokens: int
-    """Sampled a turn."""
+    """Tokens sampled in a turn."""
     latency: Latency = AT_ONCE
     train_seconds: float = 0.0
-    """What the learner takes for a step."""
+    """Seconds of the learner for a step."""
     lag: int = 0
     sampler: str = "in_order"
     concurrency: int = 256
@@ -57,7 +57,7 @@ class Plan:
     beside: bool = True
     """Whether training goes on while a step is validated."""
     full: bool = False
-    """Whether every weight is trained; LoRA else."""
+    """Whether every weight is trained; otherwise LoRA."""
 
     @property
     def episodes(self) -> int:
@@ -95,7 +95,7 @@ class Ran:
 
 
 class Pausing(JobConfig):
-    """A job whose training waits for each validation, as that of full weights does."""
+    """A job whose training waits for each validation, as with full weights."""
 
     @property
     def validates_beside(self) -> bool:
@@ -103,7 +103,7 @@ class Pausing(JobConfig):
 
 
 class TimedLearner(ScriptedLearner):
-    """Takes its time for each batch."""
+    """A learner that takes a set time for each batch."""
 
     def __init__(self, *arguments: Any, seconds: float) -> None:
         super().__init__(*arguments)
@@ -112,7 +112,7 @@ class TimedLearner(ScriptedLearner):
         self.last = 0.0
 
     async def take(self, http: aiohttp.ClientSession, step: int) -> Batch | Finished:
-        """A batch, once it is trained."""
+        """Take a batch; return it once its training time is over."""
         asked = time.monotonic()
         found = await super().take(http, step)
         if isinstance(found, Batch):
@@ -201,7 +201,7 @@ def spec(plan: Plan, agent_url: str) -> dict[str, Any]:
 
 
 def validation(plan: Plan, folder: Path, *, dedicated: bool = False) -> dict[str, Any]:
-    """What the spec says of held-out rows, where there are any."""
+    """The spec's fields for held-out rows; empty without such rows."""
     if not plan.validated_rows:
         return {}
     uris = {split: f"file://{folder}/{split}.jsonl" for split in ("train", "validation")}

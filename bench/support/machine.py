@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def described(accelerator: str = "no accelerator used") -> str:
-    """Cores, memory and kind of processor; nothing by which the machine could be found."""
+    """Cores, memory and processor type; nothing that identifies the machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     flags = next((line for line in _cpuinfo() if line.startswith("flags")), "")
     vectors = "AVX512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "no AVX2"

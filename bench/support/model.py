@@ -1,8 +1,8 @@
-"""Models of random weights for benchmarks: Qwen3's shape and template, and turns of a known length.
+"""Models with random weights for benchmarks: Qwen3's shape and template, and turns of a known length.
 
-They never end a turn by themselves, and write printable text alone. Every turn has exactly as many tokens as
-it may have, so two sides of a comparison do the same work. All embeddings share a direction, which the
-residual stream therefore keeps, and the output rows of the tokens that must not come point against it.
+They never end a turn by themselves, and sample only printable text. Every turn has exactly its limit of
+tokens, so both sides of a comparison do the same work. All embeddings share a direction, which the residual
+stream keeps. The output rows of forbidden tokens point against it.
 """
 
 from __future__ import annotations

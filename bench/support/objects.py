@@ -32,7 +32,8 @@ def program() -> Path:
 
 @contextmanager
 def objects(folder: Path) -> Iterator[str]:
-    """Address of a server with the bucket BUCKET; its keys are in this process's environment meanwhile."""
+    """Address of a server with the bucket BUCKET. During the block, this process's environment has its
+    keys."""
     kept, about = folder / "objects", folder / "about"
     for each in (kept, about):
         each.mkdir(parents=True)

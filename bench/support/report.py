@@ -13,7 +13,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Goal:
-    """What was wanted, and what came."""
+    """A goal, and the measured value."""
 
     what: str
     found: str
@@ -38,17 +38,17 @@ class Section:
     tables: list[Table] = field(default_factory=list)
     goals: list[Goal] = field(default_factory=list)
     measured: dict[str, Any] = field(default_factory=dict)
-    """When, where and of what code; and how long it took."""
+    """Time, machine, commit and duration of the measurement."""
     files: dict[str, str] = field(default_factory=dict)
     """Text of files that lie beside the page, by name; the page's figures do not hold them."""
 
     def figures(self) -> dict[str, Any]:
-        """What the page is made of."""
+        """The section as JSON, from which the page is made."""
         return {name: value for name, value in asdict(self).items() if name != "files"}
 
 
 def prose(text: str) -> list[str]:
-    """Paragraphs, each one line, of text that is broken and set in as code is."""
+    """The paragraphs of an indented, wrapped text, each on one line."""
     return [" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n")]
 
 

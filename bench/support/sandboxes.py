@@ -1,6 +1,6 @@
 """A broker with a warm pool, without Kubernetes: real sandbox servers, one process an episode.
 
-As in the product a lease takes a server that is up already, and another one is started in its place.
+As in the product, a lease takes a server that already runs, and another one is started in its place.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENVIRONMENT = Path(__file__).resolve().parent / "environment"
 ENTRYPOINT = "work:Work"
 SANDBOX = Path(__file__).resolve().parents[2] / "sandbox"
 STARTING_AT_ONCE = 16
-# Below those that the kernel gives to connections, of which there are hundreds meanwhile.
+# Below the ports that the kernel gives to the hundreds of connections.
 PORTS = itertools.cycle(range(15000, 32000))
 # -S: no site-packages, as in the sandbox's image.
 COMMAND = [os.path.realpath(sys.executable), "-S", "-m", "headway_sandbox.server"]
@@ -50,7 +50,7 @@ class WarmPool(LeaseService):
     _http: aiohttp.ClientSession = field(default_factory=aiohttp.ClientSession)
 
     async def fill(self) -> None:
-        """Start as many as are missing, a few at a time, and wait for all that are started."""
+        """Start the missing servers, a few at a time, and wait for them."""
         for _ in range(self.size - self._ready.qsize() - len(self._starting)):
             self._start()
             if len(self._starting) >= STARTING_AT_ONCE:

@@ -19,12 +19,12 @@ from bench.support import machine
 from bench.support.report import Row, Section, merge, page
 
 PAGE = "page"
-"""In a section's place: measure nothing, write the page again."""
+"""Name instead of a section's: measure nothing, and write the page again."""
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What is measured, and how its page begins."""
+    """The sections of a benchmark, and the beginning of its page."""
 
     name: str
     """Name of its files: `bench/results/NAME.md` and `NAME.json`."""
@@ -45,7 +45,7 @@ class Benchmark:
         parser.add_argument("--out", type=Path, default=machine.ROOT / "bench" / "results")
         options = parser.parse_args()
         logging.disable(logging.ERROR)
-        # Ended by a signal it still ends what it started.
+        # A benchmark that a signal ends must still end its own processes.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         found: dict[str, Section] = {}
         failed: list[str] = []
@@ -60,7 +60,7 @@ class Benchmark:
             try:
                 with tempfile.TemporaryDirectory(prefix="headway-bench-") as folder:
                     found[name] = self.sections[name](Path(folder))
-            # Whatever one section fails of, the others are measured, and the command fails in the end.
+            # If a section fails, the others are still measured, and the command fails at its end.
             except Exception:
                 failed.append(name)
                 traceback.print_exc()

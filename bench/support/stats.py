@@ -28,7 +28,7 @@ def interval(cells: Sequence[Sequence[float]], draws: int = 2000) -> tuple[float
 
 
 def shown(value: float, digits: int = 3) -> float:
-    """Rounded to so many significant digits."""
+    """A value, rounded to `digits` significant digits."""
     if value == 0 or not math.isfinite(value):
         return value
     return round(value, digits - 1 - math.floor(math.log10(abs(value))))

@@ -19,7 +19,7 @@ VARLEN = "torch.nn.attention.varlen"
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds that one module, and has it changed once it is there."""
+    """Finds torch's module of attention, and changes it when it is imported."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Desk(Environment):
-    """Solved where the answer is the one that the procedure leads to."""
+    """An episode succeeds if its answer is the one to which the procedure leads."""
 
     def reset(self, row: dict[str, Any], seed: int) -> Observation:
         self.case, self.steps, self.read = row["case"], row["steps"], 0

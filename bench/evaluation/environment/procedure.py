@@ -10,10 +10,10 @@ TOOL = "next_step"
 DESCRIPTION = "Read the next step of the procedure."
 PARAMETER, ABOUT = "about", "What the step is read for."
 LAST = " That was the last step."
-"""By these words, one token, the model knows that there is nothing more to read."""
+"""These words, one token, tell the model that no step follows."""
 ANSWER = "Approved: we refund this customer everything that was paid."
 SHORTEST, LONGEST = 2, 6
-"""Calls that a case takes: episodes of one length would all end, and begin, together."""
+"""Fewest and most calls of a case. Episodes of one length would all begin and end together."""
 ITEMS = ("receipt", "lamp", "voucher", "warranty", "delivery", "invoice", "parcel", "account")
 
 
@@ -27,7 +27,7 @@ def rows(number: int) -> list[dict[str, object]]:
 
 
 def step(case: str, number: int, steps: int) -> str:
-    """What the tool says at its call `number`, counted from 1, of a case of so many steps."""
+    """The tool's answer to its call `number`, counted from 1, of a case of `steps` steps."""
     drawn = zlib.crc32(f"{case}/{number}".encode())
     first, second = ITEMS[drawn % 8], ITEMS[drawn // 8 % 8]
     text = f"Step {number}: compare the {first} of {case} with the {second}, and note {drawn % 997}.50."
@@ -35,5 +35,5 @@ def step(case: str, number: int, steps: int) -> str:
 
 
 def solved(answer: str) -> bool:
-    """Whether the case was decided as it should be."""
+    """Whether the answer is right."""
     return answer.strip() == ANSWER

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Work(Environment):
-    """The reward is as good as random, so that the episodes of a group differ."""
+    """The reward is pseudo-random, so that the episodes of a group differ."""
 
     def reset(self, row: dict[str, Any], seed: int) -> Observation:
         return Observation([system("Work the case off, then answer in one line."), user(row["prompt"])])
