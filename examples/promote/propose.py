@@ -33,11 +33,11 @@ class Proposal:
     """The training job that made them."""
     step: int
     uri: str
-    """Folder they lie in."""
+    """Folder of the weights."""
 
     @property
     def name(self) -> str:
-        """Of the evaluation that judges them."""
+        """Name of the evaluation that judges the weights."""
         digest = hashlib.sha256(self.uri.encode()).hexdigest()[:6]
         return f"{self.job}-{self.step:06d}-{digest}"
 
@@ -46,7 +46,7 @@ def proposal(job: dict[str, Any]) -> Proposal:
     """The weights of an RLTrainingJob, as the API shows it, that validated best.
 
     Raises:
-        Unclear: nothing of it has been validated, or its name is too long to make another of.
+        Unclear: the job has no validated weights, or its name is too long for an evaluation's.
     """
     best = job.get("status", {}).get("checkpoints", {}).get("best")
     name: str = job["metadata"]["name"]

@@ -193,7 +193,8 @@ def make_tokenizer(cases: Sequence[dict[str, str]], seed: int) -> PreTrainedToke
     chooser = coin(random.Random(f"{seed}/tokenizer"), 0.5)
     for case in cases:
         demonstrate(case, recorder, chooser)
-    # The renderer encodes "user" and its line end apart before a tool answer: so must who encodes the text.
+    # Before a tool answer, the renderer encodes "user" and its line end apart, so the tokenizer must do so
+    # too.
     isolate = pre_tokenizers.Split(Regex(r"\b(" + "|".join(words) + r")\b|(?<=user)\n"), behavior="isolated")
     bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer = Tokenizer(models.BPE())

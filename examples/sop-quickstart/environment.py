@@ -67,13 +67,13 @@ def case_ids() -> list[str]:
 
 
 def pick(values: Sequence[str], *key: str) -> str:
-    """The value that `key` has, the same on every machine."""
+    """A value chosen by `key`, the same on every machine."""
     digest = blake2b("/".join(key).encode(), digest_size=4).digest()
     return values[int.from_bytes(digest, "big") % len(values)]
 
 
 def case_record(case_id: str) -> dict[str, str]:
-    """What get_case knows."""
+    """What get_case answers."""
     return {
         "tier": pick(TIERS, "tier", case_id),
         "reason": pick(REASONS, "reason", case_id),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from headway_sandbox.environment import Transcript
 
 SHARE = 0.1
-"""Of the reward, what the judge's verdict is worth: it may err, and the desk's own rules may not."""
+"""The judge's share of the reward: small, because a judge may err and the desk's own rules do not."""
 VERDICT = {"enum": ["clear", "unclear"]}
 """A choice of few values is answered more steadily than a grade."""
 

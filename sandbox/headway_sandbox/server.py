@@ -160,7 +160,7 @@ def main(environ: MutableMapping[str, str] = os.environ) -> None:
     config = json.loads(environ.pop("HEADWAY_ENVIRONMENT_CONFIG", "") or "{}")
     entrypoint, port = environ.pop("HEADWAY_ENTRYPOINT"), int(environ.pop("HEADWAY_SANDBOX_PORT", PORT))
     where, given = environ.pop("HEADWAY_RUNNER", ""), environ.pop("HEADWAY_SANDBOX_SOCKET", "")
-    # Before any code of the environment runs, so that no program that it starts has the socket.
+    # Before any code of the environment runs, so that none of its programs inherits the socket.
     listener = inherited(int(given)) if given else None
     try:
         if not where:

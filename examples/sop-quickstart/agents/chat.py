@@ -14,7 +14,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 TIMEOUT_SECONDS = 600
 LATER = (429, 502, 503)
-"""The platform asks to come back: its servers are full, or one was lost."""
+"""Statuses that ask for a retry: the platform's servers are full, or one was lost."""
 TRIES = 5
 
 _open = build_opener(ProxyHandler({})).open
@@ -31,7 +31,7 @@ class Full(Ended):
 
 
 def post(url: str, body: Json) -> Json:
-    """Post JSON and return the answer's; comes back where the platform asks for it.
+    """Post JSON and return the answer's JSON; retry if the platform asks for it.
 
     Raises:
         Ended: the platform refuses the request permanently.

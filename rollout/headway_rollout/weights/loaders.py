@@ -237,8 +237,8 @@ class FullLoader:
         else:
             digests = DIGESTS_FILE if (folder / DIGESTS_FILE).exists() else None
             await self._engine.update_weights(where, _model_files(manifest), digests, version)
-        # The canary is a request like any other, so it needs this. Until it has passed, the state is not
-        # ready. A server that fails ends its requests in flight.
+        # The canary is a request like any other, so the engine must run. Until the canary passes, the state
+        # is not ready. A server that fails ends its requests in flight.
         await self._engine.resume()
         self._previous, self._current = self._current, VersionOnDisk(manifest.version, folder)
 
