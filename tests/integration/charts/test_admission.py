@@ -31,7 +31,7 @@ def test_every_policy_refuses_and_is_bound() -> None:
             assert rule["message"].partition(":")[0], "a message begins with the field"
 
 
-def test_they_act_where_the_release_watches() -> None:
+def test_admission_policies_act_where_the_release_watches() -> None:
     made = chart.render("admission.yaml", TEAMS, release="two", namespace="ops")
     for binding in named(made, "ValidatingAdmissionPolicyBinding").values():
         (where,) = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
@@ -56,7 +56,7 @@ def test_a_sandbox_may_have_the_folders_that_the_platform_lends() -> None:
         assert expected in rule["expression"]
 
 
-def test_they_can_be_left_out() -> None:
+def test_admission_policies_can_be_left_out() -> None:
     with pytest.raises(subprocess.CalledProcessError, match="returned non-zero"):
         chart.render("admission.yaml", {"admission": {"enabled": False}})
 

@@ -42,7 +42,7 @@ def test_namespace_labels_and_folder_may_be_chosen() -> None:
         assert metadata["annotations"] == {"grafana_folder": "Headway"}
 
 
-def test_there_are_none_unless_asked_for() -> None:
+def test_dashboards_are_made_only_if_asked_for() -> None:
     with pytest.raises(subprocess.CalledProcessError, match="non-zero") as refused:
         render("dashboards.yaml", {})
     assert "could not find template" in refused.value.stderr

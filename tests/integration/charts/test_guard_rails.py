@@ -47,7 +47,7 @@ def test_a_policy_that_warns_and_refuses_nothing(helm: str) -> None:
     assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Warn"]}
 
 
-def test_it_warns_where_the_release_watches(helm: str) -> None:
+def test_the_policy_warns_where_the_release_watches(helm: str) -> None:
     policy, binding = rendered(helm, "--set", "watchNamespaces={team-a,team-b},manager=acme.dev/second")
     (where,) = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
     assert where["values"] == ["team-a", "team-b"]
@@ -64,7 +64,7 @@ KINDS = "v1/Pod,admissionregistration.k8s.io/v1"
     [("--set", "guardRails.enabled=false"), ("--api-versions", KINDS)],
     ids=["switched off", "not served"],
 )
-def test_it_is_left_out(helm: str, options: tuple[str, ...]) -> None:
+def test_the_policy_can_be_left_out(helm: str, options: tuple[str, ...]) -> None:
     assert rendered(helm, *options) == []
 
 

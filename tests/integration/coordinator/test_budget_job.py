@@ -118,7 +118,7 @@ def give(job: ChaosJob, spec: dict[str, Any]) -> None:
     job.coordinator = job.start_coordinator()
 
 
-async def test_it_stops_resumes_and_drains_within_its_budget(
+async def test_a_job_stops_resumes_and_drains_within_its_budget(
     inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "prices").mkdir()

@@ -51,7 +51,9 @@ def base_model(step: int) -> WeightsManifest:
     return WeightsManifest(version=version(step, 10**9), kind="base", uri="file:///base", files=[])
 
 
-def test_until_it_takes_others_it_is_the_base_model(server: RolloutServer, store: Path, tied: bool) -> None:
+def test_a_server_is_the_base_model_until_it_takes_weights(
+    server: RolloutServer, store: Path, tied: bool
+) -> None:
     state = server.post(base_model(0))
     assert (state.ready, state.version, state.error) == (True, version(0, 10**9), None)
     assert server.post(publish_full(store, version(0), seed=9, tied=tied)).version == version(0)

@@ -23,7 +23,7 @@ STEPS_A_LIFE = 3
 
 
 @pytest.mark.parametrize(("ranks", "lora"), [(1, LORA), (2, None)], ids=["lora", "full-2-ranks"])
-async def test_it_ends_with_the_bits_of_one_that_was_left_alone(
+async def test_a_killed_learner_ends_with_an_undisturbed_ones_bits(
     tmp_path: Path, model: Path, left: Callable[..., Any], ranks: int, lora: dict[str, Any] | None
 ) -> None:
     """Each life makes a few steps; most of them end between two checkpoints, or while one is uploaded.

@@ -19,7 +19,7 @@ RNG = np.random.default_rng(21)
 
 @pytest.mark.parametrize("rows", [2, 6, 30, 400, 5000])
 @pytest.mark.parametrize("failures", [0, 1, "half"])
-def test_of_rates_it_is_the_lower_end_by_clopper_and_pearson(rows: int, failures: int | str) -> None:
+def test_the_bound_of_a_rate_is_clopper_and_pearsons_lower_end(rows: int, failures: int | str) -> None:
     hits = rows // 2 if failures == "half" else rows - int(failures)
     found = least_mean((np.arange(rows) < hits).astype(float), np.ones(rows), 0.0)
     assert found == pytest.approx(stats.beta.ppf(0.025, hits, rows - hits + 1), abs=1e-5)
@@ -34,7 +34,7 @@ def drawn(values: Floats, weights: Floats, worst: float) -> float:
 
 @pytest.mark.parametrize("rows", [6, 30])
 @pytest.mark.parametrize("worst", [0.0, -1.0])
-def test_random_weights_give_the_same(rows: int, worst: float) -> None:
+def test_drawn_random_weights_give_the_same_bound(rows: int, worst: float) -> None:
     values, weights = RNG.uniform(worst, 1, rows), RNG.integers(1, 5, rows).astype(float)
     found = least_mean(values, weights, worst)
     assert found == pytest.approx(drawn(values, weights, worst), abs=0.003)

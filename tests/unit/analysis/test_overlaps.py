@@ -27,7 +27,7 @@ def test_copies_that_differ_in_form_alone_are_alike(one: str, other: str) -> Non
 @pytest.mark.parametrize(
     ("one", "other"), [("order 7", "order 8"), ("3-2", "32"), ("?", "!"), ("1+1", "1 1")]
 )
-def test_other_texts_are_not(one: str, other: str) -> None:
+def test_texts_that_differ_in_words_are_not_alike(one: str, other: str) -> None:
     assert normalized(one) != normalized(other)
 
 

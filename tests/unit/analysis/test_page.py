@@ -119,7 +119,7 @@ def good_page(good: Made) -> str:
     return page_of(good)
 
 
-def test_it_needs_nothing_but_itself(good_page: str) -> None:
+def test_the_page_links_only_to_itself(good_page: str) -> None:
     found = Read(good_page)
     assert found.addresses, "sections are linked"
     assert all(each.startswith(("#", "data:application/gzip;")) for each in found.addresses)
@@ -135,7 +135,7 @@ def test_what_a_stranger_wrote_is_text(good_page: str) -> None:
     assert found.text.count(HOSTILE) > 10
 
 
-def test_it_says_how_the_run_went(good: Made, good_page: str) -> None:
+def test_the_page_says_how_the_run_went(good: Made, good_page: str) -> None:
     found, validations = Read(good_page).text, files(good).validations()
     first, last = validations[0], validations[-1]
     assert f"{first.external_score:.0%} → {last.external_score:.0%}" in found
@@ -149,7 +149,7 @@ def test_it_says_how_the_run_went(good: Made, good_page: str) -> None:
     assert "Dashed: a remedy was taken." not in found
 
 
-def test_it_says_what_the_run_used_by_class(good: Made, good_page: str) -> None:
+def test_the_page_lists_the_runs_usage_by_class(good: Made, good_page: str) -> None:
     report = files(good).document(good.layout.report) or {}
     used = {name: amount for name, amount in report["usageByClass"].items() if amount}
     assert {"prefill", "sample", "train"} <= used.keys()
@@ -226,7 +226,7 @@ def test_a_run_that_has_barely_begun_says_so(tmp_path: Path) -> None:
     assert "no job.json" in found
 
 
-def test_of_a_running_job_it_shows_what_there_is(tmp_path: Path) -> None:
+def test_the_page_of_a_running_job_shows_what_it_has(tmp_path: Path) -> None:
     found = Read(page_of(written_run.write(tmp_path, steps=3, finished=False))).text
     assert "not finished: step 3" in found
     assert "training episodes" in found

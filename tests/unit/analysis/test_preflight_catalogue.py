@@ -53,7 +53,7 @@ def test_every_check_is_defined_once_in_its_order() -> None:
 
 
 @checks
-def test_its_words_are_short_sentences(check: Check) -> None:
+def test_a_checks_texts_are_short_sentences(check: Check) -> None:
     for text in texts(check):
         assert text
         for sentence in re.split(r"(?<=[.:;])\s", text):
@@ -172,7 +172,7 @@ def test_strange_evidence_breaks_no_check(check: Check, data: st.DataObject) -> 
 
 
 @checks
-def test_its_finding_is_whole_where_there_is_much_evidence(check: Check) -> None:
+def test_a_checks_finding_is_complete_with_much_evidence(check: Check) -> None:
     baseline = replace(
         of_values([[(1.0, 0.0), (0.0, 1.0)] * 4] * 13), probes=[Probe("DNS", "10.0.0.10", True, 0.5)]
     )
@@ -180,7 +180,7 @@ def test_its_finding_is_whole_where_there_is_much_evidence(check: Check) -> None
 
 
 @checks
-def test_scripts_of_other_checks_are_not_shown_to_it(check: Check) -> None:
+def test_a_check_sees_no_scripts_of_other_checks(check: Check) -> None:
     script = Script("another", "first: 0", {}, 0)
     seen: list[int] = []
 

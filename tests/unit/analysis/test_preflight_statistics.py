@@ -30,13 +30,13 @@ def test_a_share_of_nothing_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.05, 0.1, 0.2])
-def test_so_many_without_a_hit_are_just_enough(rate: float) -> None:
+def test_enough_without_is_the_smallest_number_of_trials(rate: float) -> None:
     enough = shares.enough_without(rate)
     assert (1 - rate) ** enough <= 0.05 < (1 - rate) ** (enough - 1)
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.6, 0.9])
-def test_so_many_hits_are_just_enough(rate: float) -> None:
+def test_enough_with_is_the_smallest_number_of_hits(rate: float) -> None:
     enough = shares.enough_with(rate)
     assert shares.share(enough, enough).low > rate >= shares.share(enough - 1, enough - 1).low
 

@@ -72,7 +72,7 @@ def metrics() -> str:
     return Exporter("ns", "judged", lambda: view.samples(compared, found)).text().decode()
 
 
-def test_a_person_can_run_it_over_files(tmp_path: Path, report: dict[str, Any]) -> None:
+def test_the_recount_runs_over_files(tmp_path: Path, report: dict[str, Any]) -> None:
     """With what `kubectl get` and /metrics show."""
     files = {
         "results.parquet": parquet(table(job.tries(), priced(job.BOOK))),
@@ -309,7 +309,9 @@ def of(keep: Any, **place: Any) -> dict[str, list[Try]]:
     ],
     ids=["one try a row", "few rows", "too few rows", "one row", "no success", "other rows"],
 )
-def test_it_agrees_on_jobs_of_every_shape(recount: ModuleType, keep: Any, place: dict[str, Any]) -> None:
+def test_the_recount_agrees_on_jobs_of_every_shape(
+    recount: ModuleType, keep: Any, place: dict[str, Any]
+) -> None:
     tries = of(keep, **place)
     counted = recount.Recount(lines(tries), without_a_gate(tries))
     counted.run()
@@ -331,7 +333,7 @@ def test_it_agrees_on_jobs_of_every_shape(recount: ModuleType, keep: Any, place:
         ({"minimum": "0"}, ["base"], "Passed"),
     ],
 )
-def test_it_judges_as_the_gate_does(
+def test_the_recount_judges_as_the_gate_does(
     recount: ModuleType, gate: dict[str, Any], failed: list[str], verdict: str | None
 ) -> None:
     asked = Gate.model_validate({"candidate": "tuned", **gate})
@@ -352,7 +354,7 @@ def test_it_judges_as_the_gate_does(
 
 @pytest.mark.ci
 @pytest.mark.parametrize("book", [job.BOOK, DEFAULT], ids=["priced", "unpriced"])
-def test_it_agrees_where_costs_are_not_known(recount: ModuleType, book: PriceBook) -> None:
+def test_the_recount_agrees_where_costs_are_unknown(recount: ModuleType, book: PriceBook) -> None:
     """An answer that was not counted, and classes without a price."""
     one, *others = job.tries()["reference"]
     tries = {**job.tries(), "reference": [dataclasses.replace(one, uncounted_turns=1), *others]}
@@ -363,5 +365,5 @@ def test_it_agrees_where_costs_are_not_known(recount: ModuleType, book: PriceBoo
 
 
 @pytest.mark.parametrize(("df", "p"), [(1, 0.975), (7.5, 0.975), (200, 0.8), (3000, 0.975)])
-def test_its_quantiles_are_students(recount: ModuleType, df: float, p: float) -> None:
+def test_the_recounts_quantiles_are_students(recount: ModuleType, df: float, p: float) -> None:
     assert sys.modules["recount_statistics"].student(df, p) == pytest.approx(float(stdtrit(df, p)), rel=1e-9)

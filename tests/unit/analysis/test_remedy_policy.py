@@ -308,11 +308,11 @@ def test_no_more_is_changed_than_the_job_allows() -> None:
     assert decide(story.now()) is None
 
 
-def test_none_at_all_may_be_allowed() -> None:
+def test_a_job_may_allow_no_remedy() -> None:
     assert decide(collapsed(max_remedies=0).now()) is None
 
 
-def test_each_is_tried_once() -> None:
+def test_each_remedy_is_tried_once() -> None:
     story = uniform(max_remedies=8, remedies=("SmallerGroups",))
     story.carry_out(decide(story.now())).train(WATCH)
     story.carry_out(decide(story.now()))

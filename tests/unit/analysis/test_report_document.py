@@ -27,12 +27,12 @@ def candidate(report: dict[str, Any], name: str) -> dict[str, Any]:
     return next(each for each in report["candidates"] if each["name"] == name)
 
 
-def test_it_is_json_and_the_same_twice(report: dict[str, Any]) -> None:
+def test_the_report_is_json_and_the_same_twice(report: dict[str, Any]) -> None:
     assert json.loads(json.dumps(report, allow_nan=False)) == report
     assert document(job.finished(), job.compared()) == report
 
 
-def test_it_tells_what_the_job_was_to_cost(report: dict[str, Any]) -> None:
+def test_the_report_has_the_estimated_cost(report: dict[str, Any]) -> None:
     assert report["estimate"] is None, "nobody has said it"
     estimate = {
         "actual": "1.00",
@@ -43,7 +43,7 @@ def test_it_tells_what_the_job_was_to_cost(report: dict[str, Any]) -> None:
     assert markdown(found) == markdown(report)
 
 
-def test_every_estimate_and_difference_is_in_it(report: dict[str, Any]) -> None:
+def test_the_report_has_every_estimate_and_difference(report: dict[str, Any]) -> None:
     found = job.compared()
     for name, tasks in found.estimates.items():
         measures = candidate(report, name)["measures"]
@@ -69,7 +69,7 @@ def test_every_estimate_and_difference_is_in_it(report: dict[str, Any]) -> None:
             )
 
 
-def test_it_names_what_each_candidate_stands_for_and_no_secret(report: dict[str, Any]) -> None:
+def test_the_report_names_each_candidates_model_and_no_secret(report: dict[str, Any]) -> None:
     tuned = candidate(report, "tuned")["model"]
     assert (tuned["kind"], tuned["job"], tuned["step"]) == ("Adapter", "train", 12)
     assert tuned["uri"].endswith("weights/000012")

@@ -57,7 +57,7 @@ def test_each_signal_is_defined_once_with_the_gravest_first() -> None:
 
 
 @pytest.mark.parametrize("signal", SIGNALS, ids=lambda signal: signal.name)
-def test_its_words_name_figures_and_fields_that_there_are(signal: Signal) -> None:
+def test_a_signals_texts_name_existing_figures_and_fields(signal: Signal) -> None:
     fields = set(spec_fields())
     for text in texts(signal):
         for name in re.findall(
@@ -87,7 +87,7 @@ def spec_fields() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("signal", SIGNALS, ids=lambda signal: signal.name)
-def test_its_sentences_are_short(signal: Signal) -> None:
+def test_a_signals_sentences_are_short(signal: Signal) -> None:
     for text in texts(signal):
         for sentence in re.split(r"(?<=[.:;?])\s+", text):
             assert len(sentence.split()) <= WORDS, sentence

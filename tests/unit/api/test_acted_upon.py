@@ -6,7 +6,7 @@ from headway_api.signals import ACTED_UPON, SignalName
 from headway_api.spec.trust import CollapseSpec
 
 
-def test_they_are_named_once_the_gravest_first() -> None:
+def test_default_signals_are_listed_once_gravest_first() -> None:
     assert tuple(name for name in SignalName if name in ACTED_UPON) == ACTED_UPON
 
 

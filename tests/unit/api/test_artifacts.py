@@ -68,7 +68,7 @@ def test_every_kind_of_key_is_there() -> None:
 
 
 @pytest.mark.parametrize("key", sorted(keys()))
-def test_it_is_listed(key: str) -> None:
+def test_every_key_is_listed_in_the_documentation(key: str) -> None:
     listing = CONCEPTS.split("## Where a job's data lies")[1]
     assert f"\n  {key}" in listing
     assert f"\n    {key}" in (artifacts.__doc__ or "")

@@ -24,7 +24,7 @@ def test_a_pause_never_shrinks_and_keeps_its_bound(failures: int, first: float, 
 
 
 @given(first=st.floats(0.01, 30.0))
-def test_it_is_what_a_loop_gets_that_doubles_its_pause(first: float) -> None:
+def test_a_pause_equals_that_of_a_doubling_loop(first: float) -> None:
     pause = first
     for failures in range(1, 40):
         assert doubled(failures, first, 30.0) == pytest.approx(pause)

@@ -68,7 +68,7 @@ def test_finding_and_judging() -> None:
     assert is_finished([*known, condition(ConditionType.FAILED, True, Reason.PREFLIGHT_FAILED)])
 
 
-def test_as_kubernetes_writes_it() -> None:
+def test_a_condition_is_written_as_kubernetes_writes_it() -> None:
     known = condition(ConditionType.READY, True, "MyReason", "x" * MESSAGE_LIMIT * 2, generation=3, now=NOON)
     written = known.as_object()
     assert len(written.pop("message")) == MESSAGE_LIMIT

@@ -36,7 +36,7 @@ def test_names_of_mtrl_are_kept(name: str) -> None:
     assert prometheus_name(name) == "headway_" + name.replace("/", "_")
 
 
-def test_each_is_defined_once() -> None:
+def test_each_metric_is_defined_once() -> None:
     names = [known.name for known in FAMILIES]
     assert len(names) == len(set(names))
     concrete = [re.sub(r"\{\w+\}", "4", name) for name in names]
@@ -46,7 +46,7 @@ def test_each_is_defined_once() -> None:
 
 
 @pytest.mark.parametrize("known", FAMILIES, ids=lambda it: it.name)
-def test_each_is_valid_where_it_goes(known: object) -> None:
+def test_each_metric_has_a_valid_name_for_prometheus_and_mlflow(known: object) -> None:
     name = re.sub(r"\{\w+\}", "4", known.name)  # type: ignore[attr-defined]
     assert re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", prometheus_name(name))
     assert re.fullmatch(r"[A-Za-z0-9_./ -]{1,250}", name), "MLflow takes these"

@@ -91,7 +91,7 @@ class SteppingClock:
 
 
 @pytest.mark.parametrize("how", ["refused", 503])
-def test_one_that_stays_away_is_named_when_the_process_ends(
+def test_a_store_that_stays_away_is_named_at_the_processs_end(
     how: int | str, bucket: AbsentBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(output(bucket), Patience(100))

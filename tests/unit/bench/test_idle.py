@@ -50,7 +50,7 @@ def test_a_request_counts_once_and_a_watch_when_it_begins(tmp_path: Path) -> Non
     ]
 
 
-def test_those_of_others_and_of_other_times_are_left_out(tmp_path: Path) -> None:
+def test_requests_of_other_users_and_times_are_left_out(tmp_path: Path) -> None:
     lines = [
         line("get", "ResponseComplete", resource="pods", user="administrator"),
         line("get", "ResponseComplete", resource="pods", second=3),

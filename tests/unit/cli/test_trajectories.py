@@ -72,7 +72,7 @@ def test_all_are_shown_in_the_order_of_their_groups() -> None:
     assert len(Filter().of(groups())) == 5
 
 
-def test_those_that_differ_come_furthest_apart_first() -> None:
+def test_episodes_with_the_largest_gap_come_first() -> None:
     assert ids(Filter(disagree=True).of(groups())) == ["t0-000001-1-100", "t0-000000-1-100"]
 
 
@@ -165,7 +165,7 @@ def desk(tmp_path: Path) -> FinishedRun:
     return job_with_tasks.written(tmp_path / "desk", tmp_path)
 
 
-def test_those_of_a_task_are_on_the_rows_that_have_it(desk: FinishedRun) -> None:
+def test_episodes_of_a_task_are_on_its_rows(desk: FinishedRun) -> None:
     folder = str(desk.folder)
     groups = {each.rpartition("-")[0] for each in episode_ids(folder, "--task", "refund")}
     assert {each[:9] for each in groups} == {"t0-000000", "t0-000002"}
@@ -200,7 +200,7 @@ def test_a_run_without_its_job_has_no_tasks(run: Path) -> None:
     assert "has no job.json, which names the tasks' column" in done.stderr
 
 
-def test_those_that_failed_did_not_come_to_their_end(desk: FinishedRun) -> None:
+def test_failed_episodes_ended_with_an_error(desk: FinishedRun) -> None:
     done = shown(str(desk.folder), "--failed", "--output", "json")
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(each["group"], each["outcome"]) for each in found] == [

@@ -133,7 +133,7 @@ async def test_overspent_job_asks_for_that_first_and_stops_if_refused() -> None:
     await asyncio.gather(one.task, two.task, return_exceptions=True)
 
 
-async def test_who_waits_for_the_namespace_says_so() -> None:
+async def test_a_job_that_waits_for_the_namespace_says_so() -> None:
     found = budget(grant(0))
     one = Running(found, plan(0))
     await settle()
@@ -196,7 +196,7 @@ async def test_a_limit_of_the_spec_counts_beside_it() -> None:
     await asyncio.gather(one.task, return_exceptions=True)
 
 
-async def test_it_wishes_for_no_more_than_its_spec_allows() -> None:
+async def test_a_job_wishes_for_no_more_than_its_spec_allows() -> None:
     found = budget(grant(0), tokens={"sample": 500})
     running = [Running(found, plan(number)) for number in range(9)]
     await settle()
@@ -208,7 +208,7 @@ async def test_it_wishes_for_no_more_than_its_spec_allows() -> None:
     await asyncio.gather(*(each.task for each in running), return_exceptions=True)
 
 
-async def test_it_wishes_for_more_before_it_has_to_wait() -> None:
+async def test_a_job_wishes_for_more_before_it_has_to_wait() -> None:
     found = budget(grant(10_000))
     one = Running(found, plan(0))
     await settle()
@@ -276,7 +276,7 @@ def test_coordinator_reads_its_grant_from_its_status_answer(stored: Json, heard:
     assert status_writer._update({"status": stored}).grant == heard
 
 
-async def test_who_waits_for_an_answer_writes_again_at_once() -> None:
+async def test_a_job_that_waits_for_an_answer_writes_again_at_once() -> None:
     written: list[float] = []
     loop = asyncio.get_running_loop()
 

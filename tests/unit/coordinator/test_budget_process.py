@@ -143,7 +143,7 @@ async def test_an_exhausted_job_says_so_after_it_was_stopped(tmp_path: Path) -> 
     assert stored.budget["limits"][0]["needed"] == before["limits"][0]["needed"]
 
 
-async def test_so_does_one_that_the_namespace_has_refused(tmp_path: Path) -> None:
+async def test_a_job_refused_by_its_namespace_says_so_after_it_stopped(tmp_path: Path) -> None:
     stored = Stored(tmp_path, grant=part(0))
     process = stored.process(waits)
     task = asyncio.create_task(process.run())

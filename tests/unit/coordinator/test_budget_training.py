@@ -53,7 +53,7 @@ async def until_exhausted(job: Job) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_it_stops_below_its_budget_and_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_a_job_stops_below_its_budget_and_goes_on_from_there(tmp_path: Path) -> None:
     unbounded = Job(tmp_path / "unbounded", short())
     async with unbounded.coordinator() as (_, learner, running):
         await learner.run()
@@ -81,7 +81,7 @@ async def test_it_stops_below_its_budget_and_goes_on_where_it_was(tmp_path: Path
 
 
 @pytest.mark.parametrize("many", [3, 4])
-async def test_it_trains_whole_batches_and_ends_where_it_is_to_drain(tmp_path: Path, many: int) -> None:
+async def test_a_draining_job_trains_whole_batches_and_ends(tmp_path: Path, many: int) -> None:
     job = Job(tmp_path, short())
     job.money = most(many * GROUP + 4, onExhausted="Drain")
     async with job.coordinator() as (training, learner, running):

@@ -76,7 +76,7 @@ def test_where_no_server_answers_nothing_changes(limit: int, wanted: bool, most:
 
 
 @given(limit=st.integers(1, 64), servers=st.integers(1, 5))
-def test_it_recovers_to_the_ceiling_where_the_caches_have_room(limit: int, servers: int) -> None:
+def test_the_limit_recovers_to_the_ceiling_if_caches_have_room(limit: int, servers: int) -> None:
     looks = 0
     while limit < 64:
         limit, looks = adapt(limit, 64, limit, True, [CALM] * servers), looks + 1
@@ -267,7 +267,7 @@ async def test_server_reading_is_dropped_when_it_leaves_rotation() -> None:
         assert server.reading is None
 
 
-async def test_it_looks_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_servers_are_looked_at_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(concurrency, "LOOK_SECONDS", 0.01)
     async with rig(servers=1) as r:
         running = asyncio.create_task(r.looking.run())

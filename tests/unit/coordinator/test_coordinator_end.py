@@ -26,7 +26,7 @@ class Ended:
         raise asyncio.CancelledError
 
 
-def test_requests_that_still_wait_are_given_up_when_it_ends() -> None:
+def test_waiting_requests_are_given_up_when_the_process_ends() -> None:
     """The interpreter waits for their threads before it leaves."""
     over = threading.Event()
     with pytest.raises(StoreAway):
@@ -34,7 +34,7 @@ def test_requests_that_still_wait_are_given_up_when_it_ends() -> None:
     assert over.is_set()
 
 
-def test_it_says_that_the_store_stayed_away(
+def test_the_coordinator_says_that_the_store_stayed_away(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened = list[Patience | None]()

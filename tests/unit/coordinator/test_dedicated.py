@@ -189,7 +189,7 @@ async def test_a_server_that_takes_no_weights_is_named(tmp_path: Path) -> None:
     assert last["status"] == "True"
 
 
-async def test_it_holds_its_weights_until_others_are_wanted(tmp_path: Path) -> None:
+async def test_a_dedicated_server_holds_weights_until_others_come(tmp_path: Path) -> None:
     """The slot of an engine whose every weight is replaced cannot be emptied."""
     rig = Rig(tmp_path)
     async with AsyncExitStack() as stack, asyncio.timeout(60):
@@ -210,7 +210,7 @@ async def test_it_holds_its_weights_until_others_are_wanted(tmp_path: Path) -> N
     assert rig.held_out.agent.count("DELETE") == 0
 
 
-async def test_its_episodes_take_no_place_of_training(tmp_path: Path) -> None:
+async def test_held_out_episodes_take_no_place_of_training(tmp_path: Path) -> None:
     of = spec(batchSize=3)
     job = Job(tmp_path, of, rows=12, dedicated=2)
     held, plain = asyncio.Event(), job.episode

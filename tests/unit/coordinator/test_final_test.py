@@ -91,7 +91,7 @@ async def test_the_best_step_is_judged_against_the_untrained_one(tmp_path: Path,
     assert used == job.recounted()
 
 
-async def test_both_are_asked_the_same_rows_with_the_same_seeds(tmp_path: Path) -> None:
+async def test_both_weights_get_the_same_rows_and_seeds(tmp_path: Path) -> None:
     job = Graded(tmp_path)
     async with job.coordinator() as (_, learner, running):
         await asyncio.gather(learner.run(), running)
@@ -108,7 +108,7 @@ async def test_both_are_asked_the_same_rows_with_the_same_seeds(tmp_path: Path) 
     assert len(asked[0]) == ROWS
 
 
-async def test_its_episodes_can_be_scored_again(tmp_path: Path) -> None:
+async def test_episodes_of_the_test_split_can_be_scored_again(tmp_path: Path) -> None:
     """As the candidate `step-N`, by an evaluation with the same seed and rows."""
     job = Graded(tmp_path)
     async with job.coordinator() as (_, learner, running):

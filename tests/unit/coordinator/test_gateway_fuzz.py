@@ -80,7 +80,7 @@ async def test_no_request_is_answered_with_a_fault_of_ours(
 
 
 @pytest.mark.parametrize("path", GOOD)
-async def test_the_requests_that_are_bent_are_good_before(tok: Any, path: str) -> None:
+async def test_requests_are_good_before_they_are_bent(tok: Any, path: str) -> None:
     async with rig(tok, context=4000) as r, r.server.open(a_rollout(EPISODE), r.backend) as r.rollout:
         if path == "/update-reward":
             await r.post("/complete-rollout", GOOD["/complete-rollout"])
@@ -89,7 +89,7 @@ async def test_the_requests_that_are_bent_are_good_before(tok: Any, path: str) -
 
 
 @pytest.mark.parametrize("path", HELD)
-async def test_those_that_are_held_to_a_schema_too(tok: Any, path: str) -> None:
+async def test_requests_with_a_schema_are_good_before_they_are_bent(tok: Any, path: str) -> None:
     async with rig(tok, context=4000) as r, r.server.open(a_rollout(EPISODE), r.backend) as r.rollout:
         status, answer = await r.post(path, held(path))
         assert status == 200, answer

@@ -95,7 +95,7 @@ async def test_the_token_in_the_path_in_the_id_or_as_a_bearer(tok: Any, where: s
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/complete-rollout", "/update-reward"])
-async def test_who_may_not_come_in(
+async def test_a_wrong_or_missing_token_is_refused(
     tok: Any, token: str | None, headers: dict[str, str], status: int, code: str, path: str
 ) -> None:
     async with rig(tok) as r:

@@ -56,7 +56,7 @@ SCHEMAS = st.recursive(st.booleans() | schemas(st.just({})), schemas, max_leaves
 
 
 @given(VALUES, SCHEMAS)
-def test_it_says_what_the_whole_language_says(value: Any, schema: Any) -> None:
+def test_a_schema_is_judged_as_by_full_json_schema(value: Any, schema: Any) -> None:
     require(schema)
     expected = jsonschema.Draft202012Validator(schema).is_valid(value)
     assert (mismatch(value, schema) == "") is expected, mismatch(value, schema)

@@ -180,7 +180,7 @@ async def test_spans_arrive_in_the_end(episode: EpisodeRecord, first: tuple[int,
     assert (out.sent, out.dropped) == (len(spans), 0)
 
 
-async def test_they_are_sent_while_the_job_goes_on(episode: EpisodeRecord) -> None:
+async def test_spans_are_sent_while_the_job_goes_on(episode: EpisodeRecord) -> None:
     receiver = Receiver()
     async with sending(receiver) as out:
         task = asyncio.create_task(out.run())
@@ -211,7 +211,9 @@ async def test_a_receiver_that_is_away_costs_nothing_but_the_spans(episode: Epis
     assert out.dropped > 0
 
 
-async def test_no_more_than_so_many_wait(episode: EpisodeRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_waiting_spans_is_bounded(
+    episode: EpisodeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(otlp, "WAITING_MOST", 4)
     receiver, spans = Receiver(), of_episode(JOB, MODEL, episode)
     async with sending(receiver) as out:

@@ -83,13 +83,13 @@ def test_a_fault_stands_once_it_recurs() -> None:
     assert found.words.endswith("It has ended 2 episodes or more")
 
 
-def test_it_is_cleared_once_it_has_stopped() -> None:
+def test_a_recurring_fault_is_cleared_once_it_has_stopped() -> None:
     ends = [TOOL] * RAISED + [None] * (CLEAR_AFTER - 1)
     assert after(*ends).standing
     assert not after(*ends, None).standing
 
 
-def test_its_count_moves_by_round_numbers() -> None:
+def test_a_recurring_faults_count_moves_by_round_numbers() -> None:
     counts = [1, 2, 4, 5, 19, 20, 99, 100, 4999]
     assert [rounded(count) for count in counts] == [1, 2, 2, 5, 10, 20, 50, 100, 2000]
     found = Recurring()
@@ -126,7 +126,7 @@ def test_a_job_without_a_success_gives_up_in_the_end(
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_it_gives_up_for_good_unless_it_had_begun(begun: bool) -> None:
+def test_giving_up_is_permanent_unless_the_job_had_begun(begun: bool) -> None:
     [found] = after(*[TOOL] * 12).standing
     error = given_up(found, begun=begun)
     assert error.permanent is not begun

@@ -108,7 +108,7 @@ async def ran(rig: Rig, reward: str = RANKS, retries: int = 0, **changes: Any) -
     )
 
 
-async def test_what_it_says_of_the_group_is_trained_on(tok: Any, tmp_path: Path) -> None:
+async def test_rewards_of_group_reward_are_trained_on(tok: Any, tmp_path: Path) -> None:
     async with rig(tok, tmp_path) as r:
         group = await ran(r)
         assert r.leases.total == 4, "one sandbox for the group"
@@ -122,7 +122,7 @@ async def test_what_it_says_of_the_group_is_trained_on(tok: Any, tmp_path: Path)
     assert GroupRecord.model_validate_json(group.model_dump_json()) == group
 
 
-async def test_it_sees_calls_turns_row_and_the_reward_alone(tok: Any, tmp_path: Path) -> None:
+async def test_group_reward_sees_only_calls_turns_row_and_reward(tok: Any, tmp_path: Path) -> None:
     seen = "[sum([each.calls[0].content == 'gold', each.turns == 2, each.reward.value == 0.25, "
     seen += "each.answer == 'It is gold.', 'group' in each.row]) / 5 for each in transcripts]"
     async with rig(tok, tmp_path) as r:

@@ -54,7 +54,7 @@ def test_family_renderer_is_chosen_if_it_agrees_with_template(qwen: Any) -> None
 
 
 @pytest.mark.parametrize("family", ["qwen3", "", "nobody-knows", "llama"])
-def test_else_the_models_own_template_is_rendered(other: Any, family: str) -> None:
+def test_otherwise_the_models_own_template_is_rendered(other: Any, family: str) -> None:
     assert isinstance(choose(other, family), Template)
 
 

@@ -42,7 +42,7 @@ def refused(code: str, status: int = 400) -> Any:
     return pytest.raises(GatewayError, check=lambda error: (error.code, error.status) == (code, status))
 
 
-def test_the_whole_way() -> None:
+def test_a_rollout_is_completed_and_then_rewarded() -> None:
     one = rollout()
     one.require_open("a turn")
     one.complete("ready")

@@ -69,7 +69,7 @@ async def test_a_call_that_never_began_is_not_made_later() -> None:
     assert busy.made == [1, 3]
 
 
-async def test_it_says_for_how_long_a_call_has_run() -> None:
+async def test_the_executor_says_for_how_long_a_call_has_run() -> None:
     busy, run = Busy(), SerialExecutor()
     assert run.busy == 0
     running = asyncio.create_task(run(busy, 1, wait=True))

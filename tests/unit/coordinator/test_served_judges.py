@@ -56,7 +56,7 @@ async def asked(folder: Path, of: JudgeSpec, service: Service) -> tuple[Any, lis
         return answer, judgements
 
 
-async def test_it_is_asked_as_any_other_with_the_key_of_its_servers(tmp_path: Path) -> None:
+async def test_a_served_judge_is_asked_with_its_servers_key(tmp_path: Path) -> None:
     async with serving(says("0.5")) as service:
         found, [judgement] = await asked(tmp_path, served(), service)
     assert (found, judgement.prompt_tokens, judgement.sampled_tokens) == (0.5, 20, 5)
@@ -64,7 +64,7 @@ async def test_it_is_asked_as_any_other_with_the_key_of_its_servers(tmp_path: Pa
     assert set(service.tokens) == {f"Bearer {KEY}"}
 
 
-async def test_no_episode_begins_before_it_has_answered(tmp_path: Path) -> None:
+async def test_no_episode_begins_before_a_served_judge_answers(tmp_path: Path) -> None:
     """Its servers come up after the coordinator: what is asked at once would be lost."""
     late = (fails(503, "loading"), fails(503, "loading"), says("ok"))
     async with serving(*late) as service, judges(tmp_path, served(), service.url) as found:
@@ -131,7 +131,7 @@ class TestPreflight:
         found = caught.value.termination
         assert (found.reason, found.field) == ("ModelUnavailable", "spec.judges[clerk].model.base")
 
-    async def test_where_nothing_is_checked_it_is_not_looked_for(self, tmp_path: Path) -> None:
+    async def test_without_checks_a_served_judge_is_not_looked_for(self, tmp_path: Path) -> None:
         folder = write_inputs(tmp_path)
         off = {"preflight": {"policy": "Off"}}
         bench = await self.checked(folder, f"file://{tmp_path}/nothing", says("ok"), **off)

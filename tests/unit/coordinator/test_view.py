@@ -147,5 +147,5 @@ async def test_the_end_waits_for_what_the_learner_writes_last(
         await waiting
 
 
-def test_there_is_none_before_the_learner_has_spoken() -> None:
+def test_no_checkpoint_is_shown_before_the_first_report() -> None:
     assert view.checkpoints(LAYOUT, State(), []) is None

@@ -44,7 +44,7 @@ def suspended(world: World, *limits: Json) -> World:
     return world
 
 
-def test_its_pods_are_stopped_and_it_says_what_to_write() -> None:
+def test_an_exhausted_jobs_pods_stop_and_it_says_what_to_write() -> None:
     world = running(budget={"usd": "10"})
     reported(world, limit("usd", "10", "12.5"))
     assert state(world) == ("Suspending", "Suspending")
@@ -58,7 +58,7 @@ def test_its_pods_are_stopped_and_it_says_what_to_write() -> None:
 
 
 @pytest.mark.parametrize("raised", [{"usd": "12.5"}, {"usd": "250"}, {"tokens": {"train": 9}}, None])
-def test_enough_in_the_spec_has_it_go_on(raised: Json | None) -> None:
+def test_a_large_enough_budget_lets_the_job_go_on(raised: Json | None) -> None:
     world = suspended(running(budget={"usd": "10"}), limit("usd", "10", "12.5"))
     assert not workloads(world)
     world.body["spec"] = {key: value for key, value in world.body["spec"].items() if key != "budget"}
@@ -70,7 +70,7 @@ def test_enough_in_the_spec_has_it_go_on(raised: Json | None) -> None:
 
 
 @pytest.mark.parametrize("written", [{"usd": "12.4"}, {"usd": "12.4", "onExhausted": "Drain"}])
-def test_too_little_in_the_spec_leaves_it_as_it_is(written: Json) -> None:
+def test_a_too_small_budget_leaves_the_job_suspended(written: Json) -> None:
     world = suspended(running(budget={"usd": "10"}), limit("usd", "10", "12.5"))
     world.body["spec"]["budget"] = written
     world.later(60).carry_out()
@@ -80,7 +80,7 @@ def test_too_little_in_the_spec_leaves_it_as_it_is(written: Json) -> None:
     )
 
 
-def test_every_limit_has_to_do() -> None:
+def test_every_limit_must_suffice() -> None:
     made = running(budget={"usd": "10", "tokens": {"sample": 5, "cachedPrefill": 7}})
     cached, sampled = limit("tokens.cachedPrefill", "7", "9"), limit("tokens.sample", "5")
     world = suspended(made, limit("usd", "10", "11"), cached, sampled)
@@ -102,7 +102,7 @@ def test_a_job_with_money_left_is_left_alone() -> None:
     assert state(world) == ("Training", "Stepping")
 
 
-def test_nothing_more_is_done_meanwhile() -> None:
+def test_nothing_is_done_while_the_budget_is_exhausted() -> None:
     world = suspended(running(budget={"usd": "10"}), limit("usd", "10", "12.5"))
     settled = copy.deepcopy(world.body["status"])
     made = world.later(10_000).carry_out()

@@ -156,7 +156,7 @@ def test_the_choice_is_kept_before_anything_is_made() -> None:
     assert world.carry_out().wanted
 
 
-def test_once_chosen_it_stays() -> None:
+def test_a_chosen_checkpoint_stays_chosen() -> None:
     world = chosen(trained(best=BEST), candidates=[TUNED])
     before = config_of(world)
     for since in ([], [trained(best=LAST)], [unvalidated()]):

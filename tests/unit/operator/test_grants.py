@@ -136,7 +136,7 @@ def test_every_limit_has_to_have_room_for_a_need() -> None:
     assert [(part.granted, part.refused) for part in entry.parts] == [("0.00", None), ("0", "101")]
 
 
-def test_it_says_when_little_is_left() -> None:
+def test_a_budget_says_when_little_is_left() -> None:
     def low(spent: str) -> str:
         found = find(
             shared(budget(usd="100"), claim("a", spent=spent)).status.conditions, ConditionType.BUDGET_LOW

@@ -52,7 +52,7 @@ def test_a_missing_image_stands_in_the_columns_at_once() -> None:
 
 
 @pytest.mark.parametrize("kind", ["Stalled", "Ready", "Progressing", "SandboxesReady"])
-def test_it_names_field_image_cause_and_fix(kind: str) -> None:
+def test_the_message_names_field_image_cause_and_fix(kind: str) -> None:
     world = sandbox(checked(), "ImagePullBackOff", ABSENT)
     message = world.status_condition(kind)["message"]
     assert message.startswith(
@@ -63,7 +63,7 @@ def test_it_names_field_image_cause_and_fix(kind: str) -> None:
     assert "coordinator: 0 of 1" not in message
 
 
-def test_one_event_tells_it() -> None:
+def test_one_event_tells_of_a_missing_image() -> None:
     world = sandbox(checked(), "ImagePullBackOff", ABSENT)
     [(reason, words)] = events(world)
     assert reason == "Stalled"

@@ -272,7 +272,7 @@ class TestStatus:
 
 
 @pytest.mark.parametrize("kind", ["training", "evaluation"])
-def test_they_may_not_be_more_than_the_platform_allows(kind: str) -> None:
+def test_judge_servers_stay_within_the_platforms_limit(kind: str) -> None:
     platform = PLATFORM.model_copy(update={"caps": Caps(rollout_replicas=2)})
     world = World(job(judges=JUDGES), platform) if kind == "training" else evaluating(judges=JUDGES)
     world.platform = platform

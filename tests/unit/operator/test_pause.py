@@ -35,7 +35,7 @@ def named(world: World) -> World:
     return resumed_by(world, world.body["status"]["pause"]["time"])
 
 
-def test_its_pods_are_stopped_as_those_of_a_suspended_job() -> None:
+def test_a_paused_jobs_pods_stop_as_a_suspended_jobs_do() -> None:
     world = running()
     world.ready("sandbox")
     pausing(world)
@@ -54,7 +54,7 @@ def test_its_pods_are_stopped_as_those_of_a_suspended_job() -> None:
 
 
 @pytest.mark.parametrize("policy", ["Accepted", "Running", "Succeeded"])
-def test_it_waits_for_a_person_and_says_why_and_how(policy: str) -> None:
+def test_a_paused_job_waits_for_a_person_and_says_why_and_how(policy: str) -> None:
     world = paused(running(readinessPolicy=policy))
     assert verdict(world.body) == "Failed"
     assert (condition(world, "Stalled"), condition(world, "Ready")) == (
@@ -68,7 +68,7 @@ def test_it_waits_for_a_person_and_says_why_and_how(policy: str) -> None:
         assert f"kubectl annotate rltj refunds -n team headway.dev/resume={stamp(world.now)}" in message
 
 
-def test_nothing_more_is_done_until_then() -> None:
+def test_nothing_is_done_while_the_job_is_paused() -> None:
     world = paused(running())
     settled = copy.deepcopy(world.body["status"])
     made = world.later(10_000).carry_out()
@@ -98,7 +98,7 @@ def test_status_records_the_end_of_a_pause_before_a_pod_is_made() -> None:
     assert verdict(world.body) == "Current"
 
 
-def test_once_over_it_is_over_whatever_becomes_of_the_annotation() -> None:
+def test_a_pause_stays_over_whatever_the_annotation_becomes() -> None:
     world = named(paused(running()))
     world.carry_out()
     for value in (None, "2001-01-01T00:00:00Z", "never mind"):
@@ -107,7 +107,7 @@ def test_once_over_it_is_over_whatever_becomes_of_the_annotation() -> None:
         assert condition(world) == ("False", "Resumed")
 
 
-def test_another_pause_is_another_ones_to_end() -> None:
+def test_each_pause_is_ended_by_its_own_time() -> None:
     world = named(paused(running()))
     world.carry_out()
     world.carry_out()
@@ -133,7 +133,7 @@ def test_an_annotation_not_naming_the_pause_is_only_reported(value: str) -> None
         assert len(message) < 2000
 
 
-def test_its_time_may_be_written_in_another_zone() -> None:
+def test_a_pauses_time_may_be_written_in_another_zone() -> None:
     world = paused(running())
     there = stamp(world.now + timedelta(hours=2)).replace("Z", "+02:00")
     resumed_by(world, there).carry_out()
@@ -154,7 +154,7 @@ def test_a_pause_ended_while_pods_stop_ends_once_they_are_gone() -> None:
     assert condition(world) == ("False", "Resumed")
 
 
-def test_its_pause_and_the_end_of_it_have_events_of_their_own() -> None:
+def test_a_pause_and_its_end_have_events_of_their_own() -> None:
     recorded: set[str] = set()
 
     def news(world: World) -> list[tuple[str, str]]:
@@ -198,7 +198,7 @@ def test_an_operator_that_dies_at_any_point_is_carried_on() -> None:
     assert made.status.as_object()["resumedPause"] == world.body["status"]["pause"]["time"]
 
 
-def test_deadlines_leave_the_time_out() -> None:
+def test_deadlines_leave_out_the_time_of_a_pause() -> None:
     world = running(activeDeadlineSeconds=100)
     paused(world.later(50))
     named(world.later(5000)).carry_out()
@@ -225,7 +225,7 @@ class TestSuspendedToo:
         assert message.startswith("every pod is gone: spec.suspend is true, and the job is paused at step 12")
         assert world.status_condition("Suspended")["lastTransitionTime"] == since
 
-    def test_and_is_paused_still_when_its_spec_no_longer_asks(self) -> None:
+    def test_a_job_is_still_paused_when_its_suspension_ends(self) -> None:
         world = paused(running())
         world.body["spec"]["suspend"] = True
         world.carry_out()
@@ -259,7 +259,7 @@ class TestSuspendedToo:
 
 
 @pytest.mark.parametrize("how", ["deleted", "its namespace is deleted"])
-def test_it_is_deleted_as_any_other(how: str) -> None:
+def test_a_paused_job_is_deleted_as_any_other(how: str) -> None:
     world = paused(running())
     world.namespace_ends = how != "deleted"
     if world.namespace_ends:
@@ -285,7 +285,7 @@ def test_a_paused_job_with_refused_spec_resumes_without_objects() -> None:
     assert state(world) == ("Stalled", "InvalidSpec")
 
 
-def test_one_that_has_ended_stays_ended() -> None:
+def test_a_job_that_has_ended_stays_ended_when_paused() -> None:
     world = running()
     world.workload_status("Job", "coordinator", conditions=[world.condition("Complete", True)])
     world.carry_out()
@@ -294,7 +294,7 @@ def test_one_that_has_ended_stays_ended() -> None:
 
 
 @pytest.mark.parametrize("how", ["runs", "has ended", "is deleted"])
-def test_which_pause_is_over_stays_in_what_the_operator_writes(how: str) -> None:
+def test_the_operator_keeps_writing_which_pause_is_over(how: str) -> None:
     """What a writer no longer sends is gone: the job would be paused again."""
     world = named(paused(running()))
     world.carry_out()

@@ -101,7 +101,7 @@ def test_each_key_is_made_at_random_and_by_itself() -> None:
     assert len(seen) == 2 * len(Key), "no two are the same, and none is another job's"
 
 
-def test_it_is_let_go_when_all_is_gone(desk: Desk) -> None:
+def test_a_deleted_job_is_released_when_all_is_gone(desk: Desk) -> None:
     desk.reconcile()
     assert desk.children()
     desk.server.change_job(deletionTimestamp="2026-11-01T12:00:00Z")

@@ -26,7 +26,7 @@ def unread(body: Json, *blocks: str) -> Json:
 
 
 @pytest.mark.parametrize("make", [job, eval_job])
-def test_it_is_refused_with_the_field_and_the_fix(make: Any) -> None:
+def test_an_unreadable_job_is_refused_with_field_and_fix(make: Any) -> None:
     world = running()
     made = planner.make(unread(make(), "environment"), PLATFORM, Observed(world.now))
     assert made.wanted == ()
@@ -36,7 +36,7 @@ def test_it_is_refused_with_the_field_and_the_fix(make: Any) -> None:
     assert made.status.state == "Stalled"
 
 
-def test_what_runs_of_it_goes_on() -> None:
+def test_pods_of_an_unreadable_job_go_on() -> None:
     world = running()
     world.body = unread(world.body, "environment")
     made = world.carry_out()
@@ -45,7 +45,7 @@ def test_what_runs_of_it_goes_on() -> None:
     assert not made.ending
 
 
-def test_it_can_be_suspended_and_deleted() -> None:
+def test_an_unreadable_job_can_be_suspended_and_deleted() -> None:
     world = running()
     world.body = unread(world.body, "environment")
     world.body["spec"]["suspend"] = True
@@ -95,7 +95,7 @@ def test_a_spec_of_another_shape_waits_for_nobody(spec: Json) -> None:
         assert planner.sources(make() | {"spec": spec}) == ()
 
 
-def test_its_labels_do_not_have_to_be_read() -> None:
+def test_a_deleted_job_is_released_despite_unreadable_labels() -> None:
     body = unread(job(), "environment")
     body["metadata"]["labels"] = {names.LABEL_JOB_NAME: 7}
     body["metadata"]["deletionTimestamp"] = stamp(running().now)

@@ -45,7 +45,7 @@ def role(world: World) -> Json:
 
 
 @pytest.mark.parametrize("model", [{}, FULL, FROM_MEMORY])
-def test_it_is_one_more_with_an_address_of_its_own(model: Json) -> None:
+def test_a_validation_server_has_an_address_of_its_own(model: Json) -> None:
     world = begun(rollout={"replicas": 3, "engine": {"tensorParallelSize": 2}}, **model)
     for name, which, replicas in ((TRAIN, "training", 3), (HELD_OUT, "validation", 1)):
         deployment, service = world.objects["Deployment", name], world.objects["Service", name]
@@ -64,7 +64,7 @@ def test_it_is_one_more_with_an_address_of_its_own(model: Json) -> None:
     assert held_out["spec"] == train["spec"], "the same image, resources and settings"
 
 
-def test_without_it_the_servers_have_no_other_labels() -> None:
+def test_without_a_validation_server_labels_stay_the_same() -> None:
     shared = World(job(status=dict(PASSED)))
     shared.carry_out()
     assert shared.deployments() == {"refunds-broker", TRAIN}
@@ -72,7 +72,7 @@ def test_without_it_the_servers_have_no_other_labels() -> None:
     assert names.LABEL_SERVER_SET not in labels, "selectors of jobs that run cannot be changed"
 
 
-def test_scaling_leaves_it_alone() -> None:
+def test_scaling_leaves_the_validation_server_alone() -> None:
     world = begun(rollout={"replicas": 2})
     world.body["spec"]["rollout"] = {"replicas": 5}
     wanted = {item.ref[2]: item.replicas for item in world.plan().wanted if item.ref[0] == "Deployment"}
@@ -95,7 +95,7 @@ def test_each_kind_has_to_have_one_that_is_ready() -> None:
         assert (role(short)["desired"], role(short)["ready"]) == (3, train + held_out)
 
 
-def test_a_job_that_no_node_takes_it_for_says_so_in_the_end() -> None:
+def test_a_validation_server_without_a_node_fails_the_job() -> None:
     world = begun(held_out=0)
     words = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
     pod = world.unschedulable("rollout", words)
@@ -108,7 +108,7 @@ def test_a_job_that_no_node_takes_it_for_says_so_in_the_end() -> None:
     assert words in world.status_condition("Failed")["message"]
 
 
-def test_it_comes_and_goes_with_the_job() -> None:
+def test_a_validation_server_comes_and_goes_with_the_job() -> None:
     world = World(job(**DEDICATED))
     world.carry_out()
     assert HELD_OUT not in world.deployments(), "none before the preflight"
@@ -124,7 +124,7 @@ def test_it_comes_and_goes_with_the_job() -> None:
     assert world.deployments() == {"refunds-broker", TRAIN, HELD_OUT}
 
 
-def test_it_counts_against_the_caps() -> None:
+def test_a_validation_server_counts_against_the_caps() -> None:
     world = World(job(**DEDICATED, rollout={"replicas": 64}))
     world.carry_out()
     words = "spec.rollout.replicas plus the server of spec.evaluation.servers: 65 is above"

@@ -54,7 +54,7 @@ def test_without_validation_the_last_are() -> None:
 
 
 @pytest.mark.parametrize("since", [None, earlier(best=LAST), earlier(conditions=[])])
-def test_once_chosen_they_stay(since: Json | None) -> None:
+def test_chosen_weights_stay_chosen(since: Json | None) -> None:
     world = later(earlier(best=BEST))
     world.carry_out()
     before = json.dumps(config_of(world).model_dump(mode="json"))
@@ -149,7 +149,7 @@ def test_two_jobs_that_wait_for_one_another_are_refused() -> None:
     assert world.body["status"]["reason"] == "WaitingForWeights"
 
 
-def test_it_waits_for_the_other_to_end_and_then_starts() -> None:
+def test_a_job_waits_for_the_other_to_end_and_then_starts() -> None:
     world = later(earlier(conditions=[], best=BEST))
     made = world.carry_out()
     assert (made.wanted, made.finalizer, made.requeue_after) == ((), False, LOOK_SECONDS)

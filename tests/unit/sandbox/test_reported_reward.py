@@ -13,7 +13,7 @@ from headway_sandbox.reported import ReportedReward
 from headway_sandbox.server import NotImportable, load
 
 
-def test_it_asks_the_rows_question_and_offers_no_tools() -> None:
+def test_reported_reward_asks_the_rows_question_without_tools() -> None:
     environment = ReportedReward({})
     observation = environment.reset({"prompt": "Why?", "answer": "because"}, 3)
     assert observation.messages == [{"role": "user", "content": "Why?"}]

@@ -116,7 +116,7 @@ def test_an_agent_sees_its_episode_and_url_not_server_settings(server: Server) -
     assert [name for name in variables if name.startswith("HEADWAY_")] == [names.ENV_EPISODE_FILE]
 
 
-def test_it_is_started_once_however_often_it_is_asked_for(server: Server) -> None:
+def test_an_agent_is_started_once_however_often_requested(server: Server) -> None:
     server.begin()
     script = f"open({str(server.folder / 'starts')!r}, 'a').write('started\\n')"
     run(server, script)
@@ -129,7 +129,7 @@ def test_it_is_started_once_however_often_it_is_asked_for(server: Server) -> Non
     ("script", "code"),
     [("import sys; sys.exit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 137), ("1/0", 1)],
 )
-def test_its_exit_code_is_the_one_of_a_shell(server: Server, script: str, code: int) -> None:
+def test_an_agents_exit_code_is_that_of_a_shell(server: Server, script: str, code: int) -> None:
     server.begin()
     run(server, script)
     assert wait(server).exit_code == code
@@ -246,7 +246,7 @@ def with_a_daemon(server: Server, then: str) -> tuple[int, int]:
 SLEEP = "time.sleep(600)"
 
 
-def test_the_judgement_finds_nothing_of_it_running(server: Server) -> None:
+def test_the_judgement_finds_no_process_of_the_agent(server: Server) -> None:
     server.begin()
     pids = with_a_daemon(server, SLEEP)
     assert server.finish()[0] == 200
@@ -261,7 +261,7 @@ def test_what_it_leaves_behind_ends_with_it_and_holds_nobody_up(server: Server) 
     assert all(gone(pid, within=0.1) for pid in pids)
 
 
-def test_it_ends_with_the_server(server: Server) -> None:
+def test_an_agent_ends_with_the_server(server: Server) -> None:
     server.begin()
     pids = with_a_daemon(server, SLEEP)
     server.process.kill()
@@ -269,7 +269,7 @@ def test_it_ends_with_the_server(server: Server) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_it_gains_nothing_by_turning_on_its_parent(server: Server, number: int) -> None:
+def test_an_agent_gains_nothing_by_killing_its_parent(server: Server, number: int) -> None:
     server.begin()
     mine = server.folder / "agent"
     run(
@@ -311,7 +311,7 @@ print(f"zombies: {left}")
 """
 
 
-def test_its_orphans_are_reaped_while_it_runs(server: Server) -> None:
+def test_an_agents_orphans_are_reaped_while_the_agent_runs(server: Server) -> None:
     server.begin()
     ask(server, PYTHON, "-S", "-c", ORPHANS, str(server.process.pid))
     assert wait(server).output == "zombies: []\n"

@@ -152,7 +152,7 @@ def test_the_process_exits_at_the_deadline_even_inside_a_tool(server: Server) ->
     assert server.process.wait(timeout=30) == 1
 
 
-def test_sigterm_ends_it(server: Server) -> None:
+def test_sigterm_ends_the_server(server: Server) -> None:
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(timeout=30) == 0
 
@@ -197,7 +197,7 @@ def test_both_sides_allow_the_same_rounding() -> None:
     assert session.TURN_REWARDS_TOLERANCE == sandbox_api.TURN_REWARDS_TOLERANCE
 
 
-def test_it_tells_what_it_reaches(server: Server) -> None:
+def test_a_sandbox_tells_what_it_reaches(server: Server) -> None:
     server.begin()
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -257,7 +257,7 @@ def test_destinations_out_of_bounds_are_refused(server: Server, destinations: ob
     assert reach.DESTINATIONS == sandbox_api.MAX_DESTINATIONS
 
 
-def test_it_tells_what_it_reached_at_its_start(tmp_path: Path) -> None:
+def test_a_sandbox_tells_what_it_reached_at_its_start(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as api:
         api.settimeout(20)
         where = {
@@ -280,6 +280,6 @@ def test_it_tells_what_it_reached_at_its_start(tmp_path: Path) -> None:
     assert found.start.age < found.age
 
 
-def test_it_tries_nothing_at_its_start_unless_told(server: Server) -> None:
+def test_a_sandbox_tries_nothing_at_its_start_unless_told(server: Server) -> None:
     server.begin()
     assert server.post("/probe", {"destinations": []})[1].get("start") is None

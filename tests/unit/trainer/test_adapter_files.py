@@ -26,7 +26,7 @@ def adapted(base: Path) -> Any:
     return model
 
 
-def test_it_loads_and_says_the_same(tmp_path: Path) -> None:
+def test_a_written_adapter_loads_with_equal_logits(tmp_path: Path) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
@@ -44,7 +44,7 @@ def test_it_loads_and_says_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("base", "named"), [("hf://Qwen/Qwen3-8B", "Qwen/Qwen3-8B"), ("s3://b/qwen", "s3://b/qwen")]
 )
-def test_its_base_is_named_as_others_name_it(tmp_path: Path, base: str, named: str) -> None:
+def test_a_written_adapter_names_its_base_as_others_do(tmp_path: Path, base: str, named: str) -> None:
     model = adapted(write_model(tmp_path / "base"))
     lora.write(model, dict(model.named_parameters()), tmp_path, base)
     config = json.loads((tmp_path / "adapter_config.json").read_text())

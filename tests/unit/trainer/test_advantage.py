@@ -67,7 +67,7 @@ def of_group(method: str, group: Sequence[Scored], chosen: AdvantageSettings = S
     return [turns.tolist() for turns in ADVANTAGES[method]([group], chosen)[0]]
 
 
-def test_by_hand_one_success_in_four() -> None:
+def test_one_success_in_four_equals_a_calculation_by_hand() -> None:
     # mean 1/4, unbiased variance (9/16 + 3/16) / 3 = 1/4, deviation 1/2
     expected = np.array([1.5, -0.5, -0.5, -0.5]) * (0.5 / (0.5 + 1e-6))
     found = of_group("group_based", [episode(r) for r in (1, 0, 0, 0)])
@@ -86,7 +86,9 @@ def test_by_hand_one_success_in_four() -> None:
         ("monte_carlo", STD, [1.0, 0.0, 0.5]),
     ],
 )
-def test_by_hand(method: str, chosen: AdvantageSettings, expected: list[float]) -> None:
+def test_each_method_equals_a_calculation_by_hand(
+    method: str, chosen: AdvantageSettings, expected: list[float]
+) -> None:
     group = [episode(1.0, 2), episode(0.0, 5), episode(0.5, 3)]
     np.testing.assert_allclose(np.ravel(of_group(method, group, chosen)), expected, atol=1e-12)
 
@@ -113,7 +115,7 @@ def test_whitening_counts_a_turn_by_its_tokens() -> None:
     np.testing.assert_allclose(values[0], 1.5 / np.sqrt(2.7 + 1e-8))  # variance 6 * 2.25 / 5
 
 
-def test_per_turn_by_hand() -> None:
+def test_per_turn_equals_a_calculation_by_hand() -> None:
     # Returns-to-go: [1, 0], [2, 2], [4]; at turn 1 the last episode has ended.
     group = [by_turns(1, 0), by_turns(0, 2), by_turns(4)]
     found = of_group("group_based_per_turn", group, PLAIN)

@@ -21,7 +21,7 @@ def test_of_every_kept_delta_the_step_before_is_kept_too(kept: set[int], deltas:
 
 
 @given(some, st.sets(st.integers(1, 40)))
-def test_nothing_else_is_needed(kept: set[int], deltas: set[int]) -> None:
+def test_only_versions_that_deltas_need_are_kept(kept: set[int], deltas: set[int]) -> None:
     needed = built_on(kept, deltas)
     assert all(step + 1 in deltas for step in needed)
     assert all(step + 1 in kept | needed for step in needed)

@@ -140,7 +140,9 @@ def test_a_plugin_advantage_must_be_one_number_per_turn(
         (np.array([0.0, np.inf]), "returned [inf] for an episode of a group with rewards [1.0, 0.0]"),
     ],
 )
-def test_so_is_one_of_an_episode(returns: Any, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugin_advantage_of_an_episode_must_be_one_number(
+    returns: Any, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     function = of_each_group(lambda rewards_G, tokens_G, settings: returns)
     with refused(ADVANTAGES, says):
         own(monkeypatch, ADVANTAGES, function).advantages(GROUPS)

@@ -61,7 +61,7 @@ def reports(last: int, restored: dict[int, int] | None = None) -> list[StepRepor
         (set(), 1, None, [1]),
     ],
 )
-def test_it_begins_at_the_newest_checkpoint_before(
+def test_a_replay_begins_at_the_newest_earlier_checkpoint(
     kept: set[int], step: int, start: int | None, trained: list[int]
 ) -> None:
     plan = plan_replay(reports(6), kept, step)

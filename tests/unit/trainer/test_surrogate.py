@@ -48,7 +48,7 @@ def columns(rows: list[tuple[float, float, float]]) -> tuple[Array, Array, Array
 
 @CALM
 @given(tokens)
-def test_importance_sampling(rows: list[tuple[float, float, float]]) -> None:
+def test_importance_sampling_follows_its_formula(rows: list[tuple[float, float, float]]) -> None:
     new, old, advantage = columns(rows)
     value, slope = evaluate("importance_sampling", new, old, advantage, 0.0, math.inf)
     np.testing.assert_allclose(value, -np.exp(new - old) * advantage, rtol=1e-12)
@@ -57,7 +57,7 @@ def test_importance_sampling(rows: list[tuple[float, float, float]]) -> None:
 
 @CALM
 @given(tokens)
-def test_ppo(rows: list[tuple[float, float, float]]) -> None:
+def test_ppo_follows_its_formula(rows: list[tuple[float, float, float]]) -> None:
     new, old, advantage = columns(rows)
     ratio = np.exp(new - old)
     value, slope = evaluate("ppo", new, old, advantage, 0.8, 1.2)
@@ -74,7 +74,7 @@ def test_ppo(rows: list[tuple[float, float, float]]) -> None:
 
 @CALM
 @given(tokens)
-def test_cispo(rows: list[tuple[float, float, float]]) -> None:
+def test_cispo_follows_its_formula(rows: list[tuple[float, float, float]]) -> None:
     new, old, advantage = columns(rows)
     weight = np.minimum(np.exp(new - old), 6.0)
     value, slope = evaluate("cispo", new, old, advantage, 1.0, 6.0)
