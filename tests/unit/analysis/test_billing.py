@@ -83,7 +83,7 @@ def test_quantity_times_price_is_the_cost_of_every_row(days: dict[date, dict[Usa
             assert row["ListCost"] == row["BilledCost"] == row["ListUnitPrice"] == ""
 
 
-def test_an_example_row() -> None:
+def test_a_row_has_exact_cost_charge_day_and_billing_month() -> None:
     (row,) = sheet({DAY: {UsageClass.SAMPLE: 2_500_000.0}})
     assert row["BilledCost"] == "1.75000000"
     assert Decimal(row["BilledCost"]) == Decimal("1.75")

@@ -349,7 +349,7 @@ def test_where_going_back_helped_nothing_else_is_changed() -> None:
 
 
 def test_a_returning_sign_rolls_back_and_changes_a_setting() -> None:
-    """In the middle of the watch: what collapses again is not watched to the end."""
+    """A job that collapses again is not watched to the end."""
     story = gone_back().train(8, 0.02).raise_(S.REWARD_COLLAPSED)
     found = taken(decide(story.now()))
     assert (found.directive.remedy, found.directive.restore) == ("OnPolicy", [20])
@@ -492,7 +492,7 @@ def test_going_back_by_hand_does_not_have_later_remedies_go_back() -> None:
 
 
 def test_nothing_is_taken_back_in_the_last_step() -> None:
-    """Nothing would be trained without it."""
+    """No later step would be trained without the change."""
     story = Story(acting(a_spec(), remedies=("LowerLearningRate",))).train(10).raise_(S.REWARD_COLLAPSED)
     story.carry_out(decide(story.now())).train(WATCH, 0.02)
     assert taken(decide(story.now())).directive.undo

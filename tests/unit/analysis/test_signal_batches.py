@@ -109,7 +109,7 @@ def mismatch(
 
 @pytest.mark.parametrize("oldest", [1, 2, 3, 5, 7])
 def test_a_jump_shows_in_as_many_batches_as_they_are_old(oldest: int) -> None:
-    """So it is one event, and no mismatch that lasts."""
+    """A jump is one event, and no lasting mismatch."""
     for since in range(1, 12):
         values = [LITTLE] * 20 + [MUCH] * oldest + [LITTLE] * 20
         reading = mismatch(values[: 20 + since], oldest)

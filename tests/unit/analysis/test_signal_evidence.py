@@ -92,7 +92,7 @@ def test_a_level_resists_one_outlier_and_needs_enough_values() -> None:
     assert level([1.0, 1.1], 3) is None
 
 
-def test_where_a_number_stands() -> None:
+def test_a_numbers_level_follows_from_both_thresholds() -> None:
     assert [above(value, 2.0, 1.0) for value in (0.5, 1.0, 1.5, 2.0, 2.5)] == [
         Level.CLEAR, Level.CLEAR, Level.BETWEEN, Level.BETWEEN, Level.OVER,
     ]  # fmt: skip

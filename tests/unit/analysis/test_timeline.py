@@ -139,7 +139,7 @@ def test_an_episode_that_measured_nothing_is_not_accounted_for() -> None:
 
 
 def test_time_between_an_older_records_spans_is_unknown() -> None:
-    """It does not say when the agent ran."""
+    """An older record does not say when the agent ran."""
     spans = (EpisodeSpan(kind="sandbox", began=0, ended=2), EpisodeSpan(kind="turn", began=3, ended=9))
     assert waiting(0, 10, [EpisodeTiming("a", 0, 10, "Completed", spans)]) == {
         SANDBOX: 2,
@@ -190,7 +190,7 @@ def test_a_step_is_measured_from_the_end_of_the_one_before() -> None:
 
 
 def test_a_wait_follows_the_previous_steps_report_and_checkpoint() -> None:
-    """Else the last episode would end after the wait, and nothing would be known of it."""
+    """Otherwise the last episode would end after the wait, and the wait would be unexplained."""
     spans = (EpisodeSpan(kind="agent", began=0, ended=5.5),)
     episodes = [EpisodeTiming("a", 1015, 1020.5, "Completed", spans)]
     seconds = {"report": 10, "save_checkpoint": 9, "prune": 1, "wait_for_batch": 1, "policy_update": 1}

@@ -59,7 +59,7 @@ def test_merging_keeps_what_is_not_mentioned(old: list[Condition], new: list[Con
     assert [known.type for known in old] == list(merged)[: len(old)]
 
 
-def test_finding_and_judging() -> None:
+def test_a_condition_is_found_and_judged() -> None:
     known = [condition(ConditionType.PROGRESSING, None, Reason.NOT_STARTED, now=NOON)]
     assert find(known, ConditionType.PROGRESSING) is known[0]
     assert find(known, ConditionType.FAILED) is None

@@ -34,7 +34,7 @@ def test_the_book_knows_every_class_of_the_ledger() -> None:
     assert {kind.value for kind in UsageClass} <= PRICES.by_class().keys()
 
 
-def test_a_bill_by_hand() -> None:
+def test_a_bill_equals_a_calculation_by_hand() -> None:
     used = {
         UsageClass.PREFILL: 2_000_000,
         UsageClass.CACHED_PREFILL: 500_000,

@@ -63,5 +63,5 @@ def test_a_broken_bound_comes_before_a_broken_rule() -> None:
 @pytest.mark.parametrize(
     ("value", "text"), [(1, "1"), (0.0, "0.0"), (True, "true"), ("it's", r"'it\'s'"), ("a\\b", r"'a\\b'")]
 )
-def test_literals(value: Any, text: str) -> None:
+def test_a_value_becomes_a_literal_of_cel(value: Any, text: str) -> None:
     assert cel_literal(value) == text

@@ -249,7 +249,7 @@ def one_epoch() -> RLTrainingJobSpec:
 async def test_job_with_last_groups_failed_waits_for_learners_change(
     tmp_path: Path,
 ) -> None:
-    """It would end otherwise, and judge and export weights that are not its last."""
+    """Otherwise the job would end, and would judge and export weights that are not its last."""
     job, plain, lost = Job(tmp_path, one_epoch(), rows=6), Job.episode, asyncio.Event()
 
     async def episode(task: Task) -> EpisodeRecord:
@@ -332,7 +332,7 @@ async def test_an_order_is_carried_out_once_however_long_it_stands(tmp_path: Pat
 
 
 async def test_an_order_that_was_refused_is_refused_for_good(tmp_path: Path) -> None:
-    """Its words are answered: a restart does not carry it out when it happens to apply."""
+    """A restart does not carry out a refused order, even if it would apply by then."""
     job = Job(tmp_path, a_small_spec())
     async with job.coordinator() as (training, learner, _):
         training.remedies.order = "RollBack"
@@ -474,7 +474,7 @@ async def test_a_learner_that_resumes_before_the_change_makes_it_again(
 
 
 async def test_a_group_without_tokens_is_in_the_step_that_it_was_in(tmp_path: Path) -> None:
-    """It has no age of its own that distinguishes it from those of before the job went back."""
+    """No age shows whether such a group is from before the job went back."""
     job, plain = Job(tmp_path, a_small_spec(steps=9, sampler="in_order"), rows=40), Job.episode
 
     async def episode(task: Task) -> EpisodeRecord:
@@ -511,7 +511,7 @@ def rolled_back(job: Job, to: int) -> None:
 
 
 async def test_two_coordinators_decide_one_thing(tmp_path: Path) -> None:
-    """The older one wrote its decision as the newer one had begun."""
+    """The older coordinator wrote its decision after the newer one had begun."""
     job = Job(tmp_path, a_small_spec())
     await begun(job)
     async with job.coordinator() as (newer, learner, running), aiohttp.ClientSession() as http:

@@ -112,7 +112,7 @@ def test_one_full_server_cuts_the_limit_to_the_floor_if_it_lasts(limit: int, bad
         (20, False, Look(reading(step=1), reading(preemptions=8, step=2)), 20),  # it took weights
     ],
 )
-def test_what_moves_the_limit(most: int, wanted: bool, look: Look, expected: int) -> None:
+def test_preemptions_and_cache_use_move_the_limit(most: int, wanted: bool, look: Look, expected: int) -> None:
     assert adapt(20, 96, most, wanted, [look]) == expected
 
 

@@ -608,7 +608,7 @@ async def test_an_episode_is_scored_and_has_no_rows() -> None:
     ],
     ids=["length", "filter", "refused", "full", "broken"],
 )
-async def test_how_an_episode_ends(answers: list[Answer], outcome: Outcome) -> None:
+async def test_an_episodes_last_answers_decide_its_outcome(answers: list[Answer], outcome: Outcome) -> None:
     async with serving(*answers) as service, asking(service.url) as chat:
         assert (await play(chat)).outcome is outcome
 

@@ -119,7 +119,7 @@ def test_calls_beyond_a_bound_are_one_that_cannot_be_read() -> None:
         ("MALFORMED_FUNCTION_CALL", "stop"),
     ],
 )
-def test_ends_by_whatever_name(reason: str, means: str) -> None:
+def test_each_name_of_a_turns_end_is_read(reason: str, means: str) -> None:
     assert read(answer({"content": "x"}, reason)).finish_reason == means
 
 
@@ -134,7 +134,7 @@ def test_ends_by_whatever_name(reason: str, means: str) -> None:
         ({}, "", None),
     ],
 )
-def test_text_in_whichever_form(message: Any, text: str, reasoning: str | None) -> None:
+def test_each_form_of_text_and_reasoning_is_read(message: Any, text: str, reasoning: str | None) -> None:
     found = read(answer(message)).parsed
     assert (found.content, found.reasoning) == (text, reasoning)
 
@@ -317,7 +317,7 @@ def error(message: str, **fields: Any) -> str:
         (418, "[]", Kind.REFUSED, "url"),
     ],
 )
-def test_what_an_error_means(status: int, text: str, kind: Kind, name: str) -> None:
+def test_each_error_has_its_kind_and_name(status: int, text: str, kind: Kind, name: str) -> None:
     sent = [parameter for parameter in DROPPABLE if parameter != "tool_choice"]
     found = judge(status, {}, text, sent)
     assert (found.kind, found.name) == (kind, name)
@@ -456,7 +456,7 @@ def _date(seconds: float) -> str:
         ({"retry-after-ms": "250", "Retry-After": "1"}, 0.25),
     ],
 )
-def test_how_long_an_answer_asks_to_wait(headers: dict[str, str], seconds: float | None) -> None:
+def test_the_wait_that_an_answer_asks_for_is_read(headers: dict[str, str], seconds: float | None) -> None:
     assert asked_for(headers, lambda: NOW.timestamp()) == seconds
 
 

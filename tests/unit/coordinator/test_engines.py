@@ -262,6 +262,6 @@ def test_an_aborted_request_may_be_sent_elsewhere() -> None:
 
 
 def test_full_weights_are_not_guessed() -> None:
-    """They may have been swapped during the request: the version that was asked for proves nothing."""
+    """Full weights may be swapped during a request, so the requested version proves nothing."""
     with pytest.raises(InfraFault, match="which weights"):
         vllm.read(answer(), version(0), static=False)

@@ -93,7 +93,7 @@ async def test_judges_are_named_until_they_were_asked(tmp_path: Path) -> None:
 
 
 async def test_a_successor_goes_on_with_what_is_billed(tmp_path: Path) -> None:
-    """It does not replace the first estimate, which is by data."""
+    """The successor does not replace the first estimate, which is by data."""
     case = CASES[2]
     one = Simulated(case, tmp_path)
     one.dies_at = 0.4
@@ -126,7 +126,7 @@ async def test_nothing_is_left_of_a_candidate_that_failed(tmp_path: Path) -> Non
 
 
 async def test_a_group_that_is_billed_is_not_left_too(tmp_path: Path) -> None:
-    """Its candidate has it a moment after the ledger does."""
+    """The ledger has the group a moment before its candidate does."""
     one = Simulated(CASES[0], tmp_path)
     await one.live()
     state = one.evaluation.state

@@ -102,7 +102,7 @@ async def test_a_restart_repeats_nothing_that_is_durable(tmp_path: Path) -> None
 
 
 async def test_a_group_without_an_answer_is_billed_by_the_next_process(tmp_path: Path) -> None:
-    """Its process died after the group was durable, and before it was billed."""
+    """The first process died after the group was durable, and before the group was billed."""
     job = EvalJob(tmp_path, rows=1)
     job.fails = lambda task: True
     first = await job.coordinator()
@@ -348,7 +348,7 @@ async def test_a_lost_candidate_fails_alone_and_keeps_its_rows(tmp_path: Path) -
 
 
 async def test_group_being_written_when_its_candidate_is_lost_counts(tmp_path: Path) -> None:
-    """It was sampled in full, and becomes durable: it is in the figures and on the bill."""
+    """The group was sampled in full and becomes durable, so it is in the figures and on the bill."""
     job = EvalJob(tmp_path)
     evaluation = await job.coordinator()
     writing, answers, put = threading.Event(), threading.Event(), evaluation._put

@@ -128,7 +128,7 @@ async def test_base_model_samples_have_the_version_of_its_manifest() -> None:
 
 
 def test_full_weights_are_only_those_that_the_server_names() -> None:
-    """They have the name of the base model too, and may be replaced during a request."""
+    """Full weights share the base model's name, and may be replaced during a request."""
     content = [{"token_id": 4, "logprob": -0.5}]
     spans = [{"version": "default", "start": 0, "end": 1}]
     choice = {"finish_reason": "stop", "token_ids": [4], "logprobs": {"content": content}}

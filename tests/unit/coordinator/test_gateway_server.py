@@ -129,7 +129,7 @@ async def test_one_episode_cannot_speak_for_another(tok: Any) -> None:
             assert (status, answer["error"]["code"]) == (403, "trajectory_mismatch")
 
 
-async def test_completing_and_rewarding(tok: Any) -> None:
+async def test_a_rollout_is_rewarded_only_after_its_completion(tok: Any) -> None:
     async with rig(tok) as r:
         await r.chat()
         name = {"JobArn": ARN, "TrajectoryId": r.rollout.trajectory_id}
@@ -151,7 +151,7 @@ async def test_completing_and_rewarding(tok: Any) -> None:
 @pytest.mark.parametrize(
     "path", ["/v1/chat/completions", "/complete-rollout", "/update-reward", "/v1/tools/x"]
 )
-async def test_a_body_that_is_none(tok: Any, path: str, body: str) -> None:
+async def test_a_body_that_is_no_object_is_refused(tok: Any, path: str, body: str) -> None:
     async with rig(tok) as r, r.http.post(r.base + path, data=body) as answer:
         assert answer.status == 400
         assert (await answer.json())["error"]["param"] == "body"
@@ -166,7 +166,7 @@ async def test_what_is_not_served_says_what_is(tok: Any) -> None:
             assert found.status == 405
 
 
-async def test_models_and_tools(tok: Any) -> None:
+async def test_models_and_tools_are_listed_and_a_tool_is_called(tok: Any) -> None:
     async with rig(tok) as r:
         async with r.http.get(r.base + "/v1/models") as answer:
             assert [model["id"] for model in (await answer.json())["data"]] == ["default"]
@@ -195,7 +195,7 @@ async def test_a_model_of_unknown_context_says_nothing_of_it(tok: Any) -> None:
             assert "max_model_len" not in await answer.json()
 
 
-async def test_a_stream(tok: Any) -> None:
+async def test_a_stream_has_calls_usage_and_an_end(tok: Any) -> None:
     async with rig(tok, CALL) as r:
         body = {"messages": [USER], "tools": TOOLS, "stream": True, "stream_options": {"include_usage": True}}
         async with r.http.post(r.base + "/v1/chat/completions", json=body) as answer:

@@ -179,7 +179,7 @@ async def _is_sampled_as_long(
 @pytest.mark.parametrize(
     ("size", "lost", "certain"), [(2, 0, False), (2, 1, True), (8, 6, False), (8, 7, True)]
 )
-def test_what_is_certain(size: int, lost: int, certain: bool) -> None:
+def test_a_group_that_lost_too_many_is_known_at_once(size: int, lost: int, certain: bool) -> None:
     assert has_lost_too_many(size, lost) is certain
 
 

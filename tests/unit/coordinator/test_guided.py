@@ -68,7 +68,7 @@ async def test_every_spelling_holds_the_answer_to_the_same_schema(
         {"structured_outputs": {"json_object": True}},
     ],
 )
-async def test_any_object(tok: Any, fields: dict[str, Any]) -> None:
+async def test_json_object_asks_the_server_for_any_object(tok: Any, fields: dict[str, Any]) -> None:
     async with rig(tok, JSON) as r:
         assert (await r.chat(**fields))[0] == 200
         assert r.model.requests[0].schema == ANY_OBJECT

@@ -30,7 +30,7 @@ def read_messages(*turns: Any, **fields: Any) -> list[Any]:
     return messages.read(body(messages=list(turns), **fields)).ask.messages
 
 
-def test_the_smallest_request() -> None:
+def test_the_smallest_request_is_read_with_defaults() -> None:
     found = messages.read(body())
     assert found.ask.messages == [USER]
     assert (found.ask.max_tokens, found.model, found.stream, found.ignored) == (9, "claude", False, ())
@@ -101,7 +101,7 @@ def test_a_system_message_may_come_later() -> None:
         ({"type": "tool", "name": "look_up"}, True, Force("look_up")),
     ],
 )
-def test_tool_choice(choice: Any, may_call: bool, force: Force | None) -> None:
+def test_every_tool_choice_is_read(choice: Any, may_call: bool, force: Force | None) -> None:
     ask = messages.read(body(tools=[TOOL], tool_choice=choice)).ask
     assert (ask.may_call, ask.force) == (may_call, force)
     assert ask.tools == [
@@ -179,7 +179,7 @@ def test_what_would_not_be_done_is_refused_by_name(param: str, fields: dict[str,
 
 
 @pytest.mark.parametrize("document", [None, [], "text", 7])
-def test_a_body_is_an_object(document: object) -> None:
+def test_a_body_that_is_no_object_is_refused(document: object) -> None:
     for read in (messages.read, messages.read_count):
         with pytest.raises(GatewayError):
             read(document)
@@ -251,7 +251,7 @@ def test_reasoning_is_shown_to_clients_that_ask_for_it() -> None:
         ({"finish_reason": "tool_calls", "stopped": "END"}, "tool_use", None),
     ],
 )
-def test_why_a_turn_ended(fields: dict[str, Any], reason: str, sequence: str | None) -> None:
+def test_an_answer_says_why_its_turn_ended(fields: dict[str, Any], reason: str, sequence: str | None) -> None:
     answer = messages_answers.message(answered(**fields), "m", "t0-1", False)
     assert (answer["stop_reason"], answer["stop_sequence"]) == (reason, sequence)
 

@@ -33,7 +33,7 @@ def refused(param: str, **fields: Any) -> GatewayError:
     return caught.value
 
 
-def test_the_smallest_request() -> None:
+def test_the_smallest_request_is_read_with_defaults() -> None:
     found = openai.read({"messages": [USER]})
     assert found.ask.messages == [USER]
     assert (found.ask.tools, found.ask.max_tokens, found.ask.force) == ([], None, None)
@@ -80,7 +80,9 @@ def test_the_smaller_of_two_bounds_holds() -> None:
         ({"type": "function", "function": {"name": "other"}}, [TOOL, OTHER], True, Force("other")),
     ],
 )
-def test_tool_choice(choice: Any, tools: list[Any], may_call: bool, force: Force | None) -> None:
+def test_every_tool_choice_is_read(
+    choice: Any, tools: list[Any], may_call: bool, force: Force | None
+) -> None:
     found = openai.read(body(tools=tools, tool_choice=choice))
     assert len(found.ask.tools) == len(tools)
     assert (found.ask.may_call, found.ask.force) == (may_call, force)
@@ -283,7 +285,7 @@ def test_calls_that_nobody_can_read_are_refused(arguments: str) -> None:
 
 
 @pytest.mark.parametrize("document", [None, [], "text", 7])
-def test_a_body_is_an_object(document: object) -> None:
+def test_a_body_that_is_no_object_is_refused(document: object) -> None:
     with pytest.raises(GatewayError):
         openai.read(document)
 

@@ -34,7 +34,7 @@ def read(lenient: bool = False, **fields: Any) -> responses.ResponsesRequest:
     return responses.read({"input": "hello"} | fields, lenient=lenient, earlier=earlier)
 
 
-def test_the_smallest_request() -> None:
+def test_the_smallest_request_is_read_with_defaults() -> None:
     found = read()
     assert (found.ask.messages, found.stream, found.ignored) == ([USER], False, ())
     assert not found.ask.instructed
@@ -86,7 +86,7 @@ def test_an_earlier_answer_goes_before_the_input() -> None:
         ({"type": "function", "name": "look_up"}, True, Force("look_up")),
     ],
 )
-def test_tool_choice(choice: Any, may_call: bool, force: Force | None) -> None:
+def test_every_tool_choice_is_read(choice: Any, may_call: bool, force: Force | None) -> None:
     ask = read(tools=[TOOL], tool_choice=choice).ask
     assert (ask.may_call, ask.force) == (may_call, force)
     function = {"name": "look_up", "parameters": {"type": "object"}}
@@ -147,7 +147,7 @@ def test_what_would_not_be_done_is_refused_by_name(param: str, fields: dict[str,
 
 
 @pytest.mark.parametrize("document", [None, [], "text", 7])
-def test_a_body_is_an_object(document: object) -> None:
+def test_a_body_that_is_no_object_is_refused(document: object) -> None:
     with pytest.raises(GatewayError):
         responses.read(document, earlier=earlier)
 

@@ -51,7 +51,7 @@ def test_a_rollout_is_completed_and_then_rewarded() -> None:
     assert (one.status, one.rewards, one.metrics) == (Status.REWARD_RECEIVED, [0.5], {"accuracy": 1.0})
 
 
-def test_a_reward_a_turn() -> None:
+def test_rewards_by_turn_are_taken() -> None:
     one = rollout(turns=3)
     one.complete("ready")
     one.reward([0, 0.25, 0.75])

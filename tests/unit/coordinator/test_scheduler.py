@@ -315,7 +315,7 @@ def test_in_order_begins_again_what_a_later_group_waits_for() -> None:
 @pytest.mark.parametrize(
     ("order", "expected"), [("in_order", None), ("windowed", [1, 2]), ("ready_first", [4, 5])]
 )
-def test_whom_each_choice_prefers(order: Order, expected: list[int] | None) -> None:
+def test_each_sampler_prefers_its_own_groups(order: Order, expected: list[int] | None) -> None:
     """P = 2, S = 2: six groups under way, of which 0 is slow and 4 and 5 were the first to finish."""
     scheduler = started(order, 2, 2)
     for position in (5, 4, 2, 1, 3):

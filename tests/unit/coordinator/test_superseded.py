@@ -145,7 +145,7 @@ async def test_late_group_of_a_predecessor_is_trained_unless_too_old(
 
 @pytest.mark.parametrize("billed", [False, True])
 async def test_late_group_of_rolled_back_weights_is_never_trained(tmp_path: Path, billed: bool) -> None:
-    """Nobody ages by the step that goes back: by age alone it would be young enough."""
+    """No group ages by the step that goes back, so by age alone the late group would be young enough."""
     of = quick(maxStepsOffPolicy=1)
     at_start = of.evaluation.model_copy(update={"at_start": True})
     job = Job(tmp_path, of.model_copy(update={"evaluation": at_start}), rows=40)

@@ -150,7 +150,8 @@ async def test_given_up_group_has_its_reason_and_ends_its_episodes(tmp_path: Pat
 
 @pytest.mark.parametrize("order", CHOICES)
 async def test_what_no_step_can_train_is_not_sampled_to_its_end(tmp_path: Path, order: Order) -> None:
-    """Five groups for two steps of two: with two lost one step is left, and one group too many for it."""
+    """Five groups are for two steps of two. With two lost, one step is left, and one group is too many for
+    it."""
     of = spec(sampler=order)
     once = of.schedule.model_copy(update={"max_epochs": 1})
     wide = of.rollout.model_copy(update={"max_concurrency": 10})

@@ -232,7 +232,9 @@ def test_the_event_of_a_failure_has_its_reason(stage: Stage) -> None:
         (says("Suspended", "False", "NotSuspended"), "", ""),
     ],
 )
-def test_other_transitions(stage: Stage, change: Callable[[Stage], object], reason: str, kind: str) -> None:
+def test_every_other_transition_has_its_event_or_none(
+    stage: Stage, change: Callable[[Stage], object], reason: str, kind: str
+) -> None:
     change(stage)
     assert [(found, of) for of, found, _ in stage.look()] == ([(reason, kind)] if reason else [])
 

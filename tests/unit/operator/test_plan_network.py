@@ -60,7 +60,9 @@ def test_judges_asked_by_the_coordinator_change_no_policy() -> None:
         ("learner", {"learner"}, set()),
     ],
 )
-def test_ingress(policies: dict[str, Json], role: str, peers: set[str], ports: set[int]) -> None:
+def test_each_roles_ports_are_open_to_its_peers_only(
+    policies: dict[str, Json], role: str, peers: set[str], ports: set[int]
+) -> None:
     (rule,) = policies[role]["ingress"]
     found = set()
     for peer in rule["from"]:

@@ -99,7 +99,7 @@ def test_an_event_does_not_wait_for_the_backoff(queue: KeyedQueue[str]) -> None:
     assert queue.get(0) == "a"
 
 
-def test_depth_and_oldest_wait(queue: KeyedQueue[str], clock: Clock) -> None:
+def test_depth_counts_busy_keys_and_oldest_wait_does_not(queue: KeyedQueue[str], clock: Clock) -> None:
     queue.add("a")
     queue.add("b")
     queue.add("later", 60)

@@ -59,7 +59,7 @@ STILL = Standstill(since=10.0, tokens=5.0)
         (None, Pulse(0, 5), None),
     ],
 )
-def test_what_is_a_standstill(
+def test_a_standstill_follows_from_pulse_and_last_judgement(
     before: Standstill | None, pulse: Pulse | None, expected: Standstill | None
 ) -> None:
     assert after(before, pulse, 20.0) == expected

@@ -153,7 +153,7 @@ class Hung:
 def test_a_hung_upload_that_resumes_keeps_successors_checkpoint(
     start: Callable[..., Process], layout: Layout, uploaded: int
 ) -> None:
-    """Both make one of the same step. The older one is killed right then, or finishes."""
+    """Both learners make a checkpoint of the same step. The older one is killed meanwhile, or finishes."""
     old = start("old")
     old.durable(10)
     hung = Hung(old, uploaded)
@@ -177,8 +177,8 @@ def test_a_hung_upload_that_resumes_keeps_successors_checkpoint(
 def test_a_replaced_learner_uploads_and_deletes_nothing(
     start: Callable[..., Process], layout: Layout
 ) -> None:
-    """It hung before it took a step, so that its successor has its incarnation. It is cut off from the
-    coordinator but not from the store."""
+    """The old learner hung before it took a step, so its successor has the same incarnation. It is cut off
+    from the coordinator but not from the store."""
     old = start("old", keep_last=1)
     old.durable(5, 10)
     new = start("new")
@@ -300,7 +300,7 @@ def test_no_node_waits_for_what_another_has_given_up(
 
 
 def test_a_step_that_was_a_change_makes_a_checkpoint(start: Callable[..., Process], layout: Layout) -> None:
-    """And one that was refused does not: nothing would be lost with it."""
+    """A refused change makes none: nothing would be lost with it."""
     process = start("only")
     process.durable(5)
     directive = Directive(remedy="RollBack", restore=[5])
@@ -397,7 +397,7 @@ def test_one_that_was_replaced_exports_nothing(start: Callable[..., Process]) ->
 def test_a_write_under_way_when_it_hung_hides_no_checkpoint(
     start: Callable[..., Process], layout: Layout
 ) -> None:
-    """It had looked, and its report.json arrives when its successor has long made one of that step."""
+    """The old learner's report.json arrives long after its successor has made a checkpoint of that step."""
     old = start("old")
     old.durable(10)
     hung = Hung(old, 1)
@@ -418,7 +418,8 @@ def test_a_write_under_way_when_it_hung_hides_no_checkpoint(
 def test_a_torn_checkpoint_is_no_fallback_and_is_cleared_away(
     start: Callable[..., Process], layout: Layout
 ) -> None:
-    """One of step 13, made on SIGTERM, was cut off: 10 is what is left to go back to from 15."""
+    """The checkpoint of step 13, made on SIGTERM, was cut off. From step 15, only step 10 is left to go back
+    to."""
     first = start("first")
     first.durable(5, 10)
     first.store.put(f"{layout.checkpoint_of(13, 0)}/weights.pt", b"half")

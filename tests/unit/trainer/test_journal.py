@@ -122,7 +122,7 @@ def test_a_pointer_moved_back_starts_a_new_incarnation(layout: Layout) -> None:
 
 
 def test_a_start_leaves_the_pointer_to_whoever_moves_it(layout: Layout) -> None:
-    """A person may have set it since it was read."""
+    """A person may have set the pointer since it was read."""
     made_durable(begun(layout)[0], report(1), report(2))
     journal, found = begun(layout)
     assert found is not None
@@ -133,8 +133,8 @@ def test_a_start_leaves_the_pointer_to_whoever_moves_it(layout: Layout) -> None:
 
 @pytest.mark.parametrize("beyond", [0, 1])
 def test_a_process_that_was_replaced_writes_nothing_more(layout: Layout, beyond: int) -> None:
-    """It hung: when it had taken nothing beyond the durable step, whose incarnation its successor then has,
-    or when it had."""
+    """The process hung, with or without a step beyond the durable one. Without one, its successor has the
+    same incarnation."""
     old, _ = begun(layout)
     made_durable(old, report(1))
     if beyond:

@@ -99,7 +99,7 @@ def trls(batch: Ragged, old_T: Tensor, weight_BL: Tensor, **options: Any) -> Ten
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("case", list(CASES))
-def test_losses(case: str, seed: int) -> None:
+def test_losses_and_gradients_equal_trls(case: str, seed: int) -> None:
     batch = Ragged.draw(seed)
     if case == "gspo":  # where they differ within a row, TRL's is another gradient: see the next test
         batch = batch.with_one_advantage_a_row()

@@ -99,7 +99,7 @@ def same(batch: Ragged, ours: tuple[float, Tensor], theirs: Tensor) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("loss", "reduction"), list(itertools.product(LOSSES, MODES)))
-def test_losses_and_reductions(loss: str, reduction: str, seed: int) -> None:
+def test_losses_and_reductions_equal_verls(loss: str, reduction: str, seed: int) -> None:
     batch = Ragged.draw(seed)
     chosen = objective(**LOSSES[loss][0], reduction=reduction)  # bypass: old is the sampler's
     same(batch, batch.ours(chosen), verls(batch, loss, MODES[reduction], old_T=batch.sampler_T))
@@ -141,7 +141,7 @@ def test_prompt_mean_is_the_mean_of_the_prompts_token_means(seed: int) -> None:
 @pytest.mark.parametrize(
     ("correction", "cap"), [("none", None), ("tis", 2.0), ("tis", 1.25), ("decoupled", FAR)]
 )
-def test_corrections(loss: str, correction: str, cap: float | None, seed: int) -> None:
+def test_corrections_equal_verls(loss: str, correction: str, cap: float | None, seed: int) -> None:
     batch = Ragged.draw(seed)
     weight_BL = None
     if cap is not None:
@@ -169,7 +169,7 @@ def test_sequence_mask_keeps_the_rows_that_verl_keeps(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("loss", list(LOSSES))
 @pytest.mark.parametrize("cap", [1.25, 2.0])
-def test_truncated_weights_of_sequences(loss: str, cap: float, seed: int) -> None:
+def test_truncated_weights_of_sequences_equal_verls(loss: str, cap: float, seed: int) -> None:
     batch = Ragged.draw(seed)
     gap_BL = batch.rectangle(batch.old_T - batch.sampler_T)
     weight_BL, _ = helper.compute_rollout_correction_weights(gap_BL, batch.mask_BL, "sequence", cap)
@@ -192,7 +192,7 @@ def test_icepop_is_verls_weight_of_tokens_with_two_bounds(loss: str, seed: int) 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("estimator", "mode"), list(itertools.product(["k1", "k2", "k3"], MODES)))
-def test_divergence_and_entropy(estimator: str, mode: str, seed: int) -> None:
+def test_divergence_and_entropy_equal_verls(estimator: str, mode: str, seed: int) -> None:
     batch = Ragged.draw(seed)
     terms = {"kl": {"coefficient": 0.05, "estimator": estimator}, "entropy": {"coefficient": 0.01}}
     factor = {"loss_scale_factor": EPISODE_TOKENS} if mode == "constant" else {}
@@ -258,7 +258,7 @@ def close(ours: Tensor, theirs: Tensor) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("normalize", ["std", "none"])
-def test_group_based_and_pass_at_k(seed: int, normalize: str) -> None:
+def test_group_based_and_pass_at_k_equal_verls(seed: int, normalize: str) -> None:
     scores = Scores(seed)
     theirs, _ = algos.compute_grpo_outcome_advantage(
         scores.rewards_BL, scores.mask_BL, scores.index, norm_adv_by_std_in_grpo=normalize == "std"
@@ -274,7 +274,7 @@ def test_group_based_and_pass_at_k(seed: int, normalize: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_rloo_opo_and_the_whitened_baseline(seed: int) -> None:
+def test_rloo_opo_and_whitened_baseline_equal_verls(seed: int) -> None:
     alone = Scores(seed, smallest=1)  # of a lone episode both leave the reward
     theirs, _ = algos.compute_rloo_outcome_advantage(alone.rewards_BL, alone.mask_BL, alone.index)
     close(alone.ours("rloo"), theirs)
@@ -288,7 +288,7 @@ def test_rloo_opo_and_the_whitened_baseline(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_returns_and_their_whitening(seed: int) -> None:
+def test_returns_and_their_whitening_equal_verls(seed: int) -> None:
     scores = Scores(seed, smallest=1)
     theirs, returns = algos.compute_reinforce_plus_plus_outcome_advantage(
         scores.rewards_BL, scores.mask_BL, config=SimpleNamespace(gamma=1.0)
@@ -309,7 +309,7 @@ def test_verl_discounts_by_the_token_and_we_by_the_turn(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_gpg_but_for_what_counts_as_non_zero(seed: int) -> None:
+def test_gpg_equals_verls_except_for_what_counts_as_non_zero(seed: int) -> None:
     # Deliberately different: verl counts rewards that are not 0, we the episodes of groups with a gradient.
     scores = Scores(seed)
     theirs, _ = algos.compute_gpg_outcome_advantage(scores.rewards_BL, scores.mask_BL, scores.index)
