@@ -86,7 +86,7 @@ def body(handler: BaseHTTPRequestHandler, most: int) -> bytes:
     """The body of the request that `handler` answers.
 
     Raises:
-        OutOfBounds: the request announces more than `most` bytes, or no length.
+        OutOfBounds: the request announces more than `most` bytes, or its length is not in digits.
     """
     text = handler.headers.get("Content-Length", "0")
     if not (text.isascii() and text.isdigit() and len(text) <= LENGTH_DIGITS):

@@ -39,7 +39,7 @@ TRY_AT_START: Final = 8
 then it asks one."""
 ENDED: Final = "SandboxEnded"
 FRUITLESS: Final = 5
-"""Pods in a row that may end before any has answered. The pauses between them take 15 s."""
+"""Pods in a row that may end before any has answered. Once the first has ended, the others start together."""
 STOPPED: Final = (137, 143)
 """Exit codes of a process that was killed or terminated (SIGKILL, SIGTERM), usually by its node."""
 LAST_WORDS: Final = 500
