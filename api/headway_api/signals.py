@@ -51,7 +51,7 @@ class SignalName(StrEnum):
     PERMANENT_FAILURES = "PermanentFailures"
     """Episodes are lost permanently, by a fault of the platform or of the environment."""
     TURNS_TRUNCATED = "TurnsTruncated"
-    """Turns are cut at maxTokens."""
+    """Turns are cut at maxTokens, or episodes at episodeTokenLimit."""
     CONTEXT_FULL = "ContextFull"
     """Episodes end because the context has no room for another turn."""
     EPISODES_TIMED_OUT = "EpisodesTimedOut"

@@ -60,7 +60,10 @@ def plain(label: str) -> str:
 
 
 def scrape_configs(monitor: Json, pods: list[Pod]) -> Iterator[Json]:
-    """A PodMonitor as the Prometheus operator translates it, with `pods` instead of service discovery."""
+    """A PodMonitor in Prometheus' own configuration, with `pods` instead of service discovery.
+
+    It follows the Prometheus operator's documented translation. The operator itself does not run here.
+    """
     in_reach = [pod for pod in pods if pod.namespace in watched(monitor)]
 
     def listed(port: str) -> Json:

@@ -165,6 +165,15 @@ def test_alerts_fire_when_they_should_and_only_then(promtool: Path, rules: Rules
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_each_alert_has_cases_that_fire_and_that_stay_silent(rules: Rules) -> None:
+    files = [yaml.safe_load(path.read_text()) for path in CASES]
+    written = [case for file in files for test in file["tests"] for case in test.get("alert_rule_test", [])]
+    cases = [*written, *(case for signal in SIGNALS for case in signal_tests(signal))]
+    for name in alerts(rules):
+        fires = {bool(case["exp_alerts"]) for case in cases if case["alertname"] == name}
+        assert fires == {True, False}, name
+
+
 @pytest.mark.parametrize(
     "broken", ["vector(0) > 1", pytest.param("vector(1)", marks=pytest.mark.ci)], ids=["never", "always"]
 )

@@ -34,7 +34,7 @@ CONDUCT: Final = (
     ),
     Signal(
         name=Name.TURNS_TRUNCATED,
-        judge=conduct.rate(conduct.CUT, "have a turn that was cut at maxTokens", conduct.MOST_CUT),
+        judge=conduct.rate(conduct.CUT, "were cut at maxTokens or episodeTokenLimit", conduct.MOST_CUT),
         meaning="Turns are cut off at maxTokens, or episodes reach episodeTokenLimit.",
         number=conduct.number_of(conduct.CUT),
         threshold=conduct.threshold_of(conduct.MOST_CUT),
@@ -46,6 +46,7 @@ CONDUCT: Final = (
         advice="Raise spec.rollout.sampling.maxTokens, or spec.rollout.episodeTokenLimit if episodes reach "
         "that limit. If answers ramble, correct the reward first.",
         look_at=(
+            "`episodes/episode_token_limit_rate`: how many of them reached episodeTokenLimit instead?",
             "`rollout/tokens/response_mean` and `rollout/tokens/response_max`: are all turns long, or only "
             "a few?",
             "`rollout/repetition/max`: does a turn repeat itself?",
