@@ -65,7 +65,7 @@ the last one included. In Prometheus the coordinator shows `headway_signal_state
 `headway_signal_threshold` of every signal. The operator shows `headway_job_signal` of those in the status,
 which outlives the pods. Each signal has an alert `Headway<name>`.
 
-`make test-signals` measures the signals on recorded runs: [its last result](../bench/results/signals.md). A table there
+`make test-signals` measures the signals on recorded runs: [its last result](../bench/results/signals.md). It
 shows [how far clean and provoked runs are from each threshold](../bench/results/signals.md#thresholds).
 A name in `code` is a metric of [operations.md](operations.md#metrics). An interval has 95 % confidence,
 unless a signal says otherwise.
