@@ -126,6 +126,7 @@ def number(value: Any, where: str, instead: str) -> float:
 
     Raises:
         NotGiven: the value is not a number.
+        Unusable: it is an integer that no float holds.
     """
     if value is None:
         raise NotGiven(f"{where}nothing (None); return {instead}")
@@ -133,6 +134,9 @@ def number(value: Any, where: str, instead: str) -> float:
         raise NotGiven(f"{where}the text {value[:QUOTED]!r}; return {instead}")
     try:
         return float(value)
+    except OverflowError:
+        message = f"{where}an integer of more than 308 digits; return {instead}"
+        raise Unusable("RewardOutOfBounds", message) from None
     except (TypeError, ValueError):
         raise NotGiven(f"{where}a {type(value).__name__}; return {instead}") from None
 

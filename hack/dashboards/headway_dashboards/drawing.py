@@ -16,7 +16,7 @@ WIDTH_INCHES: Final = 13.0
 MOST_NAMED: Final = 5
 """Most curves that a legend names."""
 MOST_SECONDS: Final = 180
-"""Values from so many seconds on, and longer time axes, are written in minutes."""
+"""Values and time axes of more seconds are written in minutes."""
 MOST_MINUTES: Final = 6
 """Most ticks of a time axis in minutes, without the one at 0."""
 GAP_STEPS: Final = 2.5
@@ -98,7 +98,7 @@ def shown(value: float, unit: str, decimals: int | None = None) -> str:
     if unit == "currencyUSD":
         return f"${value:.3g}"
     if unit == "s":
-        if abs(value) >= MOST_SECONDS:
+        if abs(value) > MOST_SECONDS:
             return f"{value / 60:.3g} min"
         return f"{1000 * value:.3g} ms" if 0 < abs(value) < 1 else f"{value:.3g} s"
     text = f"{value:.{decimals}f}" if decimals is not None else _short(value)
