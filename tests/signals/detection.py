@@ -16,7 +16,7 @@ from headway_api.signals import SignalName
 WITHIN: Final = 10
 """Steps within which a symptom is to be raised."""
 EARLIEST: Final = 10
-"""An alarm that stands at a symptom's begin counts if it was raised at most this many steps before."""
+"""An alarm that is up at a symptom's begin counts if it was raised at most this many steps before."""
 
 
 @dataclass(frozen=True)
@@ -127,15 +127,15 @@ def detections(series: Series) -> list[Detection]:
 
 
 def _first(begin: int, raised: Sequence[int], starts: Sequence[int]) -> tuple[int | None, bool]:
-    """The first step from a symptom's begin on at which its alarm stands, and whether it was raised before.
+    """The first step from a symptom's begin on at which its alarm is up, and whether it was raised before.
 
     Args:
         begin: the symptom's first step.
         raised: every step at which the signal was Raised.
         starts: the steps at which it changed to Raised.
     """
-    standing = [step for step in starts if step < begin]
-    if begin in raised and begin not in starts and standing and begin - standing[-1] <= EARLIEST:
+    earlier = [step for step in starts if step < begin]
+    if begin in raised and begin not in starts and earlier and begin - earlier[-1] <= EARLIEST:
         return begin, True
     after = [step for step in starts if step >= begin]
     return (after[0] if after else None), False
