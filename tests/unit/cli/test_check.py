@@ -412,6 +412,15 @@ def test_the_environments_own_tests_are_run(tmp_path: Path, content: str, verdic
     assert {path.name for path in tmp_path.iterdir()} == {"test_own.py"}
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, also where a shell started the tests in its background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_while_a_process_starts_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[subprocess.Popen[bytes]] = []
     original = subprocess.Popen
@@ -429,6 +438,7 @@ def test_an_interrupt_while_a_process_starts_leaves_none(monkeypatch: pytest.Mon
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("interrupts", [1, 2])
 def test_an_interrupt_while_a_process_ends_leaves_none(
     monkeypatch: pytest.MonkeyPatch, interrupts: int
