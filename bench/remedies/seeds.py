@@ -126,7 +126,7 @@ def section(seed: int, rows: list[Row], recorded: str | None = None) -> Section:
     by_policy = {each["policy"]: each for each in rows}
     read = prose(f"""
         Scores are the mean external score of 64 held-out cases, sampled as training samples. *Best before* is
-        the best single validation up to the alert, the first sign that `Remediate` acts upon. *End* is
+        the best single validation up to the alert, the first signal that `Remediate` acts upon. *End* is
         the mean of the last {LAST} validations.
 
         ![Held-out score and reward of both jobs](remedies-seed-{seed}.svg)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +10,7 @@ from tests.signals import labels
 from tests.signals.read import Series, Split
 
 from headway_analysis.signals.history import Job
-from headway_analysis.signals.watch import Watch
+from headway_analysis.signals.watch import Verdict, Watch
 from headway_api.signals import SignalName
 
 WITHIN: Final = 10
@@ -68,15 +68,22 @@ def job_of(series: Series) -> Job:
     )
 
 
-def raised_at(series: Series) -> dict[SignalName, list[int]]:
-    """By signal: the steps at which it was Raised."""
-    watch, found = Watch(job_of(series)), dict[SignalName, list[int]]()
+def verdicts(series: Series) -> Iterator[tuple[int, Sequence[Verdict]]]:
+    """Every step of a run, and what the signals say after it and its validation."""
+    watch = Watch(job_of(series))
     for step, figures, validation in series.steps:
         if step:
             watch.step(step, figures)
         if validation:
             watch.validation(step, validation)
-        for verdict in watch.verdicts():
+        yield step, watch.verdicts()
+
+
+def raised_at(series: Series) -> dict[SignalName, list[int]]:
+    """By signal: the steps at which it was Raised."""
+    found = dict[SignalName, list[int]]()
+    for step, now in verdicts(series):
+        for verdict in now:
             if verdict.standing.state == "Raised":
                 found.setdefault(verdict.signal.name, []).append(step)
     return found
@@ -84,14 +91,9 @@ def raised_at(series: Series) -> dict[SignalName, list[int]]:
 
 def alarms(series: Series) -> list[Alarm]:
     """Every change to Raised."""
-    watch, found = Watch(job_of(series)), list[Alarm]()
-    before: set[SignalName] = set()
-    for step, figures, validation in series.steps:
-        if step:
-            watch.step(step, figures)
-        if validation:
-            watch.validation(step, validation)
-        raised = {v.signal.name: v for v in watch.verdicts() if v.standing.state == "Raised"}
+    found, before = list[Alarm](), set[SignalName]()
+    for step, now in verdicts(series):
+        raised = {v.signal.name: v for v in now if v.standing.state == "Raised"}
         for name in sorted(raised.keys() - before):
             reading = raised[name].standing.reading
             found.append(Alarm(name, step, "" if reading is None else reading.saw))
@@ -101,14 +103,9 @@ def alarms(series: Series) -> list[Alarm]:
 
 def suspicions(series: Series) -> list[tuple[SignalName, int]]:
     """Every change to Suspect, with its step."""
-    watch, found = Watch(job_of(series)), list[tuple[SignalName, int]]()
-    before: set[SignalName] = set()
-    for step, figures, validation in series.steps:
-        if step:
-            watch.step(step, figures)
-        if validation:
-            watch.validation(step, validation)
-        suspect = {v.signal.name for v in watch.verdicts() if v.standing.state == "Suspect"}
+    found, before = list[tuple[SignalName, int]](), set[SignalName]()
+    for step, now in verdicts(series):
+        suspect = {v.signal.name for v in now if v.standing.state == "Suspect"}
         found += [(name, step) for name in sorted(suspect - before)]
         before = suspect
     return found
@@ -117,28 +114,27 @@ def suspicions(series: Series) -> list[tuple[SignalName, int]]:
 def detections(series: Series) -> list[Detection]:
     """What became of each symptom that a run provokes."""
     raised = raised_at(series)
-    changes = [(alarm.signal, alarm.step) for alarm in alarms(series)]
     found = []
     for expected in series.expected:
-        starts = [step for name, step in changes if name is expected.signal]
-        first, early = _first(expected.begin, raised.get(expected.signal, []), starts)
+        first, early = first_alarm(expected.begin, set(raised.get(expected.signal, ())))
         found.append(Detection(series.name, series.split, expected.signal, expected.begin, first, early))
     return found
 
 
-def _first(begin: int, raised: Sequence[int], starts: Sequence[int]) -> tuple[int | None, bool]:
-    """The first step from a symptom's begin on at which its alarm is up, and whether it was raised before.
+def first_alarm(begin: int, raised: Set[int]) -> tuple[int | None, bool]:
+    """The step from a symptom's begin on at which its alarm counts, and whether it was raised before.
 
     Args:
         begin: the symptom's first step.
         raised: every step at which the signal was Raised.
-        starts: the steps at which it changed to Raised.
     """
-    earlier = [step for step in starts if step < begin]
-    if begin in raised and begin not in starts and earlier and begin - earlier[-1] <= EARLIEST:
-        return begin, True
-    after = [step for step in starts if step >= begin]
-    return (after[0] if after else None), False
+    since = begin
+    while since - 1 in raised:
+        since -= 1
+    if begin in raised and begin - since <= EARLIEST:
+        return begin, since < begin
+    starts = (step for step in raised if step > begin and step - 1 not in raised)
+    return min(starts, default=None), False
 
 
 def false_alarms(series: Series) -> list[Alarm]:

@@ -147,8 +147,8 @@ def page(splits: Sequence[Split]) -> str:
         ),
         "## Thresholds\n",
         "How far the signals' numbers are from their thresholds. A signal's line leaves out clean runs that "
-        "show its symptom. A number beyond the threshold is not enough for some signals: their other "
-        "conditions also have to hold ([definitions](../../docs/signals.md)).\n",
+        "show its symptom. A reading is bad if all conditions of the signal's "
+        "[definition](../../docs/signals.md) hold, so a number beyond the threshold may still not be bad.\n",
         _table(thresholds.HEAD, thresholds.rows(run.series for run in everything)),
         "## Symptoms that are not found in time\n",
         _table(

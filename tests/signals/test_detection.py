@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +14,15 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.signals import page, read
-from tests.signals.detection import WITHIN, Detection, detections, false_alarms, raised_at
+from tests.signals.detection import (
+    EARLIEST,
+    WITHIN,
+    Detection,
+    detections,
+    false_alarms,
+    first_alarm,
+    raised_at,
+)
 from tests.signals.known_misses import FALSE, FOUND_ONCE, MISSED
 
 from headway_api.signals import SignalName
@@ -36,6 +45,23 @@ def test_a_symptom_is_raised_within_ten_steps(name: str, signal: SignalName) -> 
         assert not found.in_time, f"it is found now: take it out of MISSED ({MISSED[name, signal]})"
     else:
         assert found.in_time, f"begins at {found.begin}, raised at {found.raised}; at most {WITHIN} later"
+
+
+@pytest.mark.parametrize(
+    ("raised", "found"),
+    [
+        (range(20, 25), (20, False)),
+        (range(23, 25), (23, False)),
+        (range(20 - EARLIEST, 22), (20, True)),
+        (range(19 - EARLIEST, 22), (None, False)),
+        ([*range(19 - EARLIEST, 22), 25, 26], (25, False)),
+        (range(5, 20), (None, False)),
+        ([], (None, False)),
+    ],
+    ids=["at-once", "later", "early", "too-early", "too-early-and-again", "over-by-then", "never"],
+)
+def test_an_early_alarm_counts_for_ten_steps(raised: Iterable[int], found: tuple[int | None, bool]) -> None:
+    assert first_alarm(20, set(raised)) == found
 
 
 def test_every_signal_is_found_in_two_runs() -> None:

@@ -8,20 +8,19 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.signals import labels
-from tests.signals.detection import job_of
+from tests.signals.detection import verdicts
 from tests.signals.read import Series
 
 from headway_analysis.signals.definition import Level, Reading
-from headway_analysis.signals.watch import Watch
 from headway_api.signals import SignalName
 
 HEAD: Final = (
     "signal",
     "threshold",
     "clean runs: 99 % of the readings are",
-    "beyond the threshold",
-    "provoked runs: median since the symptom",
-    "beyond it",
+    "bad readings",
+    "provoked runs: median since the symptom began",
+    "bad readings",
 )
 QUANTILES: Final = 100
 
@@ -63,14 +62,10 @@ def rows(runs: Iterable[Series]) -> list[tuple[object, ...]]:
 
 
 def _add(found: Mapping[SignalName, Readings], series: Series) -> None:
-    watch, begins = Watch(job_of(series)), {each.signal: each.begin for each in series.expected}
+    begins = {each.signal: each.begin for each in series.expected}
     ill = labels.shown_by(series) if series.clean else set()
-    for step, figures, validation in series.steps:
-        if step:
-            watch.step(step, figures)
-        if validation:
-            watch.validation(step, validation)
-        for verdict in watch.verdicts():
+    for step, now in verdicts(series):
+        for verdict in now:
             name, reading = verdict.signal.name, verdict.standing.reading
             if reading is None:
                 continue

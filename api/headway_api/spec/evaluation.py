@@ -290,8 +290,8 @@ class RLEvalJobSpec(SpecModel):
     """When the Ready condition is true: once the spec is accepted, once every role runs, or once the job has
     succeeded. Succeeded makes the job a gate for tools that wait for this condition."""
     active_deadline_seconds: Deadline | None = None
-    """Most seconds that the job may take, without suspended time. After that the job fails. Absent: no limit.
-    May be changed while the job runs."""
+    """Most seconds that the job may take, without suspended time. After that the job fails. A job whose
+    report is written has 60 seconds more to end. Absent: no limit. May be changed while the job runs."""
     pending_deadline_seconds: Deadline = 3600
     """Most seconds that the job waits for a candidate to exist, and for a role's pods to be ready, without
     suspended time. After that, candidates without a model or without servers fail. If pods of another role

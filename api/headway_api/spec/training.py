@@ -177,8 +177,8 @@ class RLTrainingJobSpec(SpecModel):
     succeeded. Flux, Helm 4, and Argo CD (with the health check of docs/gitops.md) wait for it. A suspended
     job is ready too, unless the policy is Succeeded. A job that paused itself is not ready."""
     active_deadline_seconds: Deadline | None = None
-    """Most seconds that the job may take, without suspended time. After that the job fails. Absent: no limit.
-    May be changed while the job runs."""
+    """Most seconds that the job may take, without suspended time. After that the job fails. A job whose
+    report is written has 60 seconds more to end. Absent: no limit. May be changed while the job runs."""
     pending_deadline_seconds: Deadline = 3600
     """Most seconds that the job may wait for its pods to be ready, without suspended time. After that the job
     fails, and names what it waited for. May be changed while the job is suspended."""

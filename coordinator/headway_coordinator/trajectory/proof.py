@@ -125,7 +125,7 @@ def prove(renderer: Provable, tokenizer: Any, reader: str) -> Proof:
     if not probe.reads(SIMPLE, KEY):
         return Proof(reader)
     row, word = probe.rows()
-    parallel = probe.reads_two()
+    parallel, goes_on = probe.two_calls()
     separated, thinking_row = probe.separates_reasoning(), None
     if separated is None:
         separated, past = probe.separates_begun_reasoning()
@@ -138,7 +138,7 @@ def prove(renderer: Provable, tokenizer: Any, reader: str) -> Proof:
         words=probe.reads(SIMPLE, WORDS),
         before=probe.says_before(),
         parallel=parallel,
-        results=probe.continues_two() if parallel and row else None,
+        results=goes_on if parallel and row else None,
         reasoning=separated,
         forced=probe.begins(),
         row=row,
@@ -165,20 +165,15 @@ class Probe:
             return False
         return turn.read.content.strip() == "I look it up." and _reads(turn, ("look_up", KEY))
 
-    def reads_two(self) -> bool:
-        turn = self._two()
-        return turn is not None and _reads(turn, ("look_up", KEY), ("count_up", OTHER_KEY))
-
-    def continues_two(self) -> bool:
-        """Whether two calls of one turn and the results of both are one row."""
-        turn = self._two()
-        if turn is None:
-            return False
-        return self._extended(turn, [*ASKED, _spoken(turn.read)], RESULT, SECOND_RESULT) is not None
-
-    def _two(self) -> Turn | None:
+    def two_calls(self) -> tuple[bool, bool]:
+        """Whether two calls of one turn are read, and whether the results of both continue their row."""
         both = calling(call(KEY), call(OTHER_KEY, "count_up", 1))
-        return self.turn(ASKED, both, SIMPLE, RESULT)
+        turn = self.turn(ASKED, both, SIMPLE, RESULT)
+        if turn is None:
+            return False, False
+        read = _reads(turn, ("look_up", KEY), ("count_up", OTHER_KEY))
+        extended = self._extended(turn, [*ASKED, _spoken(turn.read)], RESULT, SECOND_RESULT)
+        return read, extended is not None
 
     def writes_reasoning(self) -> bool:
         try:

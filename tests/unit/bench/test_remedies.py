@@ -36,7 +36,7 @@ def a_curve(**changes: Any) -> Curve:
     return replace(found, **changes)
 
 
-def test_a_job_is_compared_with_its_best_before_a_sign_acted_on() -> None:
+def test_a_job_is_compared_with_its_best_before_the_signal() -> None:
     found = seeds.row("Remediate", a_curve(remedies=[REMEDY]), 7.4)
     assert (found["alerted after step"], found["best before"], found["at step"]) == (12, 0.7, 5)
     assert (found["end"], found["last"], found["lowest since"]) == (pytest.approx(0.8), 0.7, 0.0)
@@ -113,7 +113,7 @@ def curve_of(recorded: dict[str, Any]) -> Curve:
     )
 
 
-def test_a_sign_that_came_at_another_step_is_shown_with_both() -> None:
+def test_a_signal_raised_at_another_step_is_shown_with_both() -> None:
     steps = {f"{step}": {"rollout/reward/mean": 0.8 if step < 20 else 0.0} for step in range(1, 30)}
     found = replay.again(steps, 4)
     assert found == {SignalName.REWARD_COLLAPSED: [22]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ from role_keys import KEYS
 
 from headway_api.exits import JobError
 from headway_api.store import FileStore
-from headway_coordinator import status as status_writer
 from headway_coordinator.coordinator import Coordinator
+from headway_coordinator.training import Training
 
 
 def coordinator(folder: Path, written: list[dict[str, Any]], **fields: Any) -> Coordinator:
@@ -72,28 +71,24 @@ def test_a_job_that_is_stopped_has_no_page(tmp_path: Path) -> None:
     assert page_of(it) is None
 
 
-class Slow(FileStore):
-    """Takes long for the report, so that the status is written meanwhile."""
-
-    def put(self, uri: str, data: bytes) -> None:
-        if uri.endswith("/report.json"):
-            time.sleep(0.5)
-        super().put(uri, data)
-
-
-def test_the_status_names_reports_only_once_they_exist(
+def test_the_status_names_a_report_only_once_it_exists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status_writer, "LEAST_SECONDS", 0.01)
-    monkeypatch.setattr(flat_job, "FileStore", Slow)
-    store, seen = FileStore(), list[tuple[bool, bool]]()
+    finish, named = Coordinator._finish, list[str | None]()
 
-    def check(status: dict[str, Any]) -> None:
-        places, over = status["artifacts"], "finished" in status.get("progress", {})
-        for name in ("report", "page"):
-            assert name not in places or store.get(places[name]), name
-        seen.append((over, "report" in places))
+    def note(it: Coordinator) -> None:
+        artifacts = it.status().artifacts
+        assert artifacts is not None
+        named.append(artifacts.report)
 
-    asyncio.run(flat_job.run(tmp_path, flat_job.config(tmp_path), None, None, check))
-    assert seen[-1] == (True, True)
-    assert (True, False) in seen, "the report was not named before the end"
+    async def noted(it: Coordinator, training: Training) -> None:
+        assert training.state.finished is not None
+        note(it)
+        await finish(it, training)
+        note(it)
+
+    monkeypatch.setattr(Coordinator, "_finish", noted)
+    it = asyncio.run(flat_job.run(tmp_path, flat_job.config(tmp_path), None, None))
+    assert named == [None, it.layout.report]
+    assert FileStore().get(it.layout.report)
+    assert page_of(it) is not None
