@@ -49,6 +49,11 @@ class Bucket:
         found = self._s3.list_objects_v2(Bucket=BUCKET, Prefix=key, MaxKeys=1).get("Contents", [])
         return any(item["Key"] == key for item in found)
 
+    def json(self, uri: str) -> dict[str, Any]:
+        """An object that holds JSON."""
+        found = self._s3.get_object(Bucket=BUCKET, Key=urlsplit(uri).path.lstrip("/"))
+        return cast(dict[str, Any], json.loads(found["Body"].read()))
+
     def names(self, uri: str) -> list[str]:
         """The first 1,000 objects below `uri`, by their paths from there."""
         prefix = urlsplit(uri).path.lstrip("/").rstrip("/") + "/"
