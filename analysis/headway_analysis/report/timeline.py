@@ -46,6 +46,9 @@ OF_A_BATCH: Final = {
     "budget": "waiting for the budget",
     "storing": "storing of the batch's last group",
 }
+FORMING: Final = "forming of the batch"
+"""From when the coordinator has stored the batch's last group until it sends the batch, if it waits for
+nothing else."""
 DELIVERY: Final = "delivery of the batch"
 RESTART: Final = "until the learner was started again"
 UNKNOWN: Final = "not accounted for"
@@ -180,12 +183,12 @@ def waiting(
         batch: what the coordinator measured beside the episodes; None in older reports.
     """
     found: dict[str, float] = defaultdict(float)
-    batch_waits = _batch_waits(batch, until)
+    batch_waits, forming = _batch_waits(batch, until), _forming(batch)
     last = max((each for each in episodes if each.ended <= until), key=lambda each: each.ended, default=None)
     moment = until
     while last is not None and moment > since:
         ended = max(since, min(moment, last.ended))
-        _add(found, _measured(batch_waits, ended, moment))
+        _add(found, _measured(batch_waits, ended, moment, else_by=forming))
         _add(found, _episode_waits(last, since, ended))
         before, began = _before(last, episodes), min(ended, last.began)
         # Between two episodes of one place, or since this one began to wait for its place.
@@ -193,7 +196,7 @@ def waiting(
         moment = max(since, min(began, queued))
         found[PLACE] += max(0.0, began - moment)
         last = before or _attempt_before(last, episodes)
-    _add(found, _measured(batch_waits, since, moment))
+    _add(found, _measured(batch_waits, since, moment, else_by=forming))
     return {what: amount for what, amount in found.items() if amount > 0}
 
 
@@ -208,6 +211,13 @@ def _batch_waits(batch: BatchWaits | None, until: float) -> list[Interval]:
         return []
     waits = [(OF_A_BATCH[wait.kind], wait.began, wait.ended) for wait in batch.waits]
     return [*waits, (DELIVERY, batch.sent_at, until)]
+
+
+def _forming(batch: BatchWaits | None) -> list[Interval]:
+    """When the coordinator formed a batch. Its other waits of that time count first."""
+    waits = [] if batch is None else batch.waits
+    stored = [wait.ended for wait in waits if wait.kind == "storing"]
+    return [(FORMING, max(stored), batch.sent_at)] if batch is not None and stored else []
 
 
 def _before(one: EpisodeTiming, episodes: Iterable[EpisodeTiming]) -> EpisodeTiming | None:
@@ -232,17 +242,22 @@ def _episode_waits(one: EpisodeTiming, since: float, until: float) -> dict[str, 
     spans = [(WAITS[span.kind], one.began + span.began, one.began + span.ended) for span in one.spans]
     agent = [each for each in spans if each[0] == WAITS[AGENT]]
     inner = [each for each in spans if each[0] != WAITS[AGENT]]
-    found, gaps = _covered(inner, max(since, one.began), min(until, one.ended))
-    for gap in gaps:
-        _add(found, _measured(agent, *gap))
-    return found
+    return _measured(inner, max(since, one.began), min(until, one.ended), else_by=agent)
 
 
-def _measured(intervals: Iterable[Interval], since: float, until: float) -> dict[str, float]:
-    """Seconds by what was measured between two moments. The rest counts as `UNKNOWN`."""
+def _measured(
+    intervals: Iterable[Interval], since: float, until: float, *, else_by: Sequence[Interval] = ()
+) -> dict[str, float]:
+    """Seconds by what was measured between two moments. The rest counts as `UNKNOWN`.
+
+    Args:
+        else_by: what counts while none of `intervals` does.
+    """
     found, gaps = _covered(intervals, since, until)
-    for began, ended in gaps:
-        found[UNKNOWN] += ended - began
+    for gap in gaps:
+        more, unknown = _covered(else_by, *gap)
+        _add(found, more)
+        found[UNKNOWN] += sum(ended - began for began, ended in unknown)
     return found
 
 

@@ -389,7 +389,7 @@ def test_the_page_accounts_for_step_time_and_holds_the_trace(good: Made, good_pa
     assert re.search(r"step\s*seconds\s*where they went\s*accounted for\s*1\s*12\s*", parsed.text)
     # Of the 12 s of a step, 9 s are a wait for an episode that samples for 2 s twice.
     [_, seconds, parts, known] = rows_of(good_page, "Time of a step")[0]
-    assert (seconds, known) == ("12", "99.2%")
+    assert (seconds, known) == ("12", "100.0%")
     assert set(parts.split(", ")) == {
         "sampling by the model 33.3%",
         "learner: policy update 20.8%",
@@ -401,7 +401,7 @@ def test_the_page_accounts_for_step_time_and_holds_the_trace(good: Made, good_pa
         "waiting for a place 4.2%",
         "storing of the batch's last group 1.7%",
         "delivery of the batch 1.7%",
-        "not accounted for 0.8%",
+        "forming of the batch 0.8%",
     }
     [address] = [each for each in parsed.addresses if each.startswith("data:")]
     trace = json.loads(gzip.decompress(base64.b64decode(address.partition(",")[2])))

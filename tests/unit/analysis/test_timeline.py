@@ -12,6 +12,7 @@ import pytest
 from headway_analysis.report.timeline import (
     DELIVERY,
     EPISODES,
+    FORMING,
     LEARNER,
     PLACE,
     RESTART,
@@ -108,11 +109,22 @@ def test_waits_beside_episodes_are_as_the_coordinator_measured() -> None:
     assert found == {
         "start of the coordinator": 2,
         WEIGHTS: 12,
-        UNKNOWN: 2,  # from 114 to 115, and from 128 to 129
+        UNKNOWN: 1,  # from 114 to 115
         PLACE: 1,
         SAMPLING: 9,
         AGENT: 1,
         STORING: 2,
+        FORMING: 1,
+        DELIVERY: 1,
+    }
+
+
+def test_a_batch_is_formed_while_nothing_else_withholds_it() -> None:
+    batch = sent(109, ("storing", 100, 102), ("validation", 103, 106))
+    assert waiting(100, 110, [], batch) == {
+        STORING: 2,
+        "a validation before the batch": 3,
+        FORMING: 4,  # from 102 to 103, and from 106 to 109
         DELIVERY: 1,
     }
 

@@ -25,7 +25,7 @@ def test_every_step_of_a_copied_run_is_listed(tmp_path: Path) -> None:
     lines = step_times.verified(times).splitlines()
     assert len(lines) == 3
     assert lines[0] == (
-        "  step   1    12.0 s   99.2% accounted for: "
+        "  step   1    12.0 s  100.0% accounted for: "
         "sampling by the model 4.0 s, learner: policy update 2.5 s, tools 1.5 s"
     )
 
