@@ -84,6 +84,8 @@ _SCALAR: Final = re.compile(_STRING + rb"|[^\s,{}\[\]\"]++", re.DOTALL)
 _BRACKETS: Final = re.compile(_STRING + rb"|[{\[]++|[}\]]++", re.DOTALL)
 _BETWEEN: Final = re.compile(rb"\s*+([,}\]])\s*+")
 _BLANK: Final = re.compile(rb"\s*+")
+_FEW_BRACKETS: Final = 500
+"""So many levels are safe to parse, whatever they are."""
 MEMBERS: Final = 10_000
 """Members of one object, or elements of one list, that are split apart."""
 
@@ -103,8 +105,8 @@ def json_within(
 ) -> Any:
     """Parse one JSON value whose text has at most `most` bytes.
 
-    Size, depth and count are checked before anything is built, so a refusal needs memory in proportion to
-    `most` only. NaN and infinities (unless not `finite`) and text that UTF-8 cannot represent (unless
+    Size and count are checked before anything is built, so a refusal needs memory in proportion to `most`
+    only. So is depth, except that of a text with few brackets. NaN and infinities (unless not `finite`) and text that UTF-8 cannot represent (unless
     `halves`) are refused too. A reader that accepts them replaces them.
 
     Raises:
@@ -119,10 +121,15 @@ def json_within(
         raise OutOfBounds(_HALF) from error
     if len(raw) > most:
         raise OutOfBounds(f"more than {most} bytes")
-    _check_structure(raw, depth, values)
+    # Counts with those inside strings are bounds too, and strings are slow to leave out.
+    opened = raw.count(b"[") + raw.count(b"{")
+    small = opened <= _FEW_BRACKETS and opened + raw.count(b",") <= values
+    if not small:
+        _check_structure(raw, depth, values)
     try:
-        strict: dict[str, Any] = {"parse_constant": _not_finite, "parse_float": _finite} if finite else {}
-        found = json.loads(raw.decode(), **strict)
+        found = (_FINITE if finite else _ANY).decode(raw.decode())
+        if small and opened > depth:
+            _check_depth(found, depth)
     except (ValueError, RecursionError) as error:
         if isinstance(error, OutOfBounds):
             raise
@@ -259,6 +266,20 @@ def _check_structure(raw: bytes, most_depth: int, most_values: int) -> None:
             raise OutOfBounds(f"nested more than {most_depth} levels deep")
 
 
+def _check_depth(value: Any, most: int) -> None:
+    """Count the levels of a parsed value."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(most):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) is dict or type(inner) is list
+        ]
+    if level:
+        raise OutOfBounds(f"nested more than {most} levels deep")
+
+
 def _check_text(value: Any) -> None:
     """Refuse half of a surrogate pair: it is valid JSON, but no text that could be stored."""
     try:
@@ -277,6 +298,10 @@ def _finite(text: str) -> float:
 
 def _not_finite(name: str) -> NoReturn:
     raise OutOfBounds(f"{name} is not a finite number")
+
+
+_FINITE: Final = json.JSONDecoder(parse_constant=_not_finite, parse_float=_finite)
+_ANY: Final = json.JSONDecoder()
 
 
 def within(number: float, most: float) -> bool:

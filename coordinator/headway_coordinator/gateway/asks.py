@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, Protocol
 
 from headway_api import bounds
@@ -19,6 +20,7 @@ from headway_coordinator.gateway.conversations import RecordedTurn
 from headway_coordinator.gateway.texts import Continued
 from headway_coordinator.trajectory.calls import Call, Message, Tool
 from headway_coordinator.trajectory.graph import Graph
+from headway_coordinator.trajectory.lengths import size
 
 ANY_OBJECT: Final = '{"type": "object"}'
 """The schema of any JSON object."""
@@ -97,6 +99,11 @@ class Ask:
     text: str | tuple[int, ...] | None = None
     """A prompt that is not a conversation, as text or as token ids. `messages` then only shows it to
     people."""
+
+    @cached_property
+    def size(self) -> int:
+        """Approximate bytes of UTF-8 in the conversation and its tools."""
+        return size(self.messages, self.tools)
 
     def overruled(self, sampling: Sampling) -> list[str]:
         """The agent's own parameters of sampling that differ from the job's, by name."""

@@ -24,7 +24,6 @@ from headway_coordinator.gateway.openai import (
     Tokens,
     event,
     refuse,
-    require_text,
     stops,
     usage,
 )
@@ -127,8 +126,6 @@ def read(body: object, *, lenient: bool = False) -> CompletionRequest:
         asked = CompletionBody.model_validate(body)
     except ValidationError as error:
         refuse(error)
-    require_text(asked.prompt, at="prompt")
-    require_text(asked.stop, at="stop")
     schema, left = formats.one(formats.of_chat(body, asked.response_format), False, lenient)
     prompt: Any = asked.prompt
     if isinstance(prompt, list) and not isinstance(prompt[0], int):

@@ -32,7 +32,7 @@ from headway_coordinator.gateway.asks import (
 from headway_coordinator.gateway.conversations import RecordedTurn, continued, meaning
 from headway_coordinator.gateway.systems import Systems
 from headway_coordinator.trajectory.calls import Call, Message, Parsed, kinds
-from headway_coordinator.trajectory.lengths import content, extent, size
+from headway_coordinator.trajectory.lengths import content, extent
 from headway_coordinator.trajectory.probe import ANSWER, ASKED
 from headway_coordinator.trajectory.render import Renderer
 
@@ -79,7 +79,7 @@ class Gateway:
         """
         if ask.text is not None:
             return await self._continue(session, ask, ask.text)
-        ask = replace(ask, messages=self._systems.accepted(ask.messages))
+        ask = self._accepted(ask)
         if ask.effort is not None and not ask.must_think and not self._efforts.knows(ask.effort):
             if ask.effort != "on":  # a model without a switch thinks anyway
                 session.ignore([ask.effort_at])
@@ -126,7 +126,7 @@ class Gateway:
         Raises:
             ContextFull, CannotForce, CannotRender, CannotThink: as in `chat`.
         """
-        ask = replace(ask, messages=self._systems.accepted(ask.messages))
+        ask = self._accepted(ask)
         if not ask.must_think and ask.effort is not None and not self._efforts.knows(ask.effort):
             ask = replace(ask, effort=None)
         renderer = self._efforts.of(ask.effort)
@@ -144,8 +144,12 @@ class Gateway:
             raise CannotForce(f"{self._renderer.name} cannot begin a tool call for the model")
         return tokens
 
+    def _accepted(self, ask: Ask) -> Ask:
+        messages = self._systems.accepted(ask.messages)
+        return ask if messages is ask.messages else replace(ask, messages=messages)
+
     def _is_large(self, ask: Ask) -> bool:
-        return size(ask.messages, ask.tools) > BYTES_A_TOKEN * self._context_length
+        return ask.size > BYTES_A_TOKEN * self._context_length
 
     async def _require_room(self, ask: Ask) -> None:
         """Refuse a conversation that cannot fit, before rendering takes many times its memory.
@@ -191,7 +195,7 @@ class Gateway:
 
     async def _tokens(self, ask: Ask, before: RecordedTurn | None) -> list[int]:
         try:
-            if size(ask.messages, ask.tools) > INLINE_CHARACTERS:
+            if ask.size > INLINE_CHARACTERS:
                 async with self._large if self._is_large(ask) else nullcontext():
                     return await asyncio.to_thread(self._rendered, ask, before)
             return self._rendered(ask, before)

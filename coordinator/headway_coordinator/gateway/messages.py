@@ -25,7 +25,6 @@ from headway_coordinator.gateway.openai import (
     Tokens,
     force,
     refuse,
-    require_text,
     stops,
 )
 from headway_coordinator.gateway.refusals import UNSUPPORTED, GatewayError, bad
@@ -173,7 +172,6 @@ def read(body: object, *, lenient: bool = False) -> MessagesRequest:
     assert isinstance(body, dict)
     ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient, why=INSTEAD) + _left(asked)
     schema, left = _schema(asked, lenient)
-    require_text(asked.stop_sequences, at="stop_sequences")
     ask = _ask(asked, asked.max_tokens, stops(asked.stop_sequences), schema, must_think=not lenient)
     ask = replace(ask, temperature=asked.temperature, top_p=asked.top_p)
     left += listed(body, MessagesBody.model_fields, WITHOUT_EFFECT)
@@ -198,7 +196,6 @@ def _checked(body: object, model: type[Body]) -> Body:
         found = model.model_validate(body)
     except ValidationError as error:
         refuse(error)
-    require_text(body["messages"], body.get("system"), body.get("tools"))
     return found
 
 

@@ -149,7 +149,7 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
     """Check a request's JSON.
 
     Args:
-        body: the request.
+        body: the request, as `bodies.document` returns it: all of it can be written as JSON again.
         lenient: ignore fields that are not applied.
 
     Raises:
@@ -162,10 +162,8 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
         asked = Body.model_validate(body)
     except ValidationError as error:
         refuse(error)
-    require_text(body["messages"], body.get("tools"))
     tools = [_tool(tool) for tool in asked.tools or []]
     begun = _force(asked, tools)
-    require_text(asked.stop, at="stop")
     most = [bound for bound in (asked.max_tokens, asked.max_completion_tokens) if bound is not None]
     schema, left = formats.one(
         formats.of_chat(body, asked.response_format), bool(tools) and asked.tool_choice != "none", lenient
@@ -376,18 +374,6 @@ def arguments(given: str | dict[str, Any], at: str) -> str:
         if not isinstance(given, dict):
             raise bad(at, "is not a JSON object")
     return json.dumps(given, ensure_ascii=False)
-
-
-def require_text(*values: object, at: str = "messages") -> None:
-    """Refuse half a surrogate pair: it is valid JSON but not text, and cannot be stored or tokenized.
-
-    Raises:
-        GatewayError: names the field `at`, if one of the values contains it.
-    """
-    try:
-        json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise bad(at, f"cannot be written as text: {error}") from error
 
 
 def refuse(error: ValidationError) -> NoReturn:

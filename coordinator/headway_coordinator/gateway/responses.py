@@ -24,7 +24,6 @@ from headway_coordinator.gateway.openai import (
     arguments,
     force,
     refuse,
-    require_text,
 )
 from headway_coordinator.gateway.refusals import GatewayError, bad
 from headway_coordinator.gateway.rollouts import CONVERSATIONS, Rollout
@@ -174,7 +173,6 @@ def read(body: object, *, lenient: bool = False, earlier: Earlier) -> ResponsesR
         asked = ResponsesBody.model_validate(body)
     except ValidationError as error:
         refuse(error)
-    require_text(body["input"], body.get("tools"), body.get("instructions"), at="input")
     table = {**WITHOUT_EFFECT, **NESTED}
     ignored = unapplied(body | _nested(asked), table, lenient=lenient, why=INSTEAD)
     ignored += (*listed(body, ResponsesBody.model_fields, WITHOUT_EFFECT), *_unread(asked))

@@ -23,7 +23,6 @@ from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.gateway.asks import Ask, Chat, Completion, Session
 from headway_coordinator.gateway.refusals import GatewayError
 from headway_coordinator.gateway.rollouts import Rollout
-from headway_coordinator.trajectory.lengths import size
 
 AT_ONCE = 16
 """Turns of one episode that may run at the same time."""
@@ -149,9 +148,8 @@ class Turns:
             ask: what is asked for.
             retry: the client says that it sends this again.
         """
-        known = size(ask.messages, ask.tools)
-        digest = partial(_digest, ask, long=known > LONG)
-        request = await asyncio.to_thread(digest) if known > INLINE_BYTES else digest()
+        digest = partial(_digest, ask, long=ask.size > LONG)
+        request = await asyncio.to_thread(digest) if ask.size > INLINE_BYTES else digest()
         turn = _same(self._by_request[request], retry)
         if turn is None:
             placed = asyncio.Event()

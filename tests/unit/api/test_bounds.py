@@ -42,8 +42,9 @@ def depth_of(value: Any) -> int:
     return 0 if inner is None else 1 + max(map(depth_of, inner), default=0)
 
 
-@given(JSON, st.integers(0, 6))
-def test_depth_is_counted_outside_strings(value: Any, most: int) -> None:
+@given(JSON, st.integers(0, 6), st.sampled_from([0, 1_000]))
+def test_depth_is_counted_outside_strings(value: Any, most: int, further: int) -> None:
+    value = [value, *[[]] * further] if further else value
     text = json.dumps(value)
     if depth_of(value) <= most:
         assert json_within(text, MIB, depth=most) == value

@@ -279,6 +279,10 @@ async def test_half_a_character_is_refused_wherever_it_stands(tok: Any) -> None:
             ("/complete-rollout", "ErrorMessage"),
             ("/complete-rollout", "TrajectoryId"),
             ("/v1/chat/completions", "model"),
+            ("/v1/chat/completions", "user"),
+            ("/v1/messages", "system"),
+            ("/v1/responses", "input"),
+            ("/v1/completions", "prompt"),
             ("/v1/tools/look_up", "key"),
         ]:
             body = {"messages": [USER], "Status": "failed", field: "bad \ud83d"}
