@@ -127,7 +127,8 @@ def watched(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def shared_job(bench: Bench, watched: Watched, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A job that tests look into while it trains, and whose last two steps they judge once it has ended.
 
-    It has held-out rows, tasks and a penalty on leaving the base model: dashboards show figures of each.
+    It has held-out rows, tasks, a limit of tokens and a penalty on leaving the base model: dashboards show
+    figures of each.
     """
     name, rows = SHARED, tmp_path_factory.mktemp("rows")
     settings = Settings.from_environ({})
@@ -140,6 +141,7 @@ def shared_job(bench: Bench, watched: Watched, tmp_path_factory: pytest.TempPath
             for split in tiered_rows.SPLITS
         },
         "algorithm": {"kl": {"coefficient": 0.001}},
+        "budget": {"tokens": {"sample": 10_000_000}},
         "schedule": {"maxSteps": STEPS},
         "checkpoints": {"everySteps": 1, "keepLast": 2},
         "evaluation": {

@@ -31,7 +31,6 @@ SILENT = {
     ("headway-job", "annotation Remedies", "Remedy: {{state}}"): (
         "the job may not change itself (spec.collapse.policy: Remediate)"
     ),
-    ("headway-job", "Budget of tokens", "{{job_name}} {{class}}"): "the job's budget is in US dollars alone",
     ("headway-job", "Accelerators held", "{{job_name}} {{role}} {{product}}"): (
         "no node of the cluster has an accelerator"
     ),
