@@ -106,9 +106,9 @@ def json_within(
     """Parse one JSON value whose text has at most `most` bytes.
 
     Size and count are checked before anything is built, so a refusal needs memory in proportion to `most`
-    only. So is depth, except that of a text with few brackets. NaN and infinities (unless not `finite`) and
-    text that UTF-8 cannot represent (unless `halves`) are refused too. A reader that accepts them replaces
-    them.
+    only. The depth of a text with few brackets is checked afterwards. NaN and infinities (unless not
+    `finite`) and text that UTF-8 cannot represent (unless `halves`) are refused too. A reader that accepts
+    them replaces them.
 
     Raises:
         OutOfBounds: one of these limits is exceeded, or it is not JSON.

@@ -68,7 +68,8 @@ def section(check: Check) -> str:
         "",
         f"- **Number:** {check.number}",
         f"- **Threshold:** {check.threshold}",
-        f"- **Why there:** {check.reason} Source: {check.source}",
+        f"- **Why there:** {check.reason}",
+        f"- **Source:** {check.source}",
         f"- **First:** {check.advice}",
         "- **Needs a model:** "
         f"{'yes' if check.needs_model else 'no; `headway_sandbox.testing` runs it as well'}.",

@@ -45,9 +45,9 @@ def judge(entry: Entry, context: RemedyContext) -> Judgement:
     rows, rows_say = _rows(entry, context)
     if entry.decision.signal is None:
         return Judgement(True, False, f"a person ordered it; {reward_says}; {rows_say}")
-    sign, sign_says = _sign(entry, context)
-    why = f"{sign_says}; {reward_says}; {rows_say}"
-    return Judgement(sign is not False and reward and rows, sign is False, why)
+    cleared, signal_says = _signal(entry, context)
+    why = f"{signal_says}; {reward_says}; {rows_say}"
+    return Judgement(cleared is not False and reward and rows, cleared is False, why)
 
 
 def _is_fresh(entry: Entry, context: RemedyContext) -> bool:
@@ -56,7 +56,7 @@ def _is_fresh(entry: Entry, context: RemedyContext) -> bool:
     return found is None or found.standing.read > entry.step
 
 
-def _sign(entry: Entry, context: RemedyContext) -> tuple[bool | None, str]:
+def _signal(entry: Entry, context: RemedyContext) -> tuple[bool | None, str]:
     """Whether the signal is cleared; None if it is raised but no reading since the remedy is over."""
     assert entry.decision.signal is not None
     name, found = entry.decision.signal, context.verdict(entry.decision.signal)

@@ -95,7 +95,8 @@ def section(signal: Signal) -> str:
         "",
         f"- **Number:** {signal.number}",
         f"- **Threshold:** {signal.threshold}",
-        f"- **Why there:** {signal.reason} Source: {signal.source}",
+        f"- **Why there:** {signal.reason}",
+        f"- **Source:** {signal.source}",
         f"- **Raised** after {times(signal, signal.raise_after, 'bad', 'clear')}. **Clear** after "
         f"{times(signal, signal.clear_after, 'clear', 'bad')}. Severity: {signal.severity}.",
         f"- **First:** {signal.advice}",
