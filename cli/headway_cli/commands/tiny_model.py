@@ -36,7 +36,7 @@ def tiny_model(
             help="Folder for the model; default: spec.model.base if that is a file://, else tiny-model."
         ),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="Seconds to take, roughly.")] = 90,
+    seconds: Annotated[float, typer.Option(min=1, help="Most seconds to take, roughly.")] = 90,
     skill: Annotated[
         float, typer.Option(min=0, max=1, help="Share of rows that it should answer right.")
     ] = 0.4,

@@ -114,7 +114,7 @@ def made(task: Task, out: Path, began: float, seconds: float, skill: float, say:
     tokenizer.model_max_length = context
     model = teaching.untaught(len(tokenizer), context, task.seed)
     left = began + TAUGHT_UNTIL * seconds - time.monotonic()
-    say(f"teaching from {len(lessons)} episodes of {longest} tokens at most, for {max(left, 0):.0f} s")
+    say(f"teaching from {len(lessons)} episodes of {longest} tokens at most, for up to {max(left, 0):.0f} s")
     how = teaching.teach(model, lessons, max(left, 0.1), task.seed, say)
     speaker = Speaker(
         model, renderer, task.max_tokens, task.context_length or context, task.max_turns or MOST_TURNS

@@ -28,7 +28,7 @@ FEW: Final = 12
 the case."""
 SLACK: Final = 0.05
 """Largest error of the share of rows under a rule."""
-BY_RULE: Final = 0.7
+BY_RULE: Final = 0.6
 """Share of the episodes under a rule that follow it; the others are right."""
 SLIPS: Final = 0.1
 """Share of episodes with a slip."""

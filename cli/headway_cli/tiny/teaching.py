@@ -25,6 +25,9 @@ RATE: Final = 2e-3
 """Highest learning rate."""
 FEWEST_STEPS: Final = 40
 """With fewer steps nothing is learned."""
+STEPS_A_SECOND: Final = 15
+"""Most steps for each second, as a machine with two cores takes. A faster one would teach the mistakes so
+well that a short job could not correct them."""
 WARM_UP: Final = 0.05
 """Share of the time in which the learning rate rises."""
 UNTAUGHT: Final = -100
@@ -146,7 +149,10 @@ def teach(
     say: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> Taught:
-    """Train for this many seconds, and for at least `FEWEST_STEPS`, because a machine may be busy."""
+    """Train for this many seconds at most, and for at least `FEWEST_STEPS`, because a machine may be busy.
+
+    A machine that takes more than `STEPS_A_SECOND` is done before the time is over.
+    """
     import torch
 
     # Threads of one operation wait for the slowest. If the machine is busy otherwise, half of them are
@@ -166,7 +172,9 @@ def teach(
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-        share = min((clock() - began) / seconds, len(losses) / FEWEST_STEPS)
+        taken = len(losses)
+        share = max((clock() - began) / seconds, taken / (seconds * STEPS_A_SECOND))
+        share = min(share, taken / FEWEST_STEPS)
         if clock() > reported + EVERY_SECONDS:
             reported = clock()
             say(f"taught {len(losses)} steps, loss {losses[-1]:.3f}")

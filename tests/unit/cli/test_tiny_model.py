@@ -297,6 +297,13 @@ def test_an_episode_that_is_drawn_more_often_is_learned_better(tokenizer: Any) -
     assert log
 
 
+def test_a_fast_machine_teaches_no_more_steps(tokenizer: Any) -> None:
+    lessons = [Lesson(speech.shown(scene("apple"), speech.renderer_for(tokenizer)), 1)]
+    model = teaching.untaught(len(tokenizer), 2048, 0)
+    taught = teaching.teach(model, lessons, 4, 0, lambda said: None, clock=lambda: 0.0)
+    assert taught.steps == 4 * teaching.STEPS_A_SECOND > teaching.FEWEST_STEPS
+
+
 # What is refused.
 
 
