@@ -249,4 +249,7 @@ async def test_declared_and_produced_metric_families_are_the_same(
     produced = await coordinators(tmp_path) | the_learners(monkeypatch) | the_brokers()
     declared = {known.name for known in FAMILIES if not known.name.startswith(ELSEWHERE)}
     assert declared - produced == set(), "nothing produces these; CONTRIBUTING.md lists the functions that do"
-    assert produced - declared == set(), "these begin like the operator's, and something else produces them"
+    assert produced - declared == set(), (
+        "nothing declares these: add a Family in api/headway_api/metrics/; if a name begins like the "
+        "operator's, rename it"
+    )

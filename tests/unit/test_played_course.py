@@ -1,0 +1,11 @@
+"""The course that tests play in place of a learner reports what a learner reports."""
+
+from __future__ import annotations
+
+import learner_rig
+from played_course import LEARNERS, Course
+
+
+def test_a_played_step_has_each_declared_figure_of_a_learner() -> None:
+    found = Course().figures(1, learner_rig.batch(1).groups)
+    assert found.keys() == LEARNERS
