@@ -1,4 +1,4 @@
-"""The course that tests play in place of a learner reports what a learner reports."""
+"""The course that tests play instead of a learner reports what a learner reports."""
 
 from __future__ import annotations
 
