@@ -14,6 +14,9 @@ from typing import Final
 
 LOOK_MILLISECONDS: Final = 500
 """Longest that the end of a command waits for the thread that looks."""
+AGAIN_SECONDS: Final = 0.1
+"""How often the signal is sent until the main thread has handled it. One that arrives just before a system
+call does not interrupt the call."""
 
 
 class ReaderGone(Exception):
@@ -40,31 +43,42 @@ def looked_after() -> Iterator[None]:
     if found is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    over, gone = threading.Event(), threading.Event()
-
-    def raised(*_: object) -> None:
-        if gone.is_set():  # a broken network connection sends the same signal
-            raise ReaderGone
-
-    before = signal.signal(signal.SIGPIPE, raised)
-    thread = threading.Thread(target=_look, args=(found, over, gone), daemon=True)
+    reader = _Reader()
+    before = signal.signal(signal.SIGPIPE, reader.handle)
+    thread = threading.Thread(target=reader.look, args=(found,), daemon=True)
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        reader.over.set()
         signal.signal(signal.SIGPIPE, before)
 
 
-def _look(descriptor: int, over: threading.Event, gone: threading.Event) -> None:
-    """Wait until the other end is closed, and wake the main thread."""
-    poll = select.poll()
-    poll.register(descriptor, 0)  # errors are always reported
-    while not over.is_set():
-        if poll.poll(LOOK_MILLISECONDS) and not over.is_set():
-            gone.set()
+class _Reader:
+    """The process that reads the output."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        """Set once nobody needs to know any more whether it has ended."""
+        # Plain values, because a signal handler may interrupt itself and must take no lock.
+        self._gone = self._handled = False
+
+    def handle(self, *_: object) -> None:
+        """Raise ReaderGone once in the main thread, as the handler of SIGPIPE."""
+        if self._gone and not self._handled:  # a broken network connection sends the same signal
+            self._handled = True
+            raise ReaderGone
+
+    def look(self, descriptor: int) -> None:
+        """Wait until the other end is closed, and wake the main thread."""
+        poll = select.poll()
+        poll.register(descriptor, 0)  # errors are always reported
+        while not self.over.is_set() and not poll.poll(LOOK_MILLISECONDS):
+            pass
+        self._gone = True
+        while not self._handled and not self.over.is_set():
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGPIPE)
-            return
+            self.over.wait(AGAIN_SECONDS)
 
 
 def give_up() -> None:

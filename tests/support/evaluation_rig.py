@@ -15,7 +15,7 @@ from typing import Any
 from episodes import sealed
 
 from headway_api.artifacts import Layout
-from headway_api.records import EpisodeRecord
+from headway_api.records import EpisodeRecord, Judgement
 from headway_api.sandbox_api import FinishReply, ResetReply
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.store import FileStore
@@ -55,6 +55,8 @@ class EvalJob:
         self.before: Callable[[Task], None] = lambda task: None
         """Called as an episode begins; what it raises, the episode raises."""
         self.fails: Callable[[Task], bool] = lambda task: False
+        self.judgements: list[Judgement] = []
+        """What each episode asks judges."""
         self.open: list[int | None] = []
         """Sets of servers that are up."""
         self.most_open = 0
@@ -65,7 +67,8 @@ class EvalJob:
         await asyncio.sleep(0)
         self.before(task)
         reward = None if self.fails(task) else float(random.Random(task.sampling_seed).random() < 0.5)
-        return sealed(task.group_id, task.index, reward=reward, attempt=task.attempt)
+        episode = sealed(task.group_id, task.index, reward=reward, attempt=task.attempt)
+        return episode.model_copy(update={"judgements": self.judgements})
 
     def unit(self, *names: str, server_set: int | None = None, places: int = 4) -> Unit:
         """Candidates that are measured side by side."""

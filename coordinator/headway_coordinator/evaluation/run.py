@@ -41,6 +41,7 @@ from headway_coordinator.faults import CandidateFault
 from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.ledger import events
 from headway_coordinator.ledger.segments import Ledger
+from headway_coordinator.ledger.usage import JUDGE
 from headway_coordinator.recurring import Recurring, given_up
 from headway_coordinator.serial_executor import SerialExecutor
 from headway_coordinator.spool import Spool
@@ -309,7 +310,8 @@ class Evaluation:
         position = position_of(group.group_id)
         rules = self._rules if group.suite is None else self._suite_rules
         candidate.tries[position] = tries_of(group, self._place(candidate.name, position), rules)
-        candidate.days = fold(events.of_group(group), candidate.days)
+        own = (event for event in events.of_group(group) if event.usage_class not in JUDGE)
+        candidate.days = fold(own, candidate.days)
         candidate.known_dropped |= group.dropped
 
     def _place(self, candidate: str, position: int) -> Place:

@@ -31,7 +31,7 @@ class CandidateState:
     tries: dict[int, list[Try]] = field(default_factory=dict)
     """The final tries at each row, by the row's position."""
     days: Days = field(default_factory=dict)
-    """The candidate's usage, by day and class."""
+    """The candidate's usage, by day and class, without questions to judges."""
     notes: Notes | None = None
     """For an endpoint: what this process has learned about it."""
     known_dropped: dict[str, str] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from evaluation_rig import EvalJob, spec
 
 from headway_analysis.billing.segments import total
 from headway_api.exits import JobError, job_error
-from headway_api.records import EpisodeRecord, GroupRecord, UsageClass
+from headway_api.records import EpisodeRecord, GroupRecord, Judgement, UsageClass
 from headway_api.rows import Row
 from headway_coordinator.bounds import LOST_LIMIT
 from headway_coordinator.dataset import position_of
@@ -247,6 +247,20 @@ async def test_episodes_of_an_evaluation_are_billed_as_such(tmp_path: Path) -> N
     assert (
         sum(each[UsageClass.EVALUATION_SAMPLE] for each in by_candidate) == used[UsageClass.EVALUATION_SAMPLE]
     )
+
+
+async def test_judges_are_billed_to_the_job_and_to_no_candidate(tmp_path: Path) -> None:
+    job = EvalJob(tmp_path)
+    job.judgements = [Judgement(judge="j", question="0" * 64, prompt_tokens=3, sampled_tokens=2, model="m")]
+    evaluation = await job.coordinator()
+    await evaluation.run([job.unit("base", "tuned", server_set=0)])
+    tries = 2 * len(job.rows) * job.spec.evaluation.group_size
+    assert total(job.ledger.days)[UsageClass.JUDGE_SAMPLE] == 2 * tries
+    for candidate in evaluation.state.candidates.values():
+        used = total(candidate.days)
+        assert used[UsageClass.EVALUATION_SAMPLE] > 0
+        assert not used[UsageClass.JUDGE_PROMPT]
+        assert not used[UsageClass.JUDGE_SAMPLE]
 
 
 async def test_a_slow_store_leaves_no_place_empty(tmp_path: Path) -> None:
