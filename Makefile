@@ -126,7 +126,7 @@ test-hostile: export HOSTILE_CASES ?= 1000
 test-hostile: export HOSTILE_SEED ?= $(shell date +%s)
 test-hostile: venv ## what strangers try on a cluster, and what they send, drawn anew: HOSTILE_COUNT custom resources, HOSTILE_CASES messages, as many of each route by schemathesis (HOSTILE_SEED: the same again)
 	$(TOGETHER) -m hostile tests
-test-remedies: venv ## each remedy ordered of a running job on a cluster, and a process killed in the middle of it (half an hour)
+test-remedies: venv ## each remedy ordered of a running job on a cluster, and a process killed in the middle of it (40 minutes)
 	$(PYTEST) tests/e2e/test_remedies.py
 test-bill: export BILL_RUNS ?= 2000
 test-bill: export CHAOS_KILLS ?= 10

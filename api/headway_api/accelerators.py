@@ -67,7 +67,7 @@ class Accelerators(StatusModel):
     totals: Annotated[list[HeldSeconds], Field(max_length=MOST_TOTALS, default_factory=list)]
     """Seconds by role and product, for pods that are no longer in pods."""
     pods: Annotated[list[HeldPod], Field(max_length=MOST_PODS, default_factory=list)]
-    """Pods that hold accelerators, and ended pods that may still appear."""
+    """Pods that hold accelerators, and ended pods that an old view of the cluster may still show."""
 
 
 def seconds_of(pod: HeldPod, seen: datetime) -> int:

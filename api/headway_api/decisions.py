@@ -61,7 +61,7 @@ class Decision(Record):
         if self.in_force.number != self.number:
             raise ValueError(f"decision {self.number} brings what has the number {self.in_force.number}")
         if self.directive.undo != (self.undoes is not None):
-            raise ValueError("a decision that takes a remedy back must name it")
+            raise ValueError("undoes must be set if the directive undoes a remedy, and only then")
         return self
 
 

@@ -48,7 +48,7 @@ def require_small(uri: str, size: int) -> None:
 
 
 def listed(folder: str, uris: Iterable[str]) -> list[str]:
-    """A listing. Raises a JobError if it is longer than that of any job's folder."""
+    """The URIs as a list. Raises a JobError if there are more, or longer ones, than any job's folder has."""
     found: list[str] = []
     characters = 0
     for uri in uris:

@@ -90,8 +90,10 @@ def _name(asked: EvalOptions, training: Json | None) -> str:
 
 
 def borrowed_of(training: Json) -> Json:
-    """What an evaluation takes from a training job: everything except what is trained, and how.
+    """What an evaluation takes from a training job: the blocks in `SHARED`, and environment, rows, servers
+    and settings of the measurement.
 
+    Budget, deadlines and failure rules are not taken.
     The rows are those of the test split, else those of validation. Tokens are sampled as in validation.
     """
     spec = training.get("spec") or {}

@@ -63,7 +63,8 @@ def order(folder: Path, tag: str | None, base: str | None, *, push: bool) -> Ord
     found = REFERENCE.fullmatch(reference)
     if found is None:
         raise ImageWrong(
-            f"{reference} is not the name of an image: write --tag registry.example.com/team/desk:1"
+            f"{reference} is not REGISTRY/NAME:TAG with a name in lower case: write "
+            "--tag registry.example.com/team/desk:1"
         )
     host = found["host"]
     if push and (host == "localhost" or not ("." in host or ":" in host)):

@@ -1,6 +1,6 @@
 """An annotation orders each remedy of a running job, and a process dies in the middle of it.
 
-`make test-remedies` runs it, in half an hour. It has one job, which may change itself. So its servers have
+`make test-remedies` runs it, in 40 minutes. It has one job, which may change itself. So its servers have
 room for a wider adapter. But the job acts on a signal that it cannot show, because its rows have no tasks.
 """
 

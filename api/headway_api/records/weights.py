@@ -31,8 +31,8 @@ class FileDigest(Record):
 class Canary(Record):
     """A fixed sequence and the log-probabilities that the learner computed with the published weights.
 
-    `logprobs[i]` is that of `tokens[i + 1]` given `tokens[: i + 1]`: one shorter than `tokens`. A server
-    whose own values differ by more than `tolerance` (mean absolute) has other weights.
+    `logprobs[i]` is that of `tokens[i + 1]` given `tokens[: i + 1]`, so `logprobs` is one shorter than
+    `tokens`. A server whose own values differ by more than `tolerance` (mean absolute) has other weights.
     """
 
     tokens: list[int] = Field(fail_fast=True)

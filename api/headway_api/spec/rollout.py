@@ -133,7 +133,7 @@ class ServersSpec(SpecModel):
     spec.environment.sandbox.deadlineSeconds; 60 less leaves time for the judgement."""
     max_retries: Annotated[int, Field(ge=0, le=10)] = 3
     """How often an episode that ended as an InfraError is tried again. After that the group continues without
-    the episode."""
+    it. A training group is abandoned if fewer than two of its episodes can be scored."""
     engine: Engine = Engine()
     """How a server runs the model."""
     resources: Resources | None = None

@@ -19,7 +19,7 @@ PRESERVE = {"x-kubernetes-preserve-unknown-fields": True}
 
 
 def _as_text(value: Any) -> Any:
-    """Accept an integer as a quantity. Write half a CPU as "0.5" or 500m: the schema has no fractions."""
+    """Turn an integer into the text of a quantity. A fraction must be text: "0.5" or 500m for half a CPU."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 

@@ -172,7 +172,7 @@ class Turns:
         Call this before sending, because the agent's next call may overtake the last bytes.
 
         Raises:
-            GatewayError: the agent has said meanwhile that it is done.
+            GatewayError: the agent is done, or the episode is over.
         """
         self.rollout.require_open("a turn")
         turn, client.has_it, client.since = client.turn, True, time.monotonic()

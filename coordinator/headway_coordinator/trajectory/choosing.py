@@ -27,7 +27,7 @@ R = TypeVar("R", bound=Proved)
 def candidate_renderers(
     tokenizer: Any, grammars: Sequence[Grammar], *, named_by_user: bool = False
 ) -> Iterator[tuple[Template, str]]:
-    """The candidate renderers, each with its grammar's name.
+    """The candidate renderers, each with the name of its grammar: a family's notation for tool calls.
 
     There is one for each form of calls that the template accepts and each grammar whose tags it then writes.
 

@@ -52,8 +52,8 @@ def to_delete(raw: Json, observed: Observed) -> tuple[Json, ...]:
 
 
 def _secrets(raw: Json) -> tuple[Json, ...]:
-    """The job's Secrets, by name only: nobody may list Secrets. Jobs of an earlier version also have the
-    second."""
+    """The job's Secrets by name, since the operator may not list Secrets. The token Secret exists only in
+    jobs that an earlier version started."""
     metadata = raw["metadata"]
     stem = names.stem(raw["kind"], metadata["name"])
     return tuple(

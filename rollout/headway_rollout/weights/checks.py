@@ -1,6 +1,6 @@
 """Checks downloaded files before the engine is touched.
 
-In the engine a wrong shape is fatal, a missing tensor goes unnoticed, and an empty list of files answers 200.
+The engine dies of a wrong shape, overlooks a missing tensor, and answers 200 to an empty list of files.
 """
 
 from __future__ import annotations

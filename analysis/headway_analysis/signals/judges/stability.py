@@ -55,10 +55,10 @@ LEAST: Final = 1e-9
 LONGEST: Final = 7
 """Most steps of age that lengthen the median, so that a lasting mismatch is raised within ten steps."""
 LONGER: Final = (
-    f"For older batches, the median covers two more steps for each step of their oldest token's age "
-    f"(`{OLDEST}`, up to {LONGEST}). It covers only {LAST} steps if the median of these exceeds "
-    f"{STRONG_EVIDENCE_FACTOR:g} times the threshold, or that of `{EFFECTIVE}` is below "
-    f"{EFFECTIVE_AGAIN:.0%}."
+    "If the batch is not fresh, the median covers two more steps for each step of its tokens' age. That age "
+    f"is the largest of the last {LAST} steps (`{OLDEST}`), and at most {LONGEST}. The median stays at "
+    f"{LAST} steps if it exceeds {STRONG_EVIDENCE_FACTOR:g} times the threshold there. It also stays at "
+    f"{LAST} if the median of `{EFFECTIVE}` is below {EFFECTIVE_AGAIN:.0%}."
 )
 """Over how many steps the number of an old batch is taken, in words."""
 IF_FRESH: Final = (
