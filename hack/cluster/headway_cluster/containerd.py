@@ -112,3 +112,4 @@ SystemdCgroup = false
 
 
 OCI_RUNTIME = "runc"
+"""crun 1.8 refuses machines that have control groups of both versions ("hybrid mode not supported")."""
