@@ -12,13 +12,13 @@ FILE: Final = "tokenizer.json"
 
 
 def decoder(folder: Path | None, base: str | None) -> Decode | None:
-    """A function from token ids to text; None if no tokenizer is available.
+    """A function from token ids to text; None if no folder is named and `base` is none with a tokenizer.
 
     Args:
-        folder: folder that a person named, so it must be right.
-        base: `spec.model.base` of the run, used if it is a folder of this machine.
+        folder: folder that a person named, so it must have a tokenizer.
+        base: `spec.model.base` of the run, used without a `folder` if it is a folder of this machine.
     Raises:
-        NoRun: `folder` has no tokenizer that can be read.
+        NoRun: the tokenizer cannot be read, or the package tokenizers is not installed.
     """
     if folder is None and base is not None and base.startswith("file://"):
         at = Path(base.removeprefix("file://"))

@@ -97,7 +97,7 @@ def ppo_loss(ratio_T: Tensor, new_T: Tensor, advantage_T: Tensor, bounds: RatioB
 def cispo_loss(ratio_T: Tensor, new_T: Tensor, advantage_T: Tensor, bounds: RatioBounds) -> Tensor:
     """-stopgrad(min(ratio, high)) * A * new (arXiv 2506.13585).
 
-    Only the upper bound acts. MTRL users write 1.0 and 6.0; a lower bound of 1.0 would forbid every weight
-    below 1.
+    Only the upper bound acts. Users of SageMaker MTRL, Amazon's multi-turn RL, write the bounds 1.0 and 6.0.
+    If a lower bound of 1.0 acted, it would forbid every weight below 1.
     """
     return -ratio_T.detach().clamp(max=bounds.high) * advantage_T * new_T

@@ -23,7 +23,8 @@ CONDUCT: Final = (
         meaning="Episodes are lost permanently, by a fault of the platform or of the environment.",
         number=conduct.number_of(conduct.FAILED),
         threshold=conduct.threshold_of(conduct.MOST_FAILED),
-        reason=f"Such an episode was tried again, and failed each time. {conduct.BURSTS}",
+        reason="A lost episode failed at its first attempt and at every retry that spec.rollout.maxRetries "
+        f"allows. {conduct.BURSTS}",
         source=f"{GUIDE}: over 1 % permanent failures is a bug of the environment; {conduct.RAO_SCOTT}.",
         advice="Correct the environment: the errors of lost episodes name the call that fails.",
         look_at=(
