@@ -27,7 +27,7 @@ from headway_sandbox.runner.client import ENV_EPISODE_FILE, EPISODE_FILE, MESSAG
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
 OWN_VARIABLES = "HEADWAY_"
@@ -105,19 +105,22 @@ class Daemon:
         # The lock keeps the reaper from looking for the command before it is known, and from reporting its
         # end before its start.
         with self._lock:
-            started = subprocess.Popen(
-                request["command"],
-                stdin=pipes[0],
-                stdout=pipes[1],
-                stderr=pipes[1] if request["merged"] else pipes[2],
-                env=self._variables(request["variables"]),
-                cwd=request["folder"],
-                start_new_session=True,
-            )
+            try:
+                started = subprocess.Popen(
+                    request["command"],
+                    stdin=pipes[0],
+                    stdout=pipes[1],
+                    stderr=pipes[1] if request["merged"] else pipes[2],
+                    env=self._variables(request["variables"]),
+                    cwd=request["folder"],
+                    start_new_session=True,
+                    preexec_fn=bound(request["limits"]),
+                )
+            except subprocess.SubprocessError as error:
+                raise OSError(errno.ENOMEM, "the limits leave no room to start it") from error
             started.returncode = 0  # the reaper waits for it, not Popen
             self._started.set()
             try:
-                bound(started.pid, request["limits"])
                 socket.send_fds(channel, [json.dumps({"started": started.pid}).encode()], ours)
             except (OSError, ValueError):
                 process.kill(started.pid, group=True)
@@ -199,13 +202,27 @@ class Daemon:
         answer(channel, {"left": process.sweep(everything=os.getpid() == 1)})
 
 
-def bound(pid: int, limits: Mapping[str, int | None]) -> None:
-    """Limit a process that has just started. A lower hard limit of the container stays."""
+def bound(limits: Mapping[str, int | None]) -> Callable[[], None] | None:
+    """A function that limits the calling process, or None without limits. A lower hard limit stays.
+
+    It runs between fork and exec: set later, limits would not hold for what the command has already done.
+    Other threads may hold locks then, so it only makes system calls.
+    """
+    wanted = []
     for name, most in limits.items():
         if most is not None:
-            _, hard = resource.prlimit(pid, LIMITS[name])
+            _, hard = resource.getrlimit(LIMITS[name])
             lower = most if hard == resource.RLIM_INFINITY else min(most, hard)
-            resource.prlimit(pid, LIMITS[name], (lower, lower))
+            wanted.append((LIMITS[name], (lower, lower)))
+    if not wanted:
+        return None
+    setrlimit = resource.setrlimit
+
+    def limit() -> None:
+        for which, both in wanted:
+            setrlimit(which, both)
+
+    return limit
 
 
 def regular(path: str, most: int) -> bytes:

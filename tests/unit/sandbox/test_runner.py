@@ -85,11 +85,19 @@ def test_what_a_command_leaves_behind_holds_nobody_up() -> None:
 
 
 def test_a_command_has_its_limits(work: Path) -> None:
-    bounded = Limits(memory_bytes=2**28, cpu_seconds=1, file_bytes=1000)
-    assert "MemoryError" in python("'x' * 2**30", limits=bounded).stderr
-    assert python("while True: pass", limits=bounded, timeout=300).code == 128 + signal.SIGKILL
-    python("open('big', 'wb').write(b'x' * 5000)", limits=bounded)
+    large = python("'x' * 2**30", limits=Limits(memory_bytes=2**28))
+    assert "MemoryError" in large.stderr, large
+    assert python("while True: pass", limits=Limits(cpu_seconds=1), timeout=300).code == 128 + signal.SIGKILL
+    python("open('big', 'wb').write(b'x' * 5000)", limits=Limits(file_bytes=1000))
     assert (work / "big").stat().st_size == 1000
+
+
+def test_limits_hold_before_the_command_begins(work: Path) -> None:
+    """Otherwise a command that forks at once would leave a child without limits."""
+    limits = Limits(memory_bytes=2**28, cpu_seconds=7, file_bytes=2**20)
+    shown = ["sh", "-c", "ulimit -v; ulimit -t; ulimit -Hv"]
+    found = {runner.run(shown, limits=limits).stdout for _ in range(40)}
+    assert found == {f"{2**18}\n7\n{2**18}\n"}
 
 
 @pytest.mark.parametrize("name", ["memory_bytes", "cpu_seconds", "file_bytes", "output_bytes"])
