@@ -84,6 +84,8 @@ _SCALAR: Final = re.compile(_STRING + rb"|[^\s,{}\[\]\"]++", re.DOTALL)
 _BRACKETS: Final = re.compile(_STRING + rb"|[{\[]++|[}\]]++", re.DOTALL)
 _BETWEEN: Final = re.compile(rb"\s*+([,}\]])\s*+")
 _BLANK: Final = re.compile(rb"\s*+")
+_CONTAINERS: Final = frozenset({dict, list, tuple})
+"""What parsers make, by exact type: looking it up is faster than `isinstance`."""
 _FEW_BRACKETS: Final = 500
 """So many levels are safe to parse, whatever they are."""
 MEMBERS: Final = 10_000
@@ -130,7 +132,7 @@ def json_within(
     try:
         found = (_FINITE if finite else _ANY).decode(raw.decode())
         if small and opened > depth:
-            _check_depth(found, depth)
+            nesting(found, depth, values)
     except (ValueError, RecursionError) as error:
         if isinstance(error, OutOfBounds):
             raise
@@ -236,20 +238,19 @@ def nesting(value: Any, most_depth: int, most_values: int) -> None:
     Raises:
         OutOfBounds: it is deeper, or has more values.
     """
-    level, count = [value], 0
+    level, count = [value] if type(value) in _CONTAINERS else [], 0
     for _ in range(most_depth):
+        count += sum(map(len, level))
+        if count > most_values:
+            raise OutOfBounds(f"more than {most_values} values")
         level = [
             inner
             for outer in level
-            if isinstance(outer, dict | list | tuple)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) in _CONTAINERS
         ]
-        count += len(level)
-        if count > most_values:
-            raise OutOfBounds(f"more than {most_values} values")
-        if not any(isinstance(inner, dict | list | tuple) for inner in level):
-            return
-    raise OutOfBounds(f"nested more than {most_depth} levels deep")
+    if level:
+        raise OutOfBounds(f"nested more than {most_depth} levels deep")
 
 
 def _check_structure(raw: bytes, most_depth: int, most_values: int) -> None:
@@ -265,20 +266,6 @@ def _check_structure(raw: bytes, most_depth: int, most_values: int) -> None:
         depth += 1 if byte in b"[{" else -1
         if depth > most_depth:
             raise OutOfBounds(f"nested more than {most_depth} levels deep")
-
-
-def _check_depth(value: Any, most: int) -> None:
-    """Count the levels of a parsed value."""
-    level = [value] if isinstance(value, dict | list) else []
-    for _ in range(most):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if type(outer) is dict else outer)
-            if type(inner) is dict or type(inner) is list
-        ]
-    if level:
-        raise OutOfBounds(f"nested more than {most} levels deep")
 
 
 def _check_text(value: Any) -> None:
