@@ -289,7 +289,7 @@ class EndpointChat:
         name = "requestsPerMinute" if verdict.reason == "EndpointBusy" else "url"
         asks = f"; it asks to wait for {verdict.wait:.0f} s" if verdict.wait is not None else ""
         raise self._end(
-            verdict.reason, name, f"no other answer for {now - since:.0f} s: {verdict.message}{asks}"
+            verdict.reason, name, f"no usable answer for {now - since:.0f} s, last: {verdict.message}{asks}"
         )
 
     def _drop(self, verdict: Verdict) -> None:

@@ -372,7 +372,10 @@ async def _unless_lost(candidate: CandidateState, episode: Awaitable[EpisodeReco
 
 
 def _failing(group: GroupRecord, candidate: CandidateState, unit: Unit, state: EvalState) -> Exception:
-    """Why a candidate whose groups all fail cannot go on. It fails alone if the platform works for others."""
+    """Why a candidate cannot go on after `LOST_LIMIT` lost groups in a row.
+
+    It fails alone if an endpoint samples for it, if its suite is to blame, or if others get answers.
+    """
     fault = lost(group)
     at_endpoint = unit.sampled_by == "endpoint"
     if group.suite is not None and (at_endpoint or state.own_rows_answered):
