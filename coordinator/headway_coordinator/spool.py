@@ -243,7 +243,8 @@ class Spool:
             self._store.get(self._layout.coordinator_start(start_number + 1))
         except NotFound:
             return
-        raise superseded(f"incarnation {start_number + 1} has begun, and this is {start_number}")
+        newer = start_number + 1
+        raise superseded(f"start {newer} of the coordinator has begun, and this is {start_number}")
 
     def _uri(self, group: GroupRecord) -> str:
         if group.purpose is Purpose.TRAIN:

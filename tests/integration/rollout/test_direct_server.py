@@ -44,7 +44,7 @@ class Trained(MovingModel):
         return self._senders[-1]
 
     def end(self) -> None:
-        """Return when all transfers have come to an end; see `senders.sending`."""
+        """Return when all transfers have come to an end; see `weight_senders.sending`."""
         for sender in self._senders:
             sender.close(4 * PATIENCE)
             assert not sender._under_way
