@@ -84,8 +84,9 @@ _SCALAR: Final = re.compile(_STRING + rb"|[^\s,{}\[\]\"]++", re.DOTALL)
 _BRACKETS: Final = re.compile(_STRING + rb"|[{\[]++|[}\]]++", re.DOTALL)
 _BETWEEN: Final = re.compile(rb"\s*+([,}\]])\s*+")
 _BLANK: Final = re.compile(rb"\s*+")
-_CONTAINERS: Final = frozenset({dict, list, tuple})
-"""What parsers make, by exact type: looking it up is faster than `isinstance`."""
+_CONTAINERS: Final = (dict, list, tuple)
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+"""Most values, by exact type: looking it up is faster than `isinstance`."""
 _FEW_BRACKETS: Final = 500
 """So many levels are safe to parse, whatever they are."""
 MEMBERS: Final = 10_000
@@ -238,7 +239,7 @@ def nesting(value: Any, most_depth: int, most_values: int) -> None:
     Raises:
         OutOfBounds: it is deeper, or has more values.
     """
-    level, count = [value] if type(value) in _CONTAINERS else [], 0
+    level, count = [value] if isinstance(value, _CONTAINERS) else [], 0
     for _ in range(most_depth):
         count += sum(map(len, level))
         if count > most_values:
@@ -246,8 +247,8 @@ def nesting(value: Any, most_depth: int, most_values: int) -> None:
         level = [
             inner
             for outer in level
-            for inner in (outer.values() if type(outer) is dict else outer)
-            if type(inner) in _CONTAINERS
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if type(inner) not in _SCALARS and isinstance(inner, _CONTAINERS)
         ]
     if level:
         raise OutOfBounds(f"nested more than {most_depth} levels deep")

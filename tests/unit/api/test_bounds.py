@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tracemalloc
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -145,6 +146,11 @@ def test_a_parsed_value_is_held_to_the_same_depth(value: Any, most: int) -> None
             nesting(value, most, 1000)
     else:
         nesting(value, most, 1000)
+
+
+def test_a_parsed_value_may_be_of_a_derived_type() -> None:
+    with pytest.raises(OutOfBounds, match="nested more than 2"):
+        nesting(OrderedDict(a=OrderedDict(b=OrderedDict(c=1))), 2, 100)
 
 
 def test_a_parsed_value_is_held_to_a_count() -> None:
