@@ -1,8 +1,8 @@
 # The verbs of this repository. `make` lists them; each does its own set-up and may be run again.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-# Without bytecode each process that shares the tests reads and rewrites all their sources at every run, and each
-# process that a test starts compiles Headway again.
+# Without bytecode each process that shares the tests reads and rewrites all their sources at every run. Each
+# process that a test starts would also compile Headway again.
 unexport PYTHONDONTWRITEBYTECODE
 
 # Debian's interpreter: the same one, at the same path, as in the base image.
@@ -69,7 +69,7 @@ dashboards: venv ## write the Grafana dashboards of the chart from the metric fa
 # Where the pictures come from, and what Prometheus has scraped of the jobs on the cluster.
 FROM ?= cluster
 RECORD ?= build/dashboards
-dashboard-pictures: venv ## draw docs/dashboards/*.png from jobs that are run on the cluster (10 minutes; FROM=record: from the last such run; FROM=played: from a job played for it, 2 minutes)
+dashboard-pictures: venv ## draw docs/dashboards/*.png from jobs that run on the cluster (10 minutes; FROM=record: from the last such run; FROM=played: from a played job, 2 minutes)
 	$(if $(filter cluster,$(FROM)),KEEP_RECORD=$(abspath $(RECORD)) $(PYTEST) tests/e2e/test_dashboards.py)
 	PYTHONPATH=hack/dashboards:tests/support $(PY) -m headway_dashboards.pictures docs/dashboards $(if $(filter played,$(FROM)),,--record $(RECORD))
 
@@ -124,13 +124,13 @@ test-chaos: venv ## coordinator, servers, agents, sandboxes and learners killed 
 test-hostile: export HOSTILE_COUNT ?= 10000
 test-hostile: export HOSTILE_CASES ?= 1000
 test-hostile: export HOSTILE_SEED ?= $(shell date +%s)
-test-hostile: venv ## what strangers try on a cluster, and what they send, drawn anew: HOSTILE_COUNT custom resources, HOSTILE_CASES messages, as many of each route by schemathesis (HOSTILE_SEED: the same again)
+test-hostile: venv ## drawn at random: HOSTILE_COUNT hostile custom resources on a cluster, and HOSTILE_CASES messages, as many of each route by schemathesis (HOSTILE_SEED: the same again)
 	$(TOGETHER) -m hostile tests
 test-remedies: venv ## each remedy ordered of a running job on a cluster, and a process killed in the middle of it (40 minutes)
 	$(PYTEST) tests/e2e/test_remedies.py
 test-bill: export BILL_RUNS ?= 2000
 test-bill: export CHAOS_KILLS ?= 10
-test-bill: venv ## BILL_RUNS lives of a job under a budget, and of jobs that share one, as state machines; a real job with CHAOS_KILLS kills, stopped, resumed, drained and recounted (ten minutes)
+test-bill: venv ## BILL_RUNS lives of jobs under budgets as state machines, and a real job with CHAOS_KILLS kills, stopped, resumed and recounted (ten minutes)
 	$(PYTEST) tests/unit/coordinator/test_budget_machine.py tests/unit/operator/test_namespace_budget_machine.py \
 		tests/integration/coordinator/test_budget_job.py
 test-faults: venv ## every fault of docs/troubleshooting.md on a cluster, those too that episodes show (a quarter of an hour)
@@ -145,14 +145,14 @@ bench-strangers: venv ## HOSTILE_CASES hostile requests (10,000) to each route o
 	PYTHONPATH=.:tests/support $(PY) -m bench.strangers
 bench-learner: oracles venv ## an optimizer step against TRL's and bare PyTorch, one row against one a turn, memory, deltas: bench/results/learner.md (a quarter of an hour; ONLY=memory: a section)
 	PYTHONPATH=.:tests/support $(PY) -m bench.learner $(if $(ONLY),--only $(ONLY))
-bench-gpu: ## the learner on one NVIDIA GPU, right and fast: bench/results/accelerator.md (5 minutes; GPU_PYTHON: one with torch for CUDA and requirements/trainer.txt, TRL if it is to be compared; ONLY=steps: a section)
+bench-gpu: ## the learner on one NVIDIA GPU, right and fast: bench/results/accelerator.md (5 minutes; GPU_PYTHON: one with torch for CUDA, requirements/trainer.txt and TRL; ONLY=steps: a section)
 	PYTHONPATH=$(GPU_PATH) $(GPU_PYTHON) -m bench.accelerator $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
-bench-learning: venv ## the demo's job with three losses and three seeds each: bench/results/learning.md (over two hours; ONLY=cispo: one loss; ONLY=page: the page again from the figures on record)
+bench-learning: venv ## the demo's job with three losses and three seeds each: bench/results/learning.md (over two hours; ONLY=cispo: one loss; ONLY=page: the page again)
 	PYTHONPATH=.:tests/support $(PY) -m bench.learning $(if $(ONLY),--only $(ONLY))
 bench-eval: export SYSTEM_PYTHON := $(SYSTEM_PYTHON)
 bench-eval: venv ## an evaluation's episodes a second against vLLM's own limit and against Inspect AI: bench/results/evaluation.md (8 minutes; ONLY=speed: a section, ONLY=page: the page again)
 	PYTHONPATH=.:tests/support $(PY) -m bench.evaluation $(if $(ONLY),--only $(ONLY))
-bench-remedies: venv ## a job whose loss collapses, as it is and with remedies, three seeds: bench/results/remedies.md (half an hour on quiet cores; ONLY=seed-0: one seed, ONLY=page: the page again)
+bench-remedies: venv ## a job whose loss collapses, with and without remedies, three seeds: bench/results/remedies.md (half an hour; ONLY=seed-0: one seed, ONLY=page: the page again)
 	PYTHONPATH=.:tests/support $(PY) -m bench.remedies $(if $(ONLY),--only $(ONLY))
 
 bench-estimate: venv ## what six whole jobs cost against what their preflights said: bench/results/estimate.md (5 minutes on quiet cores)
@@ -167,7 +167,7 @@ record-signals: venv ## record the series that collapse signals are tested on, t
 .PHONY: try newcomer demo images image-base cluster-up cluster-down
 demo: export DEMO_BEGUN := $(shell date +%s)
 try: export DEMO_BEGUN := $(shell date +%s)
-try: venv ## a model learns on this machine without a cluster, from job to bill (FRESH=1: begin anew)
+try: venv ## a model learns on this machine without a cluster, from job to bill (FRESH=1: from the beginning)
 	$(PY) hack/demo/try_local.py
 newcomer: venv ## follow README and first environment as a new user in an empty folder, each block timed (PARTS="page cluster": some; WARM=1: with this checkout's environment)
 	$(PY) hack/newcomer/newcomer.py $(PARTS) $(if $(WARM),--warm)

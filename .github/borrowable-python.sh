@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Has uv fetch a Python that brings its own libraries, which pods on kind can borrow from the runner (its own is
-# newer than the pods' image). Prints the setting by which hack/python and hack/cluster find it.
+# Has uv fetch a Python that brings its own libraries. Pods on kind can borrow it from the runner, whose own Python
+# is newer than the pods' image. Prints the setting by which hack/python and hack/cluster find it.
 set -euo pipefail
 tool="$(mktemp -d)"
 python3 -m venv "$tool"

@@ -9,7 +9,9 @@ HERE = Path(__file__).resolve().parent
 KINDS = ("RLEvalJob", "RLTrainingJob")
 HEAD = """\
 # Merge these keys into the ConfigMap that Argo CD has:
+#
 #   kubectl patch cm argocd-cm -n argocd --patch-file argocd-cm.yaml
+#
 # Made by argocd_cm.py from health.lua, which is the source.
 apiVersion: v1
 kind: ConfigMap

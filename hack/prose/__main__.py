@@ -1,8 +1,8 @@
-"""Checks that pages and Python sources are in plain words: `python hack/prose [FILE ...]`, from any folder.
+"""Checks that pages and sources are in plain words: `python hack/prose [FILE ...]`, from any folder.
 
-It reads docstrings, comments and messages of a source. Without files it checks all that people write,
-and allows what `hack/prose/allowed.txt` lists. With files it prints all of their faults.
-It exits with 1 where it prints anything. Standard library only.
+It reads docstrings, comments and messages of a Python source, and comments of other files. Without files
+it checks all that people write, and allows what `hack/prose/allowed.txt` lists. With files it prints all of
+their faults. It exits with 1 where it prints anything. Standard library only.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from headway_prose.faults import Fault, allowed, faults, faults_of_source, verdicts
-from headway_prose.pages import has_messages, pages, sources
+from headway_prose.comments import has_comments
+from headway_prose.faults import Fault, allowed, faults, faults_of_comments, faults_of_source, verdicts
+from headway_prose.pages import has_messages, other_sources, pages, sources
 
 ROOT = Path(__file__).resolve().parents[2]
 ALLOWED = ROOT / "hack" / "prose" / "allowed.txt"
@@ -21,6 +22,8 @@ def judged(name: str, text: str) -> list[Fault]:
     """Faults of a file, by its path from the root and its text."""
     if name.endswith(".py"):
         return [*faults_of_source(text, messages=has_messages(name))]
+    if has_comments(name):
+        return [*faults_of_comments(name, text)]
     return [*faults(text)]
 
 
@@ -32,7 +35,9 @@ def main(named: list[str]) -> int:
         }
         lines = [*verdicts(found, {})]
     else:
-        found = {name: judged(name, text) for name, text in (*pages(ROOT), *sources(ROOT))}
+        found = {
+            name: judged(name, text) for name, text in (*pages(ROOT), *sources(ROOT), *other_sources(ROOT))
+        }
         lines = [*verdicts(found, allowed(ALLOWED.read_text(encoding="utf-8")))]
     for line in lines:
         print(line)

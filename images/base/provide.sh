@@ -1,5 +1,5 @@
 #!/bin/sh
-# What every image stands on, the same whether Docker starts from debian:12-slim or mmdebstrap from nothing.
+# What every image is built on, the same whether Docker starts from debian:12-slim or mmdebstrap from nothing.
 # Arguments: packages that are still to be installed (none where mmdebstrap did it).
 set -eu
 if [ $# -gt 0 ] && ! dpkg -s "$@" >/dev/null 2>&1; then

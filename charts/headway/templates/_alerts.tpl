@@ -1,7 +1,7 @@
 {{/*
 One alert, unless the values omit it. Arguments: top (the chart's scope), name, severity, expr, summary, description,
-board (the dashboard that it links to, with its variables), and for (unless the values set it). Prometheus fills in
-the templates of summary, description and board.
+board and for. The board is the dashboard that it links to, with its variables. The values may set another for.
+Prometheus fills in the templates of summary, description and board.
 */}}
 {{- define "headway.alert" -}}
 {{- $rule := .top.Values.prometheusRule }}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from .comments import comments
+from .passages import Passage
 from .phrases import PHRASES
 from .python_source import passages
 from .sentences import sentences
@@ -36,7 +38,16 @@ def faults(text: str) -> Iterator[Fault]:
 
 def faults_of_source(source: str, *, messages: bool) -> Iterator[Fault]:
     """Faults of a Python source, in the order of its lines; of its messages only if wanted."""
-    for passage in passages(source, messages=messages):
+    return _of_passages(passages(source, messages=messages))
+
+
+def faults_of_comments(name: str, source: str) -> Iterator[Fault]:
+    """Faults of the comments of a file in another language, by its path from the root and its text."""
+    return _of_passages(comments(name, source))
+
+
+def _of_passages(found: Iterable[Passage]) -> Iterator[Fault]:
+    for passage in found:
         for fault in faults(passage.text):
             yield replace(fault, line=passage.line + fault.line - 1)
 

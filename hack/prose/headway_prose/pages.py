@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+
+from .comments import has_comments
 
 WRITTEN = (
     "*.md",
@@ -21,6 +24,8 @@ GENERATED = (
     "docs/signals.md",
     "docs/troubleshooting.md",
 )
+MADE = ("crds/", "charts/headway/files/")
+"""Folders of files that the code writes."""
 PRODUCT = (
     "api",
     "analysis",
@@ -54,6 +59,14 @@ def sources(root: Path) -> Iterator[tuple[str, str]]:
     """Path and text of each Python source, by path."""
     for path in sorted(path for folder in (*PRODUCT, *OTHERS) for path in (root / folder).rglob("*.py")):
         yield path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
+
+
+def other_sources(root: Path) -> Iterator[tuple[str, str]]:
+    """Path and text of each file with comments that git knows, by path, without generated ones."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True)
+    for name in sorted(listed.stdout.split("\0")):
+        if has_comments(name) and not name.startswith(MADE) and (root / name).is_file():
+            yield name, (root / name).read_text(encoding="utf-8")
 
 
 def has_messages(name: str) -> bool:

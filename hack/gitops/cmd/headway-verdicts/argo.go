@@ -24,8 +24,8 @@ type Health struct {
 
 var healths = []string{"Healthy", "Progressing", "Degraded", "Suspended", "Missing", "Unknown"}
 
-// argoHealth runs a health check as Argo CD does: an object that is being deleted is Progressing without it,
-// and the script has the libraries package, base and table (Argo CD adds os.time and os.date), none else.
+// argoHealth runs a health check as Argo CD does. An object that is being deleted is Progressing without it.
+// The script has only the libraries package, base and table; Argo CD adds os.time and os.date.
 func argoHealth(object *unstructured.Unstructured, script string) (Health, error) {
 	if object.GetDeletionTimestamp() != nil {
 		return Health{Status: "Progressing", Message: "Pending deletion"}, nil

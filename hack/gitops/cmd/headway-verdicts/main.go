@@ -1,5 +1,5 @@
-// headway-verdicts says what GitOps tools make of objects: kstatus' rules, Argo CD's health check in Lua, and
-// Flux's expressions in CEL, each by the code that the tool itself runs or is built on.
+// headway-verdicts prints how GitOps tools judge objects: by kstatus' rules, Argo CD's health check in Lua, and
+// Flux's expressions in CEL. Each judges by the code that the tool itself runs or is built on.
 //
 // It reads one Question as JSON and writes one Verdict for each object.
 package main

@@ -1,7 +1,7 @@
 // headway-kube is every Kubernetes component this cluster runs, in one binary
 // that picks its part from the name it is started under. One link step instead
-// of six is what makes a first `cluster.py up` bearable on a small machine, and
-// the running processes share one copy of the program text.
+// of six makes a first `cluster.py up` bearable on a small machine. The running
+// processes share one copy of the program text.
 package main
 
 import (

@@ -1,7 +1,7 @@
 // Package policy turns networking.k8s.io/v1 policies into firewall rules for
-// the pods of one node. Everything in it is a pure function: a Snapshot of the
-// API goes in, a Ruleset comes out, and two Rulesets give the nft script that
-// leads from one to the other.
+// the pods of one node. Everything in it is a pure function. A Snapshot of the
+// API gives a Ruleset. Two Rulesets give the nft script that leads from one to
+// the other.
 package policy
 
 import (

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Direction is the side of a pod that a rule speaks of.
+// Direction is the side of a pod that a rule applies to.
 type Direction string
 
 const (
@@ -59,8 +59,8 @@ type Set struct {
 func (s *Set) add(element string) { s.Elements[element] = true }
 
 // Ruleset is everything the firewall must hold. Chains and sets are named after
-// their content, so pods with the same policies share a chain, and a chain never
-// changes: a new one is made and the pod is pointed at it.
+// their content, so pods with the same policies share a chain. A chain never
+// changes: a pod whose policies change is pointed at another.
 type Ruleset struct {
 	Sets    map[string]*Set
 	Chains  map[string]Chain

@@ -35,8 +35,8 @@ func (t Table) Change(from, to Ruleset) string {
 }
 
 // skeleton looks at new connections only, sender's side first. An address
-// behind the bridge that is not yet known as a pod's may neither send nor receive:
-// whoever has it started before its policies were in place, or made it up.
+// behind the bridge that is not yet known as a pod's may neither send nor receive.
+// Its process started before its policies were in place, or made the address up.
 // The node's own traffic to pods leaves through the output hook and is not looked at.
 func (t Table) skeleton() string {
 	return fmt.Sprintf(`table inet %[1]s {
@@ -74,9 +74,9 @@ func (s *script) line(format string, values ...any) {
 	fmt.Fprintf(s, format+"\n", values...)
 }
 
-// difference orders commands so that nothing refers to what does not exist: sets,
-// then the chains that use them, then who is sent to which chain, then removals
-// the other way round.
+// difference orders commands so that nothing refers to what does not exist.
+// Sets come first, then the chains that use them, then the chain of each pod.
+// Removals follow in the opposite order.
 func (s *script) difference(from, to Ruleset) {
 	for _, name := range sorted(to.Sets) {
 		old, existed := from.Sets[name]

@@ -1,5 +1,5 @@
-// Package registration is how a starting pod becomes known to the enforcer: the
-// network plugin says which address a pod was given, and hears back when the
+// Package registration is how a starting pod becomes known to the enforcer. The
+// network plugin says which address a pod was given. It gets an answer when the
 // pod's policies are in the kernel. The pod's processes start after that.
 package registration
 
