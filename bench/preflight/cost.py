@@ -14,7 +14,7 @@ from made_up_baselines import play_all
 
 from bench.support.report import Goal, Row, Section, Table, prose
 from headway_analysis.preflight.catalogue import CHECKS
-from headway_analysis.preflight.evidence import Baseline, Played
+from headway_analysis.preflight.evidence import Baseline, PlayedScript
 from headway_analysis.preflight.report import document, markdown
 from headway_analysis.preflight.run import findings, scripts_of
 
@@ -55,7 +55,7 @@ def measure(folder: Path) -> Section:
     )
 
 
-def _timed(baseline: Baseline, played: list[Played]) -> tuple[list[Row], float]:
+def _timed(baseline: Baseline, played: list[PlayedScript]) -> tuple[list[Row], float]:
     table: list[Row] = []
     for check in CHECKS:
         scripts, writing = _seconds(lambda check=check: check.scripts(baseline))

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from headway_analysis.measures.tries import Place, Rules, a_try
 from headway_analysis.report import inspect_log
-from headway_analysis.report.inspect_log import Head, Played
+from headway_analysis.report.inspect_log import Head, PlayedEpisode
 from headway_api.spec.agent import AgentSpec
 from headway_cli.episodes import Shown
 from headway_cli.runs import NoRun
@@ -67,11 +67,13 @@ def model_of(run: StoredRun, each: Shown) -> str:
     return each.group.candidate or run.base or UNKNOWN
 
 
-def played(run: StoredRun, shown: Sequence[Shown], head: Head, task: str = "") -> list[tuple[str, Played]]:
+def played(
+    run: StoredRun, shown: Sequence[Shown], head: Head, task: str = ""
+) -> list[tuple[str, PlayedEpisode]]:
     """The episodes as tries, each with its model, and with the earlier attempts at it."""
     measure = run.spec.get("evaluation") or {}
     rules = Rules(float(measure.get("successThreshold", 1.0)), head.turn_limit)
-    found: list[tuple[str, Played]] = []
+    found: list[tuple[str, PlayedEpisode]] = []
     for each in shown:
         group, episode = each.group, each.episode
         place = Place(

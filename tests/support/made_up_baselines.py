@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from headway_analysis.preflight.evidence import Baseline, Call, Facts, Played, Sampled, Script, ToolResult
+from headway_analysis.preflight.evidence import (
+    Baseline,
+    Call,
+    Facts,
+    PlayedScript,
+    Sampled,
+    Script,
+    ToolResult,
+)
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome, PolicyVersion, Purpose, Turn
 from headway_sandbox.environment import Call as Called
 from headway_sandbox.environment import Environment, Reward, ToolError, Transcript
@@ -138,9 +146,9 @@ def _tool_messages(results: Sequence[ToolResult]) -> Iterable[Json]:
         yield {"role": "tool", "tool_call_id": f"call-{number}", "content": result.content}
 
 
-def play_all(make: Make, scripts: Sequence[Script]) -> list[Played]:
+def play_all(make: Make, scripts: Sequence[Script]) -> list[PlayedScript]:
     """Every script, those that follow another after it."""
-    done: dict[tuple[str, str | None], Played] = {}
+    done: dict[tuple[str, str | None], PlayedScript] = {}
     left = list(scripts)
     while left:
         script = next(each for each in left if each.after is None or (each.check, each.after) in done)
@@ -149,9 +157,9 @@ def play_all(make: Make, scripts: Sequence[Script]) -> list[Played]:
     return list(done.values())
 
 
-def play(make: Make, script: Script) -> Played:
+def play(make: Make, script: Script) -> PlayedScript:
     """One script, in an environment of its own."""
-    played = Played(script, seconds=0.5, waited=0.2)
+    played = PlayedScript(script, seconds=0.5, waited=0.2)
     try:
         environment = make()
         seen = environment.reset(script.row, script.environment_seed)

@@ -63,7 +63,7 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class Played:
+class BilledGroup:
     """One group, as the ledger bills it."""
 
     usage: Mapping[str, float]
@@ -88,9 +88,9 @@ class Measured:
     episodes: int = 0
     group_size: int = 1
     shared: float = 0.0
-    """`Played.shared` of one episode."""
+    """`BilledGroup.shared` of one episode."""
     row_tokens: float = 0.0
-    """`Played.row_tokens` of one episode: what training takes if every group has a gradient."""
+    """`BilledGroup.row_tokens` of one episode: what training takes if every group has a gradient."""
 
     @property
     def tells(self) -> bool:
@@ -101,7 +101,7 @@ class Measured:
 NOBODY: Final = Measured()
 
 
-def measure(groups: Sequence[Played], weights: Sequence[float] | None = None) -> Measured:
+def measure(groups: Sequence[BilledGroup], weights: Sequence[float] | None = None) -> Measured:
     """The means of groups.
 
     The usage of an abandoned group is spread over the others, since another group takes its place.
@@ -150,7 +150,7 @@ def of_group(
     row_tokens: float = 0.0,
     trains_alike: bool = False,
     least_scored: int = 2,
-) -> Played:
+) -> BilledGroup:
     """A finished group, as if it were one of training.
 
     Args:
@@ -177,7 +177,7 @@ def of_group(
     teaches = trains_alike or len({each.reward for each in scored}) > 1
     used[UsageClass.TRAIN] += row_tokens if kept and teaches else 0.0
     first = [float(each.turns[0].cached_tokens) for each in scored if each.turns]
-    return Played(
+    return BilledGroup(
         usage={key: much for key, much in used.items() if much},
         episodes=len(episodes),
         kept=kept,
@@ -186,7 +186,7 @@ def of_group(
     )
 
 
-def of_record(group: GroupRecord) -> Played:
+def of_record(group: GroupRecord) -> BilledGroup:
     """A group with its tokens."""
     rows = fsum(len(row.tokens) for each in group.scored for row in each.rows if any(row.mask))
     return of_group(group.episodes, group.discarded, group.judgements, row_tokens=rows)

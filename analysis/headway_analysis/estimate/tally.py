@@ -16,7 +16,7 @@ from math import fsum
 from statistics import median
 from typing import Final, TypeVar
 
-from headway_analysis.estimate.measured import IN_TRAINING, Mean, Measured, Played, measure
+from headway_analysis.estimate.measured import IN_TRAINING, BilledGroup, Mean, Measured, measure
 from headway_api.prices import of as of_model
 from headway_api.records import UsageClass, UsageEvent
 
@@ -58,18 +58,18 @@ class Group:
         self.ended = max(self.ended, event.at)
 
     @property
-    def played(self) -> Played:
+    def played(self) -> BilledGroup:
         """As `measure` takes it: a group whose sandboxes are not billed was abandoned."""
         kept = self.usage.get(UsageClass.SANDBOX_SECONDS, 0.0) > 0
-        return Played(self._used, self.last + 1, kept)
+        return BilledGroup(self._used, self.last + 1, kept)
 
-    def measured(self, episodes: int) -> Played:
+    def measured(self, episodes: int) -> BilledGroup:
         """An evaluation's group, as `measure` takes it: no other group replaces one that was lost.
 
         Args:
             episodes: how many it had to have.
         """
-        return Played(self._used, episodes)
+        return BilledGroup(self._used, episodes)
 
     @property
     def _used(self) -> dict[str, float]:
@@ -155,7 +155,7 @@ class Tally:
             taken: steps taken. One that trained no token has no segment, and counts as 0.
         """
         recent = range(max(1, taken - RECENT_STEPS + 1), taken + 1)
-        found = [Played({"train": self.steps.get(n, _Step()).tokens}, 1) for n in recent]
+        found = [BilledGroup({"train": self.steps.get(n, _Step()).tokens}, 1) for n in recent]
         return measure(found).means["train"] if found else None
 
     def pace(self, taken: int) -> float | None:
@@ -219,7 +219,7 @@ class EvaluationTally:
         known = self.groups.get(where, {})
         blank = round(max(0, done - self.seen[where]) * len(known) / self.seen[where]) if known else 0
         found = [group.measured(episodes) for group in known.values()]
-        return measure([*found, *[Played({}, episodes)] * blank])
+        return measure([*found, *[BilledGroup({}, episodes)] * blank])
 
     def pace(self, candidates: Collection[str], longest: float) -> float | None:
         """Seconds from the end of one group to that of the next, over candidates that are measured side by

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from headway_analysis.preflight.answers import parsed, tags_in
 from headway_analysis.preflight.conversation import answer_of, calls_of, ending_call, prompt_text
-from headway_analysis.preflight.evidence import Baseline, Call, Facts, Played, Sampled, Script
+from headway_analysis.preflight.evidence import Baseline, Call, Facts, PlayedScript, Sampled, Script
 from headway_analysis.preflight.examples import names_it
 
 MOST_CALLS: Final = 24
@@ -21,7 +21,7 @@ def is_full(one: Sampled, facts: Facts) -> bool:
     return score is not None and score >= facts.success_threshold
 
 
-def succeeds(one: Played, facts: Facts) -> bool:
+def succeeds(one: PlayedScript, facts: Facts) -> bool:
     """Whether a script is a success by the external score."""
     return one.score is not None and one.score >= facts.success_threshold
 

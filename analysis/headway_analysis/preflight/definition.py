@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from headway_analysis.preflight.evidence import Baseline, Played, Script
+from headway_analysis.preflight.evidence import Baseline, PlayedScript, Script
 
 Verdict = Literal["Pass", "Warn", "Fail", "Unknown"]
 """Unknown: too few episodes to tell, or what the check needs was not given."""
@@ -53,7 +53,7 @@ class Finding:
 
 
 Scripts = Callable[[Baseline], Sequence[Script]]
-Judge = Callable[[Baseline, Sequence[Played]], Finding]
+Judge = Callable[[Baseline, Sequence[PlayedScript]], Finding]
 
 
 def no_scripts(baseline: Baseline) -> Sequence[Script]:

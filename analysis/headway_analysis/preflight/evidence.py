@@ -105,7 +105,7 @@ class ToolResult:
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedScript:
     """The result of a script."""
 
     script: Script

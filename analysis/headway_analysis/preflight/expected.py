@@ -7,7 +7,7 @@ from decimal import Decimal
 from math import fsum
 
 from headway_analysis.estimate.amounts import Range
-from headway_analysis.estimate.measured import Measured, Played, held_out, measure, of_group
+from headway_analysis.estimate.measured import BilledGroup, Measured, held_out, measure, of_group
 from headway_analysis.estimate.plan import Plan, after_preflight
 from headway_analysis.estimate.whole import TRAIN, Estimate, Spent, by_episodes, seconds_by_episodes
 from headway_analysis.preflight.evidence import Baseline, Facts, Sampled
@@ -18,7 +18,7 @@ def measured(baseline: Baseline) -> Measured:
     return measure(groups(baseline))
 
 
-def groups(baseline: Baseline) -> list[Played]:
+def groups(baseline: Baseline) -> list[BilledGroup]:
     """Each group, as it would be billed in training."""
     members: dict[str, list[Sampled]] = {}
     for one in baseline.sampled:
@@ -26,7 +26,7 @@ def groups(baseline: Baseline) -> list[Played]:
     return [_group(found, baseline.facts) for found in members.values()]
 
 
-def _group(members: Sequence[Sampled], facts: Facts) -> Played:
+def _group(members: Sequence[Sampled], facts: Facts) -> BilledGroup:
     group = members[0].group
     scored = [one for one in members if one.record.reward is not None]
     return of_group(

@@ -6,7 +6,7 @@ its reply back into the generator, or throws `Failed` if there is none:
 
     play = played(script, time.monotonic)
     request = next(play)
-    while True:                      # StopIteration.value is the Played
+    while True:                      # StopIteration.value is the PlayedScript
         request = play.send(reply)   # or play.throw(Failed("..."))
 """
 
@@ -17,13 +17,13 @@ import json
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
-from headway_analysis.preflight.evidence import Call, Played, Script, ToolResult
+from headway_analysis.preflight.evidence import Call, PlayedScript, Script, ToolResult
 from headway_api.document import JsonView
 from headway_api.sandbox_api import FinishReply, FinishRequest, ResetReply, ResetRequest, ToolCall, ToolReply
 
 Request = ResetRequest | ToolCall | FinishRequest
 Reply = ResetReply | ToolReply | FinishReply
-Play = Generator[Request, Reply, Played]
+Play = Generator[Request, Reply, PlayedScript]
 Turns = Generator[Call, ToolResult, "str | None"]
 """What an agent does: it yields calls, is sent their results, and returns the text it ends with, or None."""
 Agent = Callable[[ResetReply], Turns]
@@ -34,7 +34,7 @@ class Failed(Exception):
     """A request had no reply. The message is in the sandbox's or the environment's own words.
 
     Args:
-        cause: as `Played.cause`.
+        cause: as `PlayedScript.cause`.
     """
 
     def __init__(self, message: str, cause: str | None = None) -> None:
@@ -72,7 +72,7 @@ def of_script(script: Script) -> Agent:
 def played(script: Script, clock: Callable[[], float], agent: Agent | None = None) -> Play:
     """Reset, calls, finish. `agent` decides on calls and answer in the script's place."""
     began = clock()
-    so_far = Played(script)
+    so_far = PlayedScript(script)
     results: list[ToolResult] = []
     try:
         first = yield ResetRequest(row=dict(script.row), seed=script.environment_seed)

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from headway_analysis.preflight.catalogue import CHECKS
 from headway_analysis.preflight.definition import Check, Finding, Verdict
-from headway_analysis.preflight.evidence import Baseline, Played, Script
+from headway_analysis.preflight.evidence import Baseline, PlayedScript, Script
 from headway_api.bounds import shortened
 
 Policy = Literal["Enforce", "Warn", "Off"]
@@ -45,7 +45,7 @@ def scripts_of(
 
 def findings(
     baseline: Baseline,
-    played: Sequence[Played],
+    played: Sequence[PlayedScript],
     overrides: Mapping[str, Policy] | None = None,
     checks: Sequence[Check] = CHECKS,
 ) -> list[Finding]:
@@ -55,13 +55,13 @@ def findings(
         played: scripts as they were played, in any order; some may lack.
         overrides: policy of single checks; those that are Off find nothing.
     """
-    by_check: dict[str, dict[str, Played]] = {}
+    by_check: dict[str, dict[str, PlayedScript]] = {}
     for one in played:
         by_check.setdefault(one.script.check, {})[one.script.label] = one
     return [_found(check, baseline, by_check.get(check.id, {})) for check in _on(checks, overrides)]
 
 
-def _found(check: Check, baseline: Baseline, runs: Mapping[str, Played]) -> Finding:
+def _found(check: Check, baseline: Baseline, runs: Mapping[str, PlayedScript]) -> Finding:
     """What one check finds; Unknown if it fails itself, unless a failure is sure without its scripts."""
     scripts, broken = _scripts(check, baseline)
     found = _judged(check, baseline, [runs[each.label] for each in scripts if each.label in runs])
@@ -75,7 +75,7 @@ def _scripts(check: Check, baseline: Baseline) -> tuple[Sequence[Script], Findin
         return (), _itself(check, error)
 
 
-def _judged(check: Check, baseline: Baseline, played: Sequence[Played]) -> Finding:
+def _judged(check: Check, baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     try:
         return check.judge(baseline, played)
     except Exception as error:  # model, data or environment may cause any error

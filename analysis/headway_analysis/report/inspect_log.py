@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 64
 SHOWN: Final = ("external_score", "success", "reward")
 """Measures that the log's head shows; the report has the others."""
-Played = tuple[Try, EpisodeRecord, Sequence[EpisodeRecord]]
+PlayedEpisode = tuple[Try, EpisodeRecord, Sequence[EpisodeRecord]]
 """A try, its episode, and the earlier attempts at it."""
 
 
@@ -61,7 +61,7 @@ def write(
     run: Finished,
     standing: Standing,
     found: Mapping[str, Mapping[str, Estimate]],
-    played: Iterable[Played],
+    played: Iterable[PlayedEpisode],
 ) -> None:
     """Write one candidate's log. Blocking, and to be called outside of an event loop.
 
@@ -88,7 +88,7 @@ def write(
     asyncio.run(_write(path, head, standing.tries, _results(standing.tries, found), of, why))
 
 
-def write_episodes(path: Path, head: Head, played: Sequence[tuple[str, Played]]) -> None:
+def write_episodes(path: Path, head: Head, played: Sequence[tuple[str, PlayedEpisode]]) -> None:
     """Write a log of some episodes of a run, without estimates. Blocking, as `write` is.
 
     Args:
@@ -105,7 +105,7 @@ async def _write(
     head: Head,
     tries: Sequence[Try],
     results: EvalResults,
-    played: Iterable[tuple[str, Played]],
+    played: Iterable[tuple[str, PlayedEpisode]],
     why: str | None,
 ) -> None:
     """`why`: why the run failed; None: it did not."""

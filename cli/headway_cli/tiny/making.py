@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from headway_analysis.preflight.evidence import Call, Played, Script
+from headway_analysis.preflight.evidence import Call, PlayedScript, Script
 from headway_analysis.preflight.playing import Agent, Failed
 from headway_api.opening import opening
 from headway_cli.tiny import mistakes, speech, teaching
@@ -176,7 +176,7 @@ def rights(player: Player, task: Task, rows: Sequence[dict[str, Any]], ends: flo
 
 def until(
     player: Player, wanted: Iterable[tuple[Script, Agent | None]], ends: float, *, least: int = 0
-) -> Iterator[Played]:
+) -> Iterator[PlayedScript]:
     """Episodes in order, several at once, until the time is over; at least `least` of them."""
     coming, many = iter(wanted), 0
     with ThreadPoolExecutor(player.workers) as pool:
@@ -187,7 +187,7 @@ def until(
                 return
 
 
-def acts_of(played: Played) -> Acts:
+def acts_of(played: PlayedScript) -> Acts:
     """What the agent did in an episode."""
     calls = tuple(Call(each.name, each.arguments) for each in played.results)
     return Acts(calls, played.script.answer)
@@ -198,7 +198,7 @@ def texts_of(acts: Acts) -> str:
     return " ".join(text for _, text in mistakes.spoken(acts))
 
 
-def scene_of(played: Played, task: Task) -> Scene:
+def scene_of(played: PlayedScript, task: Task) -> Scene:
     """An episode as the model sees it."""
     first = opening([dict(message) for message in played.messages], task.system_prompt)
     return Scene(first, played.tools, acts_of(played), [result.content for result in played.results])

@@ -18,7 +18,7 @@ from headway_analysis.measures.candidate import priced
 from headway_analysis.measures.figures import Figures, evaluation
 from headway_analysis.report import inspect_log
 from headway_analysis.report.document import Finished, Standing, document
-from headway_analysis.report.inspect_log import Played
+from headway_analysis.report.inspect_log import PlayedEpisode
 from headway_analysis.report.markdown import markdown
 from headway_analysis.report.table import parquet, plain, table
 from headway_api import logs
@@ -106,7 +106,7 @@ def _log_of(store: Store, layout: Layout, run: Finished, standing: Standing, fou
         store.upload(path, layout.log(name))
 
 
-def played(store: Store, layout: Layout, standing: Standing) -> Iterator[Played]:
+def played(store: Store, layout: Layout, standing: Standing) -> Iterator[PlayedEpisode]:
     """The tries of a candidate with their episodes, by row. Each is read when it is needed."""
     by_episode = {each.episode_id: each for each in standing.tries}
     mine = f"{layout.failed_groups}/e-{standing.name}-"

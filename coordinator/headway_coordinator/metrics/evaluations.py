@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 
 from headway_analysis.measures.candidate import ALL
 from headway_analysis.measures.names import hashed
-from headway_analysis.report.inspect_log import Played
+from headway_analysis.report.inspect_log import PlayedEpisode
 from headway_api import logs, names
 from headway_api.artifacts import Layout
 from headway_api.config import EvalConfig
@@ -66,7 +66,7 @@ class Content:
     """A candidate's part of the table, as plain rows."""
     figures: Callable[[str], Mapping[str, float]]
     """A candidate's figures under SageMaker MTRL's names, `eval/*`."""
-    episodes: Callable[[str], Iterable[Played]]
+    episodes: Callable[[str], Iterable[PlayedEpisode]]
     """A candidate's episodes, one by one."""
 
 

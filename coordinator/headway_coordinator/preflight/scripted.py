@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headway_analysis.preflight import playing
-from headway_analysis.preflight.evidence import Played, Script
+from headway_analysis.preflight.evidence import PlayedScript, Script
 from headway_api import logs
 from headway_api.opening import opening
 from headway_api.records import Judgement
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 class _Lost(Exception):
     """The platform or a judge failed, not the environment; `so_far` is the script's result until then."""
 
-    def __init__(self, so_far: Played) -> None:
+    def __init__(self, so_far: PlayedScript) -> None:
         super().__init__(so_far.error)
         self.so_far = so_far
 
@@ -95,7 +95,7 @@ class Player:
     grouped: bool = False
     """Whether the environment rewards whole groups, as its sandboxes said."""
 
-    async def play(self, scripts: Sequence[Script]) -> list[Played]:
+    async def play(self, scripts: Sequence[Script]) -> list[PlayedScript]:
         """Play all scripts, each after the one that it names. Returns their results in order.
 
         Raises:
@@ -111,7 +111,7 @@ class Player:
 
     async def _in_turn(
         self, number: int, script: Script, over: Mapping[tuple[str, str], asyncio.Event]
-    ) -> Played:
+    ) -> PlayedScript:
         before = over.get((script.check, script.after)) if script.after is not None else None
         if before is not None and script.after != script.label:
             await before.wait()
@@ -121,9 +121,9 @@ class Player:
         finally:
             over[script.check, script.label].set()
 
-    async def _once_more(self, lease: str, script: Script) -> Played:
+    async def _once_more(self, lease: str, script: Script) -> PlayedScript:
         """Play a script, and play it again if it was lost without a fault of the environment."""
-        found = Played(script)
+        found = PlayedScript(script)
         for attempt in range(TRIES):
             await self._judges_ready(lease, found.error)
             one = _Try(f"{lease}-{attempt}")
@@ -150,7 +150,7 @@ class Player:
             del self.waiting[lease]
             self.changed()
 
-    async def _leased(self, one: _Try, script: Script) -> Played:
+    async def _leased(self, one: _Try, script: Script) -> PlayedScript:
         """Play a script in a sandbox of its own.
 
         Raises:
@@ -167,11 +167,11 @@ class Player:
                 return dataclasses.replace(await self._played(sandbox, script, one), waited=waited)
         except TimeoutError:
             text = f"no sandbox within {rollout.timeout_seconds:g} s"
-            raise _Lost(Played(script, error=text, waited=time.monotonic() - began)) from None
+            raise _Lost(PlayedScript(script, error=text, waited=time.monotonic() - began)) from None
         except InfraFault as fault:
-            raise _Lost(Played(script, error=str(fault)[:ERROR_LENGTH])) from fault
+            raise _Lost(PlayedScript(script, error=str(fault)[:ERROR_LENGTH])) from fault
 
-    async def _played(self, sandbox: Sandbox, script: Script, one: _Try) -> Played:
+    async def _played(self, sandbox: Sandbox, script: Script, one: _Try) -> PlayedScript:
         """The environment's answers to a script.
 
         Raises:
@@ -191,7 +191,7 @@ class Player:
                 else:
                     request = play.send(reply)
         except StopIteration as end:
-            found: Played = end.value
+            found: PlayedScript = end.value
         if lost:
             raise _Lost(found)
         # No script can report what an agent reports about itself, so there is no reward then.

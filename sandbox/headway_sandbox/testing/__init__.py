@@ -31,7 +31,7 @@ from typing import Any
 
 from headway_analysis.preflight import run
 from headway_analysis.preflight.catalogue import CHECKS
-from headway_analysis.preflight.evidence import Call, Facts, Played, Script, ToolResult
+from headway_analysis.preflight.evidence import Call, Facts, PlayedScript, Script, ToolResult
 from headway_analysis.preflight.playing import Cut, Failed, each
 from headway_api.document import JsonView
 from headway_sandbox.environment import Environment
@@ -77,7 +77,7 @@ def episode(
     seed: int = 0,
     truncated: bool = False,
     **more: Any,
-) -> Played:
+) -> PlayedScript:
     """Play one episode of `environment`, in a process of its own: reset, tool calls, reward and score.
 
     `more`: fields of `Sandboxes`, such as `config` and `folders`. A fault of the environment raises nothing

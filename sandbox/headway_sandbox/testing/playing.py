@@ -12,7 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headway_analysis.preflight.evidence import Baseline, Call, Facts, Played, Sampled, Script, ToolResult
+from headway_analysis.preflight.evidence import (
+    Baseline,
+    Call,
+    Facts,
+    PlayedScript,
+    Sampled,
+    Script,
+    ToolResult,
+)
 from headway_analysis.preflight.playing import Agent, Cut, Failed, Turns, conversation, each, played
 from headway_api.document import JsonView
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome, PolicyVersion, Purpose, Turn
@@ -98,7 +106,7 @@ class Player:
         self._sandboxes = sandboxes
         self.workers = workers or os.cpu_count() or 1
 
-    def play(self, script: Script, agent: Agent | None = None) -> Played:
+    def play(self, script: Script, agent: Agent | None = None) -> PlayedScript:
         """Play one script in a fresh process, or with `agent` one episode instead."""
         began = time.monotonic()
         play = played(script, time.monotonic, agent)
@@ -114,12 +122,12 @@ class Player:
                     else:
                         request = play.send(reply)
                 except StopIteration as end:
-                    found: Played = end.value
+                    found: PlayedScript = end.value
                     return dataclasses.replace(found, waited=waited)
 
-    def all(self, scripts: Sequence[Script]) -> list[Played]:
+    def all(self, scripts: Sequence[Script]) -> list[PlayedScript]:
         """Play every script; returns them in the given order. A script runs after the one that it names."""
-        done: dict[int, Played] = {}
+        done: dict[int, PlayedScript] = {}
         labels = {(script.check, script.label): place for place, script in enumerate(scripts)}
         after = [labels.get((script.check, script.after or "")) for script in scripts]
         with ThreadPoolExecutor(self.workers) as pool:
@@ -139,14 +147,14 @@ class Player:
         with self._sandboxes.start() as sandbox:
             sandbox.lease()
 
-    def episodes(self, wanted: Sequence[tuple[Script, Agent]]) -> list[Played]:
+    def episodes(self, wanted: Sequence[tuple[Script, Agent]]) -> list[PlayedScript]:
         """Play agents' episodes; returns them in the given order.
 
         If the first ones and a sample of the others all fail, only the first ones are returned. The sample
         is needed because the first ones may all use one row, which may be the only one that fails.
         """
         some = max(SOME, self.workers)
-        found: dict[int, Played] = {}
+        found: dict[int, PlayedScript] = {}
         left = range(min(some, len(wanted)), len(wanted))
         with ThreadPoolExecutor(self.workers) as pool:
 
@@ -162,7 +170,7 @@ class Player:
         return [found[at] for at in range(len(wanted))]
 
 
-def _all_failed(found: Mapping[int, Played]) -> bool:
+def _all_failed(found: Mapping[int, PlayedScript]) -> bool:
     return all(one.error is not None for one in found.values())
 
 
@@ -265,7 +273,9 @@ def _call_tokens(result: ToolResult, tokens: Tokens) -> int:
     return tokens(json.dumps({"name": result.name, "arguments": dict(result.arguments)}))
 
 
-def _group(number: int, row: int, played: Sequence[Played], facts: Facts, tokens: Tokens) -> list[Sampled]:
+def _group(
+    number: int, row: int, played: Sequence[PlayedScript], facts: Facts, tokens: Tokens
+) -> list[Sampled]:
     group_id = f"t0-{number}"
     records = [_record(group_id, index, one, tokens) for index, one in enumerate(played)]
     group = GroupRecord(group_id=group_id, purpose=Purpose.TRAIN, row=row, epoch=0, step=0, episodes=records)
@@ -285,7 +295,7 @@ def _group(number: int, row: int, played: Sequence[Played], facts: Facts, tokens
     ]
 
 
-def _record(group_id: str, index: int, one: Played, tokens: Tokens) -> EpisodeRecord:
+def _record(group_id: str, index: int, one: PlayedScript, tokens: Tokens) -> EpisodeRecord:
     """The record that the coordinator would write, without the token ids that only a model has."""
     failed, answer = one.error is not None, one.script.answer
     used = _prompt(one.messages, one.tools, tokens)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from headway_analysis.preflight.definition import Finding
-from headway_analysis.preflight.evidence import Baseline, Played
+from headway_analysis.preflight.evidence import Baseline, PlayedScript
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Report:
     """Findings about one baseline."""
 
     baseline: Baseline
-    played: Sequence[Played]
+    played: Sequence[PlayedScript]
     """The played scripts that the checks asked for."""
     findings: Sequence[Finding]
 

@@ -19,7 +19,7 @@ from headway_analysis.estimate import limits, whole
 from headway_analysis.estimate import plan as plans
 from headway_analysis.estimate.amounts import Range, exactly, ordered
 from headway_analysis.estimate.limits import Limits
-from headway_analysis.estimate.measured import NOBODY, Mean, Measured, Played, measure, of_record
+from headway_analysis.estimate.measured import NOBODY, BilledGroup, Mean, Measured, measure, of_record
 from headway_analysis.estimate.plan import Left, Plan, after_preflight
 from headway_analysis.estimate.tally import Tally
 from headway_analysis.estimate.whole import Spent, by_episodes
@@ -51,9 +51,9 @@ def spec(**blocks: Any) -> RLTrainingJobSpec:
     )
 
 
-def group(tokens: float, *, episodes: int = 4, train: float = 0.0, **more: Any) -> Played:
+def group(tokens: float, *, episodes: int = 4, train: float = 0.0, **more: Any) -> BilledGroup:
     used = {"prefill": tokens, "sample": tokens / 4, "train": train, "sandboxSeconds": 10.0 * episodes}
-    return Played(used, episodes, **more)
+    return BilledGroup(used, episodes, **more)
 
 
 PLAN = Plan(10, 4, 4, every_steps=5, at_start=True, validation_rows=20, test_rows=10, preflight_episodes=48)
@@ -149,7 +149,7 @@ def test_judges_are_named_before_anything_is_known_of_them() -> None:
         (NOBODY, "no episode was measured"),
         (measure([]), "no episode was measured"),
         (measure([group(400.0)]), "1 group of episodes does not show how much they differ"),
-        (measure([Played({"discarded": 9.0}, 4, kept=False)] * 5), "all episodes of 5 groups were lost"),
+        (measure([BilledGroup({"discarded": 9.0}, 4, kept=False)] * 5), "all episodes of 5 groups were lost"),
         (measure([group(math.nan), group(math.inf)]), "no episode was measured"),
     ],
 )
@@ -214,7 +214,7 @@ def test_an_interval_holds_what_follows() -> None:
 
 
 def test_a_group_that_is_given_up_is_paid_by_the_others() -> None:
-    gone = Played({"discarded": 600.0}, 4, kept=False)
+    gone = BilledGroup({"discarded": 600.0}, 4, kept=False)
     found = measure([group(400.0), group(400.0), gone])
     assert found.means["prefill"].value == pytest.approx(100.0)
     assert found.means["discarded"].value == pytest.approx(75.0)

@@ -30,7 +30,7 @@ from headway_analysis.estimate.candidates import (
     sets_of,
 )
 from headway_analysis.estimate.limits import Limits
-from headway_analysis.estimate.measured import NOBODY, Measured, Played, measure
+from headway_analysis.estimate.measured import NOBODY, BilledGroup, Measured, measure
 from headway_analysis.estimate.tally import EvaluationTally, candidate_of
 from headway_analysis.estimate.whole import PACE, Spent
 from headway_api.config import EvalConfig
@@ -79,7 +79,7 @@ def used(tokens: float, of: Part) -> dict[str, float]:
 
 
 def played(tokens: Sequence[float], of: Part) -> Measured:
-    return measure([Played(used(each, of), of.group_size) for each in tokens])
+    return measure([BilledGroup(used(each, of), of.group_size) for each in tokens])
 
 
 def cost(standings: Sequence[Standing], **more: Any) -> tuple[Decimal, Decimal, Decimal]:
@@ -101,8 +101,8 @@ PARTS = st.builds(
 def standings(draw: st.DrawFn) -> Standing:
     """A part that has come anywhere, with whatever its groups used."""
     of = draw(PARTS)
-    groups = [Played(used(each, of), 2) for each in draw(st.lists(AMOUNTS, max_size=6))]
-    groups += [Played({"discarded": each}, 2) for each in draw(st.lists(AMOUNTS, max_size=2))]
+    groups = [BilledGroup(used(each, of), 2) for each in draw(st.lists(AMOUNTS, max_size=6))]
+    groups += [BilledGroup({"discarded": each}, 2) for each in draw(st.lists(AMOUNTS, max_size=2))]
     return Standing(of, draw(st.integers(0, of.groups)), measure(groups))
 
 
@@ -265,7 +265,7 @@ def test_what_has_no_price_or_is_not_known_is_named() -> None:
     assert set(made.unpriced) == {
         "endpointPrompt", "endpointSample", "judgePrompt", "judgeSample", "acceleratorSeconds"
     }  # fmt: skip
-    asked = measure([Played(used(400.0, judged) | {"judgePrompt:j": 9.0}, 2)] * 4)
+    asked = measure([BilledGroup(used(400.0, judged) | {"judgePrompt:j": 9.0}, 2)] * 4)
     made = of_evaluation([Standing(judged, 46, asked)], price, sets=Sets(1, 2, {"set/0": 3.0}))
     assert made.unpriced == ("judgePrompt",), "it is asked, and has no price"
 

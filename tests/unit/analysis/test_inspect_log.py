@@ -17,7 +17,7 @@ from inspect_ai.model import ChatMessageAssistant, ChatMessageTool
 from headway_analysis.report import inspect_log
 from headway_analysis.report.conversation import first, steps
 from headway_analysis.report.document import Standing
-from headway_analysis.report.inspect_log import Played
+from headway_analysis.report.inspect_log import PlayedEpisode
 from headway_api.records import EpisodeRecord, Outcome
 
 NAME, ROWS = "tuned", 10
@@ -27,7 +27,7 @@ def standing() -> Standing:
     return next(each for each in job.finished().standings if each.name == NAME)
 
 
-def played() -> Iterator[Played]:
+def played() -> Iterator[PlayedEpisode]:
     by_episode = {each.episode_id: each for each in job.tries()[NAME]}
     for group in job.groups(NAME)[:ROWS]:
         for episode in group.episodes:
@@ -47,7 +47,7 @@ def log(path: Path) -> EvalLog:
     return read_eval_log(str(path), resolve_attachments=True)
 
 
-def samples(log: EvalLog) -> Iterator[tuple[EvalSample, Played]]:
+def samples(log: EvalLog) -> Iterator[tuple[EvalSample, PlayedEpisode]]:
     assert log.samples is not None
     by_episode = {episode.episode_id: (one, episode, earlier) for one, episode, earlier in played()}
     assert len(log.samples) == len(by_episode)

@@ -17,7 +17,7 @@ from made_up_baselines import a_baseline, a_sample, an_episode, of_values
 from headway_analysis.preflight import page
 from headway_analysis.preflight.catalogue import CHECKS
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Finding, Verdict
-from headway_analysis.preflight.evidence import Played, Probe, Script, ToolResult
+from headway_analysis.preflight.evidence import PlayedScript, Probe, Script, ToolResult
 from headway_analysis.preflight.run import findings, scripts_of
 from headway_api.crd import definitions
 
@@ -158,7 +158,7 @@ def baselines(draw: st.DrawFn) -> Any:
 def test_strange_evidence_breaks_no_check(check: Check, data: st.DataObject) -> None:
     baseline = data.draw(baselines())
     played = [
-        Played(
+        PlayedScript(
             script,
             messages=[{"role": "user", "content": data.draw(ODD)}],
             results=[ToolResult("get", {}, data.draw(ODD), 0.0)],
@@ -188,5 +188,5 @@ def test_a_check_sees_no_scripts_of_other_checks(check: Check) -> None:
         seen.append(len(played))
         return Finding(check.id, "Pass", "seen")
 
-    findings(desk_baseline(rows=2), [Played(script)], checks=[replace(check, judge=judge)])
+    findings(desk_baseline(rows=2), [PlayedScript(script)], checks=[replace(check, judge=judge)])
     assert seen == [0]

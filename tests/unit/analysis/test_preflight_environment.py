@@ -24,7 +24,7 @@ from made_up_baselines import a_baseline, a_sample, an_episode, play_all, sample
 from headway_analysis.preflight.catalogue import BY_ID
 from headway_analysis.preflight.checks import deterministic, isolated
 from headway_analysis.preflight.definition import Finding
-from headway_analysis.preflight.evidence import Baseline, Call, Played, Probe
+from headway_analysis.preflight.evidence import Baseline, Call, PlayedScript, Probe
 from headway_sandbox.environment import Environment, Observation, Reward, ToolError, Transcript, tool
 
 Row = Mapping[str, Any]
@@ -79,7 +79,7 @@ def test_what_the_baseline_saw_is_compared_as_well() -> None:
 
 def test_nothing_that_was_replayed_is_unknown() -> None:
     baseline = desk_baseline()
-    lost = [Played(script, error="no sandbox") for script in deterministic.scripts(baseline)]
+    lost = [PlayedScript(script, error="no sandbox") for script in deterministic.scripts(baseline)]
     finding = deterministic.judge(baseline, lost)
     assert (finding.verdict, finding.needs) == ("Unknown", 1)
 
@@ -261,7 +261,9 @@ def test_rows_that_start_no_episode_are_named() -> None:
 def test_a_lost_sandbox_says_nothing_of_its_row() -> None:
     baseline = desk_baseline()
     baseline = replace(baseline, facts=replace(baseline.facts, test=desk_rows(5, 7)))
-    played = [Played(script, error="no sandbox within 60 s") for script in BY_ID["splits"].scripts(baseline)]
+    played = [
+        PlayedScript(script, error="no sandbox within 60 s") for script in BY_ID["splits"].scripts(baseline)
+    ]
     assert played
     assert BY_ID["splits"].judge(baseline, played).verdict == "Pass"
 
@@ -271,7 +273,7 @@ def test_the_word_reset_alone_blames_no_row(error: str) -> None:
     lost = an_episode(reward=None, error=error, cause="ToolFailed")
     baseline = a_baseline([a_sample(lost), *desk_baseline().sampled], rows=desk_rows(13))
     baseline = replace(baseline, facts=replace(baseline.facts, test=desk_rows(5, 7)))
-    played = [Played(script, error=error) for script in BY_ID["splits"].scripts(baseline)]
+    played = [PlayedScript(script, error=error) for script in BY_ID["splits"].scripts(baseline)]
     assert played
     assert BY_ID["splits"].judge(baseline, played).verdict == "Pass"
 

@@ -12,7 +12,7 @@ from made_up_baselines import a_baseline, a_sample, an_episode, of_values, play_
 
 from headway_analysis.preflight.catalogue import BY_ID
 from headway_analysis.preflight.definition import Finding
-from headway_analysis.preflight.evidence import Baseline, Played, Probe
+from headway_analysis.preflight.evidence import Baseline, PlayedScript, Probe
 from headway_analysis.preflight.run import certain_failure
 
 Values = Sequence[tuple[float, float]]
@@ -161,7 +161,7 @@ def test_what_others_did_does_not_blame_the_reward(error: str, cause: str | None
     baseline = a_baseline([lost, *good])
     assert certain_failure(baseline) is None
     scripts = BY_ID["reward-range"].scripts(baseline)
-    played = [Played(script, error=error, cause=cause) for script in scripts]
+    played = [PlayedScript(script, error=error, cause=cause) for script in scripts]
     assert BY_ID["reward-range"].judge(baseline, played).verdict == "Pass"
 
 

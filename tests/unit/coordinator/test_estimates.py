@@ -17,7 +17,7 @@ from tests.estimate.page import wrong
 from tests.estimate.run import Came, run
 
 from headway_analysis.estimate.made import Made
-from headway_analysis.estimate.measured import Measured, Played, measure
+from headway_analysis.estimate.measured import BilledGroup, Measured, measure
 from headway_api import status as st
 from headway_api.artifacts import Layout
 from headway_api.prices import DEFAULT, Tariff
@@ -113,7 +113,7 @@ class Stage:
 
 
 def measured(*tokens: float) -> Measured:
-    return measure([Played({"prefill": each, "sample": each}, 2) for each in tokens])
+    return measure([BilledGroup({"prefill": each, "sample": each}, 2) for each in tokens])
 
 
 def test_data_alone_makes_an_estimate_that_stands(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from headway_analysis.preflight.conversation import (
     results_text,
 )
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
-from headway_analysis.preflight.evidence import Baseline, Call, Played, Sampled, Script
+from headway_analysis.preflight.evidence import Baseline, Call, PlayedScript, Sampled, Script
 from headway_analysis.preflight.labels import Label, common, label_of, writings
 from headway_analysis.preflight.shares import Share, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
@@ -107,10 +107,10 @@ class Guess:
     reward: float
     """Mean."""
     rewards: Sequence[float]
-    shown: Played
+    shown: PlayedScript
 
 
-def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     """Each guess against the base model, and against what success pays."""
     unjudged = _unjudged(baseline, played)
     guesses = [*_guesses(baseline, [one for one in played if one.script.label not in unjudged])]
@@ -153,7 +153,7 @@ ENTRY: Final = "spec.environment.entrypoint"
 RELATIVE: Final = "The reward of a guess is not known: group_reward compares it with its group."
 
 
-def _unjudged(baseline: Baseline, played: Sequence[Played]) -> set[str]:
+def _unjudged(baseline: Baseline, played: Sequence[PlayedScript]) -> set[str]:
     """Labels of the most frequent answer on rows whose calls score full with an empty answer."""
     labels = (one.script.label for one in played if succeeds(one, baseline.facts))
     return {
@@ -161,8 +161,8 @@ def _unjudged(baseline: Baseline, played: Sequence[Played]) -> set[str]:
     }
 
 
-def _guesses(baseline: Baseline, played: Sequence[Played]) -> Iterator[Guess]:
-    by_name: dict[str, list[Played]] = {}
+def _guesses(baseline: Baseline, played: Sequence[PlayedScript]) -> Iterator[Guess]:
+    by_name: dict[str, list[PlayedScript]] = {}
     for one in played:
         control = one.script.label.startswith(SILENT)
         if one.reward is not None and one.score is not None and not control:

@@ -8,7 +8,7 @@ from typing import Final
 from headway_analysis.measures.tries import at_context_limit, at_max_tokens, at_turn_limit
 from headway_analysis.preflight.conversation import answer_of, excerpt, results_text
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
-from headway_analysis.preflight.evidence import Baseline, Facts, Played, Sampled
+from headway_analysis.preflight.evidence import Baseline, Facts, PlayedScript, Sampled
 from headway_analysis.preflight.shares import Share, enough_without, quantile, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
 from headway_analysis.signals.judges.conduct import MOST_CUT, MOST_EXHAUSTED, MOST_FULL
@@ -19,7 +19,7 @@ ENOUGH: Final = enough_without(MOST_CUT)
 TAIL: Final = 0.99
 
 
-def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     """Shares of episodes that were cut off, and the sum at its worst."""
     facts, found = baseline.facts, baseline.scored
     if len(found) < SOME:

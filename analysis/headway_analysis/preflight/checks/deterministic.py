@@ -10,7 +10,7 @@ from headway_analysis.measures.tries import TOOL_ERROR
 from headway_analysis.preflight.choose import MOST_CALLS, replay, varied
 from headway_analysis.preflight.conversation import difference, written
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
-from headway_analysis.preflight.evidence import Baseline, Call, Played, Sampled, Script, ToolResult
+from headway_analysis.preflight.evidence import Baseline, Call, PlayedScript, Sampled, Script, ToolResult
 from headway_analysis.preflight.labels import words_of
 from headway_analysis.preflight.shares import share
 from headway_analysis.preflight.sources import EXACT, GUIDE
@@ -54,7 +54,7 @@ def reads(name: str) -> bool:
     return bool(words & READS) and not words & MOVES
 
 
-def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     """Compare the two runs with each other, and the answers of tools and reset with those of the baseline."""
     runs = {one.script.label: one for one in played if one.error is None}
     by_id = {one.record.episode_id: one for one in baseline.sampled}
@@ -110,7 +110,7 @@ def _finding(
 
 
 def _compared(
-    first: Played, second: Played, seen: Sampled | None, judged: bool
+    first: PlayedScript, second: PlayedScript, seen: Sampled | None, judged: bool
 ) -> Iterator[tuple[str, Example]]:
     """What differs between two runs: the part to blame, and a diff."""
     identity = first.script.like
@@ -127,7 +127,7 @@ def _compared(
             return
 
 
-def _parts(first: Played, second: Played, judged: bool) -> Iterator[tuple[str, str, str]]:
+def _parts(first: PlayedScript, second: PlayedScript, judged: bool) -> Iterator[tuple[str, str, str]]:
     yield "reset", "\n".join(map(written, first.messages)), "\n".join(map(written, second.messages))
     yield "tools", "\n".join(map(written, first.tools)), "\n".join(map(written, second.tools))
     for one, other in zip(first.results, second.results, strict=False):
@@ -139,7 +139,7 @@ def _parts(first: Played, second: Played, judged: bool) -> Iterator[tuple[str, s
         yield "score", str(first.score), str(second.score)
 
 
-def _turned(first: Played, turned: Played | None) -> Iterator[tuple[str, Example]]:
+def _turned(first: PlayedScript, turned: PlayedScript | None) -> Iterator[tuple[str, Example]]:
     """What differs when the read-only calls are made twice and in another order."""
     if turned is None:
         return

@@ -15,7 +15,7 @@ from headway_analysis.measures.episodes import pass_at_k
 from headway_analysis.preflight.choose import is_full
 from headway_analysis.preflight.conversation import answer_of, excerpt
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
-from headway_analysis.preflight.evidence import Baseline, Facts, Played, Sampled
+from headway_analysis.preflight.evidence import Baseline, Facts, PlayedScript, Sampled
 from headway_analysis.preflight.shares import (
     ALPHA,
     CERTAIN,
@@ -48,7 +48,7 @@ MOST: Final = 1_000
 """The most episodes that a finding asks for."""
 
 
-def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     """Judge the success share, and how it makes groups uniform or not."""
     scored = [one for one in baseline.scored if one.record.score is not None]
     facts = baseline.facts

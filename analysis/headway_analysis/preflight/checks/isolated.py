@@ -20,7 +20,7 @@ from headway_analysis.preflight.conversation import (
     written,
 )
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
-from headway_analysis.preflight.evidence import Baseline, Call, Played, Probe, Sampled, Script
+from headway_analysis.preflight.evidence import Baseline, Call, PlayedScript, Probe, Sampled, Script
 from headway_analysis.preflight.sources import GUIDE
 from headway_api.document import JsonView
 
@@ -88,7 +88,7 @@ def _marked(schema: Any, word: str) -> Any:
     return word if schema.get("type") == "string" else None
 
 
-def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     """What was left behind, and what a sandbox reached."""
     reached = [probe for probe in baseline.probes if probe.reached]
     runs = {one.script.label: one for one in played if one.error is None}
@@ -157,7 +157,7 @@ def _of_probe(probe: Probe) -> Example:
 
 
 def _left(
-    before: Played, again: Played, behind: Played, seen: Sampled | None, word: str
+    before: PlayedScript, again: PlayedScript, behind: PlayedScript, seen: Sampled | None, word: str
 ) -> Iterator[Example]:
     """Signs that an episode saw an earlier one.
 
@@ -185,11 +185,11 @@ def _left(
             yield Example("changed since the baseline", text, identity)
 
 
-def _transcript(one: Played, results: int) -> str:
+def _transcript(one: PlayedScript, results: int) -> str:
     return "\n".join([*map(written, one.messages), results_text(one.results[:results])])
 
 
-def _all_text(messages: Sequence[JsonView], one: Played) -> str:
+def _all_text(messages: Sequence[JsonView], one: PlayedScript) -> str:
     return "\n".join([*map(written, messages), *(result.content for result in one.results)])
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from headway_analysis.measures.tries import text_of
 from headway_analysis.preflight.conversation import excerpt, folded, written
 from headway_analysis.preflight.definition import Check, Example, Finding
-from headway_analysis.preflight.evidence import AskedTwice, Baseline, JudgeQuestion, Played, Sampled
+from headway_analysis.preflight.evidence import AskedTwice, Baseline, JudgeQuestion, PlayedScript, Sampled
 from headway_analysis.preflight.shares import Share, enough_without, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
 
@@ -102,7 +102,7 @@ class _Judge:
             yield f"{self.name}: mean difference of {name}", fsum(found) / len(found)
 
 
-def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     """The finding on the share of each judge's questions whose answers differ; the worst judge decides."""
     by_name: dict[str, _Judge] = {}
     failed = [one for one in baseline.asked_twice if len(one.answers) < 2]

@@ -11,7 +11,7 @@ from headway_analysis.preflight.answers import parsed
 from headway_analysis.preflight.choose import is_full, one_a_row, replay
 from headway_analysis.preflight.conversation import excerpt, model_answer, parameters_of, prompt_text, written
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
-from headway_analysis.preflight.evidence import Baseline, Played, Sampled, Script
+from headway_analysis.preflight.evidence import Baseline, PlayedScript, Sampled, Script
 from headway_analysis.preflight.examples import names_it, of_label
 from headway_analysis.preflight.labels import (
     ANSWERING,
@@ -83,7 +83,7 @@ class Fault:
     certain: bool = True
 
 
-def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     """Fields and tags that the prompt does not show as labels have them, and labels that the prompt
     contains."""
     label = label_of(baseline)
@@ -118,7 +118,7 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
 
 
 def _omitted(
-    baseline: Baseline, rows: Sequence[Sampled], played: Sequence[Played], label: Label
+    baseline: Baseline, rows: Sequence[Sampled], played: Sequence[PlayedScript], label: Label
 ) -> Iterator[Fault]:
     """Faults of fields that labels have and the prompt's example does not show."""
     threshold = baseline.facts.success_threshold
@@ -159,7 +159,7 @@ def _elided(shown: str) -> bool:
     return "..." in re.sub(r"""(["'])\.\.\.\1|:\s*\.\.\.""", "", shown)
 
 
-def _misled(played: Sequence[Played], threshold: float) -> bool | None:
+def _misled(played: Sequence[PlayedScript], threshold: float) -> bool | None:
     """Whether only the whole label scores full, not the label with the prompt's fields; None: not known."""
     full = {one.script.label for one in played if one.score is not None and one.score >= threshold}
     shown = {one.script.label for one in played if one.script.label.startswith(SHOWN)}
@@ -182,10 +182,10 @@ def _needless(baseline: Baseline, label: Label) -> set[str]:
 
 
 def _tags(
-    baseline: Baseline, rows: Sequence[Sampled], played: Sequence[Played], label: Label
+    baseline: Baseline, rows: Sequence[Sampled], played: Sequence[PlayedScript], label: Label
 ) -> Iterator[Fault]:
     """The fault that the label scores full in another tag than the prompt's."""
-    by_row: dict[str, dict[str, Played]] = {}
+    by_row: dict[str, dict[str, PlayedScript]] = {}
     for one in played:
         name, _, at = one.script.label.rpartition(": ")
         if one.score is not None:

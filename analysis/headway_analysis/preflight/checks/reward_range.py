@@ -9,7 +9,7 @@ from typing import Final
 from headway_analysis.preflight.choose import replay, varied
 from headway_analysis.preflight.conversation import answer_of, excerpt
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
-from headway_analysis.preflight.evidence import Baseline, Played, Script
+from headway_analysis.preflight.evidence import Baseline, PlayedScript, Script
 from headway_analysis.preflight.shares import enough_without, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
 
@@ -35,7 +35,7 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
     return found
 
 
-def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     """Rewards out of range, and judgements that failed."""
     low, high = baseline.facts.reward_range
     bad = [*_bad_episodes(baseline), *_bad_scripts(baseline, played)]
@@ -77,7 +77,7 @@ def _bad_episodes(baseline: Baseline) -> Iterator[Example]:
             yield Example(f"out of range: row {one.group.row}", excerpt(text), record.episode_id)
 
 
-def _bad_scripts(baseline: Baseline, played: Sequence[Played]) -> Iterator[Example]:
+def _bad_scripts(baseline: Baseline, played: Sequence[PlayedScript]) -> Iterator[Example]:
     low, high = baseline.facts.reward_range
     for one in played:
         if one.reward is not None and not (math.isfinite(one.reward) and low <= one.reward <= high):

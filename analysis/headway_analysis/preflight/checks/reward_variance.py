@@ -8,7 +8,7 @@ from typing import Final
 from headway_analysis.preflight.checks.foothold import grouped
 from headway_analysis.preflight.conversation import answer_of, excerpt
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
-from headway_analysis.preflight.evidence import Baseline, Played, Sampled
+from headway_analysis.preflight.evidence import Baseline, PlayedScript, Sampled
 from headway_analysis.preflight.shares import enough_with, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
 from headway_analysis.signals.judges.learning import MOST_UNIFORM
@@ -21,7 +21,7 @@ ENOUGH: Final = enough_with(MOST_UNIFORM)
 ROUNDING: Final = 1e-9
 
 
-def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     """Share of groups whose episodes all have one reward."""
     groups = grouped(baseline.scored)
     needs = ENOUGH * baseline.facts.group_size

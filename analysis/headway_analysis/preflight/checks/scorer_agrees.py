@@ -11,7 +11,7 @@ from typing import Final
 from headway_analysis.preflight.choose import is_full
 from headway_analysis.preflight.conversation import answer_of, excerpt
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
-from headway_analysis.preflight.evidence import Baseline, Facts, Played, Sampled
+from headway_analysis.preflight.evidence import Baseline, Facts, PlayedScript, Sampled
 from headway_analysis.preflight.shares import Share, enough_without, rank_correlation, ranks, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
 
@@ -39,7 +39,7 @@ class Sides:
     bad: list[Sampled]
 
 
-def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     """Well-paid failures, and whether success is paid better than failure."""
     facts = baseline.facts
     scored = [one for one in baseline.scored if one.record.score is not None]

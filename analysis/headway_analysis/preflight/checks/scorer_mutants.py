@@ -20,7 +20,7 @@ from headway_analysis.preflight.conversation import (
     written,
 )
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
-from headway_analysis.preflight.evidence import Baseline, Played, Sampled, Script
+from headway_analysis.preflight.evidence import Baseline, PlayedScript, Sampled, Script
 from headway_analysis.preflight.examples import names_it
 from headway_analysis.preflight.labels import Label, fields_of, label_of, writings
 from headway_analysis.preflight.mutants import WORDS, Mutant, mutants_of
@@ -107,8 +107,8 @@ class Tried:
     """One mutant as it was judged."""
 
     mutant: Mutant | CallMutant
-    played: Played
-    unchanged: Played
+    played: PlayedScript
+    unchanged: PlayedScript
     by_reward: bool
     """Whether the mutant is paid as much as the unchanged answer."""
     by_score: bool
@@ -131,7 +131,7 @@ class Tried:
         return both or ("the reward" if self.by_reward else "the external score")
 
 
-def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     """Which harmful mutants score full, and which harmless ones score nothing."""
     tried = [*_tried(baseline, played)]
     if not tried:
@@ -175,7 +175,7 @@ RELATIVE: Final = "Their reward is not known: group_reward compares them with th
 ENTRY: Final = "spec.environment.entrypoint"
 
 
-def _tried(baseline: Baseline, played: Sequence[Played]) -> Iterator[Tried]:
+def _tried(baseline: Baseline, played: Sequence[PlayedScript]) -> Iterator[Tried]:
     runs = {one.script.label: one for one in played if one.reward is not None and one.score is not None}
     facts = baseline.facts
     for number, (one, _, mutants) in enumerate(_changed(baseline)):
@@ -192,7 +192,7 @@ def _tried(baseline: Baseline, played: Sequence[Played]) -> Iterator[Tried]:
                 yield Tried(mutant, run, control, by_reward, succeeds(run, facts))
 
 
-def _is_paid(control: Played, baseline: Baseline) -> bool:
+def _is_paid(control: PlayedScript, baseline: Baseline) -> bool:
     """Whether the answer earns more than the lowest reward: otherwise its reward says nothing. With
     `group_reward`, a script's reward says nothing either."""
     if baseline.facts.relative:
@@ -280,7 +280,7 @@ def _example(one: Tried) -> Example:
     return Example(one.mutant.label, excerpt(text), one.played.script.like)
 
 
-def _shown(one: Tried, run: Played) -> str:
+def _shown(one: Tried, run: PlayedScript) -> str:
     return results_text(run.results) if one.calls else run.script.answer or ""
 
 

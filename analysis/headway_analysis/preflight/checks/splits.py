@@ -8,7 +8,7 @@ from typing import Final
 from headway_analysis.overlaps import content, repeated, shared
 from headway_analysis.preflight.conversation import excerpt, folded, written
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
-from headway_analysis.preflight.evidence import Baseline, Played, Script
+from headway_analysis.preflight.evidence import Baseline, PlayedScript, Script
 from headway_analysis.preflight.sources import GUIDE
 from headway_api.document import JsonView
 
@@ -46,7 +46,7 @@ def _splits(baseline: Baseline) -> list[tuple[str, Sequence[JsonView]]]:
     return [(name, rows[:ROWS]) for name, rows in named if rows]
 
 
-def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     """Rows that are shared or repeated, lack a column, or start no episode."""
     splits = _splits(baseline)
     if not splits:
@@ -140,7 +140,7 @@ def _filled(rows: Sequence[JsonView]) -> dict[str, int]:
     return found
 
 
-def _unstarted(baseline: Baseline, played: Sequence[Played]) -> Faults:
+def _unstarted(baseline: Baseline, played: Sequence[PlayedScript]) -> Faults:
     """Rows whose episode ended before it began: of the scripts, and of the baseline."""
     for one in played:
         if one.cause == RESET_FAILED:

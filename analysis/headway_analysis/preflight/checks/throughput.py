@@ -9,7 +9,7 @@ from headway_analysis.estimate.whole import Estimate
 from headway_analysis.preflight.choose import replay, varied
 from headway_analysis.preflight.conversation import excerpt, written
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
-from headway_analysis.preflight.evidence import Baseline, Played, Script, ToolResult
+from headway_analysis.preflight.evidence import Baseline, PlayedScript, Script, ToolResult
 from headway_analysis.preflight.expected import estimate, plan_of
 from headway_analysis.preflight.shares import Share, enough_without, quantile, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
@@ -33,7 +33,7 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
     ]
 
 
-def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     """Episodes an hour, what tools and sandboxes take, and how many episodes are lost."""
     finished, facts = baseline.scored, baseline.facts
     if len(finished) < SOME or baseline.seconds <= 0:

@@ -10,7 +10,7 @@ from headway_analysis.measures.tries import sampled_messages, text_of, tool_call
 from headway_analysis.preflight.choose import is_full
 from headway_analysis.preflight.conversation import answer_of, excerpt, tool_names
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
-from headway_analysis.preflight.evidence import Baseline, Played, Sampled
+from headway_analysis.preflight.evidence import Baseline, PlayedScript, Sampled
 from headway_analysis.preflight.shares import enough_without, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
 from headway_analysis.signals.judges.conduct import MOST_MALFORMED
@@ -35,7 +35,7 @@ MARKS: Final = (
 """How models of several families begin a call."""
 
 
-def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     """Share of attempted calls that could not be read, including calls that the parser did not notice."""
     if (endpoint := baseline.facts.endpoint) is not None:
         return _of_endpoint(baseline, endpoint)

@@ -16,7 +16,7 @@ from headway_analysis.preflight.conversation import (
     written,
 )
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
-from headway_analysis.preflight.evidence import Baseline, Played, ToolResult
+from headway_analysis.preflight.evidence import Baseline, PlayedScript, ToolResult
 from headway_analysis.preflight.sources import GUIDE
 from headway_api.document import JsonView
 
@@ -26,7 +26,7 @@ ANSWERS: Final = 8
 FIELD: Final = "spec.environment.contract"
 
 
-def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     """Differences between the tools on offer, what they answer, and the contract."""
     document = baseline.facts.contract
     if document is None:
