@@ -21,6 +21,7 @@ from doc_blocks import ROOT, Call, calls
 
 from headway_api import crd, names
 from headway_api.conditions import ConditionType
+from headway_api.document import Json
 from headway_api.spec.trust import REMEDIES
 from headway_api.status import State
 from headway_cli.app import app
@@ -29,7 +30,6 @@ sys.path.insert(0, str(ROOT / "hack" / "images"))
 
 from headway_images import cli as build_images
 
-Json = dict[str, Any]
 TEMPLATES = ROOT / "cli" / "headway_cli" / "templates"
 HOMES = {"docs/first-environment.md": TEMPLATES / "replay", "docs/gitops.md": ROOT / "examples" / "promote"}
 """Folders that a page's reader is in; that of the page and the repository's root are tried as well."""

@@ -19,10 +19,10 @@ from headway_analysis.billing import cloudevents
 from headway_api import metrics, names
 from headway_api.artifacts import Layout
 from headway_api.config import Identity
+from headway_api.document import Json
 from headway_api.records import UsageClass, UsageEvent
 from headway_coordinator.agents.remote import RemoteAgentHost
 
-Json = dict[str, Any]
 Check = Callable[[Block], None]
 
 

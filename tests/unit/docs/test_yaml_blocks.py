@@ -16,6 +16,7 @@ from refusal_cases import changed
 from warning_cases import QUIET
 
 from headway_api import crd
+from headway_api.document import Json
 from headway_api.price_file import parse
 from headway_api.recipes import GUARD_RAILS
 from headway_api.spec.budget import RLBudget
@@ -23,7 +24,6 @@ from headway_api.spec.evaluation import RLEvalJob
 from headway_api.spec.training import RLTrainingJob
 from headway_api.status import RLTrainingJobStatus
 
-Json = dict[str, Any]
 MODELS = {model.__name__: model for model in (RLTrainingJob, RLEvalJob, RLBudget)}
 SERVERS = {server.kind: server for server in map(Server, crd.definitions())}
 BASES: dict[str, Json] = {"RLTrainingJob": QUIET, "RLEvalJob": changed(EVALUATION, {"spec.gate": None})}

@@ -1,0 +1,80 @@
+"""Every command of a page that reads the folder of a job, typed beside a job that ran on this machine."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from chaos import EXAMPLE, ROOT
+from doc_runs import Entry, Place, run_by
+from doc_shell import DocShell
+
+sys.path.insert(0, str(ROOT / "hack" / "demo"))
+
+import tiered_rows
+
+from headway_demo import quickstart
+from headway_demo.settings import Settings
+
+pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(900)]
+STEPS, VALIDATED = 6, 5
+JOB = ".headway/my-job"
+SHORTER, RUN = "--set spec.schedule.maxSteps=3", "headway run "
+
+
+def in_order(entry: Entry) -> int:
+    """The job of three steps comes before the whole one. Commands that read a job follow."""
+    return (SHORTER, RUN, "").index(next(each for each in (SHORTER, RUN, "") if each in entry.texts[0]))
+
+
+ENTRIES = sorted(run_by(Place.RUN), key=in_order)
+
+
+def spec(folder: Path, inputs: Path) -> dict[str, Any]:
+    """What the reader's job changes of the example's."""
+    rows = {
+        split: {"uri": f"file://{folder}/{split}.jsonl", "taskColumn": tiered_rows.COLUMN}
+        for split in tiered_rows.SPLITS
+    }
+    return {
+        "model": {"base": f"file://{inputs}/model"},
+        "data": rows,
+        "algorithm": {"batchSize": 2, "groupSize": 4},
+        "schedule": {"maxSteps": STEPS},
+        "checkpoints": {"everySteps": 1},
+        "evaluation": {"everySteps": VALIDATED, "atStart": False, "maxRows": 4},
+        "preflight": {"episodes": 0},
+    }
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> DocShell:
+    """A reader's shell, in a copy of the example with a small job of the reader's own."""
+    folder = tmp_path_factory.mktemp("reader") / "desk"
+    shutil.copytree(EXAMPLE, folder)
+    inputs = quickstart.inputs(Settings.from_environ({}).cache, 0)
+    tiered_rows.write(inputs, folder)
+    document = yaml.safe_load((EXAMPLE / "job.yaml").read_text())
+    document["metadata"]["name"] = "my-job"
+    document["spec"] = quickstart.merged(document["spec"], spec(folder, inputs))
+    (folder / "my-job.yaml").write_text(yaml.safe_dump(document))
+    (folder / "base-model").symlink_to(inputs / "model")
+    names = {
+        r"--row 3\b": "--row 0",
+        r"--task refunds": "--task gold",
+        r"--step 57\b": f"--step {STEPS}",
+    }
+    return DocShell(folder, names)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=str)
+def test_a_command_of_a_page_succeeds(shell: DocShell, entry: Entry) -> None:
+    if "/one" in entry.texts[0]:
+        for name in ("one", "two"):
+            shutil.copytree(shell.folder / JOB, shell.folder / ".headway" / name)
+    shown = shell.type(*entry.texts)
+    assert (shown.output + shown.errors).strip(), "it shows nothing"

@@ -1,0 +1,151 @@
+"""Which test runs each command that a page shows, or why no test can."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from doc_blocks import Block, Typed, of, typed
+
+
+class Place(StrEnum):
+    """What runs a command, by its path."""
+
+    JOB = "tests/e2e/test_documented_commands.py"
+    """On a cluster with a job that trains, and with an evaluation that has ended."""
+    RUN = "tests/integration/cli/test_documented_runs.py"
+    """On the folder of a job that ran on this machine."""
+    FILES = "tests/unit/docs/test_commands_run.py"
+    """On files alone."""
+    NEWCOMER = "hack/newcomer/newcomer.py"
+    """As a new user types it, by `make newcomer`."""
+    TEMPLATES = "tests/integration/cli/test_templates.py"
+    """In a project of each template."""
+    CLUSTER = "tests/integration/cluster/test_cluster.py"
+    """A cluster is started and stopped."""
+    ITSELF = "Makefile"
+    """It is a test, or a target that `.ci/run` makes or that makes the environment."""
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """Why no test runs a command."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The commands of some pages, and where they are run. The first rule that fits a command decides."""
+
+    page: str
+    """A pattern of its whole path."""
+    command: str
+    """A pattern of its beginning."""
+    runs: Place | NotRun
+
+    def fits(self, page: str, command: str) -> bool:
+        return bool(re.fullmatch(self.page, page) and re.match(self.command, command))
+
+
+ANY: Final = ".*"
+RULES: Final = (
+    Rule("README.md", "make (demo|test)", Place.ITSELF),
+    Rule("README.md", "make try", Place.NEWCOMER),
+    Rule("README.md", "docker login|make images|CLUSTER=", NotRun("it needs an account at a registry")),
+    Rule("README.md", "helm install", NotRun("the values are the reader's; the demo installs the chart")),
+    Rule("CONTRIBUTING.md", ANY, Place.ITSELF),
+    Rule("docs/first-environment.md", ANY, Place.NEWCOMER),
+    Rule("docs/local.md", "make try|source ", Place.NEWCOMER),
+    Rule("docs/(local|report).md", "headway .* -n team", Place.JOB),
+    Rule("docs/(local|report).md", "headway ", Place.RUN),
+    Rule("docs/cli.md", ANY, NotRun("tests/integration/cli/test_doctor.py has an endpoint")),
+    Rule(
+        "docs/environments.md",
+        "python3 hack/images",
+        NotRun("the folder is the reader's; the demo builds one"),
+    ),
+    Rule("docs/evaluation-results.md", "python3 hack/recount_eval.py", Place.JOB),
+    Rule("docs/evaluation-results.md", "inspect view", NotRun("it serves until a person stops it")),
+    Rule("docs/evaluation.md", "kubectl apply", NotRun("hack/demo/headway_demo/evaluation.py applies it")),
+    Rule(
+        "docs/gitops.md|examples/promote/README.md",
+        ANY,
+        NotRun("tests/integration/gitops applies these files"),
+    ),
+    Rule(
+        "docs/(operations|recipes).md",
+        ".*aws s3 ",
+        NotRun("it needs the AWS command line, and a bucket of AWS"),
+    ),
+    Rule("docs/recipes.md", "python -m headway_api.recipes", Place.FILES),
+    Rule("examples/sop-quickstart/README.md", "make demo", Place.ITSELF),
+    Rule("examples/sop-quickstart/README.md", "(pytest|python generate.py) ", Place.FILES),
+    Rule(
+        "examples/sop-quickstart/README.md",
+        "python base_model.py",
+        NotRun("hack/demo/headway_demo/quickstart.py runs it"),
+    ),
+    Rule("examples/sop-quickstart/README.md", "python check_learnable.py", Place.RUN),
+    Rule(
+        "examples/sop-quickstart/README.md",
+        "kubectl apply",
+        NotRun("tests/e2e/test_agents.py applies these files"),
+    ),
+    Rule("examples/suites/README.md", "python3 hack/images", NotRun("it needs an account at a registry")),
+    Rule(
+        "examples/suites/README.md",
+        "pip install|OPENAI_",
+        NotRun("the endpoint and the key are the reader's"),
+    ),
+    Rule("cli/headway_cli/templates/.*", ANY, Place.TEMPLATES),
+    Rule("hack/cluster/README.md", "sudo |eval ", Place.CLUSTER),
+    Rule(ANY, "kubectl |curl ", Place.JOB),
+)
+
+
+def lines() -> Iterator[tuple[Block, Typed]]:
+    """Every command of every page."""
+    for block in of("console"):
+        for line in typed(block):
+            yield block, line
+
+
+def runs(block: Block, line: Typed) -> Place | NotRun | None:
+    """Where a command is run; None if no rule fits it."""
+    return next((rule.runs for rule in RULES if rule.fits(block.page, line.text)), None)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Lines of a block that are typed at once."""
+
+    block: Block
+    lines: tuple[Typed, ...]
+
+    @property
+    def texts(self) -> list[str]:
+        return [line.text for line in self.lines]
+
+    def __str__(self) -> str:
+        return f"{self.block}-{self.texts[0][:50]}"
+
+
+def run_by(place: Place) -> list[Entry]:
+    """The commands that one place runs, by page and line.
+
+    A program in the background and the next line are one entry.
+    """
+    found: list[Entry] = []
+    for block, line in lines():
+        if runs(block, line) is not place:
+            continue
+        last = found[-1] if found else None
+        if last and last.block == block and last.texts[-1].endswith("&"):
+            found[-1] = Entry(block, (*last.lines, line))
+        else:
+            found.append(Entry(block, (line,)))
+    return found
