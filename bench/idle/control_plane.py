@@ -17,13 +17,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from ports import free_port
 
 from bench.support.machine import ROOT
+from headway_api.document import Json
 
-Json = dict[str, Any]
 START_SECONDS = 120
 ADMINISTRATOR, OPERATOR, COORDINATOR = "administrator", "operator", "coordinator"
 USERS = (ADMINISTRATOR, OPERATOR, COORDINATOR)

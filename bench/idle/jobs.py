@@ -13,8 +13,8 @@ from bench.idle.control_plane import ADMINISTRATOR as ADMIN
 from bench.idle.control_plane import APPLY, ControlPlane, programs
 from bench.support.machine import ROOT
 from headway_api import names
+from headway_api.document import Json
 
-Json = dict[str, Any]
 NAMESPACE = "bench"
 JOBS = f"/apis/{names.API_VERSION}/namespaces/{NAMESPACE}/{names.PLURALS[names.TRAINING_KIND]}"
 WORKLOADS = {

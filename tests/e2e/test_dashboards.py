@@ -9,18 +9,17 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from chart import ROOT
 from judged_job import JUDGED, Outcome
 from watched_cluster import Watched
 
+from headway_api.document import Json
 from headway_dashboards.asking import Question, questions
 from headway_demo.settings import NAMESPACE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ci, pytest.mark.timeout(900)]
-Json = dict[str, Any]
 Key = tuple[str, str, str]
 BOARDS: list[Json] = [
     json.loads(path.read_text()) for path in sorted((ROOT / "charts/headway/files/dashboards").glob("*.json"))

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 from aiohttp import web
 
+from headway_api.document import Json
 from headway_api.seeds import seed
 from headway_sandbox.environment import Environment
 from headway_sandbox.session import Session
-
-Json = dict[str, Any]
 
 
 class Box(Protocol):

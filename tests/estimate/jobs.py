@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-Json = dict[str, Any]
+from headway_api.document import Json
 
 
 @dataclass(frozen=True)

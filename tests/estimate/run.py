@@ -22,12 +22,12 @@ from tests.estimate.spoken import Clerk, Course, Spoken
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api.config import JobConfig
+from headway_api.document import Json
 from headway_api.seeds import seed
 from headway_api.store import FileStore
 from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines.router import Endpoint
 
-Json = dict[str, Any]
 PATIENCE = 1800.0
 ROWS = {"train": 96, "validation": 64, "test": 32}
 """Rows of the data, at most."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 from safetensors.torch import load_file
@@ -18,11 +17,11 @@ from tests.signals.sampler import Sampler, Shape, Weights
 from tests.signals.servers import QUIET, merged
 from torch import Tensor
 
+from headway_api.document import Json
 from headway_api.model_names import BASE_MODEL
 from headway_api.spec.model import Lora
 from headway_coordinator.engines.vllm import Request
 
-Json = dict[str, Any]
 KEPT = 3
 """Versions whose conversations are kept."""
 

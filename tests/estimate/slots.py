@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from aiohttp import web
 
-Json = dict[str, Any]
+from headway_api.document import Json
+
 NOTHING = {"version": None, "ready": False}
 
 

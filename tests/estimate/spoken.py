@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 from tests.estimate.slots import Slots
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
-Json = dict[str, Any]
+from headway_api.document import Json
+
 BLOCK = 16
 """Tokens of a block."""
 WORDS = ("gold", "row", "case", "clerk", "since", "spring", "open", "was", "the", "and", "by", "left")

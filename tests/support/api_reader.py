@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from kubernetes import config
 
-Json = dict[str, Any]
+from headway_api.document import Json
 
 REQUEST_S = 60
 

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from observed_cluster import START, job, stamp
 
+from headway_api.document import Json
 from headway_operator import recorder as recorders
 from headway_operator.kube import Api, ApiError, Kind
 from headway_operator.plan.reading import parse_status
 from headway_operator.plan.subjects import subject_of
 from headway_operator.recorder import Recorder
-
-Json = dict[str, Any]
 
 
 class Book(Api):

@@ -6,11 +6,11 @@ import json
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-Json = dict[str, Any]
+from headway_api.document import Json
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "promote"
 DEPLOY = EXAMPLE / "deploy"

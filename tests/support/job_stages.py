@@ -18,6 +18,7 @@ from headway_analysis.measures.candidate import priced
 from headway_api import names
 from headway_api.conditions import Condition
 from headway_api.config import Identity
+from headway_api.document import Json
 from headway_api.exits import PERMANENT
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_coordinator import signals
@@ -26,7 +27,6 @@ from headway_coordinator.faults import Cause
 from headway_coordinator.recurring import Standing
 from headway_operator.wire import UNREAD
 
-Json = dict[str, Any]
 Make = Callable[..., World]
 """Makes a running job, with these blocks in its spec."""
 ROLES: Final = ("coordinator", "broker", "rollout", "learner")

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from chart import render, rules_at_once
 from episodes import a_group
@@ -16,12 +15,12 @@ from whole_job import JOB, NAMESPACE, SERVERS, Shown, whole_job
 
 from headway_analysis.comparison import compare_all
 from headway_analysis.measures.tries import Place, Rules, tries_of
+from headway_api.document import Json
 from headway_coordinator.evaluation import view
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.metrics.prometheus import Exporter
 from headway_coordinator.view import bill
 
-Json = dict[str, Any]
 HOME = "headway-system"
 SCRAPE_SECONDS = 1
 

@@ -11,7 +11,8 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
-Json = dict[str, Any]
+from headway_api.document import Json
+
 Place = tuple[Any, Any]
 """A list or an object, and a key of it."""
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from headway_api import names
+from headway_api.document import Json
 from headway_api.exits import PERMANENT, Termination
 from headway_api.spec.budget import RLBudget
 from headway_operator.config import Images, OperatorConfig
@@ -16,7 +17,6 @@ from headway_operator.plan.observed import Observed, role_of
 from headway_operator.plan.reading import parse_status
 from headway_operator.plan.subjects import subject_of
 
-Json = dict[str, Any]
 UID = "0b5e8a1c-1111-2222-3333-444455556666"
 START = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 IMAGE = "registry.test/image:1"

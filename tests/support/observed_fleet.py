@@ -9,13 +9,13 @@ import copy
 import threading
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from observed_cluster import PASSED, World, evaluating, job
 from prometheus_client import generate_latest
 
 from headway_api import names
 from headway_api.accelerators import Holder
+from headway_api.document import Json
 from headway_api.grants import Grant
 from headway_api.spec.budget import RLBudget
 from headway_api.spec.lifecycle import limits_of
@@ -23,8 +23,6 @@ from headway_coordinator.status import JobUpdate
 from headway_operator.cache import Cache
 from headway_operator.plan import grants
 from headway_operator.telemetry import SUCCESS, Telemetry
-
-Json = dict[str, Any]
 
 
 class Fleet:

@@ -23,6 +23,7 @@ from api_reader import ApiReader
 from ports import free_port
 
 from headway_api import names
+from headway_api.document import Json
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE = os.environ.get("HEADWAY_TEST_IMAGE", "localhost/headway/testbox:1")
@@ -34,8 +35,6 @@ DEADLINE = 90.0
 PASSED = {"state": "Passed", "checks": []}
 """A preflight's part of the status."""
 SMALL = {"requests": {"cpu": "5m", "memory": "16Mi"}, "limits": {"cpu": "100m", "memory": "32Mi"}}
-
-Json = dict[str, Any]
 
 
 class Cluster(Protocol):

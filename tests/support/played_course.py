@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, field
-from typing import Any
 
+from headway_api.document import Json
 from headway_api.metrics import OBJECTIVE, TIMING, TRAINING
 from headway_api.records import GroupRecord
 
-Json = dict[str, Any]
 OF_COORDINATOR = {"timing_s/eval", "timing_s/weight_sync"}
 OF_A_FIRST_STEP = {"timing_s/start"}
 LEARNERS = {family.name for family in (*OBJECTIVE, *TRAINING, *TIMING)} - OF_COORDINATOR - OF_A_FIRST_STEP

@@ -13,7 +13,8 @@ from typing import Any
 
 from aiohttp import web
 
-Json = dict[str, Any]
+from headway_api.document import Json
+
 Say = Callable[[str, Json], Any]
 """Verb and body -> what the environment answers."""
 

@@ -21,7 +21,7 @@ from chart import cluster_command
 from first_answer import until_it_answers
 from ports import free_port
 
-Json = dict[str, Any]
+from headway_api.document import Json
 
 
 @dataclass(frozen=True)

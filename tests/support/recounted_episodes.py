@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from math import isclose
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from recounting import recount_module
 
-Json = dict[str, Any]
+from headway_api.document import Json
+
 KINDS = ("unclosed", "no_name", "not_json", "arguments", "structure", "other")
 """What may be wrong with a call."""
 REASONS = (

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from headway_api import status as st
 from headway_api.conditions import Condition, ConditionStatus
+from headway_api.document import Json
 from headway_api.preflight import Verdict
 from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
 from headway_cli.pace import History
 
-Json = dict[str, Any]
 NOW = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
 
 

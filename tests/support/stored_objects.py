@@ -8,11 +8,10 @@ from typing import Any
 
 from observed_cluster import stamp
 
+from headway_api.document import Json
 from headway_operator.cache import Ref, ref_of
 from headway_operator.kube import Api, ApiError, Kind
 from headway_operator.plan.planner import utc_now
-
-Json = dict[str, Any]
 
 
 class Server(Api):

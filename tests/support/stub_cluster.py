@@ -9,17 +9,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
 from headway_api import names
+from headway_api.document import Json
 
 NAMESPACE = "team"
 LOOK_SECONDS = 0.05
 """How often a watch looks for a change."""
-Json = dict[str, Any]
 
 
 def absent(what: str) -> tuple[int, Json]:

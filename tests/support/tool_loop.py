@@ -12,11 +12,11 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
-Json = dict[str, Any]
+from headway_api.document import Json
+
 TURNS = 8
 _open = build_opener(ProxyHandler({})).open
 

@@ -14,15 +14,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from api_reader import ApiReader
 from chart import render, rules_at_once
 from prometheus_server import Pod, Prometheus, prometheus_server, translated, watched
 
+from headway_api.document import Json
 from headway_dashboards.asking import Question, sent
 
-Json = dict[str, Any]
 SCRAPE_S = 1
 LIST_S = 1.0
 """From one list of the pods to the next."""

@@ -43,6 +43,7 @@ from scripted_job import speaking_engine, until_ready
 from scripted_learner import ScriptedLearner
 
 from headway_api.config import JobConfig
+from headway_api.document import Json
 from headway_api.prices import DatedPrices, PriceBook, Prices
 from headway_api.records import GroupRecord, StepReport
 from headway_api.remedies import applied
@@ -57,7 +58,6 @@ from headway_sandbox.broker.metrics import Metrics
 from headway_sandbox.broker.service import Service
 from headway_sandbox.broker.warm import WarmPool
 
-Json = dict[str, Any]
 NAMESPACE, JOB = "team", "refunds"
 SERVERS = 2
 LOST_EVERY_SECONDS = 4.0

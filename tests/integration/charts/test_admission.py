@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-from typing import Any
 
 import chart
 import pytest
 
+from headway_api.document import Json
+
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(chart.FIRST_BUILD_S)]
 
-Json = dict[str, Any]
 TEAMS = {"watchNamespaces": ["team-a", "team-b"]}
 
 

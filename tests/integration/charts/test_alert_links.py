@@ -13,10 +13,10 @@ import pytest
 import yaml
 from chart import FIRST_BUILD_S, ROOT, cluster_command, render
 
+from headway_api.document import Json
 from headway_dashboards.asking import variables
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(FIRST_BUILD_S)]
-Json = dict[str, Any]
 CASES = sorted(Path(__file__).parent.glob("alerts_*.yaml"))
 GRAFANA = "https://grafana.example/at"
 FLEET = {

@@ -10,7 +10,6 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from chart import FIRST_BUILD_S, ROOT
@@ -18,11 +17,11 @@ from monitored_job import SCRAPE_SECONDS, Monitored, monitored_job
 from prometheus_server import Prometheus
 from whole_job import JOB, NAMESPACE
 
+from headway_api.document import Json
 from headway_api.signals import SignalName
 from headway_dashboards.asking import Question, panels, questions, sent, variables
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(FIRST_BUILD_S)]
-Json = dict[str, Any]
 BOARDS = [
     json.loads(path.read_text()) for path in sorted((ROOT / "charts/headway/files/dashboards").glob("*.json"))
 ]

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from chart import FIRST_BUILD_S, render
 
+from headway_api.document import Json
+
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(FIRST_BUILD_S)]
-Json = dict[str, Any]
 
 
 def alerts(

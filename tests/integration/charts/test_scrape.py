@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
 
 import pytest
 from chart import FIRST_BUILD_S, render
@@ -20,6 +19,7 @@ from prometheus_client import generate_latest
 from prometheus_server import Pod, Prometheus, exposing, prometheus_server, scrape_configs
 
 from headway_api.config import Identity
+from headway_api.document import Json
 from headway_api.signals import SignalName
 from headway_coordinator.metrics.prometheus import Exporter, Sample
 from headway_operator.cache import Cache
@@ -29,7 +29,6 @@ from headway_sandbox.broker.metrics import Metrics
 from headway_sandbox.broker.pool import Counts
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(FIRST_BUILD_S)]
-Json = dict[str, Any]
 Text = Callable[[], bytes]
 RELEASES = {"headway": ("headway-system", "red"), "next": ("next-system", "blue")}
 """Namespace of each release, and the one it watches."""

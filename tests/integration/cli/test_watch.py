@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 import shown_jobs
 from debian_program import program
-from shown_jobs import Json
 from stub_cluster import StubCluster, served
+
+from headway_api.document import Json
 
 pytestmark = pytest.mark.integration
 

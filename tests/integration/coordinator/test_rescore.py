@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -24,6 +23,7 @@ from role_keys import TO_BROKER
 
 from headway_api.artifacts import Layout
 from headway_api.config import EvalConfig
+from headway_api.document import Json
 from headway_api.records import Purpose
 from headway_api.seeds import seed
 from headway_api.status import ResolvedCandidate
@@ -69,7 +69,6 @@ ROWS = [{"prompt": f"Handle case {case}.", "case_id": case} for case in CASES]
 TRIES, SEED, OTHER_SEED = 2, 3, 5
 PART = 5 / 12
 """Reward if all but one of the five fields and the procedure are right."""
-Json = dict[str, Any]
 
 
 async def clerk(request: web.Request, body: Json) -> web.StreamResponse:

@@ -12,8 +12,10 @@ from shutil import copytree
 
 import gitops
 import pytest
-from gitops import DEPLOY, EXAMPLE, Json, Stages, Verdict
+from gitops import DEPLOY, EXAMPLE, Stages, Verdict
 from job_stages import STAGES
+
+from headway_api.document import Json
 
 sys.path.insert(0, str(EXAMPLE))
 

@@ -13,11 +13,10 @@ from operator_rig import IMAGE, SMALL, Rig, wait
 
 from headway_api import names
 from headway_api.config import JobConfig
+from headway_api.document import Json
 from headway_sandbox.broker import pods
 
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(300)]
-
-Json = dict[str, Any]
 
 
 class Cluster(Protocol):

@@ -11,9 +11,9 @@ import pytest
 from operator_rig import MANAGER, Rig, wait
 
 from headway_api import names
+from headway_api.document import Json
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
-Json = dict[str, Any]
 
 
 def exhausted(most: str, needed: str) -> Json:

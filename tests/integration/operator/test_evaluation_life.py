@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import kstatus
 import pytest
@@ -13,7 +12,6 @@ from headway_api import exits, names
 
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(300)]
 
-Json = dict[str, Any]
 ROOT = "s3://b/runs/team/tuned-run/u"
 BEST = {"step": 20, "uri": f"{ROOT}/weights/000020"}
 TUNED = {"name": "tuned", "checkpoint": {"job": "tuned-run", "withBase": True}}

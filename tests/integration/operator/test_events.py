@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Any
 
 import pytest
 from operator_rig import PASSED, Rig, wait
 
 from headway_api.conditions import ConditionType, condition
+from headway_api.document import Json
 
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(300)]
-Json = dict[str, Any]
 
 
 def event_reasons(rig: Rig, name: str) -> Counter[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from operator_rig import Rig, wait
 
+from headway_api.document import Json
+
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(300)]
-Json = dict[str, Any]
 
 ONCE = "test -e /tmp/ended && exec sleep 3600; touch /tmp/ended; exit 3"
 """Ends badly the first time that it runs in a pod."""

@@ -10,11 +10,11 @@ import pytest
 from operator_rig import IMAGE, SMALL, Rig, wait
 
 from headway_api import names
+from headway_api.document import Json
 from headway_api.exits import PERMANENT
 
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.hostile, pytest.mark.timeout(300)]
 
-Json = dict[str, Any]
 RESIDENT_MIB = 256
 """Half of what the chart gives the operator."""
 

@@ -29,6 +29,7 @@ from operator_rig import API_GROUP, Cluster, Rig, wait
 from urllib3.exceptions import HTTPError
 
 from headway_api import names
+from headway_api.document import Json
 from headway_operator import wire
 
 COUNT = int(os.environ.get("HOSTILE_COUNT", "60"))
@@ -48,7 +49,6 @@ pytestmark = [
     pytest.mark.timeout(300 + 2 * COUNT),
 ]
 
-Json = dict[str, Any]
 FIELD = re.compile(r"\b(spec|metadata|status|kind|apiVersion)\b")
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from provoked.provocation import Json, Provocation
+from headway_api.document import Json
+from provoked.provocation import Provocation
 
 NOWHERE = {"headway.example/no-such": "node"}
 

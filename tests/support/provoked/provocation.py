@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from headway_api.document import Json
 from headway_api.names import EVAL_KIND, TRAINING_KIND
 
-Json = dict[str, Any]
 ODD: Final = "s3://headway/odd"
 """Folder of what is uploaded for faults."""
 ODD_MODULE: Final = "odd"

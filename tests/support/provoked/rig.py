@@ -16,10 +16,11 @@ from urllib.parse import urlencode
 from kubernetes import client, config
 
 from headway_analysis.faults.definition import Fault, Stage
+from headway_api.document import Json
 from headway_api.names import API_VERSION, PLURALS, TRAINING_KIND
 from headway_demo import quickstart
 from headway_demo.images import RESOURCES
-from provoked.provocation import EVALUATED, ODD_MODULE, SMALL, STORE, Json, Provocation, merged
+from provoked.provocation import EVALUATED, ODD_MODULE, SMALL, STORE, Provocation, merged
 from provoked.room import Room, left, of_a_job
 
 AT_ONCE: Final = 4

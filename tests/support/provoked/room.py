@@ -9,7 +9,8 @@ from typing import Any
 
 from kubernetes.utils.quantity import parse_quantity
 
-from provoked.provocation import Json, merged
+from headway_api.document import Json
+from provoked.provocation import merged
 
 ENDED = ("Succeeded", "Failed")
 """Phases of pods that hold nothing any more."""

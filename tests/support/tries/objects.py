@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-Json = dict[str, Any]
+from headway_api.document import Json
+
 HERE = Path(__file__).parent
 RESTRICTED: Json = {
     "runAsNonRoot": True,

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import signal
 from http.server import ThreadingHTTPServer
-from typing import Any
 
 import service  # type: ignore[import-not-found]
 from chat import Ended, post  # type: ignore[import-not-found]
 
-Json = dict[str, Any]
+from headway_api.document import Json
+
 GREAT: tuple[Json, ...] = ({"Rewards": [1e200]}, {"Rewards": [-1e200]}, {"Metrics": {"gain": 1e200}})
 
 

@@ -14,9 +14,9 @@ from headway_analysis.preflight.catalogue import BY_ID
 from headway_analysis.preflight.contract import read
 from headway_analysis.preflight.definition import Finding
 from headway_analysis.preflight.evidence import Baseline, Sampled, ToolResult
+from headway_api.document import Json
 from headway_api.records import Outcome, Turn
 
-Json = dict[str, Any]
 QUESTION = {"role": "user", "content": "?"}
 TOOL: Json = {
     "type": "function",

@@ -18,9 +18,9 @@ from cel_expr_python import cel
 from cel_expr_python.ext import ext_strings
 from jsonschema.protocols import Validator
 
+from headway_api.document import Json
 from headway_api.rules import VALIDATIONS
 
-Json = dict[str, Any]
 Path = tuple[str | int, ...]
 
 ENVIRONMENT = cel.NewEnv(

@@ -6,7 +6,7 @@ from typing import Any
 
 from refusal_cases import SMALLEST
 
-Json = dict[str, Any]
+from headway_api.document import Json
 
 MODEL = {"name": "base", "model": {"base": "hf://Qwen/Qwen3-8B"}}
 TUNED = {"name": "tuned", "checkpoint": {"job": "refunds", "which": "best"}}

@@ -18,7 +18,9 @@ from collections.abc import Iterable, Iterator
 from random import Random
 from typing import Any
 
-from admission import Json, Path, Placed
+from admission import Path, Placed
+
+from headway_api.document import Json
 
 STEPS = re.compile(r"[^.\[\]]+|\[\]")
 CHAIN = re.compile(r"\b([A-Za-z_]\w*)((?:\.[A-Za-z_]\w*)*)")

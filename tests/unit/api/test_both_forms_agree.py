@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from admission import ENVIRONMENT, Answer, Fault, Json, Path, Placed, Server, holds
+from admission import ENVIRONMENT, Answer, Fault, Path, Placed, Server, holds
 from evaluation_cases import EVALUATION, TAKEN
 from evaluation_cases import REFUSED as EVALUATIONS_REFUSED
 from generated_specs import Maker, get
@@ -23,6 +23,7 @@ from refusal_cases import EVERYTHING, SMALLEST, TABLE, changed
 from warning_cases import QUIET, WARNINGS
 
 from headway_api import crd
+from headway_api.document import Json
 from headway_api.recipes import GUARD_RAILS
 from headway_api.spec.budget import RLBudget
 from headway_api.spec.evaluation import RLEvalJob

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway_api.document import Json
 from headway_api.pod_template import KEYED, merge
 
-Json = dict[str, Any]
 scalars = st.one_of(st.integers(), st.text(max_size=3), st.booleans())
 names = st.sampled_from(["a", "b", "c"])
 entries = st.lists(

@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from headway_api.artifacts import Layout
 from headway_api.config import EvalConfig
+from headway_api.document import Json
 from headway_api.prices import DEFAULT, PriceBook, Tariff
 from headway_api.sandbox_api import ResetReply
 from headway_api.spec.evaluation import RLEvalJobSpec
@@ -38,7 +39,6 @@ ROWS = {"train": 9, "validation": 5, "test": 4}
 app = typer.Typer()
 app.command()(estimate)
 TIME = "2026-01-01T00:00:00Z"
-Json = dict[str, Any]
 
 
 def shown(*words: str) -> Result:

@@ -14,6 +14,7 @@ from finished_run import NAME, FinishedRun
 from stub_cluster import StubCluster, served
 from typer.testing import CliRunner, Result
 
+from headway_api.document import Json
 from headway_api.spec.evaluation import RLEvalJob
 from headway_cli.commands import eval as verb
 from headway_cli.commands.common import Form
@@ -33,7 +34,6 @@ JOB = ROOT / "examples" / "sop-quickstart" / "job.yaml"
 EVAL = ROOT / "examples" / "sop-quickstart" / "eval.yaml"
 app = typer.Typer()
 app.command()(verb.eval_)
-Json = dict[str, Any]
 
 
 def shown(*words: str) -> Result:

@@ -17,10 +17,10 @@ import shown_jobs
 import typer
 import yaml
 from rich.console import Console, ConsoleDimensions
-from shown_jobs import Json
 from stub_cluster import StubCluster, served
 from typer.testing import CliRunner, Result
 
+from headway_api.document import Json
 from headway_cli.app import app
 from headway_cli.commands import following
 from headway_cli.commands.common import Form

@@ -16,12 +16,12 @@ import psutil
 import pytest
 
 from headway_api import names
+from headway_api.document import Json
 from headway_api.keys import Key
 from headway_cli.local import pod as pods
 from headway_cli.local.machine import Machine, MachineBusy, Network
 from headway_operator.plan.context import Mode, Wanted
 
-Json = dict[str, Any]
 JOB = {"kind": "RLTrainingJob", "metadata": {"name": "tune", "namespace": "team"}, "spec": {}}
 PORT = 8345
 SERVER = f"""

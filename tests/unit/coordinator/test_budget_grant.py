@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 from budgeted import LIMITS, SAMPLED, TRAIN, Free, Running, plan, settle
 
+from headway_api.document import Json
 from headway_api.grants import Grant
 from headway_api.records import Purpose
 from headway_api.spec.lifecycle import BudgetSpec
 from headway_coordinator import status as status_writer
 from headway_coordinator.budget import shown
 from headway_coordinator.budget.gate import Budget
-
-Json = dict[str, Any]
 
 
 def grant(sample: int, refused: int | None = None) -> Grant:

@@ -18,6 +18,7 @@ from episodes import a_group
 from headway_api import prices
 from headway_api import status as st
 from headway_api.config import Identity
+from headway_api.document import Json
 from headway_api.exits import JobError
 from headway_api.spec.lifecycle import BudgetSpec, OutputSpec
 from headway_api.spec.training import RLTrainingJobSpec
@@ -27,7 +28,6 @@ from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.process import Process
 from headway_operator.plan import grants
 
-Json = dict[str, Any]
 Work = Callable[["Played"], Awaitable[None]]
 UID = "0b5e8a1c-1111-2222-3333-444455556666"
 

@@ -6,11 +6,11 @@ import json
 import re
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import pytest
 from chart import ROOT
 
+from headway_api.document import Json
 from headway_api.metrics import FAMILIES, UnknownMetricError
 from headway_dashboards import promql
 from headway_dashboards.__main__ import boards, differing, main, write
@@ -18,7 +18,6 @@ from headway_dashboards.asking import named, panels, questions, sent, variables
 from headway_dashboards.panels import UNITS, figures
 
 FILES = ROOT / "charts/headway/files/dashboards"
-Json = dict[str, Any]
 BOARDS = {board.name: board for board in boards()}
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from chart import ROOT
 from matplotlib.figure import Figure
 from PIL import Image
 
+from headway_api.document import Json
 from headway_dashboards.asking import panels
 from headway_dashboards.drawing import Curve, shown
 from headway_dashboards.pictures import ANY, PARTS, Asker, picture, save
 
-Json = dict[str, Any]
 LABELS = {"namespace": "team", "kind": "RLTrainingJob", "job_name": "refunds", "state": "Training"}
 LABELS |= {"signal": "TooFewEffectiveSamples"}
 

@@ -7,12 +7,13 @@ import re
 import sys
 from pathlib import Path
 from shutil import copytree
-from typing import Any
 
 import gitops
 import pytest
 from gitops import DEPLOY, EXAMPLE
 from observed_cluster import World, eval_job, job
+
+from headway_api.document import Json
 
 sys.path.insert(0, str(EXAMPLE))
 
@@ -23,7 +24,6 @@ from headway_api.names import MAX_JOB_NAME
 from headway_api.spec.evaluation import RLEvalJob
 from headway_api.status import RLTrainingJobStatus
 
-Json = dict[str, Any]
 FOLDER = "s3://runs/training/team/refunds/77aa01/weights"
 FIRST = "s3://runs/training/team/refunds/5a1f0c/weights/{step:06d}"
 """Weights as the files name them before the first promotion."""

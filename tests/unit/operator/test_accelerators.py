@@ -13,10 +13,10 @@ from observed_cluster import START, World, running, stamp
 
 from headway_api import names
 from headway_api.accelerators import MOST_PODS, MOST_TOTALS, Accelerators, Holder, seconds
+from headway_api.document import Json
 from headway_operator.plan.accelerators import KEPT, SEEN_SECONDS, held_pod, look, product_of
 from headway_operator.wire import slim
 
-Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
 H100 = {"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H100"}}
 

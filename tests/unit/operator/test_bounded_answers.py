@@ -10,10 +10,9 @@ import pytest
 import urllib3
 
 from headway_api.bounds import OutOfBounds
+from headway_api.document import Json
 from headway_operator import kube, wire
 from headway_operator.kube import EVENT, KINDS, Api, ApiError
-
-Json = dict[str, Any]
 
 
 class Response:

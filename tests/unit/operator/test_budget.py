@@ -10,12 +10,11 @@ from kstatus import verdict
 from observed_cluster import World, evaluating, running, stamp
 
 from headway_api import names
+from headway_api.document import Json
 from headway_api.spec.training import RLTrainingJob
 from headway_operator import figures
 from headway_operator.plan import budget, events
 from headway_operator.plan.reading import parse_status
-
-Json = dict[str, Any]
 
 
 def limit(name: str, most: str, needed: str | None = None) -> Json:

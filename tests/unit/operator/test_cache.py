@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headway_api import names
+from headway_api.document import Json
 from headway_operator.cache import Cache
-
-Json = dict[str, Any]
 
 
 def pod(version: int, uid: str = "u1", name: str = "p", job: str = "j1") -> Json:

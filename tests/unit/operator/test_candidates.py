@@ -9,10 +9,10 @@ import pytest
 from observed_cluster import START, World, chosen, eval_job, job, stamp
 
 from headway_api.config import EvalConfig
+from headway_api.document import Json
 from headway_operator.plan import candidates
 from headway_operator.plan.planner import LOOK_SECONDS, sources
 
-Json = dict[str, Any]
 ROOT = "s3://b/runs/team/tuned-run/u"
 BASE = "hf://Qwen/Qwen3-8B"
 BEST = {"step": 20, "uri": f"{ROOT}/weights/000020"}

@@ -9,11 +9,10 @@ import pytest
 from observed_cluster import UID, job, running, stamp
 
 from headway_api import names
+from headway_api.document import Json
 from headway_api.exits import PERMANENT
 from headway_operator.plan import children, planner, teardown
 from headway_operator.plan.observed import Observed
-
-Json = dict[str, Any]
 
 
 def child(kind: str, name: str, owner: Json | None, *, role: str = "coordinator", **metadata: Any) -> Json:

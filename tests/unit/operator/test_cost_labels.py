@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from headway_api import names
 from headway_api.config import JobConfig
+from headway_api.document import Json
 from headway_operator.config import OperatorConfig
 
-Json = dict[str, Any]
 WORKLOADS = ("Job", "Deployment")
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from observed_cluster import PASSED, PLATFORM, UID, World, chosen, eval_job, evaluating, running
 
 from headway_api import names
 from headway_api.config import EvalConfig
+from headway_api.document import Json
 from headway_operator.plan.observed import Observed, role_of
 
-Json = dict[str, Any]
 MODELS = [
     {"name": "small", "model": {"base": "hf://Qwen/Qwen3-4B"}},
     {"name": "large", "model": {"base": "hf://Qwen/Qwen3-14B"}},

@@ -13,6 +13,7 @@ import urllib3
 from event_stage import Stage, says, signals
 from observed_cluster import START, UID, eval_job, job, stamp
 
+from headway_api.document import Json
 from headway_api.status import RemedyState
 from headway_operator.kube import ApiError
 from headway_operator.plan import events
@@ -20,8 +21,6 @@ from headway_operator.plan.fact import Fact
 from headway_operator.plan.facts import AWAITED, NOT_MADE
 from headway_operator.plan.reading import parse_status
 from headway_operator.plan.subjects import subject_of
-
-Json = dict[str, Any]
 
 
 @pytest.fixture

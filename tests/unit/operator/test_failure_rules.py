@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from observed_cluster import PASSED, World, evaluating, job, running, stamp
 
 from headway_api import names
+from headway_api.document import Json
 from headway_api.exits import ANEW, PERMANENT
 from headway_operator.plan import events
 from headway_operator.plan.reading import parse_status
 from headway_operator.plan.subjects import subject_of
 
-Json = dict[str, Any]
 ACTIONS = ("FailJob", "Ignore", "Count", "Restart")
 JUDGE = {"name": "style", "model": {"base": "hf://acme/judge"}}
 SERVED = ("rollout", "broker", "judge")

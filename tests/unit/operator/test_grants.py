@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from headway_api import names
 from headway_api.conditions import ConditionType, find
+from headway_api.document import Json
 from headway_api.grants import MOST_JOBS
 from headway_api.spec.budget import RLBudget
 from headway_api.spec.lifecycle import limits_of
@@ -26,7 +27,6 @@ from headway_operator.plan.observed import Observed
 from headway_operator.plan.reading import parse_status
 from headway_operator.sharing import read
 
-Json = dict[str, Any]
 D = Decimal
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from observed_cluster import World, evaluating, job, running
 
@@ -11,7 +9,6 @@ from headway_api import names
 from headway_operator.plan.events import news
 from headway_operator.plan.health import pod_issue
 
-Json = dict[str, Any]
 ABSENT = 'Back-off pulling image "env:1": ErrImagePull: rpc error: code = NotFound desc = env:1: not found'
 AWAY = 'failed to do request: Head "https://registry.test/v2/env": dial tcp: i/o timeout'
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from observed_cluster import job
 
+from headway_api.document import Json
 from headway_operator.cache import Cache, ref_of
 from headway_operator.jobs import Jobs
 from headway_operator.kube import Api, Kind
 
-Json = dict[str, Any]
 KEY = ("RLTrainingJob", "team", "refunds")
 
 

@@ -10,9 +10,9 @@ from observed_cluster import PASSED, PLATFORM, UID, World, evaluating, job
 
 from headway_api import judge_servers, names
 from headway_api.config import JobConfig
+from headway_api.document import Json
 from headway_operator.config import Caps
 
-Json = dict[str, Any]
 ENDPOINT: Json = {"name": "frontier", "endpoint": {"url": "https://models.acme.dev/v1", "model": "large"}}
 CLERK: Json = {"name": "clerk", "model": {"base": "s3://b/clerk", "replicas": 2, "tensorParallelSize": 4}}
 STYLE: Json = {"name": "style", "model": {"base": "hf://acme/style", "resources": {"limits": {"cpu": "3"}}}}

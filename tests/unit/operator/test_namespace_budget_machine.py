@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from headway_api.document import Json
 from headway_api.grants import Grant, RLBudgetStatus
 from headway_api.prices import Quantity
 from headway_api.records import Purpose
@@ -36,7 +37,6 @@ from headway_operator.plan import grants
 
 pytestmark = pytest.mark.timeout(1800)  # `make test-bill` draws thousands of lives
 
-Json = dict[str, Any]
 TOKENS = 20
 """Most tokens that a turn samples."""
 LIMITS = Limits(context_length=100, turns=2, sandbox_seconds=0, retries=0)

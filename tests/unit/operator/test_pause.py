@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from job_stages import paused, pausing, resumed_by, suspended
@@ -17,7 +16,6 @@ from headway_api.status import RLTrainingJobStatus
 from headway_operator.plan import events
 from headway_operator.plan.reading import parse_status
 
-Json = dict[str, Any]
 WORKLOADS = {("Job", "refunds-coordinator"), ("Job", "refunds-learner"), ("Deployment", "refunds-rollout")}
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from observed_cluster import PASSED, World, job
 
+from headway_api.document import Json
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_operator.plan.context import Mode
 
-Json = dict[str, Any]
 CHANGES: dict[str, Any] = {
     "suspend": False,
     "learner.nodes": 2,

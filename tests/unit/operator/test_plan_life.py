@@ -10,9 +10,8 @@ import pytest
 from observed_cluster import PASSED, PLATFORM, World, job, running, stamp
 
 from headway_api import names
+from headway_api.document import Json
 from headway_operator.plan.observed import Observed
-
-Json = dict[str, Any]
 
 
 def test_a_plan_carried_out_asks_for_nothing_more() -> None:

@@ -8,8 +8,7 @@ import pytest
 from observed_cluster import FROM_MEMORY, PLATFORM, SANDBOXED, UID, World, job
 
 from headway_api import names
-
-Json = dict[str, Any]
+from headway_api.document import Json
 
 
 def pods(role: str) -> list[Json]:

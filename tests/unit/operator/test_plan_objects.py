@@ -12,11 +12,11 @@ from observed_cluster import FROM_MEMORY, IMAGE, PASSED, PLATFORM, SANDBOXED, UI
 
 from headway_api import names
 from headway_api.config import JobConfig
+from headway_api.document import Json
 from headway_operator.config import OperatorConfig
 from headway_operator.plan.context import Mode, Wanted
 from headway_trainer import launch
 
-Json = dict[str, Any]
 WORKLOADS = ("Job", "Deployment")
 
 quantities = st.fixed_dictionaries(

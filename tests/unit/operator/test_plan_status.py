@@ -15,7 +15,6 @@ from headway_operator.plan import events
 from headway_operator.plan.observed import Observed
 from headway_operator.plan.training import Training
 
-Json = dict[str, Any]
 FOUR = names.ROLES[:4]
 TRAINING = Training()
 

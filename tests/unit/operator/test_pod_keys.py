@@ -9,9 +9,8 @@ import pytest
 from observed_cluster import PASSED, UID, World, evaluating, job
 
 from headway_api import names
+from headway_api.document import Json
 from headway_operator.plan.context import Mode
-
-Json = dict[str, Any]
 
 TABLE = {
     names.COORDINATOR: {"learner-to-coordinator", "coordinator-to-rollout", "coordinator-to-broker"},

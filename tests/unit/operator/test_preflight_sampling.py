@@ -8,8 +8,8 @@ import pytest
 from observed_cluster import World, job
 
 from headway_api import names
+from headway_api.document import Json
 
-Json = dict[str, Any]
 SAMPLING: Json = {"preflight": {"state": "Sampling", "episodes": 8, "wantedEpisodes": 104}}
 SERVERS = "refunds-rollout"
 HELD_OUT = "refunds-rollout-validation"

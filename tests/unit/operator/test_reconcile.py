@@ -10,6 +10,7 @@ from observed_cluster import PLATFORM, eval_job, job, stamp
 from stored_objects import Server
 
 from headway_api import names
+from headway_api.document import Json
 from headway_api.keys import Key
 from headway_operator.apply import ROUNDS, Blocked
 from headway_operator.cache import Cache, ref_of
@@ -20,7 +21,6 @@ from headway_operator.reconcile import Reconciler
 from headway_operator.telemetry import Telemetry
 from headway_operator.wire import UNREAD
 
-Json = dict[str, Any]
 KEY = ("RLTrainingJob", "team", "refunds")
 OURS = names.FINALIZER_TEARDOWN
 

@@ -9,13 +9,13 @@ from observed_cluster import job
 from stored_objects import Server
 
 from headway_api import names
+from headway_api.document import Json
 from headway_operator import sharing
 from headway_operator.cache import Cache, Ref
 from headway_operator.config import DEFAULT_MANAGER
 from headway_operator.kube import ApiError
 from headway_operator.sharing import Sharer, budget_of
 
-Json = dict[str, Any]
 BUDGET = budget_of("team")
 
 

@@ -9,10 +9,10 @@ from observed_cluster import PASSED, PLATFORM, SANDBOXED, UID, World, chosen, ev
 
 from headway_api import names
 from headway_api.config import EvalConfig
+from headway_api.document import Json
 from headway_operator.plan import teardown
 from headway_operator.plan.observed import Observed
 
-Json = dict[str, Any]
 SUITES = [
     {"name": "sums", "image": "i", "task": "a.py@sums", "limit": 3},
     {"name": "facts", "image": "i", "task": "pkg/facts", "limit": 3},

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import pytest
 from observed_cluster import PASSED, PLATFORM, World, job, running
 
 from headway_api import names
+from headway_api.document import Json
 
-Json = dict[str, Any]
 FOUR = names.ROLES[:4]
 
 

@@ -6,7 +6,6 @@ import math
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,6 +16,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headway_api import names
+from headway_api.document import Json
 from headway_api.metrics import JOBS, OF_JOB, OPERATOR, SHARED_BUDGETS, prometheus_name
 from headway_api.signals import SignalName
 from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
@@ -24,7 +24,6 @@ from headway_operator.cache import Cache
 from headway_operator.figures import figures
 from headway_operator.telemetry import ERRORS, Telemetry, serve
 
-Json = dict[str, Any]
 THEN = "2026-11-01T12:00:00Z"
 THEN_S = 1793534400.0
 

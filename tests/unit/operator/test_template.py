@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from observed_cluster import PLATFORM, job
 
+from headway_api.document import Json
 from headway_api.spec.training import RLTrainingJob
 from headway_operator.plan import admission
 from headway_operator.plan.context import Context
 from headway_operator.plan.reading import SpecRefusal, parse
 from headway_operator.plan.template import harden
-
-Json = dict[str, Any]
 
 SANDBOX = "spec.environment.sandbox.podTemplate"
 LEARNER = "spec.learner.podTemplate"

@@ -9,13 +9,13 @@ import pytest
 from observed_cluster import PLATFORM, eval_job, job, running, stamp
 
 from headway_api import names
+from headway_api.document import Json
 from headway_operator.plan import planner
 from headway_operator.plan.observed import Observed
 from headway_operator.plan.reading import parse_status
 from headway_operator.plan.subjects import subject_of
 from headway_operator.wire import UNREAD
 
-Json = dict[str, Any]
 WHY = "spec.environment.config: nested more than 32 levels deep; write it smaller and flatter"
 
 

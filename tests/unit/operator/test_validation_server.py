@@ -8,8 +8,8 @@ import pytest
 from observed_cluster import FROM_MEMORY, PASSED, PLATFORM, World, job
 
 from headway_api import names
+from headway_api.document import Json
 
-Json = dict[str, Any]
 DEDICATED: Json = {"evaluation": {"servers": "Dedicated"}}
 FULL: Json = {"model": {"base": "hf://Qwen/Qwen3-8B", "full": {}}}
 TRAIN, HELD_OUT = "refunds-rollout", "refunds-rollout-validation"

@@ -11,7 +11,6 @@ from observed_cluster import PASSED, World, job
 from headway_operator.plan.conditions import without_repeats
 from headway_operator.plan.events import news
 
-Json = dict[str, Any]
 NO_NODE = "0/3 nodes are available: 3 Insufficient memory."
 
 

@@ -10,10 +10,10 @@ import pytest
 from observed_cluster import START, UID, World, job, stamp
 
 from headway_api.config import JobConfig
+from headway_api.document import Json
 from headway_operator.plan import warm_start
 from headway_operator.plan.planner import LOOK_SECONDS
 
-Json = dict[str, Any]
 BASE = {"base": "hf://Qwen/Qwen3-8B"}
 BEST = {"step": 20, "uri": "s3://b/runs/team/earlier/u/weights/000020"}
 LAST = {"step": 30, "uri": "s3://b/runs/team/earlier/u/weights/000030"}

@@ -13,8 +13,6 @@ from headway_api.bounds import MIB, OutOfBounds
 from headway_operator import wire
 from headway_operator.wire import UNREAD
 
-Json = dict[str, Any]
-
 
 def deep(levels: int) -> str:
     """JSON text that Python's own reader takes no more."""
