@@ -101,11 +101,11 @@ def continued(
     Several samples of one request may mean the same. First come those that reached the agent (whose node is
     not in `unseen`). Then comes the one whose calls and reasoning match the client's, then the newest.
     """
-    best: tuple[int, bool, int, int] = (0, False, 0, 0)
-    found: RecordedTurn | None = None
-    reached = [(turn, 0) for turn in recorded if turn.before is None and turn.tools == tools]
+    best = (0, False)
+    found: list[RecordedTurn] = []
+    reached = [turn for turn in recorded if turn.before is None and turn.tools == tools]
     while reached:
-        turn, alike = reached.pop()
+        turn = reached.pop()
         start, last = turn.length - len(turn.new), turn.length - 1
         if turn.length >= len(meanings) or turn.meanings[:-1] != meanings[start:last]:
             continue
@@ -113,12 +113,20 @@ def continued(
         behind = "" if same else turn.written_behind(messages[last])
         if behind is None:
             continue
-        alike += sum(map(_alike, turn.new, messages[start : turn.length]))
-        mark = (turn.length, turn.node not in unseen, alike, turn.node)
+        mark = (turn.length, turn.node not in unseen)
         if mark > best:
-            best, found = mark, turn
-        reached += [(next_one, alike) for next_one in turn.after if next_one.behind == behind]
-    return found
+            best, found = mark, []
+        if mark == best:
+            found.append(turn)
+        reached += [next_one for next_one in turn.after if next_one.behind == behind]
+    if len(found) > 1:
+        return max(found, key=lambda turn: (_alike_in(turn, messages), turn.node))
+    return found[0] if found else None
+
+
+def _alike_in(turn: RecordedTurn, messages: Sequence[Message]) -> int:
+    """How many of a recorded conversation's messages are the same answers in a request."""
+    return sum(map(_alike, turn.messages, messages))
 
 
 def _alike(recorded: Message, sent: Message) -> bool:

@@ -32,7 +32,7 @@ from headway_coordinator.gateway.asks import (
 from headway_coordinator.gateway.conversations import RecordedTurn, continued, meaning
 from headway_coordinator.gateway.systems import Systems
 from headway_coordinator.trajectory.calls import Call, Message, Parsed, kinds
-from headway_coordinator.trajectory.lengths import content, extent
+from headway_coordinator.trajectory.lengths import Extent, content, extent
 from headway_coordinator.trajectory.probe import ANSWER, ASKED
 from headway_coordinator.trajectory.render import Renderer
 
@@ -158,13 +158,20 @@ class Gateway:
         long conversations the template's text is counted, up to the context and no further.
         """
         if not self._is_large(ask):
-            self._require_words(ask.messages)
+            if not self._surely_fits(ask):
+                self._require_words(ask.messages)
             return
         async with self._large:
             await asyncio.to_thread(self._require_words, ask.messages)
             most = self._context_length
             if await asyncio.to_thread(self._renderer.exceeds, ask.messages, ask.tools, most):
                 raise ContextFull(f"more than {most} tokens fill the context of {most}")
+
+    def _surely_fits(self, ask: Ask) -> bool:
+        """Whether not even the shortest words would fill the context. Then there is no need to count them."""
+        longest = self._longest_token
+        most = Extent(letters=ask.size, words=(ask.size + len(ask.messages)) // 2)
+        return longest is None or most.tokens(longest) <= self._context_length
 
     def _require_words(self, messages: Sequence[Message]) -> None:
         if self._longest_token is None:

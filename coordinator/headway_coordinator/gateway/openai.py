@@ -298,8 +298,12 @@ def usage(found: Completion) -> dict[str, Any]:
 
 
 def _tool(tool: _Tool) -> Tool:
-    function = tool.function.model_dump(exclude_none=True)
-    function.setdefault("parameters", {"type": "object", "properties": {}})
+    given = tool.function
+    function: dict[str, Any] = {"name": given.name}
+    if given.description is not None:
+        function["description"] = given.description
+    nothing = {"type": "object", "properties": {}}
+    function["parameters"] = nothing if given.parameters is None else given.parameters
     return {"type": "function", "function": function}
 
 

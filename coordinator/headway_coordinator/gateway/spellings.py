@@ -60,6 +60,8 @@ def effort(asked: ReasoningOptions, *, lenient: bool) -> tuple[str | None, str, 
     Raises:
         GatewayError: two fields say different things, or a variable of the template is not applied.
     """
+    if not asked.model_fields_set & ReasoningOptions.model_fields.keys():
+        return None, "reasoning_effort", ()
     given = asked.chat_template_kwargs or TemplateVariables()
     others = bounded(
         f"chat_template_kwargs.{name[:60]}"

@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import sha256
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,6 +22,7 @@ from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.gateway.asks import Ask, Chat, Completion, Session
 from headway_coordinator.gateway.refusals import GatewayError
 from headway_coordinator.gateway.rollouts import Rollout
+from headway_coordinator.trajectory.calls import Tool
 
 AT_ONCE = 16
 """Turns of one episode that may run at the same time."""
@@ -137,6 +137,8 @@ class Turns:
     big: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the request with a large body: one at a time."""
     _by_request: defaultdict[str, list[Turn]] = field(default_factory=lambda: defaultdict(list))
+    _tools: tuple[list[Tool], str] = field(default=([], "[]"), repr=False)
+    """Those of the last request, and their JSON. Most requests of an episode have the same ones."""
 
     @asynccontextmanager
     async def turn(self, ask: Ask, *, retry: bool) -> AsyncIterator[Client]:
@@ -148,8 +150,8 @@ class Turns:
             ask: what is asked for.
             retry: the client says that it sends this again.
         """
-        digest = partial(_digest, ask, long=ask.size > LONG)
-        request = await asyncio.to_thread(digest) if ask.size > INLINE_BYTES else digest()
+        large = ask.size > INLINE_BYTES
+        request = await asyncio.to_thread(self._digest, ask) if large else self._digest(ask)
         turn = _same(self._by_request[request], retry)
         if turn is None:
             placed = asyncio.Event()
@@ -198,6 +200,17 @@ class Turns:
             self.rollout.unanswered(turn.task.result().node)
         client.has_it = False
 
+    def _digest(self, ask: Ask) -> str:
+        """A digest that is equal for equal requests."""
+        known, written = self._tools
+        if ask.tools != known:
+            written = json.dumps(ask.tools, sort_keys=True)
+            self._tools = (ask.tools, written)
+        asked = [ask.messages, written, ask.may_call, ask.max_tokens, repr(ask.force), ask.stop]
+        asked += [ask.logprobs, ask.instructed, ask.schema, ask.effort, ask.text]
+        hashed = _with_digests(asked) if ask.size > LONG else asked
+        return sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
+
     async def close(self) -> None:
         """Cancel the turns that still run."""
         tasks = [turn.task for turns in self._by_request.values() for turn in turns]
@@ -219,14 +232,6 @@ class Turns:
             found = await self.backend.chat.chat(self.rollout.session, ask)
             self.rollout.session.unseen.add(found.node)
             return found
-
-
-def _digest(ask: Ask, *, long: bool = True) -> str:
-    """A digest that is equal for equal requests. `long`: the request may contain long texts."""
-    asked = [ask.messages, ask.tools, ask.may_call, ask.max_tokens, repr(ask.force), ask.stop]
-    asked += [ask.logprobs, ask.instructed, ask.schema, ask.effort, ask.text]
-    hashed = _with_digests(asked) if long else asked
-    return sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
 
 
 def _with_digests(value: Any) -> Any:

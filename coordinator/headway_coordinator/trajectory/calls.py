@@ -71,7 +71,7 @@ class Parsed:
 
 def kinds(calls: Sequence[Call]) -> dict[MalformedKind, int]:
     """The number of calls that cannot be carried out, by kind of fault."""
-    return dict(Counter(call.kind for call in calls if call.kind is not None))
+    return dict(Counter(call.kind for call in calls if call.kind is not None)) if calls else {}
 
 
 def malformed(raw: str, problem: object, tags: tuple[str, str] = ("", "")) -> Call:

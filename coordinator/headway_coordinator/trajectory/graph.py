@@ -39,6 +39,10 @@ class Graph:
     _children: dict[int | None, list[int]] = field(default_factory=dict, init=False, repr=False)
     """Children by parent, None for the roots. Searching all nodes would take time with the square of the
     turns."""
+    _line: list[int] | None = field(default_factory=list, init=False, repr=False)
+    """The tokens of all nodes in a row, while no node has two children. Most episodes never fork."""
+    _ends: list[int] = field(default_factory=list, init=False, repr=False)
+    """The length of each node's path."""
 
     def path(self, index: int | None) -> list[int]:
         """Indices of the nodes from the root to `index`, both included."""
@@ -50,6 +54,8 @@ class Graph:
 
     def tokens(self, index: int | None) -> list[int]:
         """The token sequence that ends with node `index`."""
+        if self._line is not None:
+            return self._line[: 0 if index is None else self._ends[index]]
         return [token for i in self.path(index) for token in self.nodes[i].tokens]
 
     def leaves(self) -> list[int]:
@@ -96,10 +102,9 @@ class Graph:
 
         Extending an episode adds one node. A history that drifted forks at the last node that it agrees with.
         """
-        whole = tuple(prompt)
-        at, shared = self._deepest(whole)
-        if shared < len(whole):
-            return self.add_prompt(at, whole[shared:])
+        at, shared = self._deepest(prompt)
+        if shared < len(prompt):
+            return self.add_prompt(at, prompt[shared:])
         if at is None:
             raise ValueError("a prompt has at least one token")
         return at
@@ -116,7 +121,7 @@ class Graph:
 
     def last_sampled(self, tokens: Sequence[int]) -> int | None:
         """The last sampled node whose whole path is a prefix of `tokens`."""
-        at, _ = self._deepest(tuple(tokens))
+        at, _ = self._deepest(tokens)
         return next((i for i in reversed(self.path(at)) if self.nodes[i].sampled), None)
 
     def _sampled_after(self, index: int) -> Iterator[int]:
@@ -129,12 +134,15 @@ class Graph:
             else:
                 reached += self.children(child)
 
-    def _deepest(self, tokens: tuple[int, ...]) -> tuple[int | None, int]:
-        """A node whose path is a prefix of `tokens`, and the path's length.
+    def _deepest(self, prompt: Sequence[int]) -> tuple[int | None, int]:
+        """A node whose path is a prefix of `prompt`, and the path's length.
 
         Among several, first comes the one after the longest sampled sequence, then after the newest, then the
         longest path.
         """
+        if self._line and prompt[: len(self._line)] == self._line:
+            return len(self.nodes) - 1, len(self._line)
+        tokens = tuple(prompt)
         best = (0, -1, 0, -1)
         reached: list[tuple[int, int, int, int]] = [best]
         while reached:
@@ -154,6 +162,12 @@ class Graph:
         self.nodes.append(node)
         index = len(self.nodes) - 1
         self._children.setdefault(node.parent, []).append(index)
+        begin = 0 if node.parent is None else self._ends[node.parent]
+        self._ends.append(begin + len(node.tokens))
+        if self._line is not None and begin == len(self._line):
+            self._line += node.tokens
+        else:
+            self._line = None
         return index
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from typing import Any, Final, Literal
-
-import numpy as np
 
 from headway_api.chat_template import TODAY, object_arguments
 from headway_coordinator.trajectory.calls import Message, Tool
@@ -94,10 +93,17 @@ def template_text(
 
 def decoded(tokenizer: Any, ids: list[int]) -> str:
     """Ids as text, including special tokens, without clean-up."""
-    # Checking the types of a list one by one takes longer than decoding it. A tokenizer with its own code may
-    # accept only a list.
-    given = np.asarray(ids, dtype=np.int64) if getattr(tokenizer, "is_fast", False) else ids
-    return str(tokenizer.decode(given, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+    if _decodes_by_backend(type(tokenizer)):  # transformers checks every id first, which takes longer
+        return str(tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=False))
+    return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+@cache
+def _decodes_by_backend(kind: type) -> bool:
+    """Whether tokenizers of a class decode by their backend alone, with no code of their own."""
+    from transformers import PreTrainedTokenizerFast as Fast
+
+    return issubclass(kind, Fast) and (kind.decode, kind._decode) == (Fast.decode, Fast._decode)
 
 
 def _with_arguments(message: Message, *, text: bool) -> Message:

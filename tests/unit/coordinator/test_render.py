@@ -21,7 +21,7 @@ from headway_api.exits import JobError
 from headway_coordinator.trajectory import render
 from headway_coordinator.trajectory.lengths import extent, longest_token
 from headway_coordinator.trajectory.render import PROBE_TOOLS, PROBES, Renderer, Template, Typed, choose
-from headway_coordinator.trajectory.template import template_text
+from headway_coordinator.trajectory.template import decoded, template_text
 
 PROMPT = PROBES[1]
 RESULT = {"role": "tool", "tool_call_id": "call-0-0", "content": "gold"}
@@ -342,3 +342,20 @@ RAISES = ("{{ raise_exception('no such role') }}", "{{ messages[0].content + 7 }
 @pytest.mark.parametrize("template", RAISES)
 def test_a_template_that_raises_is_rendered_by_itself(template: str, tmp_path: Path) -> None:
     assert isinstance(choose(tokenizer(tmp_path, template), "qwen3"), Template)
+
+
+def test_ids_are_decoded_as_the_tokenizer_does(tmp_path: Path) -> None:
+    tok = tokenizer(tmp_path)
+    ids = tok.encode("<|im_start|>user\nA gold  customer , twice.<|im_end|>", add_special_tokens=False)
+    assert decoded(tok, ids) == tok.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+
+def test_a_tokenizer_with_code_of_its_own_decodes_itself(tmp_path: Path) -> None:
+    tok = tokenizer(tmp_path)
+
+    class Own(type(tok)):  # type: ignore[misc]
+        def decode(self, ids: list[int], **_: Any) -> str:
+            return f"{len(ids)} ids"
+
+    tok.__class__ = Own
+    assert decoded(tok, [1, 2]) == "2 ids"

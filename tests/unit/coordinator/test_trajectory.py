@@ -85,6 +85,23 @@ def test_each_sampled_token_trains_once_however_history_drifts(
     assert {tuple(row.tokens) for row in rows} <= {tuple(sequence) for sequence in seen}
 
 
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), TOKENS, TOKENS), min_size=1, max_size=8))
+def test_a_graph_without_forks_finds_what_a_search_finds(
+    calls: list[tuple[int, int, list[int], list[int]]],
+) -> None:
+    quick, searched, history = Graph(), Graph(), [9]
+    searched._line = None
+    for drifts, cut, new, sampled in calls:
+        prompt = history[: len(history) - cut * (not drifts)] + new
+        assert quick.last_sampled(prompt) == searched.last_sampled(prompt)
+        assert quick.forks_at(prompt) == searched.forks_at(prompt)
+        history = sample(searched, prompt, sampled)
+        assert sample(quick, prompt, sampled) == history
+        assert quick.nodes == searched.nodes
+        for index in (None, *range(len(quick.nodes))):
+            assert quick.tokens(index) == searched.tokens(index)
+
+
 def test_a_drifted_history_forks_and_shares_what_still_agrees() -> None:
     graph = Graph()
     first = sample(graph, [1, 2], [3, 4])
