@@ -27,7 +27,7 @@
     estimates/<basis>.json                        estimated cost of the whole job, by what was known
     rows.sha256                                   digest of the rows of an RLEvalJob at its start
     chat-templates/<sha256>.jinja                 the base model's chat template, as a training job read it
-    incarnations/000001                           empty: a coordinator started
+    coordinators/000001                           empty: a coordinator started
     learners/000003                               empty: a learner started, and resumed
     latest.json                                   pointer to the newest complete checkpoint
     mlflow-run                                    the job's run in MLflow
@@ -283,7 +283,7 @@ class Layout:
     @property
     def coordinator_starts(self) -> str:
         """Folder with an empty object for each start of a coordinator."""
-        return f"{self.root}/incarnations"
+        return f"{self.root}/coordinators"
 
     def coordinator_start(self, number: int) -> str:
         """The empty object for start `number` of a coordinator."""

@@ -23,7 +23,7 @@ from headway_api.weights_format import MODEL_FILE
 from headway_cli.runs import NoRun
 from headway_cli.where import LocalJob, Stored
 
-MARKS = ("trajectories", "usage", "steps", "checkpoints", "logs", "incarnations", "prices")
+MARKS = ("trajectories", "usage", "steps", "checkpoints", "logs", "coordinators", "prices")
 """Folders of which a run has at least one once it has written anything."""
 
 WHOLE = ("/adapter_model.safetensors", f"/{MODEL_FILE}")

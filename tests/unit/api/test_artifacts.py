@@ -50,7 +50,7 @@ def test_every_kind_of_key_is_there() -> None:
         "weights",
         "steps",
         "figures",
-        "incarnations",
+        "coordinators",
         "rows.sha256",
         "chat-templates",
         "learners",
