@@ -157,8 +157,8 @@ def message(verdict: Verdict) -> str:
     if reading is None:
         return ""
     if verdict.standing.state in ("Raised", "Suspect"):
-        return f"{reading.saw}. First: {verdict.signal.advice}"
-    return reading.saw
+        return f"{reading.observed}. First: {verdict.signal.advice}"
+    return reading.observed
 
 
 def healthy(verdicts: Sequence[Verdict], failing: Sequence[Standing] = ()) -> Condition:

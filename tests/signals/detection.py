@@ -26,7 +26,7 @@ class Alarm:
     signal: SignalName
     step: int
     """The step at which it was known: of a validation, the step that was validated."""
-    saw: str
+    observed: str
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def alarms(series: Series) -> list[Alarm]:
         raised = {v.signal.name: v for v in now if v.standing.state == "Raised"}
         for name in sorted(raised.keys() - before):
             reading = raised[name].standing.reading
-            found.append(Alarm(name, step, "" if reading is None else reading.saw))
+            found.append(Alarm(name, step, "" if reading is None else reading.observed))
         before = set(raised)
     return found
 

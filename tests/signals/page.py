@@ -340,7 +340,7 @@ def _delay(found: Detection) -> str:
 
 def _false_alarm(series: Series, alarm: Alarm) -> tuple[object, ...]:
     why = known_misses.FALSE.get((series.name, alarm.signal), "not known")
-    return (series.name, series.split, alarm.signal, alarm.step, alarm.saw, why)
+    return (series.name, series.split, alarm.signal, alarm.step, alarm.observed, why)
 
 
 def _right(runs: Sequence[_Judged]) -> list[tuple[object, ...]]:

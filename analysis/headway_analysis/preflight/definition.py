@@ -33,7 +33,7 @@ class Finding:
     check: str
     """Id of the check."""
     verdict: Verdict
-    saw: str
+    observed: str
     """What was seen, with its numbers, as one or two sentences."""
     value: float | None = None
     threshold: float | None = None

@@ -54,7 +54,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
     made: dict[str, Any] = {
         "check": finding.check,
         "verdict": finding.verdict,
-        "saw": shortened(finding.saw, TEXT),
+        "observed": shortened(finding.observed, TEXT),
         "value": finding.value,
         "threshold": finding.threshold,
         "low": finding.low,
@@ -89,7 +89,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     for each in found["checks"]:
         yield (
             f"| {each['check']} | {each['verdict']} | {_number(each)} | "
-            f"{_short(each.get('threshold'))} | {_cell(each['saw'])} |"
+            f"{_short(each.get('threshold'))} | {_cell(each['observed'])} |"
         )
     for each in found["checks"]:
         yield from _section(each)
@@ -100,7 +100,7 @@ def _section(each: Mapping[str, Any]) -> Iterator[str]:
     yield from ("", f"## {each['check']}: {each['verdict']}", "")
     if check is not None:
         yield from (f"- **Looks for:** {check.meaning}", f"- **Threshold:** {check.threshold}")
-    yield f"- **Saw:** {_plain(each['saw'])}"
+    yield f"- **Observed:** {_plain(each['observed'])}"
     if each.get("needs"):
         yield f"- **Needs:** {each['needs']} episodes"
     if each.get("advice"):

@@ -65,10 +65,10 @@ def _signal(entry: Entry, context: RemedyContext) -> tuple[bool | None, str]:
     if not _is_fresh(entry, context):
         return None, f"{name} has not been judged since"
     reading = found.standing.reading
-    saw = f" ({reading.saw})" if reading is not None else ""
+    observed = f" ({reading.observed})" if reading is not None else ""
     if not is_over(found):
-        return None, f"{name} is about to clear{saw}"
-    return False, f"{name} is still raised{saw}"
+        return None, f"{name} is about to clear{observed}"
+    return False, f"{name} is still raised{observed}"
 
 
 def _reward(entry: Entry, context: RemedyContext) -> tuple[bool, str]:

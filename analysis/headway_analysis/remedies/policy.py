@@ -82,8 +82,8 @@ def _against(
         found = _decision(name, context, better, goes_back=goes_back, least_batches=WATCH)
     except NotNow:
         return None
-    saw = signal.value if reading is None else f"{signal.value}: {reading.saw}"
-    return found.model_copy(update={"signal": signal, "why": saw})
+    observed = signal.value if reading is None else f"{signal.value}: {reading.observed}"
+    return found.model_copy(update={"signal": signal, "why": observed})
 
 
 def _tried_to_go_back(context: RemedyContext) -> bool:

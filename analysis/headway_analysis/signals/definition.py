@@ -29,7 +29,7 @@ class Reading:
     level: Level
     value: float
     threshold: float
-    saw: str
+    observed: str
     """What was seen, with the numbers: the first half of the message."""
     low: float | None = None
     """Ends of the 95 % interval of `value`, if it has one."""

@@ -25,8 +25,8 @@ def findings(document: Json, folder: Path, most_rows: int) -> Iterator[Finding]:
     yield from found
     yield from own_tests.run(folder)
     if spec is None:
-        saw = "Rows and episodes were not checked, because the job is wrong."
-        yield Finding("rows", "Unknown", saw, advice="Correct the job first.")
+        observed = "Rows and episodes were not checked, because the job is wrong."
+        yield Finding("rows", "Unknown", observed, advice="Correct the job first.")
         return
     found, data = rows.read(spec)
     yield from found

@@ -68,8 +68,8 @@ def findings(asked: PlayRequest, spec: Spec, data: Data, seconds: float = SECOND
             finally:
                 timer.cancel()
         if late.is_set():
-            saw = f"Episodes had not ended after {seconds:.0f} s."
-            yield Finding(ENVIRONMENT, "Fail", saw, advice="Make reset, tools, reward and score faster.")
+            observed = f"Episodes had not ended after {seconds:.0f} s."
+            yield Finding(ENVIRONMENT, "Fail", observed, advice="Make reset, tools, reward and score faster.")
         elif code != 0:
             output.seek(0)
             yield _broken(output.read()[-TAIL:].decode(errors="replace"), code)
@@ -92,23 +92,23 @@ def _written_findings(process: subprocess.Popen[bytes], asked: PlayRequest) -> I
 
 def _broken(output: str, code: int | None) -> Finding:
     last = (output.strip().splitlines() or ["it printed nothing"])[-1]
-    saw = f"The episodes' process ended with {code}: {last}"
+    observed = f"The episodes' process ended with {code}: {last}"
     advice = "The oracle must end neither the process nor its threads; else report this as a bug of Headway."
-    return Finding(ENVIRONMENT, "Unknown", saw, advice=advice)
+    return Finding(ENVIRONMENT, "Unknown", observed, advice=advice)
 
 
 def _not_played(spec: Spec, data: Data) -> Finding | None:
     """Why no episode can be played here; None if episodes can."""
     if not data.of(TRAIN):
-        saw, advice = "No episode was played, because no rows are known.", "Correct the rows first."
-        return Finding(ENVIRONMENT, "Unknown", saw, advice=advice, field="spec.data")
+        observed, advice = "No episode was played, because no rows are known.", "Correct the rows first."
+        return Finding(ENVIRONMENT, "Unknown", observed, advice=advice, field="spec.data")
     if spec.environment.entrypoint.startswith(REPORTED):
-        saw = "No episode was played: the agent reports its own reward, and is not called here."
-        return Finding(ENVIRONMENT, "Unknown", saw, field="spec.agent.http")
+        observed = "No episode was played: the agent reports its own reward, and is not called here."
+        return Finding(ENVIRONMENT, "Unknown", observed, field="spec.agent.http")
     if spec.judges:
-        saw = "No episode was played: reward and score may ask judges, and no judge is asked here."
+        observed = "No episode was played: reward and score may ask judges, and no judge is asked here."
         advice = "The job's preflight asks them."
-        return Finding(ENVIRONMENT, "Unknown", saw, advice=advice, field="spec.judges")
+        return Finding(ENVIRONMENT, "Unknown", observed, advice=advice, field="spec.judges")
     return None
 
 

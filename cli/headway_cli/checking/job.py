@@ -45,11 +45,11 @@ def finding(check: str, verdict: Verdict, message: str) -> Finding:
     match = _FIELD.match(message)
     field = match[0] if match else None
     rest = message.removeprefix(f"{field}: ")
-    saw, semicolon, fix = rest.rpartition("; ")
+    observed, semicolon, fix = rest.rpartition("; ")
     return Finding(
         check,
         verdict,
-        sentence(saw if semicolon else rest),
+        sentence(observed if semicolon else rest),
         advice=sentence(fix if semicolon else FIELDS),
         field=field,
     )
@@ -62,10 +62,10 @@ def sentence(text: str) -> str:
 
 
 def _valid(document: Json) -> Finding:
-    saw = f"{document['kind']} {document['metadata']['name']} is valid, and the operator accepts it."
+    observed = f"{document['kind']} {document['metadata']['name']} is valid, and the operator accepts it."
     if here := sorted(_on_this_machine(document.get("spec"), "spec")):
-        saw += f" It runs only on this machine: a cluster refuses {FILE} in {', '.join(here)}."
-    return Finding(JOB, "Pass", saw)
+        observed += f" It runs only on this machine: a cluster refuses {FILE} in {', '.join(here)}."
+    return Finding(JOB, "Pass", observed)
 
 
 def _on_this_machine(value: Any, path: str) -> Iterator[str]:

@@ -32,8 +32,8 @@ def run(folder: Path, seconds: float = SECONDS) -> Iterator[Finding]:
     if not files:
         yield Finding(TESTS, "Unknown", f"{folder} has no test_*.py.", advice=WRITE)
     elif importlib.util.find_spec("pytest") is None:
-        saw = f"{', '.join(files)} were not run: pytest is not installed."
-        yield Finding(TESTS, "Unknown", saw, advice="Install it: pip install pytest")
+        observed = f"{', '.join(files)} were not run: pytest is not installed."
+        yield Finding(TESTS, "Unknown", observed, advice="Install it: pip install pytest")
     else:
         yield _run(folder, files, seconds)
 

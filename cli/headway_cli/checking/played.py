@@ -158,9 +158,9 @@ def _say_faults(report: Report, say: Say) -> bool:
 def _without_oracle(why: str) -> Finding:
     lacks, none, _ = why.partition(" has no oracle")
     reason = f"The module {lacks} has no oracle" if none else why
-    saw = f"{reason}: only random calls were played, so right answers were hardly tested."
+    observed = f"{reason}: only random calls were played, so right answers were hardly tested."
     advice = "Write a function `oracle` in that module: docs/first-environment.md#the-oracle."
-    return Finding(ORACLE, "Unknown", job.sentence(saw), advice=advice, field=ENTRY)
+    return Finding(ORACLE, "Unknown", job.sentence(observed), advice=advice, field=ENTRY)
 
 
 def of_oracle(first: Baseline, faults: Sequence[str]) -> Finding:
@@ -176,14 +176,14 @@ def of_oracle(first: Baseline, faults: Sequence[str]) -> Finding:
     if cut:
         return _cut(cut, facts, many, shown)
     if wrong:
-        saw = f"The oracle is right on {len(right)} of {many} rows."
+        observed = f"The oracle is right on {len(right)} of {many} rows."
         advice = "Correct the oracle, or reward and score: a right answer must earn the most."
-        return Finding(ORACLE, "Fail", saw, advice=advice, field=ENTRY, examples=shown)
+        return Finding(ORACLE, "Fail", observed, advice=advice, field=ENTRY, examples=shown)
     if not right:
         return Finding(ORACLE, "Unknown", "No episode of the oracle was judged.")
     rewards = [one.record.reward or 0.0 for one in right]
-    saw = f"The oracle is right on {len(right)} of {many} rows, and earns {min(rewards):g} at least."
-    return Finding(ORACLE, "Pass", saw)
+    observed = f"The oracle is right on {len(right)} of {many} rows, and earns {min(rewards):g} at least."
+    return Finding(ORACLE, "Pass", observed)
 
 
 def _cut(cut: Sequence[Sampled], facts: Facts, many: int, shown: tuple[Example, ...]) -> Finding:
@@ -191,10 +191,10 @@ def _cut(cut: Sequence[Sampled], facts: Facts, many: int, shown: tuple[Example, 
     warning."""
     turns = [one for one in cut if facts.max_turns is not None and len(one.results) >= facts.max_turns]
     if turns:
-        saw = f"The oracle needs more than {facts.max_turns} turns on {len(turns)} of {many} rows."
+        observed = f"The oracle needs more than {facts.max_turns} turns on {len(turns)} of {many} rows."
         field = "spec.agent.builtin.maxTurns"
-        return Finding(ORACLE, "Fail", saw, advice=f"Raise {field}.", field=field, examples=shown)
-    saw = (
+        return Finding(ORACLE, "Fail", observed, advice=f"Raise {field}.", field=field, examples=shown)
+    observed = (
         f"The oracle is cut off on {len(cut)} of {many} rows, counting four characters as a token: a turn "
         f"has {facts.max_tokens} tokens, an episode {facts.context_length}."
     )
@@ -202,7 +202,7 @@ def _cut(cut: Sequence[Sampled], facts: Facts, many: int, shown: tuple[Example, 
         "Raise spec.rollout.sampling.maxTokens or spec.model.contextLength, or shorten prompt and answers."
     )
     return Finding(
-        ORACLE, "Warn", saw, advice=advice, field="spec.rollout.sampling.maxTokens", examples=shown
+        ORACLE, "Warn", observed, advice=advice, field="spec.rollout.sampling.maxTokens", examples=shown
     )
 
 
@@ -220,13 +220,13 @@ def of_speed(seconds: Mapping[str, Sequence[float]]) -> Finding:
     """The median time of each part of an episode."""
     found = {what: median(each) for what, each in seconds.items()}
     parts = ", ".join(f"{what} {_shown(took)}" for what, took in _in_order(found))
-    saw = f"In the median: {parts}."
+    observed = f"In the median: {parts}."
     figures = tuple((f"{what} seconds", took) for what, took in _in_order(found))
     slow = [what for what, took in found.items() if took > SLOW_SECONDS]
     if slow:
         advice = f"Speed up what takes more than {SLOW_SECONDS:g} s: {', '.join(slow)}."
-        return Finding(SPEED, "Warn", saw, advice=advice, field=ENTRY, figures=figures)
-    return Finding(SPEED, "Pass", saw, figures=figures)
+        return Finding(SPEED, "Warn", observed, advice=advice, field=ENTRY, figures=figures)
+    return Finding(SPEED, "Pass", observed, figures=figures)
 
 
 def _shown(seconds: float) -> str:

@@ -66,9 +66,9 @@ def _loaded(block: str, dataset: Dataset) -> list[Row]:
 
 
 def _elsewhere(block: str, dataset: Dataset) -> Finding:
-    saw = f"{dataset.uri} is not read here, so its rows are not known."
+    observed = f"{dataset.uri} is not read here, so its rows are not known."
     advice = f"Name a copy on this machine: --set {block}.uri={FILE}/FOLDER/ROWS.jsonl"
-    return Finding(ROWS, "Unknown", saw, advice=advice, field=f"{block}.uri")
+    return Finding(ROWS, "Unknown", observed, advice=advice, field=f"{block}.uri")
 
 
 def _passed(data: Data) -> Finding:
@@ -83,9 +83,9 @@ def _enough(spec: Spec, data: Data) -> Iterator[Finding]:
         return
     rows, size, epochs = len(data.of(TRAIN)), spec.algorithm.batch_size, spec.schedule.max_epochs
     if rows * epochs < size:
-        saw = f"{rows} rows in {epochs} epochs do not fill one batch of {size}."
+        observed = f"{rows} rows in {epochs} epochs do not fill one batch of {size}."
         advice = "Lower batchSize, raise schedule.maxEpochs, or add rows."
-        yield Finding(ROWS, "Fail", saw, advice=advice, field="spec.algorithm.batchSize")
+        yield Finding(ROWS, "Fail", observed, advice=advice, field="spec.algorithm.batchSize")
 
 
 def _overlaps(spec: Spec, data: Data) -> Iterator[Finding]:

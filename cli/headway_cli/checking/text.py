@@ -27,7 +27,7 @@ def width() -> int | None:
 def lines(finding: Finding, columns: int | None) -> Iterator[str]:
     """A finding: its verdict, what was seen, what to write, and example episodes."""
     head = f"{finding.verdict:<7} {finding.check:<{NAMES}} "
-    yield from _wrapped(head + finding.saw, INDENT, columns)
+    yield from _wrapped(head + finding.observed, INDENT, columns)
     if finding.verdict == "Pass":
         return
     where = f" ({finding.field})" if finding.field and finding.field not in finding.advice else ""

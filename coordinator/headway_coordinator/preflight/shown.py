@@ -35,7 +35,7 @@ def _line(found: Finding) -> st.PreflightFinding:
 
 def sentence(found: Finding) -> str:
     """What was found, what to change, and how many episodes would be enough if there were too few."""
-    parts = [found.saw, found.advice]
+    parts = [found.observed, found.advice]
     if found.needs is not None:
         parts.append(f"{found.needs} episodes would be enough to tell")
     return "; ".join(part.rstrip(".") for part in parts if part)

@@ -69,7 +69,7 @@ def several(names: Sequence[str], most: int = 3) -> str:
 
 def finding_lines(finding: Finding) -> list[str]:
     """A finding in a few lines."""
-    lines = [f"{finding.verdict} {finding.check}: {finding.saw}"]
+    lines = [f"{finding.verdict} {finding.check}: {finding.observed}"]
     if finding.advice:
         lines.append(f"    change: {finding.advice}" + (f" ({finding.field})" if finding.field else ""))
     if finding.verdict == "Unknown" and finding.needs:

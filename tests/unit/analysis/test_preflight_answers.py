@@ -160,14 +160,14 @@ def test_a_strict_judge_passes() -> None:
 def test_a_lenient_judge_fails_with_its_rule(make: type[Environment], rule: str) -> None:
     finding = found("scorer-mutants", make)
     assert finding.verdict == "Fail"
-    assert rule in finding.saw
+    assert rule in finding.observed
     assert "changed:" in finding.examples[0].text
 
 
 def test_a_judge_that_refuses_another_order_is_a_warning() -> None:
     finding = found("scorer-mutants", OrderOfKeysDesk)
     assert finding.verdict == "Warn"
-    assert "fields in another order are refused" in finding.saw
+    assert "fields in another order are refused" in finding.observed
 
 
 def talkative(row: Row, index: int) -> tuple[Sequence[Call], str]:
@@ -179,7 +179,7 @@ def test_a_judge_that_refuses_the_models_own_words_is_a_warning() -> None:
     baseline = sample_of(lambda: Desk({}), desk_rows(13), talkative, 8)
     finding = found("scorer-mutants", Desk, baseline)
     assert finding.verdict == "Warn"
-    assert "words around the answer are refused" in finding.saw
+    assert "words around the answer are refused" in finding.observed
 
 
 def test_where_none_scores_full_labels_are_changed() -> None:
@@ -277,7 +277,7 @@ def test_a_judge_that_takes_any_number_is_lenient() -> None:
     baseline = sample_of(lambda: AnyNumber({}), sums(), adder(), 8)
     finding = found("scorer-mutants", AnyNumber, baseline)
     assert finding.verdict == "Fail"
-    assert "one of two answers is enough" in finding.saw
+    assert "one of two answers is enough" in finding.observed
 
 
 class Ticket(Desk):
@@ -320,7 +320,7 @@ def test_an_answer_may_be_the_call_that_ends_the_episode() -> None:
     finding = found("scorer-mutants", Ticket, strict)
     assert finding.verdict == "Pass"
     assert dict(finding.figures)["full score: value altered: limit"] == 0.0
-    assert "any value of limit is accepted" in found("scorer-mutants", LenientTicket, lenient).saw
+    assert "any value of limit is accepted" in found("scorer-mutants", LenientTicket, lenient).observed
     assert found("constant-guess", Ticket, strict).verdict == "Pass"
     assert found("deterministic", Ticket, strict).verdict == "Pass"
     assert found("prompt-labels", Ticket, strict).verdict == "Pass"
@@ -336,7 +336,7 @@ def test_one_answer_for_most_rows_fails() -> None:
     rows = [{**row, "expected": {"action": "refund", "limit": 5}} for row in desk_rows(13)]
     finding = found("constant-guess", Desk, sample_of(lambda: Desk({}), rows, desk_model(0.6), 8))
     assert finding.verdict == "Fail"
-    assert "most frequent answer" in finding.saw
+    assert "most frequent answer" in finding.observed
     assert finding.field == "spec.data.train"
     assert dict(finding.figures)["share of the most frequent label"] == 1.0
 
@@ -344,7 +344,7 @@ def test_one_answer_for_most_rows_fails() -> None:
 def test_a_judge_that_pays_an_empty_answer_fails() -> None:
     finding = found("constant-guess", GenerousDesk)
     assert finding.verdict == "Fail"
-    assert "empty answer: success 8 of 8" in finding.saw
+    assert "empty answer: success 8 of 8" in finding.observed
     assert finding.examples[0].title in ("empty answer", "most frequent answer")
 
 
@@ -385,7 +385,7 @@ class CallPayingDesk(Desk):
 def test_a_reward_that_pays_calls_alone_is_a_warning() -> None:
     finding = found("constant-guess", CallPayingDesk)
     assert finding.verdict == "Warn"
-    assert "Random tool calls add to the reward" in finding.saw
+    assert "Random tool calls add to the reward" in finding.observed
 
 
 def test_random_calls_are_drawn_from_the_seed_and_fit_the_schema() -> None:
@@ -454,7 +454,7 @@ def test_a_prompt_that_does_not_fit_is_reported(
 ) -> None:
     seen = found("prompt-labels", make, desk_baseline(make, skill=0.3))
     assert seen.verdict == verdict
-    assert observation in seen.saw
+    assert observation in seen.observed
     assert seen.examples
 
 
@@ -507,7 +507,7 @@ def test_a_tool_that_works_the_answer_out_gives_nothing_away() -> None:
 
     worked_out, looked_up = calling(Call("calculate", {"term": "a long one"})), calling(Call("look_up", {}))
     assert found("prompt-labels", Calculating, worked_out).verdict == "Pass"
-    assert "Tool `look_up` returns the label" in found("prompt-labels", Calculating, looked_up).saw
+    assert "Tool `look_up` returns the label" in found("prompt-labels", Calculating, looked_up).observed
 
 
 def test_an_example_with_some_rows_label_is_no_leak() -> None:
@@ -523,7 +523,7 @@ def test_an_example_with_some_rows_label_is_no_leak() -> None:
 
     rows = [{"prompt": f"case {at}", "case_id": f"c{at}", "answer": ACTIONS[at % 3]} for at in range(13)]
     baseline = sample_of(lambda: ShowingDesk({}), rows, lambda row, index: ((), ACTIONS[index % 4]), 8)
-    assert "tells" not in found("prompt-labels", ShowingDesk, baseline).saw
+    assert "tells" not in found("prompt-labels", ShowingDesk, baseline).observed
 
 
 def test_rows_without_a_label_are_unknown() -> None:
@@ -638,24 +638,24 @@ def test_a_task_that_is_judged_by_its_calls_passes(
     baseline = of_orders(make, *names)
     mutants = found("scorer-mutants", make, baseline)
     assert mutants.verdict == "Pass"
-    assert mutants.saw == f"The task is judged by its calls, and wrong calls are refused{besides}"
+    assert mutants.observed == f"The task is judged by its calls, and wrong calls are refused{besides}"
     guess = found("constant-guess", make, baseline)
     assert guess.verdict == "Pass"
-    assert "On 13 rows the calls alone get the full score" in guess.saw
+    assert "On 13 rows the calls alone get the full score" in guess.observed
 
 
 def test_a_judge_that_ignores_calls_as_well_fails() -> None:
     finding = found("scorer-mutants", Anything, of_orders(Anything, "refund"))
     assert finding.verdict == "Fail"
-    assert "the last call may be missing" in finding.saw
-    assert "any value of order of refund is accepted" in finding.saw
+    assert "the last call may be missing" in finding.observed
+    assert "any value of order of refund is accepted" in finding.observed
     assert "refund(" in finding.examples[0].text
 
 
 def test_an_argument_that_nobody_judges_is_named() -> None:
     finding = found("scorer-mutants", Careless, of_orders(Careless, "pay_back", lane="fast"))
     assert finding.verdict == "Pass"
-    assert "except for: call altered: pay_back, lane" in finding.saw
+    assert "except for: call altered: pay_back, lane" in finding.observed
 
 
 def test_a_number_of_many_digits_is_altered() -> None:

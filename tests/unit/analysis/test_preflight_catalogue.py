@@ -110,7 +110,7 @@ def holds(finding: Finding, check: Check) -> None:
     """What is so of every finding."""
     assert finding.check == check.id
     assert finding.verdict in get_args(Verdict)
-    assert finding.saw
+    assert finding.observed
     assert len(finding.examples) <= MOST_EXAMPLES
     if finding.verdict in ("Fail", "Warn"):
         assert finding.advice

@@ -20,6 +20,6 @@ def test_a_clean_task_raises_no_alarm(name: str, seed: int) -> None:
     task = TASKS[name]
     baseline = replace(task.baseline(seed), probes=[UNREACHED])
     found = findings(baseline, play_all(lambda: task.make({}), scripts_of(baseline)))
-    assert {each.check: each.saw for each in found if each.verdict in ("Fail", "Warn")} == {}
+    assert {each.check: each.observed for each in found if each.verdict in ("Fail", "Warn")} == {}
     known = {each.check for each in found if each.verdict == "Pass"}
     assert {"deterministic", "isolated", "foothold", "scorer-agrees", "constant-guess"} <= known

@@ -65,17 +65,17 @@ def test_cost_is_that_of_the_bills_classes() -> None:
     expected = (160 + 16) * sampled + 80 * 120 * 0.40 / 1e6
     assert figures["whole_job_cost_usd_likely"] == pytest.approx(expected, rel=1e-3), "the baseline included"
     assert figures["whole_job_cost_usd_low"] < expected < figures["whole_job_cost_usd_high"]
-    assert " The whole job costs 0.0070 USD, 0.0" in finding.saw
-    assert finding.saw.endswith("(default@2026-01-01).")
+    assert " The whole job costs 0.0070 USD, 0.0" in finding.observed
+    assert finding.observed.endswith("(default@2026-01-01).")
 
 
 def test_a_class_without_a_price_is_unknown_and_named() -> None:
     judged = [group(number, 0.0, 1.0, judged=True) for number in range(4)]
     finding = cost_finding(baseline(*judged))
-    assert "and what judgePrompt, judgeSample cost is unknown." in finding.saw
+    assert "and what judgePrompt, judgeSample cost is unknown." in finding.observed
     priced = PRICES.model_copy(update={"judge_prompt": "1000", "judge_sample": "0"})
     known = cost_finding(baseline(*judged, prices=Prices.model_validate(priced.model_dump())))
-    assert "unknown" not in known.saw
+    assert "unknown" not in known.observed
     likely = "whole_job_cost_usd_likely"
     more = dict(known.figures)[likely] - dict(finding.figures)[likely]
     assert more == pytest.approx(11 * (8 + 4) * 300 * 1000 / 1e6), "of episodes, and of whole groups"
@@ -88,7 +88,7 @@ def test_every_group_is_trained_on_by_other_methods() -> None:
 
 def test_without_prices_there_is_no_cost() -> None:
     finding = cost_finding(baseline(*TEACHING, prices=None))
-    assert "USD" not in finding.saw
+    assert "USD" not in finding.observed
     assert not [name for name in dict(finding.figures) if "usd" in name]
 
 

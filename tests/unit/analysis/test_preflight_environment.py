@@ -49,8 +49,8 @@ def test_an_environment_that_repeats_itself_is_deterministic() -> None:
 def test_a_tool_that_tells_the_time_is_named_with_a_diff() -> None:
     finding = found("deterministic", ClockedDesk)
     assert finding.verdict == "Fail"
-    assert "get_case" in finding.saw
-    assert "get_limit" not in finding.saw
+    assert "get_case" in finding.observed
+    assert "get_limit" not in finding.observed
     assert "--- first run" in finding.examples[0].text
     assert finding.examples[0].episode_id is not None
 
@@ -58,13 +58,13 @@ def test_a_tool_that_tells_the_time_is_named_with_a_diff() -> None:
 def test_a_prompt_that_is_drawn_without_its_seed_is_named() -> None:
     finding = found("deterministic", UnseededDesk)
     assert finding.verdict == "Fail"
-    assert "`reset`" in finding.saw
+    assert "`reset`" in finding.observed
 
 
 def test_a_reading_tool_that_depends_on_the_order_is_named() -> None:
     finding = found("deterministic", OrderedDesk)
     assert finding.verdict == "Fail"
-    assert "get_case" in finding.saw
+    assert "get_case" in finding.observed
     assert "another order" in finding.examples[0].title
 
 
@@ -97,15 +97,15 @@ def test_a_tool_that_may_change_something_is_not_turned_round(name: str) -> None
 def test_an_environment_without_shared_state_is_isolated() -> None:
     finding = found("isolated", baseline=replace(desk_baseline(), probes=[NOWHERE]))
     assert finding.verdict == "Pass"
-    assert "Nothing of 2 episodes" in finding.saw
-    assert "1 destinations were tried, none reached" in finding.saw
+    assert "Nothing of 2 episodes" in finding.observed
+    assert "1 destinations were tried, none reached" in finding.observed
 
 
 def test_a_network_that_no_probe_answered_of_is_unknown() -> None:
     finding = found("isolated")
     assert finding.verdict == "Unknown"
-    assert "Nothing of 2 episodes was seen in the one after" in finding.saw
-    assert "No probe of the network answered" in finding.saw
+    assert "Nothing of 2 episodes was seen in the one after" in finding.observed
+    assert "No probe of the network answered" in finding.observed
 
 
 def test_a_counter_that_outlives_its_episode_is_found() -> None:
@@ -179,8 +179,8 @@ def test_a_destination_that_was_reached_is_named() -> None:
     baseline = replace(desk_baseline(), probes=[NOWHERE, reached])
     finding = found("isolated", Desk, baseline)
     assert finding.verdict == "Fail"
-    assert "NetworkPolicyNotEnforced" in finding.saw
-    assert "169.254.169.254" in finding.saw
+    assert "NetworkPolicyNotEnforced" in finding.observed
+    assert "169.254.169.254" in finding.observed
 
 
 def test_probes_alone_are_enough_to_pass() -> None:
@@ -201,7 +201,7 @@ def test_rows_that_two_splits_share_are_counted() -> None:
     facts = replace(baseline.facts, validation=[*desk_rows(20, 7), *copied])
     finding = found("splits", Desk, replace(baseline, facts=facts))
     assert finding.verdict == "Fail"
-    assert "3 of 23 validation rows are train rows too" in finding.saw
+    assert "3 of 23 validation rows are train rows too" in finding.observed
 
 
 def test_shared_rows_that_are_allowed_are_a_warning() -> None:
@@ -222,7 +222,7 @@ def test_a_number_of_the_row_does_not_hide_a_copy() -> None:
     rows = [{"id": number, **row} for number, row in enumerate(baseline.facts.rows)]
     copied = [{**row, "id": 1000 + number} for number, row in enumerate(rows[:2])]
     finding = found("splits", Desk, replace(baseline, facts=replace(baseline.facts, rows=rows, test=copied)))
-    assert "2 of 2 test rows are train rows too" in finding.saw
+    assert "2 of 2 test rows are train rows too" in finding.observed
 
 
 def test_rows_that_a_number_alone_tells_apart_are_no_copies() -> None:
@@ -238,7 +238,7 @@ def test_repeated_rows_are_a_warning() -> None:
     facts = replace(baseline.facts, rows=[*baseline.facts.rows, *baseline.facts.rows[:4]])
     finding = found("splits", Desk, replace(baseline, facts=facts))
     assert finding.verdict == "Warn"
-    assert "4 of 17 train rows repeat an earlier one" in finding.saw
+    assert "4 of 17 train rows repeat an earlier one" in finding.observed
 
 
 def test_a_column_that_a_split_lacks_is_named() -> None:
@@ -246,7 +246,7 @@ def test_a_column_that_a_split_lacks_is_named() -> None:
     bare = [{"prompt": row["prompt"], "case_id": row["case_id"]} for row in desk_rows(9, 7)]
     finding = found("splits", Desk, replace(baseline, facts=replace(baseline.facts, validation=bare)))
     assert finding.verdict == "Fail"
-    assert "9 of 9 validation rows have no expected" in finding.saw
+    assert "9 of 9 validation rows have no expected" in finding.observed
 
 
 def test_rows_that_start_no_episode_are_named() -> None:
@@ -254,7 +254,7 @@ def test_rows_that_start_no_episode_are_named() -> None:
     closed = [{**row, "closed": True} for row in desk_rows(5, 7)]
     finding = found("splits", PickyDesk, replace(baseline, facts=replace(baseline.facts, test=closed)))
     assert finding.verdict == "Fail"
-    assert "no episode starts from test row" in finding.saw
+    assert "no episode starts from test row" in finding.observed
     assert "opened_by" in finding.examples[0].text
 
 
@@ -283,7 +283,7 @@ def test_a_baseline_episode_that_does_not_start_is_named() -> None:
     baseline = a_baseline([a_sample(lost), *desk_baseline().sampled], rows=desk_rows(13))
     finding = BY_ID["splits"].judge(baseline, ())
     assert finding.verdict == "Fail"
-    assert "no episode starts from train row 0" in finding.saw
+    assert "no episode starts from train row 0" in finding.observed
 
 
 class MoodyDesk(Desk):
@@ -302,7 +302,7 @@ def test_a_judge_may_say_another_number() -> None:
     judged = replace(baseline, facts=replace(baseline.facts, judged=True))
     finding = found("deterministic", MoodyDesk, judged)
     assert finding.verdict == "Pass"
-    assert "Reward and score were not compared" in finding.saw
+    assert "Reward and score were not compared" in finding.observed
 
 
 @pytest.mark.parametrize(

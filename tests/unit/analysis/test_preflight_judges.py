@@ -52,7 +52,7 @@ def test_a_judge_that_varies_is_a_warning_with_evidence() -> None:
     assert (finding.verdict, finding.value) == ("Warn", 0.2)
     assert finding.field == "spec.judges[style]"
     assert dict(finding.figures)["style: mean difference of grade"] == pytest.approx(0.4)
-    assert "grade by 0.4" in finding.saw
+    assert "grade by 0.4" in finding.observed
     assert len(finding.examples) == 2
     assert 'first: {"grade": 3}\nsecond: {"grade": 5}' in finding.examples[0].text
 
@@ -92,22 +92,22 @@ def test_few_questions_of_one_judge_are_too_few() -> None:
     others = [AskedTwice(question(at, "other"), ("a", "a")) for at in range(4)]
     finding = found(*[("yes", "yes")] * QUESTIONS, others=others)
     assert (finding.verdict, finding.needs) == ("Unknown", 10 * ENOUGH)
-    assert "judge other" in finding.saw
+    assert "judge other" in finding.observed
 
 
 def test_without_a_judge_nothing_is_known() -> None:
-    assert of([], judged=False).saw == "No judge was asked: spec.judges is empty."
-    assert of([]).saw == "No baseline episode asked a judge."
+    assert of([], judged=False).observed == "No judge was asked: spec.judges is empty."
+    assert of([]).observed == "No baseline episode asked a judge."
     assert {of([], judged).verdict for judged in (True, False)} == {"Unknown"}
 
 
 def test_a_judge_that_did_not_answer_is_named() -> None:
     finding = of([AskedTwice(question(), ("yes",), "judge style: busy")])
     assert (finding.verdict, finding.field) == ("Unknown", "spec.judges[style]")
-    assert "judge style: busy" in finding.saw
+    assert "judge style: busy" in finding.observed
     some = found(*[("yes", "yes")] * QUESTIONS, others=[AskedTwice(question("lost"), (), "busy")])
     assert some.verdict == "Pass"
-    assert "1 questions were not answered twice" in some.saw
+    assert "1 questions were not answered twice" in some.observed
 
 
 def test_each_question_is_asked_again_once_and_so_many_a_judge() -> None:

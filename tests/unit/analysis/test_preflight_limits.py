@@ -77,7 +77,7 @@ def test_an_endpoint_that_returns_calls_as_text_is_named() -> None:
         "tool-calls-parse", replace(baseline, facts=replace(baseline.facts, endpoint="frontier-1"))
     )
     assert finding.verdict == "Warn"
-    assert "frontier-1 writes tool calls as text in 4 episodes" in finding.saw
+    assert "frontier-1 writes tool calls as text in 4 episodes" in finding.observed
     assert finding.field is None, "the job's parser is not to blame"
 
 
@@ -87,7 +87,7 @@ def test_an_endpoint_whose_model_never_calls_is_named() -> None:
     finding = judged(
         "tool-calls-parse", replace(baseline, facts=replace(baseline.facts, endpoint="frontier-1"))
     )
-    assert (finding.verdict, "called no tool in 16 episodes" in finding.saw) == ("Warn", True)
+    assert (finding.verdict, "called no tool in 16 episodes" in finding.observed) == ("Warn", True)
 
 
 def test_an_endpoint_shows_neither_parser_nor_speed() -> None:
@@ -96,7 +96,7 @@ def test_an_endpoint_shows_neither_parser_nor_speed() -> None:
     for check in ("tool-calls-parse", "throughput"):
         finding = judged(check, elsewhere)
         assert finding.verdict == "Unknown"
-        assert "frontier-1" in finding.saw
+        assert "frontier-1" in finding.observed
     figures = dict(judged("throughput", elsewhere).figures)
     assert "p99_tool_seconds" in figures
     assert not {"episodes_an_hour", "whole_job_cost_usd_likely"} & figures.keys()
@@ -291,7 +291,7 @@ def with_contract(document: Json | None) -> Finding:
 def test_tools_like_productions_pass(document: Json) -> None:
     finding = with_contract(document)
     assert finding.verdict == "Pass"
-    assert "2 tools" in finding.saw
+    assert "2 tools" in finding.observed
 
 
 def changed(document: Json, path: Sequence[str], value: Any) -> Json:
@@ -327,7 +327,7 @@ def test_a_difference_to_the_contract_is_named(path: Sequence[str], value: Any, 
         document = {**document, "paths": moved}
     found = with_contract(document)
     assert found.verdict == "Fail"
-    assert observation in found.saw
+    assert observation in found.observed
     assert found.examples
 
 

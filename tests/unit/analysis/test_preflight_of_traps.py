@@ -69,7 +69,7 @@ def talkative(row: Row, index: int) -> tuple[Sequence[Call], str]:
 def test_a_label_within_a_text_of_a_tool_is_reported() -> None:
     finding = found("prompt-labels", AuditedDesk, desk_baseline(AuditedDesk, skill=0.3))
     assert finding.verdict == "Warn"
-    assert "The first call, of `get_case`, returns every field" in finding.saw
+    assert "The first call, of `get_case`, returns every field" in finding.observed
 
 
 def test_a_text_that_only_looks_like_json_is_none() -> None:
@@ -84,7 +84,7 @@ def test_words_may_be_refused_where_the_prompt_says_so() -> None:
 def test_dots_in_a_values_place_leave_no_field_out() -> None:
     finding = found("prompt-labels", DottedDesk, desk_baseline(DottedDesk, skill=0.3))
     assert finding.verdict in ("Warn", "Fail")
-    assert "the example in the prompt omits it" in finding.saw
+    assert "the example in the prompt omits it" in finding.observed
 
 
 @pytest.mark.parametrize(
@@ -104,4 +104,4 @@ def test_an_example_leaves_fields_out_by_dots_of_their_own(shown: str, elided: b
 def test_the_prompt_repeated_has_its_system_message() -> None:
     finding = found("constant-guess", KeywordDesk, desk_baseline(KeywordDesk, skill=0.3))
     assert finding.verdict == "Fail"
-    assert "prompt repeated" in finding.saw
+    assert "prompt repeated" in finding.observed

@@ -32,28 +32,28 @@ def test_what_a_guess_earns_alone_is_no_verdict() -> None:
     assert found("constant-guess", SilencePayingDesk, relative=False).verdict == "Fail"
     finding = found("constant-guess", SilencePayingDesk)
     assert finding.verdict == "Unknown"
-    assert NOT_KNOWN in finding.saw
+    assert NOT_KNOWN in finding.observed
     assert not any(name.startswith("reward of") for name, _ in finding.figures)
 
 
 def test_a_guess_that_succeeds_fails_all_the_same() -> None:
     finding = found("constant-guess", GenerousDesk)
     assert finding.verdict == "Fail"
-    assert "empty answer: success 8 of 8" in finding.saw
-    assert "reward" not in finding.saw
+    assert "empty answer: success 8 of 8" in finding.observed
+    assert "reward" not in finding.observed
 
 
 def test_mutants_are_judged_by_the_score_alone() -> None:
     assert found("scorer-mutants", LenientRewardDesk, relative=False).verdict == "Fail"
     finding = found("scorer-mutants", LenientRewardDesk)
     assert finding.verdict == "Unknown"
-    assert NOT_KNOWN in finding.saw
+    assert NOT_KNOWN in finding.observed
     lenient = found("scorer-mutants", AnyTagDesk)
     assert lenient.verdict == "Fail"
-    assert "(the external score)" in lenient.saw
+    assert "(the external score)" in lenient.observed
 
 
 def test_odd_answers_are_reported_as_tried_with_reward_alone() -> None:
     finding = found("reward-range", Desk)
     assert finding.verdict == "Pass"
-    assert "not with group_reward" in finding.saw
+    assert "not with group_reward" in finding.observed

@@ -125,7 +125,7 @@ def test_a_reward_out_of_range_fails() -> None:
     baseline = desk_baseline(BigDesk)
     finding = judged("reward-range", baseline)
     assert finding.verdict == "Fail"
-    assert "[0, 1]" in finding.saw
+    assert "[0, 1]" in finding.observed
     assert finding.examples[0].text.startswith("reward 2.5")
 
 
@@ -180,7 +180,7 @@ def test_a_warning_of_few_groups_says_what_would_do(size: int) -> None:
             continue
         assert finding.verdict == "Warn"
         assert finding.needs is not None
-        assert f"A sure verdict takes {finding.needs} episodes" in finding.saw
+        assert f"A sure verdict takes {finding.needs} episodes" in finding.observed
         enough = of_values([[values] * size] * (finding.needs // size), rows=rows)
         assert judged(check, enough).verdict == "Fail"
 
@@ -189,7 +189,7 @@ def test_few_rows_never_make_a_verdict_sure() -> None:
     rows = [{"prompt": f"question {number}"} for number in range(4)]
     finding = judged("foothold", of_values([[(0.0, 0.0)] * 32] * 4, rows=rows))
     assert (finding.verdict, finding.needs) == ("Warn", None)
-    assert "takes 8 training rows, and there are 4" in finding.saw
+    assert "takes 8 training rows, and there are 4" in finding.observed
 
 
 def test_groups_that_differ_have_variance() -> None:
@@ -199,7 +199,7 @@ def test_groups_that_differ_have_variance() -> None:
 def test_a_constant_reward_fails() -> None:
     finding = judged("reward-variance", of_values([[(0.5, 0.0)] * 8] * 13))
     assert finding.verdict == "Fail"
-    assert "All 104 episodes have the reward 0.5" in finding.saw
+    assert "All 104 episodes have the reward 0.5" in finding.observed
 
 
 def test_a_constant_reward_of_few_groups_is_a_warning() -> None:
@@ -247,7 +247,7 @@ def test_a_reward_that_is_turned_round_fails() -> None:
     values: Values = [(0.0, 1.0), (0.6, 0.0), (0.7, 0.0), (0.1, 1.0)]
     finding = judged("scorer-agrees", of_values([values] * 13))
     assert finding.verdict == "Fail"
-    assert "Failures surely earn more than successes" in finding.saw
+    assert "Failures surely earn more than successes" in finding.observed
     lowest = judged("scorer-agrees", of_values([[(0.0, 1.0), (0.6, 0.0)] * 4] * 13))
     assert (lowest.verdict, lowest.value) == ("Fail", 0.0)  # no reward is a full one
 

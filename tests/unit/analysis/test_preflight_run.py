@@ -123,8 +123,8 @@ def test_a_check_that_fails_itself_is_unknown(broken: Check) -> None:
     assert scripts
     first, second = findings(baseline, play_all(lambda: Desk({}), scripts), checks=checks)
     assert first.verdict == "Unknown"
-    assert first.saw.startswith("The check itself failed: KeyError: ")
-    assert len(first.saw) < 400
+    assert first.observed.startswith("The check itself failed: KeyError: ")
+    assert len(first.observed) < 400
     assert second.verdict == "Pass"
     assert not verdict([first]).stops
 
@@ -160,7 +160,7 @@ def test_episodes_are_whole_groups_and_enough(asked: int, size: int, rows: int, 
 def test_a_clean_desk_raises_no_alarm(seed: int) -> None:
     baseline = desk_baseline(seed=seed, skill=0.3 + seed * 0.05)
     found = findings(baseline, play_all(lambda: Desk({}), scripts_of(baseline)))
-    assert {each.check: each.saw for each in found if each.verdict in ("Fail", "Warn")} == {}
+    assert {each.check: each.observed for each in found if each.verdict in ("Fail", "Warn")} == {}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -168,7 +168,7 @@ def test_a_clean_desk_of_few_episodes_raises_no_alarm(seed: int) -> None:
     rows = desk_rows(4, seed)
     baseline = sample_of(lambda: Desk({}), rows, desk_model(0.6, seed), 4)
     found = findings(baseline, play_all(lambda: Desk({}), scripts_of(baseline)))
-    assert {each.check: each.saw for each in found if each.verdict in ("Fail", "Warn")} == {}
+    assert {each.check: each.observed for each in found if each.verdict in ("Fail", "Warn")} == {}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -180,4 +180,4 @@ def test_rewards_drawn_at_random_raise_no_alarm(seed: int) -> None:
         hits = [float(drawn.random() < hard) for _ in range(8)]
         groups.append([(hit if hit else drawn.choice([0.0, 0.3, 0.6]), hit) for hit in hits])
     found = findings(of_values(groups), [])
-    assert {each.check: each.saw for each in found if each.verdict in ("Fail", "Warn")} == {}
+    assert {each.check: each.observed for each in found if each.verdict in ("Fail", "Warn")} == {}

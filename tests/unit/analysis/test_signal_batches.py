@@ -64,7 +64,7 @@ def test_what_five_steps_cannot_tell_ten_steps_can() -> None:
     five = [2.0, 2.0, 2.0, 3.0, 2.0]
     assert uniform(five, 3.0).level is Level.BETWEEN
     reading = uniform([3.0, 3.0, 2.0, 2.0, 2.0, *five], 3.0)
-    assert (reading.level, reading.saw) == (
+    assert (reading.level, reading.observed) == (
         Level.OVER,
         "77% of the 30 groups of 10 steps score alike (52% to 93%), and the reward stalls",
     )

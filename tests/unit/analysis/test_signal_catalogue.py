@@ -289,7 +289,7 @@ def test_operations_show_a_pause_in_the_words_of_its_sign() -> None:
     watch = Watch(UNVALIDATED)
     for step in range(1, 4):
         watch.step(step, {"analysis/batch_valid_ratio": 0.0})
-    observed = {v.standing.reading.saw for v in watch.verdicts() if v.standing.reading is not None}
+    observed = {v.standing.reading.observed for v in watch.verdicts() if v.standing.reading is not None}
     assert shown
     assert {*shown} <= observed
 

@@ -141,15 +141,17 @@ def mutant(projects: dict[Template, Path], tmp_path_factory: pytest.TempPathFact
 def test_a_scorer_that_takes_substrings_is_named(mutant: dict[str, Finding]) -> None:
     found = mutant["scorer-mutants"]
     assert (found.verdict, found.field) == ("Fail", "spec.environment.entrypoint")
-    assert "another tag is accepted than <answer>" in found.saw
+    assert "another tag is accepted than <answer>" in found.observed
     assert found.examples
-    assert mutant["constant-guess"].saw.startswith("Answers without work are paid: prompt repeated: success")
+    assert mutant["constant-guess"].observed.startswith(
+        "Answers without work are paid: prompt repeated: success"
+    )
 
 
 def test_a_tool_that_asks_the_clock_is_named(mutant: dict[str, Finding]) -> None:
     found = mutant["deterministic"]
     assert found.verdict == "Fail"
-    assert "`get_depot`" in found.saw
+    assert "`get_depot`" in found.observed
 
 
 def test_what_is_not_broken_passes_beside_what_is(mutant: dict[str, Finding]) -> None:
@@ -161,8 +163,8 @@ def test_a_reward_that_is_no_number_is_reported_with_its_line(project: Path) -> 
     edit(project / "environment.py", "return Reward((share +", 'return Reward(float("nan") * (share +')
     found = played(project)
     assert found["environment"].verdict == "Fail"
-    assert "reward" in found["environment"].saw
-    assert "environment.py:" in found["environment"].saw
+    assert "reward" in found["environment"].observed
+    assert "environment.py:" in found["environment"].observed
     assert found["reward-range"].verdict == "Fail"
 
 
@@ -172,22 +174,22 @@ def test_a_column_the_environment_needs_and_rows_lack_is_named(project: Path) ->
     path.write_text("".join(json.dumps(row) + "\n" for row in kept))
     found = first(project)
     assert (found.check, found.verdict) == ("environment", "Fail")
-    assert "recorded" in found.saw
-    assert "in reset" in found.saw
+    assert "recorded" in found.observed
+    assert "in reset" in found.observed
 
 
 def test_a_failed_environment_import_is_shown_in_its_own_words(project: Path) -> None:
     edit(project / "environment.py", "import json\n", "import json\nimport no_such_library\n")
     found = played(project)
     assert found.keys() == {"environment"}
-    assert "no_such_library" in found["environment"].saw
+    assert "no_such_library" in found["environment"].observed
     assert found["environment"].field == "spec.environment.entrypoint"
 
 
 def test_a_class_that_is_not_there_is_named(project: Path) -> None:
     found = first(project, "spec.environment.entrypoint=environment:Desk")
     assert (found.check, found.verdict) == ("environment", "Fail")
-    assert "Desk" in found.saw
+    assert "Desk" in found.observed
 
 
 # the oracle
@@ -196,7 +198,7 @@ def test_a_class_that_is_not_there_is_named(project: Path) -> None:
 def test_an_oracle_that_is_wrong_is_shown_with_its_answer(project: Path) -> None:
     edit(project / "environment.py", 'DAY[depot["queue"]]})\n', '"never"})\n')
     found = first(project)
-    assert (found.verdict, found.saw) == ("Fail", "The oracle is right on 0 of 2 rows.")
+    assert (found.verdict, found.observed) == ("Fail", "The oracle is right on 0 of 2 rows.")
     assert '"day": "never"' in found.examples[0].text
 
 
@@ -204,7 +206,7 @@ def test_an_oracle_that_raises_is_reported_with_its_line(project: Path) -> None:
     edit(project / "environment.py", 'seen.row["parcel"]', 'seen.row["case"]')
     found = first(project)
     assert found.verdict == "Fail"
-    assert "KeyError: 'case' (environment.py:" in found.saw
+    assert "KeyError: 'case' (environment.py:" in found.observed
 
 
 def test_an_oracle_that_exceeds_the_jobs_turns_names_the_field(project: Path) -> None:
@@ -221,7 +223,7 @@ def test_without_an_oracle_random_calls_are_played(project: Path) -> None:
     edit(project / "environment.py", "def oracle(", "def no_oracle(")
     found = played(project, most_rows=1)
     assert found["oracle"].verdict == "Unknown"
-    assert "The module environment has no oracle" in found["oracle"].saw
+    assert "The module environment has no oracle" in found["oracle"].observed
     assert found["deterministic"].verdict == "Pass"
     assert not [finding for finding in found.values() if finding.verdict == "Fail"]
 
@@ -243,7 +245,7 @@ def test_an_oracle_that_hangs_or_ends_the_process_ends_the_check(
     )
     found = played(project, seconds=seconds)["environment"]
     assert found.verdict == verdict
-    assert words in found.saw
+    assert words in found.observed
 
 
 def test_what_the_oracle_prints_is_no_finding(project: Path) -> None:
@@ -346,7 +348,7 @@ def test_a_row_in_two_splits_fails_and_both_places_are_named(project: Path) -> N
         file.write(first + "\n")
     (found,) = named(read(project), "overlap")
     assert (found.verdict, found.field) == ("Fail", "spec.data.validation")
-    assert "row 64 and row 0" in found.saw
+    assert "row 64 and row 0" in found.observed
     assert found.advice.startswith("Remove them from one of the two")
 
 
@@ -378,7 +380,7 @@ def test_rows_that_lack_something_are_reported_with_the_field(
     settings = [setting, "spec.schedule.maxEpochs=1"] if "batchSize" in setting else [setting]
     found = [finding for finding in named(read(project, *settings), "rows") if finding.verdict == "Fail"]
     assert [finding.field for finding in found] == [field]
-    assert words in found[0].saw
+    assert words in found[0].observed
     assert found[0].advice
 
 
@@ -408,7 +410,7 @@ def test_the_environments_own_tests_are_run(tmp_path: Path, content: str, verdic
     (tmp_path / "test_own.py").write_text(content)
     (found,) = own_tests.run(tmp_path, seconds=3 if "sleep" in content else 100)
     assert found.verdict == verdict
-    assert words in found.saw
+    assert words in found.observed
     assert {path.name for path in tmp_path.iterdir()} == {"test_own.py"}
 
 
@@ -540,5 +542,5 @@ def test_a_narrow_terminal_wraps_the_text() -> None:
 def test_a_finding_survives_as_json() -> None:
     assert episodes.of_json(json.loads(json.dumps(episodes.to_json(FINDING)))) == FINDING
     least = Finding("job", "Pass", "It is valid.")
-    assert episodes.to_json(least) == {"check": "job", "verdict": "Pass", "saw": "It is valid."}
+    assert episodes.to_json(least) == {"check": "job", "verdict": "Pass", "observed": "It is valid."}
     assert episodes.of_json(episodes.to_json(least)) == least

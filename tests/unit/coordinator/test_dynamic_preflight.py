@@ -43,9 +43,9 @@ async def test_a_job_is_sampled_before_its_learner_is_made(tmp_path: Path) -> No
         assert usage["evaluationTokens"] > 0, "its tokens are on the bill"
         kept = json.loads(stage.store.get(stage.layout().preflight))
         [speed] = [each for each in kept["document"]["checks"] if each["check"] == "throughput"]
-        assert f" at {SIZE} at once" in speed["saw"]
-        assert " The whole job costs " in speed["saw"]
-        assert "(default@2026-01-01)" in speed["saw"]
+        assert f" at {SIZE} at once" in speed["observed"]
+        assert " The whole job costs " in speed["observed"]
+        assert "(default@2026-01-01)" in speed["observed"]
         assert speed["figures"]["training_train_tokens"] > 0, "half of each group succeeds"
         assert stage.store.get(stage.layout().preflight_for_people)
 

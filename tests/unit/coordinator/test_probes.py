@@ -87,5 +87,5 @@ async def test_what_a_sandbox_reached_at_its_start_is_reported(resolver: Path) -
     baseline = replace(of_values([[(1.0, 1.0), (0.0, 0.0)]] * 4), probes=found)
     finding = BY_ID["isolated"].judge(baseline, ())
     assert finding.verdict == "Fail"
-    assert "API server (10.96.0.1:6443)" in finding.saw
+    assert "API server (10.96.0.1:6443)" in finding.observed
     assert "answered 0.2 s after the pod's start" in finding.examples[0].text

@@ -69,7 +69,9 @@ def a_verdict(state: Any, name: SignalName = SignalName.REWARD_FLAT, **reading: 
         ("meaning", "number", "threshold", "reason", "source", "confirmed_by"), "some words"
     )
     signal = Signal(name=name, judge=no_judge, look_at=(), advice="Mend it.", **words)
-    seen = Reading(**{"level": Level.OVER, "value": 0.5, "threshold": 0.25, "saw": "x is 0.5", **reading})
+    seen = Reading(
+        **{"level": Level.OVER, "value": 0.5, "threshold": 0.25, "observed": "x is 0.5", **reading}
+    )
     return Verdict(signal, Standing(state=state, since=7, reading=None if state == "Unknown" else seen))
 
 
@@ -117,4 +119,4 @@ def test_the_condition_keeps_its_time_while_nothing_changes(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("state", ["Raised", "Suspect"])
 def test_a_long_message_fits_the_status(state: Any) -> None:
-    assert len(shown(a_verdict(state, saw="x" * 5000)).message) == 1024
+    assert len(shown(a_verdict(state, observed="x" * 5000)).message) == 1024

@@ -132,21 +132,23 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
         paid = not baseline.facts.relative
         return _failed(failed, majority if common_label else None, label, tuple(figures), paid=paid)
     best = max((guess.success for guess in tried), key=lambda each: each.value, default=share(0, 0))
-    saw = f"The best guess without work succeeds in {best}."
+    observed = f"The best guess without work succeeds in {best}."
     ends = (best.value, OFTEN, best.low, best.high)
     if _calls_are_paid(guesses, baseline):
-        saw = f"{saw} Random tool calls add to the reward of an empty answer."
+        observed = f"{observed} Random tool calls add to the reward of an empty answer."
         advice = "Pay only for the answer: if calls are paid, an agent calls as much as it can."
         shown = tuple(_example(guess) for guess in tried if guess.name in (CALLING, EMPTY))
-        return Finding(ID, "Warn", saw, *ends, advice, ENTRY, examples=shown, figures=tuple(figures))
+        return Finding(ID, "Warn", observed, *ends, advice, ENTRY, examples=shown, figures=tuple(figures))
     if unjudged:
-        saw = f"{saw} On {len(unjudged)} rows the calls alone get the full score, so no answer was tried."
+        observed = (
+            f"{observed} On {len(unjudged)} rows the calls alone get the full score, so no answer was tried."
+        )
     if baseline.facts.relative:
-        saw = f"{saw} {RELATIVE}"
-        return Finding(ID, "Unknown", saw, *ends, figures=tuple(figures))
+        observed = f"{observed} {RELATIVE}"
+        return Finding(ID, "Unknown", observed, *ends, figures=tuple(figures))
     if any(len(guess.rewards) + len(unjudged) < ENOUGH for guess in tried if guess.name == FREQUENT):
-        return Finding(ID, "Unknown", saw, *ends, needs=ENOUGH, figures=tuple(figures))
-    return Finding(ID, "Pass", saw, *ends, figures=tuple(figures))
+        return Finding(ID, "Unknown", observed, *ends, needs=ENOUGH, figures=tuple(figures))
+    return Finding(ID, "Pass", observed, *ends, figures=tuple(figures))
 
 
 ENTRY: Final = "spec.environment.entrypoint"
@@ -238,12 +240,12 @@ def _failed(
     else:
         advice = "Make reward and score give nothing for an answer without content."
         field = ENTRY
-    saw = "Answers without work are paid: " + "; ".join(parts) + "."
+    observed = "Answers without work are paid: " + "; ".join(parts) + "."
     examples = tuple(map(_example, failed[:MOST_EXAMPLES]))
     return Finding(
         ID,
         "Fail",
-        saw,
+        observed,
         shown.value,
         OFTEN,
         shown.low,

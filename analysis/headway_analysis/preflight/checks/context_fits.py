@@ -23,8 +23,8 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     """Shares of episodes that were cut off, and the sum at its worst."""
     facts, found = baseline.facts, baseline.scored
     if len(found) < SOME:
-        saw = f"{len(found)} episodes are too few to tell."
-        return Finding(ID, "Unknown", saw, threshold=MOST_CUT, needs=ENOUGH)
+        observed = f"{len(found)} episodes are too few to tell."
+        return Finding(ID, "Unknown", observed, threshold=MOST_CUT, needs=ENOUGH)
     limits: list[tuple[str, str, float, Callable[[Sampled], bool]]] = [
         (
             "have a turn cut at maxTokens",
@@ -51,13 +51,13 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     over = [each for each in cut if each[0].low > each[3]]
     near = [each for each in cut if each[0].value > each[3] and each[0].low > each[3] / 2]
     part, what, field, most, hits = max(over or near or cut, key=lambda each: each[0].value - each[3])
-    saw = f"{part} episodes {what}."
+    observed = f"{part} episodes {what}."
     if over or near:
         shown = tuple(map(_example, hits[:MOST_EXAMPLES]))
         return Finding(
             ID,
             "Fail" if over else "Warn",
-            saw,
+            observed,
             part.value,
             most,
             part.low,
@@ -69,7 +69,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
         )
     if need is not None and need > facts.context_length:
         return _too_long(facts, need, figures, part)
-    return Finding(ID, "Pass", saw, part.value, most, part.low, part.high, figures=figures)
+    return Finding(ID, "Pass", observed, part.value, most, part.low, part.high, figures=figures)
 
 
 def _full(one: Sampled, facts: Facts) -> bool:
@@ -92,7 +92,7 @@ ADVICE: Final = {
 
 
 def _too_long(facts: Facts, need: int, figures: tuple[tuple[str, float], ...], part: Share) -> Finding:
-    saw = (
+    observed = (
         f"At its longest an episode needs {need} tokens, of {facts.context_length}: prompt, "
         f"{facts.max_turns} turns "
         f"of {facts.max_tokens}, and tool output."
@@ -100,7 +100,7 @@ def _too_long(facts: Facts, need: int, figures: tuple[tuple[str, float], ...], p
     return Finding(
         ID,
         "Warn",
-        saw,
+        observed,
         float(need),
         float(facts.context_length),
         advice=ADVICE[LENGTH],

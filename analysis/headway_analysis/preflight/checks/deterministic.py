@@ -81,16 +81,16 @@ def _finding(
     pairs: int, different: int, tools: Sequence[str], examples: Sequence[Example], judged: bool
 ) -> Finding:
     if not pairs:
-        saw = "No baseline episode could be replayed twice."
-        return Finding(ID, "Unknown", saw, threshold=0.0, needs=1)
+        observed = "No baseline episode could be replayed twice."
+        return Finding(ID, "Unknown", observed, threshold=0.0, needs=1)
     part = share(different, pairs)
     if not different:
-        saw = f"{pairs} baseline episodes were replayed twice, with the same result each time."
+        observed = f"{pairs} baseline episodes were replayed twice, with the same result each time."
         if judged:
-            saw = f"{saw} Reward and score were not compared, because they ask a judge."
-        return Finding(ID, "Pass", saw, 0.0, 0.0, part.low, part.high)
+            observed = f"{observed} Reward and score were not compared, because they ask a judge."
+        return Finding(ID, "Pass", observed, 0.0, 0.0, part.low, part.high)
     named = ", ".join(f"`{tool}`" for tool in tools)
-    saw = f"{different} of {pairs} replayed episodes differ with the same row, seed and calls: {named}."
+    observed = f"{different} of {pairs} replayed episodes differ with the same row, seed and calls: {named}."
     advice = (
         f"Make {named} depend only on row, seed and calls: no clock, no unseeded draw, no shared state, no "
         "order of a set."
@@ -98,7 +98,7 @@ def _finding(
     return Finding(
         ID,
         "Fail",
-        saw,
+        observed,
         part.value,
         0.0,
         part.low,

@@ -56,15 +56,15 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     total, hits = len(scored), sum(is_full(one, facts) for one in scored)
     rows = len({one.group.row for one in scored})
     if total < SOME:
-        saw = f"{hits} of {total} scored episodes succeed: too few to tell."
-        return Finding(ID, "Unknown", saw, threshold=RARELY, needs=ENOUGH)
+        observed = f"{hits} of {total} scored episodes succeed: too few to tell."
+        return Finding(ID, "Unknown", observed, threshold=RARELY, needs=ENOUGH)
     low, high = _interval(scored, facts)
-    saw = (
+    observed = (
         f"{hits} of {total} episodes on {rows} rows reach score {facts.success_threshold:g} "
         f"({low:.0%} to {high:.0%})."
     )
     figures = _figures(scored, facts)
-    found = Finding(ID, "Pass", saw, hits / total, RARELY, low, high, figures=figures)
+    found = Finding(ID, "Pass", observed, hits / total, RARELY, low, high, figures=figures)
     if hits == 0:
         sure = evidence_below(hits, total, RARELY, NEVER) >= CERTAIN and rows >= ROWS_NEVER
         enough = whole_groups(ENOUGH, size, ROWS_NEVER)
@@ -85,10 +85,12 @@ def _sure_or_not(found: Finding, sure: bool, facts: Facts, enough: int, rows: in
     if sure:
         return replace(found, verdict="Fail")
     if len(facts.rows) < rows:
-        saw = f"{found.saw} A sure verdict takes {rows} training rows, and there are {len(facts.rows)}."
-        return replace(found, verdict="Warn", saw=saw)
-    saw = f"{found.saw} A sure verdict takes {enough} episodes on {rows} rows."
-    return replace(found, verdict="Warn", saw=saw, needs=enough)
+        observed = (
+            f"{found.observed} A sure verdict takes {rows} training rows, and there are {len(facts.rows)}."
+        )
+        return replace(found, verdict="Warn", observed=observed)
+    observed = f"{found.observed} A sure verdict takes {enough} episodes on {rows} rows."
+    return replace(found, verdict="Warn", observed=observed, needs=enough)
 
 
 def _enough_always(rate: float) -> int:

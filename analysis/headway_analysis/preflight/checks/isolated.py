@@ -119,17 +119,17 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
             figures=figures,
         )
     if not chains and not baseline.probes:
-        saw = "Neither episodes nor the network were tested."
-        return Finding(ID, "Unknown", saw, threshold=0.0, needs=1)
-    saw = f"Nothing of {chains} episodes was seen in the one after"
+        observed = "Neither episodes nor the network were tested."
+        return Finding(ID, "Unknown", observed, threshold=0.0, needs=1)
+    observed = f"Nothing of {chains} episodes was seen in the one after"
     if not baseline.probes:
-        saw = f"{saw}. No probe of the network answered, so the reach of a sandbox is not known."
-        return Finding(ID, "Unknown", saw, 0.0, 0.0, figures=figures)
+        observed = f"{observed}. No probe of the network answered, so the reach of a sandbox is not known."
+        return Finding(ID, "Unknown", observed, 0.0, 0.0, figures=figures)
     youngest = min(probe.seconds_after_start for probe in baseline.probes)
-    saw = f"{saw}, and {len(baseline.probes)} destinations were tried, none reached; the first "
-    saw = f"{saw}{youngest:.1f} s after a sandbox's start."
+    observed = f"{observed}, and {len(baseline.probes)} destinations were tried, none reached; the first "
+    observed = f"{observed}{youngest:.1f} s after a sandbox's start."
     more = (*figures, ("seconds_after_start", youngest))
-    return Finding(ID, "Pass", saw, 0.0, 0.0, figures=more)
+    return Finding(ID, "Pass", observed, 0.0, 0.0, figures=more)
 
 
 def _summary(reached: Sequence[Probe], left: Sequence[Example], chains: int) -> str:

@@ -115,19 +115,19 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     known = sorted(by_name.values(), key=lambda each: (each.part.low, each.part.value, -each.pairs))
     worst = known[-1]
     part, figures = worst.part, tuple(pair for each in known for pair in each.figures)
-    saw = _summary(worst, len(failed))
+    observed = _summary(worst, len(failed))
     ends = (part.value, OFTEN, part.low, part.high)
     if worst.too_much:
         shown = tuple(map(_example, worst.differ[:PAIRS]))
         where = f"spec.judges[{worst.name}]"
-        return Finding(ID, "Warn", saw, *ends, ADVICE, where, examples=shown, figures=figures)
+        return Finding(ID, "Warn", observed, *ends, ADVICE, where, examples=shown, figures=figures)
     few = min(known, key=lambda each: each.pairs)
     if few.pairs < ENOUGH:
-        saw = f"{saw} {few.pairs} questions to judge {few.name} are too few to tell."
+        observed = f"{observed} {few.pairs} questions to judge {few.name} are too few to tell."
         needs = -(-len(baseline.sampled) * ENOUGH // max(1, few.pairs))
-        return Finding(ID, "Unknown", saw, *ends, needs=needs, figures=figures)
+        return Finding(ID, "Unknown", observed, *ends, needs=needs, figures=figures)
     shown = tuple(map(_example, worst.differ[:PAIRS]))
-    return Finding(ID, "Pass", saw, *ends, examples=shown, figures=figures)
+    return Finding(ID, "Pass", observed, *ends, examples=shown, figures=figures)
 
 
 ADVICE: Final = (
@@ -138,19 +138,21 @@ ADVICE: Final = (
 
 def _unknown(baseline: Baseline, failed: Sequence[AskedTwice]) -> Finding:
     if failed:
-        saw = f"None of {len(failed)} questions was answered twice: {failed[0].error or 'no answer'}"
-        return Finding(ID, "Unknown", saw, threshold=OFTEN, field=f"spec.judges[{failed[0].question.judge}]")
+        observed = f"None of {len(failed)} questions was answered twice: {failed[0].error or 'no answer'}"
+        return Finding(
+            ID, "Unknown", observed, threshold=OFTEN, field=f"spec.judges[{failed[0].question.judge}]"
+        )
     if not baseline.facts.judged:
         return Finding(ID, "Unknown", "No judge was asked: spec.judges is empty.", threshold=OFTEN)
     return Finding(ID, "Unknown", "No baseline episode asked a judge.", threshold=OFTEN)
 
 
 def _summary(worst: _Judge, failed: int) -> str:
-    saw = f"Judge {worst.name} answered {worst.part} questions differently when it was asked again."
+    observed = f"Judge {worst.name} answered {worst.part} questions differently when it was asked again."
     means = [(name, fsum(found) / len(found)) for name, found in sorted(worst.distances.items())]
     if differences := [f"{name} by {mean:.3g}" for name, mean in means if mean][:3]:
-        saw = f"{saw} Mean difference: {', '.join(differences)}."
-    return f"{saw} {failed} questions were not answered twice." if failed else saw
+        observed = f"{observed} Mean difference: {', '.join(differences)}."
+    return f"{observed} {failed} questions were not answered twice." if failed else observed
 
 
 def _fields(answer: Any) -> Iterator[tuple[str, Any]]:

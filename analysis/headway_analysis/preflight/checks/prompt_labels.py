@@ -89,8 +89,10 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     label = label_of(baseline)
     rows = one_a_row(baseline, READ)
     if label is None or not rows:
-        saw = "No column of the rows could be recognized as the label." if rows else "No prompt was seen."
-        return Finding(ID, "Unknown", saw, threshold=OFTEN, needs=None if rows else 1)
+        observed = (
+            "No column of the rows could be recognized as the label." if rows else "No prompt was seen."
+        )
+        return Finding(ID, "Unknown", observed, threshold=OFTEN, needs=None if rows else 1)
     faults = [
         *_omitted(baseline, rows, played, label),
         *_tags(baseline, rows, played, label),
@@ -98,11 +100,11 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     ]
     figures = (("rows_read", float(len(rows))),)
     if not faults:
-        saw = (
+        observed = (
             f"Prompts of {len(rows)} rows ask for the fields and tags of label column `{label.column}`, and "
             "do not reveal the label."
         )
-        return Finding(ID, "Pass", saw, 0.0, OFTEN, figures=figures)
+        return Finding(ID, "Pass", observed, 0.0, OFTEN, figures=figures)
     certain = any(fault.certain for fault in faults)
     return Finding(
         ID,

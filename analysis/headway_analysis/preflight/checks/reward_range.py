@@ -45,12 +45,12 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
         return Finding(ID, "Unknown", "No episode was judged.", threshold=0.0, needs=ENOUGH)
     part = share(min(len(bad), total), total)
     if bad:
-        saw = f"{len(bad)} of {total} judgements give no finite reward in [{low:g}, {high:g}]."
+        observed = f"{len(bad)} of {total} judgements give no finite reward in [{low:g}, {high:g}]."
         advice = "Make reward return a finite number in the range for every answer, or correct the range."
         return Finding(
             ID,
             "Fail",
-            saw,
+            observed,
             part.value,
             0.0,
             part.low,
@@ -59,10 +59,10 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
             "spec.reward.range",
             examples=tuple(bad[:MOST_EXAMPLES]),
         )
-    saw = f"{total} rewards are finite and in [{low:g}, {high:g}]."
+    observed = f"{total} rewards are finite and in [{low:g}, {high:g}]."
     if baseline.facts.relative:
-        saw = f"{saw} Odd answers were tried only with reward, not with group_reward."
-    return Finding(ID, "Pass", saw, 0.0, 0.0, part.low, part.high)
+        observed = f"{observed} Odd answers were tried only with reward, not with group_reward."
+    return Finding(ID, "Pass", observed, 0.0, 0.0, part.low, part.high)
 
 
 def _bad_episodes(baseline: Baseline) -> Iterator[Example]:

@@ -26,25 +26,25 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     groups = grouped(baseline.scored)
     needs = ENOUGH * baseline.facts.group_size
     if len(groups) < FEW:
-        saw = f"{len(groups)} groups have two rewards or more: too few to tell."
-        return Finding(ID, "Unknown", saw, threshold=MOST_UNIFORM, needs=needs)
+        observed = f"{len(groups)} groups have two rewards or more: too few to tell."
+        return Finding(ID, "Unknown", observed, threshold=MOST_UNIFORM, needs=needs)
     uniform = [members for members in groups if _uniform(members)]
     part = share(len(uniform), len(groups))
     rewards = [one.record.reward or 0.0 for one in baseline.scored]
     constant = max(rewards) - min(rewards) <= ROUNDING
-    saw = f"In {part} groups every episode has the same reward."
+    observed = f"In {part} groups every episode has the same reward."
     if constant:
-        saw = f"All {len(rewards)} episodes have the reward {rewards[0]:g}."
+        observed = f"All {len(rewards)} episodes have the reward {rewards[0]:g}."
     figures = (("lowest_reward", min(rewards)), ("highest_reward", max(rewards)))
     over = part.low > MOST_UNIFORM
     if not over and not constant:
-        return Finding(ID, "Pass", saw, part.value, MOST_UNIFORM, part.low, part.high, figures=figures)
+        return Finding(ID, "Pass", observed, part.value, MOST_UNIFORM, part.low, part.high, figures=figures)
     if constant and not over:
-        saw = f"{saw} A sure verdict takes {needs} episodes in {ENOUGH} groups."
+        observed = f"{observed} A sure verdict takes {needs} episodes in {ENOUGH} groups."
     return Finding(
         ID,
         "Fail" if constant and over else "Warn",
-        saw,
+        observed,
         part.value,
         MOST_UNIFORM,
         part.low,

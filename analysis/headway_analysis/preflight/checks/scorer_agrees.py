@@ -52,25 +52,29 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     )
     better = _better(sides)
     figures = _figures(scored, correlation, better)
-    saw = f"{part} episodes with a full reward fail by the external score."
+    observed = f"{part} episodes with a full reward fail by the external score."
     if correlation is not None:
-        saw = f"{saw[:-1]}; rank correlation {correlation:.2f}."
+        observed = f"{observed[:-1]}; rank correlation {correlation:.2f}."
     turned = better is not None and better < -SURELY
     if turned:
-        saw = f"Failures surely earn more than successes. {saw}"
+        observed = f"Failures surely earn more than successes. {observed}"
     shown = tuple(map(_example, _worst(sides.unearned if sides.unearned else sides.bad)))
     ends = (part.value, PAID, part.low, part.high)
     if part.low > PAID or turned:
-        return Finding(ID, "Fail", saw, *ends, _advice(part, turned), ENTRY, examples=shown, figures=figures)
+        return Finding(
+            ID, "Fail", observed, *ends, _advice(part, turned), ENTRY, examples=shown, figures=figures
+        )
     if len(sides.unearned) > 1 and part.value > PAID:
-        return Finding(ID, "Warn", saw, *ends, _advice(part, turned), ENTRY, examples=shown, figures=figures)
+        return Finding(
+            ID, "Warn", observed, *ends, _advice(part, turned), ENTRY, examples=shown, figures=figures
+        )
     if better is not None and better < 0 and len(sides.good) >= EACH:
         advice = "Success earns no more than failure: read the worst episodes, and align the reward."
-        return Finding(ID, "Warn", saw, *ends, advice, ENTRY, examples=shown, figures=figures)
+        return Finding(ID, "Warn", observed, *ends, advice, ENTRY, examples=shown, figures=figures)
     if not sides.high and len(scored) < ENOUGH:
-        saw = f"None of {len(scored)} episodes has a full reward: too few to tell."
-        return Finding(ID, "Unknown", saw, threshold=PAID, needs=ENOUGH, figures=figures)
-    return Finding(ID, "Pass", saw, *ends, figures=figures)
+        observed = f"None of {len(scored)} episodes has a full reward: too few to tell."
+        return Finding(ID, "Unknown", observed, threshold=PAID, needs=ENOUGH, figures=figures)
+    return Finding(ID, "Pass", observed, *ends, figures=figures)
 
 
 ENTRY: Final = "spec.environment.entrypoint"

@@ -135,9 +135,9 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     """Which harmful mutants score full, and which harmless ones score nothing."""
     tried = [*_tried(baseline, played)]
     if not tried:
-        saw = "No answer with the full score could be played again."
+        observed = "No answer with the full score could be played again."
         succeeds = any(is_full(one, baseline.facts) for one in baseline.scored)
-        return Finding(ID, "Unknown", saw, threshold=0.0, needs=None if succeeds else ENOUGH)
+        return Finding(ID, "Unknown", observed, threshold=0.0, needs=None if succeeds else ENOUGH)
     harmful = [one for one in tried if one.mutant.harmful]
     taken = _sure(_without_half(one for one in harmful if one.full and not one.calls))
     taken += _nothing_judged([one for one in harmful if one.calls])
@@ -148,27 +148,27 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     strict = [one for one in refused if _costs(one.mutant, baseline)]
     if taken:
         rules = list(dict.fromkeys(f"{one.mutant.rule} ({one.who})" for one in taken))
-        saw = f"{part} wrong answers still get the full score: {'; '.join(rules[:6])}."
+        observed = f"{part} wrong answers still get the full score: {'; '.join(rules[:6])}."
         advice = (
             "Compare every field exactly, in the one tag that the prompt asks for, and refuse a "
             "second answer."
         )
         shown = _examples(taken)
-        return Finding(ID, "Fail", saw, *ends, advice, ENTRY, examples=shown, figures=figures)
+        return Finding(ID, "Fail", observed, *ends, advice, ENTRY, examples=shown, figures=figures)
     if strict:
         rules = list(dict.fromkeys(one.mutant.rule for one in strict))
-        saw = f"Every wrong answer is refused, but right ones are too: {'; '.join(rules)}."
+        observed = f"Every wrong answer is refused, but right ones are too: {'; '.join(rules)}."
         advice = "Accept an answer that a person would accept, or say in the prompt what is refused."
         shown = _examples(strict)
-        return Finding(ID, "Warn", saw, *ends, advice, ENTRY, examples=shown, figures=figures)
-    saw = f"All {len(harmful)} wrong answers are refused."
+        return Finding(ID, "Warn", observed, *ends, advice, ENTRY, examples=shown, figures=figures)
+    observed = f"All {len(harmful)} wrong answers are refused."
     if any(one.calls for one in tried):
         full = list(dict.fromkeys(one.mutant.label for one in harmful if one.full))
-        saw = "The task is judged by its calls, and wrong calls are refused"
-        saw = f"{saw}, except for: {'; '.join(full[:6])}." if full else f"{saw}."
+        observed = "The task is judged by its calls, and wrong calls are refused"
+        observed = f"{observed}, except for: {'; '.join(full[:6])}." if full else f"{observed}."
     if baseline.facts.relative:
-        return Finding(ID, "Unknown", f"{saw} {RELATIVE}", *ends, figures=figures)
-    return Finding(ID, "Pass", saw, *ends, figures=figures)
+        return Finding(ID, "Unknown", f"{observed} {RELATIVE}", *ends, figures=figures)
+    return Finding(ID, "Pass", observed, *ends, figures=figures)
 
 
 RELATIVE: Final = "Their reward is not known: group_reward compares them with their group."

@@ -60,8 +60,8 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     found += _unstarted(baseline, played)
     counts = ", ".join(f"{len(rows)} {name}" for name, rows in splits)
     if not found:
-        saw = f"{counts} rows: none shared, columns alike, and every row tried starts an episode."
-        return Finding(ID, "Pass", saw, 0.0, MOST_SHARED)
+        observed = f"{counts} rows: none shared, columns alike, and every row tried starts an episode."
+        return Finding(ID, "Pass", observed, 0.0, MOST_SHARED)
     worst = [example for fails, example in found if fails]
     shown = [*worst, *(example for fails, example in found if not fails)]
     return Finding(

@@ -37,13 +37,13 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     """Episodes an hour, what tools and sandboxes take, and how many episodes are lost."""
     finished, facts = baseline.scored, baseline.facts
     if len(finished) < SOME or baseline.seconds <= 0:
-        saw = f"{len(finished)} episodes are too few to tell how fast they run."
-        return Finding(ID, "Unknown", saw, needs=SOME)
+        observed = f"{len(finished)} episodes are too few to tell how fast they run."
+        return Finding(ID, "Unknown", observed, needs=SOME)
     results = [result for one in baseline.sampled for result in one.results]
     seconds = [result.seconds for result in results]
     waits = [one.waited for one in played if one.error is None]
     slow = quantile(seconds, 0.99)
-    saw, of_servers = _speed(baseline)
+    observed, of_servers = _speed(baseline)
     figures = (
         *of_servers,
         ("p50_tool_seconds", quantile(seconds, 0.5)),
@@ -52,17 +52,25 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     )
     lost = share(sum(one.record.reward is None for one in baseline.sampled), len(baseline.sampled))
     if lost.low > MOST_FAILED:
-        return _lost(baseline, lost, saw, figures)
+        return _lost(baseline, lost, observed, figures)
     if slow > SLOW_SECONDS:
-        saw = f"{saw} One tool call in a hundred takes {slow:.1f} s or more."
+        observed = f"{observed} One tool call in a hundred takes {slow:.1f} s or more."
         advice = "Let tools replay recorded answers, keyed by arguments."
         slowest = _slowest(results)
         return Finding(
-            ID, "Warn", saw, slow, SLOW_SECONDS, advice=advice, field=ENTRY, examples=slowest, figures=figures
+            ID,
+            "Warn",
+            observed,
+            slow,
+            SLOW_SECONDS,
+            advice=advice,
+            field=ENTRY,
+            examples=slowest,
+            figures=figures,
         )
     if facts.endpoint is not None:
-        return Finding(ID, "Unknown", saw, figures=figures)
-    return Finding(ID, "Pass", saw, dict(figures)["episodes_an_hour"], figures=figures)
+        return Finding(ID, "Unknown", observed, figures=figures)
+    return Finding(ID, "Pass", observed, dict(figures)["episodes_an_hour"], figures=figures)
 
 
 def _speed(baseline: Baseline) -> tuple[str, tuple[tuple[str, float], ...]]:
@@ -72,7 +80,7 @@ def _speed(baseline: Baseline) -> tuple[str, tuple[tuple[str, float], ...]]:
         return f"The endpoint of {facts.endpoint} does not show how fast the job's own servers are.", ()
     rate = len(baseline.scored) / baseline.seconds * 3600
     episodes, found = plan_of(facts).episodes, estimate(baseline)
-    saw = (
+    observed = (
         f"{rate:.0f} episodes an hour at {baseline.concurrency} at once: {episodes} training episodes take "
         f"{episodes / rate:.1f} hours on as many servers."
     )
@@ -82,7 +90,7 @@ def _speed(baseline: Baseline) -> tuple[str, tuple[tuple[str, float], ...]]:
         ("rollout_hours", episodes / rate),
         *_figures(baseline, found),
     )
-    return f"{saw}{_priced(baseline, found)}", figures
+    return f"{observed}{_priced(baseline, found)}", figures
 
 
 ENTRY: Final = "spec.environment.entrypoint"
@@ -117,20 +125,20 @@ def _priced(baseline: Baseline, found: Estimate) -> str:
     return f"{text}, and what {lacking} cost is unknown." if lacking else f"{text}."
 
 
-def _lost(baseline: Baseline, lost: Share, saw: str, figures: tuple[tuple[str, float], ...]) -> Finding:
+def _lost(baseline: Baseline, lost: Share, observed: str, figures: tuple[tuple[str, float], ...]) -> Finding:
     bad = [one for one in baseline.sampled if one.record.reward is None]
     examples = tuple(
         Example(f"row {one.group.row}: lost", excerpt(one.record.error or ""), one.record.episode_id)
         for one in bad[:MOST_EXAMPLES]
     )
-    saw = f"{lost} episodes are lost permanently. {saw}"
+    observed = f"{lost} episodes are lost permanently. {observed}"
     elsewhere = baseline.facts.endpoint is not None
     blamed = "the environment or the endpoint" if elsewhere else "the environment"
     advice = f"Correct {blamed}: the errors of lost episodes name the call that fails."
     return Finding(
         ID,
         "Warn",
-        saw,
+        observed,
         lost.value,
         MOST_FAILED,
         lost.low,

@@ -55,27 +55,36 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
             return Finding(ID, "Pass", "The environment offers no tools.", 0.0, MOST_MALFORMED)
         succeeds = any(is_full(one, baseline.facts) for one in baseline.scored)
         if not total and not succeeds and len(baseline.scored) >= SILENT:
-            saw = f"The base model called no tool in {len(baseline.scored)} episodes, and succeeds in none."
+            observed = (
+                f"The base model called no tool in {len(baseline.scored)} episodes, and succeeds in none."
+            )
             advice = (
                 "Check in an episode whether the chat template shows the tools, or name them in the prompt."
             )
             return Finding(
-                ID, "Warn", saw, 0.0, MOST_MALFORMED, advice=advice, field=FIELD, examples=_silent(baseline)
+                ID,
+                "Warn",
+                observed,
+                0.0,
+                MOST_MALFORMED,
+                advice=advice,
+                field=FIELD,
+                examples=_silent(baseline),
             )
-        saw = f"The base model tried {total} tool calls: too few to tell."
+        observed = f"The base model tried {total} tool calls: too few to tell."
         return Finding(
-            ID, "Unknown", saw, threshold=MOST_MALFORMED, needs=_needs(total, len(baseline.sampled))
+            ID, "Unknown", observed, threshold=MOST_MALFORMED, needs=_needs(total, len(baseline.sampled))
         )
     part = share(malformed, total)
-    saw = f"{part} tool calls of the base model cannot be read."
+    observed = f"{part} tool calls of the base model cannot be read."
     figures = tuple((f"read by {name}", float(count)) for name, count in baseline.facts.other_parsers.items())
     ends = (part.value, MOST_MALFORMED, part.low, part.high)
     if part.low <= SOME_MALFORMED:
-        return Finding(ID, "Pass", saw, *ends, figures=figures)
+        return Finding(ID, "Pass", observed, *ends, figures=figures)
     return Finding(
         ID,
         "Fail" if part.low > MOST_MALFORMED else "Warn",
-        saw,
+        observed,
         *ends,
         _advice(baseline, malformed),
         FIELD,
@@ -91,7 +100,7 @@ def _of_endpoint(baseline: Baseline, endpoint: str) -> Finding:
     offered = any(one.tools for one in baseline.sampled)
     succeeds = any(is_full(one, baseline.facts) for one in baseline.scored)
     if missed or (offered and not called and not succeeds and len(baseline.scored) >= SILENT):
-        saw = (
+        observed = (
             f"{endpoint} writes tool calls as text in {len(missed)} episodes."
             if missed
             else f"{endpoint} called no tool in {len(baseline.scored)} episodes, and succeeds in none."
@@ -101,9 +110,9 @@ def _of_endpoint(baseline: Baseline, endpoint: str) -> Finding:
             Example(f"row {one.group.row}", excerpt(_missed(one)[0]), one.record.episode_id)
             for one in missed[:MOST_EXAMPLES]
         )
-        return Finding(ID, "Warn", saw, threshold=MOST_MALFORMED, advice=advice, examples=shown)
-    saw = f"The endpoint returns the calls of {endpoint} parsed: the job's parser read none of them."
-    return Finding(ID, "Unknown", saw, threshold=MOST_MALFORMED)
+        return Finding(ID, "Warn", observed, threshold=MOST_MALFORMED, advice=advice, examples=shown)
+    observed = f"The endpoint returns the calls of {endpoint} parsed: the job's parser read none of them."
+    return Finding(ID, "Unknown", observed, threshold=MOST_MALFORMED)
 
 
 def _silent(baseline: Baseline) -> tuple[Example, ...]:

@@ -30,28 +30,30 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     """Differences between the tools on offer, what they answer, and the contract."""
     document = baseline.facts.contract
     if document is None:
-        saw = "No contract is given (spec.environment.contract), so nothing was compared."
-        return Finding(ID, "Unknown", saw, threshold=0.0)
+        observed = "No contract is given (spec.environment.contract), so nothing was compared."
+        return Finding(ID, "Unknown", observed, threshold=0.0)
     contract = read(document)
     tools = _offered(baseline)
     if contract is None:
-        saw = "The contract is neither an OpenAPI 3 document (`paths`) nor a list of MCP's tools (`tools`)."
+        observed = (
+            "The contract is neither an OpenAPI 3 document (`paths`) nor a list of MCP's tools (`tools`)."
+        )
         return Finding(
-            ID, "Unknown", saw, threshold=0.0, advice="Correct spec.environment.contract.", field=FIELD
+            ID, "Unknown", observed, threshold=0.0, advice="Correct spec.environment.contract.", field=FIELD
         )
     if not tools:
         return Finding(ID, "Unknown", "No tools were seen.", threshold=0.0, needs=1)
     found = [*_specs(contract, tools), *_answers(contract, baseline)]
     if not found:
-        saw = f"{len(tools)} tools match the contract."
-        return Finding(ID, "Pass", saw, 0.0, 0.0)
+        observed = f"{len(tools)} tools match the contract."
+        return Finding(ID, "Pass", observed, 0.0, 0.0)
     named = list(dict.fromkeys(example.title for example in found))
-    saw = f"{len(found)} differences to the contract: {'; '.join(named[:6])}."
+    observed = f"{len(found)} differences to the contract: {'; '.join(named[:6])}."
     advice = "Make the environment's tools from the schemas of production."
     return Finding(
         ID,
         "Fail",
-        saw,
+        observed,
         float(len(found)),
         0.0,
         advice=advice,

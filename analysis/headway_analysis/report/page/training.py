@@ -118,8 +118,8 @@ def _signals(spans: Sequence[drawing.Span], verdicts: Sequence[Verdict]) -> Tabl
         if verdict.standing.state not in SHOWN_SIGNALS and name not in raised:
             continue
         steps = ", ".join(f"{span.first} to {span.last}" for span in spans if span.name == name)
-        saw = "" if reading is None else reading.saw
-        rows.append((name, verdict.standing.state, steps or "never", saw, verdict.signal.advice))
+        observed = "" if reading is None else reading.observed
+        rows.append((name, verdict.standing.state, steps or "never", observed, verdict.signal.advice))
     if not verdicts:
         return None
     note = "" if rows else "No sign of collapse was raised."
@@ -153,7 +153,7 @@ def _preflight(found: Mapping[str, Any] | None) -> Table | None:
         return None
     order = {"Fail": 0, "Warn": 1, "Unknown": 2, "Pass": 3}
     rows = [
-        (each["verdict"], each["check"], each.get("saw", ""), each.get("advice", ""))
+        (each["verdict"], each["check"], each.get("observed", ""), each.get("advice", ""))
         for each in sorted(checks, key=lambda each: order.get(each["verdict"], 4))
     ]
     return Table("Preflight", ("verdict", "check", "seen", "advice"), rows)

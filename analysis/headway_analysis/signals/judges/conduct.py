@@ -88,7 +88,7 @@ def rate(name: str, what: str, threshold: float) -> Judge:
         if not found:
             return None
         share, steps = max(found, key=lambda each: each[0].low)
-        saw = (
+        observed = (
             f"{share.value:.1%} of {share.total:.0f} episodes of {steps} steps {what} "
             f"({share.low:.1%} to {share.high:.1%})"
         )
@@ -100,7 +100,7 @@ def rate(name: str, what: str, threshold: float) -> Judge:
             if recent.value <= threshold
             else Level.BETWEEN
         )
-        return Reading(state, share.value, threshold, saw, share.low, share.high)
+        return Reading(state, share.value, threshold, observed, share.low, share.high)
 
     return judge
 
@@ -116,11 +116,11 @@ def growing(name: str, what: str, factor: float, least: float) -> Judge:
             return None
         base = max(least, min(first, before) if before is not None else first)
         times = now / base
-        saw = f"{what} are {now:.3g} on average, {times:.2g} times what they were ({base:.3g})"
+        observed = f"{what} are {now:.3g} on average, {times:.2g} times what they were ({base:.3g})"
         score = rise(history, SCORE)
         if score is not None and score.rises:
-            return Reading(Level.CLEAR, times, factor, f"{saw}, and the external score rises")
-        return Reading(above(times, factor, 1 + (factor - 1) / 2), times, factor, saw)
+            return Reading(Level.CLEAR, times, factor, f"{observed}, and the external score rises")
+        return Reading(above(times, factor, 1 + (factor - 1) / 2), times, factor, observed)
 
     return judge
 
@@ -130,5 +130,5 @@ def repetition(history: History) -> Reading | None:
     now = level(history.recent(REPEATED, LAST), LAST)
     if now is None or history.latest(REPEATED) is None:
         return None
-    saw = f"{now:.0%} of a turn repeats what it said before (phrases of 8 tokens)"
-    return Reading(above(now, REPETITIVE, REPETITIVE / 2), now, REPETITIVE, saw)
+    observed = f"{now:.0%} of a turn repeats what it said before (phrases of 8 tokens)"
+    return Reading(above(now, REPETITIVE, REPETITIVE / 2), now, REPETITIVE, observed)

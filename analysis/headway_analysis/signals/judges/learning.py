@@ -83,8 +83,8 @@ def reward_collapsed(history: History) -> Reading | None:
     if plateau - low < LEAST_HEIGHT * history.job.reward_span:
         return Reading(Level.CLEAR, 1.0, COLLAPSED, "the reward has not been high yet")
     left = (now - low) / (plateau - low)
-    saw = f"the reward is {now:.3g}, and was {plateau:.3g}: {left:.0%} of that is left"
-    return Reading(below(left, COLLAPSED, RECOVERED), left, COLLAPSED, saw)
+    observed = f"the reward is {now:.3g}, and was {plateau:.3g}: {left:.0%} of that is left"
+    return Reading(below(left, COLLAPSED, RECOVERED), left, COLLAPSED, observed)
 
 
 def nothing_to_train(history: History) -> Reading | None:
@@ -96,10 +96,10 @@ def nothing_to_train(history: History) -> Reading | None:
     if not run:
         return Reading(Level.CLEAR, 0.0, NONE_FOR, "groups have advantages")
     if solved(history):
-        saw = f"no group had an advantage for {run} steps, because nearly every reward is the best one"
-        return Reading(Level.CLEAR, run, NONE_FOR, saw)
-    saw = f"no group had an advantage in the last {run} steps"
-    return Reading(Level.OVER if run >= NONE_FOR else Level.BETWEEN, run, NONE_FOR, saw)
+        observed = f"no group had an advantage for {run} steps, because nearly every reward is the best one"
+        return Reading(Level.CLEAR, run, NONE_FOR, observed)
+    observed = f"no group had an advantage in the last {run} steps"
+    return Reading(Level.OVER if run >= NONE_FOR else Level.BETWEEN, run, NONE_FOR, observed)
 
 
 def reward_flat(history: History) -> Reading | None:
@@ -119,10 +119,10 @@ def reward_flat(history: History) -> Reading | None:
     learns = max(held_out, default=0.0) - (held_out or [0.0])[0] > RISEN * history.job.reward_span
     if solved(history) or learns or _has_risen(history, rewards):
         return Reading(Level.CLEAR, now.value, 0.0, "the reward has risen", now.low, now.high)
-    saw = f"after {len(values)} steps the reward is {now.value:+.3g} from that of the first {WINDOW}"
+    observed = f"after {len(values)} steps the reward is {now.value:+.3g} from that of the first {WINDOW}"
     if held_out:
-        saw += f", that of held-out rows {held_out[-1] - held_out[0]:+.3g}"
-    return Reading(Level.OVER, now.value, 0.0, saw, now.low, now.high)
+        observed += f", that of held-out rows {held_out[-1] - held_out[0]:+.3g}"
+    return Reading(Level.OVER, now.value, 0.0, observed, now.low, now.high)
 
 
 def _has_risen(history: History, rewards: Sequence[tuple[int, float]]) -> bool:
@@ -146,15 +146,15 @@ def groups_uniform(history: History) -> Reading | None:
     state = above(recent.value, MOST_UNIFORM, FEW_UNIFORM)
     if state is Level.OVER and share.low <= FEW_UNIFORM:
         state = Level.BETWEEN
-    saw = (
+    observed = (
         f"{share.value:.0%} of the {share.total:.0f} groups of {steps} steps score alike "
         f"({share.low:.0%} to {share.high:.0%})"
     )
     if not stalls(history):
-        state, saw = Level.CLEAR, f"{saw}, and the reward rises or is near its best"
+        state, observed = Level.CLEAR, f"{observed}, and the reward rises or is near its best"
     elif state is not Level.CLEAR:
-        saw = f"{saw}, and the reward stalls"
-    return Reading(state, share.value, MOST_UNIFORM, saw, share.low, share.high)
+        observed = f"{observed}, and the reward stalls"
+    return Reading(state, share.value, MOST_UNIFORM, observed, share.low, share.high)
 
 
 def score_parted(history: History) -> Reading | None:
@@ -183,14 +183,14 @@ def _score_gap(history: History, back: int, window: int) -> Reading | None:
     if gap is None or reward is None or score is None:
         return None
     span = history.job.reward_span
-    saw = (
+    observed = (
         f"since step {then[-1]} the reward moved by {reward.value:+.3g}, the external score by "
         f"{score.value:+.3g}: {gap.value:+.3g} apart ({gap.low:+.3g} to {gap.high:+.3g})"
     )
     gains, falls = reward.rises and not score.rises, score.falls and reward.value >= 0
     diverged = gap.low > 0 and (gains or falls)
     state = above(gap.value / span, SCORE_GAP, SCORE_GAP / 2) if diverged else Level.CLEAR
-    return Reading(state, gap.value, SCORE_GAP * span, saw, gap.low, gap.high)
+    return Reading(state, gap.value, SCORE_GAP * span, observed, gap.low, gap.high)
 
 
 def validation_parted(history: History) -> Reading | None:
@@ -215,7 +215,7 @@ def _generalization_gap(history: History, then: int) -> Reading | None:
     error = math.hypot(*(spreads[step] / math.sqrt(rows[step]) for step in (then, now)))
     gap = trained.value - change
     half = math.hypot(trained.high - trained.value, NORMAL * error)
-    saw = (
+    observed = (
         f"since step {then} the training reward moved by {trained.value:+.3g}, that of held-out rows by "
         f"{change:+.3g}: {gap:+.3g} apart ({gap - half:+.3g} to {gap + half:+.3g})"
     )
@@ -225,7 +225,7 @@ def _generalization_gap(history: History, then: int) -> Reading | None:
     diverged = trained.rises and not best and held_out_stalls and low > threshold / 2
     state = above(gap / span, GENERALIZATION_GAP, GENERALIZATION_GAP / 2) if diverged else Level.CLEAR
     sure = state is Level.OVER and low > STRONG_EVIDENCE_FACTOR * GENERALIZATION_GAP * span
-    return Reading(state, gap, threshold, saw, low, gap + half, sure=sure)
+    return Reading(state, gap, threshold, observed, low, gap + half, sure=sure)
 
 
 def tasks_diverging(history: History) -> Reading | None:
@@ -241,14 +241,14 @@ def tasks_diverging(history: History) -> Reading | None:
         min(moved, key=lambda name: moved[name].value),
     )
     apart = moved[best].value - moved[worst].value
-    saw = (
+    observed = (
         f"in {WINDOW} steps {best.removeprefix(TASK_REWARD)}'s reward moved by {moved[best].value:+.3g}, "
         f"{worst.removeprefix(TASK_REWARD)}'s by {moved[worst].value:+.3g}"
     )
     span = history.job.reward_span
     diverge = moved[worst].falls and moved[best].value > 0
     state = above(apart / span, DIVERGED, DIVERGED / 2) if diverge else Level.CLEAR
-    return Reading(state, apart, DIVERGED * span, saw)
+    return Reading(state, apart, DIVERGED * span, observed)
 
 
 def _moved(history: History, name: str) -> Shift | None:
@@ -268,18 +268,18 @@ def reward_one_sided(history: History) -> Reading | None:
     early = _early(history)
     top = max(shares, key=lambda name: shares[name])
     share, name = shares[top], top.removeprefix(EXPLAINED)
-    saw = f"{name} explains {share:.0%} of how a group's rewards differ"
+    observed = f"{name} explains {share:.0%} of how a group's rewards differ"
     rival = max(sorted(early.keys() - {top}), key=lambda name: early[name], default=None)
     left = None if rival is None else level(history.recent(rival, WINDOW), 2)
     if rival is None or left is None:
-        return Reading(Level.CLEAR, share, ONE_SIDED, f"{saw}, and no other number that did differs now")
+        return Reading(Level.CLEAR, share, ONE_SIDED, f"{observed}, and no other number that did differs now")
     before = max(early.values())
-    saw += (
+    observed += (
         f", and {before:.0%} was the most in the first steps; {rival.removeprefix(EXPLAINED)} explained "
         f"{early[rival]:.0%} then, and {left:.0%} now"
     )
     taken = share - before >= GROWN and early[rival] - left >= GROWN
-    return Reading(above(share, ONE_SIDED, MANY_SIDED) if taken else Level.CLEAR, share, ONE_SIDED, saw)
+    return Reading(above(share, ONE_SIDED, MANY_SIDED) if taken else Level.CLEAR, share, ONE_SIDED, observed)
 
 
 def _early(history: History) -> dict[str, float]:

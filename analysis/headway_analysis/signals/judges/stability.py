@@ -75,10 +75,10 @@ def entropy_falling(history: History) -> Reading | None:
     if found is None:
         return None
     now, first, share = found
-    saw = f"the entropy is {now:.3g} nats a token, {share:.0%} of the {first:.3g} of the first steps"
+    observed = f"the entropy is {now:.3g} nats a token, {share:.0%} of the {first:.3g} of the first steps"
     if solved(history):
-        return Reading(Level.CLEAR, share, ENTROPY_LOW, f"{saw}, and the reward is near its best")
-    return Reading(below(share, ENTROPY_LOW, ENTROPY_LOW_AGAIN), share, ENTROPY_LOW, saw)
+        return Reading(Level.CLEAR, share, ENTROPY_LOW, f"{observed}, and the reward is near its best")
+    return Reading(below(share, ENTROPY_LOW, ENTROPY_LOW_AGAIN), share, ENTROPY_LOW, observed)
 
 
 def entropy_rising(history: History) -> Reading | None:
@@ -98,15 +98,15 @@ def entropy_rising(history: History) -> Reading | None:
         return None
     shown, steps = (now, LAST) if high or long is None else (long, BACK)
     share = shown / first
-    saw = (
+    observed = (
         f"the entropy is {shown:.3g} nats a token (median of {steps} steps), {share:.2g} times the "
         f"{first:.3g} of the first steps"
     )
     if not (high or lasts) or not stalls(history):
-        return Reading(Level.CLEAR, share, ENTROPY_HIGH, saw)
+        return Reading(Level.CLEAR, share, ENTROPY_HIGH, observed)
     if high and fallen:
-        return Reading(Level.OVER, share, ENTROPY_HIGH, f"{saw}, and the reward falls", sure=True)
-    return Reading(Level.OVER if lasts else Level.BETWEEN, share, ENTROPY_HIGH, saw)
+        return Reading(Level.OVER, share, ENTROPY_HIGH, f"{observed}, and the reward falls", sure=True)
+    return Reading(Level.OVER if lasts else Level.BETWEEN, share, ENTROPY_HIGH, observed)
 
 
 def _risen(value: float, first: float, more: float) -> bool:
@@ -128,13 +128,13 @@ def gradient_spiking(history: History) -> Reading | None:
     if now is None or before is None or before < LEAST or history.latest(NORM) is None:
         return None
     times = now / before
-    saw = f"the gradient's norm is {now:.3g}, {times:.2g} times the {before:.3g} of the steps before"
+    observed = f"the gradient's norm is {now:.3g}, {times:.2g} times the {before:.3g} of the steps before"
     if now <= history.job.gradient_clip:
-        return Reading(Level.CLEAR, times, SPIKE, f"{saw}, and is not clipped")
+        return Reading(Level.CLEAR, times, SPIKE, f"{observed}, and is not clipped")
     state = above(times, SPIKE, SPIKE_OVER)
     if state is Level.OVER and now <= _seen_before(history):
-        state, saw = Level.BETWEEN, f"{saw}, and was as large twice in them"
-    return Reading(state, times, SPIKE, saw)
+        state, observed = Level.BETWEEN, f"{observed}, and was as large twice in them"
+    return Reading(state, times, SPIKE, observed)
 
 
 def _seen_before(history: History) -> float:
@@ -168,8 +168,8 @@ def _apart(history: History, name: str, what: str, fresh: float, drifted: float)
     if now is None:
         return None
     of = "the same weights" if is_fresh else f"weights {lag:.2g} steps apart"
-    saw = f"sampling and trained policy, of {of}, differ by {what.format(now)} (median of {steps} steps)"
-    return Reading(above(now, threshold, threshold / 2), now, threshold, saw)
+    observed = f"sampling and trained policy, of {of}, differ by {what.format(now)} (median of {steps} steps)"
+    return Reading(above(now, threshold, threshold / 2), now, threshold, observed)
 
 
 def _age(history: History) -> int:
@@ -192,8 +192,8 @@ def too_few_effective_samples(history: History) -> Reading | None:
     now = level(history.recent(EFFECTIVE, LAST), LAST)
     if now is None or history.latest(EFFECTIVE) is None:
         return None
-    saw = f"importance weights leave {now:.0%} of the batch's tokens effective (median of {LAST} steps)"
-    return Reading(below(now, EFFECTIVE_LEAST, EFFECTIVE_AGAIN), now, EFFECTIVE_LEAST, saw)
+    observed = f"importance weights leave {now:.0%} of the batch's tokens effective (median of {LAST} steps)"
+    return Reading(below(now, EFFECTIVE_LEAST, EFFECTIVE_AGAIN), now, EFFECTIVE_LEAST, observed)
 
 
 def ratios_clipped(history: History) -> Reading | None:
@@ -209,8 +209,8 @@ def tokens(name: str, what: str, threshold: float, clear: float) -> Judge:
         now = level(history.recent(name, LAST), LAST)
         if now is None or history.latest(name) is None:
             return None
-        saw = f"{now:.1%} of the action tokens {what} (median of {LAST} steps)"
-        return Reading(above(now, threshold, clear), now, threshold, saw)
+        observed = f"{now:.1%} of the action tokens {what} (median of {LAST} steps)"
+        return Reading(above(now, threshold, clear), now, threshold, observed)
 
     return judge
 
@@ -228,8 +228,8 @@ def staleness_at_bound(history: History) -> Reading | None:
     if now is None:
         return None
     share = now / bound
-    saw = f"tokens are {now:.2g} steps old on average for {STALE_FOR} steps, of at most {bound}"
-    return Reading(above(share, STALE, FRESH), share, STALE, saw)
+    observed = f"tokens are {now:.2g} steps old on average for {STALE_FOR} steps, of at most {bound}"
+    return Reading(above(share, STALE, FRESH), share, STALE, observed)
 
 
 def _against_first(history: History, name: str) -> tuple[float, float, float] | None:
