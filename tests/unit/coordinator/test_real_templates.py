@@ -33,6 +33,12 @@ ROOT = Path(__file__).resolve().parents[3]
 BY_NAME = {real.models: real for real in REAL}
 LAUNCH = ("Qwen3.6", "gpt-oss", "Gemma-4-31B")
 """The launch models of Amazon SageMaker MTRL whose weights are published."""
+SPELLED_OUT = (
+    "gpt-oss/harmony-marker-in-arguments",
+    "gpt-oss/harmony-marker-in-reasoning",
+    "mistral/v13think-marker-in-arguments",
+)
+"""Turns in which the model spells a special token out. An encoder always reads it as the token."""
 WRITTEN = {
     "granite": '<|tool_call|>[{"name": "look_up", "arguments": {"key": "brave-otter"}}]',
     "lfm2": '<|tool_call_start|>[look_up(key="brave-otter")]<|tool_call_end|>',
@@ -163,16 +169,34 @@ def test_gemma_4_s_vocabulary_gives_the_ids_that_it_must() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "model", "name"),
-    [("qwen3-xml", "Qwen/Qwen3.8-27B", "Qwen3.6"), ("gemma4", "google/gemma-4-31B-it", "Gemma-4-31B")],
+    ("family", "model", "name", "turns"),
+    [
+        ("qwen3-xml", "Qwen/Qwen3.8-27B", "Qwen3.6", 24),
+        ("qwen3-hermes", "Qwen/Qwen3-0.6B", "Qwen3", 38),
+        ("qwen3-hermes", "Qwen/Qwen3-4B-Instruct-2507", "Qwen3 Instruct 2507", 5),
+        ("qwen3-xml", "Qwen/Qwen3-Coder-30B-A3B-Instruct", "Qwen3-Coder", 18),
+        ("gemma4", "google/gemma-4-31B-it", "Gemma-4-31B", 48),
+        ("llama", "meta-llama/Llama-3.3-70B-Instruct", "Llama 3.3", 24),
+        ("llama", "meta-llama/Llama-4-Scout-17B-16E-Instruct", "Llama 4", 10),
+        ("deepseek", "deepseek-ai/DeepSeek-V3-0324", "DeepSeek V3", 17),
+        ("deepseek", "deepseek-ai/DeepSeek-V3.1", "DeepSeek V3.1", 12),
+        ("mistral", "mistralai/Mistral-Small-3.2-24B-Instruct-2506", "Mistral Small 3.2", 9),
+        ("mistral", "mistralai/Devstral-Small-2507", "Devstral Small 2507", 2),
+        ("mistral", "mistralai/Ministral-3-14B-Reasoning-2512", "Ministral 3 Reasoning", 13),
+        ("gpt-oss", "openai/gpt-oss-20b", "gpt-oss", 51),
+    ],
 )
-def test_ids_are_those_of_the_models_own_tokenizer(family: str, model: str, name: str) -> None:
+def test_ids_are_those_of_the_models_own_tokenizer(family: str, model: str, name: str, turns: int) -> None:
     """Special tokens included: the package has turns with the ids that the model's tokenizer gave."""
     tok = real_templates.tokenizer(BY_NAME[name])
-    found = [one for one in _ids(family) if one["models"][0] == model and one.get("output_token_ids")]
-    assert len(found) > 20
+    found = [one for one in _ids(family) if model in one["models"] and one.get("output_token_ids")]
+    assert len(found) == turns
     for one in found:
-        assert tok.encode(one["raw_output"], add_special_tokens=False) == one["output_token_ids"], one["id"]
+        text, ids = one["raw_output"], one["output_token_ids"]
+        if one["id"] in SPELLED_OUT:
+            assert tok.decode(ids, skip_special_tokens=False) == text, one["id"]
+        else:
+            assert tok.encode(text, add_special_tokens=False) == ids, one["id"]
 
 
 def _ids(family: str) -> list[dict[str, Any]]:
