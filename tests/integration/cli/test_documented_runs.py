@@ -27,11 +27,19 @@ SHORTER, RUN = "--set spec.schedule.maxSteps=3", "headway run "
 
 
 def in_order(entry: Entry) -> int:
-    """The job of three steps comes before the whole one. Commands that read a job follow."""
+    """The job of three steps comes before the whole one, which replaces it. Readers of the job follow."""
     return (SHORTER, RUN, "").index(next(each for each in (SHORTER, RUN, "") if each in entry.texts[0]))
 
 
-ENTRIES = sorted(run_by(Place.RUN), key=in_order)
+def slow(entry: Entry) -> bool:
+    """Whether a command takes minutes."""
+    return "check_learnable" in entry.texts[0]
+
+
+ENTRIES = [
+    pytest.param(entry, id=str(entry), marks=[pytest.mark.long] if slow(entry) else [])
+    for entry in sorted(run_by(Place.RUN), key=in_order)
+]
 
 
 def spec(folder: Path, inputs: Path) -> dict[str, Any]:
@@ -64,6 +72,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> DocShell:
     (folder / "my-job.yaml").write_text(yaml.safe_dump(document))
     (folder / "base-model").symlink_to(inputs / "model")
     names = {
+        r"--local$": "--local --fresh",
         r"--row 3\b": "--row 0",
         r"--task refunds": "--task gold",
         r"--step 57\b": f"--step {STEPS}",
@@ -71,7 +80,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> DocShell:
     return DocShell(folder, names)
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=str)
+@pytest.mark.parametrize("entry", ENTRIES)
 def test_a_command_of_a_page_succeeds(shell: DocShell, entry: Entry) -> None:
     if "/one" in entry.texts[0]:
         for name in ("one", "two"):
