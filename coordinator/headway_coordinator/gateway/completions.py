@@ -29,7 +29,7 @@ from headway_coordinator.gateway.openai import (
 )
 from headway_coordinator.gateway.refusals import GatewayError, bad
 from headway_coordinator.gateway.spellings import FormatOptions
-from headway_coordinator.gateway.unapplied import Table, beside, listed, unapplied
+from headway_coordinator.gateway.unapplied import MOST, WHY, Table, beside, listed, unapplied
 
 Token = Annotated[StrictInt, Field(ge=0, le=10**9)]
 Ids = Annotated[list[Token], Field(min_length=1, max_length=bounds.CONVERSATION_VALUES, fail_fast=True)]
@@ -67,6 +67,13 @@ WITHOUT_EFFECT: Final[Table] = beside(
     CompletionBody.model_fields,
 )
 """Fields that are not applied, with the values at which they would change nothing."""
+INSTEAD: Final[dict[str, str]] = {
+    **WHY,
+    **dict.fromkeys(("max_completion_tokens", "max_output_tokens"), MOST),
+    **dict.fromkeys(("messages", "system", "instructions", "input"), "write it into prompt"),
+    "stop_sequences": "write stop",
+}
+"""Why a field is not applied, and what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +122,7 @@ def read(body: object, *, lenient: bool = False) -> CompletionRequest:
     """
     if not isinstance(body, dict):
         raise bad("body", "must be a JSON object")
-    ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient)
+    ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient, why=INSTEAD)
     if (
         isinstance(body.get("prompt"), list)
         and len(body["prompt"]) > 1

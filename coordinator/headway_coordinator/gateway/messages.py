@@ -28,6 +28,7 @@ from headway_coordinator.gateway.openai import (
     stops,
 )
 from headway_coordinator.gateway.refusals import UNSUPPORTED, GatewayError, bad
+from headway_coordinator.gateway.spellings import level
 from headway_coordinator.gateway.unapplied import MOST, WHY, Table, beside, bounded, listed, unapplied
 from headway_coordinator.trajectory.calls import Message, Tool
 
@@ -84,7 +85,7 @@ class _Thinking(BaseModel):
 class _Output(BaseModel):
     model_config = ConfigDict(extra="allow")
 
-    effort: Literal["low", "medium", "high", "max"] | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     """Applied if the model's chat template writes another prompt for it."""
     format: TextFormat | None = None
 
@@ -128,8 +129,11 @@ INSTEAD: Final[dict[str, str]] = {
     **WHY,
     **dict.fromkeys(formats.SPELLINGS, FORMAT),
     **dict.fromkeys(("reasoning_effort", "enable_thinking", "chat_template_kwargs"), EFFORT),
+    **dict.fromkeys(("max_completion_tokens", "max_output_tokens"), MOST),
+    "instructions": "write system",
+    "reasoning": EFFORT,
+    "text": FORMAT,
     "stop": "write stop_sequences",
-    "max_completion_tokens": MOST,
     "logprobs": "a message has no place for it; send a chat completion",
 }
 """Why a field is not applied, and what to do instead."""
@@ -231,7 +235,7 @@ def _effort(asked: CountBody) -> str | None:
     if thinks is False:
         return "none"
     if asked.output_config is not None and asked.output_config.effort is not None:
-        return {"max": "xhigh"}.get(asked.output_config.effort, asked.output_config.effort)
+        return level(asked.output_config.effort)
     return "on" if thinks else None
 
 

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Final, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, ValidationError
 
@@ -18,9 +18,9 @@ from headway_api import bounds
 from headway_api.bounds import OutOfBounds, json_within
 from headway_coordinator.gateway import formats, spellings
 from headway_coordinator.gateway.asks import Ask, Completion, Force
-from headway_coordinator.gateway.refusals import GatewayError, bad
+from headway_coordinator.gateway.refusals import UNSUPPORTED, GatewayError, bad
 from headway_coordinator.gateway.spellings import FormatOptions, ReasoningOptions
-from headway_coordinator.gateway.unapplied import WITHOUT_EFFECT, listed, shown, unapplied
+from headway_coordinator.gateway.unapplied import MOST, WHY, Table, beside, bounded, listed, shown, unapplied
 from headway_coordinator.trajectory.calls import Message, Tool
 
 BLOCK_FIELDS = ("id", "name", "input", "tool_use_id", "is_error", "thinking")
@@ -66,6 +66,12 @@ class _Message(BaseModel):
     tool_calls: Annotated[list[_Call], Field(max_length=bounds.TOOLS, fail_fast=True)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    reasoning: Any = None
+    """Another name of `reasoning_content`, which newer servers write into their answers."""
+    prefix: StrictBool | None = None
+    """Not applied: whether the answer continues this message."""
+    partial: StrictBool | None = None
+    """The same, as Qwen and Kimi write it."""
     function_call: None = None
     """The old way to call a tool, which is not supported."""
 
@@ -120,6 +126,24 @@ class Body(FormatOptions, ReasoningOptions):
     """Not applied if it is false: the answer has all calls that the model sampled."""
 
 
+WITHOUT_EFFECT: Final[Table] = beside({}, Body.model_fields)
+"""Fields that are not applied, with the values at which they would change nothing."""
+CONTINUED: Final = (
+    "is not applied: every turn begins a message of its own; leave it out, or set spec.agent.lenient: true"
+)
+SYSTEM: Final = "write a message with the role system"
+INSTEAD: Final[dict[str, str]] = {
+    **WHY,
+    **dict.fromkeys(("system", "instructions"), SYSTEM),
+    **dict.fromkeys(("reasoning", "output_config"), "write reasoning_effort"),
+    **dict.fromkeys(("text", "output_format"), "write response_format"),
+    **dict.fromkeys(("input", "prompt"), "write messages"),
+    "max_output_tokens": MOST,
+    "stop_sequences": "write stop",
+}
+"""Why a field is not applied, and what to do instead."""
+
+
 @dataclass(frozen=True)
 class ChatRequest:
     """A chat completion request that was read: a `dialect.TurnRequest`."""
@@ -157,11 +181,14 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
     """
     if not isinstance(body, dict):
         raise bad("body", "must be a JSON object")
-    ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient)
+    ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient, why=INSTEAD)
     try:
         asked = Body.model_validate(body)
     except ValidationError as error:
         refuse(error)
+    continued = _continued(asked.messages)
+    if continued and not lenient:
+        raise bad(continued[0], CONTINUED, UNSUPPORTED)
     tools = [_tool(tool) for tool in asked.tools or []]
     begun = _force(asked, tools)
     most = [bound for bound in (asked.max_tokens, asked.max_completion_tokens) if bound is not None]
@@ -185,8 +212,19 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
         must_think=not lenient,
     )
     options = asked.stream_options or StreamOptions()
-    ignored += (*left, *variables, *listed(body, Body.model_fields, WITHOUT_EFFECT))
+    ignored += (*continued, *left, *variables, *listed(body, Body.model_fields, WITHOUT_EFFECT))
     return ChatRequest(ask, asked.model, bool(asked.stream), bool(options.include_usage), ignored)
+
+
+def _continued(messages: Sequence[_Message]) -> tuple[str, ...]:
+    """Fields that ask for the continuation of a message."""
+    names = ("prefix", "partial")
+    return bounded(
+        f"messages.{at}.{name}"
+        for at, message in enumerate(messages)
+        for name in names
+        if getattr(message, name)
+    )
 
 
 def stops(given: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -348,8 +386,9 @@ def _message(message: _Message, at: int) -> Message:
         found["tool_call_id"] = message.tool_call_id
     if message.name:
         found["name"] = message.name
-    if message.reasoning_content:
-        found["reasoning_content"] = message.reasoning_content
+    reasoning = message.reasoning_content or message.reasoning
+    if reasoning and isinstance(reasoning, str):
+        found["reasoning_content"] = reasoning
     if message.tool_calls:
         if message.role != "assistant":
             raise bad(f"messages.{at}.tool_calls", "only an assistant's message has tool calls")

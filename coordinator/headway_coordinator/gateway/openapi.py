@@ -14,14 +14,13 @@ from pydantic import BaseModel, Field, JsonValue, TypeAdapter
 
 from headway_api import bounds
 from headway_api.sandbox_api import ToolReply
-from headway_coordinator.gateway import completions, messages, responses
+from headway_coordinator.gateway import completions, messages, openai, responses
 from headway_coordinator.gateway.answer_models import Answer, Message, Response, TokenCount
 from headway_coordinator.gateway.completions import CompletionBody
 from headway_coordinator.gateway.messages import CountBody, MessagesBody
 from headway_coordinator.gateway.openai import MODEL, Body
 from headway_coordinator.gateway.responses import ResponsesBody
 from headway_coordinator.gateway.rollouts import Status
-from headway_coordinator.gateway.unapplied import WITHOUT_EFFECT
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
@@ -300,7 +299,9 @@ def _schemas() -> dict[str, Any]:
             schema = TypeAdapter(model).json_schema(mode=mode, ref_template=SCHEMAS)  # type: ignore[arg-type]
             found |= schema.pop("$defs", {})
             found[model.__name__] = schema
-    found["Body"]["properties"] |= {name: {"enum": [*values]} for name, values in WITHOUT_EFFECT.items()}
+    found["Body"]["properties"] |= {
+        name: {"enum": [*values]} for name, values in openai.WITHOUT_EFFECT.items()
+    }
     tables = {
         "CompletionBody": completions.WITHOUT_EFFECT,
         "MessagesBody": messages.WITHOUT_EFFECT,

@@ -27,7 +27,7 @@ from headway_coordinator.gateway.openai import (
 )
 from headway_coordinator.gateway.refusals import GatewayError, bad
 from headway_coordinator.gateway.rollouts import CONVERSATIONS, Rollout
-from headway_coordinator.gateway.spellings import Effort
+from headway_coordinator.gateway.spellings import Effort, level
 from headway_coordinator.gateway.unapplied import WHY, Table, beside, bounded, listed, unapplied
 from headway_coordinator.trajectory.calls import Message, Tool
 
@@ -127,7 +127,11 @@ INSTEAD: Final[dict[str, str]] = {
     **dict.fromkeys(formats.SPELLINGS, FORMAT),
     **dict.fromkeys(("reasoning_effort", "enable_thinking", "thinking", "chat_template_kwargs"), EFFORT),
     **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_new_tokens", "n_predict"), MOST),
-    **dict.fromkeys(("stop", "logprobs"), CHAT),
+    **dict.fromkeys(("stop", "stop_sequences", "logprobs"), CHAT),
+    **dict.fromkeys(("messages", "prompt"), "write input"),
+    "system": "write instructions",
+    "output_config": EFFORT,
+    "output_format": FORMAT,
     "previous_input_messages": "send the conversation as input",
 }
 """Why a field is not applied, and what to do instead."""
@@ -191,7 +195,7 @@ def read(body: object, *, lenient: bool = False, earlier: Earlier) -> ResponsesR
         force=_force(asked, tools),
         instructed=bool(instructions),
         schema=schema,
-        effort=asked.reasoning.effort if asked.reasoning else None,
+        effort=level(asked.reasoning.effort) if asked.reasoning else None,
         effort_at="reasoning.effort",
         must_think=not lenient,
     )

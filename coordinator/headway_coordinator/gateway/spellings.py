@@ -10,7 +10,12 @@ from headway_coordinator.gateway.formats import ResponseFormat
 from headway_coordinator.gateway.refusals import UNSUPPORTED, bad
 from headway_coordinator.gateway.unapplied import bounded
 
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+def level(effort: str | None) -> str | None:
+    """An effort as chat templates know it: they have one word for the two highest."""
+    return "xhigh" if effort == "max" else effort
 
 
 class FormatOptions(BaseModel):
@@ -73,8 +78,8 @@ def effort(asked: ReasoningOptions, *, lenient: bool) -> tuple[str | None, str, 
         raise bad(others[0], message, UNSUPPORTED)
     switch = asked.thinking.type == "enabled" if isinstance(asked.thinking, Switch) else asked.thinking
     wishes = {
-        "reasoning_effort": asked.reasoning_effort,
-        "chat_template_kwargs.reasoning_effort": given.reasoning_effort,
+        "reasoning_effort": level(asked.reasoning_effort),
+        "chat_template_kwargs.reasoning_effort": level(given.reasoning_effort),
         "enable_thinking": _switched(asked.enable_thinking),
         "thinking": _switched(switch),
         "chat_template_kwargs.enable_thinking": _switched(given.enable_thinking),

@@ -22,7 +22,6 @@ from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.gateway.asks import Ask, Chat, Completion, Session
 from headway_coordinator.gateway.refusals import GatewayError
 from headway_coordinator.gateway.rollouts import Rollout
-from headway_coordinator.trajectory.calls import Tool
 
 AT_ONCE = 16
 """Turns of one episode that may run at the same time."""
@@ -137,8 +136,6 @@ class Turns:
     big: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the request with a large body: one at a time."""
     _by_request: defaultdict[str, list[Turn]] = field(default_factory=lambda: defaultdict(list))
-    _tools: tuple[list[Tool], str] = field(default=([], "[]"), repr=False)
-    """Those of the last request, and their JSON. Most requests of an episode have the same ones."""
 
     @asynccontextmanager
     async def turn(self, ask: Ask, *, retry: bool) -> AsyncIterator[Client]:
@@ -202,11 +199,7 @@ class Turns:
 
     def _digest(self, ask: Ask) -> str:
         """A digest that is equal for equal requests."""
-        known, written = self._tools
-        if ask.tools != known:
-            written = json.dumps(ask.tools, sort_keys=True)
-            self._tools = (ask.tools, written)
-        asked = [ask.messages, written, ask.may_call, ask.max_tokens, repr(ask.force), ask.stop]
+        asked = [ask.messages, ask.tools, ask.may_call, ask.max_tokens, repr(ask.force), ask.stop]
         asked += [ask.logprobs, ask.instructed, ask.schema, ask.effort, ask.text]
         hashed = _with_digests(asked) if ask.size > LONG else asked
         return sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()

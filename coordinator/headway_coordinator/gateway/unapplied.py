@@ -93,7 +93,7 @@ WITHOUT_EFFECT: Final[dict[str, tuple[object, ...]]] = {
     "extra_body": (None, {}),
     "verbosity": (None,),
 }
-"""The table of chat completions."""
+"""Fields that no protocol applies."""
 ELSEWHERE: Final[Table] = {
     "stop": (None, "", []),
     "max_tokens": (None,),
@@ -109,6 +109,23 @@ ELSEWHERE: Final[Table] = {
     "chat_template_kwargs": (None, {}),
 }
 """Fields that chat completions apply. Other protocols write some of them differently."""
+OF_OTHERS: Final[Table] = {
+    "messages": (None,),
+    "input": (None,),
+    "prompt": (None,),
+    "system": (None, "", []),
+    "instructions": (None, ""),
+    "previous_response_id": (None,),
+    "tools": (None, []),
+    "tool_choice": (None, "none", "auto"),
+    "max_output_tokens": (None,),
+    "stop_sequences": (None, []),
+    "reasoning": (None, {}),
+    "text": (None, {}, {"format": {"type": "text"}}),
+    "output_config": (None, {}),
+    "output_format": (None,),
+}
+"""Fields that some protocols apply. An agent that sends one to another protocol would lose it unnoticed."""
 LISTED: Final[Table] = {
     "seed": (None,),
     "parallel_tool_calls": (None, True),
@@ -157,11 +174,13 @@ PROMPTED: Final = (
 )
 ECHO: Final = "the answer has only sampled text; put the prompt before it yourself"
 MOST: Final = "write max_tokens"
+ANOTHERS: Final = "it is a field of another protocol; write this protocol's own, or use that protocol's route"
 ONE: Final = "a request is answered by one sample; send the request again for another one"
 FLAT: Final = "send its fields beside the others, as OpenAI's client does with its extra_body"
 TEMPLATES: Final = ("chat_template", "documents", "thinking_token_budget", "verbosity", "text.verbosity")
 WHY: Final[dict[str, str]] = (
     formats.OTHERS
+    | dict.fromkeys(OF_OTHERS, ANOTHERS)
     | dict.fromkeys(TEMPLATES, PROMPTED)
     | {"n": ONE, "best_of": ONE, "echo": ECHO, "extra_body": FLAT, "max_new_tokens": MOST, "n_predict": MOST}
 )
@@ -169,8 +188,8 @@ WHY: Final[dict[str, str]] = (
 
 
 def beside(own: Table, fields: Container[str]) -> Table:
-    """The table of a protocol that applies `fields`: its own entries, and those of chat completions."""
-    merged = {**WITHOUT_EFFECT, **ELSEWHERE, **own}
+    """The table of a protocol that applies `fields`: its own entries, and those of all other protocols."""
+    merged = {**WITHOUT_EFFECT, **ELSEWHERE, **OF_OTHERS, **own}
     return {name: values for name, values in merged.items() if name not in fields}
 
 

@@ -66,6 +66,10 @@ class Blocks:
     """Whether the end of the turn, or the next opening tag, also closes a block."""
     bare: re.Pattern[str] | None = None
     """Begins a call without its opening tag, which models sometimes omit."""
+    follows: str = ""
+    """The body's first characters, if the opening tag alone may be a word of a text."""
+    frames: tuple[str, ...] = ()
+    """Tags around an answer that do not belong to it."""
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -93,7 +97,7 @@ class Blocks:
 
     def _start(self, text: str, at: int) -> tuple[int, int]:
         """The starts of the next block and of its body; -1 if there is none."""
-        start = text.find(self.opening, at)
+        start = text.find(self.opening + self.follows, at)
         found = None if self.bare is None else self.bare.search(text, at, start if start >= 0 else len(text))
         if found is not None:
             return found.start(), found.start()
@@ -106,7 +110,7 @@ class Blocks:
             return end, end + len(self.closing), True
         if not self.open_ended:
             return len(text), len(text), False
-        following = text.find(self.opening, begin)
+        following = text.find(self.opening + self.follows, begin)
         end = len(text) if following < 0 else following
         return end, end, False
 
@@ -183,7 +187,8 @@ class Xml:
         """The end of a value, and the place where the call goes on.
 
         A value on lines of its own ends at a line that begins with a tag. A tag within a line belongs to the
-        value. If a model forgot the closing tag, the next tag ends the value.
+        value. If a model forgot the closing tag, the next tag ends the value. The end of the call belongs to
+        the value if the value's closing tag follows it.
         """
         if not self.trims or not raw.startswith("\n", begin):
             stop = raw.find(self.parameter_end, begin)
@@ -193,7 +198,14 @@ class Xml:
         if not found:
             return -1, -1
         line, tag = min(found)
+        if tag == self.end and self._is_text(raw, line, found):
+            line, tag = next(one for one in found if one[1] == self.parameter_end)
         return line + 1, line + 1 + (len(tag) if tag == self.parameter_end else 0)
+
+    def _is_text(self, raw: str, line: int, found: list[tuple[int, str]]) -> bool:
+        """Whether the end of a call at `line` belongs to a value, because the value's own end follows it."""
+        end = next((place for place, tag in found if tag == self.parameter_end), -1)
+        return end >= 0 and all(raw.find(tag, line, end) < 0 for tag in (self.parameter, self.call))
 
 
 def _head(text: str) -> tuple[str, bool]:
@@ -256,7 +268,9 @@ class Objects:
         if tagged and not closed:
             inside, behind = "", inside
         content, bare = before + inside, behind.strip()
-        if re.match(r'\{\s*("type"\s*:\s*"function"\s*,\s*)?"name"\s*:', bare[:300]) is None:
+        if closed and _HEAD.match(inside.strip()[:MOST_HEAD]) and not bare:
+            content, bare = before, inside.strip()
+        if _HEAD.match(bare[:MOST_HEAD]) is None:
             _, in_python = _PYTHON.read(inside + behind, tools)
             if in_python:
                 return before, in_python
@@ -275,7 +289,35 @@ class Objects:
         return (content, calls) if meant else (text, [])
 
 
+@dataclass(frozen=True)
+class FirstOf:
+    """A family with several notations: the first one that finds calls counts. Templates write the first."""
+
+    name: str
+    grammars: tuple[Grammar, ...]
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return self.grammars[0].marks
+
+    @property
+    def any_tool(self) -> str | None:
+        return self.grammars[0].any_tool
+
+    @property
+    def named(self) -> str | None:
+        return self.grammars[0].named
+
+    def read(self, text: str, tools: Schemas) -> tuple[str, list[Call]]:
+        for grammar in self.grammars:
+            content, calls = grammar.read(text, tools)
+            if calls:
+                return content, calls
+        return text, []
+
+
 _PYTHON = Bare("pythonic")
+_HEAD = re.compile(r'\{\s*("type"\s*:\s*"function"\s*,\s*)?"name"\s*:')
 _DECODER, _OBJECT = json.JSONDecoder(), json_calls(arguments=("parameters", "arguments"))
 MOST_HEAD: Final = 4096
 """The most characters of an object that are searched for the mark of a call."""

@@ -54,8 +54,9 @@ class Graph:
 
     def tokens(self, index: int | None) -> list[int]:
         """The token sequence that ends with node `index`."""
-        if self._line is not None:
-            return self._line[: 0 if index is None else self._ends[index]]
+        line = self._line  # another thread may drop it meanwhile
+        if line is not None:
+            return line[: 0 if index is None else self._ends[index]]
         return [token for i in self.path(index) for token in self.nodes[i].tokens]
 
     def leaves(self) -> list[int]:
@@ -140,8 +141,9 @@ class Graph:
         Among several, first comes the one after the longest sampled sequence, then after the newest, then the
         longest path.
         """
-        if self._line and prompt[: len(self._line)] == self._line:
-            return len(self.nodes) - 1, len(self._line)
+        line = self._line
+        if line and prompt[: len(line)] == line:
+            return len(self.nodes) - 1, len(line)
         tokens = tuple(prompt)
         best = (0, -1, 0, -1)
         reached: list[tuple[int, int, int, int]] = [best]

@@ -31,8 +31,8 @@ def json_calls(name: str = "name", arguments: tuple[str, ...] = ("arguments", "p
             return [malformed(raw, error, tags)]
         if not isinstance(found, list):
             return [_of_object(found, raw, tags)]
-        if len(found) > MOST_CALLS:
-            return [malformed(raw, f"{STRUCTURE}: more than {MOST_CALLS} calls", tags)]
+        if not found or len(found) > MOST_CALLS:
+            return [malformed(raw, f"{STRUCTURE}: no call, or more than {MOST_CALLS}", tags)]
         try:
             # Each call of a readable list is written again, because it has no separate text of its own.
             parts = [raw if len(found) == 1 else json.dumps(one, ensure_ascii=False) for one in found]
@@ -90,6 +90,17 @@ def named_json(separators: tuple[str, ...], *, fence: bool = False, prefix: str 
         except UNREADABLE as error:
             return [malformed(raw, error, tags)]
         return [called(raw, name, given, None, tags)]
+
+    return read
+
+
+def without(tag: str, body: Body) -> Body:
+    """Calls in text that may begin with a tag."""
+
+    def read(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
+        if not raw.startswith(tag):
+            return body(raw, tags, tools)
+        return body(raw.removeprefix(tag), (tag, tags[1]), tools)
 
     return read
 

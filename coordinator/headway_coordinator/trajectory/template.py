@@ -93,13 +93,14 @@ def template_text(
 
 def decoded(tokenizer: Any, ids: list[int]) -> str:
     """Ids as text, including special tokens, without clean-up."""
-    if _decodes_by_backend(type(tokenizer)):  # transformers checks every id first, which takes longer
+    kind: Any = type(tokenizer)
+    if _decodes_by_backend(kind):  # transformers checks every id first, which takes longer
         return str(tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=False))
     return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
 @cache
-def _decodes_by_backend(kind: type) -> bool:
+def _decodes_by_backend(kind: Any) -> bool:
     """Whether tokenizers of a class decode by their backend alone, with no code of their own."""
     from transformers import PreTrainedTokenizerFast as Fast
 

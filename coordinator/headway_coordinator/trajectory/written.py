@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from headway_coordinator.trajectory import reasoning
 from headway_coordinator.trajectory.calls import STRUCTURE, UNREADABLE, Call, Parsed, Tool, malformed
-from headway_coordinator.trajectory.grammar import TOOL, Bare, Blocks, Grammar, Objects, Xml, inner
+from headway_coordinator.trajectory.grammar import TOOL, Bare, Blocks, FirstOf, Grammar, Objects, Xml, inner
 from headway_coordinator.trajectory.notations import (
     ARGS,
     CALL_ID,
@@ -17,16 +17,14 @@ from headway_coordinator.trajectory.notations import (
     named_json,
     pairs,
     pythonic,
+    without,
 )
 from headway_coordinator.trajectory.template import decoded
 from headway_coordinator.trajectory.values import schemas
 
-FRAMES: Final = (
-    *("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
-    *("<response>", "</response>"),
-)
-"""Tags around an answer that do not belong to it."""
 DSML: Final = "｜DSML｜"
+GRANITE_TEXT: Final = "<tool_call>"
+"""Granite 3.1 begins its calls with this, which is no special token."""
 
 GRAMMARS: Final[tuple[Grammar, ...]] = (
     Blocks(
@@ -132,28 +130,38 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         any_tool="<|tool_call>call:",
         named=f"<|tool_call>call:{TOOL}{{",
     ),
-    Blocks(
+    FirstOf(
         "gemma3",
-        "```tool_code",
-        "```",
-        pythonic,
-        any_tool="```tool_code\n",
-        named=f"```tool_code\n{TOOL}(",
+        (
+            Blocks(
+                "gemma3",
+                "```tool_code",
+                "```",
+                pythonic,
+                any_tool="```tool_code\n",
+                named=f"```tool_code\n{TOOL}(",
+            ),
+            Bare("gemma3"),
+            Objects("gemma3", any_tool=None, named=None),
+        ),
     ),
     Blocks(
         "granite",
         "<|tool_call|>",
         "<|/tool_call|>",
-        json_calls(),
+        without(GRANITE_TEXT, json_calls()),
         any_tool='<|tool_call|>[{"name": "',
         named=f'<|tool_call|>[{{"name": "{TOOL}", "arguments":',
         open_ended=True,
+        bare=re.compile(f"^{GRANITE_TEXT}", re.MULTILINE),
+        frames=("<response>", "</response>"),
     ),
     Blocks(
         "phi4",
         "functools",
         "",
         json_calls(),
+        follows="[",
         any_tool='functools[{"name": "',
         named=f'functools[{{"name": "{TOOL}", "arguments":',
         open_ended=True,
@@ -163,6 +171,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "<|START_ACTION|>",
         "<|END_ACTION|>",
         json_calls("tool_name", ("parameters",)),
+        frames=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
         any_tool='<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "',
         named=f'<|START_ACTION|>[\n    {{"tool_call_id": "0", "tool_name": "{TOOL}", "parameters":',
     ),
@@ -213,7 +222,7 @@ class Written:
                 calls = self._within(thinking, tools)
         except UNREADABLE as error:  # a model may write anything, and no grammar may end an episode
             content, calls = "", [malformed(rest, error)]
-        for frame in FRAMES if "<" in content else ():
+        for frame in getattr(self._grammar, "frames", ()):
             content = content.replace(frame, "")
         return Parsed(_answer(content, calls), thinking, calls)
 

@@ -21,7 +21,9 @@ from headway_api import bounds
 from headway_api.records import MOST_IGNORED, EpisodeRecord, Outcome
 from headway_coordinator import episode
 from headway_coordinator.episode import Episodes
+from headway_coordinator.gateway import completions, messages, openai, responses
 from headway_coordinator.gateway.asks import OTHERS, Sampling, Session
+from headway_coordinator.gateway.unapplied import INERT, LISTED
 
 USER = {"role": "user", "content": "Which metal is x?"}
 TOOL = {"name": "look_up", "parameters": {"type": "object", "properties": {"key": {"type": "string"}}}}
@@ -137,6 +139,58 @@ async def test_what_clients_send_by_default_is_listed(
     bodies = body | NOT_APPLIED, body | as_the_jobs
     record = await record_of(tmp_path, path, *bodies, lenient=lenient)
     assert record.ignored == dict.fromkeys(NOT_APPLIED, 1)
+
+
+REQUESTS: dict[str, tuple[dict[str, Any], Any]] = {
+    "/v1/chat/completions": ({"messages": [USER]}, openai.Body),
+    "/v1/messages": ({"messages": [USER], "max_tokens": 50}, messages.MessagesBody),
+    "/v1/responses": ({"input": "Which metal is x?"}, responses.ResponsesBody),
+    "/v1/completions": ({"prompt": "Which metal is x?"}, completions.CompletionBody),
+}
+"""Route -> its smallest request, and the fields that it reads."""
+
+
+@pytest.mark.parametrize("path", REQUESTS)
+async def test_a_field_of_another_protocol_is_not_lost_unnoticed(tmp_path: Path, path: str) -> None:
+    body, reads = REQUESTS[path]
+    anothers = {
+        name for _, each in REQUESTS.values() for name in each.model_fields
+    } - reads.model_fields.keys()
+    anothers -= LISTED.keys() | INERT
+    assert (
+        anothers
+        >= {"system", "instructions", "stop_sequences", "max_output_tokens"} - reads.model_fields.keys()
+    )
+    async with rig(tokenizer(tmp_path, QWEN3_TEMPLATE), *[ANSWER] * len(anothers)) as r:
+        for name in sorted(anothers):
+            status, refused = await r.post(path, body | {name: "something else"})
+            error = refused["error"]
+            assert (status, error.get("param", name)) == (400, name), name
+            assert name in str(error), name
+        assert r.model.requests == []
+        r.rollout.lenient = True
+        for name in sorted(anothers):
+            assert (await r.post(path, body | {name: "something else"}))[0] == 200, name
+        assert r.rollout.session.ignored == dict.fromkeys(anothers, 1)
+
+
+@pytest.mark.parametrize("field", ["prefix", "partial"])
+async def test_a_message_that_asks_to_be_continued_is_refused(tmp_path: Path, field: str) -> None:
+    asked = {"messages": [USER, {"role": "assistant", "content": "It is", field: True}]}
+    async with rig(tokenizer(tmp_path, QWEN3_TEMPLATE), ANSWER) as r:
+        status, refused = await r.post("/v1/chat/completions", asked)
+        assert (status, refused["error"]["param"]) == (400, f"messages.1.{field}")
+        assert "every turn begins a message of its own" in refused["error"]["message"]
+        r.rollout.lenient = True
+        assert (await r.post("/v1/chat/completions", asked))[0] == 200
+        assert r.rollout.session.ignored == {f"messages.1.{field}": 1}
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_reasoning_is_read_by_either_name(name: str) -> None:
+    sent = {"role": "assistant", "content": "Gold.", name: "It shines."}
+    ask = openai.read({"messages": [USER, sent, USER]}).ask
+    assert ask.messages[1]["reasoning_content"] == "It shines."
 
 
 async def test_parallel_calls_come_back_whatever_the_agent_wants(tmp_path: Path) -> None:

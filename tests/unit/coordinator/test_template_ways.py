@@ -16,7 +16,7 @@ from headway_coordinator.trajectory.calls import Call
 from headway_coordinator.trajectory.probe import ASKED, EVERY, KEY, RESULT, SIMPLE, WHY, call, calling
 from headway_coordinator.trajectory.proof import Proof
 from headway_coordinator.trajectory.render import Renderer, choose
-from headway_coordinator.trajectory.written import BY_NAME
+from headway_coordinator.trajectory.written import BY_NAME, Written
 
 BY_FAMILY = {family.name: family for family in FAMILIES}
 SCHEMAS = values.schemas(EVERY)
@@ -194,6 +194,8 @@ LLAMA_4 = '{"name": "look_up", "parameters": {"key": "brave-otter"}}'
         (LLAMA_4[:-4], "", [(None, None)]),
         ('[look_up(key="brave-otter")]', "", [("look_up", KEY)]),
         ('<|python_start|>[look_up(key="brave-otter")]<|python_end|>', "", [("look_up", KEY)]),
+        (f"<|python_start|>{LLAMA_4}<|python_end|>", "", [("look_up", KEY)]),
+        (f"<|python_start|>{LLAMA_4[:-2]}<|python_end|>", "", [(None, None)]),
         ("<|python_start|>I look.<|python_end|>", "I look.", []),
         ('[look_up(key="brave-ott', "", [(None, None)]),
     ],
@@ -201,6 +203,62 @@ LLAMA_4 = '{"name": "look_up", "parameters": {"key": "brave-otter"}}'
 def test_llama_4_calls_by_objects_behind_text_or_in_python(text: str, content: str, calls: list[Any]) -> None:
     remaining, found = read("llama4", text)
     assert (remaining, names_and_arguments(found)) == (content, calls)
+
+
+AS_LIST = '[{"name": "look_up", "arguments": {"key": "brave-otter"}}]'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '```tool_code\nlook_up(key="brave-otter")\n```',
+        '[look_up(key="brave-otter")]',
+        '{"name": "look_up", "parameters": {"key": "brave-otter"}}',
+    ],
+)
+def test_gemma_3_writes_calls_in_each_documented_form(text: str) -> None:
+    assert [read("gemma3", text)[0], *names_and_arguments(read("gemma3", text)[1])] == ["", ("look_up", KEY)]
+    assert read("gemma3", f"I would write {text[:6]} here.")[1] == []
+
+
+@pytest.mark.parametrize("tag", ["<|tool_call|>", "<tool_call>"])
+@pytest.mark.parametrize("before", ["", "I look.\n"])
+def test_granite_begins_calls_with_either_tag(tag: str, before: str) -> None:
+    remaining, [found] = read("granite", f"{before}{tag}{AS_LIST}")
+    assert (remaining, found.name, found.arguments) == (before, "look_up", KEY)
+    assert found.written == f"{tag}{AS_LIST}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("mistral", "[TOOL_CALLS] []"),
+        ("command", "<|START_ACTION|>[]<|END_ACTION|>"),
+        ("nemotron", "<TOOLCALL>[]</TOOLCALL>"),
+        ("granite", "<|tool_call|>[]"),
+        ("phi4", "functools[]"),
+    ],
+)
+def test_an_empty_list_of_calls_is_counted(name: str, text: str) -> None:
+    _, [found] = read(name, text)
+    assert (found.name, found.kind) == (None, "structure")
+    assert found.written == text
+
+
+def test_the_word_functools_is_no_call() -> None:
+    words = "I would use functools.partial.\n"
+    assert read("phi4", words) == (words, [])
+    remaining, [found] = read("phi4", f"{words}functools{AS_LIST}")
+    assert (remaining, found.arguments) == (words, KEY)
+
+
+@pytest.mark.parametrize(("name", "kept"), [("gemma4", True), ("hermes", True), ("granite", False)])
+def test_only_a_familys_own_frames_are_dropped(name: str, kept: bool) -> None:
+    tok = spoken(BY_FAMILY["Hermes"])
+    text = "<response>Gold.</response>"
+    sampled = tok.encode(text, add_special_tokens=False)
+    found = Written(tok, BY_NAME[name], [tok.eos_token_id]).read(sampled, [], [])
+    assert found.content == (text if kept else "Gold.")
 
 
 HEAD, END = "<function=look_up>\n", "\n</function>\n</tool_call>"
@@ -219,10 +277,17 @@ HEAD, END = "<function=look_up>\n", "\n</function>\n</tool_call>"
             f"<tool_call>\n{HEAD}<parameter=key>\na </parameter> b\n</parameter>{END}",
             {"key": "a </parameter> b"},
         ),
+        (
+            f"<tool_call>\n{HEAD}<parameter=key>\na\n</function>\nb\n</parameter>{END}",
+            {"key": "a\n</function>\nb"},
+        ),
         (f"<tool_call>\n{HEAD}<parameter=key>\n  x\n\n</parameter>{END}", {"key": "  x\n"}),
         (f"<tool_call>\n{HEAD}<parameter=key>x</parameter>{END}", {"key": "x"}),
     ],
-    ids=["no opening", "no end of a value", "no end of the last", "a tag in a line", "blanks", "one line"],
+    ids=[
+        *("no opening", "no end of a value", "no end of the last", "a tag in a line"),
+        *("the call's end in a value", "blanks", "one line"),
+    ],
 )
 def test_qwen_coder_s_slips_are_read(text: str, arguments: dict[str, Any]) -> None:
     """Models leave a tag out at times: vLLM's and llama.cpp's readers bear it too."""
