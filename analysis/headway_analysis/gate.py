@@ -1,16 +1,17 @@
 """Whether a candidate may be promoted: a pure verdict over the values that the candidates' tries gave.
 
 A gate passes on evidence, not on luck: the lower end of a 95 % interval must clear the bound. So a candidate
-exactly at a bound is promoted by chance in at most 5 % of runs, and nominally in 2.5 %. For bounded values
-(shares, and rewards with a range) the gate takes that end or the bound of `statistics.floors`, whichever is
-lower. So the limit of 5 % holds even if the failing rows are so rare that the sample has none. The one
-exception is `minimum_of` Value: it compares the value itself, without an interval.
+exactly at a bound is promoted by chance in nominally 2.5 % of runs. For bounded values (shares, and rewards
+with a range) the gate takes that end or the bound of `statistics.floors`, whichever is lower. So at most 5 %
+of runs promote it, even if the failing rows are so rare that the sample has none. Nothing bounds amounts
+(turns, tokens, seconds, cost): rare large values promote more often. `minimum_of` Value compares the value
+itself, without an interval.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -149,6 +150,8 @@ class _Rows:
     """The field of the spec's gate that names the task."""
     where: str = ""
     """The task in words, if it is not the gate's."""
+    metric_field: str = "spec.gate.metric"
+    """The field that names the metric."""
 
 
 def _checks(spec: GateSpec, by_task: ByTask, less_is_better: Collection[str]) -> Iterator[Check]:
@@ -164,10 +167,11 @@ def _checks(spec: GateSpec, by_task: ByTask, less_is_better: Collection[str]) ->
                 Verdict.ERROR, f"gate.noWorse names {bound.metric}, but no baseline: set gate.mustBeat"
             )
             continue
-        rows = own
+        at = f"spec.gate.noWorse[{number}]"
+        rows = replace(own, metric_field=f"{at}.metric")
         if bound.task is not None and bound.task != spec.task:
-            field = f"spec.gate.noWorse[{number}].task"
-            rows = _Rows(by_task[bound.task], bound.task, field, f" in {bound.task}")
+            where = f" in {bound.task}"
+            rows = _Rows(by_task[bound.task], bound.task, f"{at}.task", where, f"{at}.metric")
         yield _against(spec, baseline, bound, rows, less_is_better, False)
     if spec.minimum is None and spec.must_beat is None and not spec.no_worse:
         yield Check(
@@ -224,10 +228,16 @@ def _missing(candidate: str, metric: str, rows: _Rows) -> Check | None:
     if metric not in samples[candidate]:
         return Check(
             Verdict.ERROR,
-            f"the gate names the metric {metric}, which {candidate} does not report{rows.where}; "
-            f"it reports {_names(samples[candidate])}",
+            f"{rows.metric_field} names the metric {metric}, which {candidate} does not report{rows.where}; "
+            f"{_instead(metric)}it reports {_names(samples[candidate])}",
         )
     return None
+
+
+def _instead(metric: str) -> str:
+    if not metric.startswith("cost"):
+        return ""
+    return "give each class of its tokens a price in the price book, or name another metric: "
 
 
 def _names(known: Collection[str]) -> str:

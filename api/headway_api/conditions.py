@@ -140,6 +140,7 @@ class Reason(StrEnum):
 
     EVALUATED = "Evaluated"
     GATE_NOT_PASSED = "GateNotPassed"
+    GATE_NOT_JUDGED = "GateNotJudged"
     CANDIDATE_FAILED = "CandidateFailed"
     MAX_STEPS_REACHED = "MaxStepsReached"
     DATA_EXHAUSTED = "DataExhausted"

@@ -128,13 +128,14 @@ class EvalCoordinator(Process):
         )
         compared, before = self._compared, self._previous
         # Merged, so that a condition keeps the time of its last change instead of this write.
-        fresh = view.gate_passed(self.spec, compared, self._final)
+        fresh = view.gate_passed(self.spec, compared, self._final, self._conditions)
         fresh += view.healthy(self._conditions, self._faults.standing)
         self._conditions = merge(self._conditions, fresh)
         found.conditions = [*self._conditions, *self._conditions_of_budget()]
         found.budget = self._shown_budget()
         found.progress, found.usage = before.progress, before.usage
         found.results, found.headline = before.results, before.headline
+        found.gate, found.tracking = before.gate, before.tracking
         if self._evaluation is None:
             found.estimate = before.estimate or self._estimates.status(None)
             return found

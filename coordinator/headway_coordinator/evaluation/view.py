@@ -8,7 +8,7 @@ from datetime import date
 from headway_analysis.comparison import HEADLINE, Comparison
 from headway_analysis.gate import Bound, GateSpec, Verdict
 from headway_analysis.report.document import differing, gaps, otherwise, uncounted
-from headway_analysis.statistics.estimates import Estimate
+from headway_analysis.statistics.estimates import Estimate, Why
 from headway_api import status as st
 from headway_api.artifacts import Layout
 from headway_api.conditions import Condition, ConditionType, Reason, condition, find
@@ -129,7 +129,8 @@ def difference(name: str, found: Comparison) -> st.Difference | None:
 def in_a_line(found: Estimate) -> str:
     """A figure and half the width of its interval."""
     if found.low is None or found.high is None:
-        return f"{found.value:.2f} (too few rows)"
+        why = "every row alike" if found.why is Why.NO_SPREAD else "too few rows"
+        return f"{found.value:.2f} ({why})"
     return f"{found.value:.2f} ± {(found.high - found.low) / 2:.2f}"
 
 
@@ -149,11 +150,22 @@ def gate(found: Comparison, finished: bool) -> st.GateResult | None:
     return st.GateResult(result=RESULTS[found.gate.verdict] if finished else "Pending", message=text)
 
 
-def gate_passed(spec: RLEvalJobSpec, found: Comparison | None, finished: bool) -> list[Condition]:
-    """The condition GatePassed of a job with a gate."""
+def gate_passed(
+    spec: RLEvalJobSpec, found: Comparison | None, finished: bool, before: Sequence[Condition] = ()
+) -> list[Condition]:
+    """The condition GatePassed of a job with a gate; empty while a predecessor's verdict remains.
+
+    Args:
+        found: the latest comparison.
+        finished: it covers all rows.
+        before: the conditions so far.
+    """
     if spec.gate is None:
         return []
     if found is None or found.gate is None or not finished:
+        known = find(before, ConditionType.GATE_PASSED)
+        if known is not None and known.status != "Unknown":
+            return []
         text = "the rows are still being measured"
         return [condition(ConditionType.GATE_PASSED, None, Reason.EVALUATING, text)]
     passed = found.gate.verdict is Verdict.PASSED

@@ -2,6 +2,7 @@
 Pure.
 
 The coordinator owns the condition that only it can judge (`GatePassed`). It remains after the job has ended.
+If the job failed before the coordinator had judged the gate, the operator says so instead.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from headway_api import names
-from headway_api.conditions import Condition, ConditionType, Reason, condition, find
+from headway_api.conditions import Condition, ConditionType, Reason, condition, find, is_true
 from headway_api.config import EvalConfig
 from headway_api.document import Json
 from headway_api.spec.evaluation import RLEvalJob
@@ -108,7 +109,20 @@ class Evaluation(Subject):
         return [condition(kind, False, Reason.CANDIDATE_MISSING, "; ".join(dict.fromkeys(missing.values())))]
 
     def conditions(self, context: Context, job_health: JobHealth) -> list[Condition]:
-        return []
+        if job_health.failure is None or context.evaluation.spec.gate is None:
+            return []
+        return _not_judged(context.job.status)
+
+    def is_own(self, known: Condition) -> bool:
+        return super().is_own(known) or (
+            known.type == ConditionType.GATE_PASSED and known.reason == Reason.GATE_NOT_JUDGED
+        )
+
+    def last_words(self, status: JobStatus) -> list[Condition]:
+        known = find(status.conditions, ConditionType.GATE_PASSED)
+        if known is None or self.is_own(known) or not is_true(status.conditions, ConditionType.FAILED):
+            return []
+        return _not_judged(status)
 
     def own_part(self, status: JobStatus) -> RLEvalJobStatus:
         assert isinstance(status, RLEvalJobStatus)
@@ -132,3 +146,12 @@ class Evaluation(Subject):
 
     def coming_up(self, context: Context, job_health: JobHealth) -> State | None:
         return "Starting" if job_health.begun else None
+
+
+def _not_judged(status: JobStatus) -> list[Condition]:
+    """The condition of a gate that nobody judged before the job failed; empty if it was judged."""
+    known = find(status.conditions, ConditionType.GATE_PASSED)
+    if known is not None and known.status != "Unknown":
+        return []
+    text = "the job failed before all rows were measured"
+    return [condition(ConditionType.GATE_PASSED, None, Reason.GATE_NOT_JUDGED, text)]

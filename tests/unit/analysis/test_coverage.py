@@ -130,6 +130,25 @@ def test_a_paired_difference_of_counts_that_are_mostly_0() -> None:
     within_bounds(held_by_pairs(layout(ROWS), ours, theirs, 0.0, share=False), most=0.98)
 
 
+@pytest.mark.parametrize(("rows", "least"), [(30, 0.86), (100, 0.9)])
+def test_a_long_tail_makes_an_interval_of_amounts_too_short(rows: int, least: float) -> None:
+    """A limit that docs/evaluation.md names: tokens and seconds, whose largest values are rare."""
+    values = np.random.default_rng(10).lognormal(0.0, 1.0, (SETS, rows))
+    held = coverage(layout([1] * rows), values, float(np.exp(0.5)), share=False)
+    print(f"{rows} rows: the interval holds the truth in {held:.1%}")
+    assert least <= held < 0.935
+
+
+@pytest.mark.parametrize(("rows", "least", "most"), [(30, 0.74, 0.84), (100, 0.88, 0.96)])
+def test_rare_large_amounts_make_an_interval_too_short(rows: int, least: float, most: float) -> None:
+    """The same of turns, where one episode in twenty loops to its limit."""
+    rng = np.random.default_rng(11)
+    values = np.where(rng.random((SETS, rows)) < 0.05, 20.0, rng.choice([2.0, 3.0, 4.0], (SETS, rows)))
+    held = coverage(layout([1] * rows), values, 3 + 0.05 * 17, share=False)
+    print(f"{rows} rows: the interval holds the truth in {held:.1%}")
+    assert least <= held <= most
+
+
 @pytest.mark.parametrize(("easy", "hopeless", "least"), [(0.97, 0.05, 0.75), (0.9, 0.05, 0.85)])
 def test_rows_that_always_fail_make_an_interval_too_short(easy: float, hopeless: float, least: float) -> None:
     """A limit that docs/evaluation.md names: a sample often has none of these rows. Gates suppose one."""

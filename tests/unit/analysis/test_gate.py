@@ -330,3 +330,17 @@ def test_without_tool_calls_a_candidate_has_no_failed_call_share(who: str) -> No
     found = judge(GateSpec("tuned", baseline="base", no_worse=[Bound(name)]), samples, {name})
     assert found.verdict is Verdict.TOO_FEW_ROWS
     assert f"{who} made no tool call" in found.message
+
+
+@pytest.mark.parametrize(("rows", "low", "high"), [(30, 0.15, 0.3), (100, 0.06, 0.15)])
+def test_rare_large_amounts_pass_a_gate_too_often(rows: int, low: float, high: float) -> None:
+    """A limit that docs/evaluation.md names: nothing bounds an amount, so a gate supposes no worse row."""
+    rng, make, promoted = np.random.default_rng(19), layout([1] * rows), 0
+    spec = replace(SPEC, baseline="base", no_worse=[Bound("turns", 0.05 * 17)])
+    for _ in range(SOME):
+        base = rng.choice([2.0, 3.0, 4.0], rows)
+        tuned = np.where(rng.random(rows) < 0.05, 20.0, rng.choice([2.0, 3.0, 4.0], rows))
+        samples = {"tuned": {"turns": make(tuned, False)}, "base": {"turns": make(base, False)}}
+        promoted += judge(spec, samples, LOWER).verdict is Verdict.PASSED
+    print(f"{rows} rows: {promoted / SOME:.0%}")
+    assert low <= promoted / SOME <= high

@@ -6,13 +6,17 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 import finished_evaluation as job
+import numpy as np
 import pytest
 from evaluation_rig import spec
 from role_keys import KEYS
+from simulated import layout
 
 from headway_analysis.comparison import Comparison
 from headway_analysis.gate import Judgment, Verdict
 from headway_analysis.measures.tries import Try
+from headway_analysis.statistics.estimates import estimate
+from headway_api.conditions import ConditionType, Reason, condition
 from headway_api.config import EvalConfig
 from headway_api.prices import DEFAULT
 from headway_api.records import EpisodeRecord, Outcome
@@ -23,6 +27,7 @@ from headway_coordinator.evaluation.job import EvalCoordinator
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+VERDICT = condition(ConditionType.GATE_PASSED, False, Reason.GATE_NOT_PASSED, "0.5 (0.4 to 0.6)")
 
 
 def coordinator(folder: Path, previous: RLEvalJobStatus | None = None) -> EvalCoordinator:
@@ -47,14 +52,23 @@ def test_a_predecessors_status_stands_until_there_is_more(tmp_path: Path) -> Non
             "progress": {"groups": 3, "serverSets": [1]},
             "results": [{"name": "tuned", "state": "Running", "rows": 3}],
             "headline": {"candidate": "tuned", "score": "0.50 ± 0.10"},
+            "gate": {"result": "Refused", "message": "0.5 (0.4 to 0.6)"},
+            "tracking": {"mlflow": {"runId": "a", "experimentId": "1"}},
+            "conditions": [VERDICT.model_dump(mode="json", by_alias=True)],
         }
     )
     found = coordinator(tmp_path, previous).status()
-    assert (found.progress, found.results, found.headline) == (
-        previous.progress,
-        previous.results,
-        previous.headline,
-    )
+    for field in ("progress", "results", "headline", "gate", "tracking", "conditions"):
+        assert getattr(found, field) == getattr(previous, field), field
+
+
+def test_a_figure_without_an_interval_says_why() -> None:
+    alike = estimate(layout([1] * 500)(np.full(500, 2.0), False))
+    alone = estimate(layout([1])(np.full(1, 2.0), False))
+    assert alike is not None
+    assert alone is not None
+    assert view.in_a_line(alike) == "2.00 (every row alike)"
+    assert view.in_a_line(alone) == "2.00 (too few rows)"
 
 
 def test_candidate_names_refused_fields_and_missing_prices() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
-from observed_cluster import PASSED, PLATFORM, UID, World, chosen, eval_job, evaluating, running
+from observed_cluster import PASSED, PLATFORM, UID, World, chosen, eval_job, evaluating, running, stamp
 
 from headway_api import names
 from headway_api.config import EvalConfig
@@ -336,3 +337,49 @@ def test_a_set_of_servers_is_a_part_of_what_is_seen() -> None:
     seen = Observed(world.now, tuple(world.objects.values())).of_set(1)
     assert {body["kind"] for body in seen.objects} == {"Deployment", "Service", "Pod"}
     assert [pod["metadata"]["name"] for pod in seen.pods(names.ROLLOUT)] == ["refunds-eval-rollout-10"]
+
+
+def gated(**spec: Any) -> World:
+    """A running evaluation with a gate, whose coordinator has reported that it still measures."""
+    return reported(evaluating(gate={"candidate": "base", "minimum": "0.5"}, **spec), "Unknown", "Evaluating")
+
+
+def reported(world: World, status: str, reason: str) -> World:
+    """The coordinator writes GatePassed, by force."""
+    others = [each for each in world.body["status"]["conditions"] if each["type"] != "GatePassed"]
+    gate = {"type": "GatePassed", "status": status, "reason": reason, "message": "its own words"}
+    world.body["status"]["conditions"] = [*others, gate | {"lastTransitionTime": stamp(world.now)}]
+    return world
+
+
+class TestGateOfNobody:
+    """A job that failed before its gate was judged does not say that it still measures."""
+
+    def test_a_deadline_leaves_the_gate_unjudged(self) -> None:
+        world = gated(activeDeadlineSeconds=1000)
+        world.later(1001).carry_out()
+        for _ in range(2):
+            found = world.status_condition("GatePassed")
+            assert (found["status"], found["reason"]) == ("Unknown", "GateNotJudged")
+            assert found["message"] == "the job failed before all rows were measured"
+            world.later(30).carry_out()
+
+    def test_the_coordinators_last_write_does_not_undo_it(self) -> None:
+        world = gated(activeDeadlineSeconds=1000)
+        world.later(1001).carry_out()
+        reported(world, "Unknown", "Evaluating").objects.clear()
+        world.later(5).carry_out()
+        assert world.status_condition("GatePassed")["reason"] == "GateNotJudged"
+
+    @pytest.mark.parametrize(("status", "reason"), [("False", "GateNotPassed"), ("True", "Passed")])
+    def test_a_verdict_stays(self, status: str, reason: str) -> None:
+        world = reported(gated(activeDeadlineSeconds=1000), status, reason)
+        made = world.later(1001).carry_out().status
+        assert made is not None
+        assert "GatePassed" not in {each.type for each in made.conditions}, "it is the coordinator's"
+        assert world.status_condition("GatePassed")["message"] == "its own words"
+
+    def test_a_job_without_a_gate_says_nothing_of_one(self) -> None:
+        world = evaluating(activeDeadlineSeconds=1000)
+        world.later(1001).carry_out()
+        assert "GatePassed" not in {each["type"] for each in world.body["status"]["conditions"]}
