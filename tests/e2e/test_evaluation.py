@@ -22,7 +22,7 @@ from headway_demo.bill import recount, status_tokens
 from headway_demo.settings import NAMESPACE
 from headway_demo.watch import condition, why
 
-KILLED = "harried"
+KILLED, MET = "harried", "met"
 CANDIDATES = ("first", "newest", "newest-base")
 KILLS = {"coordinator": 2, "broker": 7, "rollout": 12, "sandbox": 17, "operator": 17}
 """Role -> rows that are done when a process of it is killed. The operator is killed right after a sandbox,
@@ -70,6 +70,24 @@ def test_an_unmet_gate_fails_the_job_and_keeps_its_results(bench: Any, judged: O
     columns = bench.kube.run("get", "rlev", JUDGED, "-n", NAMESPACE, "--no-headers")
     assert judged.status["headline"]["candidate"] in columns
     assert judged.status["gate"]["result"] in columns
+
+
+def test_a_met_gate_lets_the_job_succeed(bench: Any, trained: Trained, tmp_path: Path) -> None:
+    """On evidence: the lower bound of nearly any completion in 12 rows is above 0.3."""
+    gate = {"candidate": "newest", "metric": "completion", "minimum": "0.3"}
+    bench.kube.apply(evaluation(bench, MET, trained, gate))
+    try:
+        job = ended(bench, MET, tmp_path).job
+    finally:
+        bench.kube.run("delete", "rlevaljob", MET, "-n", NAMESPACE, "--timeout=120s", timeout_s=140)
+    judged = condition(job, "GatePassed")
+    assert judged is not None
+    assert (judged["status"], judged["reason"]) == ("True", "Passed"), judged["message"]
+    assert "the rows show at least" in judged["message"]
+    assert job["status"]["gate"]["result"] == "Passed"
+    assert is_true(job, "Complete")
+    assert is_true(job, "Ready")
+    assert not is_true(job, "Failed")
 
 
 def test_its_servers_are_gone_and_the_bill_adds_up(bench: Any, judged: Outcome) -> None:
