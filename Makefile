@@ -15,7 +15,7 @@ PYTEST = $(PY) -m pytest --durations=10 $(PYTEST_ARGS)
 WORKERS ?= 3
 TOGETHER = $(PYTEST) -n $(WORKERS) --no-loadscope-reorder
 ORACLES = $(shell $(SYSTEM_PYTHON) hack/python/env.py path --oracles)/bin/python
-# Which tests `make test` runs, by what LONG says of those that take long.
+# LONG selects which of the long tests `make test` adds.
 MARKS_ = not ci and not long and not chaos
 MARKS_ci = not chaos and not long
 MARKS_all = not chaos
@@ -88,7 +88,7 @@ preflight-page: venv ## write docs/preflight.md from the definitions of the chec
 .PHONY: signals test-signals
 signals: venv ## write docs/signals.md, the runbooks of signals and the chart's list of them from their definitions
 	$(PY) -m headway_analysis.signals.page
-test-signals: venv ## when each symptom of the recorded runs is raised, and how often nothing is wrong: bench/results/signals.md (a minute)
+test-signals: venv ## how soon each recorded symptom raises a signal, and how often a clean run raises one: bench/results/signals.md (a minute)
 	PYTHONPATH=. $(PY) -m tests.signals.page --write
 
 .PHONY: report-pictures
@@ -133,10 +133,10 @@ test-bill: export CHAOS_KILLS ?= 10
 test-bill: venv ## BILL_RUNS lives of jobs under budgets as state machines, and a real job with CHAOS_KILLS kills, stopped, resumed and recounted (ten minutes)
 	$(PYTEST) tests/unit/coordinator/test_budget_machine.py tests/unit/operator/test_namespace_budget_machine.py \
 		tests/integration/coordinator/test_budget_job.py
-test-faults: venv ## every fault of docs/troubleshooting.md on a cluster, those too that episodes show (a quarter of an hour)
+test-faults: venv ## every fault of docs/troubleshooting.md on a cluster, also those that only episodes show (a quarter of an hour)
 	$(PYTEST) tests/e2e/test_faults.py
 
-bench-idle: venv ## what jobs cost while nothing happens, operator and coordinator: bench/results/idle.md (5 minutes on quiet cores; IDLE_JOBS=1,10 and IDLE_SECONDS=10: less; ONLY=coordinator: a section)
+bench-idle: venv ## what idle jobs cost the operator and the coordinator: bench/results/idle.md (5 minutes on quiet cores; IDLE_JOBS=1,10 and IDLE_SECONDS=10: less; ONLY=coordinator: a section)
 	PYTHONPATH=.:tests/support $(PY) -m bench.idle $(if $(ONLY),--only $(ONLY))
 .PHONY: bench-idle bench-strangers bench-rollout bench-learner bench-learning bench-eval bench-remedies bench-preflight bench-estimate bench-gpu
 bench-rollout: venv ## what the gateway, asynchrony and weight updates cost and gain: bench/results/rollout.md (half an hour; ONLY=gateway: a section)

@@ -84,7 +84,7 @@ def _lines(data: bytes) -> Iterator[Any]:
         try:
             yield json_within(line.strip(), bounds.ROW, halves=True, finite=False)
         except OutOfBounds as error:
-            raise ValueError(f"row {number} cannot be read: {error}; mend or remove it") from error
+            raise ValueError(f"row {number} cannot be read: {error}; correct or remove it") from error
         number += 1
 
 

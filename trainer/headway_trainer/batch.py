@@ -50,7 +50,7 @@ class TrainingRow:
     mask: NDArray[np.bool_]
     """True where the model sampled the token. The first token is never sampled."""
     logprobs: NDArray[np.float32]
-    """The sampler's, at the sampling temperature; valid where mask is True."""
+    """The rollout server's, at the sampling temperature; valid where mask is True."""
     advantages: NDArray[np.float32]
     """One for each token; valid where mask is True."""
     episode: int

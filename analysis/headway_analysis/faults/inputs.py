@@ -65,7 +65,7 @@ FAULTS: tuple[Fault, ...] = (
         Kind.DATA,
         "DatasetUnreadable",
         "One line of the file is not JSON.",
-        "spec.data.train.uri: ... is not readable jsonl: row 2 cannot be read: ...; mend or remove it",
+        "spec.data.train.uri: ... is not readable jsonl: row 2 cannot be read: ...; correct or remove it",
         "Correct the row, or remove it.",
     ),
     in_preflight(

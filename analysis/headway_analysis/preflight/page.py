@@ -68,7 +68,7 @@ def section(check: Check) -> str:
         "",
         f"- **Number:** {check.number}",
         f"- **Threshold:** {check.threshold}",
-        f"- **Why there:** {check.reason}",
+        f"- **Rationale:** {check.reason}",
         f"- **Source:** {check.source}",
         f"- **First:** {check.advice}",
         "- **Needs a model:** "

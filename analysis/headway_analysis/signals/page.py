@@ -48,7 +48,7 @@ nothing.
 | `Unknown` | too few steps give a result |
 | `Clear` | the number is on the right side of its threshold |
 | `Suspect` | the number is on the bad side of its threshold, but not for long enough yet |
-| `Raised` | several readings were bad with no clear one in between, or one was surely far off |
+| `Raised` | several readings were bad without a clear one between, or one was surely far beyond it |
 
 A raised signal is clear again after several clear readings.
 
@@ -95,7 +95,7 @@ def section(signal: Signal) -> str:
         "",
         f"- **Number:** {signal.number}",
         f"- **Threshold:** {signal.threshold}",
-        f"- **Why there:** {signal.reason}",
+        f"- **Rationale:** {signal.reason}",
         f"- **Source:** {signal.source}",
         f"- **Raised** after {times(signal, signal.raise_after, 'bad', 'clear')}. **Clear** after "
         f"{times(signal, signal.clear_after, 'clear', 'bad')}. Severity: {signal.severity}.",

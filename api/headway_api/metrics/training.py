@@ -76,12 +76,12 @@ OBJECTIVE: Final = (
     Family("training/num_trained_groups", "Groups of the batch that had a gradient."),
     Family("training/updates", "Optimizer steps of the training step."),
     Family("training/micro_batches", "Forward and backward passes of the training step."),
-    Family("training/lag_mean", "Mean age of trained tokens, as the learner saw it.", "steps"),
-    Family("training/lag_max", "Age of the oldest trained token, as the learner saw it.", "steps"),
+    Family("training/lag_mean", "Mean staleness of trained tokens, measured by the learner.", "steps"),
+    Family("training/lag_max", "Largest staleness of a trained token, measured by the learner.", "steps"),
 )
 STALENESS: Final = (
-    Family("staleness/lag_mean", "Mean age of the batch's tokens when it was cut.", "steps"),
-    Family("staleness/lag_max", "Age of the batch's oldest token when it was cut.", "steps"),
+    Family("staleness/lag_mean", "Mean staleness of the batch's tokens when it was formed.", "steps"),
+    Family("staleness/lag_max", "Largest staleness of a batch's token when it was formed.", "steps"),
 )
 SIGNALS: Final = (
     Family("signal/state", "0 clear, 1 suspect, 2 raised; absent while unknown.", labels=("signal",)),

@@ -91,7 +91,7 @@ class Player:
     changed: Callable[[], None] = lambda: None
     """Called when `waiting` has changed."""
     waiting: dict[str, str] = field(default_factory=dict)
-    """By lease: why a lost script is not tried again yet."""
+    """Lease -> why its lost script is not retried yet."""
     grouped: bool = False
     """Whether the environment rewards whole groups, as its sandboxes said."""
 

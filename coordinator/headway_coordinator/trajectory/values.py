@@ -27,7 +27,7 @@ LITERALS: Final[Mapping[str, bool | None]] = {
     "False": False,
     "None": None,
 }
-"""The spellings of JSON and of Python."""
+"""Literals as JSON and Python write them."""
 Schemas = Mapping[str, Mapping[str, Any]]
 """Tool -> the schema of each of its parameters."""
 

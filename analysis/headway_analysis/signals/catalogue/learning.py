@@ -70,7 +70,7 @@ LEARNING: Final = (
         f"gap exceeds {learning.GENERALIZATION_GAP:.0%} of the reward's range. The gap's interval "
         "must begin above half of that. If it begins above "
         f"{learning.STRONG_EVIDENCE_FACTOR * learning.GENERALIZATION_GAP:.0%}, one validation is "
-        "enough. Clear if the interval begins lower, or if the rises are otherwise. Also clear "
+        "enough. Clear if the interval begins lower, or if either rise is missing. Also clear "
         f"if the held-out reward is within {learning.SOLVED_WITHIN:.0%} of the range from the "
         "highest reward.",
         reason="Both rewards are means of samples: a gap within their intervals is not evidence. Each "
@@ -102,7 +102,7 @@ LEARNING: Final = (
         threshold="Bad if the reward surely rises and the score does not, or the score surely falls and "
         "the reward does not fall. The gap must surely grow, and by more than "
         f"{learning.SCORE_GAP:.0%} of the reward's range. Clear at half of that or less, or if "
-        "reward and score do not move so.",
+        "reward and score do not move in this way.",
         reason="The external score measures what ships. If the reward rises or holds and the score does "
         "not, the reward is being gamed. If both fall, an all-or-nothing score falls further: that "
         "is its scale, and no sign of gaming.",
@@ -172,7 +172,7 @@ LEARNING: Final = (
         f"mean of the last {learning.WINDOW} steps minus that of the {learning.TASK_BEFORE} steps "
         "before.",
         threshold=f"Bad above {learning.DIVERGED:.0%} of the reward's range if one task surely falls and "
-        "another rises. Clear at half of that or less, or if the tasks do not move so.",
+        "another rises. Clear at half of that or less, or if the tasks do not move in this way.",
         reason="Tasks that are trained together compete. A task that keeps getting worse costs its "
         "episodes and its success.",
         source=f"{GUIDE}: tasks that are trained together compete, so train one first; {SERIES}.",
