@@ -53,6 +53,8 @@ WALLS: Final = (
 )  # fmt: skip
 WITH_BROKER: Final = ("setpriv", "--pdeathsig", "KILL", "--")
 """Makes a sandbox end with its broker, however the broker ends."""
+IF_BROKER_LIVES: Final = ("sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"')
+"""Comes next, with the broker's process id: a broker that ended before `setpriv` ran sends no signal."""
 UNPRIVILEGED: Final = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--")
 """Drops capabilities: a sandbox is nominally root in its namespace, and could otherwise undo the mounts."""
 
@@ -113,7 +115,7 @@ def command(limits: Json, hidden: Sequence[Path], within: tuple[str, ...]) -> li
     mount = "mount -t tmpfs -o ro,size=4k tmpfs"
     script = [f"{mount} {shlex.quote(str(folder))} || exit 1" for folder in hidden if within]
     script += [f"ulimit -n {OPEN_FILES}; ulimit -f {blocks}; ulimit -d {data}", 'exec "$@"']
-    bound = WITH_BROKER if shutil.which(WITH_BROKER[0]) else ()
+    bound = (*WITH_BROKER, *IF_BROKER_LIVES, str(os.getpid())) if shutil.which(WITH_BROKER[0]) else ()
     drops: tuple[str, ...] = ()
     if within or (bound and os.geteuid() == 0):
         drops = UNPRIVILEGED

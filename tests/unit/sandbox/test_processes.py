@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,7 +21,14 @@ from headway_api import names
 from headway_cli.local.pod import is_alive
 from headway_sandbox.broker import pods
 from headway_sandbox.broker.kube import ApiError, Gone
-from headway_sandbox.broker.processes import EVENTS, ProcessPods, command, walls
+from headway_sandbox.broker.processes import (
+    EVENTS,
+    IF_BROKER_LIVES,
+    WITH_BROKER,
+    ProcessPods,
+    command,
+    walls,
+)
 
 LIMITS = {"limits": {"cpu": "250m", "memory": "256Mi"}}
 NETWORK = 250
@@ -201,11 +209,20 @@ async def test_nothing_is_left_of_a_sandbox(made: ProcessPods) -> None:
 def test_without_namespaces_limits_are_all_there_is() -> None:
     limits = {"memory": "512Mi", "ephemeral-storage": "1Mi"}
     plain = command(limits, [Path("/job")], ())
-    script = plain[plain.index("-c") + 1]
+    [script] = [word for word in plain if "ulimit" in word]
     assert "unshare" not in plain
     assert "mount" not in script
     assert "ulimit -d 524288" in script
     assert "ulimit -f 2048" in script
+
+
+def test_a_sandbox_does_not_begin_after_its_broker_has_ended() -> None:
+    """Its parent is then another process, whose end nobody would notice."""
+    begun = [
+        subprocess.run([*WITH_BROKER, *IF_BROKER_LIVES, str(pid), "true"], timeout=10, check=False)
+        for pid in (os.getpid(), os.getppid())
+    ]
+    assert [each.returncode == 0 for each in begun] == [True, False]
 
 
 async def test_a_sandbox_ends_with_a_broker_that_is_killed(modules: Path, tmp_path: Path) -> None:
