@@ -179,7 +179,7 @@ WIDE = json.dumps({"prompt": "a" * 1_100_000})
 @pytest.mark.parametrize(
     ("form", "content", "says"),
     [
-        ("jsonl", f"{GOOD}\n{DEEP}\n", "row 1 cannot be read: nested more than 32 levels deep; mend"),
+        ("jsonl", f"{GOOD}\n{DEEP}\n", "row 1 cannot be read: nested more than 32 levels deep; correct"),
         ("jsonl", f"{GOOD}\n" + "[" * 2000, "row 1 cannot be read: nested more than 32"),
         (
             "jsonl",
