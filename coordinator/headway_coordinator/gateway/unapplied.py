@@ -109,7 +109,7 @@ ELSEWHERE: Final[Table] = {
     "chat_template_kwargs": (None, {}),
 }
 """Fields that chat completions apply. Other protocols write some of them differently."""
-OF_OTHERS: Final[Table] = {
+FOREIGN_FIELDS: Final[Table] = {
     "messages": (None,),
     "input": (None,),
     "prompt": (None,),
@@ -174,13 +174,13 @@ PROMPTED: Final = (
 )
 ECHO: Final = "the answer has only sampled text; put the prompt before it yourself"
 MOST: Final = "write max_tokens"
-ANOTHERS: Final = "it is a field of another protocol; write this protocol's own, or use that protocol's route"
+FOREIGN: Final = "it is a field of another protocol; write this protocol's own, or use that protocol's route"
 ONE: Final = "a request is answered by one sample; send the request again for another one"
 FLAT: Final = "send its fields beside the others, as OpenAI's client does with its extra_body"
 TEMPLATES: Final = ("chat_template", "documents", "thinking_token_budget", "verbosity", "text.verbosity")
 WHY: Final[dict[str, str]] = (
     formats.OTHERS
-    | dict.fromkeys(OF_OTHERS, ANOTHERS)
+    | dict.fromkeys(FOREIGN_FIELDS, FOREIGN)
     | dict.fromkeys(TEMPLATES, PROMPTED)
     | {"n": ONE, "best_of": ONE, "echo": ECHO, "extra_body": FLAT, "max_new_tokens": MOST, "n_predict": MOST}
 )
@@ -189,7 +189,7 @@ WHY: Final[dict[str, str]] = (
 
 def beside(own: Table, fields: Container[str]) -> Table:
     """The table of a protocol that applies `fields`: its own entries, and those of all other protocols."""
-    merged = {**WITHOUT_EFFECT, **ELSEWHERE, **OF_OTHERS, **own}
+    merged = {**WITHOUT_EFFECT, **ELSEWHERE, **FOREIGN_FIELDS, **own}
     return {name: values for name, values in merged.items() if name not in fields}
 
 

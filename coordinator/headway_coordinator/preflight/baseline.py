@@ -96,7 +96,7 @@ class BaselineSampler:
     """Episodes of this process by outcome."""
     _lost_in_a_row: int = 0
     _looked: int = 0
-    """The number of episodes when a failure that is certain was last looked for."""
+    """The number of episodes at the last check for certain failure."""
     _blocking: SerialExecutor = field(default_factory=SerialExecutor)
 
     @property

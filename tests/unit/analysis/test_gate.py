@@ -344,3 +344,20 @@ def test_rare_large_amounts_pass_a_gate_too_often(rows: int, low: float, high: f
         promoted += judge(spec, samples, LOWER).verdict is Verdict.PASSED
     print(f"{rows} rows: {promoted / SOME:.0%}")
     assert low <= promoted / SOME <= high
+
+
+@pytest.mark.parametrize(
+    ("metric", "says"),
+    [
+        ("turn_limit", "which tuned does not report; it reports success, turns"),
+        ("cost", "give each class of its tokens a price in the price book, or name another metric"),
+    ],
+)
+def test_a_metric_that_nothing_reports_is_named_with_its_field(metric: str, says: str) -> None:
+    least = verdict(replace(SPEC, metric=metric, minimum=0.5))
+    worse = verdict(replace(SPEC, baseline="base", no_worse=[Bound("success", 0.1), Bound(metric)]))
+    assert (least.verdict, worse.verdict) == (Verdict.ERROR, Verdict.ERROR)
+    assert f"spec.gate.metric names the metric {metric}, " in least.message
+    assert f"spec.gate.noWorse[1].metric names the metric {metric}, " in worse.message
+    assert says in least.message
+    assert says in worse.message

@@ -153,25 +153,25 @@ REQUESTS: dict[str, tuple[dict[str, Any], Any]] = {
 @pytest.mark.parametrize("path", REQUESTS)
 async def test_a_field_of_another_protocol_is_not_lost_unnoticed(tmp_path: Path, path: str) -> None:
     body, reads = REQUESTS[path]
-    anothers = {
+    foreign = {
         name for _, each in REQUESTS.values() for name in each.model_fields
     } - reads.model_fields.keys()
-    anothers -= LISTED.keys() | INERT
+    foreign -= LISTED.keys() | INERT
     assert (
-        anothers
+        foreign
         >= {"system", "instructions", "stop_sequences", "max_output_tokens"} - reads.model_fields.keys()
     )
-    async with rig(tokenizer(tmp_path, QWEN3_TEMPLATE), *[ANSWER] * len(anothers)) as r:
-        for name in sorted(anothers):
+    async with rig(tokenizer(tmp_path, QWEN3_TEMPLATE), *[ANSWER] * len(foreign)) as r:
+        for name in sorted(foreign):
             status, refused = await r.post(path, body | {name: "something else"})
             error = refused["error"]
             assert (status, error.get("param", name)) == (400, name), name
             assert name in str(error), name
         assert r.model.requests == []
         r.rollout.lenient = True
-        for name in sorted(anothers):
+        for name in sorted(foreign):
             assert (await r.post(path, body | {name: "something else"}))[0] == 200, name
-        assert r.rollout.session.ignored == dict.fromkeys(anothers, 1)
+        assert r.rollout.session.ignored == dict.fromkeys(foreign, 1)
 
 
 @pytest.mark.parametrize("field", ["prefix", "partial"])
