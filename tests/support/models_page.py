@@ -50,13 +50,13 @@ The columns:
   the calls count.
 - **Forced:** `tool_choice` of `required`, or of a tool.
 - **One row:** a call, its result and an answer stay one row, token by token, also with reasoning.
-- **Next word:** the user's next word stays in that row, if there was no reasoning.
-- **Past reasoning:** what becomes of it at the user's next word. `kept`: the row goes on. `dropped`: the
-  template leaves it out, and another row begins. `at once`: it leaves it out after every turn. The model is
-  trained on the prompts that it is served with.
+- **Next message:** the user's next message stays in that row, if there was no reasoning.
+- **Past reasoning:** what the template does with it at the user's next message. `kept`: the row goes on.
+  `dropped`: the template leaves it out, and another row begins. `at once`: it leaves it out after every turn.
+  The model is trained on the prompts that it is served with.
 
 Without an edit, another row begins in three cases only: past reasoning is dropped, **One row** is **no**, or
-**Next word** is **no**.
+**Next message** is **no**.
 """
 OWN = """\
 
@@ -110,7 +110,7 @@ COLUMNS = (
         "Forced",
         "One row",
     ),
-    *("Next word", "Past reasoning"),
+    *("Next message", "Past reasoning"),
 )
 READERS = {"qwen3": "hermes", "llama-3": "llama", "gpt-oss": "harmony"}
 """Renderer of a family -> the name of its reader."""
