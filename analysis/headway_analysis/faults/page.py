@@ -32,7 +32,7 @@ words of the message: `{VARIES}` stands for text that varies. An evaluation repo
 (`kubectl get rlev`). Each fault shows within {SOON} seconds of its cause, unless its row says otherwise.
 After `kubectl apply`, the pods that find it must start first: with four such jobs at once on two cores,
 that took up to half a minute. `make test-faults` provokes every fault on a cluster.
-Why a single candidate of an evaluation fails is in [evaluation](evaluation.md#candidates).
+[Evaluation](evaluation.md#candidates) says why a single candidate of an evaluation fails.
 
 If `kubectl apply` refuses a job, nothing is created. Beside the mistake the API server may say
 `<nil>: Invalid value: null: some validation rules were not checked`: correct the mistake, and apply again.

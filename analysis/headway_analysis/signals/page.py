@@ -60,10 +60,11 @@ The condition `Healthy` names all that are raised; its reason is the most severe
 
 Each signal that becomes suspect, raised or clear again is an [event](operations.md#events). A suspect one is
 reported at most once in each tenth of the job's steps, because it may come and go. MLflow has
-`signal/state/<name>` (0 clear, 1 suspect, 2 raised) at each step or validation that a signal is judged at,
-the last one included. In Prometheus the coordinator shows `headway_signal_state`, `headway_signal_value` and
-`headway_signal_threshold` of every signal. The operator shows `headway_job_signal` of those in the status,
-which outlives the pods. Each signal has an alert `Headway<name>`.
+`signal/state/<name>` (0 clear, 1 suspect, 2 raised) at each step or validation at which the coordinator
+judges the signal, the last one included. In Prometheus the coordinator shows `headway_signal_state`,
+`headway_signal_value` and `headway_signal_threshold` of every signal. The operator shows
+`headway_job_signal` of those in the status, which outlives the pods. Each signal has an alert
+`Headway<name>`.
 
 `make test-signals` measures the signals on recorded runs: [its last result](../bench/results/signals.md). It
 shows [how far clean and provoked runs are from each threshold](../bench/results/signals.md#thresholds).

@@ -298,8 +298,8 @@ CHECK: Final = Check(
     f"harmless change is refused, and {OFTEN:.0%} of the base model's answers fail with it. "
     "Unknown if no answer scores full when it is played again. If group_reward pays, only the "
     "external score is asked: the check is Unknown if it refuses every harmful change.",
-    reason="A model under training soon writes what a scorer accepts by mistake. Of two answers, the first "
-    "or the last may count, but not either.",
+    reason="A model under training soon writes what a scorer accepts by mistake. If an "
+    "episode has two answers, always count the first, or always the last, but never whichever is right.",
     source=f"{GUIDE}: a parser more lenient than the evaluation is a hack; {EXACT}.",
     advice="Compare every field exactly, in one tag, once.",
     judge=judge,

@@ -39,7 +39,7 @@ LEARNING: Final = (
         name=Name.NOTHING_TO_TRAIN,
         judge=learning.nothing_to_train,
         meaning="In several batches in a row, no group has an advantage, so the model learns nothing.",
-        number=f"How many of the last steps in a row, up to {learning.NONE_FOR}, have a `{learning.VALID}` "
+        number=f"How many of the last steps in a row, up to {learning.NONE_FOR}, have an `{learning.VALID}` "
         "of 0.",
         threshold=f"Bad at {learning.NONE_FOR} steps. Clear as soon as a group has an advantage, or if the "
         "reward is near its best.",
