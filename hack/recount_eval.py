@@ -18,7 +18,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import cached_property
 from hashlib import sha256
@@ -161,8 +161,11 @@ class Recount:
         self.differences(self.report["differences"], ALL)
         suites = {line["task"] for line in self.lines if line["suite"]}
         self.same("suites", sorted(self.report["suites"]), sorted(suites))
-        for suite in suites & self.report["suites"].keys():
-            self.differences(self.report["suites"][suite]["differences"], suite)
+        tasks = {line["task"] for line in self.lines} - {"", *suites}
+        self.same("tasks", sorted(self.report.get("tasks", {})), sorted(tasks))
+        parts = self.report["suites"] | self.report.get("tasks", {})
+        for task in parts:
+            self.differences(parts[task]["differences"], task)
         self.usage()
         self.headline()
         if self.report["gate"] is not None:
@@ -283,7 +286,7 @@ class Recount:
                 self.difference(f"{candidate} against the baseline, {name}{where}", each, found or {})
             ps = {candidate: each["p"] for candidate, each in reported.items() if each["p"] is not None}
             for candidate, p in holm(ps).items():
-                self.same(f"{candidate} {name} p after Holm", reported[candidate]["p_holm"], p)
+                self.same(f"{candidate} {name}{where} p after Holm", reported[candidate]["p_holm"], p)
 
     def difference(self, what: str, reported: Json, found: Mapping[str, Any]) -> None:
         """Check one paired difference."""
@@ -368,21 +371,30 @@ class Recount:
             counted = len({line["row"] for line in self.of(name)})
             self.same(f"/metrics {name} rows", float(rows[name]), float(counted))
         shown = {}
-        gauge = re.compile(r"^\w*eval_measure(_low|_high|)\{(.*)\} (\S+)$", re.MULTILINE)
-        for end, labels, number in gauge.findall(text):
+        gauge = re.compile(r"^\w*eval_(measure|difference)(_low|_high|)\{(.*)\} (\S+)$", re.MULTILINE)
+        for kind, end, labels, number in gauge.findall(text):
             label = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))
-            shown[label["candidate"], label["task"], label["measure"], end] = float(number)
+            shown[kind, label["candidate"], label["task"], label["measure"], end] = float(number)
         reported = {
-            (each["name"], task, name, end): figure[key]
-            for each in self.report["candidates"]
-            for task, of in each["measures"].items()
-            for name, figure in of.items()
-            for end, key in (("", "value"), ("_low", "low"), ("_high", "high"))
-            if figure[key] is not None
+            (*key, end): figure[field]
+            for key, figure in self.figures()
+            for end, field in (("", "value"), ("_low", "low"), ("_high", "high"))
+            if figure[field] is not None
         }
-        self.same("measures in /metrics", sorted(shown), sorted(reported))
+        self.same("figures in /metrics", sorted(shown), sorted(reported))
         for key in shown.keys() & reported.keys():
             self.same(f"/metrics {' '.join(key)}", shown[key], reported[key])
+
+    def figures(self) -> Iterator[tuple[tuple[str, str, str, str], Json]]:
+        """Every measure and difference of the report: kind, candidate, task, measure -> figure."""
+        for each in self.report["candidates"]:
+            for task, of in each["measures"].items():
+                yield from ((("measure", each["name"], task, name), found) for name, found in of.items())
+        parts = {ALL: self.report, **self.report["suites"], **self.report.get("tasks", {})}
+        for task, of in parts.items():
+            for name, by_candidate in of["differences"].items():
+                for candidate, found in by_candidate.items():
+                    yield ("difference", candidate, task, name), found
 
 
 def in_a_line(figure: Json) -> str | None:
@@ -390,7 +402,8 @@ def in_a_line(figure: Json) -> str | None:
     if figure is None:
         return None
     if figure["low"] is None:
-        return f"{figure['value']:.2f} (too few rows)"
+        why = "every row alike" if figure.get("why") == "NoSpread" else "too few rows"
+        return f"{figure['value']:.2f} ({why})"
     return f"{figure['value']:.2f} ± {(figure['high'] - figure['low']) / 2:.2f}"
 
 

@@ -83,7 +83,8 @@ def expected(name: str, candidate: Json, report: Json) -> Iterator[tuple[str, fl
                 if figure[key] is not None:
                     yield f"eval/{plain(measure)}{end}{behind}", figure[key]
     parts = [("", report["differences"])]
-    parts += [(f"/{usable(suite)}", each["differences"]) for suite, each in report.get("suites", {}).items()]
+    for kind in ("suites", "tasks"):
+        parts += [(f"/{usable(task)}", each["differences"]) for task, each in report.get(kind, {}).items()]
     for behind, differences in parts:
         for measure, by_candidate in differences.items():
             for end, key in DIFFERENCE_ENDS:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from headway_analysis.gate import GateSpec, Judgment, judge
 from headway_analysis.measures.candidate import (
@@ -18,6 +19,7 @@ from headway_analysis.measures.candidate import (
     of_task,
     samples,
     suites_of,
+    tasks_of,
 )
 from headway_analysis.measures.catalogue import Measure, Price, catalogue
 from headway_analysis.measures.episodes import comparable
@@ -25,7 +27,10 @@ from headway_analysis.measures.tries import Try
 from headway_analysis.statistics.differences import Difference
 from headway_analysis.statistics.estimates import Estimate
 
-HEADLINE = "external_score"
+HEADLINE: Final = "external_score"
+COMPARED: Final = (HEADLINE, "success", "reward", "completion")
+"""The measures that are compared within each task. A job may have many tasks, and each comparison draws sign
+flips."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,9 @@ class Comparison:
     """Measure -> candidate -> paired difference from the baseline, over all rows that are of no suite."""
     suites: Mapping[str, Mapping[str, Mapping[str, Difference]]] = field(default_factory=dict)
     """Suite that was measured -> measure -> candidate -> paired difference from the baseline."""
+    tasks: Mapping[str, Mapping[str, Mapping[str, Difference]]] = field(default_factory=dict)
+    """Task of the job's own rows -> measure of `COMPARED` -> candidate -> paired difference from the
+    baseline."""
     gate: Judgment | None = None
 
     def estimate(self, candidate: str, measure: str, task: str = "all") -> Estimate | None:
@@ -83,14 +91,19 @@ def compare_all(
         failed: candidates that ended before all of their rows; the gate cannot judge them.
     """
     known = {name: found for name, found in tries.items() if found}
-    measures = catalogue([each for found in known.values() for each in found], ks, price)
+    every = [each for found in known.values() for each in found]
+    measures = catalogue(every, ks, price)
+    suites = suites_of(every)
+    in_tasks = [name for name in COMPARED if compared is None or name in compared]
     return Comparison(
         baseline=baseline,
         estimates={name: by_task(found, measures, price) for name, found in known.items()},
         differences=_differences(_of(known, ALL), baseline, measures, compared),
-        suites={
-            suite: _differences(_of(known, suite), baseline, measures, compared)
-            for suite in suites_of(each for found in known.values() for each in found)
+        suites={suite: _differences(_of(known, suite), baseline, measures, compared) for suite in suites},
+        tasks={
+            task: _differences(_of(known, task), baseline, measures, in_tasks)
+            for task in tasks_of(every)
+            if task != ALL and task not in suites
         },
         gate=None if gate is None else _judged(gate, known, measures, failed),
     )

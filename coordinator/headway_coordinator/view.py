@@ -12,6 +12,7 @@ from headway_analysis.billing.segments import Days, total
 from headway_analysis.comparison import Comparison
 from headway_analysis.measures.episodes import Evaluation, ranked, rewards, scored, spread
 from headway_analysis.measures.figures import Figures, valid_mean
+from headway_analysis.report.document import NOTES, TOO_FEW
 from headway_analysis.statistics.differences import Difference
 from headway_analysis.statistics.estimates import Estimate
 from headway_api import status as st
@@ -136,7 +137,8 @@ def _in_words(found: Estimate | Difference | None) -> str | None:
     if found is None:
         return None
     if found.low is None or found.high is None:
-        return f"{st.decimal(found.value)} (too few rows to tell)"
+        why = NOTES.get(found.why, TOO_FEW) if isinstance(found, Estimate) and found.why else TOO_FEW
+        return f"{st.decimal(found.value)} ({why})"
     return f"{st.decimal(found.value)} ({st.decimal(found.low)} to {st.decimal(found.high)})"
 
 

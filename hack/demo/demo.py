@@ -40,16 +40,16 @@ def changes(settings: Settings) -> dict[str, Any]:
 def pods_created(platform: Platform, since: float) -> str:
     """Seconds from apply until a pod of every role exists, as a line of the report."""
     roles: set[str] = set()
-
-    def all_there() -> bool:
-        items = platform.kube.get("pods", "-n", NAMESPACE, "-l", f"headway.dev/job-name={NAME}")["items"]
-        roles.update(p["metadata"]["labels"]["app.kubernetes.io/component"] for p in items)
-        return roles >= {"coordinator", "broker", "sandbox", "learner", "rollout"}
-
-    platform.kube.wait(
-        "pods of every role", all_there, deadline_s=CREATED_DEADLINE_S, explain=lambda: str(roles)
+    asked = ("pods", "-n", NAMESPACE, "-l", f"headway.dev/job-name={NAME}")
+    for pod in platform.kube.changes(*asked, deadline_s=CREATED_DEADLINE_S):
+        roles.add(pod["metadata"]["labels"]["app.kubernetes.io/component"])
+        if roles >= {"coordinator", "broker", "sandbox", "learner", "rollout"}:
+            return (
+                f"{time.monotonic() - since:.1f} s from kubectl apply until pods of every role were created"
+            )
+    raise KubeError(
+        f"after {CREATED_DEADLINE_S} s there are only pods of {', '.join(sorted(roles)) or 'no role'}"
     )
-    return f"{time.monotonic() - since:.1f} s from kubectl apply until pods of every role were created"
 
 
 def run_job(platform: Platform, settings: Settings) -> tuple[Job, str]:

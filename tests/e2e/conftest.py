@@ -25,10 +25,15 @@ from judged_job import JUDGED, Outcome, Trained, ended, evaluation, served_elsew
 
 from headway_demo import quickstart
 from headway_demo.console import Timings
-from headway_demo.kube import Kube
+from headway_demo.kube import Kube, KubeError
 from headway_demo.platform import KINDS, Platform, platform_up
 from headway_demo.settings import BUCKET, NAMESPACE, SYSTEM_NAMESPACE, Settings
 from headway_demo.watch import Job, condition, why
+
+
+def step_of(job: Job) -> int:
+    """Optimizer steps that a job has completed."""
+    return int(job.get("status", {}).get("progress", {}).get("step", 0))
 
 
 @dataclass(frozen=True)
@@ -59,15 +64,11 @@ class Bench:
 
     def wait_condition(self, name: str, kind: str, *, deadline_s: float = 180) -> dict[str, Any]:
         """The condition once it is True."""
-
-        def ready() -> bool:
-            found = condition(self.get(name), kind)
-            return found is not None and found["status"] == "True"
-
-        self.kube.wait(f"{name} {kind}", ready, deadline_s=deadline_s, explain=lambda: why(self.get(name)))
-        found = condition(self.get(name), kind)
-        assert found is not None
-        return found
+        for job in self.api.changes(f"apis/{API_VERSION}", "rltrainingjobs", name, deadline_s):
+            found = condition(job, kind)
+            if found is not None and found["status"] == "True":
+                return found
+        raise KubeError(f"waited {deadline_s:.0f} s for {name} {kind}. {why(self.get(name))}")
 
     def owned(self, name: str) -> list[str]:
         """Everything in the namespace that carries the job's label."""
@@ -76,21 +77,20 @@ class Bench:
 
     def pods(self, name: str) -> list[str]:
         """Roles of the job's pods that exist."""
-        found = self.kube.get("pods", "-n", NAMESPACE, "-l", f"headway.dev/job-name={name}")["items"]
-        return [p["metadata"]["labels"]["app.kubernetes.io/component"] for p in found]
+        found = self.api.labelled(f"headway.dev/job-name={name}", ["Pod"])
+        return [pod["metadata"]["labels"]["app.kubernetes.io/component"] for pod in found.values()]
 
     def step(self, name: str) -> int:
         """Optimizer steps completed."""
-        return int(self.get(name).get("status", {}).get("progress", {}).get("step", 0))
+        return step_of(self.get(name))
 
     def wait_step(self, name: str, wanted: int, *, deadline_s: float = 240) -> None:
         """Wait until so many steps are completed."""
-        self.kube.wait(
-            f"step {wanted} of {name}",
-            lambda: self.step(name) >= wanted,
-            deadline_s=deadline_s,
-            explain=lambda: json.dumps(self.get(name).get("status"), indent=1),
-        )
+        for job in self.api.changes(f"apis/{API_VERSION}", "rltrainingjobs", name, deadline_s):
+            if step_of(job) >= wanted:
+                return
+        status = json.dumps(self.get(name).get("status"), indent=1)
+        raise KubeError(f"waited {deadline_s:.0f} s for step {wanted} of {name}. {status}")
 
     def delete(self, *names: str) -> None:
         """Delete jobs and wait until nothing of them is left."""

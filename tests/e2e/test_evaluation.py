@@ -13,7 +13,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from judged_job import ENDPOINT, JUDGED, ROWS, Outcome, Trained, ended, evaluation, get, rows_done
+from judged_job import (
+    ENDPOINT,
+    JUDGED,
+    ROWS,
+    Outcome,
+    Trained,
+    ended,
+    evaluation,
+    get,
+    rows_done,
+    served_elsewhere,
+)
 from live_job import pods, sandbox_in_use
 from recounting import SCRIPT
 
@@ -24,9 +35,9 @@ from headway_demo.watch import condition, why
 
 KILLED, MET = "harried", "met"
 CANDIDATES = ("first", "newest", "newest-base")
-KILLS = {"coordinator": 2, "broker": 7, "rollout": 12, "sandbox": 17, "operator": 17}
-"""Role -> rows that are done when a process of it is killed. The operator is killed right after a sandbox,
-whose episode is then to be tried again: so the job is not about to end."""
+KILLS = {"coordinator": 2, "broker": 7, ENDPOINT: 10, "rollout": 15, "sandbox": 20, "operator": 20}
+"""Role, or the endpoint -> rows that are done when a process of it is killed. The operator is killed right
+after a sandbox, whose episode must then be retried: so the job is not about to end."""
 
 Value = TypeVar("Value")
 
@@ -115,13 +126,20 @@ def test_killed_processes_change_no_answer(
 ) -> None:
     """Greedy answers of a job each of whose processes was killed equal an undisturbed job's.
 
+    A model behind an endpoint is measured meanwhile, and its server is killed too.
     The gate asks for the reward that the undisturbed job reached: one answer that is worse fails it.
     """
     reached = judged.value("newest", "reward")
     least = Decimal(reached).quantize(Decimal("0.000001"), ROUND_FLOOR)
     assert least > 0, "a gate that no result could miss"
     gate = {"candidate": "newest", "metric": "reward", "minimum": str(least), "minimumOf": "Value"}
-    bench.kube.apply(evaluation(bench, KILLED, trained, gate))
+    with served_elsewhere(bench):
+        harry(bench, trained, judged, gate, tmp_path)
+
+
+def harry(bench: Any, trained: Trained, judged: Outcome, gate: dict[str, Any], folder: Path) -> None:
+    """Kill a process of each role, then compare with the undisturbed evaluation."""
+    bench.kube.apply(evaluation(bench, KILLED, trained, gate, endpoint=True))
     try:
         for role, wanted in KILLS.items():
             bench.kube.wait(
@@ -132,16 +150,18 @@ def test_killed_processes_change_no_answer(
             )
             killed = kill(bench, role)
         assert not is_true(get(bench, KILLED), "Complete"), "the operator was killed when all was done"
-        harried = ended(bench, KILLED, tmp_path)
+        harried = ended(bench, KILLED, folder)
         assert is_true(harried.job, "Complete"), why(harried.job)
         operators = [pod["metadata"]["uid"] for pod in pods(bench.kube, KILLED, "operator")]
         assert operators, "nobody could have said that the job is complete"
         assert killed not in operators
         assert is_true(harried.job, "GatePassed"), why(harried.job)
-        assert harried.value("newest", "reward") == reached
-        assert harried.rewards() == of_servers(judged.rewards())
-        answers, undisturbed = harried.answers(), of_servers(judged.answers())
-        assert undisturbed.keys() == harried.rewards().keys()
+        assert harried.value("newest", "reward") == judged.value("newest", "reward")
+        assert harried.rewards().keys() == judged.rewards().keys(), "the endpoint's rows too"
+        assert of_servers(harried.rewards()) == of_servers(judged.rewards())
+        answers, undisturbed = of_servers(harried.answers()), of_servers(judged.answers())
+        assert undisturbed.keys() == of_servers(harried.rewards()).keys()
+        assert harried.value(ENDPOINT, "infra_error") == 0
         assert all(each.messages and each.tokens for each in undisturbed.values())
         assert answers == undisturbed
         counted = recount(harried.folder).tokens
@@ -158,6 +178,9 @@ def of_servers(found: dict[tuple[str, int], Value]) -> dict[tuple[str, int], Val
 
 def kill(bench: Any, role: str) -> str:
     """Take a pod of this role away, without notice; a sandbox, from the episode that holds it. Its uid."""
+    if role == ENDPOINT:
+        [pod] = bench.kube.get("pods", "-n", NAMESPACE, "-l", f"app={ENDPOINT}")["items"]
+        return deleted(bench, pod)
     if role != "sandbox":
         return deleted(bench, pods(bench.kube, KILLED, role)[0])
     with sandbox_in_use(bench.kube, KILLED) as sandbox:

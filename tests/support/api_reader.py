@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -51,6 +53,37 @@ class ApiReader:
             Refused: with status 404 where it is not there.
         """
         return self._get(f"/{group}/namespaces/{self._namespace}/{plural}/{name}")
+
+    def changes(self, group: str, plural: str, name: str, deadline_s: float) -> Iterator[Json]:
+        """An object as it is, and at each change. It ends at the deadline, or if the object is deleted."""
+        ends = time.monotonic() + deadline_s
+        while (left := ends - time.monotonic()) > 0:
+            found = self.one(group, plural, name)
+            yield found
+            asked = {
+                "watch": "1",
+                "fieldSelector": f"metadata.name={name}",
+                "resourceVersion": found["metadata"]["resourceVersion"],
+                "timeoutSeconds": f"{math.ceil(left)}",
+            }
+            for event in self._events(f"/{group}/namespaces/{self._namespace}/{plural}", asked):
+                if event["type"] == "DELETED":
+                    return
+                if event["type"] == "ERROR":  # the version is too old: look again
+                    break
+                yield event["object"]
+
+    def _events(self, path: str, query: Mapping[str, str]) -> Iterator[Json]:
+        """The events of a watch, until the server ends it."""
+        host, most = self._api.configuration.host, int(query["timeoutSeconds"]) + REQUEST_S
+        answer = self._api.call_api("GET", f"{host}{path}?{urlencode(query)}", _request_timeout=most)
+        try:
+            if answer.status != 200:
+                raise Refused(answer.status, f"GET {path}: {answer.status}: {answer.read().decode()}")
+            for line in answer.response:
+                yield json.loads(line)
+        finally:
+            answer.response.close()
 
     def exists(self, group: str, plural: str, name: str) -> bool:
         """Whether there is an object of this name."""

@@ -16,6 +16,7 @@ from headway_api.names import API_VERSION
 from headway_cli.progress import is_true
 from headway_demo import quickstart
 from headway_demo.evaluation import start_reference
+from headway_demo.kube import KubeError
 from headway_demo.objects import read_group
 from headway_demo.settings import NAMESPACE, Settings
 from headway_demo.watch import why
@@ -23,6 +24,7 @@ from headway_demo.watch import why
 JUDGED = "judged"
 """The evaluation that tests share."""
 ROWS = 12
+END_S = 600
 ENDPOINT = "reference"
 """Candidate, Service and Deployment: the demo's."""
 
@@ -133,13 +135,11 @@ def rows_done(bench: Any, name: str) -> int:
 
 def ended(bench: Any, name: str, folder: Path) -> Outcome:
     """The evaluation once it has ended, either way."""
-
-    def over() -> bool:
-        job = get(bench, name)
-        return is_true(job, "Complete") or is_true(job, "Failed")
-
-    bench.kube.wait(f"the end of {name}", over, deadline_s=600, explain=lambda: why(get(bench, name)))
-    job = get(bench, name)
+    for job in bench.api.changes(f"apis/{API_VERSION}", "rlevaljobs", name, END_S):
+        if is_true(job, "Complete") or is_true(job, "Failed"):
+            break
+    else:
+        raise KubeError(f"waited {END_S} s for the end of {name}. {why(get(bench, name))}")
     with bench.platform.bucket() as bucket:
         bucket.download(job["status"]["artifacts"]["uri"], folder)
     return Outcome(job, folder)

@@ -75,6 +75,7 @@ def document(run: Finished, found: Comparison) -> dict[str, Any]:
         "baseline": found.baseline,
         "differences": _differences(found.differences),
         "suites": {suite: {"differences": _differences(of)} for suite, of in found.suites.items()},
+        "tasks": {task: {"differences": _differences(of)} for task, of in found.tasks.items()},
         "gate": _gate(run, found),
         "usage": _usage(run),
         "estimate": run.estimate,

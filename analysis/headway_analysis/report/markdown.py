@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from headway_analysis.comparison import COMPARED, HEADLINE
 from headway_analysis.measures.candidate import ALL
 from headway_analysis.report.document import gaps, otherwise
 from headway_analysis.statistics.differences import Finding
@@ -22,7 +23,6 @@ MAIN: Final = (
 )
 """Measures of the first table; all others are in `report.json`."""
 BY_TASK: Final = ("external_score", "success", "reward")
-COMPARED: Final = (*BY_TASK, "completion")
 VERDICTS: Final = {
     "Passed": "passed",
     "Refused": "not passed",
@@ -126,16 +126,7 @@ def _gate(report: JsonView) -> str:
 
 def _suites(report: JsonView) -> str:
     """What models could do before: each suite with its differences."""
-    parts = [f"{_task(report, suite)}\n\n{_lost(report, suite)}".rstrip() for suite in report["suites"]]
-    return _section("Suites", "\n\n".join(parts))
-
-
-def _lost(report: JsonView, suite: str) -> str:
-    found = report["suites"][suite]["differences"].get("external_score", {})
-    lines = (
-        difference_text("external_score", name, report["baseline"], each) for name, each in found.items()
-    )
-    return "\n".join(f"- {one}" for one in lines)
+    return _section("Suites", "\n\n".join(_task(report, suite) for suite in report["suites"]))
 
 
 def _tasks(report: JsonView) -> str:
@@ -151,7 +142,16 @@ def _task(report: JsonView, task: str) -> str:
         for each in report["candidates"]
         if task in each["measures"]
     ]
-    return f"### {_cell(task)}\n\n" + _table(["candidate", *map(_words, BY_TASK), "rows"], lines)
+    figures = f"### {_cell(task)}\n\n" + _table(["candidate", *map(_words, BY_TASK), "rows"], lines)
+    return f"{figures}\n\n{_against(report, task)}".rstrip()
+
+
+def _against(report: JsonView, task: str) -> str:
+    """The paired differences of the external score in a task or suite."""
+    of: JsonView = {**report.get("tasks", {}), **report["suites"]}.get(task, {})
+    found = of.get("differences", {}).get(HEADLINE, {})
+    lines = (difference_text(HEADLINE, name, report["baseline"], each) for name, each in found.items())
+    return "\n".join(f"- {one}" for one in lines)
 
 
 def _rows(candidate: JsonView, task: str) -> str:

@@ -271,6 +271,9 @@ EVALUATION: Final = (
     Family("eval/measure", "A measure of docs/evaluation.md, so far.", labels=_MEASURED_BY),
     Family("eval/measure_low", "Lower end of a measure's 95 % interval, if any.", labels=_MEASURED_BY),
     Family("eval/measure_high", "Upper end of a measure's 95 % interval.", labels=_MEASURED_BY),
+    Family("eval/difference", "A candidate's paired difference from the baseline.", labels=_MEASURED_BY),
+    Family("eval/difference_low", "Lower bound of its 95 % interval, if any.", labels=_MEASURED_BY),
+    Family("eval/difference_high", "Upper bound of its 95 % interval.", labels=_MEASURED_BY),
     Family("eval/rows", "Rows that a candidate was measured on.", labels=("candidate",)),
     Family("eval/in_flight", "Episodes of a candidate that run now.", labels=("candidate",)),
 )

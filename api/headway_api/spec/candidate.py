@@ -91,10 +91,10 @@ class CandidateRescore(SpecModel):
 
     validations = (
         Rule(
-            "has(self.candidate) != has(self.step)",
-            "a candidate's rescore takes exactly one of candidate (of an RLEvalJob) and step (a validation "
-            "of an RLTrainingJob)",
-            lambda self: (self.candidate is None) != (self.step is None),
+            "[has(self.candidate), has(self.step), has(self.epoch)].filter(given, given).size() == 1",
+            "a candidate's rescore takes exactly one of candidate (of an RLEvalJob), step (a validation of "
+            "an RLTrainingJob) and epoch (of its training)",
+            lambda self: [self.candidate, self.step, self.epoch].count(None) == 2,
         ),
     )
 
@@ -105,6 +105,9 @@ class CandidateRescore(SpecModel):
     test split's episodes with the weights of step N."""
     step: Annotated[int, Field(ge=0, le=1000000)] | None = None
     """Step of the RLTrainingJob whose validation is scored again."""
+    epoch: Annotated[int, Field(ge=0, le=1000000)] | None = None
+    """Epoch of the RLTrainingJob whose training episodes are scored again, from 0. Rows that training did not
+    reach in this epoch are lost."""
 
 
 class Candidate(SpecModel):

@@ -12,7 +12,7 @@ from headway_api.spec.agent import AgentSpec
 from headway_api.spec.candidate import BASE_SUFFIX, Candidate
 from headway_api.spec.data import Dataset
 from headway_api.spec.environment import EnvironmentSpec, RewardSpec
-from headway_api.spec.gate import PASSES, TURN_LIMIT, Gate
+from headway_api.spec.gate import PASSES, REWARD, TURN_LIMIT, Gate
 from headway_api.spec.judge import Judges
 from headway_api.spec.lifecycle import MANAGER_PATTERN, BudgetSpec, OutputSpec, TrackingSpec
 from headway_api.spec.metadata import NAME_RULES, Metadata
@@ -86,6 +86,43 @@ _NO_TURN_LIMIT: Final = _of_each(f"{{metric}} != '{TURN_LIMIT}'")
 _NO_TURN_LIMIT_OF_S: Final = _of_each(f"{{metric}} != '{TURN_LIMIT}' || {{task}} != s.name")
 
 
+def _reaches_minimum(spec: "RLEvalJobSpec") -> bool:
+    gate = spec.gate
+    if gate is None or gate.minimum is None or not _is_bounded(spec, gate.metric, gate.task):
+        return True
+    return float(gate.minimum) <= spec.reward.range[1]
+
+
+def _beats_margin(spec: "RLEvalJobSpec") -> bool:
+    gate, (least, greatest) = spec.gate, spec.reward.range
+    if gate is None or gate.must_beat is None or not _is_bounded(spec, gate.metric, gate.task):
+        return True
+    return float(gate.margin) < greatest - least
+
+
+def _can_fail(spec: "RLEvalJobSpec") -> bool:
+    gate, (least, greatest) = spec.gate, spec.reward.range
+    return gate is None or all(
+        float(bound.margin) < greatest - least
+        for bound in gate.no_worse
+        if _is_bounded(spec, bound.metric, bound.task or gate.task)
+    )
+
+
+def _is_bounded(spec: "RLEvalJobSpec", metric: str, task: str) -> bool:
+    """Whether spec.reward.range bounds a metric in a task. A suite's scorers have their own values."""
+    return metric == REWARD and task not in {suite.name for suite in spec.suites}
+
+
+def _bounded(metric: str, task: str) -> str:
+    return f"{metric} == '{REWARD}' && !(has(self.suites) && self.suites.exists(s, s.name == {task}))"
+
+
+_OWN: Final = _bounded("self.gate.metric", "self.gate.task")
+_BOUND: Final = _bounded("n.metric", "(has(n.task) ? n.task : self.gate.task)")
+_WIDTH: Final = "self.reward.range[1] - self.reward.range[0]"
+
+
 def _compared(spec: "RLEvalJobSpec") -> Iterator[str]:
     """Candidates that the gate compares."""
     if spec.gate is not None:
@@ -135,6 +172,29 @@ GATE_RULES: Final = (
         "spec.gate compares a candidate of rescore in a suite, but rescoring samples no suites; name "
         "another candidate in spec.gate.candidate and spec.gate.mustBeat, or another task",
         _is_sampled_in_suites,
+        "gate",
+    ),
+    Rule(
+        f"!has(self.gate) || !has(self.gate.minimum) || !({_OWN}) || "
+        "double(self.gate.minimum) <= self.reward.range[1]",
+        "spec.gate.minimum must be at most the second number of spec.reward.range: no reward could reach it; "
+        "lower the minimum, or widen the range",
+        _reaches_minimum,
+        "gate",
+    ),
+    Rule(
+        f"!has(self.gate) || !has(self.gate.mustBeat) || !({_OWN}) || double(self.gate.margin) < {_WIDTH}",
+        "spec.gate.margin must be below the width of spec.reward.range: no reward could beat another by "
+        "more; lower the margin, or widen the range",
+        _beats_margin,
+        "gate",
+    ),
+    Rule(
+        "!has(self.gate) || !has(self.gate.noWorse) || self.gate.noWorse.all(n, "
+        f"!({_BOUND}) || double(n.margin) < {_WIDTH})",
+        "spec.gate.noWorse[].margin must be below the width of spec.reward.range: no reward could fail the "
+        "condition; lower the margin, or widen the range",
+        _can_fail,
         "gate",
     ),
 )

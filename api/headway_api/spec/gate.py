@@ -55,9 +55,13 @@ SHARES: Final = (
     "agent_error",
     "infra_error",
 )
-"""Measures that lie between 0 and 1 in every environment, as pass@k does."""
+"""Measures that are shares of tries or calls, as pass@k is of rows."""
+UP_TO_1: Final = (*SHARES, "completion")
+"""Measures that lie between 0 and 1. An environment may report its own `completion`, in the same unit."""
 SHARE: Final = "^(0([.][0-9]*)?|1([.]0*)?)$"
 """Numbers from 0 to 1, compared as text: CEL's numbers are less exact than the text."""
+REWARD: Final = "reward"
+"""The measure that spec.reward.range bounds, except in suites."""
 TURN_LIMIT: Final = "turn_limit"
 """The measure that exists only with Headway's own loop."""
 
@@ -76,10 +80,10 @@ def _less_is_better(metric: str) -> bool:
 
 
 def _is_share(metric: str) -> bool:
-    return metric in SHARES or re.search(PASSES, metric) is not None
+    return metric in UP_TO_1 or re.search(PASSES, metric) is not None
 
 
-_IS_SHARE: Final = f"(self.metric in {_listed(SHARES)} || self.metric.matches('{PASSES}'))"
+_IS_SHARE: Final = f"(self.metric in {_listed(UP_TO_1)} || self.metric.matches('{PASSES}'))"
 
 
 MetricName = Annotated[

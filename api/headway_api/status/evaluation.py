@@ -126,10 +126,10 @@ class CandidateResult(StatusModel):
 class GateResult(StatusModel):
     """How the gate was decided."""
 
-    result: Literal["Pending", "Passed", "Refused", "TooFewRows", "Error"] = "Pending"
+    result: Literal["Pending", "Passed", "Refused", "TooFewRows", "Error", "NotJudged"] = "Pending"
     """Result of the gate. Passed: the candidate meets the gate. Refused: it does not. TooFewRows: the value
     is good enough, but the rows are too few to exclude chance. Error: the gate names something without
-    results."""
+    results. NotJudged: the job failed before all rows were measured."""
     message: Text = ""
     """The numbers that were compared."""
 

@@ -159,6 +159,8 @@ class EvalCoordinator(Process):
         start_number = await self._take_start_number()
         runner = EvalRunner(self.spec, self._checked, self._begun)
         await self._blocking(runner.prices, self._books)
+        if not self._begun:
+            runner.gate_prices(self.job, self._book.on(datetime.now(UTC).date()))
         rows = await self._blocking(runner.rows, self._store)
         models = await self._blocking(at_hand, self.job, self._store, self._cache)
         if not self._begun and self.spec.budget is not None:

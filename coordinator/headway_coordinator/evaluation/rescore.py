@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from headway_analysis.measures.tries import text_of
 from headway_api.artifacts import GROUPS, written
 from headway_api.exits import JobError
-from headway_api.records import EpisodeRecord, GroupRecord, Outcome, Turn
+from headway_api.records import EpisodeRecord, GroupRecord, Outcome, Purpose, Turn
+from headway_api.seeds import seed
 from headway_api.spec.candidate import CandidateRescore
 from headway_api.store import Denied, NotFound, Store
 from headway_api.stored import read_each
@@ -23,7 +24,7 @@ from headway_coordinator.faults import AgentFault, CandidateFault, InfraFault
 from headway_coordinator.gateway.asks import Session
 
 Stored = Mapping[tuple[int, int], EpisodeRecord]
-"""(position of the row, try) -> the recorded episode."""
+"""(index of the row, try) -> the recorded episode, without its tokens."""
 
 
 def stored(name: str, asked: CandidateRescore, store: Store) -> Stored:
@@ -35,28 +36,43 @@ def stored(name: str, asked: CandidateRescore, store: Store) -> Stored:
         CandidateFault: there is nothing readable in the folder.
     """
     root, where = asked.uri.rstrip("/"), field_of(name, "rescore.uri")
-    what = f"evaluation/{asked.candidate}" if asked.candidate is not None else f"validation/{asked.step:06d}"
-    folder = f"{root}/trajectories/{what}"
+    folder = f"{root}/trajectories/{_what(asked)}"
     try:
-        groups = [*read_each(store, written(store.list(folder), folder, GROUPS), spool.decode)]
+        uris = [uri for uri in written(store.list(folder), folder, GROUPS) if _is_asked(uri, asked)]
         # The last one of a row counts, so an answered group comes after the others.
-        found = dict(_episodes([*_unanswered(root, asked, store), *groups]))
+        found = dict(_episodes(_unanswered(root, asked, store)))
+        found |= _episodes(read_each(store, uris, spool.decode))
     except Denied as error:
         text = f"{error}; let the credentials of spec.output read it"
         raise CandidateFault("RunUnreadable", text, where) from error
     except (NotFound, JobError, ValueError) as error:
         text = f"{folder} holds no episodes that can be read: {error}"
         raise CandidateFault("RunUnreadable", text, where) from error
-    if not groups:
+    if not uris:
         text = (
-            f"there are no episodes at {folder}; name the folder of a run, and one of its candidates or steps"
+            f"there are no episodes at {folder}; name the folder of a run, and one of its candidates, "
+            "validated steps or epochs"
         )
         raise CandidateFault("RunMissing", text, where)
     return found
 
 
+def _what(asked: CandidateRescore) -> str:
+    """The folder of the groups below the run's trajectories."""
+    if asked.epoch is not None:
+        return "train"
+    return f"evaluation/{asked.candidate}" if asked.candidate is not None else f"validation/{asked.step:06d}"
+
+
+def _is_asked(uri: str, asked: CandidateRescore) -> bool:
+    """Whether a group belongs to the epoch, if the candidate names one. Epochs share a folder."""
+    return asked.epoch is None or uri.rpartition("/")[2].startswith(f"t{asked.epoch}-")
+
+
 def _unanswered(root: str, asked: CandidateRescore, store: Store) -> Iterator[GroupRecord]:
     """The run's groups without a scored episode. The groups of all candidates share one folder."""
+    if asked.epoch is not None:  # training keeps no such groups
+        return
     of_candidate = asked.candidate is not None
     ids = f"e-{asked.candidate}-" if of_candidate else f"v{asked.step:06d}-"
     folder = f"{root}/trajectories/failed"
@@ -67,12 +83,14 @@ def _unanswered(root: str, asked: CandidateRescore, store: Store) -> Iterator[Gr
             yield group
 
 
-def _episodes(groups: Sequence[GroupRecord]) -> Iterator[tuple[tuple[int, int], EpisodeRecord]]:
+def _episodes(groups: Iterable[GroupRecord]) -> Iterator[tuple[tuple[int, int], EpisodeRecord]]:
     """Episodes of the run's own rows: suites are not scored again."""
     for group in groups:
         if group.suite is None:
             for episode in group.episodes:
-                yield (position_of(group.group_id), episode.index), episode
+                # Training shuffles its rows. In validations and evaluations the position is the row.
+                row = group.row if group.purpose is Purpose.TRAIN else position_of(group.group_id)
+                yield (row, episode.index), episode.model_copy(update={"rows": []})
 
 
 @dataclass(frozen=True)
@@ -81,6 +99,7 @@ class Rescorer:
 
     name: str
     """The candidate's name."""
+    asked: CandidateRescore
     episodes: Stored
     reports_reward: bool
     """Whether the run's agent reported its own reward, which the environment uses."""
@@ -121,10 +140,23 @@ class Rescorer:
         differing = self.differing.pop(record.episode_id, 0)
         return record.model_copy(update={"differing_answers": differing})
 
+    def environment_seed(self, job_seed: int, episode_id: str) -> int | None:
+        """The seed that the environment had in the run. None: the run has no such episode."""
+        if (before := self.episodes.get(_place(episode_id))) is None:
+            return None
+        asked = self.asked
+        purpose = Purpose.EVALUATION if asked.candidate is not None else Purpose.VALIDATION
+        purpose = purpose if asked.epoch is None else Purpose.TRAIN
+        return seed(job_seed, "environment", purpose, position_of(before.group_id))
+
     def _recorded(self, episode_id: str) -> EpisodeRecord:
-        group_id, index, _ = episode_id.rsplit("-", 2)
-        place = position_of(group_id), int(index)
+        place = _place(episode_id)
         if (found := self.episodes.get(place)) is None:
+            if self.asked.epoch is not None:
+                self.lost.add(episode_id)
+                raise InfraFault(
+                    f"training has no episode of row {place[0]}, try {place[1]} in epoch {self.asked.epoch}"
+                )
             text = (
                 f"the run has no episode of row {place[0]}, try {place[1]}; write spec.data and "
                 "spec.evaluation.groupSize as in the run, or a smaller spec.evaluation.maxRows"
@@ -139,6 +171,12 @@ class Rescorer:
         if questions[: len(asked)] != asked:
             text = "the rows of the run begin with other messages; name the dataset of the run"
             raise CandidateFault("RowsDiffer", text, "spec.data.uri")
+
+
+def _place(episode_id: str) -> tuple[int, int]:
+    """The row and the try of this job's episode, as keys of `Stored`."""
+    group_id, index, _ = episode_id.rsplit("-", 2)
+    return position_of(group_id), int(index)
 
 
 def add_recorded(session: Session, turns: Sequence[Turn]) -> None:

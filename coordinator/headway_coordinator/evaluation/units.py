@@ -19,9 +19,8 @@ import aiohttp
 from headway_api import logs, names
 from headway_api.config import EvalConfig
 from headway_api.exits import JobError
-from headway_api.records import EpisodeRecord, Purpose, WeightsManifest
+from headway_api.records import EpisodeRecord, WeightsManifest
 from headway_api.sandbox_api import ResetReply
-from headway_api.seeds import seed
 from headway_api.spec.candidate import Candidate
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.spec.suite import BOUNDS, Suite, field_in_suite, field_of
@@ -32,7 +31,6 @@ from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.agents.choice import Where, agent_of, suite_agent
 from headway_coordinator.budget.gate import Budget, unbounded
 from headway_coordinator.budget.worst import CONTEXTS, Limits
-from headway_coordinator.dataset import position_of
 from headway_coordinator.endpoint.candidate import (
     connected,
     episodes_at_once,
@@ -302,14 +300,13 @@ class Units:
         with self._fault_of(asked.name):
             stored = await asyncio.to_thread(rescore.stored, asked.name, asked.rescore, self.store)
         http = self._spec.agent.http
-        agent = rescore.Rescorer(asked.name, stored, http is not None and http.reports_reward, lost)
+        reports = http is not None and http.reports_reward
+        agent = rescore.Rescorer(asked.name, asked.rescore, stored, reports, lost)
         episodes = Episodes(self._rules(), agent, self.broker, Nobody(), self.faults.note, self.judges)
-        of_validation = asked.rescore.step is not None
 
         async def judged(task: Task) -> EpisodeRecord:
-            if of_validation:  # the environment had the validation's seed in that run
-                purpose, position = Purpose.VALIDATION, position_of(task.group_id)
-                drawn = seed(self._spec.seed, "environment", purpose, position)
+            drawn = agent.environment_seed(self._spec.seed, task.episode_id)
+            if drawn is not None:
                 task = dataclasses.replace(task, environment_seed=drawn)
             return agent.counted(await episodes.run(task))
 

@@ -7,7 +7,9 @@ from datetime import date
 
 from headway_analysis.comparison import HEADLINE, Comparison
 from headway_analysis.gate import Bound, GateSpec, Verdict
+from headway_analysis.measures.candidate import ALL
 from headway_analysis.report.document import differing, gaps, otherwise, uncounted
+from headway_analysis.statistics.differences import Difference
 from headway_analysis.statistics.estimates import Estimate, Why
 from headway_api import status as st
 from headway_api.artifacts import Layout
@@ -208,11 +210,22 @@ def samples(found: Comparison | None, state: EvalState | None) -> Iterator[Sampl
     for name, tasks in found.estimates.items():
         for task, figures in tasks.items():
             for measure, estimate in figures.items():
-                labels = {"candidate": name, "task": task, "measure": measure}
-                yield Sample("eval/measure", estimate.value, labels)
-                if estimate.low is not None and estimate.high is not None:
-                    yield Sample("eval/measure_low", estimate.low, labels)
-                    yield Sample("eval/measure_high", estimate.high, labels)
+                yield from _with_interval("eval/measure", estimate, name, task, measure)
+    for task, differences in {ALL: found.differences, **found.suites, **found.tasks}.items():
+        for measure, by_candidate in differences.items():
+            for name, each in by_candidate.items():
+                yield from _with_interval("eval/difference", each, name, task, measure)
+
+
+def _with_interval(
+    family: str, found: Estimate | Difference, candidate: str, task: str, measure: str
+) -> Iterator[Sample]:
+    """A figure, and the bounds of its interval if it has one."""
+    labels = {"candidate": candidate, "task": task, "measure": measure}
+    yield Sample(family, found.value, labels)
+    if found.low is not None and found.high is not None:
+        yield Sample(f"{family}_low", found.low, labels)
+        yield Sample(f"{family}_high", found.high, labels)
 
 
 def _decimal(value: float | None) -> str | None:

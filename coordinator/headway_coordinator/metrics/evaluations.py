@@ -30,7 +30,7 @@ from headway_coordinator.metrics import traces
 from headway_coordinator.metrics.mlflow import BATCH, DESCRIBED_AT_ONCE, bound_requests, page, put_files
 from headway_coordinator.metrics.parameters import written
 
-TRACES_MOST: Final = 1000
+TRACES_MOST: Final = 10_000
 """The most episodes of a job that become traces, in equal numbers for each candidate, from the first rows.
 The Inspect logs have all of them."""
 SECONDS_MOST: Final = 300.0
@@ -195,7 +195,7 @@ def metrics(candidate: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str
     """A candidate's figures: `eval/<measure>`, with `_low` and `_high` for its interval.
 
     Names for a task or suite end with `/<task>`. Differences from the baseline are
-    `eval/difference/<measure>`, followed by the suite if there is one.
+    `eval/difference/<measure>`, followed by the task or suite if there is one.
     """
     found: dict[str, float | None] = {}
     for task, of in candidate["measures"].items():
@@ -205,8 +205,8 @@ def metrics(candidate: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str
             found[f"eval/{measure}{behind}"] = each["value"]
             found |= {f"eval/{measure}_{end}{behind}": each[end] for end in ("low", "high")}
     found |= _differences(candidate["name"], report["differences"], "")
-    for suite, of in report["suites"].items():
-        found |= _differences(candidate["name"], of["differences"], f"/{shown_task(suite)}")
+    for task, of in (*report["suites"].items(), *report["tasks"].items()):
+        found |= _differences(candidate["name"], of["differences"], f"/{shown_task(task)}")
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from headway_analysis.measures.candidate import ALL
 from headway_api import rows as tables
+from headway_api.config import EvalConfig
 from headway_api.exits import JobError
+from headway_api.prices import DatedPrices
 from headway_api.rows import Row, tasks_of
 from headway_api.sandbox_api import ResetReply
 from headway_api.seeds import seed
@@ -17,7 +18,7 @@ from headway_api.status import Preflight
 from headway_api.store import Store
 from headway_coordinator.faults import InfraFault, PermanentFault
 from headway_coordinator.judges.answering import Judges
-from headway_coordinator.preflight import checks
+from headway_coordinator.preflight import checks, gate
 from headway_coordinator.preflight.checklist import LEASE_ID, Checklist, rows_message
 from headway_coordinator.sandboxes import Broker
 
@@ -25,8 +26,6 @@ BLOCK = "spec.data"
 MOST_TASKS = 64
 """The most tasks of an evaluation. Each has some 70 figures of each candidate, with the ends of their
 intervals."""
-TASKS_SHOWN = 24
-"""Most tasks that a message lists."""
 
 
 class EvalRunner(Checklist):
@@ -53,8 +52,20 @@ class EvalRunner(Checklist):
                 tables.check_column(rows, column, f"{BLOCK}.{name}")
         check_tasks(rows[: self.spec.evaluation.max_rows], data.task_column)
         check_suites(rows, data.task_column, [suite.name for suite in self.spec.suites])
-        check_gate(self.spec, rows[: self.spec.evaluation.max_rows])
+        gate.check_tasks(self.spec, rows[: self.spec.evaluation.max_rows])
         return rows
+
+    def gate_prices(self, job: EvalConfig, book: DatedPrices) -> None:
+        """Check that a gate on a cost will have one.
+
+        Args:
+            book: today's prices.
+
+        Raises:
+            JobError: `GateCostUnknown`.
+        """
+        if gate.is_about_cost(self.spec):
+            self._need("Gate", lambda: gate.check_prices(job, book), lambda found: found)
 
     async def environment(
         self,
@@ -77,6 +88,7 @@ class EvalRunner(Checklist):
         found = await self._visit(row, broker, start_number, judges)
         if found is not None:
             self._try("Reward", lambda: checks.reward(found[1], self.spec))
+            self._try("Gate", lambda: gate.check_tools(self.spec, found[0]))
         for suite in self.spec.suites:
             await self._suite(suite, suites[suite.name], start_number)
         self.conclude(enforce=True)
@@ -130,26 +142,3 @@ def check_suites(rows: Sequence[Row], task_column: str | None, names: Sequence[s
     if taken is not None:
         text = f"rows of {BLOCK} have the task {taken} in column {task_column}; rename the suite"
         raise JobError("SuiteNameTaken", text, field=field_of(taken, "name"))
-
-
-def check_gate(spec: RLEvalJobSpec, rows: Sequence[Row]) -> None:
-    """Check that every task that the gate names has rows, or is a suite.
-
-    Args:
-        rows: those that are measured.
-
-    Raises:
-        JobError: `GateTaskUnknown`.
-    """
-    if spec.gate is None:
-        return
-    column = spec.data.task_column
-    known = [ALL, *(suite.name for suite in spec.suites), *sorted({*(tasks_of(rows, column) or ())})]
-    bounds = enumerate(spec.gate.no_worse)
-    asked = {"": spec.gate.task} | {f"noWorse[{number}].": bound.task for number, bound in bounds}
-    for block, task in asked.items():
-        if task is not None and task not in known:
-            shown = ", ".join(known[:TASKS_SHOWN]) + (", ..." if len(known) > TASKS_SHOWN else "")
-            none = "" if column else f"; {BLOCK}.taskColumn names none of the rows"
-            text = f"nothing is measured in the task {task}; write one of {shown}{none}"
-            raise JobError("GateTaskUnknown", text, field=f"spec.gate.{block}task")

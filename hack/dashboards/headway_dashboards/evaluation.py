@@ -26,6 +26,18 @@ def panels() -> list[Any]:
             span=12,
             height=10,
         ),
+        table(
+            "Differences from the baseline",
+            "Paired by row and try, with the bounds of the 95 % interval if it has one.",
+            [
+                Query(of("eval/difference"), "difference"),
+                Query(of("eval/difference_low"), "low"),
+                Query(of("eval/difference_high"), "high"),
+            ],
+            keys=KEYS,
+            span=12,
+            height=10,
+        ),
         curves(
             "External score of candidates",
             "So far, with the ends of the 95 % interval: it narrows as rows are measured.",

@@ -23,7 +23,7 @@ from headway_demo.watch import why
 
 NAME = "sop-quickstart"
 KIND = "rlevaljob"
-POLL_S, SHOW_S = 2.0, 15.0
+SHOW_S = 15.0
 MLFLOW_PORT, RECOUNT_S = 5000, 120
 SERVE = Path(__file__).with_name("serve.py")
 Job = dict[str, Any]
@@ -56,9 +56,8 @@ def run(platform: Platform, *, deadline_s: float) -> Job:
     kube.wait_available(NAMESPACE, "reference")
     kube.run("delete", KIND, NAME, "-n", NAMESPACE, "--ignore-not-found")
     kube.apply(quickstart.evaluation(platform.environment_image))
-    started, shown = time.monotonic(), -SHOW_S
-    while True:
-        job = kube.get(KIND, NAME, "-n", NAMESPACE)
+    started, shown, job = time.monotonic(), -SHOW_S, Job()
+    for job in kube.changes(KIND, NAME, "-n", NAMESPACE, deadline_s=deadline_s):
         elapsed = time.monotonic() - started
         if elapsed - shown >= SHOW_S:
             print(f"{elapsed:6.0f} s  {progress_line(job)}", flush=True)
@@ -67,9 +66,7 @@ def run(platform: Platform, *, deadline_s: float) -> Job:
             return job
         if is_true(job, "Failed"):
             raise KubeError(f"evaluation {NAME} failed:\n{why(job)}")
-        if elapsed > deadline_s:
-            raise KubeError(f"evaluation {NAME} is not complete after {deadline_s:.0f} s:\n{why(job)}")
-        time.sleep(POLL_S)
+    raise KubeError(f"evaluation {NAME} is not complete after {deadline_s:.0f} s:\n{why(job)}")
 
 
 def recounted(platform: Platform, job: Job, folder: Path) -> str:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from queue import Empty, Queue
 from typing import Any, cast
 
 
@@ -67,17 +68,41 @@ class Kube:
             time.sleep(0.5)
 
     def wait_available(self, namespace: str, deployment: str, *, deadline_s: float = 180) -> None:
-        """Wait for every replica of a Deployment."""
+        """Wait for every replica of a Deployment.
 
-        def ready() -> bool:
-            found = self.get("deployment", deployment, "-n", namespace)
-            wanted = found["spec"]["replicas"]
-            return bool(found.get("status", {}).get("readyReplicas", 0) >= wanted)
+        Raises:
+            KubeError: they are not available in time. It lists the namespace's pods and events.
+        """
+        asked = (f"deployment/{deployment}", "-n", namespace, f"--timeout={deadline_s:.0f}s")
+        try:
+            self.run("rollout", "status", *asked, timeout_s=deadline_s + 60)
+        except KubeError as error:
+            raise KubeError(f"{error}\n{self.run('get', 'pods,events', '-n', namespace)}") from error
 
-        self.wait(
-            f"deployment {namespace}/{deployment}", ready, deadline_s=deadline_s,
-            explain=lambda: self.run("get", "pods,events", "-n", namespace),
+    def changes(self, *arguments: str, deadline_s: float) -> Iterator[dict[str, Any]]:
+        """Objects that `kubectl get arguments` selects, as they are and at each change, until the deadline.
+
+        Raises:
+            KubeError: kubectl refused.
+        """
+        ends = time.monotonic() + deadline_s
+        while (left := ends - time.monotonic()) > 0:
+            with self._watching(*arguments) as watch:
+                yield from watch.objects(left)
+                if (refusal := watch.refusal()) is not None:
+                    raise KubeError(f"kubectl get {' '.join(arguments)} --watch: {refusal}")
+
+    @contextmanager
+    def _watching(self, *arguments: str) -> Iterator[_Watch]:
+        process = subprocess.Popen(
+            [self._kubectl, "get", *arguments, "--watch", "-o", "json"],
+            env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
+        try:
+            yield _Watch(process)
+        finally:
+            process.terminate()
+            process.wait(timeout=10)
 
     @contextmanager
     def forward(self, namespace: str, target: str, port: int) -> Iterator[int]:
@@ -94,6 +119,56 @@ class Kube:
         finally:
             process.terminate()
             process.wait(timeout=10)
+
+
+class _Watch:
+    """The objects that a `kubectl get --watch` writes. Threads read them, because a pipe has no deadline."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._found: Queue[dict[str, Any] | None] = Queue()
+        self._errors: list[str] = []
+        self._seen = False
+        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._read, self._listen)]
+        for thread in self._threads:
+            thread.start()
+
+    def objects(self, seconds: float) -> Iterator[dict[str, Any]]:
+        """Each object until kubectl ends, for so many seconds at most."""
+        ends = time.monotonic() + seconds
+        while (left := ends - time.monotonic()) > 0:
+            try:
+                found = self._found.get(timeout=left)
+            except Empty:
+                return
+            if found is None:
+                return
+            self._seen = True
+            yield found
+
+    def refusal(self) -> str | None:
+        """What kubectl said if it ended without an object. An API server ends long watches by itself."""
+        if self._seen or self._process.poll() is None:
+            return None
+        self._threads[1].join()
+        return "".join(self._errors).strip() or "no answer"
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        lines: list[str] = []
+        with self._process.stdout as stdout:
+            for line in stdout:
+                lines.append(line)
+                if line.rstrip("\n") == "}":  # kubectl indents, so this is the end of an object
+                    self._found.put(json.loads("".join(lines)))
+                    lines.clear()
+        self._process.wait()
+        self._found.put(None)
+
+    def _listen(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as stderr:
+            self._errors.extend(stderr)
 
 
 def _drain(process: subprocess.Popen[str]) -> None:

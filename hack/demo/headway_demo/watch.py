@@ -26,10 +26,13 @@ def why(job: Job) -> str:
 def follow(
     kube: Kube, namespace: str, name: str, *, deadline_s: float, show: Callable[[str], None] = print
 ) -> Job:
-    """Show progress until the job is Complete; KubeError with its conditions if it fails or is late."""
-    started, shown, checked = time.monotonic(), "", False
-    while True:
-        job = kube.get("rltrainingjob", name, "-n", namespace)
+    """Show progress until the job is Complete.
+
+    Raises:
+        KubeError: the job failed or is late. It has the job's conditions.
+    """
+    started, shown, checked, job = time.monotonic(), "", False, Job()
+    for job in kube.changes("rltrainingjob", name, "-n", namespace, deadline_s=deadline_s):
         elapsed = time.monotonic() - started
         line = progress.line(job)
         if line != shown:
@@ -43,6 +46,4 @@ def follow(
             return job
         if progress.is_true(job, "Failed"):
             raise KubeError(f"job {name} failed:\n{why(job)}")
-        if elapsed > deadline_s:
-            raise KubeError(f"job {name} is not complete after {deadline_s:.0f} s:\n{why(job)}")
-        time.sleep(2)
+    raise KubeError(f"job {name} is not complete after {deadline_s:.0f} s:\n{why(job)}")

@@ -7,15 +7,16 @@ If the job failed before the coordinator had judged the gate, the operator says 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from headway_api import names
 from headway_api.conditions import Condition, ConditionType, Reason, condition, find, is_true
 from headway_api.config import EvalConfig
 from headway_api.document import Json
 from headway_api.spec.evaluation import RLEvalJob
-from headway_api.status import ResolvedCandidate, RLEvalJobStatus, State
+from headway_api.status import GateResult, ResolvedCandidate, RLEvalJobStatus, State
 from headway_operator.plan import admission, candidates, rollout
 from headway_operator.plan.context import Context, Job, JobStatus, Wanted
 from headway_operator.plan.health import RoleHealth, role_health, together
@@ -23,6 +24,8 @@ from headway_operator.plan.job_health import JobHealth
 from headway_operator.plan.observed import Observed, set_of
 from headway_operator.plan.status import COMMON, PREFLIGHT_DONE, common_part
 from headway_operator.plan.subject import Settled, Subject
+
+NOT_JUDGED: Final = "NotJudged"
 
 
 class Evaluation(Subject):
@@ -130,7 +133,14 @@ class Evaluation(Subject):
             **common_part(status),
             conditions=[known for known in status.conditions if self.is_own(known)],
             candidates=status.candidates,
+            gate=status.gate if status.gate is not None and status.gate.result == NOT_JUDGED else None,
         )
+
+    def fields_of(self, conditions: Sequence[Condition]) -> dict[str, Any]:
+        known = find(conditions, ConditionType.GATE_PASSED)
+        if known is None or known.reason != Reason.GATE_NOT_JUDGED:
+            return {}
+        return {"gate": GateResult(result=NOT_JUDGED, message=known.message)}
 
     def chosen(self, context: Context, job_health: JobHealth) -> dict[str, Any]:
         return {"candidates": list(context.candidates) or context.evaluation.status.candidates}

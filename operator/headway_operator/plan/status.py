@@ -140,7 +140,9 @@ def _with(
     ]
     # Also merge with the coordinator's conditions: a transition is a change from what it wrote last.
     own = [known for known in merge(before.conditions, stamped) if subject.is_own(known)]
-    return subject.own_part(before).model_copy(update={"conditions": own, "observed_generation": generation})
+    return subject.own_part(before).model_copy(
+        update={"conditions": own, "observed_generation": generation, **subject.fields_of(own)}
+    )
 
 
 def _suspended_seconds(context: Context, job_health: JobHealth) -> int | None:

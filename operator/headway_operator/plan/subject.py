@@ -136,3 +136,7 @@ class Subject(ABC):
     def last_words(self, status: JobStatus) -> list[Condition]:
         """Conditions of an ended job that replace what its coordinator wrote last."""
         return []
+
+    def fields_of(self, conditions: Sequence[Condition]) -> dict[str, Any]:
+        """Fields of the status that must agree with the operator's own conditions."""
+        return {}

@@ -28,6 +28,8 @@ from headway_api.records import Purpose
 from headway_api.seeds import seed
 from headway_api.status import ResolvedCandidate
 from headway_api.store import FileStore
+from headway_coordinator.dataset import Order
+from headway_coordinator.spool import decode, encode
 
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[3]
@@ -66,7 +68,7 @@ CASES = ("amber-otter", "brisk-crane", "calm-panda")
 WRONG = CASES[1::2]
 """Cases whose item the candidate gets wrong."""
 ROWS = [{"prompt": f"Handle case {case}.", "case_id": case} for case in CASES]
-TRIES, SEED, OTHER_SEED = 2, 3, 5
+TRIES, SEED, OTHER_SEED, EPOCH = 2, 3, 5, 2
 PART = 5 / 12
 """Reward if all but one of the five fields and the procedure are right."""
 
@@ -165,10 +167,57 @@ def differing(lines: Iterable[Json]) -> dict[str, int]:
     return found
 
 
-def usage_of(case: str, job_seed: int) -> str:
+def usage_of(
+    case: str, job_seed: int, purpose: Purpose = Purpose.EVALUATION, position: int | None = None
+) -> str:
     """What the desk's tool answers in a job with this seed."""
-    drawn = seed(job_seed, "environment", Purpose.EVALUATION, CASES.index(case))
+    place = CASES.index(case) if position is None else position
+    drawn = seed(job_seed, "environment", purpose, place)
     return desk.pick(desk.USAGES, "usage", case, str(drawn))
+
+
+def trained_on(before: Layout, folder: Path) -> dict[str, int]:
+    """Keep a run's episodes as those of a training job's epoch `EPOCH`, which had no time for its last row.
+
+    Returns the place of each case in the order of training.
+    """
+    store, layout = FileStore(), Layout(f"file://{folder}", "ns", "trained", "uid")
+    order, rows = Order(rows=len(CASES), seed=SEED), len(CASES)
+    slots = [order.slot(position) for position in range(EPOCH * rows, (EPOCH + 1) * rows - 1)]
+    for slot in slots:
+        group = decode(store.get(before.evaluation_group("clerk", f"e-clerk-{slot.row:06d}")))
+        group_id = slot.group_id(Purpose.TRAIN)
+        episodes = [
+            each.model_copy(update={"group_id": group_id, "episode_id": f"{group_id}-{each.index}-0"})
+            for each in group.episodes
+        ]
+        kept = {"group_id": group_id, "purpose": Purpose.TRAIN, "epoch": slot.epoch, "candidate": None}
+        store.put(
+            layout.train_group(group_id), encode(group.model_copy(update=kept | {"episodes": episodes}))
+        )
+    return {CASES[slot.row]: slot.position for slot in slots}
+
+
+async def test_an_epoch_of_training_is_scored_again(tmp_path: Path) -> None:
+    async with serving(clerk) as service:
+        sampled = {"name": "clerk", "endpoint": {"url": service.url, "model": "m"}}
+        before = await evaluated(tmp_path / "run", "desks:SeededDesk", sampled)
+    places = trained_on(before.layout, tmp_path / "kept")
+    uri = Layout(f"file://{tmp_path / 'kept'}", "ns", "trained", "uid").root
+    again = {"name": "again", "rescore": {"uri": uri, "epoch": EPOCH}}
+    found = await evaluated(tmp_path / "again", "desks:SeededDesk", again)
+    assert found.result["state"] == "Complete"
+    [missing] = set(CASES) - places.keys()
+    for case in CASES:
+        assert found.rewards[case] == ([None] * TRIES if case == missing else before.rewards[case])
+    assert found.result["infraErrors"] == TRIES
+    assert len({line["episode_id"] for line in found.lines}) == len(CASES) * TRIES, "none is tried again"
+    changed = {
+        case: usage_of(case, SEED) != usage_of(case, SEED, Purpose.TRAIN, place)
+        for case, place in places.items()
+    }
+    assert set(changed.values()) == {True, False}, "choose an epoch that changes the usage of some cases"
+    assert differing(found.lines) == {case: TRIES * changed.get(case, False) for case in CASES}
 
 
 async def test_a_run_is_scored_again_in_real_sandboxes(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def recounted(rig: SuiteRig, folder: Path) -> None:
     text, changed = value.subn(r"\1 0.9", scraped.read_text())
     assert changed == 1, scraped.read_text()
     (folder / "wrong.txt").write_text(text)
-    wrong = f"/metrics good {SUITE} external_score : the report has 0.9, the recount 1.0\n"
+    wrong = f"/metrics measure good {SUITE} external_score : the report has 0.9, the recount 1.0\n"
     assert recount(folder / "wrong.txt").stdout == wrong
 
 

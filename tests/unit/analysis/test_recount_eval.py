@@ -201,8 +201,18 @@ def test_without_a_gate_the_best_candidate_is_the_headline(recount: ModuleType, 
     [
         (r'(\w*eval_rows{.*"tuned".*}) 40\.0', r"\1 39.0", "/metrics tuned rows"),
         (r"\w*eval_rows{.*\n", "", "candidates in /metrics"),
-        (r"\w*eval_measure_low{.*\n", "", "measures in /metrics"),
-        (r'(\w*eval_measure{.*"base".*"reward".*"all".*}) \S+', r"\1 0.9", "/metrics base all reward "),
+        (r"\w*eval_measure_low{.*\n", "", "figures in /metrics"),
+        (r"\w*eval_difference_high{.*\n", "", "figures in /metrics"),
+        (
+            r'(\w*eval_measure{.*"base".*"reward".*"all".*}) \S+',
+            r"\1 0.9",
+            "/metrics measure base all reward ",
+        ),
+        (
+            r'(\w*eval_difference{.*"tuned".*"success".*"refund".*}) \S+',
+            r"\1 0.9",
+            "/metrics difference tuned refund success ",
+        ),
     ],
 )
 def test_a_wrong_number_in_metrics_is_found(
@@ -239,6 +249,8 @@ def test_a_wrong_number_is_found_wherever_it_stands(recount: ModuleType, report:
     differences["reward"]["reference"]["p_holm"] += 1e-5
     differences["completion"]["tuned"]["p"] = 0.6
     differences["turns"]["tuned"]["finding"] = "Higher"
+    wrong["tasks"]["refund"]["differences"]["success"]["tuned"]["low"] += 1e-5
+    wrong["tasks"]["order"]["differences"]["reward"]["reference"]["p_holm"] += 1e-5
     counted = recount.Recount(lines(), wrong)
     counted.run()
     found = {text.partition(":")[0] for text in counted.wrong}
@@ -257,6 +269,8 @@ def test_a_wrong_number_is_found_wherever_it_stands(recount: ModuleType, report:
         "cost",
         "gate",
         "tuned against the baseline, external_score low",
+        "tuned against the baseline, success of refund low",
+        "reference reward of order p after Holm",
         "tuned against the baseline, success smallest",
         "reference reward p after Holm",
         "tuned against the baseline, completion p",

@@ -192,6 +192,11 @@ def test_the_text_holds_each_headline_number(report: dict[str, Any]) -> None:
             assert interval(of["external_score"]) in text, (each["name"], task)
     for name, of in report["differences"]["external_score"].items():
         assert difference_text("external_score", name, "base", of) in text
+    assert report["tasks"].keys() == report["candidates"][0]["measures"].keys() - {"all"}
+    for task, of in report["tasks"].items():
+        section = text.split(f"### {task}\n")[1].split("###")[0]
+        for name, found in of["differences"]["external_score"].items():
+            assert difference_text("external_score", name, "base", found) in section
     for check in report["gate"]["checks"]:
         assert check["message"].replace("_", "\\_") in text
 

@@ -59,10 +59,13 @@ K_NOT_ASKED = "the k of a metric pass_at_k or pass_power_k must be one of spec.e
 K_ABOVE_EPOCHS = "the k of a suite's pass_at_k or pass_power_k must be at most its epochs"
 NO_TURN_LIMIT = "spec.gate names turn_limit. It has no value in a suite and with spec.agent.http"
 OWN_LOOPS = ({"http": {"url": "http://agent.test:8080"}}, {"sandboxed": {"command": ["./agent"]}})
+UNREACHABLE = "spec.gate.minimum must be at most the second number of spec.reward.range"
+UNBEATABLE = "spec.gate.margin must be below the width of spec.reward.range"
+NEVER_WORSE = "spec.gate.noWorse[].margin must be below the width of spec.reward.range"
 LOWER_IS_BETTER = "spec.gate.minimum cannot judge a measure that is better when lower"
 OF_STORED = "spec.gate compares a candidate of rescore in a suite, but rescoring samples no suites"
 EXACTLY_ONE = "a candidate takes exactly one of model, checkpoint, endpoint and rescore"
-OF_RESCORE = "a candidate's rescore takes exactly one of candidate (of an RLEvalJob) and step"
+OF_RESCORE = "a candidate's rescore takes exactly one of candidate (of an RLEvalJob), step"
 REFUSED: list[tuple[Json, str]] = [
     ({"spec.output.roleSecretRefs": {"learner": {"name": "all"}}}, "an evaluation has no learner; remove it"),
     (
@@ -86,6 +89,8 @@ REFUSED: list[tuple[Json, str]] = [
     ),
     ({"spec.candidates": rescore()}, OF_RESCORE),
     ({"spec.candidates": rescore(candidate="base", step=3)}, OF_RESCORE),
+    ({"spec.candidates": rescore(candidate="base", epoch=0)}, OF_RESCORE),
+    ({"spec.candidates": rescore(step=3, epoch=0)}, OF_RESCORE),
     (
         {"spec.candidates": [*checkpoint(withBase=True), MODEL | {"name": "tuned-base"}]},
         "checkpoint.withBase adds a candidate whose name ends in -base; rename",
@@ -160,7 +165,12 @@ REFUSED: list[tuple[Json, str]] = [
             {"spec.gate": {"candidate": "tuned", "minimum": minimum, "metric": metric}},
             "spec.gate.minimum must be at most 1 of a metric between 0 and 1",
         )
-        for minimum, metric in (("5", "success"), ("1.01", "pass_at_4"), ("80", "success_by_reward"))
+        for minimum, metric in (
+            ("5", "success"),
+            ("1.01", "pass_at_4"),
+            ("80", "success_by_reward"),
+            ("2", "completion"),
+        )
     ),
     *(
         (
@@ -172,6 +182,27 @@ REFUSED: list[tuple[Json, str]] = [
     (
         {"spec.gate": gate(noWorse=[{"metric": "success"}, {"metric": "token_limit", "margin": "5"}])},
         "spec.gate.noWorse[].margin must be below 1 of a metric between 0 and 1",
+    ),
+    *(
+        ({"spec.gate": {"candidate": "tuned", "minimum": minimum, "metric": "reward"}} | changes, UNREACHABLE)
+        for minimum, changes in (
+            ("5", {}),
+            ("1.01", {}),
+            ("2.1", {"spec.reward.range": [-1, 2]}),
+            ("5", {"spec.suites": [suite()]}),
+        )
+    ),
+    *(
+        ({"spec.gate": gate(metric="reward", margin=margin)} | changes, UNBEATABLE)
+        for margin, changes in (("1", {}), ("3", {"spec.reward.range": [-1, 2]}), ("7", {}))
+    ),
+    *(
+        ({"spec.gate": gate(noWorse=[{"metric": "success"}, bound])} | changes, NEVER_WORSE)
+        for bound, changes in (
+            ({"metric": "reward", "margin": "1"}, {}),
+            ({"metric": "reward", "margin": "3.5"}, {"spec.reward.range": [-1.5, 2]}),
+            ({"metric": "reward", "margin": "2", "task": "order"}, {"spec.suites": [suite()]}),
+        )
     ),
     *(
         ({"spec.gate": {"candidate": "tuned", "minimum": "5", "metric": metric}}, LOWER_IS_BETTER)
@@ -236,6 +267,7 @@ TAKEN: list[Json] = [
     {"spec.candidates": checkpoint(step=3)},
     {"spec.candidates": checkpoint(step=3, uri="s3://b/r/weights/000003")},
     {"spec.candidates": rescore(step=3)},
+    {"spec.candidates": rescore(epoch=0)},
     {"spec.baseline": "frontier"},
     {"spec.candidates": [MODEL | {"model": EXACT}, TUNED, FRONTIER | {"endpoint": LIMITED}]},
     {"spec.gate": gate(minimum="0.5", minimumOf="Value")},
@@ -251,7 +283,22 @@ TAKEN: list[Json] = [
     {"spec.gate": gate(maxLost="0")},
     {"spec.gate": gate(maxLost="1.0")},
     {"spec.gate": {"candidate": "tuned", "minimum": "1", "metric": "success"}},
-    {"spec.gate": {"candidate": "tuned", "minimum": "5", "metric": "reward"}},
+    {"spec.gate": {"candidate": "tuned", "minimum": "5", "metric": "external_score"}},
+    {"spec.gate": {"candidate": "tuned", "minimum": "1", "metric": "reward"}},
+    {
+        "spec.gate": gate(metric="reward", margin="4.9", noWorse=[{"metric": "reward", "margin": "4.99"}]),
+        "spec.reward.range": [-2.5, 2.5],
+    },
+    {
+        "spec.suites": [suite()],
+        "spec.gate": gate(
+            metric="reward",
+            minimum="5",
+            margin="5",
+            task="sums",
+            noWorse=[{"metric": "reward", "margin": "5"}],
+        ),
+    },
     {"spec.gate": gate(metric="metric_points", margin="2", noWorse=[{"metric": "turns", "margin": "1.5"}])},
     {
         "spec.gate": gate(

@@ -15,13 +15,15 @@ from simulated import layout
 from headway_analysis.comparison import Comparison
 from headway_analysis.gate import Judgment, Verdict
 from headway_analysis.measures.tries import Try
-from headway_analysis.statistics.estimates import estimate
+from headway_analysis.report.document import NOTES
+from headway_analysis.statistics.estimates import Why, estimate
 from headway_api.conditions import ConditionType, Reason, condition
 from headway_api.config import EvalConfig
 from headway_api.prices import DEFAULT
 from headway_api.records import EpisodeRecord, Outcome
 from headway_api.status import RLEvalJobStatus
 from headway_api.store import FileStore
+from headway_coordinator import view as job_view
 from headway_coordinator.evaluation import view
 from headway_coordinator.evaluation.job import EvalCoordinator
 from headway_coordinator.evaluation.state import CandidateState, EvalState
@@ -69,6 +71,8 @@ def test_a_figure_without_an_interval_says_why() -> None:
     assert alone is not None
     assert view.in_a_line(alike) == "2.00 (every row alike)"
     assert view.in_a_line(alone) == "2.00 (too few rows)"
+    assert job_view._in_words(alike) == f"2 ({NOTES[Why.NO_SPREAD]})"
+    assert job_view._in_words(alone) == "2 (too few rows to tell)"
 
 
 def test_candidate_names_refused_fields_and_missing_prices() -> None:

@@ -21,10 +21,12 @@ from headway_api.store import FileStore
 from headway_coordinator import spool
 from headway_coordinator.agents.agent import EpisodeContext
 from headway_coordinator.bounds import LOST_LIMIT
+from headway_coordinator.dataset import Slot, position_of
 from headway_coordinator.evaluation.rescore import Rescorer, calls, stored
 from headway_coordinator.evaluation.units import Units
 from headway_coordinator.faults import AgentFault, CandidateFault, InfraFault
 from headway_coordinator.gateway.asks import Sampling, Session
+from headway_coordinator.group import Plan
 
 ASKED = {"role": "user", "content": "Handle case amber-fox."}
 CALL = {
@@ -41,6 +43,10 @@ CALL = {
 ANSWER = {"role": "tool", "tool_call_id": "call-0-0", "content": "gold"}
 REPLY = {"role": "assistant", "content": "Refund all."}
 CONVERSATION = [ASKED, CALL, ANSWER, REPLY]
+
+
+OF_CANDIDATE = CandidateRescore(uri="s3://b/run", candidate="old")
+OF_EPOCH = CandidateRescore(uri="s3://b/run", epoch=1)
 
 
 class RecordingSandbox:
@@ -69,8 +75,10 @@ def stage(sandbox: RecordingSandbox, episode_id: str = "e-again-000003-0-0") -> 
     return EpisodeContext(session, sandbox, Purpose.EVALUATION, {}, [ASKED], [])  # type: ignore[arg-type]
 
 
-def rescorer(found: EpisodeRecord, *, reports_reward: bool = False) -> Rescorer:
-    return Rescorer("again", {(3, 0): found}, reports_reward)
+def rescorer(
+    found: EpisodeRecord, *, reports_reward: bool = False, asked: CandidateRescore = OF_CANDIDATE
+) -> Rescorer:
+    return Rescorer("again", asked, {(3, 0): found}, reports_reward)
 
 
 async def test_the_tool_calls_are_carried_out_and_the_words_are_judged() -> None:
@@ -138,6 +146,54 @@ async def test_a_row_that_the_run_lacks_ends_the_candidate() -> None:
     with pytest.raises(CandidateFault, match="no episode of row 4, try 1") as raised:
         await rescorer(episode()).play(stage(RecordingSandbox(), "e-again-000004-1-0"))
     assert raised.value.field == "spec.candidates[again].rescore.uri"
+
+
+async def test_a_row_that_training_did_not_reach_is_lost() -> None:
+    again, missing = rescorer(episode(), asked=OF_EPOCH), "e-again-000004-1-0"
+    with pytest.raises(InfraFault, match="training has no episode of row 4, try 1 in epoch 1"):
+        await again.play(stage(RecordingSandbox(), missing))
+    assert again.lost == {missing}, "and it is not tried again"
+    assert again.environment_seed(7, missing) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "purpose", "group_id"),
+    [
+        ({"candidate": "old"}, Purpose.EVALUATION, "e-old-000003"),
+        ({"step": 20}, Purpose.VALIDATION, "v000020-000003"),
+        ({"epoch": 1}, Purpose.TRAIN, "t1-000014"),
+    ],
+)
+def test_the_environment_has_the_seed_of_the_run(
+    asked: dict[str, Any], purpose: Purpose, group_id: str
+) -> None:
+    """The seed that the run's own plan gave the episode."""
+    position = position_of(group_id)
+    plan = Plan(Slot(position, 1, 3), purpose, 20, {}, 2, Sampling(0.0, 1.0, 8), 7, candidate="old")
+    assert plan.group_id == group_id
+    again = rescorer(sealed(group_id), asked=CandidateRescore.model_validate({"uri": "s3://b/run"} | asked))
+    assert again.environment_seed(7, "e-again-000003-0-0") == plan.task(0, 0).environment_seed
+
+
+def test_episodes_of_one_epoch_are_read_by_row(tmp_path: Path) -> None:
+    layout, store = Layout(f"file://{tmp_path}", "ns", "job", "uid"), FileStore()
+    for epoch, position, row in ((0, 3, 2), (1, 14, 3), (1, 15, 0), (10, 103, 1)):
+        group_id = Slot(position, epoch, row).group_id(Purpose.TRAIN)
+        group = GroupRecord(
+            group_id=group_id, purpose=Purpose.TRAIN, row=row, epoch=epoch, step=0,
+            episodes=[sealed(group_id, index) for index in range(2)],
+        )  # fmt: skip
+        store.put(layout.train_group(group_id), spool.encode(group))
+    found = stored("again", CandidateRescore(uri=layout.root, epoch=1), store)
+    assert {place: each.group_id for place, each in found.items()} == {
+        (3, 0): "t1-000014",
+        (3, 1): "t1-000014",
+        (0, 0): "t1-000015",
+        (0, 1): "t1-000015",
+    }
+    with pytest.raises(CandidateFault, match="name the folder of a run, and one of its") as raised:
+        stored("again", CandidateRescore(uri=layout.root, epoch=2), store)
+    assert raised.value.reason == "RunMissing"
 
 
 async def test_another_dataset_ends_the_candidate() -> None:

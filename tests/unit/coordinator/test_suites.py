@@ -20,7 +20,6 @@ from headway_coordinator.evaluation.measured import measured
 from headway_coordinator.preflight.evaluation import (
     MOST_TASKS,
     EvalRunner,
-    check_gate,
     check_suites,
     check_tasks,
 )
@@ -194,47 +193,6 @@ def test_tasks_are_so_few_that_their_figures_can_be_shown() -> None:
 KINDS = [{"prompt": "a", "kind": "refund"}, {"prompt": "b", "kind": "order"}, {"prompt": "c", "kind": "rare"}]
 
 
-def gated(folder: Path, column: str | None = "kind", **gate: Any) -> EvalRunner:
-    """The preflight of a job with a gate, that measures on the first two of three rows."""
-    (folder / "t.json").write_text(json.dumps(KINDS))
-    return EvalRunner(
-        spec(
-            suites=SUITES,
-            data={"uri": f"file://{folder}/t.json"} | ({"taskColumn": column} if column else {}),
-            evaluation={"maxRows": 2, "sampling": {"temperature": 1.0}},
-            gate={"candidate": "tuned", "mustBeat": "base"} | gate,
-        ),
-        lambda report: None,
-    )
-
-
-@pytest.mark.parametrize(
-    ("gate", "field"),
-    [
-        ({"task": "refunds"}, "spec.gate.task"),
-        ({"task": "rare"}, "spec.gate.task"),  # beyond maxRows
-        ({"noWorse": [{"metric": "success", "task": "sum"}]}, "spec.gate.noWorse[0].task"),
-        (
-            {"noWorse": [{"metric": "success", "task": "sums"}, {"metric": "success", "task": "odrer"}]},
-            "spec.gate.noWorse[1].task",
-        ),
-    ],
-)
-def test_a_gate_on_a_task_that_is_not_measured_is_refused(
-    tmp_path: Path, gate: dict[str, Any], field: str
-) -> None:
-    with pytest.raises(JobError) as caught:
-        gated(tmp_path, **gate).rows(FileStore())
-    termination = caught.value.termination
-    assert (termination.reason, termination.field) == ("GateTaskUnknown", field)
-    assert termination.message.endswith("write one of all, sums, facts, order, refund")
-
-
-def test_a_gate_on_a_task_of_the_rows_needs_their_column(tmp_path: Path) -> None:
-    with pytest.raises(JobError, match=r"write one of all, sums, facts; spec\.data\.taskColumn names none"):
-        gated(tmp_path, None, task="order").rows(FileStore())
-
-
 @pytest.mark.parametrize("field", ["taskColumn", "clusterColumn"])
 @pytest.mark.parametrize(("column", "row"), [("kind", 3), ("genre", 0)])
 def test_a_column_that_a_row_lacks_is_refused_by_name(
@@ -247,22 +205,6 @@ def test_a_column_that_a_row_lacks_is_refused_by_name(
     termination = caught.value.termination
     assert (termination.reason, termination.field) == ("ColumnMissing", f"spec.data.{field}")
     assert termination.message.startswith(f"row {row} has no '{column}'; columns are prompt")
-
-
-@pytest.mark.parametrize(
-    "gate",
-    [{}, {"task": "order"}, {"task": "sums", "noWorse": [{"metric": "success", "task": "all"}]}],
-)
-def test_a_gate_on_what_is_measured_is_taken(tmp_path: Path, gate: dict[str, Any]) -> None:
-    assert len(gated(tmp_path, **gate).rows(FileStore())) == 2
-
-
-def test_many_tasks_are_not_all_listed() -> None:
-    rows = [{"kind": f"task-{number:03d}"} for number in range(100)]
-    data = {"uri": "s3://b/t.jsonl", "taskColumn": "kind"}
-    with pytest.raises(JobError) as caught:
-        check_gate(spec(data=data, gate={"candidate": "tuned", "minimum": "0.5", "task": "no"}), rows)
-    assert caught.value.termination.message.endswith("task-021, task-022, ...")
 
 
 @pytest.mark.parametrize(

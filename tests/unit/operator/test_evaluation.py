@@ -345,10 +345,12 @@ def gated(**spec: Any) -> World:
 
 
 def reported(world: World, status: str, reason: str) -> World:
-    """The coordinator writes GatePassed, by force."""
+    """The coordinator writes GatePassed and the gate's result, by force."""
     others = [each for each in world.body["status"]["conditions"] if each["type"] != "GatePassed"]
     gate = {"type": "GatePassed", "status": status, "reason": reason, "message": "its own words"}
     world.body["status"]["conditions"] = [*others, gate | {"lastTransitionTime": stamp(world.now)}]
+    results = {"Evaluating": "Pending", "GateNotPassed": "Refused", "Passed": "Passed"}
+    world.body["status"]["gate"] = {"result": results[reason], "message": "its own words"}
     return world
 
 
@@ -362,6 +364,7 @@ class TestGateOfNobody:
             found = world.status_condition("GatePassed")
             assert (found["status"], found["reason"]) == ("Unknown", "GateNotJudged")
             assert found["message"] == "the job failed before all rows were measured"
+            assert world.body["status"]["gate"] == {"result": "NotJudged", "message": found["message"]}
             world.later(30).carry_out()
 
     def test_the_coordinators_last_write_does_not_undo_it(self) -> None:
@@ -370,6 +373,7 @@ class TestGateOfNobody:
         reported(world, "Unknown", "Evaluating").objects.clear()
         world.later(5).carry_out()
         assert world.status_condition("GatePassed")["reason"] == "GateNotJudged"
+        assert world.body["status"]["gate"]["result"] == "NotJudged"
 
     @pytest.mark.parametrize(("status", "reason"), [("False", "GateNotPassed"), ("True", "Passed")])
     def test_a_verdict_stays(self, status: str, reason: str) -> None:
@@ -378,6 +382,8 @@ class TestGateOfNobody:
         assert made is not None
         assert "GatePassed" not in {each.type for each in made.conditions}, "it is the coordinator's"
         assert world.status_condition("GatePassed")["message"] == "its own words"
+        assert world.body["status"]["gate"]["message"] == "its own words"
+        assert made.gate is None
 
     def test_a_job_without_a_gate_says_nothing_of_one(self) -> None:
         world = evaluating(activeDeadlineSeconds=1000)

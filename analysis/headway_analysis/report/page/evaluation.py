@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
+from headway_analysis.comparison import COMPARED
 from headway_analysis.measures.candidate import ALL
-from headway_analysis.report.markdown import BY_TASK, COMPARED, MAIN, VERDICTS, difference_text, interval
+from headway_analysis.report.markdown import BY_TASK, MAIN, VERDICTS, difference_text, interval
 from headway_analysis.report.page import drawing
 from headway_analysis.report.page.html import Page, Picture, Row, Table, dollars, rendered, short
 from headway_analysis.report.page.model import EvaluationRun
@@ -100,19 +101,23 @@ def _candidates(report: JsonView) -> Table:
 
 
 def _differences(report: JsonView) -> Table | None:
+    parts: JsonView = {ALL: report, **report["suites"], **report.get("tasks", {})}
     rows = [
         (
+            task,
             measure.replace("_", " "),
             name,
             each["finding"],
             difference_text(measure, name, report["baseline"], each),
         )
+        for task, of in parts.items()
         for measure in COMPARED
-        for name, each in report["differences"].get(measure, {}).items()
+        for name, each in of["differences"].get(measure, {}).items()
     ]
     if not rows:
         return None
-    return Table(f"Against {report['baseline']}", ("measure", "candidate", "finding", "in words"), rows)
+    columns = ("task", "measure", "candidate", "finding", "in words")
+    return Table(f"Against {report['baseline']}", columns, rows)
 
 
 def _gate(report: JsonView) -> Table | None:
