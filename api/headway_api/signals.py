@@ -24,9 +24,9 @@ class SignalName(StrEnum):
     """The reward dropped to about its lowest value after it had been higher."""
     NOTHING_TO_TRAIN = "NothingToTrain"
     """No group of several batches in a row has an advantage."""
-    VALIDATION_PARTED = "ValidationParted"
+    VALIDATION_DIVERGED = "ValidationDiverged"
     """The training reward rises, but that of held-out rows does not."""
-    SCORE_PARTED = "ScoreParted"
+    SCORE_DIVERGED = "ScoreDiverged"
     """The reward rises, but the external score of the same episodes does not."""
     ENTROPY_FALLING = "EntropyFalling"
     """The policy stops exploring."""
@@ -77,8 +77,8 @@ class SignalName(StrEnum):
 ACTED_UPON: Final = (
     SignalName.REWARD_COLLAPSED,
     SignalName.NOTHING_TO_TRAIN,
-    SignalName.VALIDATION_PARTED,
-    SignalName.SCORE_PARTED,
+    SignalName.VALIDATION_DIVERGED,
+    SignalName.SCORE_DIVERGED,
     SignalName.ENTROPY_RISING,
     SignalName.POLICY_MISMATCH,
     SignalName.TOO_FEW_EFFECTIVE_SAMPLES,
@@ -87,7 +87,7 @@ ACTED_UPON: Final = (
 training. Each further step is wasted, or makes the model worse:
 
 - there is no reward left to learn from, or no advantage (RewardCollapsed, NothingToTrain);
-- what is learnt is not what is wanted (ValidationParted, ScoreParted);
+- what is learnt is not what is wanted (ValidationDiverged, ScoreDiverged);
 - the policy has become noise, and so has what it is rewarded for (EntropyRising);
 - the gradient is not that of the objective: its probabilities are wrong, or a few tokens make all of it
   (PolicyMismatch, TooFewEffectiveSamples).

@@ -18,8 +18,8 @@ The series of the split `chosen_on` were recorded before any threshold was chose
 other seeds and settings, and no threshold was chosen on them. Then four more splits followed. What a split
 showed was looked at and led to changes, and only after these was the next one listed and recorded:
 
-- `held_out`: ScoreParted and RewardOneSided were redefined.
-- `fresh`: ValidationParted and three labels were redefined.
+- `held_out`: ScoreDiverged and RewardOneSided were redefined.
+- `fresh`: ValidationDiverged and three labels were redefined.
 - `unseen`, which has clean runs alone: GroupsUniform and PolicyMismatch were redefined, and a label was
   written.
 - `untouched`: EntropyRising, GradientSpiking, the shares of episodes, and what an agent does too much of

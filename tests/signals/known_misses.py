@@ -41,7 +41,7 @@ FALSE: Final[Mapping[tuple[str, SignalName], str]] = {
 LATER: Final = ("clean-039", "clean-040")
 """Runs of the split `chosen_on` that were recorded after thresholds had been chosen."""
 ANEW: Final = (
-    "ScoreParted, RewardOneSided, and the label of an entropy that rises while the reward falls with it"
+    "ScoreDiverged, RewardOneSided, and the label of an entropy that rises while the reward falls with it"
 )
 """What was redefined after the split `held_out` had been looked at."""
 BEFORE: Final = (
@@ -50,7 +50,7 @@ BEFORE: Final = (
 )
 """The result of the definitions as they were: no command makes it of today's code."""
 ANEW_SINCE: Final = (
-    "ValidationParted asks for two validations in a row, or for one that parts by far. Three labels were "
+    "ValidationDiverged asks for two validations in a row, or for one that parts by far. Three labels were "
     "written: batches without an advantage that are unsolved by their mean, malformed calls, and a norm that "
     "jumps"
 )

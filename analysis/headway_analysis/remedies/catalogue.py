@@ -138,8 +138,8 @@ FITS: Final[Mapping[S, tuple[RemedyName, ...]]] = {
     S.GROUPS_UNIFORM: ("SmallerGroups", "LargerBatch"),
     S.NOTHING_TO_TRAIN: ("RollBack", "SmallerGroups", "LargerBatch"),
     # Held-out rows got worse: back to where they were best, and closer to the base model.
-    S.VALIDATION_PARTED: ("RollBack", "ReferenceKl"),
-    S.SCORE_PARTED: ("RollBack", "ReferenceKl"),
+    S.VALIDATION_DIVERGED: ("RollBack", "ReferenceKl"),
+    S.SCORE_DIVERGED: ("RollBack", "ReferenceKl"),
     S.ENTROPY_FALLING: ("ReferenceKl", "LowerLearningRate"),
     S.ENTROPY_RISING: _BROKEN,
     S.GRADIENT_SPIKING: ("LowerLearningRate",),

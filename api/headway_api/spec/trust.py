@@ -171,7 +171,7 @@ class CollapseSpec(SpecModel):
         | None
     ) = None
     """With Pause: the signals at which the job stops. With Remediate: the signals at which the job is
-    changed. Absent: RewardCollapsed, NothingToTrain, ValidationParted, ScoreParted, EntropyRising,
+    changed. Absent: RewardCollapsed, NothingToTrain, ValidationDiverged, ScoreDiverged, EntropyRising,
     PolicyMismatch and TooFewEffectiveSamples."""
     remedies: Annotated[
         tuple[RemedyName, ...],

@@ -216,10 +216,10 @@ def pieces_of(scene: Scene) -> Pieces:
     renderer.render_ids(list(scene.messages), tools=list(scene.tools) or None, add_generation_prompt=True)
     begin = len(recorder.texts)
     shown(scene, renderer)
-    return Pieces(_parted(recorder.texts[:begin]), _parted(recorder.texts[2 * begin :]))
+    return Pieces(_split(recorder.texts[:begin]), _split(recorder.texts[2 * begin :]))
 
 
-def _parted(texts: Sequence[str]) -> tuple[str, ...]:
+def _split(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(part for text in texts for part in BETWEEN.split(text) if part)
 
 

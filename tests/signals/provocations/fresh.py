@@ -13,10 +13,10 @@ from tests.signals.provocations.kit import (
     ENTROPY,
     TASKS,
     at,
+    diverged,
     from_step,
     job,
     multiplied,
-    parted,
     rate,
     run,
 )
@@ -60,12 +60,12 @@ RUNS: Final = (
     ),
     run(
         "hasty-again", "fresh", "the reward charges for calls: the model answers before it knows",
-        parted(S.SCORE_PARTED),
+        diverged(S.SCORE_DIVERGED),
         spec=job(rate(4e-3), at(1.1)), world=World("hasty"), seed=307, steps=36,
     ),
     run(
         "impatient-cispo", "fresh", "the reward charges for every call and asks for no answer, with cispo",
-        parted(S.SCORE_PARTED),
+        diverged(S.SCORE_DIVERGED),
         spec=job(rate(3e-3), at(1.2), loss="cispo"), world=World("impatient"), seed=308, steps=36,
     ),
     run(

@@ -131,6 +131,6 @@ def grown(signal: S, name: str) -> Symptom:
     )
 
 
-def parted(signal: S) -> Symptom:
+def diverged(signal: S) -> Symptom:
     """The reward has risen by half of what it will."""
     return Symptom(signal, half_risen(REWARD), RISE)

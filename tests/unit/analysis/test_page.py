@@ -277,10 +277,10 @@ def test_the_same_rows_are_shown_before_and_after(good: Made) -> None:
 
 def test_a_row_whose_reward_and_score_part_is_shown_first(good: Made) -> None:
     last = files(good).validations()[-1]
-    parted = [g for g, row in last.rows.items() if row.rewards[0] != row.scores[0]]
-    assert parted, "the run has such rows"
+    diverged = [g for g, row in last.rows.items() if row.rewards[0] != row.scores[0]]
+    assert diverged, "the run has such rows"
     shown = [group for step, group in choice.validated_rows(files(good).validations()) if step == 20]
-    assert set(shown[: min(len(parted), choice.ROWS // 2)]) <= set(parted)
+    assert set(shown[: min(len(diverged), choice.ROWS // 2)]) <= set(diverged)
 
 
 def test_an_advantage_is_the_reward_less_its_groups_mean(good: Made) -> None:

@@ -92,7 +92,7 @@ def test_steps_that_were_better_come_in_order_and_no_others() -> None:
         (S.GROUPS_UNIFORM, ["SmallerGroups", "LargerBatch", "RollBack", "OnPolicy"]),
         (S.POLICY_MISMATCH, ["OnPolicy", "RollBack", "CispoToPpo", "LowerLearningRate"]),
         (S.GRADIENT_SPIKING, ["LowerLearningRate", "RollBack", "OnPolicy", "CispoToPpo"]),
-        (S.VALIDATION_PARTED, ["RollBack", "ReferenceKl", "OnPolicy", "CispoToPpo"]),
+        (S.VALIDATION_DIVERGED, ["RollBack", "ReferenceKl", "OnPolicy", "CispoToPpo"]),
     ],
 )
 def test_fitting_remedies_come_first_then_the_jobs_own_order(signal: S, expected: list[str]) -> None:
@@ -264,7 +264,7 @@ def test_a_sign_about_to_clear_does_not_take_a_remedy_back() -> None:
 
 def test_a_sign_that_is_judged_at_validations_is_waited_for() -> None:
     story = Story(acting(a_spec(), remedies=("ReferenceKl",))).train(30)
-    story.raise_(S.VALIDATION_PARTED, clock="validation")
+    story.raise_(S.VALIDATION_DIVERGED, clock="validation")
     story.carry_out(decide(story.now())).train(WATCH)
     assert decide(story.now()) is None, "no validation has come since"
     late, silent = story.now(), deepcopy(story)
@@ -275,7 +275,7 @@ def test_a_sign_that_is_judged_at_validations_is_waited_for() -> None:
     kept = decide(story.now())
     assert isinstance(kept, Kept)
     assert "VALIDATION" not in kept.why
-    assert "ValidationParted has not been judged since" in kept.why
+    assert "ValidationDiverged has not been judged since" in kept.why
 
 
 def test_a_sign_that_no_step_speaks_of_is_not_raised_still() -> None:
@@ -294,7 +294,7 @@ def test_no_validation_is_waited_for_where_there_is_none() -> None:
     quiet = a_spec().evaluation.model_copy(update={"every_steps": 0})
     of = a_spec().model_copy(update={"evaluation": quiet})
     story = Story(acting(of, remedies=("ReferenceKl",))).train(30)
-    story.raise_(S.VALIDATION_PARTED, clock="either")
+    story.raise_(S.VALIDATION_DIVERGED, clock="either")
     story.carry_out(decide(story.now())).train(WATCH)
     assert taken(decide(story.now())).directive.undo
 

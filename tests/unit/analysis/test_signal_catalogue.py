@@ -153,7 +153,7 @@ def test_a_validation_without_rows_says_nothing(rows: float) -> None:
         figures = {"mean": 0.1, "std": 0.1, "num_prompts": rows}
         watch.validation(step, {f"val/reward/{name}": value for name, value in figures.items()})
     states = {verdict.signal.name: verdict.standing.state for verdict in watch.verdicts()}
-    assert states[SignalName.VALIDATION_PARTED] in ("Unknown", "Clear")
+    assert states[SignalName.VALIDATION_DIVERGED] in ("Unknown", "Clear")
 
 
 def healthy(step: int) -> dict[str, float]:
@@ -196,7 +196,7 @@ def test_a_job_that_learns_raises_nothing() -> None:
         watch.step(step, healthy(step))
         assert not raised(watch)
     known = {verdict.signal.name for verdict in watch.verdicts() if verdict.standing.state == "Clear"}
-    unknown = {SignalName.VALIDATION_PARTED, SignalName.TASKS_DIVERGING, SignalName.REWARD_ONE_SIDED}
+    unknown = {SignalName.VALIDATION_DIVERGED, SignalName.TASKS_DIVERGING, SignalName.REWARD_ONE_SIDED}
     assert known == {*SignalName} - unknown
 
 
@@ -299,7 +299,7 @@ def test_a_job_that_never_validates_has_no_word_on_held_out_rows() -> None:
     for step in range(1, 60):
         watch.step(step, healthy(step))
     states = {verdict.signal.name: verdict.standing.state for verdict in watch.verdicts()}
-    assert states[SignalName.VALIDATION_PARTED] == "Unknown"
+    assert states[SignalName.VALIDATION_DIVERGED] == "Unknown"
 
 
 @pytest.mark.parametrize("reward", [0.0, 0.5, 1.0])

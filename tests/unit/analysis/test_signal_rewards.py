@@ -1,4 +1,4 @@
-"""What ValidationParted, ScoreParted and RewardOneSided ask for, on figures made for it."""
+"""What ValidationDiverged, ScoreDiverged and RewardOneSided ask for, on figures made for it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def history(**figures: Sequence[float | None]) -> History:
     return History(JOB, steps, Series(), len(steps.steps))
 
 
-def parted(rewards: tuple[float, float], scores: tuple[float, float]) -> Level:
+def diverged(rewards: tuple[float, float], scores: tuple[float, float]) -> Level:
     """Ten steps of one level, and ten of another."""
     figures = {
         learning.REWARD: [rewards[0]] * 10 + [rewards[1]] * 10,
         learning.SCORE: [scores[0]] * 10 + [scores[1]] * 10,
     }
-    reading = learning.score_parted(history(**figures))
+    reading = learning.score_diverged(history(**figures))
     assert reading is not None
     return reading.level
 
@@ -53,7 +53,7 @@ def parted(rewards: tuple[float, float], scores: tuple[float, float]) -> Level:
 def test_reward_and_score_part_where_the_reward_gains_alone(
     rewards: tuple[float, float], scores: tuple[float, float], level: Level
 ) -> None:
-    assert parted(rewards, scores) is level
+    assert diverged(rewards, scores) is level
 
 
 def test_a_larger_gap_that_is_chance_hides_none_that_is_sure() -> None:
@@ -62,7 +62,7 @@ def test_a_larger_gap_that_is_chance_hides_none_that_is_sure() -> None:
         learning.REWARD: [1.0, 0.0] * 5 + [0.5] * 10 + [0.8] * 10,
         learning.SCORE: [0.2, 1.0] * 5 + [0.5] * 20,
     }
-    reading = learning.score_parted(history(**figures))
+    reading = learning.score_diverged(history(**figures))
     assert reading is not None
     assert (reading.level, round(reading.value, 2)) == (Level.OVER, 0.3)
 
@@ -72,7 +72,7 @@ EARLY = ((0.3, 0.31, 0.3, 0.31, 0.3), (0.0, 1.0, 0.0, 1.0, 0.2))
 
 
 def validated(early: Sequence[float], held_out: Mapping[int, float], rows: float = 64.0) -> str:
-    """First letters of ValidationParted after each validation. The reward becomes 0.6, then 0.85 at 16."""
+    """First letters of ValidationDiverged after each validation. The reward becomes 0.6, then 0.85 at 16."""
     watch, found = Watch(JOB), ""
     for step in range(1, 46):
         reward = early[step - 1] if step <= 5 else (0.6 if step < 16 else 0.85) + 0.002 * (step % 3)
@@ -81,7 +81,7 @@ def validated(early: Sequence[float], held_out: Mapping[int, float], rows: float
             figures = {learning.VALIDATED_SPREAD: 0.3, learning.VALIDATED_ROWS: rows}
             watch.validation(step, {learning.VALIDATED: held_out[step], **figures})
             verdicts = {verdict.signal.name: verdict for verdict in watch.verdicts()}
-            found += verdicts[SignalName.VALIDATION_PARTED].standing.state[0]
+            found += verdicts[SignalName.VALIDATION_DIVERGED].standing.state[0]
     return found
 
 

@@ -21,7 +21,7 @@ def layers(part: tuple[str, str], *numbers: int) -> list[str]:
     return [f"{part[0]}.{number}.{part[1]}" for number in numbers]
 
 
-def parted(count: int) -> dict[str, Any]:
+def in_parts(count: int) -> dict[str, Any]:
     """The configuration of a model of several parts."""
     return {
         "num_hidden_layers": 9,
@@ -66,7 +66,7 @@ def refused(folder: Path) -> str:
         (layers(PART, 0, 2), {"num_hidden_layers": 3}, "model.layers.1"),
         (layers(PART, 0, 1), {"num_hidden_layers": 3}, "model.layers.2"),
         (layers(PART, 1, 2, 3), {"num_hidden_layers": 3}, "model.layers.0"),
-        ([*layers(TOWER, 0), *layers(PART, 0, 1)], parted(3), "model.layers.2"),
+        ([*layers(TOWER, 0), *layers(PART, 0, 1)], in_parts(3), "model.layers.2"),
         ([*layers(PART, 0), *layers(EXPERTS, 0, 1)], {"num_hidden_layers": 2}, "model.layers.1"),
     ],
 )
@@ -85,7 +85,7 @@ def test_a_layer_without_tensors_is_named(
         (layers(PART, 0, 1, 2), {"num_hidden_layers": 3}),
         (layers(PART, 0, 1, 2, 3), {"num_hidden_layers": 3}),  # and one that predicts further tokens
         ([*layers(TOWER, 0), "visual.mlp.0.weight", "visual.mlp.2.weight", *layers(PART, 0, 1)],
-         parted(2)),
+         in_parts(2)),
         (layers(("transformer.h", "attn.c_attn.weight"), 0, 1), {"num_hidden_layers": 2}),
         (layers(PART, 0), {}),
         (["shared.weight"], {"num_hidden_layers": 3}),

@@ -34,11 +34,11 @@ from headway_coordinator.pause import Pauses, acting, pause_of, unseen
 from headway_coordinator.stall import AFTER_SECONDS, blocker
 from headway_coordinator.stored_job import KubernetesJob
 
-COLLAPSED, NOTHING, FLAT, PARTED = (
+COLLAPSED, NOTHING, FLAT, DIVERGED = (
     SignalName.REWARD_COLLAPSED,
     SignalName.NOTHING_TO_TRAIN,
     SignalName.REWARD_FLAT,
-    SignalName.VALIDATION_PARTED,
+    SignalName.VALIDATION_DIVERGED,
 )
 PAUSE = CollapseSpec(policy="Pause")
 IDENTITY = JobConfig(name="refunds", namespace="team", uid="uid", spec=spec())
@@ -85,12 +85,12 @@ class TestWhatPauses:
     def test_another_one_does_though_its_step_is_before_the_pause(self) -> None:
         """A validation of step 10 may end when step 14 was taken."""
         last = paused_for(verdict(NOTHING), step=12)
-        assert names(unseen([verdict(NOTHING), verdict(PARTED, since=10)], last)) == [PARTED]
+        assert names(unseen([verdict(NOTHING), verdict(DIVERGED, since=10)], last)) == [DIVERGED]
 
 
 def test_a_pause_says_why_what_to_change_and_how_to_go_on() -> None:
-    found = pause_of(IDENTITY, 12, [verdict(PARTED)], [verdict(NOTHING), verdict(PARTED)], NOW)
-    assert (found.signal, found.signals) == ("ValidationParted", ["NothingToTrain", "ValidationParted"])
+    found = pause_of(IDENTITY, 12, [verdict(DIVERGED)], [verdict(NOTHING), verdict(DIVERGED)], NOW)
+    assert (found.signal, found.signals) == ("ValidationDiverged", ["NothingToTrain", "ValidationDiverged"])
     assert (found.step, found.time) == (12, NOW.replace(microsecond=0))
     assert found.message == "0 of 4 groups had an advantage in 3 batches. First: give the desk easier cases."
     assert found.resume == (
@@ -160,9 +160,9 @@ class TestPauses:
         pauses.look(12, [verdict(NOTHING, since=12)], done=False)
         first = pauses.last
         assert first is not None
-        pauses.look(12, [verdict(NOTHING, since=12), verdict(PARTED, since=10)], done=False)
+        pauses.look(12, [verdict(NOTHING, since=12), verdict(DIVERGED, since=10)], done=False)
         assert pauses.last is not None
-        assert pauses.last.signals == ["NothingToTrain", "ValidationParted"]
+        assert pauses.last.signals == ["NothingToTrain", "ValidationDiverged"]
         assert (pauses.last.time, pauses.last.signal) == (first.time, first.signal)
 
     def test_one_that_went_back_to_before_the_pause_is_paused_anew(self) -> None:

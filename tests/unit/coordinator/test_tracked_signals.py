@@ -17,7 +17,7 @@ from headway_coordinator.signals import Signals
 from headway_coordinator.state import State
 
 VALIDATION = {"val/reward/mean": 0.5}
-BY_STEP, BY_VALIDATION, BY_EITHER = S.REPETITION, S.VALIDATION_PARTED, S.REWARD_FLAT
+BY_STEP, BY_VALIDATION, BY_EITHER = S.REPETITION, S.VALIDATION_DIVERGED, S.REWARD_FLAT
 CATALOGUE = (
     replace(signal(BY_STEP, over_from(2)), clock="step"),
     replace(signal(BY_VALIDATION, over_from(2)), clock="validation"),

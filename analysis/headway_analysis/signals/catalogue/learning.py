@@ -58,8 +58,8 @@ LEARNING: Final = (
         clear_after=1,
     ),
     Signal(
-        name=Name.VALIDATION_PARTED,
-        judge=learning.validation_parted,
+        name=Name.VALIDATION_DIVERGED,
+        judge=learning.validation_diverged,
         meaning="The training reward rises, but the reward on held-out rows does not.",
         number=f"Rise of `{learning.REWARD}` (mean of {learning.WINDOW} steps) minus the rise of "
         f"`{learning.VALIDATED}`. The newest validation is compared with up to three earlier ones. "
@@ -92,8 +92,8 @@ LEARNING: Final = (
         clear_after=1,
     ),
     Signal(
-        name=Name.SCORE_PARTED,
-        judge=learning.score_parted,
+        name=Name.SCORE_DIVERGED,
+        judge=learning.score_diverged,
         meaning="The reward rises or holds, but the external score of the same episodes does not.",
         number=f"Growth of the gap `{learning.REWARD}` minus `{learning.SCORE}`, in two comparisons. The "
         f"mean of the last {learning.WINDOW} steps is compared with that of the {learning.WINDOW} "

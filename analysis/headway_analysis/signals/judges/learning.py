@@ -157,7 +157,7 @@ def groups_uniform(history: History) -> Reading | None:
     return Reading(state, share.value, MOST_UNIFORM, observed, share.low, share.high)
 
 
-def score_parted(history: History) -> Reading | None:
+def score_diverged(history: History) -> Reading | None:
     """How far the reward has risen beyond the external score of the same episodes, or held without it."""
     half = sum(1 for _ in history.dated(REWARD, -1, history.now)) // 2
     long = max(WINDOW, min(2 * WINDOW, half))
@@ -193,7 +193,7 @@ def _score_gap(history: History, back: int, window: int) -> Reading | None:
     return Reading(state, gap.value, SCORE_GAP * span, observed, gap.low, gap.high)
 
 
-def validation_parted(history: History) -> Reading | None:
+def validation_diverged(history: History) -> Reading | None:
     """How far the training reward has risen beyond that of held-out rows, between two validations."""
     known = history.validated(VALIDATED)
     if not known or known[-1][0] != history.now:
