@@ -66,7 +66,7 @@ def conditions(
             tried = samples(both[0], below, task) and samples(both[1], below, task)
             yield without(name, ours is not None) if tried else "Error"
         else:
-            yield beats(name, ours, theirs, least, ends(name, task, ours, theirs))
+            yield is_better(name, ours, theirs, least, ends(name, task, ours, theirs))
 
 
 def lost(gate: Json, found: Values | None) -> str:
@@ -98,7 +98,7 @@ def minimum(gate: Json, name: str, found: Values | None, ends: Sequence[float] |
     return "Passed" if floor >= wanted else "TooFewRows"
 
 
-def beats(name: str, ours: Values, theirs: Values, least: float, ends: Sequence[float] | None) -> str:
+def is_better(name: str, ours: Values, theirs: Values, least: float, ends: Sequence[float] | None) -> str:
     """Whether the difference, in the better direction, is shown to be above `least`."""
     found, sign = difference(name, ours, theirs), 1 if better_high(name) else -1
     if found is None or found["low"] is None:

@@ -299,7 +299,7 @@ def _against(
     bound: Bound,
     rows: _Rows,
     less_is_better: Collection[str],
-    beat: bool,
+    must_beat: bool,
 ) -> Check:
     """One paired comparison: better by more than the margin, or worse by less than it."""
     ours, metric, where, samples = spec.candidate, bound.metric, rows.where, rows.samples
@@ -310,14 +310,16 @@ def _against(
     sign = -1 if metric in less_is_better else 1
     found = compare(samples[ours][metric], samples[baseline][metric])
     asked = (
-        f"more than {_number(bound.margin)} better" if beat else f"less than {_number(bound.margin)} worse"
+        f"more than {_number(bound.margin)} better"
+        if must_beat
+        else f"less than {_number(bound.margin)} worse"
     )
     if found is None:
         return Check(
             Verdict.TOO_FEW_ROWS,
             f"{metric}{where}: {ours} and {baseline} have no try in common; asked: {asked}",
         )
-    least = bound.margin if beat else -bound.margin
+    least = bound.margin if must_beat else -bound.margin
     both = samples[ours][metric], samples[baseline][metric]
     gain = least_gain(*both, sign, _ends(spec, metric, rows.task, *both))
     verdict, why = _differs(found, least, sign, gain)

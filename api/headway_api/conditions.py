@@ -109,7 +109,7 @@ class Reason(StrEnum):
     CRASH_LOOP = "CrashLoop"
     DISRUPTED = "Disrupted"
 
-    JOBS_UNHEARD = "JobsUnheard"
+    JOBS_NOT_REPORTING = "JobsNotReporting"
     TOO_MANY_JOBS = "TooManyJobs"
     BUDGET_LEFT = "BudgetLeft"
     BUDGET_LOW = "BudgetLow"

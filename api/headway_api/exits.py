@@ -1,7 +1,7 @@
 """How a process of a job reports why it ends, so that the operator can repeat it in a condition.
 
 A process that cannot continue writes a `Termination` to the file that Kubernetes reads as the container's
-termination message. It exits with `PERMANENT` (the user must change something), `RETRIABLE`, or `ANEW`.
+termination message. It exits with `PERMANENT` (the user must change something), `RETRIABLE`, or `RESTART`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PERMANENT: Final = 42
 """Exit code: a restart without a change cannot help."""
 RETRIABLE: Final = 43
 """Exit code: the cause is outside the process and may go away."""
-ANEW: Final = 44
+RESTART: Final = 44
 """Exit code: nothing failed, and a fresh start is needed. The restart is not counted."""
 
 CONDITION_REASON: Final = r"^[A-Z][A-Za-z0-9]*$"
@@ -78,7 +78,7 @@ class JobError(Exception):
     @property
     def code(self) -> int:
         """The process's exit code."""
-        return PERMANENT if self.permanent else RETRIABLE if self.counted else ANEW
+        return PERMANENT if self.permanent else RETRIABLE if self.counted else RESTART
 
 
 def job_error(error: BaseException | None) -> JobError | None:

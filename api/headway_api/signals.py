@@ -74,7 +74,7 @@ class SignalName(StrEnum):
     """Batches are as old as maxStepsOffPolicy allows, for a long time."""
 
 
-ACTED_UPON: Final = (
+ACTED_ON: Final = (
     SignalName.REWARD_COLLAPSED,
     SignalName.NOTHING_TO_TRAIN,
     SignalName.VALIDATION_DIVERGED,

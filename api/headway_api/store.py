@@ -23,7 +23,6 @@ from urllib.parse import urlsplit
 from headway_api import bounds
 from headway_api.bounds import is_below, shortened
 from headway_api.records import FileDigest
-from headway_api.store_away import Patience, Patient, batches, status_of, wait_for
 from headway_api.store_faults import Denied as Denied
 from headway_api.store_faults import NotFound as NotFound
 from headway_api.store_faults import bucket_unavailable as bucket_unavailable
@@ -31,6 +30,7 @@ from headway_api.store_faults import listed, require_small
 from headway_api.store_faults import unreadable as unreadable
 from headway_api.store_protocol import Store as Store
 from headway_api.store_refused import refusal
+from headway_api.store_unavailable import Patience, Patient, batches, status_of, wait_for
 
 if TYPE_CHECKING:
     from headway_api.spec.lifecycle import OutputSpec

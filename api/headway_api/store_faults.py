@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 from headway_api import bounds
 from headway_api.bounds import shortened
 from headway_api.exits import JobError
-from headway_api.store_away import may_pass
 from headway_api.store_refused import refusal
+from headway_api.store_unavailable import may_pass
 
 
 class NotFound(KeyError):

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headway_api.bounds import shortened
-from headway_api.store_away import status_of
+from headway_api.store_unavailable import status_of
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError

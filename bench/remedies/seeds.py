@@ -18,7 +18,7 @@ from bench.remedies import curves, job, replay
 from bench.remedies.job import Curve
 from bench.support import machine
 from bench.support.report import Goal, Row, Section, Table, prose
-from headway_api.signals import ACTED_UPON
+from headway_api.signals import ACTED_ON
 
 SEEDS: Final = (0, 1, 2)
 POLICIES: Final = ("Alert", "Remediate")
@@ -84,8 +84,8 @@ def digest(files: Sequence[Any]) -> str:
 
 
 def alert(curve: Curve) -> int | None:
-    """The first step after which a signal of `ACTED_UPON` was raised; None if none was."""
-    acted = {name.value for name in ACTED_UPON}
+    """The first step after which a signal of `ACTED_ON` was raised; None if none was."""
+    acted = {name.value for name in ACTED_ON}
     return next((step for step, names in sorted(curve.raised.items()) if acted & set(names)), None)
 
 
@@ -96,7 +96,7 @@ def row(policy: str, curve: Curve, seconds: float) -> Row:
     since = [score for step, score in curve.scores.items() if step not in before]
     best = max(before, key=lambda step: (before[step], -step))
     tail = [score for _, score in sorted(curve.scores.items())[-LAST:]]
-    acted = {name.value for name in ACTED_UPON}
+    acted = {name.value for name in ACTED_ON}
     raised = [f"{step}: {name}" for step, names in curve.raised.items() for name in names if name in acted]
     return {
         "policy": policy,

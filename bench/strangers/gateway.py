@@ -27,7 +27,7 @@ STEP_SECONDS = 0.005
 CONTEXT = 4000
 
 
-def anew(served: list[Rig], seen: Counter[int]) -> Any:
+def counted(served: list[Rig], seen: Counter[int]) -> Any:
     """A middleware: each request finds a new episode, and its answer is counted."""
 
     @web.middleware
@@ -58,7 +58,7 @@ async def serve() -> None:
     seen: Counter[int] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         tok = tokenizer(Path(folder), QWEN3_TEMPLATE)
-    async with rig(tok, context=CONTEXT, around=anew(served, seen)) as r:
+    async with rig(tok, context=CONTEXT, around=counted(served, seen)) as r:
         served.append(r)
         r.rollout.expires_at = float("inf")
         await r.chat()  # loads what only the first turn needs to load

@@ -19,7 +19,7 @@ from headway_cli import near_names, newer_fields
 
 MANAGER: Final = "headway-cli"
 CALL_SECONDS: Final = 30
-AWAY_SECONDS: Final = 300.0
+UNREACHABLE_SECONDS: Final = 300.0
 """Longest that a cluster which has answered may be away while a job is followed."""
 AGAIN_SECONDS: Final = 5.0
 WATCH_SECONDS: Final = 240
@@ -136,7 +136,7 @@ class Cluster:
                     raise JobGone(f"{kind} {name} was deleted") from error
                 raise
             except Unreachable:
-                if not seen or time.monotonic() - since > AWAY_SECONDS:
+                if not seen or time.monotonic() - since > UNREACHABLE_SECONDS:
                     raise
                 time.sleep(AGAIN_SECONDS)
 

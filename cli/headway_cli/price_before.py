@@ -31,7 +31,7 @@ from headway_cli.candidates import Trained, resolved
 from headway_cli.first_prompt import Note, beginning
 from headway_cli.local.manifest import ManifestWrong
 from headway_cli.stored_run import readable
-from headway_cli.tokens import NotAtHand
+from headway_cli.tokens import ModelUnavailable
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def _model(source: ModelSpec, asked: int | None, store: Store, here: Here) -> Kn
     try:
         folder = here.model or tokens.folder_of(source, store, here.cache)
         return tokens.known(folder, asked)
-    except NotAtHand as error:
+    except ModelUnavailable as error:
         here.note(
             f"the tokenizer of {source.base} is not available, so the limits decide how long a prompt is: "
             f"{error}; write --model FOLDER of one"

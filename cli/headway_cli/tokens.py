@@ -19,7 +19,7 @@ from headway_cli.stored_run import readable
 CONFIG: Final = "config.json"
 
 
-class NotAtHand(Exception):
+class ModelUnavailable(Exception):
     """A model cannot count the tokens of a text here; the message says why."""
 
 
@@ -29,7 +29,7 @@ def folder_of(model: Source, store: Store, cache: Path) -> Path:
     Nothing is fetched from the hub: for a hf:// model an earlier download is used.
 
     Raises:
-        NotAtHand: there is none.
+        ModelUnavailable: there is none.
     """
     if model.base.startswith("file://"):
         return Path(model.base.removeprefix("file://"))
@@ -39,7 +39,7 @@ def folder_of(model: Source, store: Store, cache: Path) -> Path:
         with readable(model.base):
             return fetch(model, store, cache, weights=False)
     except NoRun as error:
-        raise NotAtHand(str(error)) from error
+        raise ModelUnavailable(str(error)) from error
 
 
 def _of_hub(model: Source) -> Path:
@@ -47,12 +47,12 @@ def _of_hub(model: Source) -> Path:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HFValidationError
     except ModuleNotFoundError as error:
-        raise NotAtHand("huggingface-hub is missing: pip install headway[coordinator]") from error
+        raise ModelUnavailable("huggingface-hub is missing: pip install headway[coordinator]") from error
     name = model.base.removeprefix(HUB)
     try:
         found = snapshot_download(name, revision=model.revision, local_files_only=True)
     except (OSError, HFValidationError) as error:  # it raises the first if nothing is there
-        raise NotAtHand(f"{name} was not downloaded to this machine") from error
+        raise ModelUnavailable(f"{name} was not downloaded to this machine") from error
     return Path(found)
 
 
@@ -75,11 +75,11 @@ def known(folder: Path, asked: int | None) -> Known:
         folder: folder with its tokenizer and configuration.
         asked: most tokens of an episode, if the job says it.
     Raises:
-        NotAtHand: the tokenizer, the template or the context's length is missing.
+        ModelUnavailable: the tokenizer, the template or the context's length is missing.
     """
     length = context_length(folder, asked)
     if length is None:
-        raise NotAtHand(f"{CONFIG} of the model does not say how many tokens it takes")
+        raise ModelUnavailable(f"{CONFIG} of the model does not say how many tokens it takes")
     tokenizer = _tokenizer(folder)
 
     def size(messages: Sequence[Json], tools: Sequence[Json]) -> int:
@@ -99,13 +99,13 @@ def _tokenizer(folder: Path) -> Any:
     try:
         from transformers import AutoTokenizer
     except ModuleNotFoundError as error:
-        raise NotAtHand("transformers is missing: pip install headway[coordinator]") from error
+        raise ModelUnavailable("transformers is missing: pip install headway[coordinator]") from error
     try:
         found: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:  # the remedy is the same for every error of transformers
-        raise NotAtHand(f"the tokenizer in {folder} cannot be loaded: {error}") from error
+        raise ModelUnavailable(f"the tokenizer in {folder} cannot be loaded: {error}") from error
     if not found.chat_template:
-        raise NotAtHand(f"the model in {folder} has no chat template")
+        raise ModelUnavailable(f"the model in {folder} has no chat template")
     return found
 
 

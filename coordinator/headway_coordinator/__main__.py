@@ -18,7 +18,7 @@ from headway_api.exits import JobError, job_error, leave, not_final
 from headway_api.job_folder import JobFolder
 from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
 from headway_api.store import open_store
-from headway_api.store_away import Patience, store_explained
+from headway_api.store_unavailable import Patience, store_explained
 from headway_coordinator import status as status_writer
 from headway_coordinator.coordinator import Coordinator, begun
 from headway_coordinator.evaluation.job import EvalCoordinator

@@ -84,7 +84,7 @@ class Batches:
                 change, epoch=self.epochs_done, validating=list(self.validations.unfinished)
             )
         positions = None if withheld or change is not None else self.scheduler.take()
-        self.groups.stop_doomed()
+        self.groups.cancel_untrainable()
         if positions is None or self.scheduler.step >= self.steps:
             return None
         batch = Batch(

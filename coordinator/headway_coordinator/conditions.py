@@ -64,8 +64,8 @@ def after(
     if known is None:
         return [weights_in_sync(router, behind, held_out) or _unknown(router)]
     overtaken = known.status == "True" and short_seconds > PATIENCE_SECONDS
-    stands = _unknown(router) if known.status == "Unknown" or overtaken else known
-    return merge([known], [weights_in_sync(router, behind, held_out) or stands])
+    unchanged = _unknown(router) if known.status == "Unknown" or overtaken else known
+    return merge([known], [weights_in_sync(router, behind, held_out) or unchanged])
 
 
 def is_short(router: Router) -> bool:

@@ -129,6 +129,6 @@ class GroupRunner:
         at_once = 1 + sum(counts.in_flight.values())
         if self.faults.ended(record.episode_id, scored=record.reward is not None, at_once=at_once):
             self.on_change()
-        if (found := self.faults.hopeless) is not None:
+        if (found := self.faults.fatal_cause) is not None:
             raise given_up(found, begun=counts.step > 0)
         return record

@@ -26,7 +26,7 @@ def acting(collapse: CollapseSpec, raised: Sequence[Verdict]) -> list[Verdict]:
     """The raised signals that pause the job, the most severe first."""
     if collapse.policy != "Pause":
         return []
-    return [verdict for verdict in raised if verdict.signal.name in collapse.acted_upon]
+    return [verdict for verdict in raised if verdict.signal.name in collapse.acted_on]
 
 
 def unseen(found: Sequence[Verdict], last: st.Pause | None) -> list[Verdict]:

@@ -118,7 +118,7 @@ class Process(ABC):
             spec.budget, Priced(self._ledger, lambda: self._book), self._budget_moved, opened=False
         )
         self._status = status_writer.Writer(sink, self.status, self._on_update, self._written)
-        self._stands = False
+        self._restored = False
         """Whether a status of this process was written."""
         self._grant_read = True
         """Whether the namespace's grant could be read, or none was asked for."""
@@ -234,7 +234,7 @@ class Process(ABC):
             logs.event(_log, "grant-not-read", level=logging.WARNING, error=str(error))
 
     def _written(self) -> None:
-        self._stands = True
+        self._restored = True
         self._open_budget()
 
     def _open_budget(self) -> None:
@@ -243,7 +243,7 @@ class Process(ABC):
         The earlier usage and the namespace's grant must be read. The predecessor's budget must no longer be
         in the status.
         """
-        if self._stands and self._ledger.loaded and self._grant_read:
+        if self._restored and self._ledger.loaded and self._grant_read:
             self._budget.open()
 
     def stop(self) -> None:

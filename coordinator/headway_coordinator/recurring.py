@@ -4,7 +4,7 @@ Pure.
 
 Two faults are alike if the same method or tool failed at the same line, whatever values their messages
 contain. A cause is standing from when it has ended `RAISED` of the last `WINDOW` episodes, until it has ended
-none of the last `CLEAR_AFTER`. A job is hopeless if its standing causes have ended at least half of all
+none of the last `CLEAR_AFTER`. A job gives up if its standing causes have ended at least half of all
 episodes, and enough of them, and no episode was scored.
 """
 
@@ -120,7 +120,7 @@ class Recurring:
         return sorted(known, key=lambda each: (-each.count, each.cause.message))
 
     @property
-    def hopeless(self) -> Standing | None:
+    def fatal_cause(self) -> Standing | None:
         """The cause for which the job gives up.
 
         Enough episodes have ended to expect that another would fail too.

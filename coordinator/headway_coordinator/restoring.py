@@ -52,12 +52,14 @@ class Restoring:
         # A rollback abandons groups of older weights. A predecessor may have ended before it abandoned all.
         left = {p: ROLLED_BACK for p, step in sampled.items() if step is not None and step < back}
         # A group without a token to train counts as sampled just before the undone step that has it.
-        anew = {position_of(group): report.step - 1 for report in replay.undone for group in report.groups}
+        restored = {
+            position_of(group): report.step - 1 for report in replay.undone for group in report.groups
+        }
         late = self.scheduler.restore(
             at,
             settled | left.keys(),
             finished={
-                p: anew.get(p, at) if step is None else as_of(step, idle)
+                p: restored.get(p, at) if step is None else as_of(step, idle)
                 for p, step in sampled.items()
                 if p not in left
             },

@@ -98,7 +98,7 @@ class StepReports:
         gone: list[tuple[GroupRecord, Abandoned]] = []
         if report.directive is None and report.step > 0:
             self.scheduler.trained(report.step, positions)
-            self.groups.stop_doomed()
+            self.groups.cancel_untrainable()
             self.state.last_batch = [self.groups.waiting.pop(position) for position in positions]
             self.groups.waits.forget(positions)
         self.state.reports.append(report)

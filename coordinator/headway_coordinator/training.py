@@ -256,7 +256,7 @@ class Training:
                         await self._fleet.ready()
                     while self._may_start and (position := self.scheduler.start()) is not None:
                         tasks.create_task(self._groups.train(position))
-                    await self._progress.until(partial(self._news, seen))
+                    await self._progress.until(partial(self._has_work, seen))
             await self._progress.until(lambda: not self._batches.unvalidated())
             await self._test.run()
             for task in background:
@@ -270,7 +270,7 @@ class Training:
             return "MaxSteps"
         return "BudgetExhausted" if self.drains else "MaxEpochs"
 
-    def _news(self, seen: int) -> bool:
+    def _has_work(self, seen: int) -> bool:
         """Whether there is work that did not exist at step `seen`, when all slots were taken."""
         startable = self._may_start and self.scheduler.free > 0 and not self.scheduler.exhausted
         return self.state.step != seen or self.done or startable
@@ -293,7 +293,7 @@ class Training:
             logs.event(_log, "draining", level=logging.WARNING, step=self.state.step)
         self.scheduler.positions = min(self.scheduler.positions, self.scheduler.cursor)
         self._budget.refuse()
-        self._groups.stop_doomed()
+        self._groups.cancel_untrainable()
 
 
 def _order(spec: RLTrainingJobSpec, data: Data) -> Order | Mixture:

@@ -67,7 +67,7 @@ class TrainingGroups:
         self.running[position] = plan.stop
         if position in self.leaving:
             plan.stop.now(self.leaving[position])
-        self.stop_doomed()
+        self.cancel_untrainable()
         began = time.time()
         group = await self.runner.run(plan)
         del self.running[position]
@@ -86,7 +86,7 @@ class TrainingGroups:
     def _abandoned(self, position: int, group: GroupRecord, why: Abandoned) -> None:
         self.runner.count_abandoned(group, why)
         self.scheduler.abandoned(position)
-        self.stop_doomed()
+        self.cancel_untrainable()
         if why.reason in ("TooFewScored", "NotJudged"):
             self._lost_in_a_row += 1
             if self._lost_in_a_row >= max(LOST_LIMIT, self.scheduler.slots):
@@ -97,7 +97,7 @@ class TrainingGroups:
         found = self.faults.of_most()
         return lost(group) if found is None else given_up(found, begun=self.state.step > 0)
 
-    def stop_doomed(self) -> None:
+    def cancel_untrainable(self) -> None:
         """Cancel groups that can no longer be trained. Called wherever that may have become true."""
         if self.scheduler.over:
             for stop in self.running.values():
@@ -123,7 +123,7 @@ class TrainingGroups:
             self.leaving[position] = why
             if position in self.running:
                 self.running[position].now(why)
-        self.stop_doomed()
+        self.cancel_untrainable()
         return gone
 
     async def lose(self, group: GroupRecord, why: Abandoned) -> None:

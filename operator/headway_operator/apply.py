@@ -132,7 +132,7 @@ class Applier:
         if known is not None and self._applied.get(item.ref) == (digest, _mark(known)):
             return 0
         if known is not None and item.ref in self._applied and self._applied[item.ref][0] == digest:
-            self._mind_contest(item.ref)
+            self._limit_repairs(item.ref)
         made = self._api.apply(item.body)
         self._cache.put(made)
         self._applied[item.ref] = (digest, _mark(made))
@@ -141,7 +141,7 @@ class Applier:
         self._count(item.ref[0], result)
         return int(changed)
 
-    def _mind_contest(self, ref: Ref) -> None:
+    def _limit_repairs(self, ref: Ref) -> None:
         """Limit how often the operator repairs an object that somebody else keeps changing back."""
         now = time.monotonic()
         recent = [moment for moment in self._mended.get(ref, []) if now - moment < CONTEST_SECONDS]

@@ -124,7 +124,7 @@ class Api:
     ) -> tuple[list[Json], str]:
         """All objects of a kind (the first `EVENTS` events), and the resource version to watch from.
 
-        Custom resources contain only their identity (`wire.sighting`). Objects that are out of bounds contain
+        Custom resources contain only their identity (`wire.identity_of`). Objects that are out of bounds contain
         it too, with the reason.
         """
         items: list[Json] = []

@@ -22,7 +22,7 @@ from headway_operator.plan.planner import utc_now
 
 log = logging.getLogger(__name__)
 
-FOR_GOOD: Final = (403, 404, 409)
+PERMANENT: Final = (403, 404, 409)
 """Permanent refusals: forbidden or the namespace ends, the namespace is gone, the event exists already."""
 
 
@@ -47,7 +47,7 @@ class Recorder:
     def record(self, raw: Json, status: JobStatus) -> None:
         """Record the new facts in the status of a job that `look` has seen."""
         _, recorded = self._keys[ref_of(raw)]
-        for fact in events.news(status, recorded):
+        for fact in events.unrecorded(status, recorded):
             if self._create_event(raw, fact):
                 recorded.add(fact.key)
 
@@ -74,7 +74,7 @@ class Recorder:
         except ApiError as error:
             if error.status != 409:
                 self._report(raw, "event-refused", error)
-            return error.status in FOR_GOOD
+            return error.status in PERMANENT
         except urllib3.exceptions.HTTPError as error:
             self._report(raw, "event-refused", error)
             return False

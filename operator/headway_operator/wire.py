@@ -56,7 +56,7 @@ def document(raw: bytes) -> Json:
     return found
 
 
-def sighting(raw: bytes) -> Json:
+def identity_of(raw: bytes) -> Json:
     """Name, namespace, uid, resource version and deletion time of an object. No other field is parsed.
 
     Raises:
@@ -96,7 +96,7 @@ def some_object(raw: bytes) -> Json:
     try:
         found = document(raw)
     except OutOfBounds as error:
-        return sighting(raw) | {UNREAD: str(error)}
+        return identity_of(raw) | {UNREAD: str(error)}
     return _identified(found)
 
 
@@ -114,7 +114,7 @@ def event(line: bytes, *, identity: bool = False) -> Json:
         metadata = json_members(json_members(body, OBJECT_BYTES).get("metadata", b"{}"), OBJECT_BYTES)
         version = _word(metadata.get("resourceVersion", b""))
         return {"type": kind, "object": {"metadata": {"resourceVersion": version}}}
-    return {"type": kind, "object": sighting(body) if identity else some_object(body)}
+    return {"type": kind, "object": identity_of(body) if identity else some_object(body)}
 
 
 def page(raw: bytes, *, identity: bool = False) -> tuple[Iterator[Json], Json]:
@@ -134,7 +134,7 @@ def page(raw: bytes, *, identity: bool = False) -> tuple[Iterator[Json], Json]:
     parts = json_members(raw, PAGE_BYTES)
     metadata = document(parts.get("metadata", b"{}"))
     texts = [] if parts.get("items", b"null") == b"null" else json_elements(parts["items"], PAGE_BYTES)
-    return _each(texts, sighting if identity else some_object), metadata
+    return _each(texts, identity_of if identity else some_object), metadata
 
 
 def _each(items: list[Any], read: Callable[[Any], Json]) -> Iterator[Json]:

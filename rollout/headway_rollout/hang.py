@@ -24,7 +24,7 @@ HUNG_SECONDS = 120.0
 computed. So this must exceed the longest prefill, which takes tens of seconds. An engine that is killed by
 mistake loses more time than this."""
 
-BEAT_SECONDS = 30.0
+PROBE_SECONDS = 30.0
 """How long every look must find no requests before the engine is asked for a token."""
 
 RUNNING: Final = "vllm:num_requests_running"
@@ -73,7 +73,7 @@ def after(before: Standstill | None, pulse: Pulse | None, now: float) -> Standst
 async def found(engine: Engine) -> str:
     """Return once the engine hangs, with how that showed."""
     standstill: Standstill | None = None
-    beat, busy = asyncio.create_task(_beat(engine)), time.monotonic()
+    probe, busy = asyncio.create_task(_request_token(engine)), time.monotonic()
     try:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -84,20 +84,20 @@ async def found(engine: Engine) -> str:
                 pulse = Pulse(running=1, tokens=standstill.tokens if standstill is not None else 0.0)
             if engine.suspended:
                 pulse = None
-            elif pulse is not None and not beat.done():
+            elif pulse is not None and not probe.done():
                 pulse = pulse._replace(running=pulse.running + 1)
             standstill = after(standstill, pulse, time.monotonic())
             if pulse is None or pulse.running > 0:
                 busy = now
-            elif now - busy > BEAT_SECONDS:
-                beat, busy = asyncio.create_task(_beat(engine)), now
+            elif now - busy > PROBE_SECONDS:
+                probe, busy = asyncio.create_task(_request_token(engine)), now
             if standstill is not None and time.monotonic() - standstill.since > HUNG_SECONDS:
                 return f"vLLM has computed no token of its requests for {HUNG_SECONDS:.0f} s"
     finally:
-        beat.cancel()
+        probe.cancel()
 
 
-async def _beat(engine: Engine) -> None:
+async def _request_token(engine: Engine) -> None:
     """Ask for one token; the counters show whether the engine computed it."""
     with suppress(EngineRefused):
         await engine.next_logprob(BASE_MODEL, [0], 0)

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 EPISODES = 48
 """Twelve rows in groups of 4, the least that a preflight samples."""
 CUT, FOOTHOLD = "context-fits", "foothold"
-HOPELESS: dict[str, Any] = {"agent": {"builtin": {"maxTurns": 1}}, "schedule": {"maxSteps": 1}}
+UNTRAINABLE: dict[str, Any] = {"agent": {"builtin": {"maxTurns": 1}}, "schedule": {"maxSteps": 1}}
 """Four turns are needed, and one is given: every episode is cut off."""
 
 
@@ -58,7 +58,7 @@ def events(bench: Any, name: str) -> dict[str, str]:
 def test_enforce_stops_before_any_learner_pod(bench: Any, jobs: list[str]) -> None:
     name = "no-turns"
     jobs.append(name)
-    bench.kube.apply(bench.job(name, HOPELESS | {"preflight": only(CUT)}))
+    bench.kube.apply(bench.job(name, UNTRAINABLE | {"preflight": only(CUT)}))
     roles = watched(bench, name, "Failed")
     assert "rollout" in roles
     assert "learner" not in roles
@@ -86,7 +86,7 @@ def test_enforce_stops_before_any_learner_pod(bench: Any, jobs: list[str]) -> No
 def test_warn_goes_on_and_says_so(bench: Any, jobs: list[str]) -> None:
     name = "few-turns"
     jobs.append(name)
-    bench.kube.apply(bench.job(name, HOPELESS | {"preflight": only(CUT, policy="Warn")}))
+    bench.kube.apply(bench.job(name, UNTRAINABLE | {"preflight": only(CUT, policy="Warn")}))
     bench.wait_condition(name, "Progressing", deadline_s=400)
     assert "learner" in bench.pods(name)
     job = bench.get(name)

@@ -85,7 +85,7 @@ def bucket(bench: Any) -> Iterator[Bucket]:
         yield found
 
 
-def on_record(bucket: Bucket, uri: str) -> bool:
+def recorded(bucket: Bucket, uri: str) -> bool:
     """Whether a decision is durable; the learner hears of it right after."""
     for _ in range(LOOKS):
         if bucket.has(uri):
@@ -120,7 +120,7 @@ def test_a_running_job_takes_it_whoever_dies_meanwhile(
     order(bench, remedy)
     bench.kube.wait(
         "the order to be decided",
-        lambda: on_record(bucket, decision),
+        lambda: recorded(bucket, decision),
         deadline_s=240,
         explain=lambda: why(bench.get(NAME)),
     )

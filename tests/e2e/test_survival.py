@@ -31,7 +31,7 @@ from headway_demo.watch import why
 NAME = "survival"
 STEPS = 45
 BOOK = "survival-prices"
-DEARER = "0.80"
+RAISED = "0.80"
 """What a million sampled tokens cost by the corrected book."""
 VICTIMS = ("sandbox", "rollout", "learner", "coordinator", "broker", "operator")
 
@@ -107,7 +107,7 @@ def survivor(bench: Any) -> Iterator[Survivor]:
     bench.kube.apply(bench.job(NAME, {"schedule": {"maxSteps": STEPS}, "priceBook": BOOK}))
     bench.wait_step(NAME, 1)
     assert bench.get(NAME)["status"]["usage"]["priceBook"].startswith(f"{book_name('0.40')}@")
-    bench.kube.apply(price_book(DEARER))
+    bench.kube.apply(price_book(RAISED))
     yield Survivor(bench)
     bench.delete(NAME)
     bench.kube.run("delete", "configmap", BOOK, "-n", NAMESPACE)
@@ -171,10 +171,10 @@ def test_the_books_balance_afterwards(bench: Any, survivor: Survivor, tmp_path: 
         for episode in group["episodes"]:
             assert (episode["reward"] is None) == (episode["outcome"] == "InfraError"), "a fault was scored"
 
-    recounted = recount(run, sample=DEARER)
+    recounted = recount(run, sample=RAISED)
     counted, usage = recounted.tokens, job["status"]["usage"]
     assert counted == status_tokens(job, counted)
-    assert (usage["priceBook"].partition("@")[0], usage["cost"]) == (book_name(DEARER), recounted.cost)
+    assert (usage["priceBook"].partition("@")[0], usage["cost"]) == (book_name(RAISED), recounted.cost)
     assert usage["priceCorrections"], "what was used before the correction is priced anew"
     ledger = events(run)
     assert counted_twice(ledger) == []

@@ -40,7 +40,7 @@ FALSE: Final[Mapping[tuple[str, SignalName], str]] = {
 """Alarms of clean runs, and why."""
 LATER: Final = ("clean-039", "clean-040")
 """Runs of the split `chosen_on` that were recorded after thresholds had been chosen."""
-ANEW: Final = (
+REDEFINED: Final = (
     "ScoreDiverged, RewardOneSided, and the label of an entropy that rises while the reward falls with it"
 )
 """What was redefined after the split `held_out` had been looked at."""
@@ -49,7 +49,7 @@ BEFORE: Final = (
     "586 clean steps were false: 3.41 in 1,000 (as told at commit f8d202d)."
 )
 """The result of the definitions as they were: no command makes it of today's code."""
-ANEW_SINCE: Final = (
+REDEFINED_SINCE: Final = (
     "ValidationDiverged asks for two validations in a row, or for one that parts by far. Three labels were "
     "written: batches without an advantage that are unsolved by their mean, malformed calls, and a norm that "
     "jumps"
@@ -65,9 +65,9 @@ BEFORE_UNSEEN: Final = (
     "1,000 (0.35 to 4.99). With those before `fresh` was looked at, 6 were: 3.42 in 1,000 (1.25 to 7.44). "
     "Both are as told at commit 735b4f1."
 )
-"""What definitions and labels before `ANEW_LAST`, and before `ANEW_SINCE`, make of the split `unseen`: no
-command makes it of today's code."""
-ANEW_LAST: Final = (
+"""What definitions and labels before `REDEFINED_LAST`, and before `REDEFINED_SINCE`, make of the split
+`unseen`: no command makes it of today's code."""
+REDEFINED_LAST: Final = (
     "GroupsUniform counts groups, and more than half of them must surely score alike. PolicyMismatch and "
     "MismatchTail look at more steps of old batches, so that one jump of the policy does not raise them. A "
     "label was written: a policy that falls apart and comes back."
@@ -80,9 +80,9 @@ BEFORE_UNTOUCHED: Final = (
     "The goal of 1 in 1,000 was not met, and the other splits had flattered. All of it is as told at commit "
     "a51d24b."
 )
-"""What definitions and labels before `ANEW_UNTOUCHED`, and before `ANEW_LAST`, make of `untouched`: no
-command makes it of today's code."""
-ANEW_UNTOUCHED: Final = (
+"""What definitions and labels before `REDEFINED_UNTOUCHED`, and before `REDEFINED_LAST`, make of
+`untouched`: no command makes it of today's code."""
+REDEFINED_UNTOUCHED: Final = (
     "EntropyRising asks for a reward that falls with it, or for ten steps. The interval of a share of "
     "episodes is of so many fewer as their batches differ further than by luck. GradientSpiking asks for a "
     "norm that had not come twice in the steps before. LengthExploding, ToolCallsInflating and Repetition "

@@ -46,19 +46,19 @@ learner.
 
 Runs of `chosen_on` were recorded before any threshold was chosen, but for {later}. \
 Runs of `held_out` have other seeds and settings, and no threshold was chosen on them. \
-But what they showed was looked at, and two signals and a label were then defined anew ({anew}). \
+But what they showed was looked at, and two signals and a label were then defined anew ({redefined}). \
 So both splits flatter now. {before}
 
 Runs of `fresh` have other seeds and settings again. The definitions were committed before the first of \
 these runs was recorded. So was the list of the runs, but for clean-225 to clean-244: they were added before \
 any signal was looked at. Their provocations are of signals that few others provoke, at rates and scales \
 that are clearly too much. {before_since} Then these runs were looked at, and more was defined anew. \
-{anew_since}. The labels hold for runs of all splits, but they were written after these runs were seen. So \
-`fresh` flatters now, too.
+{redefined_since}. The labels hold for runs of all splits, but they were written after these runs were seen. \
+So `fresh` flatters now, too.
 
 Runs of `unseen` are clean ones alone, and have other seeds and settings again. Their list, the definitions \
 and the labels were committed before the first of them was recorded. {before_unseen} Then these runs were \
-looked at, and more was defined anew. {anew_last} So `unseen` flatters now, too.
+looked at, and more was defined anew. {redefined_last} So `unseen` flatters now, too.
 
 Runs of `untouched` have other seeds and settings again. Their list and the labels were committed before \
 the first of them was recorded. So were the definitions, but for one thing, which was committed \
@@ -69,7 +69,7 @@ recorded in the order of their list until the time was over. They are {provoked}
 then the first {recorded} of {listed} that were to be clean. So what they showed did not choose them, and \
 the figures of `untouched` were what to expect of another job like them. Its provocations are clearly too \
 much, and several have old batches. {before_untouched} Then these runs were looked at, and more was \
-defined anew. {anew_untouched} So `untouched` flatters now, too.
+defined anew. {redefined_untouched} So `untouched` flatters now, too.
 """
 SEALED: Final = """\
 Runs of `sealed` have other seeds and settings again. Their list, the definitions and the labels were \
@@ -99,14 +99,14 @@ def page(splits: Sequence[Split]) -> str:
     parts = [
         INTRODUCTION.format(
             later=" and ".join(known_misses.LATER),
-            anew=known_misses.ANEW,
+            redefined=known_misses.REDEFINED,
             before=known_misses.BEFORE,
-            anew_since=known_misses.ANEW_SINCE,
+            redefined_since=known_misses.REDEFINED_SINCE,
             before_since=known_misses.BEFORE_SINCE,
             before_unseen=known_misses.BEFORE_UNSEEN,
-            anew_last=known_misses.ANEW_LAST,
+            redefined_last=known_misses.REDEFINED_LAST,
             before_untouched=known_misses.BEFORE_UNTOUCHED,
-            anew_untouched=known_misses.ANEW_UNTOUCHED,
+            redefined_untouched=known_misses.REDEFINED_UNTOUCHED,
             **_recorded(read.all_series("untouched"), "untouched"),
         ),
         *_sealed(runs.get("sealed", ())),

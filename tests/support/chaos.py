@@ -53,7 +53,7 @@ class Stubborn(ScriptedLearner):
             try:
                 return await super().announce(http, report)
             except (aiohttp.ClientError, AssertionError) as error:
-                _require_away(error)
+                _require_unreachable(error)
                 await asyncio.sleep(0.2)
 
     async def take(self, http: aiohttp.ClientSession, step: int) -> Batch | Finished:
@@ -61,11 +61,11 @@ class Stubborn(ScriptedLearner):
             try:
                 return await super().take(http, step)
             except (aiohttp.ClientError, AssertionError) as error:
-                _require_away(error)
+                _require_unreachable(error)
                 await asyncio.sleep(0.2)
 
 
-def _require_away(error: Exception) -> None:
+def _require_unreachable(error: Exception) -> None:
     """An answer other than "still starting" is a finding."""
     if isinstance(error, AssertionError) and "Starting" not in str(error):
         raise error
@@ -249,7 +249,7 @@ def chaos_job(
         job.stop()
 
 
-def judged_anew(episode: EpisodeRecord, case_id: str) -> float:
+def judged_again(episode: EpisodeRecord, case_id: str) -> float:
     """The reward that the example's own rules give to the recorded conversation."""
     sys.path[:0] = [path for path in (str(EXAMPLE), str(ROOT / "sandbox")) if path not in sys.path]
     from environment import RefundDesk  # type: ignore[import-not-found]

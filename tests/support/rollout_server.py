@@ -225,7 +225,7 @@ class RolloutServer:
         Less those of heartbeats: of an idle vLLM the server's agent asks one token after a prompt of one.
         """
         shown = self.metrics()
-        beats, *totals = (
+        probes, *totals = (
             sum(map(float, re.findall(rf"^vllm:{series} (\S+)$", shown, re.MULTILINE)))
             for series in (
                 r'request_prompt_tokens_bucket{.*le="1\.0".*}',
@@ -233,7 +233,7 @@ class RolloutServer:
                 "generation_tokens_total{.*}",
             )
         )
-        return [total - beats for total in totals]
+        return [total - probes for total in totals]
 
     def score(self, model: str, tokens: list[int]) -> list[float]:
         """Log-probability vLLM gives each token but the first, one request a token."""

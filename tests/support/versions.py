@@ -77,7 +77,7 @@ def path(manifest: WeightsManifest, name: str) -> Path:
     return Path(manifest.uri.removeprefix("file://")) / name
 
 
-def signed_anew(manifest: WeightsManifest) -> WeightsManifest:
+def signed_again(manifest: WeightsManifest) -> WeightsManifest:
     """The same with the digests of what now lies there: a publisher that erred, not a store."""
     folder = Path(manifest.uri.removeprefix("file://"))
     return manifest.model_copy(update={"files": [digest(file) for file in sorted(folder.iterdir())]})

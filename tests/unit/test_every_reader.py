@@ -274,7 +274,7 @@ def test_every_file_that_reads_the_store_is_known_here() -> None:
         for path in (ROOT / package).rglob("*.py")
         if READS.search(path.read_text())
     }
-    assert found - {"api/headway_api/store.py", "api/headway_api/store_away.py"} == set(WHERE)
+    assert found - {"api/headway_api/store.py", "api/headway_api/store_unavailable.py"} == set(WHERE)
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -102,15 +102,15 @@ class Assembly:
             micro_batch_tokens=self.max_tokens,
         )
 
-    def obstacle(self, in_force: InForce, *, anew: bool = False) -> DirectiveRefusal | None:
+    def obstacle(self, in_force: InForce, *, rebuilt: bool = False) -> DirectiveRefusal | None:
         """Why `bring` cannot be done, on any rank; None if it can. It changes nothing.
 
         Args:
-            anew: whether `begin_anew` comes first, from a checkpoint whose adapter is no wider.
+            anew: whether `rebuild` comes first, from a checkpoint whose adapter is no wider.
         """
-        return next(filter(None, self._ranks.gather(self._obstacle(in_force, anew))), None)
+        return next(filter(None, self._ranks.gather(self._obstacle(in_force, rebuilt))), None)
 
-    def _obstacle(self, in_force: InForce, anew: bool) -> DirectiveRefusal | None:
+    def _obstacle(self, in_force: InForce, rebuilt: bool) -> DirectiveRefusal | None:
         try:
             spec = applied(self._given, in_force)
             Objective.of(spec.algorithm, episode_tokens(spec))
@@ -119,7 +119,7 @@ class Assembly:
         except JobError as error:
             return DirectiveRefusal(reason="NotApplicable", message=error.termination.sentence)
         now, wanted = _rank(self.spec), _rank(spec)
-        if not anew and wanted < now:
+        if not rebuilt and wanted < now:
             return DirectiveRefusal(
                 reason="AdapterCannotNarrow",
                 message=f"lowering the adapter's rank from {now} to {wanted} would change its results; "
@@ -141,7 +141,7 @@ class Assembly:
         """
         return _rank(applied(self._given, in_force))
 
-    def begin_anew(self, in_force: InForce) -> None:
+    def rebuild(self, in_force: InForce) -> None:
         """Rebuild all parts for `in_force` from the base model's files; the state must still be loaded."""
         self._take_apart()
         self.in_force, self.spec = in_force, applied(self._given, in_force)

@@ -25,7 +25,7 @@ from headway_api.packed import MAGIC, unpacked
 from headway_api.record import explained
 from headway_api.records import Batch, Finished, StepReport
 from headway_api.sandbox_api import Problem
-from headway_trainer.exchange import Answer, Away, Request, Within, exchange
+from headway_trainer.exchange import Answer, NoResponse, Request, Within, exchange
 from headway_trainer.logs import log
 
 LONG_POLL: Final = 30.0
@@ -86,10 +86,10 @@ class CoordinatorClient:
             try:
                 self._exchange("POST", "/v1/steps", body)
                 return
-            except Away as away:
+            except NoResponse as error:
                 if give_up():
                     return
-                self._wait(away)
+                self._wait(error)
 
     def poll(self, step: int, wait: float = LONG_POLL) -> Batch | Finished | None:
         """Ask once for the batch of `step`; None if there is none within `wait` seconds, or no answer.
@@ -101,8 +101,8 @@ class CoordinatorClient:
         """
         try:
             answer = self._exchange("GET", f"/v1/batch?step={step}&wait={wait:g}", wait=wait)
-        except Away as away:
-            self._wait(away)
+        except NoResponse as error:
+            self._wait(error)
             return None
         if answer.status == http.client.NO_CONTENT:
             return None
@@ -125,18 +125,18 @@ class CoordinatorClient:
         if answer.status in AGAIN:
             if _is_starting(answer):
                 self._silent_since = None
-            raise Away(f"HTTP {answer.status}")
+            raise NoResponse(f"HTTP {answer.status}")
         self._silent_since, self._failures = None, 0
         _refuse(answer, method, path)
         return answer
 
-    def _wait(self, away: Away) -> None:
+    def _wait(self, error: NoResponse) -> None:
         now = time.monotonic()
         self._silent_since = self._silent_since or now
         silent = now - self._silent_since
         if silent > self._patience:
-            raise Unreachable(f"no answer from {self._url} for {silent:.0f} s ({away})") from away
-        log("coordinator away", seconds=round(silent, 1), error=str(away))
+            raise Unreachable(f"no answer from {self._url} for {silent:.0f} s ({error})") from error
+        log("coordinator away", seconds=round(silent, 1), error=str(error))
         self._failures += 1
         time.sleep(doubled(self._failures, FIRST_PAUSE, LONGEST_PAUSE))
 

@@ -36,12 +36,12 @@ class Directives:
                 message=f"directive {number} was done before: directive {now} is in force; give a new "
                 "directive the next number",
             )
-        if (refusal := self._parts.obstacle(batch.in_force, anew=bool(restore))) is not None:
+        if (refusal := self._parts.obstacle(batch.in_force, rebuilt=bool(restore))) is not None:
             return refusal
         return self._fetched(batch.in_force, restore, batch.step - 1) if restore else None
 
     def _fetched(self, in_force: InForce, restore: Sequence[int], last: int) -> Checkpoint | DirectiveRefusal:
-        passed_over = []
+        skipped = []
         for step in restore:
             found: Checkpoint | str = self._ranks.share(self._found(in_force, step, last))
             why = found
@@ -49,10 +49,10 @@ class Directives:
                 if (fault := self._checkpointer.fetch(found)) is None:
                     return found
                 why = fault.why
-            passed_over.append(f"step {step}: {why}")
+            skipped.append(f"step {step}: {why}")
         return DirectiveRefusal(
             reason="NothingToRestore",
-            message=f"{'; '.join(passed_over)}; name a step whose checkpoint is kept "
+            message=f"{'; '.join(skipped)}; name a step whose checkpoint is kept "
             "(spec.checkpoints.keepLast, keepBest)",
         )
 

@@ -21,7 +21,7 @@ from headway_api.bounds import OutOfBounds
 PART: Final = 64 * bounds.KIB
 
 
-class Away(Exception):
+class NoResponse(Exception):
     """No answer, or an answer that asks to try again."""
 
 
@@ -76,7 +76,7 @@ def exchange(url: str, request: Request, within: Within) -> Answer:
             return Answer(response.status, response.read(bounds.CALL))
         return Answer(response.status, _content(response, within.size))
     except (OSError, http.client.HTTPException) as error:
-        raise Away(f"{type(error).__name__}: {error}") from error
+        raise NoResponse(f"{type(error).__name__}: {error}") from error
     finally:
         connection.close()
 

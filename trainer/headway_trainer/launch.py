@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from headway_api import names
-from headway_api.exits import ANEW, PERMANENT, RETRIABLE
+from headway_api.exits import PERMANENT, RESTART, RETRIABLE
 from headway_trainer.logs import log
 from headway_trainer.peer_shutdown import PeerShutdown
 from headway_trainer.termination import another_handles_sigterm, exit_on_sigterm, live
@@ -107,10 +107,10 @@ def outcome(first: int, codes: Collection[int], stopped: Callable[[], bool]) -> 
     collective, fail too, and may be seen first. If none can explain, `stopped` says whether they lost a pod
     that had to stop. A negative signal number becomes 128 plus the signal, as in a shell.
     """
-    if explained := next((code for code in (PERMANENT, RETRIABLE, ANEW) if code in codes), None):
+    if explained := next((code for code in (PERMANENT, RETRIABLE, RESTART) if code in codes), None):
         return explained
     if stopped():
-        return ANEW
+        return RESTART
     return first if first > 0 else 128 - first
 
 
@@ -151,7 +151,7 @@ def several(place: Place, peers: PeerShutdown | None, rank: Sequence[str] = ()) 
         return 128 + stopped.sigval
     except DistError as apart:
         log("the pods have not connected", why=str(apart).partition("\n")[0])
-        return ANEW
+        return RESTART
     return 0
 
 

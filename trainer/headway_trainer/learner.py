@@ -20,14 +20,14 @@ from headway_api import keys, last_logs, names
 from headway_api.artifacts import Layout, by_number
 from headway_api.base_model import fetch
 from headway_api.config import JobConfig
-from headway_api.exits import ANEW, JobError, leave, not_final
+from headway_api.exits import RESTART, JobError, leave, not_final
 from headway_api.in_force import DirectiveRefusal, InForce
 from headway_api.keys import Key
 from headway_api.records import Batch, PolicyVersion, StepReport
 from headway_api.spec.model import ModelSpec
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import Store, open_store
-from headway_api.store_away import Patience, store_explained
+from headway_api.store_unavailable import Patience, store_explained
 from headway_trainer import warm_start
 from headway_trainer.assembly import Assembly
 from headway_trainer.batch import TrainingBatch, mini_batches, training_batch
@@ -162,7 +162,7 @@ class Learner:
         found = self._directives.decide(batch)
         refused, restored = (found, None) if isinstance(found, DirectiveRefusal) else (None, found)
         if restored is not None:
-            self._parts.begin_anew(restored.report.in_force)
+            self._parts.rebuild(restored.report.in_force)
             self.checkpointer.engine = self._parts.engine
             self.checkpointer.load(restored)
         if refused is None:
@@ -329,7 +329,7 @@ def run(environ: Mapping[str, str]) -> None:
     if finished is None:
         log("stopped", shutdown_asked=SHUTDOWN_GUARD.asked)
         # A process that ends because another got SIGTERM has not failed, and nobody evicted its pod.
-        end(EXIT if SHUTDOWN_GUARD.asked else ANEW)
+        end(EXIT if SHUTDOWN_GUARD.asked else RESTART)
     log("finished", reason=finished.reason)
     ranks.leave()
 

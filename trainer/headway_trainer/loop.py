@@ -107,7 +107,7 @@ def serve(
             )
         learner.checkpointer.check()
         if probes:
-            probes.beat()
+            probes.record_progress()
         # Every rank holds it, and none releases it before rank 0 knows that all is durable.
         SHUTDOWN_GUARD.set(message.durable < report.step)
         stopped = _stopped(ranks)
@@ -183,8 +183,8 @@ def _next(learner: LearnerProtocol, coordinator: CoordinatorClient, report: Step
         return RankMessage(None, durable)
     try:
         answer = _asked(learner, coordinator, report)
-    except Unreachable as away:
-        return RankMessage(away, durable)
+    except Unreachable as error:
+        return RankMessage(error, durable)
     if isinstance(answer, Batch):
         received = learner.prepare(answer) if answer.directive is None else answer
         return RankMessage(received, durable, tuple(answer.validated), tuple(answer.validating))

@@ -23,7 +23,7 @@ class Probes:
 
     def __init__(self, port: int) -> None:
         self.ready = False
-        self._beaten = time.monotonic()
+        self._progressed = time.monotonic()
         probes = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -48,11 +48,11 @@ class Probes:
     @property
     def alive(self) -> bool:
         """Whether there was a beat lately."""
-        return time.monotonic() - self._beaten < STALL
+        return time.monotonic() - self._progressed < STALL
 
-    def beat(self) -> None:
+    def record_progress(self) -> None:
         """Record that something was finished."""
-        self._beaten = time.monotonic()
+        self._progressed = time.monotonic()
 
     def close(self) -> None:
         """Stop serving."""

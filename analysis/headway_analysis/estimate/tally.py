@@ -206,7 +206,7 @@ class EvaluationTally:
             self.seen[where] += 1
         return groups[group_id]
 
-    def measured(self, candidate: str, stretch: int, *, done: int, episodes: int) -> Measured:
+    def measured(self, candidate: str, section: int, *, done: int, episodes: int) -> Measured:
         """What episodes of a candidate used, by the keys of its bill. Every group weighs alike.
 
         Args:
@@ -215,7 +215,7 @@ class EvaluationTally:
             done: finished groups of the stretch. A group without an event cost nothing, and counts as 0.
             episodes: number of episodes of a group.
         """
-        where = candidate, stretch
+        where = candidate, section
         known = self.groups.get(where, {})
         blank = round(max(0, done - self.seen[where]) * len(known) / self.seen[where]) if known else 0
         found = [group.measured(episodes) for group in known.values()]

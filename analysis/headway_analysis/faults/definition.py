@@ -109,7 +109,7 @@ def in_preflight(name: str, kind: Kind, reason: str, wrong: str, says: str, advi
     return Fault(name, kind, Stage.PREFLIGHT, wrong, says, advice, reason=reason)
 
 
-def tried_again(
+def retried(
     name: str, kind: Kind, reason: str, wrong: str, says: str, advice: str = "", seconds: int = SOON
 ) -> Fault:
     """A fault of the preflight that may pass, so a process is started again spec.failurePolicy.maxRestarts

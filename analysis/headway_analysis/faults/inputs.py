@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway_analysis.faults.definition import Fault, Kind, Stage, in_preflight, tried_again
+from headway_analysis.faults.definition import Fault, Kind, Stage, in_preflight, retried
 
 FAULTS: tuple[Fault, ...] = (
     in_preflight(
@@ -200,7 +200,7 @@ FAULTS: tuple[Fault, ...] = (
         "spec.agent.builtin.maxTurns",
         "Lower `spec.rollout.sampling.maxTokens` to the number that the message gives, or lower `maxTurns`.",
     ),
-    tried_again(
+    retried(
         "hub-out-of-reach",
         Kind.NETWORK,
         "ProcessFailed",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway_analysis.faults.definition import Fault, Kind, Stage, in_preflight, tried_again
+from headway_analysis.faults.definition import Fault, Kind, Stage, in_preflight, retried
 
 
 def pods_wait(
@@ -50,7 +50,7 @@ FAULTS: tuple[Fault, ...] = (
         "spec.output.uri: bucket 'my bucket' cannot be used: no bucket can have this name (...); correct it",
         "Correct the bucket's name in `spec.output.uri`.",
     ),
-    tried_again(
+    retried(
         "no-store-there",
         Kind.STORE,
         "ProcessFailed",
@@ -60,7 +60,7 @@ FAULTS: tuple[Fault, ...] = (
         "Correct the address, or let pods reach it. The job tries again `spec.failurePolicy.maxRestarts` "
         "times.",
     ),
-    tried_again(
+    retried(
         "no-store-of-that-name",
         Kind.NETWORK,
         "ProcessFailed",
@@ -69,7 +69,7 @@ FAULTS: tuple[Fault, ...] = (
         "spec.output.endpointUrl, or let the pods of this job reach it",
         "Write a Service's name with its namespace: `http://objects.team.svc:7070`.",
     ),
-    tried_again(
+    retried(
         "store-behind-a-wall",
         Kind.NETWORK,
         "ProcessFailed",

@@ -43,7 +43,7 @@ class Entry:
         return self.decision.directive.remedy
 
     @property
-    def stands(self) -> bool:
+    def is_in_force(self) -> bool:
         """Whether the remedy's change is in force."""
         return self.state not in ("Undone", "Refused")
 

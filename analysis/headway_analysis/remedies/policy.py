@@ -90,7 +90,7 @@ def _tried_to_go_back(context: RemedyContext) -> bool:
     """Whether going back is allowed, and the job has tried it by itself: an order by hand does not count."""
     allowed = "RollBack" in context.spec.collapse.remedies
     own = [entry for entry in context.course.entries if entry.decision.signal is not None]
-    return allowed and any(entry.remedy == "RollBack" and entry.stands for entry in own)
+    return allowed and any(entry.remedy == "RollBack" and entry.is_in_force for entry in own)
 
 
 def _decision(
@@ -206,7 +206,7 @@ def _undone_by_hand(order: str, context: RemedyContext) -> Decision:
     Raises:
         NotNow: there is none.
     """
-    standing = [e for e in context.course.entries if e.stands and e.decision.in_force.set_apart(e.was)]
+    standing = [e for e in context.course.entries if e.is_in_force and e.decision.in_force.set_apart(e.was)]
     if not standing:
         raise NotNow("no change of a setting is in force to take back")
     found = _taken_back(standing[-1], context, "a person took it back")

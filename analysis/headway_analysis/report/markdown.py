@@ -175,8 +175,8 @@ def _cost(report: JsonView) -> str:
 def _bill(candidate: JsonView) -> list[str]:
     used = candidate["usage"]
     tokens = sum(amount for name, amount in used.items() if name != "sandboxSeconds")
-    dear = (_measure(candidate, name) for name in ("cost", "cost_per_success"))
-    each = ["-" if found is None else f"${number(found['value'])}" for found in dear]
+    costs = (_measure(candidate, name) for name in ("cost", "cost_per_success"))
+    each = ["-" if found is None else f"${number(found['value'])}" for found in costs]
     seconds = number(used.get("sandboxSeconds", 0))
     cost = f"${_money(candidate['cost'])}" if candidate["cost"] is not None else _unknown(candidate)
     counted = "uncounted" if candidate["uncounted"] else f"{tokens:,.0f}"

@@ -1,11 +1,11 @@
-"""Metrics of episodes, wherever they are played: conduct, lengths, reward and score."""
+"""Metrics of episodes, wherever they are played: behaviour, lengths, reward and score."""
 
 from typing import Final
 
 from headway_api.metrics.definition import STATISTICS, Family, spread
 
 
-def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
+def behaviour(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
     """Metrics of the agent's behaviour. `when` names the episodes in each description. Shares of
     episodes are under `rates`. Only the outcome rates count episodes that stayed InfraError."""
     return (
@@ -192,7 +192,7 @@ def measured(prefix: str, when: str) -> tuple[Family, ...]:
         ),
         *spread(f"{prefix}/external_score/", f"external score {when}; it is never trained on"),
         *judged(f"{prefix}/external_score", "external score"),
-        *conduct(prefix, f"{prefix}/episodes", when),
+        *behaviour(prefix, f"{prefix}/episodes", when),
         *lengths(prefix, when),
         Family(
             f"{prefix}/episodes/completion_rate",
@@ -214,7 +214,7 @@ ROLLOUT: Final = (
     ),
     Family("rollout/task_reward/{name}", "Mean reward of a task's episodes in the batch."),
     Family("rollout/task_groups/{name}", "Groups of a task in the batch."),
-    *conduct("rollout", "episodes", "of the batch"),
+    *behaviour("rollout", "episodes", "of the batch"),
     *lengths("rollout", "of the batch"),
     *spread("rollout/advantage/", "advantage of the batch's episodes"),
     Family("rollout/advantage/n_positive", "Episodes with an advantage above 0."),

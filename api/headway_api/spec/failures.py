@@ -10,7 +10,7 @@ from headway_api.rules import Rule
 
 FailureRole = Literal["coordinator", "learner", "rollout", "broker", "judge"]
 FailureAction = Literal["FailJob", "Ignore", "Count", "Restart"]
-OWN_CODES: Final = (exits.PERMANENT, exits.ANEW)
+OWN_CODES: Final = (exits.PERMANENT, exits.RESTART)
 """Exit codes with a fixed meaning, which are judged before any rule."""
 
 

@@ -7,7 +7,7 @@ from pydantic import Field
 from headway_api.base import SpecModel
 from headway_api.preflight import CHECK_IDS, Policy
 from headway_api.rules import Rule, cel_literal
-from headway_api.signals import ACTED_UPON, SignalName
+from headway_api.signals import ACTED_ON, SignalName
 from headway_api.spec.types import sampled_as_asked
 
 RemedyName = Literal[
@@ -192,6 +192,6 @@ class CollapseSpec(SpecModel):
     """With Remediate: the most changes. After the last one the job continues unchanged."""
 
     @property
-    def acted_upon(self) -> tuple[SignalName, ...]:
+    def acted_on(self) -> tuple[SignalName, ...]:
         """The signals at which the job stops or is changed, if its policy acts."""
-        return ACTED_UPON if self.signals is None else self.signals
+        return ACTED_ON if self.signals is None else self.signals

@@ -80,7 +80,7 @@ def play(spec: Spec, data: Data, folder: Path, most_rows: int, say: Say) -> None
         replace(facts, group_size=1),
         count,
     )
-    if lost_for_good(first):
+    if failed_permanently(first):
         _say_faults(Report(first, (), ()), say)
         return
     say(of_oracle(first, faults) if oracle is not None else _without_oracle(lacks))
@@ -136,7 +136,7 @@ def facts_of(spec: Spec, data: Data) -> Facts:
     )
 
 
-def lost_for_good(first: Baseline) -> bool:
+def failed_permanently(first: Baseline) -> bool:
     """Whether no episode completed, for a reason other than what reward or score returned."""
     return all(one.record.error is not None and one.record.cause not in JUDGEMENT for one in first.sampled)
 

@@ -108,10 +108,10 @@ class LocalRun:
             except BaseException:
                 child.end()
                 raise
-        self._heed(child)
+        self._report_stderr(child)
         children[self.folder] = child
 
-    def _heed(self, child: Child) -> None:
+    def _report_stderr(self, child: Child) -> None:
         """Raise or warn with what a process wrote to stderr, once it has begun or ended."""
         noted = child.noted
         if child.code == WRONG and not child.has_begun:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from headway_cli.cluster import AWAY_SECONDS, Unreachable
+from headway_cli.cluster import UNREACHABLE_SECONDS, Unreachable
 
 LOOK_SECONDS: Final = 2.0
 """Seconds between two looks."""
@@ -30,7 +30,7 @@ class Waiting(Generic[T]):
         self._answered: float | None = None
 
     def look(self) -> T | None:
-        """The result, if there is one. A cluster that has answered may be away for AWAY_SECONDS.
+        """The result, if there is one. A cluster that has answered may be away for UNREACHABLE_SECONDS.
 
         Raises:
             Unreachable: it never answered, or is away for longer.
@@ -38,7 +38,7 @@ class Waiting(Generic[T]):
         try:
             found = self._ask()
         except Unreachable:
-            if self._answered is None or time.monotonic() - self._answered > AWAY_SECONDS:
+            if self._answered is None or time.monotonic() - self._answered > UNREACHABLE_SECONDS:
                 raise
             return None
         self._answered = time.monotonic()

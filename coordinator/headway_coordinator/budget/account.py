@@ -41,7 +41,7 @@ _BY_NAME: Final = {f"tokens.{name}": frozenset(map(str, classes)) for name, clas
 class Prices(Protocol):
     """The part of a price book that a budget needs."""
 
-    def dearest(self, key: str) -> Decimal | None:
+    def highest_price(self, key: str) -> Decimal | None:
         """The highest price from today on of a token or second, by the bill's key; None: it has no price."""
 
     def spent(self) -> Decimal:
@@ -54,7 +54,7 @@ class Prices(Protocol):
 class NoPrices:
     """The prices of a job without a budget."""
 
-    def dearest(self, key: str) -> Decimal | None:
+    def highest_price(self, key: str) -> Decimal | None:
         """Always None: nothing has a price."""
 
     def spent(self) -> Decimal:
@@ -232,17 +232,17 @@ class Account:
             return []
         used = {name for name, quantity in self._prices.used().items() if quantity}
         keys = used | {key for slot in self._total for key in slot}
-        return sorted({class_of(key) for key in keys if self._prices.dearest(key) is None})
+        return sorted({class_of(key) for key in keys if self._prices.highest_price(key) is None})
 
     def worth(self, limit: Limit, amounts: Amounts) -> Decimal:
         """The part of a limit that amounts may use."""
         with localcontext(EXACT):
             if limit.classes:
                 return sum((Decimal(much) for slot, much in amounts.items() if limit.takes(slot)), Decimal(0))
-            return sum((self._dearest(slot) * much for slot, much in amounts.items()), Decimal(0))
+            return sum((self._highest_price(slot) * much for slot, much in amounts.items()), Decimal(0))
 
-    def _dearest(self, slot: Slot) -> Decimal:
-        known = (self._prices.dearest(key) for key in slot)
+    def _highest_price(self, slot: Slot) -> Decimal:
+        known = (self._prices.highest_price(key) for key in slot)
         return max((price for price in known if price is not None), default=Decimal(0))
 
     def _each(self) -> Iterator[tuple[Limit, tuple[Decimal, Decimal]]]:

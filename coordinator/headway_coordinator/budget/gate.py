@@ -338,8 +338,8 @@ class Budget:
 
     def _judge(self) -> None:
         runs = bool(self._asking) or any(group.runs for group in self._groups) or self.busy()
-        stuck = bool(self._queue) and not runs and self._lacks_for_good(self._follows())
-        over = self._lacks_for_good({})
+        stuck = bool(self._queue) and not runs and self._lacks_permanently(self._follows())
+        over = self._lacks_permanently({})
         drains = self.spec is not None and self.spec.on_exhausted == "Drain"
         if stuck and drains and not over and self.drain is not None:
             self.drain()
@@ -353,7 +353,7 @@ class Budget:
         logs.event(_log, "budget-exhausted" if exhausted else "budget-left", needed=lacking)
         self._moved()
 
-    def _lacks_for_good(self, amounts: Amounts) -> bool:
+    def _lacks_permanently(self, amounts: Amounts) -> bool:
         return any(lack.lasts for lack in self.account.lacks(amounts))
 
     def _ask(self) -> None:
@@ -380,7 +380,7 @@ class Budget:
     def _of_grants(self, amounts: Amounts) -> tuple[bool, list[Decimal]]:
         """The order in which waiting amounts are requested from the namespace."""
         worth = [self.account.worth(limit, amounts) for limit in self.account.limits if limit.granted]
-        return self._lacks_for_good(amounts), worth
+        return self._lacks_permanently(amounts), worth
 
     def _could_begin(self) -> list[Amounts]:
         """Waiting amounts that fit every limit of the spec, in order."""

@@ -32,20 +32,20 @@ class Priced:
         self._seen: tuple[int, PriceBook] | None = None
         self._spent = Decimal(0)
         self._used: Mapping[str, Quantity] = {}
-        self._dearest: dict[str, Decimal | None] = {}
+        self._highest: dict[str, Decimal | None] = {}
         self._of: tuple[date, PriceBook] | None = None
 
-    def dearest(self, key: str) -> Decimal | None:
+    def highest_price(self, key: str) -> Decimal | None:
         """The highest price of a token or second from today on, because reservations may be used later."""
         now = self._day(), self._book()
         if self._of is None or self._of[0] != now[0] or self._of[1] is not now[1]:
-            self._of, self._dearest = now, {}
-        if key not in self._dearest:
+            self._of, self._highest = now, {}
+        if key not in self._highest:
             day, book = now
             entries = [book.on(day), *(entry for entry in book.entries if entry.since > day)]
             known = [price for entry in entries if (price := entry.of_one(key)) is not None]
-            self._dearest[key] = max(known, default=None)
-        return self._dearest[key]
+            self._highest[key] = max(known, default=None)
+        return self._highest[key]
 
     def spent(self) -> Decimal:
         """US dollars for everything in the ledger."""

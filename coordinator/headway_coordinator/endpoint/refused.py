@@ -18,7 +18,7 @@ READ = 4096
 """The most characters of them that are searched for their meaning. Searching takes time with the square of
 their number."""
 BUSY = frozenset({429, 503, 529})
-AWAY = frozenset({502, 504})
+UNREACHABLE = frozenset({502, 504})
 """Statuses of a proxy that cannot reach its model."""
 AGAIN = frozenset({408, 409, 425})
 NO_QUOTA = re.compile(r"insufficient_quota|billing|credit balance|exceeded your current quota", re.IGNORECASE)
@@ -81,7 +81,7 @@ def judge(status: int, headers: Mapping[str, str], text: str, sent: Sequence[str
         return Verdict(Kind.FAULT, message, "secretRef", "EndpointDenied")
     if status in BUSY:
         return Verdict(Kind.BUSY, message, reason="EndpointBusy", wait=asked_for(headers))
-    if status in AWAY:
+    if status in UNREACHABLE:
         return Verdict(Kind.BUSY, message, reason="EndpointUnreachable", wait=asked_for(headers))
     if status >= 500 or status in AGAIN:
         return Verdict(Kind.BROKEN, message, reason="EndpointFailing", wait=asked_for(headers))

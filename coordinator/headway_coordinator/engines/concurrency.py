@@ -36,7 +36,7 @@ MOST_BYTES: Final = 16 * bounds.MIB
 
 FULL: Final = 0.9
 """From this KV-cache use on, a few more tokens of each request make a server preempt."""
-ROOMY: Final = 0.8
+KV_USE_LIMIT: Final = 0.8
 """Up to this KV-cache use a server takes another episode."""
 CUT: Final = 0.75
 
@@ -69,9 +69,9 @@ class Look(NamedTuple):
         return self.preempted > 0 or self.now.kv_use >= FULL
 
     @property
-    def roomy(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether another request would run at once."""
-        return self.now.kv_use <= ROOMY and self.now.waiting == 0
+        return self.now.kv_use <= KV_USE_LIMIT and self.now.waiting == 0
 
 
 def adapt(limit: int, ceiling: int, most: int, wanted: bool, looks: Sequence[Look]) -> int:
@@ -91,7 +91,7 @@ def adapt(limit: int, ceiling: int, most: int, wanted: bool, looks: Sequence[Loo
         return max(floor, limit)
     if any(look.full for look in looks):
         return max(floor, int(CUT * most))
-    if wanted and all(look.roomy for look in looks):
+    if wanted and all(look.has_capacity for look in looks):
         return max(floor, min(ceiling, limit + len(looks)))
     return max(floor, limit)
 

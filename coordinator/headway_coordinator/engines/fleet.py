@@ -242,14 +242,14 @@ class Fleet:
                 came, went = self.router.discovered(await self._discover())
                 for endpoint in went:
                     self._keepers.pop(endpoint).cancel()
-                    self._leaving[endpoint] = asyncio.create_task(self._see_off(endpoint))
+                    self._leaving[endpoint] = asyncio.create_task(self._drain(endpoint))
                 if went:
                     await self._notify()
                 for endpoint in came:
                     if (leaving := self._leaving.pop(endpoint, None)) is not None:
                         leaving.cancel()
                     logs.event(_log, "server-found", server=endpoint.engine)
-                    self._keepers[endpoint] = asyncio.create_task(self._mind(endpoint))
+                    self._keepers[endpoint] = asyncio.create_task(self._maintain(endpoint))
                 for keeper in self._keepers.values():
                     if keeper.done():
                         keeper.result()
@@ -260,13 +260,13 @@ class Fleet:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _mind(self, endpoint: Endpoint) -> None:
+    async def _maintain(self, endpoint: Endpoint) -> None:
         """Do all work for one server."""
         async with asyncio.TaskGroup() as both:
             both.create_task(self._keep(endpoint))
             both.create_task(self._watch(endpoint))
 
-    async def _see_off(self, endpoint: Endpoint) -> None:
+    async def _drain(self, endpoint: Endpoint) -> None:
         """Let a server that left discovery finish its requests.
 
         It may only have been slow to report that it is ready. The requests move once it stops responding.
@@ -412,13 +412,13 @@ class Fleet:
         server = self.router.servers.get(endpoint)
         usable = server is not None and server.version is not None
 
-        def news() -> bool:
+        def has_changed() -> bool:
             lost = usable and server is not None and server.version is None
             return self._manifest is not seen or lost
 
         try:
             async with asyncio.timeout(seconds), self._changed:
-                await self._changed.wait_for(news)
+                await self._changed.wait_for(has_changed)
         except TimeoutError:
             return
 

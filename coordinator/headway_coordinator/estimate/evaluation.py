@@ -48,7 +48,7 @@ class Progress:
     spent: Spent
 
 
-def stretches(job: EvalConfig, rows: int) -> list[int]:
+def section_starts(job: EvalConfig, rows: int) -> list[int]:
     """First position of the job's own rows, and of the samples of each suite."""
     sizes = [rows, *(suite.limit for suite in job.spec.suites)]
     return [0, *accumulate(sizes[:-1])]
@@ -115,7 +115,7 @@ class EvalEstimates(Estimates[None]):
         self._parts, self._why = parts_of(self._job, rows, known), why
         suites = [None, *(suite.name for suite in self._job.spec.suites)]
         self._numbers = [suites.index(part.suite) for part in self._parts]
-        self._tally = EvaluationTally(stretches(self._job, rows))
+        self._tally = EvaluationTally(section_starts(self._job, rows))
         self._restore()
         if self._parts and "Data" not in self._made:
             self._keep(of_eval_job(self._job, self._parts, self.price, why))

@@ -86,7 +86,7 @@ def readable(
     return found
 
 
-def at_hand(job: EvalConfig, store: Store, cache: Path) -> dict[str, Readable]:
+def readable_models(job: EvalConfig, store: Store, cache: Path) -> dict[str, Readable]:
     """The models of candidates with rollout servers, before any server is made. Blocking: run it in a thread.
 
     A candidate whose model cannot be loaded is absent, and fails by itself later. If a store or hub does not

@@ -36,7 +36,7 @@ from headway_coordinator.estimate import prompts
 from headway_coordinator.estimate.evaluation import EvalEstimates
 from headway_coordinator.evaluation import results, view
 from headway_coordinator.evaluation.bounds import fits
-from headway_coordinator.evaluation.candidates import at_hand
+from headway_coordinator.evaluation.candidates import readable_models
 from headway_coordinator.evaluation.run import Evaluation, Unit
 from headway_coordinator.evaluation.stall import blocker, idle
 from headway_coordinator.evaluation.units import Units
@@ -162,7 +162,7 @@ class EvalCoordinator(Process):
         if not self._begun:
             runner.gate_prices(self.job, self._book.on(datetime.now(UTC).date()))
         rows = await self._blocking(runner.rows, self._store)
-        models = await self._blocking(at_hand, self.job, self._store, self._cache)
+        models = await self._blocking(readable_models, self.job, self._store, self._cache)
         if not self._begun and self.spec.budget is not None:
             contexts = {name: model.context_length for name, model in models.items()}
             await self._blocking(runner.budget, partial(fits, self._budget, self.job, contexts))
@@ -279,7 +279,7 @@ class EvalCoordinator(Process):
 
     def _decoder(self) -> Decode | None:
         """Text of the token ids of every candidate; None if they belong to several models."""
-        models = at_hand(self.job, self._store, self._cache) if self.job.model else {}
+        models = readable_models(self.job, self._store, self._cache) if self.job.model else {}
         return next((model.renderer.text for model in models.values()), None)
 
     def _run_of(self, evaluation: Evaluation) -> results.Run:

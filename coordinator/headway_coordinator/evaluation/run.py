@@ -342,7 +342,7 @@ class Evaluation:
         at_once = 1 + sum(state.in_flight.values())
         if self.faults.ended(record.episode_id, scored=record.reward is not None, at_once=at_once):
             self._on_change()
-        if (found := self.faults.hopeless) is not None:
+        if (found := self.faults.fatal_cause) is not None:
             raise given_up(found, begun=state.own_rows_answered)
         return record
 

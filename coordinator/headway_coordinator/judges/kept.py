@@ -19,7 +19,7 @@ from headway_api.artifacts import Layout
 from headway_api.exits import JobError
 from headway_api.record import Record
 from headway_api.store import Denied, NotFound, Store
-from headway_api.store_away import StoreAway
+from headway_api.store_unavailable import StoreUnavailable
 from headway_api.stored import read
 
 MOST_IN_MEMORY: Final = 1024
@@ -84,7 +84,7 @@ class Kept:
         except JobError as error:  # a foreign object
             logs.event(_log, "judgement-unreadable", level=logging.WARNING, error=str(error))
             return None
-        except (Denied, StoreAway, OSError) as error:  # TimeoutError is an OSError
+        except (Denied, StoreUnavailable, OSError) as error:  # TimeoutError is an OSError
             logs.event(_log, "judgements-not-kept", level=logging.WARNING, error=str(error))
             self._left_alone_until = time.monotonic() + ALONE_SECONDS
             return None

@@ -73,14 +73,14 @@ def of_group(group: GroupRecord) -> list[UsageEvent]:
     return events
 
 
-def instead(stood: Sequence[UsageEvent], meant: Sequence[UsageEvent]) -> list[UsageEvent]:
+def instead(stored: Sequence[UsageEvent], meant: Sequence[UsageEvent]) -> list[UsageEvent]:
     """Events that turn the stored ones into the correct ones by addition. No event is ever removed."""
     withdrawn = [
         event.model_copy(update={"id": f"{event.id}/withdrawn", "quantity": -event.quantity})
-        for event in stood
+        for event in stored
         if event not in meant
     ]
-    return withdrawn + [event for event in meant if event not in stood]
+    return withdrawn + [event for event in meant if event not in stored]
 
 
 def discarded_tokens(group: GroupRecord) -> Counter[str]:

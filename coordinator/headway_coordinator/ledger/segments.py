@@ -77,10 +77,10 @@ class Ledger:
         given_up = self._layout.usage_of_given_up(group.key)
         late = group.abandoned is not None and group.abandoned.reason in GIVEN_UP
         if late and given_up not in self._seen:
-            found[given_up] = self._write(given_up, events.instead(self._stood(uri), meant))
+            found[given_up] = self._write(given_up, events.instead(self._read_stored(uri), meant))
         self._count(found)
 
-    def _stood(self, uri: str) -> list[UsageEvent]:
+    def _read_stored(self, uri: str) -> list[UsageEvent]:
         try:
             return next(read_each(self._store, [uri], decode))
         except NotFound:  # it had no cost

@@ -268,7 +268,7 @@ class BaselineSampler:
         self.moved_at = time.monotonic() if scored else self.moved_at
         if self.faults.ended(record.episode_id, scored=scored, at_once=at_once):
             self.changed()
-        if (found := self.faults.hopeless) is not None:
+        if (found := self.faults.fatal_cause) is not None:
             raise given_up(found, begun=False)
         return record
 

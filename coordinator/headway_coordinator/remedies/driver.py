@@ -137,11 +137,11 @@ class Remedies:
         """
         async with self._lock:
             while (found := self._choose()) is not None:
-                stands = await self._write(found)
-                self._known.add(stands)
+                written = await self._write(found)
+                self._known.add(written)
                 self._look()
-                fields = stands.model_dump(mode="json", exclude={"before", "after", "in_force"})
-                logs.event(_log, EVENTS[type(stands)], level=logging.WARNING, **fields)
+                fields = written.model_dump(mode="json", exclude={"before", "after", "in_force"})
+                logs.event(_log, EVENTS[type(written)], level=logging.WARNING, **fields)
 
     @property
     def done(self) -> bool:
@@ -180,7 +180,7 @@ class Remedies:
             reports=tuple(state.reports),
             course=self.course,
             verdicts=tuple(self._signals.verdicts),
-            acting=self._spec.collapse.acted_upon,
+            acting=self._spec.collapse.acted_on,
             rewards=self._signals.history(REWARD),
             validations=tuple(validations(state)),
             steps=self._scheduler.total,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headway_analysis.signals.catalogue import SIGNALS
-from headway_analysis.signals.judges import conduct
+from headway_analysis.signals.judges import behaviour
 from headway_api.signals import SignalName
 from headway_dashboards import remedies
 from headway_dashboards.fleet import SIGNAL_STATES
@@ -13,10 +13,10 @@ from headway_dashboards.panels import PER_MINUTE, YELLOW, Limit, Query, curves, 
 from headway_dashboards.promql import BY_JOB, JOB, named, narrowed, of, per_second, total, value
 
 TRUNCATED: Final = {
-    SignalName.TURNS_TRUNCATED: conduct.MOST_CUT,
-    SignalName.CONTEXT_FULL: conduct.MOST_FULL,
-    SignalName.EPISODES_TIMED_OUT: conduct.MOST_LATE,
-    SignalName.TURNS_EXHAUSTED: conduct.MOST_EXHAUSTED,
+    SignalName.TURNS_TRUNCATED: behaviour.MOST_CUT,
+    SignalName.CONTEXT_FULL: behaviour.MOST_FULL,
+    SignalName.EPISODES_TIMED_OUT: behaviour.MOST_LATE,
+    SignalName.TURNS_EXHAUSTED: behaviour.MOST_EXHAUSTED,
 }
 """Signal -> share of episodes above which its reading is over."""
 CONDITIONS: Final = {"1": ("True", "blue"), "0": ("False", "orange"), "-1": ("Unknown", "text")}
@@ -24,7 +24,7 @@ CONDITIONS: Final = {"1": ("True", "blue"), "0": ("False", "orange"), "-1": ("Un
 
 def panels() -> list[Any]:
     """The panels on health of the job's board."""
-    return [*_signals(), *remedies.panels(), *_endings(), *_conduct(), *_age()]
+    return [*_signals(), *remedies.panels(), *_endings(), *_behaviour(), *_age()]
 
 
 def _first(name: SignalName, most: float) -> str:
@@ -79,10 +79,10 @@ def _endings() -> list[Any]:
             "How episodes end",
             "Share of the batch's episodes with each outcome. "
             "InfraError is a fault of the environment or its pods. "
-            f"{_first(SignalName.PERMANENT_FAILURES, conduct.MOST_FAILED)}",
+            f"{_first(SignalName.PERMANENT_FAILURES, behaviour.MOST_FAILED)}",
             [Query(named("episodes/outcome_{name}_rate", "outcome"), "{{job_name}} {{outcome}}")],
             unit="percentunit",
-            limits=[Limit(conduct.MOST_FAILED, YELLOW)],
+            limits=[Limit(behaviour.MOST_FAILED, YELLOW)],
         ),
         figures(
             "Truncation by kind",
@@ -113,7 +113,7 @@ def _endings() -> list[Any]:
     ]
 
 
-def _conduct() -> list[Any]:
+def _behaviour() -> list[Any]:
     return [
         curves(
             "Tool calls of an episode",

@@ -10,13 +10,13 @@ from headway_dashboards.panels import Query, curves, table
 from headway_dashboards.promql import JOB, RATE, largest, of, total, value
 
 WITHOUT_EFFECT: Final = ("Undone", "Refused")
-STANDS: Final = "|".join(state for state in get_args(RemedyState) if state not in WITHOUT_EFFECT)
+IN_FORCE: Final = "|".join(state for state in get_args(RemedyState) if state not in WITHOUT_EFFECT)
 """States of changes that are in force, as a regular expression."""
 
 
 def panels() -> list[Any]:
     """The panels on remedies, in the section on health."""
-    standing = value("remedy/changes", f'{JOB}, state=~"{STANDS}"')
+    standing = value("remedy/changes", f'{JOB}, state=~"{IN_FORCE}"')
     return [
         curves(
             "Changes by remedies",

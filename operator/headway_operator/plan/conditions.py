@@ -91,7 +91,7 @@ def role(kind: ConditionType, job_health: JobHealth, name: str, more: Issue | No
         return condition(kind, True, Reason.PODS_READY, text)
     if issue:
         return condition(kind, False, issue.reason, issue.message)
-    reason = Reason.PODS_NOT_READY if health.at_work else Reason.STARTING
+    reason = Reason.PODS_NOT_READY if health.is_running else Reason.STARTING
     return condition(kind, False, reason, f"{health.ready} of {health.desired} pods are ready")
 
 
@@ -103,8 +103,8 @@ def serving(job_health: JobHealth) -> list[Condition]:
     ]
 
 
-def progressing(context: Context, job_health: JobHealth, at_work: Reason) -> Condition:
-    """Whether the job makes progress; `at_work` is the reason while it does."""
+def progressing(context: Context, job_health: JobHealth, working: Reason) -> Condition:
+    """Whether the job makes progress; `working` is the reason while it does."""
     kind = ConditionType.PROGRESSING
     if job_health.failure or job_health.complete:
         return condition(kind, False, Reason.FAILED if job_health.failure else Reason.SUCCEEDED)
@@ -117,13 +117,13 @@ def progressing(context: Context, job_health: JobHealth, at_work: Reason) -> Con
     if text := no_progress(context, job_health):
         return condition(kind, False, Reason.NO_PROGRESS, text)
     if job_health.running:
-        return condition(kind, True, at_work)
+        return condition(kind, True, working)
     return condition(kind, False, first_reason(job_health), waiting_for(job_health))
 
 
 def first_reason(job_health: JobHealth) -> str:
     """The reason of the sandboxes, or of the first role with an issue. A role that is only slow has none."""
-    patient = Reason.PODS_NOT_READY if job_health.at_work else Reason.STARTING
+    patient = Reason.PODS_NOT_READY if job_health.is_running else Reason.STARTING
     issues = [job_health.sandbox_issue, *(health.issue for health in job_health.roles)]
     return next((issue.reason for issue in issues if issue), patient)
 

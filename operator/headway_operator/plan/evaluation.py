@@ -151,7 +151,7 @@ class Evaluation(Subject):
         text = f"{measured} of {len(results)} candidates were measured" if results else ""
         return condition(ConditionType.COMPLETE, True, Reason.EVALUATED, text)
 
-    def at_work(self, context: Context) -> tuple[State, Reason]:
+    def working_state(self, context: Context) -> tuple[State, Reason]:
         return "Evaluating", Reason.EVALUATING
 
     def coming_up(self, context: Context, job_health: JobHealth) -> State | None:

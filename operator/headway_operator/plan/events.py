@@ -26,7 +26,7 @@ REMEMBERED: Final = timedelta(minutes=30)
 """An event recorded within this time still exists, since the API server keeps events for longer."""
 
 
-def news(status: JobStatus, recorded: Collection[str]) -> list[Fact]:
+def unrecorded(status: JobStatus, recorded: Collection[str]) -> list[Fact]:
     """The facts of a status that are not recorded yet; `recorded` are the keys of those that are."""
     return [fact for fact in (*over(recorded, status), *facts(status)) if fact.key not in recorded]
 

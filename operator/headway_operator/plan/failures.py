@@ -59,7 +59,7 @@ def pod_failure_policy(role: str, rules: Sequence[FailureRule]) -> Json:
     return {
         "rules": [
             {"action": "FailJob", "onExitCodes": _codes(role, "In", (exits.PERMANENT,))},
-            {"action": "Ignore", "onExitCodes": _codes(role, "In", (exits.ANEW,))},
+            {"action": "Ignore", "onExitCodes": _codes(role, "In", (exits.RESTART,))},
             *[rule for rule in users if rule is not None],
             {"action": "Ignore", "onPodConditions": [{"type": DISRUPTED, "status": "True"}]},
         ]
@@ -99,7 +99,7 @@ class Ending:
     @property
     def is_fixed(self) -> bool:
         """Whether the exit code decides what follows, regardless of the rules."""
-        return self.code in (exits.PERMANENT, exits.ANEW)
+        return self.code in (exits.PERMANENT, exits.RESTART)
 
 
 def decided(rules: Sequence[FailureRule], ending: Ending) -> MatchedFailure | None:
@@ -203,7 +203,7 @@ class _Count:
         """Count `times` ends of a process, or `unmatched` ends if no rule matches."""
         found, unit = decided(self._rules, ending), self._unit(pod)
         if found is None:
-            unit.counted += 0 if ending.code == exits.ANEW else unmatched
+            unit.counted += 0 if ending.code == exits.RESTART else unmatched
             return
         self._fresh.append(found)
         key = (unit.role, unit.unit)

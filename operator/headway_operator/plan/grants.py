@@ -59,7 +59,7 @@ class Claim:
     wished: Amounts = field(default_factory=dict)
     allowed: Amounts = field(default_factory=dict)
     """What its status lets it use, from any RLBudget."""
-    unheard: bool = False
+    not_reporting: bool = False
     """The job ran before the budget bounded it, and has not reported its usage yet."""
     bill: Amounts = field(default_factory=dict)
     """Usage in its status, whether or not a budget bounds the job."""
@@ -83,7 +83,7 @@ class Shared:
     """Usage charged to ended jobs."""
     ended_jobs: int
     shares: Sequence[Share] = ()
-    unheard: Sequence[Claim] = ()
+    not_reporting: Sequence[Claim] = ()
     """Jobs whose report all others wait for."""
     beyond: int = 0
     """Number of jobs beyond the maximum."""
@@ -116,7 +116,7 @@ def claim(job: Json) -> Claim:
         needed=_amounts(limits, "needed") if asks else {},
         wished=_amounts(limits, "wished") if asks else {},
         allowed={str(part.get("name")): _amount(part.get("granted")) for part in _list(grant.get("parts"))},
-        unheard=_is_unheard(status, grant, spent),
+        not_reporting=_is_not_reporting(status, grant, spent),
         bill=_bill(_block(status.get("usage"))),
     )
 
@@ -152,9 +152,9 @@ def share(limits: Amounts, before: RLBudgetStatus, claims: Iterable[Claim]) -> S
     new = [one for one in living if one.uid not in had]
     taken, beyond = [*known, *new][:MOST_JOBS], max(0, len(living) - MOST_JOBS)
     shares = [Share(one, _begins(one, had.get(one.uid), limits)) for one in taken]
-    unheard = [one for one in taken if one.unheard]
-    shared = Shared(ended, before.ended_jobs + len(over), shares, unheard, beyond)
-    return shared if unheard else _wishes(_needs(shared, limits), limits)
+    not_reporting = [one for one in taken if one.not_reporting]
+    shared = Shared(ended, before.ended_jobs + len(over), shares, not_reporting, beyond)
+    return shared if not_reporting else _grant_wished(_grant_needed(shared, limits), limits)
 
 
 def _begins(one: Claim, had: Amounts | None, limits: Amounts) -> dict[str, Decimal]:
@@ -168,7 +168,7 @@ def _begins(one: Claim, had: Amounts | None, limits: Amounts) -> dict[str, Decim
     return found if had is not None else _at_least(_at_least(found, one.used), one.allowed)
 
 
-def _needs(shared: Shared, limits: Amounts) -> Shared:
+def _grant_needed(shared: Shared, limits: Amounts) -> Shared:
     left, found = shared.left(limits), {}
     for one in sorted(shared.shares, key=lambda each: _portion(each.granted, limits)):
         needs = _at_least(one.granted, one.claim.needed)
@@ -182,20 +182,20 @@ def _needs(shared: Shared, limits: Amounts) -> Shared:
     return replace(shared, shares=[found[each.claim.uid] for each in shared.shares])
 
 
-def _wishes(shared: Shared, limits: Amounts) -> Shared:
+def _grant_wished(shared: Shared, limits: Amounts) -> Shared:
     left, given = shared.left(limits), {each.claim.uid: dict(each.granted) for each in shared.shares}
     for name in limits:
-        wishes = {
+        wished = {
             each.claim.uid: (each.granted[name], _step(name, each.claim.wished.get(name, NOTHING)))
             for each in shared.shares
             if not each.refused
         }
-        for uid, level in filled(wishes, left[name], STEPS[name == USD]).items():
+        for uid, level in filled(wished, left[name], STEPS[name == USD]).items():
             given[uid][name] = level
     return replace(shared, shares=[replace(each, granted=given[each.claim.uid]) for each in shared.shares])
 
 
-def filled(wishes: Mapping[str, tuple[Decimal, Decimal]], left: Decimal, step: Decimal) -> dict[str, Decimal]:
+def filled(wished: Mapping[str, tuple[Decimal, Decimal]], left: Decimal, step: Decimal) -> dict[str, Decimal]:
     """Raise levels with what is left, the lowest first and none above its wish; returns the new levels.
 
     Args:
@@ -203,7 +203,7 @@ def filled(wishes: Mapping[str, tuple[Decimal, Decimal]], left: Decimal, step: D
         left: the most that all together receive.
         step: a level below its wish rises by whole multiples of this.
     """
-    rising = {who: (now, wish) for who, (now, wish) in wishes.items() if wish > now}
+    rising = {who: (now, wish) for who, (now, wish) in wished.items() if wish > now}
     levels = {who: now for who, (now, _) in rising.items()}
     while rising and left > 0:
         lowest = min(levels[who] for who in rising)
@@ -299,11 +299,11 @@ def _granted_job(one: Share) -> GrantedJob:
 
 
 def _ready(shared: Shared) -> Condition:
-    if shared.unheard:
+    if shared.not_reporting:
         text = "nothing is granted until these jobs report their usage: "
-        text += _listed([one.name for one in shared.unheard])
+        text += _listed([one.name for one in shared.not_reporting])
         text += "; suspend or delete a job that does not report"
-        return condition(ConditionType.READY, False, Reason.JOBS_UNHEARD, text)
+        return condition(ConditionType.READY, False, Reason.JOBS_NOT_REPORTING, text)
     if shared.beyond:
         text = f"{shared.beyond} jobs wait, because {MOST_JOBS} already share the budget; end some"
         return condition(ConditionType.READY, False, Reason.TOO_MANY_JOBS, text)
@@ -397,7 +397,7 @@ def _amount(reported: Any) -> Decimal:
     return min(found, MOST) if found.is_finite() and found >= 0 else NOTHING
 
 
-def _is_unheard(status: Json, grant: Json, spent: Amounts) -> bool:
+def _is_not_reporting(status: Json, grant: Json, spent: Amounts) -> bool:
     """Whether a job may have used part of a limit without reporting it.
 
     The bill of a suspended job is complete. A job that was bounded before it began has reported all usage.

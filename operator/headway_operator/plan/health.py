@@ -84,7 +84,7 @@ class RoleHealth:
     issue: Issue | None
     pending_since: datetime | None
     """Since when the role has had too few ready pods to do its work; None while it has enough."""
-    at_work: bool
+    is_running: bool
     """Enough of its processes run or have completed, whether or not they answer probes right now."""
     blocker: str = ""
     """What the role has waited for longest."""
@@ -172,7 +172,7 @@ def _last_words(pod: Json) -> str:
 def role_health(observed: Observed, role: str, desired: int, restarts_before: int) -> RoleHealth:
     """The current health of a role."""
     if is_complete(observed.workload(role)):
-        return RoleHealth(role, desired, desired, restarts_before, None, None, at_work=True)
+        return RoleHealth(role, desired, desired, restarts_before, None, None, is_running=True)
     # A rank that has completed does not count as missing while the others finish.
     done = [pod for pod in observed.pods(role) if WORKLOADS[role] == "Job" and has_succeeded(pod)]
     pods = [pod for pod in observed.pods(role) if not (is_over(pod) or is_ending(pod) or pod in done)]
@@ -192,7 +192,7 @@ def role_health(observed: Observed, role: str, desired: int, restarts_before: in
         restarts=max(restarts_before, _restarts(observed, role)),
         issue=None if ready >= desired else issue or _failed_pod_issue(observed, role, pods),
         pending_since=pending_since,
-        at_work=ready + sum(map(runs_on, waiting)) >= needed,
+        is_running=ready + sum(map(runs_on, waiting)) >= needed,
         blocker=blocker,
     )
 
@@ -236,7 +236,7 @@ def together(sets: list[RoleHealth]) -> RoleHealth:
         restarts=max(health.restarts for health in sets),
         issue=next((health.issue for health in sets if health.issue), None),
         pending_since=since,
-        at_work=all(health.at_work for health in sets),
+        is_running=all(health.is_running for health in sets),
         blocker=blocker,
         field=field,
     )

@@ -20,7 +20,7 @@ DENIED: Final = re.compile(
     r"denied|unauthorized|forbidden|authorization failed|no basic auth|\b40[13]\b", re.I
 )
 ABSENT: Final = re.compile(r"not found|manifest unknown|name unknown|\b404\b", re.I)
-AWAY: Final = re.compile(
+UNREACHABLE: Final = re.compile(
     r"no such host|timeout|timed out|refused|unreachable|\bEOF\b|reset by peer|\b50\d\b", re.I
 )
 SECRET: Final = re.compile(r'secret "(?P<by_name>[^"]+)" not found|in Secret [^/\s]+/(?P<of_key>\S+)')
@@ -57,7 +57,7 @@ def _pull(reason: str, message: str) -> tuple[Outlook, str]:
         return Outlook.NEVER, "write it as REGISTRY/NAME:TAG, the name in lower case"
     if reason == "ErrImageNeverPull":
         return Outlook.MAY_PASS, "load it onto the node, or have it pulled: imagePullPolicy IfNotPresent"
-    if AWAY.search(message):
+    if UNREACHABLE.search(message):
         return (
             Outlook.MAY_PASS,
             "correct the registry's name, or let the nodes reach it; the pull is retried",

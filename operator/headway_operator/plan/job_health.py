@@ -70,9 +70,9 @@ class JobHealth:
         return all(health.pending_since is None and health.ready for health in self.roles)
 
     @property
-    def at_work(self) -> bool:
+    def is_running(self) -> bool:
         """Whether no process is missing, though one may be slow to answer."""
-        return self.begun and all(health.at_work for health in self.roles)
+        return self.begun and all(health.is_running for health in self.roles)
 
 
 def needs_help(job_health: JobHealth) -> Issue | None:

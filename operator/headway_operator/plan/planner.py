@@ -62,7 +62,7 @@ from headway_operator.plan.observed import (
     moment,
     true_condition,
 )
-from headway_operator.plan.reading import SpecRefusal, manager_of, parse, parse_status, salvage
+from headway_operator.plan.reading import SpecRefusal, manager_of, parse, parse_status, read_partly
 from headway_operator.plan.subject import Settled, Subject
 from headway_operator.plan.subjects import subject_of
 from headway_operator.wire import UNREAD
@@ -152,10 +152,10 @@ def _make(
     if is_finished(before.conditions):
         return _ended(subject, raw, before, observed)
     if (why := raw.get(UNREAD)) is not None:
-        return _refused(subject, Context(salvage(subject.model, raw), platform), observed, (why,))
+        return _refused(subject, Context(read_partly(subject.model, raw), platform), observed, (why,))
     job = parse(subject.model, raw)
     if isinstance(job, SpecRefusal):
-        return _refused(subject, Context(salvage(subject.model, raw), platform), observed, job.messages)
+        return _refused(subject, Context(read_partly(subject.model, raw), platform), observed, job.messages)
     context = Context(job, platform)
     observed = failures.judged(context, observed)
     if messages := subject.refusals(context):

@@ -87,7 +87,7 @@ def _part(model: type[RLTrainingJob] | type[RLEvalJob], name: str) -> type[BaseM
     return part
 
 
-def salvage(model: type[RLTrainingJob] | type[RLEvalJob], raw: Json) -> Job:
+def read_partly(model: type[RLTrainingJob] | type[RLEvalJob], raw: Json) -> Job:
     """A refused job, only for ending what it has running.
 
     An unreadable block of its spec has its default, or is missing if it has none. So `suspend`, deadlines and

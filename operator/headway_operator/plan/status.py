@@ -72,7 +72,7 @@ def of(subject: Subject, context: Context, job_health: JobHealth) -> JobStatus:
     """The operator's part of the status."""
     before, now = context.job.status, job_health.now
     finished = job_health.failure is not None or job_health.complete
-    progressing = judged.progressing(context, job_health, subject.at_work(context)[1])
+    progressing = judged.progressing(context, job_health, subject.working_state(context)[1])
     fresh = [
         judged.accepted(job_health.refusal),
         judged.preflight(context.job),
@@ -176,8 +176,8 @@ def _state(
     progressing = _reason(known, ConditionType.PROGRESSING)
     if any(health.issue and health.issue.reason == Reason.QUEUED for health in job_health.roles):
         return "Queued", str(Reason.QUEUED)
-    if job_health.at_work:
-        return subject.at_work(context)[0], _unhealthy(context.job.status) or progressing
+    if job_health.is_running:
+        return subject.working_state(context)[0], _unhealthy(context.job.status) or progressing
     if state := subject.coming_up(context, job_health):
         return state, progressing
     checks = context.job.status.preflight

@@ -122,7 +122,7 @@ class Subject(ABC):
         """The condition Complete of a job that succeeded."""
 
     @abstractmethod
-    def at_work(self, context: Context) -> tuple[State, Reason]:
+    def working_state(self, context: Context) -> tuple[State, Reason]:
         """State, and reason of Progressing, while the job does its work."""
 
     @abstractmethod

@@ -149,7 +149,7 @@ class Training(Subject):
         text += _in_vain(job.status)
         return condition(ConditionType.COMPLETE, True, Reason.DATA_EXHAUSTED, text)
 
-    def at_work(self, context: Context) -> tuple[State, Reason]:
+    def working_state(self, context: Context) -> tuple[State, Reason]:
         progress = context.training.status.progress
         if progress is not None and progress.evaluating is not None:
             return "Evaluating", Reason.EVALUATING

@@ -48,7 +48,7 @@ class Slots:
         self._updaters = {slot: updater(slot, self.failed) for slot in self._reserved}
         self._with_adapter: set[str] = set()
         """Slots that were given an adapter and have not ended."""
-        self._seen_off: dict[str, asyncio.Task[None]] = {}
+        self._draining: dict[str, asyncio.Task[None]] = {}
 
     def state(self, slot: str) -> WeightsState:
         """The weights that a slot holds."""
@@ -88,10 +88,10 @@ class Slots:
         if updater is None:
             return
         updater.release()
-        if slot not in self._seen_off:
-            self._seen_off[slot] = asyncio.create_task(self._see_off(slot, updater))
+        if slot not in self._draining:
+            self._draining[slot] = asyncio.create_task(self._drain(slot, updater))
 
-    async def _see_off(self, slot: str, updater: WeightUpdater) -> None:
+    async def _drain(self, slot: str, updater: WeightUpdater) -> None:
         try:
             while updater.leaving and not self.failed.done():
                 if await updater.let_go() and updater.leaving:
@@ -100,7 +100,7 @@ class Slots:
                     return
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
-            del self._seen_off[slot]
+            del self._draining[slot]
 
     def hung(self, why: str) -> None:
         """Record that the engine hangs."""

@@ -312,7 +312,7 @@ def is_fruitless(pod: Json) -> bool:
     return any(code not in (0, *STOPPED) for code in codes)
 
 
-def hopeless(problem: Problem) -> Problem:
+def repeated_failure(problem: Problem) -> Problem:
     """The message once `FRUITLESS` pods in a row have ended that way."""
     text = f"{FRUITLESS} sandboxes in a row ended before any answered; the last: "
     fix = "build it on Headway's sandbox image, with python3 and what the environment imports"

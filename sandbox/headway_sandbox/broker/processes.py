@@ -141,7 +141,7 @@ class ProcessPods:
         self._host = self._version = 0
         self._running: dict[str, _Running] = {}
         self._events: deque[tuple[int, str, Json]] = deque(maxlen=EVENTS)
-        self._news = asyncio.Condition()
+        self._changed = asyncio.Condition()
         self._endings: set[asyncio.Task[None]] = set()
 
     async def create(self, pod: Json) -> Json:
@@ -236,9 +236,9 @@ class ProcessPods:
         """
         seen = int(version)
         while True:
-            async with self._news:
+            async with self._changed:
                 while self._version <= seen:
-                    await self._news.wait()
+                    await self._changed.wait()
                 fresh = [event for event in self._events if event[0] > seen]
             if not fresh or fresh[0][0] > seen + 1:
                 raise Gone(f"events after {seen} are no longer kept")
@@ -267,12 +267,12 @@ class ProcessPods:
         await self._tell("MODIFIED", running)
 
     async def _tell(self, kind: str, running: _Running) -> None:
-        async with self._news:
+        async with self._changed:
             self._version += 1
             stamped = {**running.pod["metadata"], "resourceVersion": str(self._version)}
             running.pod = {**running.pod, "metadata": stamped}
             self._events.append((self._version, kind, running.pod))
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def _listener(self) -> socket.socket:
         """A socket at the next free address. Sandboxes of an earlier broker may still be ending.

@@ -350,7 +350,7 @@ class WarmPool:
         problem = pods.problem_of(item) or Problem(reason=pods.ENDED, message=item["metadata"]["name"])
         self._fruitless = self._fruitless + 1 if pods.is_fruitless(item) else 0
         given_up = self._fruitless >= pods.FRUITLESS and not self._has_answered
-        return pods.hopeless(problem) if given_up else problem
+        return pods.repeated_failure(problem) if given_up else problem
 
     def _gone(self, pod: Pod) -> None:
         """Handle a pod that somebody else deleted. Replacing it at once would be a race with them."""

@@ -77,7 +77,7 @@ def test_failures_that_are_expected_are_left_out() -> None:
         ("endedSeconds", {"HeadwayJobFailed", "HeadwayPreflightFailed"}),
         ("infraErrorShare", {"HeadwayInfraErrors"}),
         ("infraErrorEpisodes", {"HeadwayInfraErrors"}),
-        ("storeBusySeconds", {"HeadwayStoreAway"}),
+        ("storeBusySeconds", {"HeadwayStoreUnavailable"}),
         ("sandboxWaitingShare", {"HeadwaySandboxStarved"}),
         ("costPerHour", {"HeadwayCostRate"}),
     ],

@@ -36,11 +36,11 @@ class Lab:
 
     cluster: Any
     home: str
-    away: str
+    foreign: str
 
     def connects(self, sender: str, host: str, port: int = 8080) -> bool:
         """Whether `sender` opens a TCP connection to a host."""
-        namespace = self.away if sender == "visitor" else self.home
+        namespace = self.foreign if sender == "visitor" else self.home
         done = self.cluster.attempt("exec", "-n", namespace, sender, "--", "sh", "-c", knock(host, port))
         return bool(done.returncode == 0)
 
@@ -59,7 +59,7 @@ class Lab:
         assert self.opened(expected) == expected, "what is enforced comes and goes"
 
     def address(self, name: str) -> str:
-        namespace = self.away if name == "visitor" else self.home
+        namespace = self.foreign if name == "visitor" else self.home
         path = "jsonpath={.status.podIP}"
         return str(self.cluster.kubectl("get", "-n", namespace, f"pod/{name}", "-o", path))
 
@@ -90,15 +90,15 @@ LISTEN = "echo x > /tmp/index.html; httpd -p 9090 -h /tmp; exec httpd -f -p 8080
 @pytest.fixture(scope="module")
 def lab(cluster: Any) -> Iterator[Lab]:
     stem = f"policy-{time.time_ns() // 1_000_000:x}"
-    lab = Lab(cluster, f"{stem}-home", f"{stem}-away")
-    for name in (lab.home, lab.away):
+    lab = Lab(cluster, f"{stem}-home", f"{stem}-foreign")
+    for name in (lab.home, lab.foreign):
         cluster.kubectl("create", "namespace", name)
-    cluster.kubectl("label", "namespace", lab.away, "team=visitors")
+    cluster.kubectl("label", "namespace", lab.foreign, "team=visitors")
     cluster.wait_until(
         "service accounts",
         lambda: all(
             cluster.attempt("get", "-n", name, "serviceaccount", "default").returncode == 0
-            for name in (lab.home, lab.away)
+            for name in (lab.home, lab.foreign)
         ),
     )
     server = pod("server", lab.home, "sh", "-c", LISTEN, labels={"app": "server"}, ports={"web": 8080})
@@ -106,14 +106,14 @@ def lab(cluster: Any) -> Iterator[Lab]:
         server,
         pod("friend", lab.home, labels={"role": "friend"}),
         pod("other", lab.home),
-        pod("visitor", lab.away, labels={"role": "friend"}),
+        pod("visitor", lab.foreign, labels={"role": "friend"}),
         service("server", lab.home, {"app": "server"}, 8080),
     )
-    for name in (lab.home, lab.away):
+    for name in (lab.home, lab.foreign):
         ready = ("--for=condition=Ready", "--timeout=180s", "pod", "--all")
         cluster.kubectl("wait", "-n", name, *ready)
     yield lab
-    for name in (lab.home, lab.away):
+    for name in (lab.home, lab.foreign):
         cluster.kubectl("delete", "namespace", name, "--wait=false")
 
 

@@ -47,7 +47,7 @@ PRICES = {
     "evaluationSample": "0.40",
 }
 """The default book's, US dollars a million tokens."""
-DEARER = "0.80"
+RAISED = "0.80"
 """The corrected price of sampled tokens."""
 pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(1800)]
 
@@ -75,7 +75,7 @@ def cost(job: ChaosJob, *prices: str) -> Decimal:
 
 async def until_corrected(job: ChaosJob, folder: Path) -> None:
     """Correct the price of sampled tokens, as of a day before the job, and wait until the job says so."""
-    entry = {"since": "2026-01-01", "prices": {**PRICES, "sample": DEARER}}
+    entry = {"since": "2026-01-01", "prices": {**PRICES, "sample": RAISED}}
     new = folder / "new.yaml"
     new.write_text(yaml.safe_dump({"name": "corrected", "entries": [entry]}))
     new.replace(folder / names.PRICES_KEY)
@@ -143,9 +143,9 @@ async def test_a_job_stops_resumes_and_drains_within_its_budget(
                 assert before < spent <= more
 
                 await until_corrected(job, tmp_path / "prices")
-                dear = cost(job, f"sample={DEARER}")
-                assert dear > spent
-                assert job.status()["usage"]["cost"] == shown(dear)
+                raised = cost(job, f"sample={RAISED}")
+                assert raised > spent
+                assert job.status()["usage"]["cost"] == shown(raised)
                 assert job.status()["usage"]["priceBook"].startswith("corrected@")
 
                 last = Decimal((await until_exhausted(job))["needed"]) + Decimal("0.01")
@@ -153,7 +153,7 @@ async def test_a_job_stops_resumes_and_drains_within_its_budget(
                 assert await asyncio.to_thread(job.coordinator.wait, PATIENCE_SECONDS) == 0, job.why()
                 await learning
                 assert job.status()["progress"]["finished"] == "BudgetExhausted"
-                assert dear <= cost(job, f"sample={DEARER}") <= last
+                assert raised <= cost(job, f"sample={RAISED}") <= last
             finally:
                 learning.cancel()
                 await asyncio.gather(learning, return_exceptions=True)

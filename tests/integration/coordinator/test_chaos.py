@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chaos import EXAMPLE, ROOT, ChaosJob, chaos_job, judged_anew
+from chaos import EXAMPLE, ROOT, ChaosJob, chaos_job, judged_again
 from lease_service import LeaseService, lease_service
 from ledger_snapshots import counted_twice, events, faults, tokens
 from ports import free_port
@@ -89,7 +89,7 @@ def hold(job: ChaosJob) -> None:
             assert episode.outcome is not Outcome.AGENT_ERROR, f"{episode.episode_id}: {episode.error}"
             if episode.reward is not None:
                 scored += 1
-                truth = judged_anew(episode, rows[group.row]["case_id"])
+                truth = judged_again(episode, rows[group.row]["case_id"])
                 assert math.isclose(episode.reward, truth), f"{episode.episode_id}: a reward was made up"
                 trained = sum(row.action_tokens for row in episode.rows)
                 assert trained == sum(turn.sampled_tokens for turn in episode.turns if turn.delivered) > 0

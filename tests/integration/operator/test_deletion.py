@@ -142,7 +142,7 @@ def test_the_finalizers_of_others_are_theirs(rig: Rig) -> None:
 
 
 @pytest.fixture
-def doomed(cluster: Cluster, tmp_path: Path) -> Iterator[Rig]:
+def deleting(cluster: Cluster, tmp_path: Path) -> Iterator[Rig]:
     """A namespace to be deleted, with an operator whose rights do not go with it."""
     rig = Rig(cluster, f"doomed-{uuid.uuid4().hex[:6]}", tmp_path)
     try:
@@ -155,7 +155,7 @@ def doomed(cluster: Cluster, tmp_path: Path) -> Iterator[Rig]:
 
 
 @pytest.mark.long
-def test_a_namespace_can_be_deleted_with_its_jobs(doomed: Rig) -> None:
-    doomed.start()
-    doomed.run("resident")
-    doomed.cluster.kubectl("delete", "namespace", doomed.namespace, "--timeout=120s")
+def test_a_namespace_can_be_deleted_with_its_jobs(deleting: Rig) -> None:
+    deleting.start()
+    deleting.run("resident")
+    deleting.cluster.kubectl("delete", "namespace", deleting.namespace, "--timeout=120s")

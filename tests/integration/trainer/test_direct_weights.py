@@ -151,8 +151,8 @@ async def test_vllm_follows_a_learner_that_is_killed_and_comes_back(
                 wanted = served.reports[-1].weights
                 process.kill()
                 await process.exit()
-            away = await asyncio.to_thread(server.post, wanted)
-            assert (away.version, away.ready, away.reason) == (None, False, "UpdateFailed"), away.error
+            stale = await asyncio.to_thread(server.post, wanted)
+            assert (stale.version, stale.ready, stale.reason) == (None, False, "UpdateFailed"), stale.error
             reported = len(served.reports)
             async with rig.learner(config, tmp_path, url):
                 await heard(served, reported)

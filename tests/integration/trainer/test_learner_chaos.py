@@ -79,9 +79,9 @@ async def test_a_killed_learner_ends_with_an_undisturbed_ones_bits(
         assert report.groups == [group.group_id for group in batch.groups], "the data order is another"
     assert {r.step % EVERY for r in resumed} == {0}, "it resumed where no checkpoint was due"
     assert [r.step for r in resumed] == sorted(r.step for r in resumed), "what was durable was lost"
-    anew = any(life.step < step for life, step in zip(resumed[1:], died_at, strict=True))
-    assert (len({report.version for report in served.reports}) > steps + 1) == anew
-    assert anew or KILLS < 10, "no step was ever taken anew"
+    again = any(life.step < step for life, step in zip(resumed[1:], died_at, strict=True))
+    assert (len({report.version for report in served.reports}) > steps + 1) == again
+    assert again or KILLS < 10, "no step was ever taken anew"
     for report in served.reports:
         assert report.groups == history[report.step].groups
         assert report.weights.files == history[report.step].weights.files, "trained otherwise the second time"

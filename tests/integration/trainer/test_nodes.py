@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from headway_api.config import JobConfig
-from headway_api.exits import ANEW
+from headway_api.exits import RESTART
 from headway_trainer.peer_shutdown import NOTE
 
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(180)]
@@ -90,10 +90,10 @@ def test_a_drained_node_is_no_failure_of_the_other(pods: Pods, goes: int) -> Non
     """Its own pod is a disruption; that of the other has an end that is not counted."""
     pods[goes].send_signal(signal.SIGTERM)
     assert pods[goes].wait(30) == 128 + signal.SIGTERM
-    assert pods[1 - goes].wait(60) == ANEW
+    assert pods[1 - goes].wait(60) == RESTART
 
 
-@pytest.mark.parametrize(("goes", "other"), [pytest.param(0, ANEW, marks=pytest.mark.long), (1, 1)])
+@pytest.mark.parametrize(("goes", "other"), [pytest.param(0, RESTART, marks=pytest.mark.long), (1, 1)])
 def test_a_pod_that_is_gone_without_a_word_counts_once(pods: Pods, goes: int, other: int) -> None:
     """The first pod's own end is counted, or not, as Kubernetes saw it; for others it must be the first's."""
     _lost(pods[goes])
@@ -124,7 +124,7 @@ def test_a_node_that_waits_in_vain_restarts_without_a_failure(node: str) -> None
         text=True,
         timeout=90,
     )
-    assert ended.returncode == ANEW
+    assert ended.returncode == RESTART
     assert "the pods have not connected" in ended.stdout
 
 
@@ -178,7 +178,7 @@ async def test_when_a_node_is_drained_the_learner_saves_and_goes_on(
             nodes[drained].kill(signal.SIGTERM)
             logs = [node.log.read_text()[-4000:] for node in nodes]
             assert await nodes[drained].exit() == 128 + signal.SIGTERM, logs
-            assert await nodes[1 - drained].exit() == ANEW, logs
+            assert await nodes[1 - drained].exit() == RESTART, logs
         assert left(config).latest >= 2, "nothing but step 0 was due"
         async with two_nodes(config, tmp_path, url) as nodes:
             for node in nodes:

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from headway_api.config import JobConfig
-from headway_api.exits import ANEW
+from headway_api.exits import RESTART
 
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(600)]
 
@@ -46,7 +46,7 @@ async def test_a_learner_that_wakes_beside_its_successor_never_writes(
             assert {report.version.incarnation for report in served.reports} == {0}
             before = written(config)
             old.kill(signal.SIGCONT)
-            assert await old.exit() == ANEW, old.log.read_text()[-4000:]
+            assert await old.exit() == RESTART, old.log.read_text()[-4000:]
             assert "Superseded" in old.log.read_text()
             assert written(config) == before
             last = STEPS + 1

@@ -149,12 +149,12 @@ def test_rare_large_amounts_make_an_interval_too_short(rows: int, least: float, 
     assert least <= held <= most
 
 
-@pytest.mark.parametrize(("easy", "hopeless", "least"), [(0.97, 0.05, 0.75), (0.9, 0.05, 0.85)])
-def test_rows_that_always_fail_make_an_interval_too_short(easy: float, hopeless: float, least: float) -> None:
+@pytest.mark.parametrize(("easy", "failing", "least"), [(0.97, 0.05, 0.75), (0.9, 0.05, 0.85)])
+def test_rows_that_always_fail_make_an_interval_too_short(easy: float, failing: float, least: float) -> None:
     """A limit that docs/evaluation.md names: a sample often has none of these rows. Gates suppose one."""
     rng = np.random.default_rng(9)
-    chance = np.where(rng.random((SETS, 30)) < hopeless, 0.0, easy)
+    chance = np.where(rng.random((SETS, 30)) < failing, 0.0, easy)
     values = flips(rng, np.repeat(chance, 8, axis=1))
-    held = coverage(layout(ROWS, 8), values, easy * (1 - hopeless), share=True)
-    print(f"easy {easy}, hopeless {hopeless}: the interval holds the truth in {held:.1%}")
+    held = coverage(layout(ROWS, 8), values, easy * (1 - failing), share=True)
+    print(f"easy {easy}, failing {failing}: the interval holds the truth in {held:.1%}")
     assert least <= held < 0.93

@@ -198,20 +198,20 @@ SOME = SETS // 4
 """So few are promoted here that fewer sets tell."""
 
 
-def rare(rng: np.random.Generator, rows: int, tries: int, easy: float, hopeless: float) -> Floats:
+def rare(rng: np.random.Generator, rows: int, tries: int, easy: float, failing: float) -> Floats:
     """Successes where most rows are easy, and some always fail."""
-    chance = np.where(rng.random((SOME, rows)) < hopeless, 0.0, easy)
+    chance = np.where(rng.random((SOME, rows)) < failing, 0.0, easy)
     return flips(rng, np.repeat(chance, tries, axis=1))
 
 
 @pytest.mark.parametrize(
-    ("rows", "easy", "hopeless"), [(30, 0.97, 0.05), (30, 0.9, 0.05), (60, 0.9, 0.03), (30, 0.5, 0.3)]
+    ("rows", "easy", "failing"), [(30, 0.97, 0.05), (30, 0.9, 0.05), (60, 0.9, 0.03), (30, 0.5, 0.3)]
 )
-def test_rows_that_always_fail_are_not_forgotten(rows: int, easy: float, hopeless: float) -> None:
+def test_rows_that_always_fail_are_not_forgotten(rows: int, easy: float, failing: float) -> None:
     """One sample of 30 rows in five has no row of a kind that is one in twenty."""
     make, promoted = layout([1] * rows, 8), 0
-    for each in rare(np.random.default_rng(14), rows, 8, easy, hopeless):
-        spec = replace(SPEC, minimum=easy * (1 - hopeless))
+    for each in rare(np.random.default_rng(14), rows, 8, easy, failing):
+        spec = replace(SPEC, minimum=easy * (1 - failing))
         promoted += judge(spec, {"tuned": {"success": make(each, True)}}).verdict is Verdict.PASSED
     assert promoted / SOME <= 0.05
 

@@ -323,7 +323,7 @@ def test_a_refused_remedy_is_not_counted_and_the_next_is_tried() -> None:
     story = uniform(max_remedies=1)
     story.carry_out(decide(story.now()), refused="no")
     [entry] = story.now().course.entries
-    assert (entry.state, entry.why, entry.stands) == ("Refused", "NotApplicable: no", False)
+    assert (entry.state, entry.why, entry.is_in_force) == ("Refused", "NotApplicable: no", False)
     found = taken(decide(story.now()))
     assert (found.number, found.directive.remedy) == (2, "LargerBatch")
     assert found.in_force.group_size is None
@@ -357,7 +357,7 @@ def test_a_returning_sign_rolls_back_and_changes_a_setting() -> None:
     assert found.why.endswith("going back alone did not last")
     story.carry_out(found)
     assert [entry.state for entry in story.now().course.entries] == ["Replaced", "Watching"]
-    assert story.now().course.entries[0].stands
+    assert story.now().course.entries[0].is_in_force
 
 
 def test_a_sign_that_was_never_gone_is_not_one_that_came_back() -> None:

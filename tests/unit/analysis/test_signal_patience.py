@@ -8,7 +8,7 @@ import pytest
 
 from headway_analysis.signals.evidence import EPISODES
 from headway_analysis.signals.history import Job
-from headway_analysis.signals.judges import conduct, learning, stability
+from headway_analysis.signals.judges import behaviour, learning, stability
 from headway_analysis.signals.watch import Watch
 from headway_api.signals import SignalName as S
 
@@ -92,20 +92,20 @@ def share(name: str, rates: Sequence[float], count: float = 36.0) -> Mapping[str
     "burst", [(0.47, 0.36, 0.03), (0.16, 0.31, 0.31, 0.06, 0.03), (0.33, 0.25, 0.28, 0.08), (0.6, 0.6)]
 )
 def test_a_burst_of_two_or_three_batches_exhausts_no_turns(burst: Sequence[float]) -> None:
-    assert raised(S.TURNS_EXHAUSTED, share(conduct.EXHAUSTED, [*burst, *[0.0] * 10])) is None
+    assert raised(S.TURNS_EXHAUSTED, share(behaviour.EXHAUSTED, [*burst, *[0.0] * 10])) is None
 
 
 @pytest.mark.parametrize(("rate", "step"), [(1.0, 26), (0.5, 26), (0.3, 26)])
 def test_turns_that_stay_exhausted_are_raised_in_ten_steps(rate: float, step: int) -> None:
-    assert raised(S.TURNS_EXHAUSTED, share(conduct.EXHAUSTED, [rate] * 15)) == step
+    assert raised(S.TURNS_EXHAUSTED, share(behaviour.EXHAUSTED, [rate] * 15)) == step
 
 
 @pytest.mark.parametrize(
     ("signal", "name", "usual", "odd"),
     [
-        (S.LENGTH_EXPLODING, conduct.LENGTH, 20.0, 60.0),
-        (S.TOOL_CALLS_INFLATING, conduct.CALLS, 3.0, 6.0),
-        (S.REPETITION, conduct.REPEATED, 0.0, 0.5),
+        (S.LENGTH_EXPLODING, behaviour.LENGTH, 20.0, 60.0),
+        (S.TOOL_CALLS_INFLATING, behaviour.CALLS, 3.0, 6.0),
+        (S.REPETITION, behaviour.REPEATED, 0.0, 0.5),
     ],
 )
 def test_four_odd_batches_pass_and_what_lasts_is_raised(

@@ -36,22 +36,22 @@ def test_a_gated_model_says_where_its_token_goes(tmp_path: Path, monkeypatch: py
 
 
 def test_a_hub_of_unknown_name_is_a_plain_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(*_: Any, **__: Any) -> None:
+    def unavailable(*_: Any, **__: Any) -> None:
         raise LocalEntryNotFoundError(
             "Got: ConnectError: [Errno -2] Name or service not known\nSee the docs."
         )
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", away)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", unavailable)
     message = r"acme/open could not be fetched from the hub \(Name or service not known\); let the pods reach"
     with pytest.raises(JobError, match=message):
         base_model.fetch(ModelSpec(base="hf://acme/open"), FileStore(), tmp_path)
 
 
 def test_a_hub_that_does_not_answer_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(*_: Any, **__: Any) -> None:
+    def unavailable(*_: Any, **__: Any) -> None:
         raise LocalEntryNotFoundError("Got: ConnectError: Connection refused\nSee the docs.")
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", away)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", unavailable)
     with pytest.raises(JobError, match="copy the model's folder to s3://") as refused:
         base_model.fetch(ModelSpec(base="hf://acme/open"), FileStore(), tmp_path)
     termination = refused.value.termination

@@ -32,7 +32,7 @@ from headway_api.store import (
     download_folder,
     get_each,
 )
-from headway_api.store_away import may_pass
+from headway_api.store_unavailable import may_pass
 
 
 class Bucket:

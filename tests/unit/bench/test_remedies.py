@@ -79,12 +79,12 @@ def test_curves_are_files_of_their_own_beside_the_page(tmp_path: Path) -> None:
     assert "files" not in merge(tmp_path / "remedies.json", {}, ["seed-0"])["seed-0"]
 
 
-ON_RECORD = {seed: json.loads((seeds.RESULTS / seeds.curves_of(seed)).read_text()) for seed in seeds.SEEDS}
+RECORDED = {seed: json.loads((seeds.RESULTS / seeds.curves_of(seed)).read_text()) for seed in seeds.SEEDS}
 
 
 def test_the_page_shows_what_todays_signals_find_in_its_curves() -> None:
     page = (seeds.RESULTS / "remedies.md").read_text()
-    for seed, recorded in ON_RECORD.items():
+    for seed, recorded in RECORDED.items():
         _, section = page.split(f"## Seed {seed}\n")
         replayed = replay.summary(recorded["Alert"], seeds.LAG)
         assert replayed in section.split("## Seed")[0], "run make bench-remedies ONLY=page"
@@ -94,7 +94,7 @@ def test_the_documentation_has_the_alerts_and_ends_of_the_record() -> None:
     text = (seeds.RESULTS.parents[1] / "docs" / "remedies.md").read_text()
     rows = re.findall(r"^\| (\d) \| (\d+) \| (.+) \| (0\.\d\d) \| (0\.\d\d) \| (0[.\d]*)", text, re.MULTILINE)
     shown = {}
-    for seed, recorded in ON_RECORD.items():
+    for seed, recorded in RECORDED.items():
         alert, changed = (seeds.row(policy, curve_of(recorded[policy]), 0.0) for policy in seeds.POLICIES)
         figures = (alert["best before"], changed["end"], alert["end"])
         shown[seed] = (alert["alerted after step"], *(round(figure, 2) for figure in figures))

@@ -324,7 +324,7 @@ def test_a_cluster_that_has_answered_may_be_away_for_a_while(monkeypatch: pytest
         waiting.Waiting("desk", answers(Unreachable("away")), None).look()
     late = waiting.Waiting("desk", answers(None, Unreachable("away")), None)
     late.look()
-    monkeypatch.setattr(waiting, "AWAY_SECONDS", -1.0)
+    monkeypatch.setattr(waiting, "UNREACHABLE_SECONDS", -1.0)
     with pytest.raises(Unreachable):
         late.look()
 

@@ -364,10 +364,10 @@ def test_a_tokenizer_without_a_template_is_not_at_hand(stage: Stage) -> None:
     (model / "tokenizer_config.json").write_text(json.dumps(config))
     for path in model.glob("chat_template*"):
         path.unlink()
-    with pytest.raises(tokens.NotAtHand, match="has no chat template"):
+    with pytest.raises(tokens.ModelUnavailable, match="has no chat template"):
         tokens.known(model, 512)
     (model / "config.json").unlink()
-    with pytest.raises(tokens.NotAtHand, match=r"config\.json of the model does not say"):
+    with pytest.raises(tokens.ModelUnavailable, match=r"config\.json of the model does not say"):
         tokens.known(model, None)
 
 

@@ -165,8 +165,10 @@ async def test_weights_published_anew_are_those_that_are_validated(tmp_path: Pat
         await training.report(report)
         while training.state.evaluating != 0:
             await asyncio.sleep(0.001)
-        anew = manifest(0, incarnation=1)
-        await training.report(report.model_copy(update={"version": anew.version, "weights": anew}))
+        resumed_at = manifest(0, incarnation=1)
+        await training.report(
+            report.model_copy(update={"version": resumed_at.version, "weights": resumed_at})
+        )
         assert job.slot.wanted == [0, 0]
         await gate.open(0)
 

@@ -210,7 +210,7 @@ def test_money_is_priced_by_dearest_class_and_dearest_coming_day(tmp_path: Path)
     assert account.unpriced() == ["train"]
     # The later entry has no price for what is discarded; what is left of today costs today's.
     today = Priced(ledger, lambda: book(sample="4", discarded="5"), lambda: date(2026, 2, 1))
-    assert today.dearest("discarded") == Decimal(5) / 1_000_000
+    assert today.highest_price("discarded") == Decimal(5) / 1_000_000
 
 
 def test_spent_is_the_bill(tmp_path: Path) -> None:

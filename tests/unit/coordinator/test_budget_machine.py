@@ -75,8 +75,8 @@ MONEY = st.sampled_from(["0.4", "3", "25"])
 ROOM = st.sampled_from([None, 1, 1, 1, 1.3, 2])
 """For so many groups at their worst a budget has room; None: there is none."""
 DAYS = st.integers(1, 3)
-DEAR = (*CLASSES, "train", "train", "sample", "prefill", "judge_prompt")
-PRICES = st.dictionaries(st.sampled_from(DEAR), MONEY, min_size=1, max_size=2)
+PRICED = (*CLASSES, "train", "train", "sample", "prefill", "judge_prompt")
+PRICES = st.dictionaries(st.sampled_from(PRICED), MONEY, min_size=1, max_size=2)
 """Most classes are free, so that little hides what is reserved of one too little."""
 WORK = (*["begin"] * 4, *["end"] * 5, "ask", "ask", "step", "step", "give up", "stop")
 PART = st.sampled_from([0.0, 0.5, 1.0, 1.0])
@@ -532,7 +532,7 @@ class JobUnderABudget(RuleBasedStateMachine):
         assert all(self.budget.account.lacks(amounts) for amounts in waiting)
 
     @invariant()
-    def a_job_that_stands_still_says_why(self) -> None:
+    def an_idle_job_says_why(self) -> None:
         if self.budget.waiting and not self.open:
             assert self.budget.exhausted_at is not None
         assert self.budget.exhausted_at is not None or not self.budget.account.lacks({})

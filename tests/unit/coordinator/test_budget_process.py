@@ -203,7 +203,7 @@ async def test_group_waits_until_ledger_is_read_and_status_is_stored(tmp_path: P
         if first == "ledger":
             await process._load_ledger()
         else:
-            await until(lambda: process._stands)
+            await until(lambda: process._restored)
         await settle()
         begun.append(one.begun)
         allowed.set()
@@ -224,7 +224,7 @@ async def test_nothing_begins_where_what_is_granted_cannot_be_read(tmp_path: Pat
     async def work(process: Played) -> None:
         await process._load_ledger()
         one = Running(process._budget, plan(0))
-        await until(lambda: process._stands)
+        await until(lambda: process._restored)
         await settle()
         begun.append(one.begun)
         stored.job["status"]["grant"] = part(500)

@@ -299,9 +299,9 @@ async def test_a_base_with_another_template_ends_its_candidate_alone(layout: Lay
     evaluation = await job.coordinator()
     assert made(evaluation, "0")._prepare(tuned)[1] == published(7)
     based(tmp_path, OTHER)
-    at_work = made(evaluation, "1")
-    at_work.changed, at_work.discover = (lambda: None), (lambda number: no)
-    await evaluation.run([*at_work.all(), job.unit("other")])
+    running = made(evaluation, "1")
+    running.changed, running.discover = (lambda: None), (lambda number: no)
+    await evaluation.run([*running.all(), job.unit("other")])
     stages = {name: (each.stage, each.reason) for name, each in evaluation.state.candidates.items()}
     assert stages == {"tuned": ("Failed", "ChatTemplateDiffers"), "other": ("Complete", None)}
     message = evaluation.state.candidates["tuned"].message or ""

@@ -377,7 +377,7 @@ async def begun(job: Job) -> None:
         await learner.run(steps=3)
 
 
-async def on_record(job: Job, order: str) -> None:
+async def recorded(job: Job, order: str) -> None:
     """The learner has done it, and its report lies in the store, but no coordinator has heard of it."""
     found = await asked(job, order)
     learner = job.learner("http://nowhere")
@@ -420,7 +420,7 @@ ORDERS: list[tuple[str, Order]] = [
     ("LargerBatch", "in_order"),
     ("SmallerGroups", "windowed"),
 ]
-DEATHS: list[Callable[[Job, str], Any]] = [asked, on_record, heard, heard_in_part]
+DEATHS: list[Callable[[Job, str], Any]] = [asked, recorded, heard, heard_in_part]
 
 
 @pytest.mark.parametrize(("order", "sampler"), ORDERS)
@@ -504,10 +504,10 @@ def rolled_back(job: Job, to: int) -> None:
 
     before = StepReport.model_validate_json(job.store.get(job.layout.checkpoint_report(to, 0)))
     weights = manifest(to, 1)
-    anew = before.model_copy(update={"version": weights.version, "weights": weights})
+    resumed_at = before.model_copy(update={"version": weights.version, "weights": weights})
     job.store.put(job.layout.latest, json.dumps({"step": to}).encode())
     for uri in (job.layout.checkpoint_report(to, 0), job.layout.step_history(to)):
-        job.store.put(uri, anew.model_dump_json().encode())
+        job.store.put(uri, resumed_at.model_dump_json().encode())
 
 
 async def test_two_coordinators_decide_one_thing(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from role_keys import TO_ROLLOUT
 
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.engines import concurrency
-from headway_coordinator.engines.concurrency import FULL, ROOMY, Concurrency, Look, adapt, read
+from headway_coordinator.engines.concurrency import FULL, KV_USE_LIMIT, Concurrency, Look, adapt, read
 from headway_coordinator.engines.router import Endpoint, Reading, Router
 
 VERSIONS = st.integers(0, 2).map(version)
@@ -38,7 +38,7 @@ def reading(kv_use: float = 0.5, preemptions: float = 0, waiting: float = 0, ste
 
 
 CALM = Look(reading(), reading())
-TIGHT = Look(reading(), reading(kv_use=(FULL + ROOMY) / 2))
+TIGHT = Look(reading(), reading(kv_use=(FULL + KV_USE_LIMIT) / 2))
 BRIMFUL = Look(reading(), reading(kv_use=FULL))
 PREEMPTED = Look(reading(preemptions=3), reading(preemptions=4))
 

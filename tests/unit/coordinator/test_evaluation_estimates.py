@@ -23,9 +23,9 @@ from headway_api.prices import DEFAULT, Tariff
 from headway_api.sandbox_api import ResetReply
 from headway_api.store import FileStore
 from headway_coordinator.estimate import prompts
-from headway_coordinator.estimate.evaluation import EvalEstimates, done_of, stretches
+from headway_coordinator.estimate.evaluation import EvalEstimates, done_of, section_starts
 from headway_coordinator.evaluation import candidates
-from headway_coordinator.evaluation.candidates import Readable, at_hand
+from headway_coordinator.evaluation.candidates import Readable, readable_models
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.trajectory import render
@@ -145,13 +145,13 @@ def test_samples_of_suites_follow_the_rows() -> None:
     suite = {"task": "p/t", "image": "i"}
     two = [{"name": "one", "limit": 5, **suite}, {"name": "two", "limit": 3, **suite}]
     job = Case("", (served("base"),), spec={"suites": two}).config
-    assert stretches(job, 10) == [0, 10, 15]
-    assert stretches(Case("", (served("base"),)).config, 10) == [0]
+    assert section_starts(job, 10) == [0, 10, 15]
+    assert section_starts(Case("", (served("base"),)).config, 10) == [0]
     candidate = CandidateState("base", tries={0: [], 9: [], 10: [], 15: [], 17: []})
     state = EvalState({"base": candidate}, rows=10)
     parts = parts_of(job, 10, {})
-    assert done_of(parts, [0, 1, 2], stretches(job, 10), state) == [2, 1, 2]
-    assert done_of(parts, [0, 1, 2], stretches(job, 10), state, {"e-base-000012"}) == [2, 2, 2]
+    assert done_of(parts, [0, 1, 2], section_starts(job, 10), state) == [2, 1, 2]
+    assert done_of(parts, [0, 1, 2], section_starts(job, 10), state, {"e-base-000012"}) == [2, 2, 2]
 
 
 def _tariff() -> Tariff:
@@ -273,7 +273,7 @@ def test_models_are_read_before_any_server_is_made(tmp_path: Path, renderer: ren
             ),
         }
     )
-    found = at_hand(job, FileStore(), tmp_path / "cache")
+    found = readable_models(job, FileStore(), tmp_path / "cache")
     assert {name: each.context_length for name, each in found.items()} == {"base": 512}
 
 
@@ -292,5 +292,5 @@ def test_a_hub_that_is_away_is_asked_once_before_the_job(
     monkeypatch.setattr(candidates, "fetch", fetch)
     names = ("wrong", "small", "away", "large")
     job = Case("", tuple(served(name, f"hf://org/{name}") for name in names)).config
-    assert [*at_hand(job, FileStore(), tmp_path)] == ["small"]
+    assert [*readable_models(job, FileStore(), tmp_path)] == ["small"]
     assert asked == ["hf://org/wrong", "hf://org/small", "hf://org/away"]

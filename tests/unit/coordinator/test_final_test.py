@@ -231,8 +231,8 @@ async def test_learner_restart_does_not_change_what_is_tested(tmp_path: Path) ->
         playing = asyncio.create_task(learner.run())
         await begun.wait()
         last = training.state.reports[-1]
-        anew = manifest(4, incarnation=1)
-        await training.report(last.model_copy(update={"version": anew.version, "weights": anew}))
+        resumed_at = manifest(4, incarnation=1)
+        await training.report(last.model_copy(update={"version": resumed_at.version, "weights": resumed_at}))
         assert job.rotation.wanted[-1] == 2
         go.set()
         await asyncio.gather(playing, running)

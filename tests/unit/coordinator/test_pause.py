@@ -23,7 +23,7 @@ from headway_analysis.signals.of_spec import job_of
 from headway_analysis.signals.watch import Verdict, Watch
 from headway_api.config import JobConfig
 from headway_api.sandbox_api import PoolState
-from headway_api.signals import ACTED_UPON, SignalName
+from headway_api.signals import ACTED_ON, SignalName
 from headway_api.spec.trust import CollapseSpec
 from headway_api.status import Pause, RLTrainingJobStatus
 from headway_api.store import FileStore
@@ -68,7 +68,7 @@ class TestWhatPauses:
 
     @pytest.mark.parametrize("name", SignalName)
     def test_the_default_is_what_nothing_good_can_come_of(self, name: SignalName) -> None:
-        assert bool(acting(PAUSE, [verdict(name)])) == (name in ACTED_UPON)
+        assert bool(acting(PAUSE, [verdict(name)])) == (name in ACTED_ON)
 
     def test_the_first_time_each_does(self) -> None:
         assert names(unseen([verdict(NOTHING, since=1)], None)) == [NOTHING]

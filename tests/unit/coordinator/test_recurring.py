@@ -106,7 +106,7 @@ def test_what_ends_most_episodes_comes_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "at_once", "hopeless"),
+    ("ends", "at_once", "gives_up"),
     [
         ([TOOL] * 11, 1, False),
         ([TOOL] * 12, 1, True),
@@ -120,9 +120,9 @@ def test_what_ends_most_episodes_comes_first() -> None:
     ],
 )
 def test_a_job_without_a_success_gives_up_in_the_end(
-    ends: list[Cause | None], at_once: int, hopeless: bool
+    ends: list[Cause | None], at_once: int, gives_up: bool
 ) -> None:
-    assert (after(*ends, at_once=at_once).hopeless is not None) is hopeless
+    assert (after(*ends, at_once=at_once).fatal_cause is not None) is gives_up
 
 
 @pytest.mark.parametrize("begun", [False, True])

@@ -13,7 +13,7 @@ from job_rig import Job, manifest, report, spec
 from role_keys import TO_COORDINATOR
 
 from headway_analysis.billing.segments import total
-from headway_api.exits import ANEW, JobError
+from headway_api.exits import RESTART, JobError
 from headway_api.records import StepReport
 from headway_coordinator.bounds import Conflict, rollback
 from headway_coordinator.scheduler.choice import CHOICES, Order
@@ -28,11 +28,11 @@ def resumed(job: Job, step: int, incarnation: int) -> StepReport:
 
 def roll_back(job: Job, to: int) -> StepReport:
     """Set the pointer back, and start the learner there."""
-    anew = resumed(job, to, incarnation=1)
+    resumed_at = resumed(job, to, incarnation=1)
     job.store.put(job.layout.latest, json.dumps({"step": to}).encode())
     for uri in (job.layout.checkpoint_report(to, 0), job.layout.step_history(to)):
-        job.store.put(uri, anew.model_dump_json().encode())
-    return anew
+        job.store.put(uri, resumed_at.model_dump_json().encode())
+    return resumed_at
 
 
 @pytest.mark.parametrize("order", CHOICES)
@@ -85,11 +85,11 @@ async def test_reports_of_a_replaced_learner_are_refused(tmp_path: Path) -> None
     async with job.coordinator() as (training, learner, running):
         await learner.run(steps=2)
         old = training.state.reports[-1]
-        anew = manifest(2, incarnation=1)
-        await training.report(old.model_copy(update={"version": anew.version, "weights": anew}))
+        resumed_at = manifest(2, incarnation=1)
+        await training.report(old.model_copy(update={"version": resumed_at.version, "weights": resumed_at}))
         with pytest.raises(Conflict, match=r"from an earlier learner than version 1\.2"):
             await training.report(old)
-        assert training.state.reports[-1].weights == anew
+        assert training.state.reports[-1].weights == resumed_at
         following = old.model_copy(update={"step": 3, "version": version(3)})
         with pytest.raises(Conflict, match="from an earlier learner"):
             await training.report(following)
@@ -100,7 +100,7 @@ def test_only_a_recorded_newer_incarnation_is_a_rollback(tmp_path: Path) -> None
     last = report(5, 1)
     fault = rollback(report(3, 2), last, latest=version(3, 2))
     assert fault is not None
-    assert fault.code == ANEW, "nothing failed: no restart is counted"
+    assert fault.code == RESTART, "nothing failed: no restart is counted"
     assert rollback(report(3, 1), last, latest=version(3, 1)) is None
     assert rollback(report(3, 2), last, latest=version(5, 1)) is None
     assert rollback(report(3, 2), last, latest=None) is None

@@ -87,7 +87,7 @@ class Schedule(RuleBasedStateMachine):
     @rule()
     def ask(self) -> None:
         self.given = self.scheduler.take()
-        self.stop_doomed()
+        self.cancel_untrainable()
 
     @precondition(lambda self: self.scheduler.step + 1 not in self.taken)
     @precondition(lambda self: not self.scheduler.done)
@@ -102,7 +102,7 @@ class Schedule(RuleBasedStateMachine):
             self.returned[position] = self.returned.get(position, 0) + 1
         if change.rolled_back:
             assert all(self.since[p] >= step for p in self.scheduler.active), "of a policy that is gone"
-        self.stop_doomed()
+        self.cancel_untrainable()
 
     @precondition(lambda self: self.given is not None)
     @rule()
@@ -120,16 +120,16 @@ class Schedule(RuleBasedStateMachine):
         self.scheduler.trained(step, self.given)
         self.trained += self.given
         self.given = None
-        self.stop_doomed()
+        self.cancel_untrainable()
 
     def abandon(self, position: int) -> None:
         """It held its slot until now."""
         assert position in self.scheduler.active or position in self.scheduler.leaving
         self.scheduler.abandoned(position)
         self.returned[position] = self.returned.get(position, 0) + 1
-        self.stop_doomed()
+        self.cancel_untrainable()
 
-    def stop_doomed(self) -> None:
+    def cancel_untrainable(self) -> None:
         """As the job does, in the same moment: what no step can train any more is ended."""
         if self.scheduler.over and self.running():
             self.abandon(self.running()[0])
@@ -171,7 +171,7 @@ class Schedule(RuleBasedStateMachine):
         assert late == {}, "whoever keeps to the rule leaves nothing that is too old"
 
     @invariant()
-    def slots_are_overbooked_by_nothing_but_a_rollback(self) -> None:
+    def only_a_rollback_overbooks_slots(self) -> None:
         if not self.changes_again(self.scheduler.step):
             assert len(self.scheduler.active.keys() - self.pinned()) <= self.scheduler.slots
 

@@ -43,7 +43,7 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return tokenizer(tmp_path_factory.mktemp("tok"), QWEN3_TEMPLATE)
 
 
-def anew(served: list[Rig], seen: list[tuple[str, int]]) -> Any:
+def counted(served: list[Rig], seen: list[tuple[str, int]]) -> Any:
     """Has each request find the rollout where its route is answered, and notes the answers.
 
     Every second request is of a lenient job. The episode's record is made after each.
@@ -73,7 +73,7 @@ async def test_the_gateway_keeps_to_its_own_document(tok: Any, tmp_path: Path) -
     python = await asyncio.to_thread(guest, "schemathesis")
     served: list[Rig] = []
     seen: list[tuple[str, int]] = []
-    async with rig(tok, context=4000, around=anew(served, seen)) as r:
+    async with rig(tok, context=4000, around=counted(served, seen)) as r:
         served.append(r)
         r.rollout.expires_at = float("inf")
         command = [python.parent / "st", "run", f"{r.url}/openapi.json", "--url", r.base]

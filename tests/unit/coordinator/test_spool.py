@@ -12,7 +12,7 @@ from refusing_bucket import refusing_store
 
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
-from headway_api.exits import ANEW, JobError
+from headway_api.exits import RESTART, JobError
 from headway_api.records import Purpose
 from headway_api.run_files import standing
 from headway_api.spec.training import RLTrainingJobSpec
@@ -38,8 +38,8 @@ def test_unwritable_bucket_is_named_before_anything_starts() -> None:
 def test_steps_beyond_the_newest_version_are_undone() -> None:
     """The learner took steps 1 to 4, resumed at 2, which was durable, and has taken 3 again."""
     found = [report(0), report(1), report(2, 1), report(3, 1), report(4)]
-    stands, undone = standing(found[::-1])
-    assert [str(r.version) for r in stands] == ["0.0", "0.1", "1.2", "1.3"]
+    kept, undone = standing(found[::-1])
+    assert [str(r.version) for r in kept] == ["0.0", "0.1", "1.2", "1.3"]
     assert [str(r.version) for r in undone] == ["0.4"]
     assert standing([]) == ([], [])
 
@@ -94,15 +94,15 @@ def test_coordinator_is_superseded_by_a_newer_start(tmp_path: Path) -> None:
     spool.refuse_superseded(second)
     with pytest.raises(JobError, match="continues this job") as refused:
         spool.refuse_superseded(first)
-    assert (refused.value.termination.reason, refused.value.code) == ("Superseded", ANEW)
+    assert (refused.value.termination.reason, refused.value.code) == ("Superseded", RESTART)
 
 
 def test_a_lost_baseline_group_leaves_its_id_free(tmp_path: Path) -> None:
     spool = Spool(FileStore(), Layout(f"file://{tmp_path}", "rl", "refunds", "uid"))
     lost = a_group("p0-000000", [None, None], purpose=Purpose.PREFLIGHT)
-    anew = a_group("p0-000000", [1.0, None], purpose=Purpose.PREFLIGHT, retried=1)
-    assert [spool.put(lost), spool.put(anew)] == [lost, anew]
-    assert spool.baseline() == [anew, lost]
+    retried = a_group("p0-000000", [1.0, None], purpose=Purpose.PREFLIGHT, retried=1)
+    assert [spool.put(lost), spool.put(retried)] == [lost, retried]
+    assert spool.baseline() == [retried, lost]
 
 
 def test_a_described_job_has_no_secret_and_is_still_a_spec(tmp_path: Path) -> None:

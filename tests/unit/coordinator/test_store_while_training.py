@@ -11,11 +11,11 @@ from botocore.exceptions import EndpointConnectionError
 from job_rig import Job, spec
 
 from headway_analysis.billing.segments import total
-from headway_api import store_away
+from headway_api import store_unavailable
 from headway_api.exits import JobError
 from headway_api.sandbox_api import PoolState
 from headway_api.store import FileStore
-from headway_api.store_away import Patience, Patient, store_explained
+from headway_api.store_unavailable import Patience, Patient, store_explained
 from headway_coordinator import stall, view
 from headway_coordinator.engines.router import Router
 from headway_coordinator.stall import blocker
@@ -37,7 +37,7 @@ class Leaving(FileStore):
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Leaving:
-    monkeypatch.setattr(store_away, "PAUSE", 0.01)
+    monkeypatch.setattr(store_unavailable, "PAUSE", 0.01)
     monkeypatch.setattr(stall, "STORE_SECONDS", 0.2)
     return Leaving()
 
@@ -84,4 +84,4 @@ async def test_a_store_that_stays_away_is_what_the_job_ends_with(tmp_path: Path,
         store.away = True
         with pytest.raises(JobError) as ended, store_explained():
             await running
-    assert ended.value.termination.reason == "StoreAway"
+    assert ended.value.termination.reason == "StoreUnavailable"

@@ -12,7 +12,7 @@ from observed_cluster import PASSED, World, evaluating, job, running, stamp
 
 from headway_api import names
 from headway_api.document import Json
-from headway_api.exits import ANEW, PERMANENT
+from headway_api.exits import PERMANENT, RESTART
 from headway_operator.plan import events
 from headway_operator.plan.reading import parse_status
 from headway_operator.plan.subjects import subject_of
@@ -32,7 +32,7 @@ def on_condition(action: str, kind: str = "DisruptionTarget", status: str = "Tru
     return {"action": action, "onPodConditions": [{"type": kind, "status": status}]}
 
 
-def at_work(*rules: Json, most: int = 5, **spec: Any) -> World:
+def job_under(*rules: Json, most: int = 5, **spec: Any) -> World:
     """A job with a judge's server, whose every role runs."""
     world = running(failurePolicy={"maxRestarts": most, "rules": [*rules]}, judges=[JUDGE], **spec)
     well(world, "judge")
@@ -88,7 +88,7 @@ def matched(world: World) -> list[tuple[str, str, int]]:
 
 def matches(world: World) -> list[str]:
     status = parse_status(subject_of(world.body).model, world.body)
-    found = [fact for fact in events.news(status, ()) if fact.reason == "FailureRuleMatched"]
+    found = [fact for fact in events.unrecorded(status, ()) if fact.reason == "FailureRuleMatched"]
     assert len({fact.key for fact in found}) == len(found)
     return [fact.message for fact in found]
 
@@ -102,11 +102,11 @@ class TestOfJobs:
         [("FailJob", "FailJob"), ("Ignore", "Ignore"), ("Count", "Count"), ("Restart", "Count")],
     )
     def test_stand_between_what_is_fixed_and_disruptions(self, role: str, action: str, native: str) -> None:
-        world = at_work(rule(action, codes=(137, 3, 137)), on_condition(action, "acme.dev/Gone", "Unknown"))
+        world = job_under(rule(action, codes=(137, 3, 137)), on_condition(action, "acme.dev/Gone", "Unknown"))
         policy = world.objects["Job", f"refunds-{role}"]["spec"]["podFailurePolicy"]["rules"]
-        permanent, anew, by_code, by_condition, disrupted = policy
+        permanent, restart, by_code, by_condition, disrupted = policy
         assert (permanent["action"], permanent["onExitCodes"]["values"]) == ("FailJob", [PERMANENT])
-        assert (anew["action"], anew["onExitCodes"]["values"]) == ("Ignore", [ANEW])
+        assert (restart["action"], restart["onExitCodes"]["values"]) == ("Ignore", [RESTART])
         assert by_code == {
             "action": native,
             "onExitCodes": {"containerName": role, "operator": "In", "values": [3, 137]},
@@ -118,7 +118,7 @@ class TestOfJobs:
         assert disrupted["onPodConditions"][0]["type"] == "DisruptionTarget"
 
     def test_have_no_rules_of_other_roles(self) -> None:
-        world = at_work(rule("Ignore", "learner"), rule("FailJob", "rollout"))
+        world = job_under(rule("Ignore", "learner"), rule("FailJob", "rollout"))
         policies = {
             role: world.objects["Job", f"refunds-{role}"]["spec"]["podFailurePolicy"]["rules"]
             for role in ("coordinator", "learner")
@@ -127,7 +127,7 @@ class TestOfJobs:
 
     @pytest.mark.parametrize("role", ["coordinator", "learner"])
     def test_fail_the_job_at_once_and_name_the_rule(self, role: str) -> None:
-        world = at_work(rule("Ignore", codes=(9,)), rule("FailJob", role))
+        world = job_under(rule("Ignore", codes=(9,)), rule("FailJob", role))
         died(world, role, 137)
         made = world.carry_out()
         assert made.ending
@@ -139,7 +139,7 @@ class TestOfJobs:
         ]
 
     def test_are_named_though_the_pod_is_gone(self) -> None:
-        world = at_work(rule("Ignore", "learner"), rule("FailJob", "coordinator"))
+        world = job_under(rule("Ignore", "learner"), rule("FailJob", "coordinator"))
         world.gone("coordinator")
         text = "Container coordinator of pod x failed with exit code 137 matching FailJob rule at index 2"
         failed = world.condition("Failed", True) | {"reason": "PodFailurePolicy", "message": text}
@@ -152,7 +152,7 @@ class TestOfJobs:
 
     @pytest.mark.parametrize("index", [0, 1, 3])
     def test_are_not_named_where_another_decided(self, index: int) -> None:
-        world = at_work(rule("FailJob", "coordinator"))
+        world = job_under(rule("FailJob", "coordinator"))
         world.gone("coordinator")
         text = f"failed with exit code 42 matching FailJob rule at index {index}"
         failed = world.condition("Failed", True) | {"reason": "PodFailurePolicy", "message": text}
@@ -162,7 +162,7 @@ class TestOfJobs:
 
     @pytest.mark.parametrize("action", ["Ignore", "Count"])
     def test_that_start_a_process_again_are_reported_once(self, action: str) -> None:
-        world = at_work(rule(action, "learner"))
+        world = job_under(rule(action, "learner"))
         died(world, "learner", 137)
         world.carry_out()
         first = copy.deepcopy(world.body["status"]["failures"])
@@ -174,7 +174,7 @@ class TestOfJobs:
         assert not world.is_true("Failed")
 
     def test_have_the_other_ranks_go_with_one(self) -> None:
-        world = at_work(rule("Restart", "learner"), learner={"nodes": 3})
+        world = job_under(rule("Restart", "learner"), learner={"nodes": 3})
         for index in (1, 2):
             well(world, "learner", index)
         died(world.later(5), "learner", 137)
@@ -191,7 +191,7 @@ class TestOfJobs:
         assert matched(world) == [("learner", "Restart", 0)]
 
     def test_leave_a_successor_that_is_there_already(self) -> None:
-        world = at_work(rule("Restart", "coordinator"))
+        world = job_under(rule("Restart", "coordinator"))
         died(world.later(5), "coordinator", 137)
         world.later(20)
         well(world, "coordinator", 1)
@@ -204,7 +204,7 @@ class TestOfServers:
 
     @pytest.mark.parametrize("role", SERVED)
     def test_fail_the_job_at_once(self, role: str) -> None:
-        world = at_work(rule("FailJob", role))
+        world = job_under(rule("FailJob", role))
         crashed(world, role, 137)
         assert world.carry_out().ending
         assert world.status_condition("Failed")["reason"] == "FailureRuleMatched"
@@ -215,7 +215,7 @@ class TestOfServers:
 
     @pytest.mark.parametrize("role", SERVED)
     def test_that_ignore_count_nothing_however_often(self, role: str) -> None:
-        world = at_work(rule("Ignore", role), most=2)
+        world = job_under(rule("Ignore", role), most=2)
         for times in range(1, 9):
             crashed(world.later(20), role, 137, times)
             world.carry_out()
@@ -228,7 +228,7 @@ class TestOfServers:
     @pytest.mark.parametrize("role", SERVED)
     @pytest.mark.parametrize("action", ["Count", None])
     def test_that_count_and_no_rule_end_the_job_alike(self, role: str, action: str | None) -> None:
-        world = at_work(rule(action or "Ignore", role, codes=(137 if action else 9,)), most=2)
+        world = job_under(rule(action or "Ignore", role, codes=(137 if action else 9,)), most=2)
         for times in (1, 2):
             crashed(world.later(20), role, 137, times)
             world.carry_out()
@@ -241,7 +241,7 @@ class TestOfServers:
 
     @pytest.mark.parametrize("role", SERVED)
     def test_that_restart_have_all_pods_of_the_role_go_once(self, role: str) -> None:
-        world = at_work(rule("Restart", role), most=1)
+        world = job_under(rule("Restart", role), most=1)
         for index in (1, 2):
             well(world, role, index)
         crashed(world.later(5), role, 137)
@@ -260,14 +260,14 @@ class TestOfServers:
         )
 
     def test_that_restart_leave_pods_that_end_already(self) -> None:
-        world = at_work(rule("Restart"))
+        world = job_under(rule("Restart"))
         world.ending("broker")
         crashed(world.later(5), "rollout", 137)
         world.carry_out()
         assert [pod["metadata"]["name"] for pod in world.carry_out().to_delete] == ["refunds-rollout-0"]
 
     def test_the_first_that_matches_decides(self) -> None:
-        world = at_work(
+        world = job_under(
             rule("FailJob", "broker"),
             rule("Ignore", codes=(0, 5), operator="NotIn"),
             rule("FailJob"),
@@ -278,14 +278,14 @@ class TestOfServers:
 
     @pytest.mark.parametrize(("code", "count"), [(5, 1), (0, 1), (1, 0)])
     def test_not_in_matches_other_failures_alone(self, code: int, count: int) -> None:
-        world = at_work(rule("Ignore", codes=(5,), operator="NotIn"))
+        world = job_under(rule("Ignore", codes=(5,), operator="NotIn"))
         crashed(world, "rollout", code)
         world.carry_out()
         assert restarts(world, "rollout") == count
 
     def test_what_is_fixed_comes_first(self) -> None:
-        world = at_work(rule("Ignore", codes=(0,), operator="NotIn"))
-        crashed(world, "rollout", ANEW)
+        world = job_under(rule("Ignore", codes=(0,), operator="NotIn"))
+        crashed(world, "rollout", RESTART)
         world.carry_out()
         assert (restarts(world, "rollout"), matched(world)) == (0, [])
         crashed(world, "rollout", PERMANENT, 2)
@@ -293,7 +293,7 @@ class TestOfServers:
         assert world.status_condition("Failed")["reason"] == "ProcessFailed"
 
     def test_a_process_that_waits_for_its_back_off_has_ended(self) -> None:
-        world = at_work(rule("Count"), most=1)
+        world = job_under(rule("Count"), most=1)
         for times, state in [(0, ended(world, 137)), (1, {"running": {}}), (1, ended(world, 137))]:
             well(world, "rollout", restartCount=times, state=state, lastState=ended(world, 137))
             world.carry_out()
@@ -301,7 +301,7 @@ class TestOfServers:
         assert len(matched(world)) == 2
 
     def test_a_users_own_container_counts_as_without_rules(self) -> None:
-        world = at_work(rule("Ignore"))
+        world = job_under(rule("Ignore"))
         pod = well(world, "rollout")
         sidecar = {"name": "proxy", "restartCount": 2, "lastState": ended(world, 137), "state": {}}
         pod["status"]["containerStatuses"].append(sidecar)
@@ -312,7 +312,7 @@ class TestOfServers:
         ("action", "count"), [("Ignore", 0), ("Count", 1), ("Restart", 1), ("FailJob", None)]
     )
     def test_by_condition_of_an_evicted_pod(self, action: str, count: int | None) -> None:
-        world = at_work(on_condition(action))
+        world = job_under(on_condition(action))
         evicted = world.ending("rollout")
         evicted["status"]["conditions"].append(world.condition("DisruptionTarget", True))
         well(world, "rollout", 1)
@@ -331,7 +331,7 @@ class TestOfServers:
         assert restarts(world, "rollout") == count
 
     def test_a_disruption_that_no_rule_is_about_counts_nothing(self) -> None:
-        world = at_work(rule("Count", codes=(1,)))
+        world = job_under(rule("Count", codes=(1,)))
         lost = world.condition("DisruptionTarget", True)
         died(world, "rollout", 137, conditions=[lost])
         world.carry_out()
@@ -339,7 +339,7 @@ class TestOfServers:
 
     def test_a_pod_that_is_wanted_no_more_has_not_failed(self) -> None:
         any_code = rule("FailJob", codes=(0,), operator="NotIn")
-        world = at_work(any_code, on_condition("FailJob", "Ready", "False"))
+        world = job_under(any_code, on_condition("FailJob", "Ready", "False"))
         pod = crashed(world, "rollout", 143)
         pod["metadata"]["deletionTimestamp"] = stamp(world.now)
         pod["status"]["conditions"] = [world.condition("Ready", False)]
@@ -347,7 +347,7 @@ class TestOfServers:
         assert not world.is_true("Failed")
 
     def test_outlive_a_suspension(self) -> None:
-        world = at_work(rule("Count"), most=1)
+        world = job_under(rule("Count"), most=1)
         crashed(world, "rollout", 137)
         world.carry_out()
         world.body["spec"]["suspend"] = True
@@ -363,7 +363,7 @@ class TestOfServers:
         assert world.status_condition("Failed")["reason"] == "MaxRestartsExceeded"
 
     def test_stand_while_the_spec_is_refused(self) -> None:
-        world = at_work(rule("Ignore"), most=0)
+        world = job_under(rule("Ignore"), most=0)
         crashed(world, "rollout", 137)
         world.carry_out()
         world.body["spec"]["seed"] = -1
@@ -372,14 +372,14 @@ class TestOfServers:
         assert matched(world) == [("rollout", "Ignore", 0)]
 
     def test_without_rules_nothing_is_kept(self) -> None:
-        world = at_work()
+        world = job_under()
         crashed(world, "rollout", 137, 2)
         world.carry_out()
         assert "failures" not in world.body["status"]
         assert restarts(world, "rollout") == 2
 
     def test_only_the_last_decisions_are_kept(self) -> None:
-        world = at_work(rule("Ignore"), most=0)
+        world = job_under(rule("Ignore"), most=0)
         for times in range(1, 40):
             crashed(world.later(20), "rollout", 137, times)
             world.carry_out()

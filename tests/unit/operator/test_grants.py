@@ -159,13 +159,13 @@ LEVEL = st.integers(0, 50)
 def test_the_rest_is_shared_so_that_the_lowest_grants_rise_first(
     pairs: list[tuple[int, int]], left: int
 ) -> None:
-    wishes = {str(n): (D(now), D(wish)) for n, (now, wish) in enumerate(pairs)}
-    levels = grants.filled(wishes, D(left), D(1))
-    rises = {who: level - wishes[who][0] for who, level in levels.items()}
+    wished = {str(n): (D(now), D(wish)) for n, (now, wish) in enumerate(pairs)}
+    levels = grants.filled(wished, D(left), D(1))
+    rises = {who: level - wished[who][0] for who, level in levels.items()}
     assert all(rise >= 0 for rise in rises.values())
-    assert all(levels[who] <= wishes[who][1] for who in levels)
+    assert all(levels[who] <= wished[who][1] for who in levels)
     assert sum(rises.values()) <= left
-    short = [who for who in levels if levels[who] < wishes[who][1]]
+    short = [who for who in levels if levels[who] < wished[who][1]]
     if short:
         assert left - sum(rises.values()) < len(short), "no more than what cannot be split stays"
         lowest = min(levels[who] for who in short)
@@ -196,7 +196,7 @@ def test_no_grant_precedes_usage_reports_of_jobs_already_begun(status: Json) -> 
     assert parts(waits) == {"a": ("95.00", None), "b": ("0.00", None)}
     ready = find(waits.status.conditions, ConditionType.READY)
     assert ready is not None
-    assert (ready.status, ready.reason) == ("False", "JobsUnheard")
+    assert (ready.status, ready.reason) == ("False", "JobsNotReporting")
     assert ready.message.startswith("nothing is granted until these jobs report their usage: job-a")
     ran["status"] |= BOUND | reported("97")
     found = shared(waits, *map(grants.claim, (ran, asks)))
@@ -209,7 +209,7 @@ def test_of_a_suspended_job_its_bill_says_what_it_has_used() -> None:
     suspended = {"conditions": [{"type": "Suspended", "status": "True"}]}
     one = grants.claim(stored("a", BEGAN | suspended | {"usage": {"cost": "95", "sampleTokens": 7}}))
     assert one.bill == {"usd": D(95), "tokens.sample": D(7)}
-    assert not one.unheard
+    assert not one.not_reporting
     found = shared(budget(usd="100"), one, grants.claim(stored("b", reported("0", needed="20"))))
     assert parts(found) == {"a": ("95.00", None), "b": ("0.00", "20.00")}
 

@@ -6,11 +6,11 @@ import pytest
 from observed_cluster import World, evaluating, job, running
 
 from headway_api import names
-from headway_operator.plan.events import news
+from headway_operator.plan.events import unrecorded
 from headway_operator.plan.health import pod_issue
 
 ABSENT = 'Back-off pulling image "env:1": ErrImagePull: rpc error: code = NotFound desc = env:1: not found'
-AWAY = 'failed to do request: Head "https://registry.test/v2/env": dial tcp: i/o timeout'
+UNREACHABLE = 'failed to do request: Head "https://registry.test/v2/env": dial tcp: i/o timeout'
 
 
 def checked() -> World:
@@ -38,7 +38,7 @@ def state(world: World) -> tuple[str, str]:
 
 
 def events(world: World) -> list[tuple[str, str]]:
-    facts = [(fact.reason, fact.message) for fact in news(world.plan().status, set())]  # type: ignore[arg-type]
+    facts = [(fact.reason, fact.message) for fact in unrecorded(world.plan().status, set())]  # type: ignore[arg-type]
     return [fact for fact in facts if fact[0] in ("Stalled", "ImagePullFailed", "CreateFailed")]
 
 
@@ -68,7 +68,7 @@ def test_one_event_tells_of_a_missing_image() -> None:
 
 
 def test_a_registry_that_is_away_is_reported_and_waited_for() -> None:
-    world = sandbox(checked(), "ErrImagePull", AWAY)
+    world = sandbox(checked(), "ErrImagePull", UNREACHABLE)
     assert state(world) == ("Pending", "ImagePullFailed")
     assert world.is_true("Reconciling")
     [(reason, words)] = events(world)
@@ -78,14 +78,14 @@ def test_a_registry_that_is_away_is_reported_and_waited_for() -> None:
 
 
 def test_after_two_minutes_a_person_is_called() -> None:
-    world = sandbox(checked(), "ErrImagePull", AWAY)
+    world = sandbox(checked(), "ErrImagePull", UNREACHABLE)
     world.later(120).carry_out()
     assert state(world) == ("Stalled", "ImagePullFailed")
     assert not world.is_true("Failed")
 
 
 def test_a_registry_that_is_back_clears_it() -> None:
-    world = sandbox(checked(), "ErrImagePull", AWAY).later(120)
+    world = sandbox(checked(), "ErrImagePull", UNREACHABLE).later(120)
     world.carry_out()
     world.ready("sandbox").carry_out()
     assert state(world) == ("Preflight", "Running")

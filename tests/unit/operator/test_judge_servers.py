@@ -35,7 +35,7 @@ def checking(waits_for: str | None = None, judges: list[Json] | None = None, **s
     return world
 
 
-def at_work(ready: tuple[str, ...] = ("clerk", "style"), **spec: Any) -> World:
+def judged_job(ready: tuple[str, ...] = ("clerk", "style"), **spec: Any) -> World:
     """A job that trains, or would if every judge's server were ready."""
     world = World(job(status=copy.deepcopy(PASSED), judges=JUDGES, **spec))
     world.carry_out()
@@ -64,7 +64,7 @@ def role(world: World) -> Json:
 
 class TestObjects:
     def test_each_model_has_a_service_and_servers_of_its_own(self) -> None:
-        world = at_work()
+        world = judged_job()
         assert servers(world) == SERVERS
         assert ("Service", "refunds-judge-1") not in world.objects, "an endpoint is served elsewhere"
         for number, judge, replicas in ((2, "clerk", 2), (3, "style", 1)):
@@ -81,7 +81,7 @@ class TestObjects:
             assert labels.items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
 
     def test_the_coordinator_asks_at_their_services(self) -> None:
-        world = at_work()
+        world = judged_job()
         config = JobConfig.model_validate_json(
             world.objects["ConfigMap", "refunds-config"]["data"]["job.json"]
         )
@@ -96,7 +96,7 @@ class TestObjects:
 
     def test_judge_pods_are_rollout_servers_with_own_key_and_model(self) -> None:
         fragment = {"spec": {"nodeSelector": {"pool": "gpu"}}}
-        world = at_work(rollout={"podTemplate": fragment})
+        world = judged_job(rollout={"podTemplate": fragment})
         template = world.objects["Deployment", "refunds-judge-2"]["spec"]["template"]["spec"]
         usual = world.objects["Deployment", "refunds-rollout"]["spec"]["template"]["spec"]
         [container], [other] = template["containers"], usual["containers"]
@@ -112,7 +112,7 @@ class TestObjects:
         assert [item["key"] for item in made["secret"]["items"]] == ["coordinator-to-judge"]
 
     def test_the_coordinator_alone_holds_their_key(self) -> None:
-        world = at_work()
+        world = judged_job()
         holders = {
             body["metadata"]["labels"][names.LABEL_COMPONENT]
             for (kind, _), body in world.objects.items()
@@ -131,7 +131,7 @@ class TestObjects:
         assert "frontier-token" not in volumes
 
     def test_the_coordinator_alone_reaches_them(self) -> None:
-        policy = at_work().objects["NetworkPolicy", "refunds-judge"]["spec"]
+        policy = judged_job().objects["NetworkPolicy", "refunds-judge"]["spec"]
         coordinator = {names.LABEL_JOB_UID: UID, names.LABEL_COMPONENT: names.COORDINATOR}
         assert policy == {
             "podSelector": {"matchLabels": {names.LABEL_JOB_UID: UID, names.LABEL_COMPONENT: names.JUDGE}},
@@ -150,7 +150,7 @@ class TestObjects:
         assert "coordinator-to-judge" not in str(asking.plan().wanted)
 
     def test_the_scale_subresource_does_not_count_them(self) -> None:
-        status = at_work().body["status"]
+        status = judged_job().body["status"]
         assert (status["rolloutReplicas"], "judge" in status["rolloutSelector"]) == (1, False)
 
     def test_an_evaluation_has_them_too(self) -> None:
@@ -185,7 +185,7 @@ class TestWhen:
 
     @pytest.mark.parametrize("held", ["suspend", "pause"])
     def test_they_go_where_the_job_is_to_have_no_pods(self, held: str) -> None:
-        world = at_work(collapse={"policy": "Pause"})
+        world = judged_job(collapse={"policy": "Pause"})
         if held == "suspend":
             world.body["spec"]["suspend"] = True
         else:
@@ -199,7 +199,7 @@ class TestWhen:
         assert world.is_true("Suspended")
 
     def test_they_go_when_the_job_has_ended(self) -> None:
-        world = at_work()
+        world = judged_job()
         world.workload_status("Job", "coordinator", conditions=[world.condition("Complete", True)])
         world.carry_out()
         world.carry_out()
@@ -221,17 +221,17 @@ class TestStatus:
 
     @pytest.mark.parametrize(("ready", "field"), [("style", FIELDS[0]), ("clerk", FIELDS[1])])
     def test_a_job_without_one_of_them_is_not_at_work(self, ready: str, field: str) -> None:
-        world = at_work((ready,))
+        world = judged_job((ready,))
         assert not world.is_true("Progressing")
         assert field in world.status_condition("Progressing")["message"]
         assert (role(world)["desired"], role(world)["ready"]) == (3, 1)
         assert world.body["status"]["state"] == "Starting"
 
     def test_one_of_several_servers_is_enough(self) -> None:
-        assert at_work().is_true("Progressing"), "clerk has two"
+        assert judged_job().is_true("Progressing"), "clerk has two"
 
     def test_one_that_no_node_takes_names_what_to_change(self) -> None:
-        world = at_work(("style",))
+        world = judged_job(("style",))
         words = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
         scheduled = world.condition("PodScheduled", False) | {"reason": "Unschedulable", "message": words}
         put(world, "clerk", 0, phase="Pending", conditions=[scheduled])
@@ -246,7 +246,7 @@ class TestStatus:
         assert failed["message"].startswith("spec.judges[clerk].model was not ready within")
 
     def test_one_whose_image_cannot_be_pulled_names_the_charts_value(self) -> None:
-        world = at_work(("style",))
+        world = judged_job(("style",))
         state = {"waiting": {"reason": "ErrImagePull", "message": "not found"}}
         status = {"name": "rollout", "state": state, "ready": False, "restartCount": 0}
         unready = world.condition("Ready", False)
@@ -255,7 +255,7 @@ class TestStatus:
         assert "images.rollout of the chart's values" in world.status_condition("Progressing")["message"]
 
     def test_an_unloadable_judge_model_fails_the_job_with_its_reason(self) -> None:
-        world = at_work()
+        world = judged_job()
         world.gave_up("judge", "ModelNotLoadable", "no such model type", "spec.judges[clerk].model.base")
         world.carry_out()
         failed = world.status_condition("Failed")
@@ -263,7 +263,7 @@ class TestStatus:
         assert "spec.judges[clerk].model.base" in failed["message"]
 
     def test_one_that_dies_again_and_again_ends_the_job(self) -> None:
-        world = at_work(failurePolicy={"maxRestarts": 1})
+        world = judged_job(failurePolicy={"maxRestarts": 1})
         status = {"name": "rollout", "state": {"running": {}}, "ready": True, "restartCount": 2}
         good = world.condition("Ready", True)
         put(world, "clerk", 0, phase="Running", conditions=[good], containerStatuses=[status])

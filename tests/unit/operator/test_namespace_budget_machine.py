@@ -52,7 +52,7 @@ class Billed:
     def __init__(self) -> None:
         self.sampled = 0
 
-    def dearest(self, key: str) -> Decimal | None:
+    def highest_price(self, key: str) -> Decimal | None:
         return PRICE if key == "sample" else Decimal(0)
 
     def spent(self) -> Decimal:
@@ -308,7 +308,7 @@ class SharedBudget(RuleBasedStateMachine):
 
     @precondition(lambda self: any(job.begun for job in self.jobs))
     @rule()
-    def make_anew(self) -> None:
+    def make_again(self) -> None:
         """Somebody deletes the budget and applies it again: jobs that are over are not counted any more."""
         self.forgotten = sum(job.bill.sampled for job in [*self.jobs, *self.gone] if self._is_over(job))
         self.over = [job for job in [*self.jobs, *self.gone] if self._is_over(job)]

@@ -155,17 +155,17 @@ def test_a_pause_ended_while_pods_stop_ends_once_they_are_gone() -> None:
 def test_a_pause_and_its_end_have_events_of_their_own() -> None:
     recorded: set[str] = set()
 
-    def news(world: World) -> list[tuple[str, str]]:
+    def unrecorded(world: World) -> list[tuple[str, str]]:
         status = parse_status(RLTrainingJob, world.body)
         assert isinstance(status, RLTrainingJobStatus)
-        fresh = events.news(status, recorded)
+        fresh = events.unrecorded(status, recorded)
         recorded.update(fact.key for fact in fresh)
         return [(fact.reason, fact.message) for fact in fresh]
 
     world = running()
-    news(world)
-    assert news(pausing(world.later(60))) == []
-    ((reason, words),) = news(paused(world.later(60)))
+    unrecorded(world)
+    assert unrecorded(pausing(world.later(60))) == []
+    ((reason, words),) = unrecorded(paused(world.later(60)))
     pause = world.body["status"]["pause"]
     assert reason == "Paused"
     assert words == (
@@ -173,14 +173,16 @@ def test_a_pause_and_its_end_have_events_of_their_own() -> None:
     )
     named(world.later(600)).carry_out()
     ended = f"the pause of {pause['time']} (NothingToTrain at step 12) was ended; step 12"
-    assert news(world) == [("Resumed", ended)]
+    assert unrecorded(world) == [("Resumed", ended)]
     world.carry_out()
     assert world.status_condition("Suspended")["message"] == ended.partition(";")[0], "it stays what it was"
-    assert news(world.ready(*names.ROLES[:4])) == []
-    assert [each for each, _ in news(suspended(world.later(600)))] == ["Suspended"]
+    assert unrecorded(world.ready(*names.ROLES[:4])) == []
+    assert [each for each, _ in unrecorded(suspended(world.later(600)))] == ["Suspended"]
     world.later(600).body["spec"]["suspend"] = False
     world.carry_out()
-    assert news(world) == [("Resumed", "spec.suspend is false again; step 12")], "its pause ended long before"
+    assert unrecorded(world) == [("Resumed", "spec.suspend is false again; step 12")], (
+        "its pause ended long before"
+    )
 
 
 def test_an_operator_that_dies_at_any_point_is_carried_on() -> None:

@@ -356,11 +356,11 @@ def test_a_wish_for_a_limit_is_a_wish_for_the_request() -> None:
 def test_permanent_faults_fail_a_job_and_disruptions_are_ignored() -> None:
     for role in ("coordinator", "learner"):
         body = named(everything(failurePolicy={"maxRestarts": 2}), "Job", f"refunds-{role}")["spec"]
-        permanent, anew, disrupted = body["podFailurePolicy"]["rules"]
+        permanent, restart, disrupted = body["podFailurePolicy"]["rules"]
         assert permanent["action"] == "FailJob"
         assert permanent["onExitCodes"] == {"containerName": role, "operator": "In", "values": [42]}
-        assert anew["onExitCodes"] == {"containerName": role, "operator": "In", "values": [44]}
-        assert anew["action"] == "Ignore"
+        assert restart["onExitCodes"] == {"containerName": role, "operator": "In", "values": [44]}
+        assert restart["action"] == "Ignore"
         assert (disrupted["action"], disrupted["onPodConditions"][0]["type"]) == (
             "Ignore",
             "DisruptionTarget",

@@ -437,7 +437,7 @@ class TestFailures:
         world.pod("learner", phase="Failed", reason="Evicted", message=words, **more)
         status = world.carry_out().status
         assert status is not None
-        [fact] = [fact for fact in events.news(status, set()) if fact.reason == "Disrupted"]
+        [fact] = [fact for fact in events.unrecorded(status, set()) if fact.reason == "Disrupted"]
         assert fact.warning
         assert fact.message.startswith(world.status_condition("LearnerReady")["message"])
         condition = world.status_condition("LearnerReady")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headway_api.status import RLTrainingJobStatus
-from headway_operator.plan.events import news
+from headway_operator.plan.events import unrecorded
 from headway_operator.plan.facts import Fact
 
 MADE: dict[str, Any] = {
@@ -32,7 +32,7 @@ def pairs(facts: list[Fact]) -> list[tuple[str, str]]:
 
 
 def test_the_event_of_a_change_has_its_step_and_its_cause() -> None:
-    assert pairs(news(status(MADE), set())) == [
+    assert pairs(unrecorded(status(MADE), set())) == [
         (
             "RemedyTaken",
             "step 41: OnPolicy (RewardCollapsed): maxStepsOffPolicy 3 -> 0; "
@@ -43,7 +43,7 @@ def test_the_event_of_a_change_has_its_step_and_its_cause() -> None:
 
 def test_an_order_of_a_person_is_named_by_its_words() -> None:
     ordered = {name: value for name, value in MADE.items() if name != "signal"} | {"order": "OnPolicy@2"}
-    [(_, message)] = pairs(news(status(ordered), set()))
+    [(_, message)] = pairs(unrecorded(status(ordered), set()))
     assert message.startswith("step 41: OnPolicy (ordered: OnPolicy@2): maxStepsOffPolicy")
 
 
@@ -51,41 +51,41 @@ def test_an_order_of_a_person_is_named_by_its_words() -> None:
     ("state", "kind"), [("Kept", False), ("Undone", True), ("Replaced", False)], ids=lambda value: str(value)
 )
 def test_an_outcome_has_one_event_with_reward_before_and_after(state: str, kind: bool) -> None:
-    known = {fact.key for fact in news(status(MADE), set())}
+    known = {fact.key for fact in unrecorded(status(MADE), set())}
     ended = status(MADE | {"state": state, "after": AFTER, "watchedUntil": 66, "message": "it rose"})
-    [fact] = news(ended, known)
+    [fact] = unrecorded(ended, known)
     assert (fact.reason, fact.warning) == (f"Remedy{state}", kind)
     assert fact.message == (
         "step 41: OnPolicy (RewardCollapsed): reward 0.03 (0.02 to 0.04) before, 0.64 (0.61 to 0.67) after; "
         "it rose"
     )
-    assert news(ended, known | {fact.key}) == []
+    assert unrecorded(ended, known | {fact.key}) == []
 
 
 def test_a_change_that_the_learner_refused_was_never_taken() -> None:
     refused = MADE | {"state": "Refused", "message": "NothingToRestore: none of [20] is whole"}
-    [fact] = news(status(refused), set())
+    [fact] = unrecorded(status(refused), set())
     assert (fact.reason, fact.warning) == ("RemedyRefused", True)
     assert fact.message.endswith("NothingToRestore: none of [20] is whole")
 
 
 def test_the_next_change_is_another_event() -> None:
-    known = {fact.key for fact in news(status(MADE), set())}
-    assert [fact.reason for fact in news(status(MADE, MADE | {"number": 3, "step": 70}), known)] == [
+    known = {fact.key for fact in unrecorded(status(MADE), set())}
+    assert [fact.reason for fact in unrecorded(status(MADE, MADE | {"number": 3, "step": 70}), known)] == [
         "RemedyTaken"
     ]
 
 
 def test_an_order_that_is_refused_has_one_event_with_its_words() -> None:
     order = {"order": "Faster", "state": "Refused", "step": 4, "message": "it names no remedy"}
-    [fact] = news(status(remedyOrder=order), set())
+    [fact] = unrecorded(status(remedyOrder=order), set())
     assert pairs([fact]) == [("OrderRefused", "headway.dev/remedy=Faster: it names no remedy")]
     assert fact.warning
-    assert news(status(remedyOrder=order), {fact.key}) == []
-    [other] = news(status(remedyOrder=order | {"order": "Slower"}), {fact.key})
+    assert unrecorded(status(remedyOrder=order), {fact.key}) == []
+    [other] = unrecorded(status(remedyOrder=order | {"order": "Slower"}), {fact.key})
     assert other.key != fact.key
 
 
 @pytest.mark.parametrize("state", ["Waiting", "Taken"])
 def test_an_order_not_refused_has_no_event_of_its_own(state: str) -> None:
-    assert news(status(remedyOrder={"order": "OnPolicy", "state": state}), set()) == []
+    assert unrecorded(status(remedyOrder={"order": "OnPolicy", "state": state}), set()) == []

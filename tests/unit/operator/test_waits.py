@@ -9,7 +9,7 @@ import pytest
 from observed_cluster import PASSED, World, job
 
 from headway_operator.plan.conditions import without_repeats
-from headway_operator.plan.events import news
+from headway_operator.plan.events import unrecorded
 
 NO_NODE = "0/3 nodes are available: 3 Insufficient memory."
 
@@ -37,7 +37,7 @@ def checked(**waits: Any) -> World:
 
 def warned(world: World) -> list[tuple[str, str]]:
     """The warnings that a new operator would record, except for those of the spec."""
-    facts = news(world.plan().status, set())  # type: ignore[arg-type]
+    facts = unrecorded(world.plan().status, set())  # type: ignore[arg-type]
     return [(fact.reason, fact.message) for fact in facts if fact.warning and fact.reason != "SpecUnwise"]
 
 
@@ -55,10 +55,10 @@ def test_there_is_one_event_whichever_pod_waits() -> None:
     world = begun()
     world.unschedulable("learner", NO_NODE)
     world.carry_out()
-    first = {fact.key for fact in news(world.plan().status, set())}  # type: ignore[arg-type]
+    first = {fact.key for fact in unrecorded(world.plan().status, set())}  # type: ignore[arg-type]
     world.unschedulable("learner", "0/4 nodes are available: 4 Insufficient memory.")
     world.later(60).carry_out()
-    assert {fact.key for fact in news(world.plan().status, set())} == first  # type: ignore[arg-type]
+    assert {fact.key for fact in unrecorded(world.plan().status, set())} == first  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from served_weights import Server
-from versions import chained, delta, path, signed_anew, tensors, version, whole
+from versions import chained, delta, path, signed_again, tensors, version, whole
 
 from headway_api.records import WeightsManifest
 from headway_api.weights_format import DELTA_FILE, DIGESTS_FILE, MODEL_FILE
@@ -118,7 +118,7 @@ async def test_a_delta_whose_tensor_differs_from_its_digest_is_refused(
     right = delta(tmp_path / "right", 2, first)
     path(wrong, DELTA_FILE).write_bytes(path(right, DELTA_FILE).read_bytes())
     await server.take(first)
-    state = await server.take(signed_anew(wrong))
+    state = await server.take(signed_again(wrong))
     assert (state.version, state.ready, state.reason) == (version(1), True, "VerificationFailed")
     assert "w: expected sha256" in (state.error or "")
     assert len(server.engine.read) == 1

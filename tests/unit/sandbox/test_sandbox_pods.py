@@ -248,7 +248,7 @@ def test_the_last_words_of_such_an_image_are_repeated() -> None:
     problem = pods.problem_of(terminated(exitCode=1, message="No module named headway_sandbox\n"))
     assert problem is not None
     assert problem.message.endswith("before its episode did: No module named headway_sandbox")
-    given_up = pods.hopeless(problem)
+    given_up = pods.repeated_failure(problem)
     assert (given_up.permanent, given_up.field) == (True, "spec.environment.image")
     assert "No module named headway_sandbox; build it on" in given_up.message
 

@@ -20,7 +20,7 @@ from headway_api.in_force import Directive, DirectiveRefusal
 from headway_api.records import PolicyVersion, StepReport
 from headway_api.spec.learner import CheckpointsSpec
 from headway_api.store import FileStore
-from headway_api.store_away import StoreAway
+from headway_api.store_unavailable import StoreUnavailable
 from headway_trainer import learner
 from headway_trainer.checkpoint import state
 from headway_trainer.checkpoint.journal import Journal
@@ -239,7 +239,7 @@ class Absent:
     def _refuse(self) -> None:
         if self.left:
             self.left -= 1
-            raise StoreAway("no good answer")
+            raise StoreUnavailable("no good answer")
 
 
 def until_over(process: Process) -> None:
@@ -354,7 +354,7 @@ def test_a_store_that_stays_away_ends_a_learner(start: Callable[..., Process]) -
     process = start("first")
     Absent(process, 2)
     process.take(5)
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         process.checkpointer.settle()
 
 
@@ -362,13 +362,13 @@ def test_the_stores_absence_is_logged_where_it_ends_the_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def away(environ: object) -> None:
-        raise StoreAway("no good answer for 600 s")
+        raise StoreUnavailable("no good answer for 600 s")
 
     monkeypatch.setattr(learner, "run", away)
     with pytest.raises(SystemExit) as left:
         learner._explained()
     assert left.value.code == RETRIABLE
-    assert "StoreAway: no good answer for 600 s" in capsys.readouterr().err
+    assert "StoreUnavailable: no good answer for 600 s" in capsys.readouterr().err
 
 
 def test_absences_far_apart_are_not_added_up(start: Callable[..., Process]) -> None:

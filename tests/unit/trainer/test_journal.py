@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from role_keys import CHECKPOINTS
 
 from headway_api.artifacts import Layout
-from headway_api.exits import ANEW, RETRIABLE, JobError
+from headway_api.exits import RESTART, RETRIABLE, JobError
 from headway_api.records import Canary, PolicyVersion, StepReport, WeightsManifest
 from headway_api.store import FileStore
 from headway_trainer.checkpoint.journal import Journal, incarnation
@@ -153,7 +153,7 @@ def test_a_process_that_was_replaced_writes_nothing_more(layout: Layout, beyond:
     ):
         with pytest.raises(JobError, match="start 1 of the learner has begun, and this is 0") as refused:
             write()
-        assert (refused.value.termination.reason, refused.value.code) == ("Superseded", ANEW)
+        assert (refused.value.termination.reason, refused.value.code) == ("Superseded", RESTART)
     assert store.puts == []
     assert pointed_to(layout) == 3
     made_durable(new, report(4, beyond))

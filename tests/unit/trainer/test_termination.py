@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from headway_api.exits import ANEW, PERMANENT, RETRIABLE, JobError
+from headway_api.exits import PERMANENT, RESTART, RETRIABLE, JobError
 from headway_trainer import launch, learner
 from headway_trainer.termination import ShutdownGuard, live
 
@@ -74,7 +74,7 @@ def test_work_that_is_done_is_code_0(monkeypatch: pytest.MonkeyPatch) -> None:
         (1, [1, RETRIABLE], RETRIABLE),
         (1, [1, PERMANENT], PERMANENT),
         (RETRIABLE, [RETRIABLE, PERMANENT], PERMANENT),
-        (1, [1, ANEW], ANEW),
+        (1, [1, RESTART], RESTART),
         (1, [1, 1], 1),
         (-9, [-9, 1], 137),
     ],
@@ -85,7 +85,7 @@ def test_the_process_that_says_why_speaks_for_its_pod(first: int, codes: list[in
 
 @pytest.mark.parametrize(
     ("first", "code"),
-    [(1, ANEW), (-6, ANEW), (143, ANEW), (PERMANENT, PERMANENT), (RETRIABLE, RETRIABLE)],
+    [(1, RESTART), (-6, RESTART), (143, RESTART), (PERMANENT, PERMANENT), (RETRIABLE, RETRIABLE)],
     ids=["gloo", "NCCL", "stopped with the rest", "permanent", "retriable"],
 )
 def test_to_lose_a_pod_that_was_told_to_stop_is_no_failure(first: int, code: int) -> None:

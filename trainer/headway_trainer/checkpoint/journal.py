@@ -106,7 +106,7 @@ class Journal:
         if step > last:
             raise NotWhole(folder, f"step {last} is the last one taken")
         found = self._newest(step)
-        if not self._stands(step, found.state.start):
+        if not self._is_current(step, found.state.start):
             raise NotWhole(folder, "the step has been taken again since")
         return found
 
@@ -176,9 +176,9 @@ class Journal:
     def standing(self, sealed: Mapping[int, int]) -> set[int]:
         """The steps in `sealed` whose checkpoint is whole and on this learner's line: not taken again since.
         `sealed` maps a step to the start that wrote its report.json."""
-        return {step for step, start in sealed.items() if self._stands(step, start)}
+        return {step for step, start in sealed.items() if self._is_current(step, start)}
 
-    def _stands(self, step: int, start: int) -> bool:
+    def _is_current(self, step: int, start: int) -> bool:
         if (step, start) not in self._sealed:
             try:
                 self._remember(self._checkpoint(step, start))

@@ -14,7 +14,7 @@ from headway_api.exits import JobError
 from headway_api.records import StepReport
 from headway_api.spec.learner import CheckpointsSpec
 from headway_api.store import Store
-from headway_api.store_away import StoreAway
+from headway_api.store_unavailable import StoreUnavailable
 from headway_trainer.checkpoint import state
 from headway_trainer.checkpoint.background import Background
 from headway_trainer.checkpoint.journal import Journal, is_report, sealed_by
@@ -107,7 +107,7 @@ class CheckpointManager:
         It does nothing if that is already done.
 
         Raises:
-            StoreAway: the store was away for the last checkpoint, and before that.
+            StoreUnavailable: the store was away for the last checkpoint, and before that.
             JobError: the last checkpoint could not be made durable for another reason.
         """
         if report.step == self.saved:
@@ -130,13 +130,13 @@ class CheckpointManager:
         """Return once no rank uploads: what was saved is durable.
 
         Raises:
-            StoreAway: the store was away twice for the longest wait.
+            StoreUnavailable: the store was away twice for the longest wait.
             JobError: it could not be made durable for another reason.
         """
         try:
             self._background.wait()
-        except StoreAway as away:
-            self._upload_again(away)
+        except StoreUnavailable as error:
+            self._upload_again(error)
             self._background.wait()
         self._ranks.barrier()
 
@@ -144,8 +144,8 @@ class CheckpointManager:
         """Raise a failure of the background work, or try it again. Not collective."""
         try:
             self._background.raise_failure()
-        except StoreAway as away:
-            self._upload_again(away)
+        except StoreUnavailable as error:
+            self._upload_again(error)
 
     def prune(self, validated: Sequence[int], validating: Sequence[int] = ()) -> list[int]:
         """Delete checkpoints that `spec.checkpoints` no longer keeps, and files that belong to none.
@@ -187,21 +187,21 @@ class CheckpointManager:
         not repeated: the newer state replaces it, and may be the last that can be saved."""
         try:
             self._background.wait()
-        except StoreAway as away:
-            self._give_up(away)
+        except StoreUnavailable as error:
+            self._give_up(error)
             return True
         return False
 
-    def _upload_again(self, away: StoreAway) -> None:
+    def _upload_again(self, error: StoreUnavailable) -> None:
         """Upload the snapshot again. It is whole, and so is the process: only the upload failed."""
-        self._give_up(away)
+        self._give_up(error)
         self._background.start(self._upload)
 
-    def _give_up(self, away: StoreAway) -> None:
+    def _give_up(self, error: StoreUnavailable) -> None:
         self._given_up += 1
         if self._given_up > 1:
-            raise away
-        log("upload of a checkpoint failed", step=self.saved, why=str(away))
+            raise error
+        log("upload of a checkpoint failed", step=self.saved, why=str(error))
 
     def _make_durable(self, taken: state.Snapshot, report: StepReport, withdrawn: threading.Event) -> None:
         self._journal.refuse_superseded()

@@ -17,7 +17,7 @@ from headway_api.artifacts import GROUPS, by_number, written
 from headway_api.exits import JobError, leave
 from headway_api.replay import PLAN, ReplayRequest
 from headway_api.run_files import RunFiles
-from headway_api.store_away import store_explained
+from headway_api.store_unavailable import store_explained
 from headway_trainer.checkpoint.journal import is_report
 from headway_trainer.launch import LOOPBACK, Place, several, tell_alone
 from headway_trainer.logs import log

@@ -12,7 +12,7 @@ from headway_api.exits import JobError, leave
 from headway_api.records import Batch, StepReport
 from headway_api.replay import CACHE, PLAN, RESULT, ReplayRequest, ReplayResult, TensorDifference
 from headway_api.run_files import RunFiles
-from headway_api.store_away import store_explained
+from headway_api.store_unavailable import store_explained
 from headway_trainer.batch import TrainingBatch
 from headway_trainer.learner import Learner, fetched
 from headway_trainer.logs import log

@@ -11,7 +11,7 @@ from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example,
 from headway_analysis.preflight.evidence import Baseline, Facts, PlayedScript, Sampled
 from headway_analysis.preflight.shares import Share, enough_without, quantile, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
-from headway_analysis.signals.judges.conduct import MOST_CUT, MOST_EXHAUSTED, MOST_FULL
+from headway_analysis.signals.judges.behaviour import MOST_CUT, MOST_EXHAUSTED, MOST_FULL
 
 ID: Final = "context-fits"
 SOME: Final = 16

@@ -13,7 +13,7 @@ from headway_analysis.preflight.evidence import Baseline, PlayedScript, Script, 
 from headway_analysis.preflight.expected import estimate, plan_of
 from headway_analysis.preflight.shares import Share, enough_without, quantile, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
-from headway_analysis.signals.judges.conduct import MOST_FAILED
+from headway_analysis.signals.judges.behaviour import MOST_FAILED
 from headway_api.prices import shown
 from headway_api.records import UsageClass
 

@@ -13,7 +13,7 @@ from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example,
 from headway_analysis.preflight.evidence import Baseline, PlayedScript, Sampled
 from headway_analysis.preflight.shares import enough_without, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
-from headway_analysis.signals.judges.conduct import MOST_MALFORMED
+from headway_analysis.signals.judges.behaviour import MOST_MALFORMED
 
 ID: Final = "tool-calls-parse"
 SOME: Final = 8

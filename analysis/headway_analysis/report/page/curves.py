@@ -230,8 +230,8 @@ def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> P
     found: list[tuple[float, float]] = []
     edges = np.linspace(0, len(points), most // 2 + 1).astype(int)
     for begin, end in pairwise(edges):
-        stretch = points[begin:end]
-        low, high = min(stretch, key=lambda at: at[1]), max(stretch, key=lambda at: at[1])
+        section = points[begin:end]
+        low, high = min(section, key=lambda at: at[1]), max(section, key=lambda at: at[1])
         found += sorted({low, high})
     return tuple((float(step), value) for step, value in found)
 

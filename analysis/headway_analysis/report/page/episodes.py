@@ -146,12 +146,12 @@ def coloured(row: TrainingSequence, decode: Decode) -> Iterator[Piece]:
     """A training row's first tokens: given tokens in stretches, sampled tokens one by one."""
     numbered = zip(range(min(len(row.tokens), TOKENS)), row.mask, strict=False)
     for sampled, places in groupby(numbered, key=lambda each: each[1]):
-        stretch = [place for place, _ in places]
-        tokens = row.tokens[stretch[0] : stretch[-1] + 1]
+        section = [place for place, _ in places]
+        tokens = row.tokens[section[0] : section[-1] + 1]
         if not sampled:
             yield Piece(shortened(decode(tokens), GIVEN))
             continue
-        for at, place in enumerate(stretch):
+        for at, place in enumerate(section):
             logprob = row.logprobs[place]
             shade = min(SHADES - 1, int(math.exp(min(0.0, logprob)) * SHADES))
             yield Piece(_last(tokens[max(0, at - WINDOW) : at + 1], decode), shade, logprob)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from headway_analysis.signals.catalogue.conduct import CONDUCT
+from headway_analysis.signals.catalogue.behaviour import BEHAVIOUR
 from headway_analysis.signals.catalogue.learning import LEARNING
 from headway_analysis.signals.catalogue.stability import STABILITY
 from headway_api.signals import SignalName
 
-_BY_NAME: Final = {signal.name: signal for signal in (*LEARNING, *STABILITY, *CONDUCT)}
+_BY_NAME: Final = {signal.name: signal for signal in (*LEARNING, *STABILITY, *BEHAVIOUR)}
 SIGNALS: Final = tuple(_BY_NAME[name] for name in SignalName)

@@ -31,7 +31,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class StoreAway(Exception):
+class StoreUnavailable(Exception):
     """The store gave no answer, or failed itself, for as long as a process waits. The message is for
     people."""
 
@@ -48,10 +48,10 @@ class Patience:
         """Seconds until the next attempt of a request that has had no success `since`.
 
         Raises:
-            StoreAway: it has waited long enough; `why` is the last error.
+            StoreUnavailable: it has waited long enough; `why` is the last error.
         """
         if self.over.is_set() or now - since >= self.seconds:
-            raise StoreAway(
+            raise StoreUnavailable(
                 f"the artifact store has been unavailable for {now - since:.0f} s ({why}); durable data is "
                 "safe, and work continues from it once the store is available"
             )
@@ -106,8 +106,8 @@ class Patient:
                 since = now if since is None else since
                 try:
                     pause = self._patience.pause(since, now, error)
-                except StoreAway as away:
-                    raise away from error
+                except StoreUnavailable as given_up:
+                    raise given_up from error
             time.sleep(pause)
 
 
@@ -133,7 +133,7 @@ def wait_for(client: Any, patience: Patience) -> None:
         if why is None or operation.name == "AbortMultipartUpload":
             return None
         now = time.monotonic()
-        since = request_dict["context"].setdefault("headway_away_since", now)
+        since = request_dict["context"].setdefault("headway_unavailable_since", now)
         return patience.pause(since, now, why)
 
     client.meta.events.register_last("needs-retry.s3", again, unique_id="headway-patience")
@@ -179,22 +179,22 @@ def store_explained() -> Iterator[None]:
     """Context for the life of a process: if the store's absence ends it, it explains that.
 
     Raises:
-        JobError: `StoreAway`, retriable.
+        JobError: `StoreUnavailable`, retriable.
     """
     try:
         yield
     except (Exception, BaseExceptionGroup) as error:
-        away = _absence(error)
-        if away is None or job_error(error) is not None:
+        absence = _absence(error)
+        if absence is None or job_error(absence) is not None:
             raise
-        raise JobError("StoreAway", str(away), permanent=False) from error
+        raise JobError("StoreUnavailable", str(absence), permanent=False) from error
 
 
 def _absence(error: BaseException) -> Exception | None:
     """The error that shows the store's absence, or the first one in `error` if it is a group."""
     if isinstance(error, BaseExceptionGroup):
         return next((found for found in map(_absence, error.exceptions) if found is not None), None)
-    if isinstance(error, StoreAway) or (isinstance(error, Exception) and may_pass(error)):
+    if isinstance(error, StoreUnavailable) or (isinstance(error, Exception) and may_pass(error)):
         return error
     return None
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from headway_analysis.signals.catalogue.sources import GUIDE, SERIES, TRAJECTORIES
 from headway_analysis.signals.definition import Signal
-from headway_analysis.signals.judges import conduct, learning
+from headway_analysis.signals.judges import behaviour, learning
 from headway_api.signals import SignalName as Name
 
 LASTING: Final = 5
@@ -16,16 +16,16 @@ PASSES: Final = (
     f"{LASTING} bad medians in a row need {LASTING} such batches."
 )
 
-CONDUCT: Final = (
+BEHAVIOUR: Final = (
     Signal(
         name=Name.PERMANENT_FAILURES,
-        judge=conduct.rate(conduct.FAILED, "failed permanently", conduct.MOST_FAILED),
+        judge=behaviour.rate(behaviour.FAILED, "failed permanently", behaviour.MOST_FAILED),
         meaning="Episodes are lost permanently, by a fault of the platform or of the environment.",
-        number=conduct.number_of(conduct.FAILED),
-        threshold=conduct.threshold_of(conduct.MOST_FAILED),
+        number=behaviour.number_of(behaviour.FAILED),
+        threshold=behaviour.threshold_of(behaviour.MOST_FAILED),
         reason="A lost episode failed at its first attempt and at every retry that spec.rollout.maxRetries "
-        f"allows. {conduct.BURSTS}",
-        source=f"{GUIDE}: over 1 % permanent failures is a bug of the environment; {conduct.RAO_SCOTT}.",
+        f"allows. {behaviour.BURSTS}",
+        source=f"{GUIDE}: over 1 % permanent failures is a bug of the environment; {behaviour.RAO_SCOTT}.",
         advice="Correct the environment: the errors of lost episodes name the call that fails.",
         look_at=(
             "The coordinator's log, event `episode-failed`.",
@@ -35,15 +35,15 @@ CONDUCT: Final = (
     ),
     Signal(
         name=Name.TURNS_TRUNCATED,
-        judge=conduct.rate(conduct.CUT, "were cut at maxTokens or episodeTokenLimit", conduct.MOST_CUT),
+        judge=behaviour.rate(behaviour.CUT, "were cut at maxTokens or episodeTokenLimit", behaviour.MOST_CUT),
         meaning="Turns are cut off at maxTokens, or episodes reach episodeTokenLimit.",
-        number=conduct.number_of(conduct.CUT),
-        threshold=conduct.threshold_of(conduct.MOST_CUT),
-        reason=f"A turn that is cut off is judged unfinished, however good it was. {conduct.BURSTS}",
+        number=behaviour.number_of(behaviour.CUT),
+        threshold=behaviour.threshold_of(behaviour.MOST_CUT),
+        reason=f"A turn that is cut off is judged unfinished, however good it was. {behaviour.BURSTS}",
         source=f"{GUIDE}: if over 5 % of responses reach the cap, raise the cap. The guide counts turns "
         "(`rollout/turns/token_limit_rate`). The signal counts episodes with such a turn, because "
         "an episode is rewarded as a whole. So the signal is raised sooner if episodes have several "
-        f"turns. {conduct.RAO_SCOTT}.",
+        f"turns. {behaviour.RAO_SCOTT}.",
         advice="Raise spec.rollout.sampling.maxTokens, or spec.rollout.episodeTokenLimit if episodes reach "
         "that limit. If answers ramble, correct the reward first.",
         look_at=(
@@ -56,13 +56,13 @@ CONDUCT: Final = (
     ),
     Signal(
         name=Name.CONTEXT_FULL,
-        judge=conduct.rate(conduct.FULL, "ended with a full context", conduct.MOST_FULL),
+        judge=behaviour.rate(behaviour.FULL, "ended with a full context", behaviour.MOST_FULL),
         meaning="Episodes end because the context has no room for another turn.",
-        number=conduct.number_of(conduct.FULL),
-        threshold=conduct.threshold_of(conduct.MOST_FULL),
-        reason=f"An episode that is cut is judged unfinished, however good it was. {conduct.BURSTS}",
+        number=behaviour.number_of(behaviour.FULL),
+        threshold=behaviour.threshold_of(behaviour.MOST_FULL),
+        reason=f"An episode that is cut is judged unfinished, however good it was. {behaviour.BURSTS}",
         source=f"{GUIDE}: truncated rollouts teach that unfinished attempts are bad; the threshold of 5 % "
-        f"is the guide's for responses; {conduct.RAO_SCOTT}.",
+        f"is the guide's for responses; {behaviour.RAO_SCOTT}.",
         advice="Raise spec.model.contextLength, or have tools answer more briefly.",
         look_at=(
             "`rollout/tokens/prompt_mean`: do prompts and tool results fill the context?",
@@ -72,13 +72,15 @@ CONDUCT: Final = (
     ),
     Signal(
         name=Name.EPISODES_TIMED_OUT,
-        judge=conduct.rate(conduct.LATE, "did not end within rollout.timeoutSeconds", conduct.MOST_LATE),
+        judge=behaviour.rate(
+            behaviour.LATE, "did not end within rollout.timeoutSeconds", behaviour.MOST_LATE
+        ),
         meaning="Episodes do not end within spec.rollout.timeoutSeconds.",
-        number=conduct.number_of(conduct.LATE),
-        threshold=conduct.threshold_of(conduct.MOST_LATE),
+        number=behaviour.number_of(behaviour.LATE),
+        threshold=behaviour.threshold_of(behaviour.MOST_LATE),
         reason="An episode that times out is cut off, and judged unfinished or lost. The longest episodes "
-        f"time out first. {conduct.BURSTS}",
-        source=f"{GUIDE}: the threshold of 5 % is the guide's for truncated responses; {conduct.RAO_SCOTT}.",
+        f"time out first. {behaviour.BURSTS}",
+        source=f"{GUIDE}: the threshold of 5 % is the guide's for truncated responses; {behaviour.RAO_SCOTT}.",
         advice="Raise spec.rollout.timeoutSeconds, or find the slow call and make it faster.",
         look_at=(
             "The coordinator's log, event `episode-failed`: what did the lost episodes wait for?",
@@ -89,12 +91,12 @@ CONDUCT: Final = (
     ),
     Signal(
         name=Name.TURNS_EXHAUSTED,
-        judge=conduct.rate(conduct.EXHAUSTED, "used up maxTurns", conduct.MOST_EXHAUSTED),
+        judge=behaviour.rate(behaviour.EXHAUSTED, "used up maxTurns", behaviour.MOST_EXHAUSTED),
         meaning="Episodes use up all turns of maxTurns.",
-        number=conduct.number_of(conduct.EXHAUSTED),
-        threshold=conduct.threshold_of(conduct.MOST_EXHAUSTED),
-        reason=f"The limit is meant for the few episodes that wander. {conduct.BURSTS}",
-        source=f"{GUIDE}: under 10 % of episodes use up their turns; {conduct.RAO_SCOTT}.",
+        number=behaviour.number_of(behaviour.EXHAUSTED),
+        threshold=behaviour.threshold_of(behaviour.MOST_EXHAUSTED),
+        reason=f"The limit is meant for the few episodes that wander. {behaviour.BURSTS}",
+        source=f"{GUIDE}: under 10 % of episodes use up their turns; {behaviour.RAO_SCOTT}.",
         advice="Raise spec.agent.builtin.maxTurns to 1.5 times what a person needs; if the agent goes "
         "round in circles, improve the tools' answers.",
         look_at=(
@@ -106,14 +108,16 @@ CONDUCT: Final = (
     ),
     Signal(
         name=Name.TOOL_CALLS_MALFORMED,
-        judge=conduct.rate(conduct.MALFORMED, "have a tool call that cannot be read", conduct.MOST_MALFORMED),
+        judge=behaviour.rate(
+            behaviour.MALFORMED, "have a tool call that cannot be read", behaviour.MOST_MALFORMED
+        ),
         meaning="The parser cannot read the model's tool calls.",
-        number=conduct.number_of(conduct.MALFORMED),
-        threshold=conduct.threshold_of(conduct.MOST_MALFORMED),
+        number=behaviour.number_of(behaviour.MALFORMED),
+        threshold=behaviour.threshold_of(behaviour.MOST_MALFORMED),
         reason="A call that cannot be read wastes a turn. If the share stays high, the reward does not "
-        f"punish such calls. {conduct.BURSTS}",
+        f"punish such calls. {behaviour.BURSTS}",
         source=f"{GUIDE}: watch format compliance along with the reward; the threshold was chosen on "
-        f"{SERIES}; {conduct.RAO_SCOTT}.",
+        f"{SERIES}; {behaviour.RAO_SCOTT}.",
         advice="Check that the tools' schemas have the form that the model was trained on. Let the reward "
         "pay a small part (0.1) for the right format.",
         look_at=("`rollout/tool_calls/malformed_share`", TRAJECTORIES),
@@ -121,10 +125,10 @@ CONDUCT: Final = (
     ),
     Signal(
         name=Name.LENGTH_EXPLODING,
-        judge=conduct.growing(conduct.LENGTH, "sampled tokens of a turn", conduct.LONGER, 1.0),
+        judge=behaviour.growing(behaviour.LENGTH, "sampled tokens of a turn", behaviour.LONGER, 1.0),
         meaning="Turns become much longer than before, and the episodes score no higher.",
-        number=conduct.growth_of(conduct.LENGTH),
-        threshold=conduct.growth_threshold(conduct.LONGER),
+        number=behaviour.growth_of(behaviour.LENGTH),
+        threshold=behaviour.growth_threshold(behaviour.LONGER),
         reason=f"Longer turns that do not raise the score only cost tokens. {PASSES}",
         source=f"DAPO (arXiv 2503.14476) on overlong answers; {SERIES}.",
         advice="Check whether the reward pays for length. Then lower spec.rollout.sampling.maxTokens, or "
@@ -135,10 +139,10 @@ CONDUCT: Final = (
     ),
     Signal(
         name=Name.TOOL_CALLS_INFLATING,
-        judge=conduct.growing(conduct.CALLS, "tool calls of an episode", conduct.MORE_CALLS, 0.5),
+        judge=behaviour.growing(behaviour.CALLS, "tool calls of an episode", behaviour.MORE_CALLS, 0.5),
         meaning="Episodes make many more tool calls than before, and score no higher.",
-        number=conduct.growth_of(conduct.CALLS),
-        threshold=conduct.growth_threshold(conduct.MORE_CALLS),
+        number=behaviour.growth_of(behaviour.CALLS),
+        threshold=behaviour.growth_threshold(behaviour.MORE_CALLS),
         reason=f"Calls that do not raise the score only cost money. {PASSES}",
         source=f"{GUIDE}: if the reward pays for tool calls, the agent calls all it can; {SERIES}.",
         advice="Check whether the reward pays for tool calls, and stop paying for them. Then limit calls "
@@ -149,11 +153,11 @@ CONDUCT: Final = (
     ),
     Signal(
         name=Name.REPETITION,
-        judge=conduct.repetition,
+        judge=behaviour.repetition,
         meaning="The model repeats phrases within a turn.",
-        number=f"Median of `{conduct.REPEATED}` over {learning.LAST} steps: the share of a turn's phrases "
+        number=f"Median of `{behaviour.REPEATED}` over {learning.LAST} steps: the share of a turn's phrases "
         "of 8 tokens that had occurred earlier in the turn.",
-        threshold=f"Bad above {conduct.REPETITIVE:.0%}. Clear at {conduct.REPETITIVE / 2:.0%} or less.",
+        threshold=f"Bad above {behaviour.REPETITIVE:.0%}. Clear at {behaviour.REPETITIVE / 2:.0%} or less.",
         reason="Sound turns seldom repeat a phrase of 8 tokens; a degenerate policy does little else. "
         f"{PASSES}",
         source=f"{SERIES}.",

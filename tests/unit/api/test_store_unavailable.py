@@ -14,11 +14,11 @@ from botocore.exceptions import ClientError, CredentialRetrievalError, NoCredent
 from botocore.retries.standard import ExponentialBackoff
 
 from headway_api import store as stores
-from headway_api import store_away
+from headway_api import store_unavailable
 from headway_api.exits import RETRIABLE, JobError
 from headway_api.spec.lifecycle import OutputSpec
 from headway_api.store import FileStore, NotFound, Store, download_folder, open_store
-from headway_api.store_away import Patience, Patient, StoreAway, store_explained
+from headway_api.store_unavailable import Patience, Patient, StoreUnavailable, store_explained
 
 BEYOND_BOTOCORE = 2.0
 """Seconds; its own five retries come sooner in these tests."""
@@ -26,7 +26,7 @@ BEYOND_BOTOCORE = 2.0
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_away, "PAUSE", 0.1)
+    monkeypatch.setattr(store_unavailable, "PAUSE", 0.1)
     # botocore draws its pauses by lot, up to 16 s.
     monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda backoff, context: 0.02)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
@@ -96,10 +96,10 @@ def test_a_store_that_stays_away_is_named_at_the_processs_end(
 ) -> None:
     store = open_store(output(bucket), Patience(100))
     bucket.leave(how)
-    monkeypatch.setattr(store_away, "time", SteppingClock())
+    monkeypatch.setattr(store_unavailable, "time", SteppingClock())
     with pytest.raises(JobError, match=r"has been unavailable for 120 s") as ended, store_explained():
         store.put("s3://bucket/key", b"x")
-    assert (ended.value.termination.reason, ended.value.code) == ("StoreAway", RETRIABLE)
+    assert (ended.value.termination.reason, ended.value.code) == ("StoreUnavailable", RETRIABLE)
 
 
 def test_an_upload_in_parts_is_given_up_once(bucket: AbsentBucket, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_an_upload_in_parts_is_given_up_once(bucket: AbsentBucket, tmp_path: Pat
     large = tmp_path / "large"
     large.write_bytes(bytes(20 * 2**20))
     bucket.leave_once_asked("partNumber=1", 503)
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         store.upload(large, "s3://bucket/large")
     assert 1 <= bucket.asked_by["DELETE"] <= stores.WORK["retries"]["total_max_attempts"]
 
@@ -122,7 +122,7 @@ def test_a_process_that_ends_waits_no_more(bucket: AbsentBucket) -> None:
         time.sleep(0.5)
         assert not waiting.done()
         patience.over.set()
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             waiting.result(10)
 
 
@@ -169,7 +169,7 @@ def test_temporarily_unavailable_credentials_are_waited_for(tmp_path: Path) -> N
     uri = f"file://{tmp_path}/key"
     silent = CredentialRetrievalError(provider="container-role", error_msg="refused")
     assert Patient(NoIdentity(silent, silent), Patience(60)).get(uri) == b"x"
-    with pytest.raises(StoreAway, match="refused"):
+    with pytest.raises(StoreUnavailable, match="refused"):
         Patient(NoIdentity(silent), Patience(0)).get(uri)
     with pytest.raises(NoCredentialsError):
         Patient(NoIdentity(NoCredentialsError()), Patience(60)).get(uri)
@@ -220,13 +220,13 @@ SUPERSEDED = JobError("Superseded", "another has begun", permanent=False)
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (StoreAway("away"), "StoreAway"),
+        (StoreUnavailable("away"), "StoreUnavailable"),
         (
-            ExceptionGroup("tasks", [ValueError("x"), ExceptionGroup("more", [StoreAway("away")])]),
-            "StoreAway",
+            ExceptionGroup("tasks", [ValueError("x"), ExceptionGroup("more", [StoreUnavailable("away")])]),
+            "StoreUnavailable",
         ),
         (SUPERSEDED, "Superseded"),
-        (ExceptionGroup("tasks", [StoreAway("away"), SUPERSEDED]), None),
+        (ExceptionGroup("tasks", [StoreUnavailable("away"), SUPERSEDED]), None),
         (ValueError("a bug"), None),
     ],
 )
