@@ -13,7 +13,7 @@ RANK: Final = 32
 
 
 @dataclass(frozen=True)
-class Start:
+class StartingRates:
     """Learning rates to start with, for a family's models of some sizes."""
 
     models: str
@@ -31,7 +31,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Family:
+class ModelFamily:
     """Models whose configurations allow the same context."""
 
     name: str
@@ -40,7 +40,7 @@ class Family:
     that says how weights are stored (FP8, AWQ, ...) is left out."""
     context_length: int
     """Tokens: max_position_embeddings of the configurations as published."""
-    starts: tuple[Start, ...]
+    starts: tuple[StartingRates, ...]
     """The first one whose sizes match applies."""
     says_context: bool = True
     """Whether config.json has that number. If not, a job has to set it, and the preflight uses this one."""
@@ -55,8 +55,8 @@ class Family:
 class Recipe:
     """Where to start with one model."""
 
-    family: Family
-    start: Start
+    family: ModelFamily
+    start: StartingRates
 
 
 STORED: Final = "(-(unsloth|bnb|fp8|dynamic|awq|gptq|int4|int8|4bit|8bit|bf16))*"
@@ -73,51 +73,57 @@ DAPO: Final = "DAPO (arXiv 2503.14476)"
 SEARCH: Final = "Search-R1 (arXiv 2503.09516)"
 
 QWEN3: Final = (
-    Start(
+    StartingRates(
         "Qwen3, 32B, 235B, 480B, Next", 1e-5, SWEEP, "verl, dapo: Qwen3-30B-A3B", r"-(32|80|235|480)b|-next"
     ),
-    Start("Qwen3, 8B, 14B, 30B-A3B", 2e-5, MATH, "verl, dapo: Qwen3-30B-A3B", r"-(8|14|30)b"),
-    Start("Qwen3, to 4B", 4e-5, LIVE_CODE, "TRL, lora_without_regret: Qwen3-0.6B"),
+    StartingRates("Qwen3, 8B, 14B, 30B-A3B", 2e-5, MATH, "verl, dapo: Qwen3-30B-A3B", r"-(8|14|30)b"),
+    StartingRates("Qwen3, to 4B", 4e-5, LIVE_CODE, "TRL, lora_without_regret: Qwen3-0.6B"),
 )
 QWEN35: Final = (
-    Start("Qwen3.5", 4e-5, "Tinker cookbook, rl_basic: Qwen3.5-9B-Base, steps of 128 x 16", "as Qwen3"),
+    StartingRates(
+        "Qwen3.5", 4e-5, "Tinker cookbook, rl_basic: Qwen3.5-9B-Base, steps of 128 x 16", "as Qwen3"
+    ),
 )
 QWEN25: Final = (
-    Start("Qwen2.5", 3e-5, "verl, ppo_lora: Qwen2.5-72B, steps of 64 x 5", f"{SEARCH}: 3B and 7B"),
+    StartingRates("Qwen2.5", 3e-5, "verl, ppo_lora: Qwen2.5-72B, steps of 64 x 5", f"{SEARCH}: 3B and 7B"),
 )
 LLAMA: Final = (
-    Start("Llama 3, 1B", 7e-5, SCALED, f"{SEARCH}: Llama-3.2-3B", "-1b"),
-    Start("Llama 3, 3B", 5e-5, SCALED, f"{SEARCH}: Llama-3.2-3B", "-3b"),
-    Start("Llama 3, 70B", 2e-5, SCALED, "as Llama-3.1-8B", "-70b"),
-    Start("Llama 3, 405B", 1e-5, SCALED, "as Llama-3.1-8B", "-405b"),
-    Start("Llama 3, 8B", 4e-5, GSM8K, f"{SEARCH}: Llama-3.1-8B"),
+    StartingRates("Llama 3, 1B", 7e-5, SCALED, f"{SEARCH}: Llama-3.2-3B", "-1b"),
+    StartingRates("Llama 3, 3B", 5e-5, SCALED, f"{SEARCH}: Llama-3.2-3B", "-3b"),
+    StartingRates("Llama 3, 70B", 2e-5, SCALED, "as Llama-3.1-8B", "-70b"),
+    StartingRates("Llama 3, 405B", 1e-5, SCALED, "as Llama-3.1-8B", "-405b"),
+    StartingRates("Llama 3, 8B", 4e-5, GSM8K, f"{SEARCH}: Llama-3.1-8B"),
 )
 SAGEMAKER: Final = "SageMaker's multi-turn RL recipe for gpt-oss-20b"
-GPT_OSS: Final = (Start("gpt-oss", 1e-5, SAGEMAKER, "verl, dapo: gpt-oss-20b", alpha=64),)
-DISTILLED: Final = (Start("DeepSeek-R1 distilled", 1e-5, TENFOLD, "as Qwen2.5 and Llama"),)
-GEMMA: Final = (Start("Gemma 2, 3", 1e-5, TENFOLD, "verl, ppo_trainer: gemma-2-2b-it"),)
-MISTRAL: Final = (Start("Mistral", 1e-5, TENFOLD, "verl, grpo_trainer: Mistral-Small-3.1-24B"),)
+GPT_OSS: Final = (StartingRates("gpt-oss", 1e-5, SAGEMAKER, "verl, dapo: gpt-oss-20b", alpha=64),)
+DISTILLED: Final = (StartingRates("DeepSeek-R1 distilled", 1e-5, TENFOLD, "as Qwen2.5 and Llama"),)
+GEMMA: Final = (StartingRates("Gemma 2, 3", 1e-5, TENFOLD, "verl, ppo_trainer: gemma-2-2b-it"),)
+MISTRAL: Final = (StartingRates("Mistral", 1e-5, TENFOLD, "verl, grpo_trainer: Mistral-Small-3.1-24B"),)
 
 FAMILIES: Final = (
-    Family("gpt-oss", "gpt-oss-(safeguard-)?(20|120)b", 131072, GPT_OSS),
-    Family("Qwen3.5", r"qwen3\.5-[0-9.]+b(-a[0-9]+b)?(-base)?", 262144, QWEN35),
-    Family("Qwen3 2507", "qwen3-[0-9]+b(-a[0-9]+b)?-(instruct|thinking)-2507", 262144, QWEN3),
-    Family("Qwen3 Coder", "qwen3-coder-(next(-base)?|[0-9]+b-a[0-9]+b-instruct)", 262144, QWEN3),
-    Family("Qwen3 Next", "qwen3-next-80b-a3b-(instruct|thinking)", 262144, QWEN3),
-    Family("Qwen3 Base", r"qwen3-(0\.6|1\.7|4|8|14|30b-a3)b-base", 32768, QWEN3),
-    Family("Qwen3", r"qwen3-(0\.6|1\.7|4|8|14|32|30b-a3|235b-a22)b", 40960, QWEN3),
-    Family("DeepSeek-R1-0528 of Qwen3", "deepseek-r1-0528-qwen3-8b", 131072, QWEN3),
-    Family("DeepSeek-R1 distilled", "deepseek-r1-distill-(qwen|llama)-[0-9.]+b", 131072, DISTILLED),
-    Family("Qwen2.5 Math", r"qwen2\.5-math-[0-9.]+b(-instruct)?", 4096, QWEN25),
-    Family("Qwen2.5 Base", r"qwen2\.5-(1\.5|7|14|32|72)b", 131072, QWEN25),
-    Family("Qwen2.5", r"qwen2\.5-((0\.5|3)b|[0-9.]+b-instruct|coder-[0-9.]+b(-instruct)?)", 32768, QWEN25),
-    Family("Llama 3.1 to 3.3", r"(meta-)?llama-3\.[123]-(1|3|8|70|405)b(-instruct)?", 131072, LLAMA),
-    Family("Llama 3", "(meta-)?llama-3-(8|70)b(-instruct)?", 8192, LLAMA),
-    Family("Gemma 3, small", "gemma-3-(270m|1b)(-it|-pt)?", 32768, GEMMA),
-    Family("Gemma 3", "gemma-3-(4|12|27)b-(it|pt)", 131072, GEMMA, says_context=False),
-    Family("Gemma 2", "gemma-2-(2|9|27)b(-it)?", 8192, GEMMA),
-    Family("Mistral Small 3.1, 3.2", r"mistral-small-3\.[12]-24b-(base|instruct)-250[36]", 131072, MISTRAL),
-    Family(
+    ModelFamily("gpt-oss", "gpt-oss-(safeguard-)?(20|120)b", 131072, GPT_OSS),
+    ModelFamily("Qwen3.5", r"qwen3\.5-[0-9.]+b(-a[0-9]+b)?(-base)?", 262144, QWEN35),
+    ModelFamily("Qwen3 2507", "qwen3-[0-9]+b(-a[0-9]+b)?-(instruct|thinking)-2507", 262144, QWEN3),
+    ModelFamily("Qwen3 Coder", "qwen3-coder-(next(-base)?|[0-9]+b-a[0-9]+b-instruct)", 262144, QWEN3),
+    ModelFamily("Qwen3 Next", "qwen3-next-80b-a3b-(instruct|thinking)", 262144, QWEN3),
+    ModelFamily("Qwen3 Base", r"qwen3-(0\.6|1\.7|4|8|14|30b-a3)b-base", 32768, QWEN3),
+    ModelFamily("Qwen3", r"qwen3-(0\.6|1\.7|4|8|14|32|30b-a3|235b-a22)b", 40960, QWEN3),
+    ModelFamily("DeepSeek-R1-0528 of Qwen3", "deepseek-r1-0528-qwen3-8b", 131072, QWEN3),
+    ModelFamily("DeepSeek-R1 distilled", "deepseek-r1-distill-(qwen|llama)-[0-9.]+b", 131072, DISTILLED),
+    ModelFamily("Qwen2.5 Math", r"qwen2\.5-math-[0-9.]+b(-instruct)?", 4096, QWEN25),
+    ModelFamily("Qwen2.5 Base", r"qwen2\.5-(1\.5|7|14|32|72)b", 131072, QWEN25),
+    ModelFamily(
+        "Qwen2.5", r"qwen2\.5-((0\.5|3)b|[0-9.]+b-instruct|coder-[0-9.]+b(-instruct)?)", 32768, QWEN25
+    ),
+    ModelFamily("Llama 3.1 to 3.3", r"(meta-)?llama-3\.[123]-(1|3|8|70|405)b(-instruct)?", 131072, LLAMA),
+    ModelFamily("Llama 3", "(meta-)?llama-3-(8|70)b(-instruct)?", 8192, LLAMA),
+    ModelFamily("Gemma 3, small", "gemma-3-(270m|1b)(-it|-pt)?", 32768, GEMMA),
+    ModelFamily("Gemma 3", "gemma-3-(4|12|27)b-(it|pt)", 131072, GEMMA, says_context=False),
+    ModelFamily("Gemma 2", "gemma-2-(2|9|27)b(-it)?", 8192, GEMMA),
+    ModelFamily(
+        "Mistral Small 3.1, 3.2", r"mistral-small-3\.[12]-24b-(base|instruct)-250[36]", 131072, MISTRAL
+    ),
+    ModelFamily(
         "Mistral",
         r"mistral-(7b(-instruct)?-v0\.[123]|small-instruct-2409|small-24b-(base|instruct)-2501)",
         32768,
@@ -126,7 +132,7 @@ FAMILIES: Final = (
 )
 """The first one whose pattern matches applies."""
 
-OTHER: Final = Start(
+OTHER: Final = StartingRates(
     "any other", 4e-5, "default of SageMaker's multi-turn RL", f"{DAPO}: Qwen2.5-32B", alpha=64
 )
 """Where to start with a model of no family."""

@@ -320,7 +320,7 @@ class Questions(Record):
     questions: Annotated[list[Question], Field(max_length=MAX_QUESTIONS, fail_fast=True)]
 
 
-class Answer(Record):
+class JudgeAnswer(Record):
     """A judge's answer to one of them."""
 
     id: int

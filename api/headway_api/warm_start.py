@@ -50,7 +50,7 @@ VARIANTS: Final = (
 
 
 @dataclass(frozen=True)
-class Start:
+class LocalWeights:
     """Weights to start from, on this machine."""
 
     folder: Path
@@ -71,7 +71,7 @@ def fetch(
     *,
     weights: bool = True,
     modules: Sequence[str] | None = None,
-) -> Start:
+) -> LocalWeights:
     """The weights that `spec.model.warmStart.uri` names; `base` is the folder of the base model.
 
     Without `weights` the folder has only the configuration. `modules` are those of the base model that may
@@ -91,7 +91,7 @@ def fetch(
     return start
 
 
-def judge(folder: Path, model: ModelSpec, base: Path, modules: Sequence[str] | None = None) -> Start:
+def judge(folder: Path, model: ModelSpec, base: Path, modules: Sequence[str] | None = None) -> LocalWeights:
     """The weights in `folder`, judged by its configuration, if the job can start from them.
 
     Raises:
@@ -99,7 +99,7 @@ def judge(folder: Path, model: ModelSpec, base: Path, modules: Sequence[str] | N
     """
     if (folder / ADAPTER_CONFIG).exists():
         _judge_adapter(_read(folder / ADAPTER_CONFIG), model, modules)
-        return Start(folder, adapter=True)
+        return LocalWeights(folder, adapter=True)
     if not (folder / MODEL_CONFIG).exists():
         raise _unusable(
             f"there is no {ADAPTER_CONFIG} and no {MODEL_CONFIG}; name the folder of a LoRA adapter or whole "
@@ -111,7 +111,7 @@ def judge(folder: Path, model: ModelSpec, base: Path, modules: Sequence[str] | N
             "spec.model.base instead, or set spec.model.full: {}"
         )
     _judge_model(_read(folder / MODEL_CONFIG), _read(base / MODEL_CONFIG))
-    return Start(folder, adapter=False)
+    return LocalWeights(folder, adapter=False)
 
 
 def _judge_adapter(found: dict[str, Any], model: ModelSpec, modules: Sequence[str] | None) -> None:

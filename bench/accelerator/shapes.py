@@ -12,7 +12,7 @@ import torch
 from bench.accelerator import hardware
 from bench.learner.work import Turn, row
 from bench.support.model import TINY, Size, configuration
-from headway_trainer.batch import TrainingRow
+from headway_trainer.batch import LearnerRow
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def model_of(shape: Shape, device: torch.device) -> Any:
         return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
 
 
-def episodes(shape: Shape) -> list[TrainingRow]:
+def episodes(shape: Shape) -> list[LearnerRow]:
     """Episodes of 2 to 10 turns of unequal length, as with tools; one training row each."""
     draw = random.Random(1)
     low = 8 if hardware.rehearsing() else 1
@@ -72,7 +72,7 @@ def episodes(shape: Shape) -> list[TrainingRow]:
     return [row(turns, shape.vocabulary, seed=n, episode=n) for n, turns in enumerate(made)]
 
 
-def operations(shape: Shape, rows: Sequence[TrainingRow], adapter: int = 0) -> float:
+def operations(shape: Shape, rows: Sequence[LearnerRow], adapter: int = 0) -> float:
     """Floating-point operations that a step needs: nothing computed twice, attention's masked half left out,
     the head only where a token is trained.
 

@@ -33,7 +33,7 @@ from headway_trainer import attention, memory
 from headway_trainer import model as models
 from headway_trainer.adapter import TrainedState
 from headway_trainer.assembly import Assembly
-from headway_trainer.batch import TrainingRow, weighted
+from headway_trainer.batch import LearnerRow, weighted
 from headway_trainer.checkpoint import state
 from headway_trainer.head import without_adapter
 from headway_trainer.packing import plan
@@ -66,7 +66,7 @@ class Ours:
         """Layout and attention, as chosen when the model was loaded."""
         return self.parts._choice
 
-    def step(self, rows: Sequence[TrainingRow]) -> StepResult:
+    def step(self, rows: Sequence[LearnerRow]) -> StepResult:
         """One whole step, from training rows to new weights."""
         parts = self.parts
         return optimizer_step(
@@ -83,7 +83,7 @@ class Packed:
     """The learner's own micro-batches through the bare model: forward, cross-entropy of the action tokens,
     backward, clip, AdamW on the weights as they are."""
 
-    def __init__(self, model: Any, rows: Sequence[TrainingRow], ours: Ours) -> None:
+    def __init__(self, model: Any, rows: Sequence[LearnerRow], ours: Ours) -> None:
         """Takes `model` over."""
         self._bare = without_adapter(model)
         attention.install(self._bare, ours.choice.attention)
@@ -180,7 +180,7 @@ def speed(way: str, folder: Path, target: Path) -> None:
     target.write_text(json.dumps(found))
 
 
-def sides(names: Sequence[str], ours: Ours, shape: Shape, rows: Sequence[TrainingRow]) -> dict[str, Any]:
+def sides(names: Sequence[str], ours: Ours, shape: Shape, rows: Sequence[LearnerRow]) -> dict[str, Any]:
     """Seconds of a step of each side. The sides take turns, after one uncounted step each. A side that does
     not fit into memory has no figure."""
     device = ours.ranks.device
@@ -212,7 +212,7 @@ def sides(names: Sequence[str], ours: Ours, shape: Shape, rows: Sequence[Trainin
     return {"seconds": seconds, "failed": failed}
 
 
-def _theirs(ours: Ours, shape: Shape, rows: Sequence[TrainingRow]) -> Callable[[], Any]:
+def _theirs(ours: Ours, shape: Shape, rows: Sequence[LearnerRow]) -> Callable[[], Any]:
     """A function that takes one step of TRL, with all of torch's attention. The learner's process forbids
     cuDNN's."""
     device = ours.ranks.device
@@ -229,7 +229,7 @@ def _theirs(ours: Ours, shape: Shape, rows: Sequence[TrainingRow]) -> Callable[[
     return step
 
 
-def published(ours: Ours, rows: Sequence[TrainingRow], folder: Path) -> list[dict[str, Any]]:
+def published(ours: Ours, rows: Sequence[LearnerRow], folder: Path) -> list[dict[str, Any]]:
     """Publish versions, with a step between two: how long each stops training. Also whether the version that
     a server loads has the bytes of the tensors on the accelerator."""
     found: list[dict[str, Any]] = []
@@ -279,7 +279,7 @@ def _equal(model: Any, manifest: WeightsManifest, taken: Path) -> bool:
     return files.keys() == expected.keys() and all(torch.equal(files[n], expected[n]) for n in files)
 
 
-def checkpoint(ours: Ours, rows: Sequence[TrainingRow], folder: Path) -> dict[str, Any]:
+def checkpoint(ours: Ours, rows: Sequence[LearnerRow], folder: Path) -> dict[str, Any]:
     """How long a snapshot in a folder stops training, and whether the engine that loads it has its bits. Also
     whether the same step, taken twice from the snapshot, ends with the same bits."""
     before = ours.parts.engine.state()
@@ -316,7 +316,7 @@ def turns(folder: Path) -> dict[str, Any]:
     found = []
     for count in (4, 16):
         made: list[Turn] = [((512 if turn == 0 else 96) // low, 128 // low) for turn in range(count)]
-        each: dict[str, list[TrainingRow]] = {
+        each: dict[str, list[LearnerRow]] = {
             "one": [row(made, shape.vocabulary, seed=n, episode=n) for n in range(shape.episodes)],
             "a turn": [
                 one

@@ -27,7 +27,7 @@ from bench.support.model import SMALL
 from headway_api.spec.algorithm import AlgorithmSpec
 from headway_api.spec.learner import OptimizerSpec
 from headway_trainer import attention
-from headway_trainer.batch import TrainingRow
+from headway_trainer.batch import LearnerRow
 from headway_trainer.layout import Choice
 from headway_trainer.packing import plan
 from headway_trainer.policy import micro_batch
@@ -43,7 +43,7 @@ REPEATS = 5
 class Trl:
     """`GRPOTrainer._compute_loss` on a trainer with only the attributes that it reads."""
 
-    def __init__(self, model: Any, rows: Sequence[TrainingRow], device: str = "cpu") -> None:
+    def __init__(self, model: Any, rows: Sequence[LearnerRow], device: str = "cpu") -> None:
         """Takes `model`, which is on `device`, over."""
         from trl import GRPOConfig, GRPOTrainer
         from trl.trainer.utils import add_fused_lm_head
@@ -101,7 +101,7 @@ class Trl:
         self._adam.zero_grad()
         return loss_sum
 
-    def _inputs(self, rows: Sequence[TrainingRow]) -> dict[str, Tensor]:
+    def _inputs(self, rows: Sequence[LearnerRow]) -> dict[str, Tensor]:
         """A batch in TRL's layout: the tokens before the first sampled one are the prompt."""
         starts = [int(each.mask.argmax()) for each in rows]
         pairs = list(zip(rows, starts, strict=True))
@@ -128,7 +128,7 @@ class Trl:
 class Bare:
     """Forward and backward by the model's own loss, `batch` rows at a time."""
 
-    def __init__(self, model: Any, rows: Sequence[TrainingRow], batch: int) -> None:
+    def __init__(self, model: Any, rows: Sequence[LearnerRow], batch: int) -> None:
         """Takes `model` over."""
         self._model = model.train()
         self._parts = [rows[start : start + batch] for start in range(0, len(rows), batch)]
@@ -150,7 +150,7 @@ class Bare:
 class Lean:
     """Forward and backward, a row at a time and with the head only where a token is trained."""
 
-    def __init__(self, model: Any, rows: Sequence[TrainingRow]) -> None:
+    def __init__(self, model: Any, rows: Sequence[LearnerRow]) -> None:
         """Takes `model` over."""
         self._model = model.train()
         self._rows = rows
@@ -173,7 +173,7 @@ class Packed:
     trained. It is the part that every step must compute.
     """
 
-    def __init__(self, model: Any, rows: Sequence[TrainingRow], choice: Choice) -> None:
+    def __init__(self, model: Any, rows: Sequence[LearnerRow], choice: Choice) -> None:
         """Takes `model` over. `choice` is what the learner decided for such a model."""
         assert choice.layout.packed, f"the learner does not pack: {choice.why}"
         attention.install(model, choice.attention)

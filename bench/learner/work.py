@@ -13,7 +13,7 @@ import numpy as np
 from bench.support.model import Size, configuration
 from headway_api.spec.algorithm import AlgorithmSpec
 from headway_api.spec.learner import DeepSpeed, OptimizerSpec
-from headway_trainer.batch import TrainingRow, weighted
+from headway_trainer.batch import LearnerRow, weighted
 from headway_trainer.objective.presets import Objective
 from headway_trainer.step import StepResult, optimizer_step
 
@@ -34,11 +34,11 @@ def model_of(size: Size, vocabulary: int) -> Any:
     return Qwen3ForCausalLM(config)
 
 
-def row(turns: Sequence[Turn], vocabulary: int, *, seed: int, episode: int = 0) -> TrainingRow:
+def row(turns: Sequence[Turn], vocabulary: int, *, seed: int, episode: int = 0) -> LearnerRow:
     """An episode as one row: each token sampled once is trained once."""
     mask = np.concatenate([np.repeat([False, True], turn) for turn in turns])
     draw = np.random.default_rng(seed)
-    return TrainingRow(
+    return LearnerRow(
         group_id="g",
         tokens=draw.integers(0, vocabulary, len(mask)),
         mask=mask,
@@ -48,7 +48,7 @@ def row(turns: Sequence[Turn], vocabulary: int, *, seed: int, episode: int = 0) 
     )
 
 
-def by_turn(turns: Sequence[Turn], vocabulary: int, *, seed: int, episode: int = 0) -> list[TrainingRow]:
+def by_turn(turns: Sequence[Turn], vocabulary: int, *, seed: int, episode: int = 0) -> list[LearnerRow]:
     """An episode as one row a turn: each row holds all before it as context."""
     whole = row(turns, vocabulary, seed=seed, episode=episode)
     rows, start = [], 0
@@ -56,7 +56,7 @@ def by_turn(turns: Sequence[Turn], vocabulary: int, *, seed: int, episode: int =
         end = start + given + sampled
         trained = np.arange(end) >= start + given
         rows.append(
-            TrainingRow(
+            LearnerRow(
                 group_id=whole.group_id,
                 tokens=whole.tokens[:end],
                 mask=trained,
@@ -98,7 +98,7 @@ class Ours:
         self._policy = Policy(self.engine, model, temperature=1.0)
         self.layout = layout.choose(self._policy, self.ranks.device, quadratic)
 
-    def step(self, rows: Sequence[TrainingRow]) -> StepResult:
+    def step(self, rows: Sequence[LearnerRow]) -> StepResult:
         """Plan, forward, backward, clip, AdamW, statistics."""
         return optimizer_step(
             self.engine,

@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from headway_analysis.measures.tries import Place, Rules, a_try
+from headway_analysis.measures.tries import Rules, TryPlace, a_try
 from headway_analysis.report import inspect_log
 from headway_analysis.report.inspect_log import Head, PlayedEpisode
 from headway_api.spec.agent import AgentSpec
@@ -76,7 +76,7 @@ def played(
     found: list[tuple[str, PlayedEpisode]] = []
     for each in shown:
         group, episode = each.group, each.episode
-        place = Place(
+        place = TryPlace(
             candidate=group.candidate or "",
             row=group.row,
             task=group.suite or task,

@@ -12,7 +12,7 @@ from headway_cli.cluster import Cluster, ClusterError, NoSuchJob
 from headway_cli.local.manifest import NAME
 from headway_cli.runs import NoRun
 from headway_cli.stored_run import StoredRun
-from headway_cli.where import Named, Place
+from headway_cli.where import Named, RunPlace
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Reach:
         """Whether a person has chosen a cluster. If so, a name means one of its jobs, and no local one."""
         return self.context is not None or self.namespace is not None
 
-    def place(self, word: str) -> Place:
+    def place(self, word: str) -> RunPlace:
         """The place that a word means.
 
         Raises:
@@ -54,7 +54,7 @@ class Reach:
         """
         return self.opened(self.place(word), kind)
 
-    def opened(self, place: Place, kind: str | None = None) -> StoredRun:
+    def opened(self, place: RunPlace, kind: str | None = None) -> StoredRun:
         """The stored run at a place. See `stored`."""
         if isinstance(place, Named):
             return self.on_cluster(place.name, kind).stored()

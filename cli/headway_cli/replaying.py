@@ -24,7 +24,7 @@ from headway_api.spec.training import RLTrainingJob, RLTrainingJobSpec
 from headway_cli.local.manifest import ManifestWrong, changed
 from headway_cli.runs import NoRun
 from headway_cli.stored_run import StoredRun
-from headway_cli.where import LocalJob, Place
+from headway_cli.where import LocalJob, RunPlace
 
 ALGORITHM: Final = "spec.algorithm."
 REPLAYABLE_FIELDS: Final = (
@@ -158,7 +158,7 @@ def changed_spec(
         raise ManifestWrong("; ".join(mistakes(error, RLTrainingJob))) from error
 
 
-def key_file(place: Place, config: JobConfig) -> Path | None:
+def key_file(place: RunPlace, config: JobConfig) -> Path | None:
     """The key that signs the checkpoints of a local job; None for any other."""
     if not isinstance(place, LocalJob):
         return None

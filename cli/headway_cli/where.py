@@ -36,10 +36,10 @@ class Named:
     name: str
 
 
-Place = LocalJob | Stored | Named
+RunPlace = LocalJob | Stored | Named
 
 
-def meant(word: str, jobs: Path) -> Place:
+def meant(word: str, jobs: Path) -> RunPlace:
     """The place that a person has named.
 
     Args:

@@ -13,7 +13,7 @@ from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.bounds import Conflict, check_lag
 from headway_coordinator.dataset import Order, position_of
 from headway_coordinator.mixing import Mixture
-from headway_coordinator.progress import Progress
+from headway_coordinator.progress import ProgressCondition
 from headway_coordinator.remedies.driver import Remedies
 from headway_coordinator.scheduler.slots import BatchScheduler
 from headway_coordinator.state import State
@@ -34,7 +34,7 @@ class Batches:
     groups: TrainingGroups
     validations: Validations
     paused: Callable[[], bool]
-    progress: Progress
+    progress: ProgressCondition
 
     @property
     def steps(self) -> int:

@@ -99,7 +99,7 @@ class Task:
 
 
 @dataclass
-class Progress:
+class EpisodeProgress:
     """What is known of a running episode, however it ends."""
 
     session: Session
@@ -193,7 +193,7 @@ class Episodes:
             whole=WholeAllowance(self._rules.tokens()),
             spending=task.spending,
         )
-        progress = Progress(session=session, started_at=time.time())
+        progress = EpisodeProgress(session=session, started_at=time.time())
         try:
             async with task.stop.guard():
                 await self._judges.ready()
@@ -224,7 +224,7 @@ class Episodes:
             )
         return record
 
-    def _out_of_time(self, progress: Progress) -> Ending:
+    def _out_of_time(self, progress: EpisodeProgress) -> Ending:
         """The ending of an episode whose time is up, with what it waited for."""
         rules, tool = self._rules, progress.tool
         waited = progress.stage if tool is None else f"tool {tool}"
@@ -245,7 +245,7 @@ class Episodes:
         field = self._rules.agent_field
         return None if field is None else Cause(AGENT_FAILED, f"the agent failed: {why}", field)
 
-    async def _live(self, task: Task, progress: Progress) -> Ending:
+    async def _live(self, task: Task, progress: EpisodeProgress) -> Ending:
         limit = self._rules.timeout_seconds
         async with self._sandbox(task, progress) as sandbox:
             context: EpisodeContext | None = None
@@ -284,7 +284,7 @@ class Episodes:
                 return replace(ending, timed_out=True)
 
     async def _judged(
-        self, sandbox: Sandbox, progress: Progress, outcome: Outcome, played: AgentResult
+        self, sandbox: Sandbox, progress: EpisodeProgress, outcome: Outcome, played: AgentResult
     ) -> Ending:
         """The ending of an episode whose agent has ended, as the environment judges it."""
         progress.stage, progress.why = "the environment's judgement", played.why
@@ -314,7 +314,7 @@ class Episodes:
         return (Outcome.TRUNCATED if played.truncated else Outcome.COMPLETED), played
 
     @asynccontextmanager
-    async def _sandbox(self, task: Task, progress: Progress) -> AsyncIterator[Sandbox]:
+    async def _sandbox(self, task: Task, progress: EpisodeProgress) -> AsyncIterator[Sandbox]:
         """A leased sandbox. Notes how long it was in use."""
         waiting = asyncio.timeout(self._rules.timeout_seconds)
         leased = self._broker.lease(task.episode_id, self._rules.sandbox_seconds, self._rules.timeout_seconds)
@@ -339,7 +339,7 @@ class Episodes:
             returned()
 
 
-def _sealed(task: Task, progress: Progress, ending: Ending) -> EpisodeRecord:
+def _sealed(task: Task, progress: EpisodeProgress, ending: Ending) -> EpisodeRecord:
     """The episode's record. One that cannot be made costs its group a retry, and not the job.
 
     Then the record keeps its turns and judgements, which are billed, and has no training row.
@@ -359,7 +359,7 @@ def _sealed(task: Task, progress: Progress, ending: Ending) -> EpisodeRecord:
         )
 
 
-def seal(task: Task, progress: Progress, ending: Ending) -> EpisodeRecord:
+def seal(task: Task, progress: EpisodeProgress, ending: Ending) -> EpisodeRecord:
     """The record of an episode that has ended.
 
     Raises:
@@ -386,7 +386,7 @@ def seal(task: Task, progress: Progress, ending: Ending) -> EpisodeRecord:
     )
 
 
-def _of_any_record(task: Task, progress: Progress, ending: Ending) -> dict[str, Any]:
+def _of_any_record(task: Task, progress: EpisodeProgress, ending: Ending) -> dict[str, Any]:
     """The fields that every record of an episode has, whatever its result."""
     return {
         "episode_id": task.episode_id,
@@ -402,7 +402,7 @@ def _of_any_record(task: Task, progress: Progress, ending: Ending) -> dict[str, 
     }
 
 
-def _slow_by_itself(context: EpisodeContext, progress: Progress) -> bool:
+def _slow_by_itself(context: EpisodeContext, progress: EpisodeProgress) -> bool:
     """Whether an episode whose time is up was slow by itself, and did not wait for a part that hangs."""
     if progress.stage != AGENT or not context.session.taken or context.fault() is not None:
         return False

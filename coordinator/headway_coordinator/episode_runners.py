@@ -23,7 +23,7 @@ from headway_coordinator.group import Run
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.preflight.run import Ready
 from headway_coordinator.recurring import Recurring
-from headway_coordinator.relative import Relative
+from headway_coordinator.relative import RelativeJudge
 from headway_coordinator.sandboxes import Broker, Witness
 
 
@@ -57,11 +57,11 @@ class EpisodeRunners:
     """The judges that the environment may ask."""
     places: list[TurnLimiter] = field(default_factory=list)
     """The turn limiter of each set of servers."""
-    relative: Relative = field(init=False)
+    relative: RelativeJudge = field(init=False)
     """Rewards the episodes of a group against each other, if the environment does so."""
 
     def __post_init__(self) -> None:
-        self.relative = Relative(self._rules, self.broker, self.judges, self.faults)
+        self.relative = RelativeJudge(self._rules, self.broker, self.judges, self.faults)
 
     def on(
         self, fleet: Fleet, limiter: AdaptiveSemaphore, witness: Callable[[str], Witness] | None = None

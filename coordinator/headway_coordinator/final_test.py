@@ -17,7 +17,7 @@ from headway_analysis.comparison import Comparison, compare_all
 from headway_analysis.measures import figures, tasks
 from headway_analysis.measures.episodes import ranked
 from headway_analysis.measures.figures import Figures
-from headway_analysis.measures.tries import Place, Rules, Try, tries_of
+from headway_analysis.measures.tries import Rules, Try, TryPlace, tries_of
 from headway_api import logs
 from headway_api.records import GroupRecord, Purpose, StepReport, WeightsManifest
 from headway_api.rows import Row
@@ -193,10 +193,10 @@ class FinalTest:
         rules = Rules(self._spec.evaluation.success_threshold, self._spec.agent.turn_limit)
         return [each for group in found for each in tries_of(group, self._place(name, group.row), rules)]
 
-    def _place(self, name: str, row: int) -> Place:
+    def _place(self, name: str, row: int) -> TryPlace:
         data = self._spec.data.test
         column = data.cluster_column if data is not None else None
-        return Place(
+        return TryPlace(
             candidate=name,
             row=row,
             task=self._named[row] if self._named is not None else "",

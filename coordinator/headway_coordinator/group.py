@@ -88,7 +88,7 @@ def is_retry(attempt: int) -> bool:
     return attempt % ATTEMPTS_PER_START > 0
 
 
-class Relative(Protocol):
+class GroupJudge(Protocol):
     """Rewards the episodes of a group against each other."""
 
     async def judged(self, plan: Plan, group: GroupRecord, attempts: range) -> GroupRecord:
@@ -113,7 +113,7 @@ async def run(
     start_number: int,
     max_retries: int,
     settled: Container[str] = (),
-    relative: Relative | None = None,
+    relative: GroupJudge | None = None,
 ) -> GroupRecord:
     """Run every episode of a group, `limiter` at a time over all groups, and seal it.
 

@@ -48,7 +48,7 @@ class GroupRunner:
     limits: Limits
     faults: Recurring
     """Learns why episodes failed."""
-    relative: groups.Relative | None
+    relative: groups.GroupJudge | None
     """Rewards the episodes of a group against each other."""
     on_episode: Callable[[EpisodeRecord], None]
     on_change: Callable[[], None]

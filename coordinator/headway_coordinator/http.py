@@ -31,7 +31,7 @@ INLINE_BYTES: Final = 256 * bounds.KIB
 
 
 @dataclass(frozen=True)
-class Within:
+class AnswerBounds:
     """How large an answer may be."""
 
     size: int = bounds.ANSWER
@@ -40,7 +40,7 @@ class Within:
     depth: int = bounds.DEPTH
 
 
-ANSWER: Final = Within()
+ANSWER: Final = AnswerBounds()
 
 
 def connector() -> aiohttp.TCPConnector:
@@ -94,7 +94,7 @@ async def call(
     timeout: float,
     token: str | None = None,
     body: Any = None,
-    within: Within = ANSWER,
+    within: AnswerBounds = ANSWER,
 ) -> Any:
     """Send `body` as JSON and return the answer's JSON, or None if the answer has no content.
 
@@ -133,7 +133,7 @@ async def call(
         raise Unreachable(f"{method} {url}: the answer cannot be read: {error}", answered=True) from error
 
 
-async def _json(response: aiohttp.ClientResponse, within: Within) -> Any:
+async def _json(response: aiohttp.ClientResponse, within: AnswerBounds) -> Any:
     """The answer's JSON. All of it can be written again as JSON."""
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding.lower() != "identity":

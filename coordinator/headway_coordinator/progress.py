@@ -9,7 +9,7 @@ from headway_api.exits import JobError
 from headway_coordinator.state import State
 
 
-class Progress:
+class ProgressCondition:
     """Wakes the tasks of one job. Used on the event loop only."""
 
     def __init__(self, state: State, on_change: Callable[[], None]) -> None:

@@ -38,7 +38,7 @@ ALIKE_CHARACTERS: Final = 200
 
 
 @dataclass(frozen=True)
-class Standing:
+class RecurringCause:
     """A cause that ends episodes."""
 
     cause: Cause
@@ -114,20 +114,20 @@ class Recurring:
         return [each.words for each in before] != [each.words for each in self.standing]
 
     @property
-    def standing(self) -> list[Standing]:
+    def standing(self) -> list[RecurringCause]:
         """The standing causes, those first that ended the most episodes."""
-        known = (Standing(self._last[key], self._counts[key]) for key in self._standing)
+        known = (RecurringCause(self._last[key], self._counts[key]) for key in self._standing)
         return sorted(known, key=lambda each: (-each.count, each.cause.message))
 
     @property
-    def fatal_cause(self) -> Standing | None:
+    def fatal_cause(self) -> RecurringCause | None:
         """The cause for which the job gives up.
 
         Enough episodes have ended to expect that another would fail too.
         """
         return self.of_most(max(LIKE_LIMIT, 2 * self._at_once))
 
-    def of_most(self, least: int = RAISED) -> Standing | None:
+    def of_most(self, least: int = RAISED) -> RecurringCause | None:
         """The worst cause, if causes that may end a job have ended enough episodes.
 
         They must have ended at least `least` episodes, and half of all. No episode may have been scored yet.
@@ -138,12 +138,12 @@ class Recurring:
         return known[0] if enough and not self._scored else None
 
 
-def causes_message(standing: Iterable[Standing]) -> str:
+def causes_message(standing: Iterable[RecurringCause]) -> str:
     """What a condition says about the causes."""
     return "; ".join(each.words for each in [*standing][:SHOWN])
 
 
-def given_up(found: Standing, *, begun: bool) -> JobError:
+def given_up(found: RecurringCause, *, begun: bool) -> JobError:
     """Why the job ends: every episode fails. If the job has `begun`, a restart may help."""
     text = f"{found.cause.message}. It ended {found.count} episodes, and no episode was scored"
     return JobError(found.cause.reason, text, field=found.cause.field, permanent=not begun)

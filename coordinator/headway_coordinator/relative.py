@@ -40,7 +40,7 @@ TOO_FEW = f"group_reward: fewer than {MIN_SCORED} episodes of the group are scor
 
 
 @dataclass
-class Relative:
+class RelativeJudge:
     """Judges the groups of one job."""
 
     rules: Rules
@@ -54,14 +54,14 @@ class Relative:
         """Learn from a sandbox of the job whether its environment rewards groups."""
         self.grouped |= first.grouped
 
-    def witnessed(self, by: Callable[[str], Witness]) -> groups.Relative:
-        """This `Relative`, with a witness of the questions to judges. `by`: lease name -> witness."""
+    def witnessed(self, by: Callable[[str], Witness]) -> groups.GroupJudge:
+        """This `RelativeJudge`, with a witness of the questions to judges. `by`: lease name -> witness."""
         return _Witnessed(self, self.broker.witnessed(by))
 
     async def judged(
         self, plan: groups.Plan, group: GroupRecord, attempts: range, broker: Broker | None = None
     ) -> GroupRecord:
-        """As in `group.Relative`. `broker` leases the sandboxes instead of the usual one."""
+        """As in `group.GroupJudge`. `broker` leases the sandboxes instead of the usual one."""
         scored = group.scored
         if plan.purpose not in (Purpose.TRAIN, Purpose.PREFLIGHT) or not self.grouped:
             return group
@@ -135,11 +135,11 @@ class Relative:
 
 @dataclass(frozen=True)
 class _Witnessed:
-    relative: Relative
+    relative: RelativeJudge
     broker: Broker
 
     async def judged(self, plan: groups.Plan, group: GroupRecord, attempts: range) -> GroupRecord:
-        """As in `group.Relative`."""
+        """As in `group.GroupJudge`."""
         return await self.relative.judged(plan, group, attempts, self.broker)
 
 

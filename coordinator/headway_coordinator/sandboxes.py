@@ -22,12 +22,12 @@ from headway_api.sandbox_api import (
     AgentRequest,
     AgentState,
     AgentWait,
-    Answer,
     Destination,
     FinishReply,
     FinishRequest,
     GroupReply,
     GroupRequest,
+    JudgeAnswer,
     Lease,
     LeaseRequest,
     OwnerClaim,
@@ -185,7 +185,7 @@ class Sandbox:
 
     async def answer(self, question: int, answer: Any) -> None:
         """Send the environment the answer to a question."""
-        await self._post("judge/answer", Answer(id=question, answer=answer), Nothing)
+        await self._post("judge/answer", JudgeAnswer(id=question, answer=answer), Nothing)
 
     async def _post(self, path: str, body: Record, kind: type[Reply]) -> Reply:
         try:

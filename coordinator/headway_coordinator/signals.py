@@ -17,7 +17,7 @@ from headway_api.conditions import Condition, ConditionType, Reason, condition, 
 from headway_api.signals import SHOWN_MOST, STATE_VALUES, SignalState
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.metrics.prometheus import Sample
-from headway_coordinator.recurring import Standing, causes_message
+from headway_coordinator.recurring import RecurringCause, causes_message
 
 TEXT_LENGTH: Final = 1024
 DIGITS: Final = 4
@@ -77,7 +77,7 @@ class Signals:
         """`status.signals`: the worst first. Signals without data come last, if there is room."""
         return [shown(verdict) for verdict in self._watch.verdicts()[:SHOWN_MOST]]
 
-    def condition(self, failing: Sequence[Standing] = ()) -> Condition:
+    def condition(self, failing: Sequence[RecurringCause] = ()) -> Condition:
         """The condition Healthy; `failing` are the causes that end episodes.
 
         It equals the previous one if nothing changed.
@@ -161,7 +161,7 @@ def message(verdict: Verdict) -> str:
     return reading.observed
 
 
-def healthy(verdicts: Sequence[Verdict], failing: Sequence[Standing] = ()) -> Condition:
+def healthy(verdicts: Sequence[Verdict], failing: Sequence[RecurringCause] = ()) -> Condition:
     """The condition Healthy. Its reason is that episodes fail, or the most severe raised signal."""
     raised = [verdict for verdict in verdicts if verdict.standing.state == "Raised"]
     causes = [causes_message(failing)] if failing else []

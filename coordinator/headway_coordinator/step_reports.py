@@ -16,7 +16,7 @@ from headway_coordinator.dataset import position_of
 from headway_coordinator.durable import Durable
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.final_test import FinalTest
-from headway_coordinator.progress import Progress
+from headway_coordinator.progress import ProgressCondition
 from headway_coordinator.remedies.driver import Remedies
 from headway_coordinator.scheduler.slots import BatchScheduler
 from headway_coordinator.state import State
@@ -39,7 +39,7 @@ class StepReports:
     test: FinalTest
     fleet: Fleet
     budget: Budget
-    progress: Progress
+    progress: ProgressCondition
     beside: Beside | None
     on_change: Callable[[], None]
     """Called before the next batch can be requested. It may pause the job."""

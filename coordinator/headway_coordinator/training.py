@@ -43,7 +43,7 @@ from headway_coordinator.final_test import FinalTest
 from headway_coordinator.group_runner import GroupRunner
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.mixing import Mixture, order_of
-from headway_coordinator.progress import Progress
+from headway_coordinator.progress import ProgressCondition
 from headway_coordinator.recurring import Recurring
 from headway_coordinator.remedies.driver import Remedies
 from headway_coordinator.restoring import Restoring
@@ -88,7 +88,7 @@ class Training:
         beside: Beside | None = None,
         signals: Signals | None = None,
         faults: Recurring | None = None,
-        relative: groups.Relative | None = None,
+        relative: groups.GroupJudge | None = None,
         budget: Budget | None = None,
         limits: Limits = NO_LIMITS,
         started: float | None = None,
@@ -112,7 +112,7 @@ class Training:
         self._budget = budget or unbounded()
         self._durable = durable = Durable(spool, ledger, start_number)
         self.state = state = State()
-        self._progress = progress = Progress(state, calls.on_change)
+        self._progress = progress = ProgressCondition(state, calls.on_change)
         self.scheduler = scheduler = _scheduler(spec, len(data.train))
         self.remedies = remedies = Remedies(spec, state, scheduler, signals or Signals(spec), durable.decide)
         own = beside.limiter if beside and beside.limiter else limiter.lane()

@@ -18,7 +18,7 @@ from headway_coordinator.dataset import Order
 from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.group_runner import GroupRunner
 from headway_coordinator.mixing import Mixture
-from headway_coordinator.progress import Progress
+from headway_coordinator.progress import ProgressCondition
 from headway_coordinator.recurring import Recurring, given_up
 from headway_coordinator.remedies.driver import Remedies
 from headway_coordinator.scheduler.slots import BatchScheduler
@@ -37,7 +37,7 @@ class TrainingGroups:
     remedies: Remedies
     runner: GroupRunner
     faults: Recurring
-    progress: Progress
+    progress: ProgressCondition
     waits: WaitNotes
     running: dict[int, CancelToken] = field(default_factory=dict)
     waiting: dict[int, GroupRecord] = field(default_factory=dict)

@@ -39,10 +39,10 @@ TOKEN_CLASSES = {*UsageClass} - {UsageClass.SANDBOX_SECONDS, UsageClass.ACCELERA
 
 def progress(
     training: Training, episodes: int, version: PolicyVersion | None, stalled: str | None
-) -> st.Progress:
+) -> st.TrainingProgress:
     """The progress of training."""
     state = training.state
-    return st.Progress(
+    return st.TrainingProgress(
         step=max(0, state.step),
         max_steps=training.steps,
         epoch=training.epochs_done,

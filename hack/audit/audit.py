@@ -48,7 +48,7 @@ def of_licences(lock: str, allowed: Policy) -> tuple[list[str], list[Licence]]:
 
 def of_vulnerabilities(
     names: Sequence[str], allowed: Policy
-) -> tuple[dict[str, list[str]], list[vulnerabilities.Answer]]:
+) -> tuple[dict[str, list[str]], list[vulnerabilities.DatabaseAnswer]]:
     """What is wrong with each lock, and the database's answers; ends at the first lock without an answer."""
     wrong: dict[str, list[str]] = {}
     answers = []

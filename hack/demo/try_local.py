@@ -16,7 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from headway_cli import progress
-from headway_cli.commands.common import INTERRUPTED, WRONG, Progress
+from headway_cli.commands.common import INTERRUPTED, WRONG, ProgressPrinter
 from headway_cli.local import engine, run
 from headway_cli.local.machine import MachineBusy
 from headway_cli.local.manifest import ManifestWrong
@@ -56,7 +56,7 @@ def tried(settings: Settings, *, fresh: bool) -> bool:
     here = engine.platform(engine.has_accelerator())
     job_here = run.opened(document(inputs, settings), FOLDER, print, fresh=fresh)
     with job_here as stored, timings.step(report.JOB_STEP):
-        job = run.followed(engine.Engine(stored, quickstart.EXAMPLE, here), Progress().show)
+        job = run.followed(engine.Engine(stored, quickstart.EXAMPLE, here), ProgressPrinter().show)
     if not progress.is_true(job, "Complete"):
         fail("\n".join(["the job is not Complete:", *progress.conditions(job), f"its files: {FOLDER}"]))
         return False

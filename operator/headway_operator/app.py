@@ -74,7 +74,7 @@ def _session(found: kopf.ConnectionInfo | None) -> kopf.AiohttpSession | None:
     )
 
 
-def _event_handler(controller: Controller, kind: kube.Kind) -> Callable[..., None]:
+def _event_handler(controller: Controller, kind: kube.ResourceKind) -> Callable[..., None]:
     def custom(*, type: str | None, body: kopf.Body, **_: Any) -> None:
         known = body["metadata"]
         identity = {key: known[key] for key in (*IDENTITY, "deletionTimestamp") if key in known}

@@ -18,7 +18,7 @@ import urllib3
 from headway_api import logs, names
 from headway_api.document import Json
 from headway_operator.cache import Cache
-from headway_operator.kube import KINDS, Api, ApiError, Kind
+from headway_operator.kube import KINDS, Api, ApiError, ResourceKind
 from headway_operator.wire import UNREAD
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ RETRY_SECONDS: Final = 2.0
 class Source:
     """One watch."""
 
-    kind: Kind
+    kind: ResourceKind
     namespace: str | None
     metadata_only: bool
 

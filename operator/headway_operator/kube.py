@@ -35,7 +35,7 @@ METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.i
 
 
 @dataclass(frozen=True)
-class Kind:
+class ResourceKind:
     """A resource the operator reads or writes."""
 
     api_version: str
@@ -49,27 +49,27 @@ class Kind:
         return f"{root}{where}/{self.plural}" + (f"/{name}" if name else "")
 
 
-JOBS: Final = tuple(Kind(names.API_VERSION, kind, plural) for kind, plural in names.PLURALS.items())
+JOBS: Final = tuple(ResourceKind(names.API_VERSION, kind, plural) for kind, plural in names.PLURALS.items())
 """The custom resources that are jobs."""
-BUDGETS: Final = Kind(names.API_VERSION, names.BUDGET_KIND, names.CUSTOM[names.BUDGET_KIND])
+BUDGETS: Final = ResourceKind(names.API_VERSION, names.BUDGET_KIND, names.CUSTOM[names.BUDGET_KIND])
 CUSTOM: Final = (*JOBS, BUDGETS)
 """All custom resources."""
-EVENT: Final = Kind("v1", "Event", "events")
-NAMESPACE: Final = Kind("v1", "Namespace", "namespaces")
+EVENT: Final = ResourceKind("v1", "Event", "events")
+NAMESPACE: Final = ResourceKind("v1", "Namespace", "namespaces")
 KINDS: Final = {
     kind.kind: kind
     for kind in (
-        Kind("v1", "ServiceAccount", "serviceaccounts"),
-        Kind("rbac.authorization.k8s.io/v1", "Role", "roles"),
-        Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
-        Kind("v1", "ConfigMap", "configmaps"),
-        Kind("v1", "Secret", "secrets"),
-        Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
-        Kind("v1", "Service", "services"),
-        Kind("batch/v1", "Job", "jobs"),
-        Kind("apps/v1", "Deployment", "deployments"),
-        Kind("apps/v1", "ReplicaSet", "replicasets"),
-        Kind("v1", "Pod", "pods"),
+        ResourceKind("v1", "ServiceAccount", "serviceaccounts"),
+        ResourceKind("rbac.authorization.k8s.io/v1", "Role", "roles"),
+        ResourceKind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
+        ResourceKind("v1", "ConfigMap", "configmaps"),
+        ResourceKind("v1", "Secret", "secrets"),
+        ResourceKind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
+        ResourceKind("v1", "Service", "services"),
+        ResourceKind("batch/v1", "Job", "jobs"),
+        ResourceKind("apps/v1", "Deployment", "deployments"),
+        ResourceKind("apps/v1", "ReplicaSet", "replicasets"),
+        ResourceKind("v1", "Pod", "pods"),
         *CUSTOM,
     )
 }
@@ -102,7 +102,7 @@ class Api:
         self._pool = self._client.rest_client.pool_manager
 
     def get(
-        self, kind: Kind, namespace: str | None, name: str, *, metadata_only: bool = False
+        self, kind: ResourceKind, namespace: str | None, name: str, *, metadata_only: bool = False
     ) -> Json | None:
         """An object, or None if there is none. A custom resource contains what could be read (`wire.job`)."""
         accept = _accept("", metadata_only)
@@ -115,7 +115,7 @@ class Api:
 
     def list(
         self,
-        kind: Kind,
+        kind: ResourceKind,
         namespace: str | None,
         *,
         selector: str = "",
@@ -124,8 +124,8 @@ class Api:
     ) -> tuple[list[Json], str]:
         """All objects of a kind (the first `EVENTS` events), and the resource version to watch from.
 
-        Custom resources contain only their identity (`wire.identity_of`). Objects that are out of bounds contain
-        it too, with the reason.
+        Custom resources contain only their identity (`wire.identity_of`). Objects that are out of bounds
+        contain it too, with the reason.
         """
         items: list[Json] = []
         query = {"limit": str(PAGE), "labelSelector": selector, "fieldSelector": fields}
@@ -152,7 +152,7 @@ class Api:
 
     def watch(
         self,
-        kind: Kind,
+        kind: ResourceKind,
         namespace: str | None,
         version: str,
         *,
@@ -198,7 +198,7 @@ class Api:
             response.close()
             response.release_conn()
 
-    def create(self, kind: Kind, namespace: str, body: Json) -> Json:
+    def create(self, kind: ResourceKind, namespace: str, body: Json) -> Json:
         """Create an object; ApiError 409 if it exists."""
         query = {"fieldManager": names.FIELD_MANAGER_OPERATOR}
         return self._object(kind, "POST", kind.path(namespace), body=body, query=query)
@@ -211,14 +211,16 @@ class Api:
         content = "application/apply-patch+yaml"
         return self._object(kind, "PATCH", path, body=body, query=query, content=content)
 
-    def merge(self, kind: Kind, namespace: str, name: str, body: Json, *, subresource: str = "") -> Json:
+    def merge(
+        self, kind: ResourceKind, namespace: str, name: str, body: Json, *, subresource: str = ""
+    ) -> Json:
         """JSON merge patch."""
         path = kind.path(namespace, name) + subresource
         query = {"fieldManager": names.FIELD_MANAGER_OPERATOR}
         content = "application/merge-patch+json"
         return self._object(kind, "PATCH", path, body=body, query=query, content=content)
 
-    def delete(self, kind: Kind, namespace: str, name: str, uid: str | None = None) -> Json | None:
+    def delete(self, kind: ResourceKind, namespace: str, name: str, uid: str | None = None) -> Json | None:
         """Delete an object and, in the background, what it owns; None if it is gone already.
 
         With `uid`, only the object with that uid is deleted, not a later one of its name.
@@ -233,7 +235,7 @@ class Api:
                 return None
             raise
 
-    def _object(self, kind: Kind, method: str, path: str, **request: Any) -> Json:
+    def _object(self, kind: ResourceKind, method: str, path: str, **request: Any) -> Json:
         """The object in an answer."""
         raw = self._read(method, path, most=wire.OBJECT_BYTES, **request)
         try:

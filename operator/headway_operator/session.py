@@ -27,7 +27,7 @@ GONE: Final = 410
 """The code at which kopf lists again. At any other error of a watch, kopf ends the operator."""
 
 
-class Answer(aiohttp.ClientResponse):
+class BoundedResponse(aiohttp.ClientResponse):
     """A response that shows kopf only what it needs."""
 
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
@@ -119,5 +119,5 @@ def session(
         headers=headers,
         trust_env=trust_env,
         trace_configs=[tracing],
-        response_class=Answer,
+        response_class=BoundedResponse,
     )

@@ -124,7 +124,7 @@ def _of_budgets(budgets: list[Json]) -> Iterator[Metric]:
     yield from found.values()
 
 
-def _family(known: metrics.Family) -> GaugeMetricFamily | CounterMetricFamily:
+def _family(known: metrics.MetricFamily) -> GaugeMetricFamily | CounterMetricFamily:
     kind = CounterMetricFamily if known.kind == "counter" else GaugeMetricFamily
     return kind(metrics.prometheus_name(known.name), known.help, labels=known.labels)
 

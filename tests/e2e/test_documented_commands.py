@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from doc_runs import Entry, Place, run_by
+from doc_runs import CommandRunner, Entry, run_by
 from doc_shell import DocShell
 from judged_job import JUDGED, Outcome
 
@@ -109,7 +109,7 @@ def secrets(bench: Any) -> Iterator[None]:
     bench.kube.run("delete", "secret", NAME, "-n", NAMESPACE, "--ignore-not-found")
 
 
-@pytest.mark.parametrize("entry", sorted(run_by(Place.JOB), key=in_order), ids=str)
+@pytest.mark.parametrize("entry", sorted(run_by(CommandRunner.JOB), key=in_order), ids=str)
 def test_a_command_of_a_page_succeeds(shell: DocShell, entry: Entry) -> None:
     shown = shell.type(*entry.texts)
     ends = time.monotonic() + ANSWER_SECONDS
@@ -120,7 +120,7 @@ def test_a_command_of_a_page_succeeds(shell: DocShell, entry: Entry) -> None:
 
 
 def test_a_command_prints_the_warning_that_its_page_shows(bench: Any, shell: DocShell) -> None:
-    [entry] = [each for each in run_by(Place.JOB) if each.block.page == "docs/recipes.md"]
+    [entry] = [each for each in run_by(CommandRunner.JOB) if each.block.page == "docs/recipes.md"]
     bench.delete("refunds")
     shown = shell.type(*entry.texts)
     [line] = entry.lines

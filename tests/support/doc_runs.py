@@ -11,7 +11,7 @@ from typing import Final
 from doc_blocks import Block, Typed, of, typed
 
 
-class Place(StrEnum):
+class CommandRunner(StrEnum):
     """What runs a command, by its path."""
 
     JOB = "tests/e2e/test_documented_commands.py"
@@ -45,7 +45,7 @@ class Rule:
     """A pattern of its whole path."""
     command: str
     """A pattern of its beginning."""
-    runs: Place | NotRun
+    runs: CommandRunner | NotRun
 
     def fits(self, page: str, command: str) -> bool:
         return bool(re.fullmatch(self.page, page) and re.match(self.command, command))
@@ -53,22 +53,22 @@ class Rule:
 
 ANY: Final = ".*"
 RULES: Final = (
-    Rule("README.md", "make (demo|test)", Place.ITSELF),
-    Rule("README.md", "make try", Place.NEWCOMER),
+    Rule("README.md", "make (demo|test)", CommandRunner.ITSELF),
+    Rule("README.md", "make try", CommandRunner.NEWCOMER),
     Rule("README.md", "docker login|make images|CLUSTER=", NotRun("it needs an account at a registry")),
     Rule("README.md", "helm install", NotRun("the values are the reader's; the demo installs the chart")),
-    Rule("CONTRIBUTING.md", ANY, Place.ITSELF),
-    Rule("docs/first-environment.md", ANY, Place.NEWCOMER),
-    Rule("docs/local.md", "make try|source ", Place.NEWCOMER),
-    Rule("docs/(local|report).md", "headway .* -n team", Place.JOB),
-    Rule("docs/(local|report).md", "headway ", Place.RUN),
+    Rule("CONTRIBUTING.md", ANY, CommandRunner.ITSELF),
+    Rule("docs/first-environment.md", ANY, CommandRunner.NEWCOMER),
+    Rule("docs/local.md", "make try|source ", CommandRunner.NEWCOMER),
+    Rule("docs/(local|report).md", "headway .* -n team", CommandRunner.JOB),
+    Rule("docs/(local|report).md", "headway ", CommandRunner.RUN),
     Rule("docs/cli.md", ANY, NotRun("its endpoint is made up; tests/integration/cli/test_doctor.py has one")),
     Rule(
         "docs/environments.md",
         "python3 hack/images",
         NotRun("the folder is the reader's; the demo builds one"),
     ),
-    Rule("docs/evaluation-results.md", "python3 hack/recount_eval.py", Place.JOB),
+    Rule("docs/evaluation-results.md", "python3 hack/recount_eval.py", CommandRunner.JOB),
     Rule("docs/evaluation-results.md", "inspect view", NotRun("it serves until a person stops it")),
     Rule(
         "docs/evaluation.md", "kubectl apply", NotRun("hack/demo/headway_demo/quickstart.py reads this file")
@@ -83,15 +83,15 @@ RULES: Final = (
         ".*aws s3 ",
         NotRun("it needs the AWS command line, and a bucket of AWS"),
     ),
-    Rule("docs/recipes.md", "python -m headway_api.recipes", Place.FILES),
-    Rule("examples/sop-quickstart/README.md", "make demo", Place.ITSELF),
-    Rule("examples/sop-quickstart/README.md", "(pytest|python generate.py) ", Place.FILES),
+    Rule("docs/recipes.md", "python -m headway_api.recipes", CommandRunner.FILES),
+    Rule("examples/sop-quickstart/README.md", "make demo", CommandRunner.ITSELF),
+    Rule("examples/sop-quickstart/README.md", "(pytest|python generate.py) ", CommandRunner.FILES),
     Rule(
         "examples/sop-quickstart/README.md",
         "python base_model.py",
         NotRun("hack/demo/headway_demo/quickstart.py runs it"),
     ),
-    Rule("examples/sop-quickstart/README.md", "python check_learnable.py", Place.RUN),
+    Rule("examples/sop-quickstart/README.md", "python check_learnable.py", CommandRunner.RUN),
     Rule(
         "examples/sop-quickstart/README.md",
         "kubectl apply",
@@ -103,9 +103,9 @@ RULES: Final = (
         "pip install|OPENAI_",
         NotRun("the endpoint and the key are the reader's"),
     ),
-    Rule("cli/headway_cli/templates/.*", ANY, Place.TEMPLATES),
-    Rule("hack/cluster/README.md", "sudo |eval ", Place.CLUSTER),
-    Rule(ANY, "kubectl |curl ", Place.JOB),
+    Rule("cli/headway_cli/templates/.*", ANY, CommandRunner.TEMPLATES),
+    Rule("hack/cluster/README.md", "sudo |eval ", CommandRunner.CLUSTER),
+    Rule(ANY, "kubectl |curl ", CommandRunner.JOB),
 )
 
 
@@ -116,7 +116,7 @@ def lines() -> Iterator[tuple[Block, Typed]]:
             yield block, line
 
 
-def runs(block: Block, line: Typed) -> Place | NotRun | None:
+def runs(block: Block, line: Typed) -> CommandRunner | NotRun | None:
     """Where a command is run; None if no rule fits it."""
     return next((rule.runs for rule in RULES if rule.fits(block.page, line.text)), None)
 
@@ -136,7 +136,7 @@ class Entry:
         return f"{self.block}-{self.texts[0][:50]}"
 
 
-def run_by(place: Place) -> list[Entry]:
+def run_by(place: CommandRunner) -> list[Entry]:
     """The commands that one place runs, by page and line.
 
     A program in the background and the next line are one entry.

@@ -12,7 +12,7 @@ from headway_api.records import (
     Outcome,
     PolicyVersion,
     Purpose,
-    TrainingSequence,
+    TrainingRow,
     Turn,
     VersionSpan,
 )
@@ -56,9 +56,7 @@ def sealed(
             )
         )
     failed = reward is None
-    row = TrainingSequence(
-        tokens=tokens, mask=mask, logprobs=[-0.5 if m else 0.0 for m in mask], versions=spans
-    )
+    row = TrainingRow(tokens=tokens, mask=mask, logprobs=[-0.5 if m else 0.0 for m in mask], versions=spans)
     return EpisodeRecord(
         episode_id=f"{group_id}-{index}-{attempt}",
         group_id=group_id,

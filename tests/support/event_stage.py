@@ -12,7 +12,7 @@ from observed_cluster import START, job, stamp
 
 from headway_api.document import Json
 from headway_operator import recorder as recorders
-from headway_operator.kube import Api, ApiError, Kind
+from headway_operator.kube import Api, ApiError, ResourceKind
 from headway_operator.plan.reading import parse_status
 from headway_operator.plan.subjects import subject_of
 from headway_operator.recorder import Recorder
@@ -26,7 +26,7 @@ class Book(Api):
         self.asked = 0
         self.refusal: Exception | None = None
 
-    def create(self, kind: Kind, namespace: str, body: Json) -> Json:
+    def create(self, kind: ResourceKind, namespace: str, body: Json) -> Json:
         if self.refusal is not None:
             raise self.refusal
         name = body["metadata"]["name"]
@@ -37,7 +37,7 @@ class Book(Api):
 
     def list(
         self,
-        kind: Kind,
+        kind: ResourceKind,
         namespace: str | None,
         *,
         selector: str = "",

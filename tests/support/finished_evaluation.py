@@ -14,8 +14,8 @@ from headway_analysis.billing.segments import Days, fold
 from headway_analysis.comparison import Comparison, compare_all
 from headway_analysis.gate import Bound, GateSpec
 from headway_analysis.measures.candidate import priced
-from headway_analysis.measures.tries import Place, Rules, Try, tries_of
-from headway_analysis.report.document import Finished, Standing
+from headway_analysis.measures.tries import Rules, Try, TryPlace, tries_of
+from headway_analysis.report.document import CandidateTries, Finished
 from headway_api.config import EvalConfig
 from headway_api.prices import DatedPrices, PriceBook, Prices
 from headway_api.records import (
@@ -24,7 +24,7 @@ from headway_api.records import (
     Outcome,
     PolicyVersion,
     Purpose,
-    TrainingSequence,
+    TrainingRow,
     Turn,
     TurnSpan,
     VersionSpan,
@@ -203,7 +203,7 @@ def _turn(rng: random.Random, index: int, cut: bool) -> Turn:
     )
 
 
-def _row(episode: EpisodeRecord) -> TrainingSequence:
+def _row(episode: EpisodeRecord) -> TrainingRow:
     """The tokens of all turns. The model repeats itself, and is often certain."""
     rng = random.Random(episode.episode_id)
     tokens, mask, turns = list[int](), list[int](), list[TurnSpan]()
@@ -216,7 +216,7 @@ def _row(episode: EpisodeRecord) -> TrainingSequence:
     logprobs = [rng.choice((0.0, -rng.random())) if sampled else 0.0 for sampled in mask]
     version = PolicyVersion(incarnation=0, step=0)
     versions = [VersionSpan(start=span.start, end=span.end, version=version) for span in turns]
-    return TrainingSequence(tokens=tokens, mask=mask, logprobs=logprobs, versions=versions, turns=turns)
+    return TrainingRow(tokens=tokens, mask=mask, logprobs=logprobs, versions=versions, turns=turns)
 
 
 def _messages(rng: random.Random, turns: int) -> list[dict[str, Any]]:
@@ -234,9 +234,9 @@ def _messages(rng: random.Random, turns: int) -> list[dict[str, Any]]:
     return [*found, {"role": "assistant", "content": rng.choice(["It is gold.", ""])}]
 
 
-def place(candidate: str, row: int) -> Place:
+def place(candidate: str, row: int) -> TryPlace:
     """Two rows share a document, and there are three tasks."""
-    return Place(candidate, row, task=("refund", "order", "billing")[row % 3], cluster=f"d{row // 2}")
+    return TryPlace(candidate, row, task=("refund", "order", "billing")[row % 3], cluster=f"d{row // 2}")
 
 
 def measured(groups: Sequence[GroupRecord]) -> list[Try]:
@@ -278,7 +278,7 @@ def finished() -> Finished:
     """The job at its end."""
     job = config()
     standings = [
-        Standing(
+        CandidateTries(
             name,
             "Failed" if name == "gone" else "Complete",
             tries()[name],

@@ -21,7 +21,7 @@ from ports import free_port
 from role_keys import TO_BROKER
 from scripted_model import ScriptedModel
 
-from headway_api.records import EpisodeRecord, Purpose, TrainingSequence
+from headway_api.records import EpisodeRecord, Purpose, TrainingRow
 from headway_api.rows import prompt_of
 from headway_api.sandbox_api import ToolReply
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
@@ -165,7 +165,7 @@ def a_task(row: dict[str, Any], *, index: int = 0, attempt: int = 0, max_tokens:
     )
 
 
-def token_truth(rig: GatewayRig, record: EpisodeRecord) -> TrainingSequence:
+def token_truth(rig: GatewayRig, record: EpisodeRecord) -> TrainingRow:
     """The episode's only row, after checks against what the engine saw and said.
 
     Every turn's prompt begins with all of the turn before it. The row is the last turn whole, and trains

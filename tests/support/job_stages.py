@@ -24,7 +24,7 @@ from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_coordinator import signals
 from headway_coordinator.evaluation import view
 from headway_coordinator.faults import Cause
-from headway_coordinator.recurring import Standing
+from headway_coordinator.recurring import RecurringCause
 from headway_operator.wire import UNREAD
 
 Make = Callable[..., World]
@@ -32,7 +32,7 @@ Make = Callable[..., World]
 ROLES: Final = ("coordinator", "broker", "rollout", "learner")
 ENOUGH, TOO_MUCH = "0.2", "0.99"
 """Minimum of a gate that the finished evaluation passes, and of one that it does not."""
-FAILING: Final = Standing(
+FAILING: Final = RecurringCause(
     Cause(
         "JudgeFailed", "judge style: https://judge.team.svc does not answer", "spec.judges[0].endpoint.url"
     ),

@@ -35,7 +35,7 @@ from headway_api.records import (
     PolicyVersion,
     Purpose,
     StepReport,
-    TrainingSequence,
+    TrainingRow,
     VersionSpan,
     WeightsManifest,
 )
@@ -64,7 +64,7 @@ def episode(
         mask += [1] * (len(tokens) - start)
         spans.append(VersionSpan(start=start, end=len(tokens), version=version))
     logprobs = [-rng.uniform(5.5, 7.0) if trained else 0.0 for trained in mask]
-    row = TrainingSequence(tokens=tokens, mask=mask, logprobs=logprobs, versions=spans)
+    row = TrainingRow(tokens=tokens, mask=mask, logprobs=logprobs, versions=spans)
     return EpisodeRecord(
         episode_id=f"{group_id}-{index}-100",
         group_id=group_id,

@@ -2,7 +2,7 @@
 
 No model's template is copied. `template` makes each template here of a few facts: the tags of the family, how
 it writes a call, and what it does with reasoning. Tokenizers have the family's special tokens beside single
-bytes, except where `Family.real` says otherwise. Real ids are not what the tests show.
+bytes, except where `FamilyCase.real` says otherwise. Real ids are not what the tests show.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from toy_tokenizer import (
 
 
 @dataclass(frozen=True)
-class Family:
+class FamilyCase:
     """A family's form."""
 
     name: str
@@ -65,7 +65,7 @@ class Family:
     """Whether its ids are the family's own."""
 
 
-def template(family: Family) -> str:
+def template(family: FamilyCase) -> str:
     """A chat template in the family's form."""
     opening, closing = family.turn
     results = family.tool or (opening.replace("ROLE", "tool"), closing)
@@ -110,7 +110,7 @@ def template(family: Family) -> str:
     )
 
 
-def spoken(family: Family) -> Any:
+def spoken(family: FamilyCase) -> Any:
     """The family's tokenizer, with its template."""
     if family.made is not None:
         return family.made()
@@ -166,22 +166,22 @@ _CODER = {
     "specials": ("<|im_start|>", "<tool_call>", "</tool_call>", "<think>", "</think>"),
 }
 
-FAMILIES: tuple[Family, ...] = (
-    Family(
+FAMILIES: tuple[FamilyCase, ...] = (
+    FamilyCase(
         "Qwen2.5, Qwen3",
         "Qwen2.5, Qwen3 of 2504 and 2507, QwQ, Granite 4",
         "Qwen's documentation, function calling",
         model_type="qwen3",
         made=lambda: tokenizer(Path(mkdtemp()), QWEN3_TEMPLATE),
     ),
-    Family("Hermes", "Hermes 2 Pro, Hermes 3", "Hermes' function calling format", **_HERMES),
-    Family(
+    FamilyCase("Hermes", "Hermes 2 Pro, Hermes 3", "Hermes' function calling format", **_HERMES),
+    FamilyCase(
         "Qwen3-Coder",
         "Qwen3-Coder, Qwen3-Coder-Next",
         "Qwen3-Coder's model card and parser",
         **_CODER,
     ),
-    Family(
+    FamilyCase(
         "Qwen3.5",
         "Qwen3.5, Qwen3.6, Qwen3.8",
         "Qwen3.5's model card",
@@ -190,7 +190,7 @@ FAMILIES: tuple[Family, ...] = (
         begins="<think>\n",
         **_CODER,
     ),
-    Family(
+    FamilyCase(
         "Nemotron 3",
         "Nemotron-3 Nano, Super, Ultra",
         "Nemotron-3's model card",
@@ -199,14 +199,14 @@ FAMILIES: tuple[Family, ...] = (
         begins="<think>\n",
         **_CODER,
     ),
-    Family(
+    FamilyCase(
         "Llama 3 JSON",
         "Llama 3.1 to 3.3",
         "Meta's Llama prompt formats",
         model_type="llama",
         made=lambda: llama_tokenizer(LLAMA_TEMPLATE),
     ),
-    Family(
+    FamilyCase(
         "Llama pythonic",
         "Llama 3.2 of 1B and 3B, Llama 4",
         "Meta's Llama prompt formats",
@@ -218,7 +218,7 @@ FAMILIES: tuple[Family, ...] = (
         specials=("<|header_start|>", "<|header_end|>", "<|python_start|>", "<|python_end|>"),
         eos="<|eot|>",
     ),
-    Family(
+    FamilyCase(
         "Llama 4 JSON",
         "Llama 4",
         "Meta's Llama prompt formats",
@@ -228,7 +228,7 @@ FAMILIES: tuple[Family, ...] = (
         specials=("<|header_start|>", "<|header_end|>", "<|python_start|>", "<|python_end|>"),
         eos="<|eot|>",
     ),
-    Family(
+    FamilyCase(
         "Mistral",
         "Mistral 7B v0.3, Mixtral, Nemo, Large 2407",
         "Mistral's documentation of tokenizers v3",
@@ -243,7 +243,7 @@ FAMILIES: tuple[Family, ...] = (
         specials=("[INST]", "[/INST]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
         eos="</s>",
     ),
-    Family(
+    FamilyCase(
         "Mistral Tekken",
         "Mistral Small 3.2, Ministral 3, Magistral, Devstral",
         "Mistral's documentation of tokenizers v11 and v13",
@@ -258,7 +258,7 @@ FAMILIES: tuple[Family, ...] = (
         ),
         eos="</s>",
     ),
-    Family(
+    FamilyCase(
         "DeepSeek V3",
         "DeepSeek V3, V3-0324, R1, R1-0528",
         "DeepSeek V3's tokenizer configuration",
@@ -272,7 +272,7 @@ FAMILIES: tuple[Family, ...] = (
         specials=_DEEPSEEK_TOKENS,
         eos=_END_OF_SENTENCE,
     ),
-    Family(
+    FamilyCase(
         "DeepSeek R1 distilled",
         "DeepSeek-R1-Distill of Qwen and Llama",
         "DeepSeek R1's tokenizer configuration",
@@ -288,7 +288,7 @@ FAMILIES: tuple[Family, ...] = (
         specials=_DEEPSEEK_TOKENS,
         eos=_END_OF_SENTENCE,
     ),
-    Family(
+    FamilyCase(
         "DeepSeek V3.1",
         "DeepSeek V3.1",
         "DeepSeek V3.1's model card",
@@ -302,7 +302,7 @@ FAMILIES: tuple[Family, ...] = (
         specials=(*_DEEPSEEK_TOKENS, "</think>"),
         eos=_END_OF_SENTENCE,
     ),
-    Family(
+    FamilyCase(
         "DeepSeek V3.2",
         "DeepSeek V3.2",
         "DeepSeek V3.2's encoding",
@@ -322,7 +322,7 @@ FAMILIES: tuple[Family, ...] = (
         specials=("<｜DSML｜", "<think>", "</think>", "<｜Assistant｜>"),
         eos=_END_OF_SENTENCE,
     ),
-    Family(
+    FamilyCase(
         "Kimi K2",
         "Kimi K2, K2-Thinking, K2.5",
         "Kimi K2's tool calling guide",
@@ -338,7 +338,7 @@ FAMILIES: tuple[Family, ...] = (
             *("<|tool_call_argument_begin|>", "<|tool_call_end|>"),
         ),
     ),
-    Family(
+    FamilyCase(
         "GLM 4.5",
         "GLM-4.5, 4.6, 4.7",
         "GLM-4.5's model card",
@@ -355,7 +355,7 @@ FAMILIES: tuple[Family, ...] = (
         ),
         eos="<|endoftext|>",
     ),
-    Family(
+    FamilyCase(
         "MiniMax M2",
         "MiniMax-M2, M2.1",
         "MiniMax-M2's tool calling guide",
@@ -370,7 +370,7 @@ FAMILIES: tuple[Family, ...] = (
         specials=("]~b]", "<minimax:tool_call>", "</minimax:tool_call>", "<think>", "</think>"),
         eos="[e~[",
     ),
-    Family(
+    FamilyCase(
         "Gemma 3",
         "Gemma 3, by Google's prompt for function calls",
         "Google's documentation of Gemma 3, function calling",
@@ -384,7 +384,7 @@ FAMILIES: tuple[Family, ...] = (
         specials=("<start_of_turn>", "<end_of_turn>"),
         eos="<eos>",
     ),
-    Family(
+    FamilyCase(
         "Gemma 4",
         "Gemma 4",
         "Google's documentation of Gemma 4, prompt formatting",
@@ -396,7 +396,7 @@ FAMILIES: tuple[Family, ...] = (
         specials=("<|turn>", "<turn|>", "<|tool_call>", "<tool_call|>", "<|channel>", "<channel|>", '<|"|>'),
         eos="<turn|>",
     ),
-    Family(
+    FamilyCase(
         "gpt-oss",
         "gpt-oss-20b, gpt-oss-120b",
         "OpenAI's Harmony",
@@ -404,7 +404,7 @@ FAMILIES: tuple[Family, ...] = (
         made=gpt_oss_tokenizer,
         real=True,
     ),
-    Family(
+    FamilyCase(
         "Phi-4",
         "Phi-4-mini",
         "vLLM's documentation of tool calling",
@@ -416,7 +416,7 @@ FAMILIES: tuple[Family, ...] = (
         specials=("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>"),
         eos="<|end|>",
     ),
-    Family(
+    FamilyCase(
         "Granite 3",
         "Granite 3.1 to 3.3; Phi-4-mini by its model card",
         "IBM's and Microsoft's model cards",
@@ -428,7 +428,7 @@ FAMILIES: tuple[Family, ...] = (
         specials=("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|tool_call|>", "<|/tool_call|>"),
         eos="<|end|>",
     ),
-    Family(
+    FamilyCase(
         "Command",
         "Command R7B, Command A",
         "Cohere's documentation of tool use",
@@ -446,7 +446,7 @@ FAMILIES: tuple[Family, ...] = (
         ),
         eos="<|END_OF_TURN_TOKEN|>",
     ),
-    Family(
+    FamilyCase(
         "Seed-OSS",
         "Seed-OSS 36B",
         "ByteDance's model card",
@@ -459,7 +459,7 @@ FAMILIES: tuple[Family, ...] = (
         specials=("<seed:bos>", "<seed:tool_call>", "</seed:tool_call>", "<seed:think>", "</seed:think>"),
         eos="<seed:eos>",
     ),
-    Family(
+    FamilyCase(
         "Nemotron",
         "Llama-Nemotron, Nemotron Nano 2",
         "NVIDIA's model cards",
@@ -471,7 +471,7 @@ FAMILIES: tuple[Family, ...] = (
         specials=("<SPECIAL_11>",),
         eos="<SPECIAL_12>",
     ),
-    Family(
+    FamilyCase(
         "LFM2",
         "LFM2, LFM2.5",
         "Liquid's documentation of tool use",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import real_templates
 import turns_of_models
-from model_families import FAMILIES, Family, spoken
+from model_families import FAMILIES, FamilyCase, spoken
 from real_templates import REAL, Real
 
 from headway_coordinator.trajectory.proof import Proof
@@ -116,7 +116,7 @@ READERS = {"qwen3": "hermes", "llama-3": "llama", "gpt-oss": "harmony"}
 """Renderer of a family -> the name of its reader."""
 
 
-def shown(family: Family) -> tuple[str, Proof]:
+def shown(family: FamilyCase) -> tuple[str, Proof]:
     """The renderer that is chosen for a family, and what is shown of it."""
     chosen = choose(spoken(family), family.model_type)
     assert chosen.proof is not None
@@ -143,7 +143,7 @@ def facts(proof: Proof) -> list[str]:
     ]
 
 
-def row(family: Family) -> str:
+def row(family: FamilyCase) -> str:
     """The family's line of the table."""
     renderer, proof = shown(family)
     reader = READERS.get(proof.reader, proof.reader)

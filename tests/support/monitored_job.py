@@ -14,7 +14,7 @@ from prometheus_server import Pod, Prometheus, exposing, prometheus_server, scra
 from whole_job import JOB, NAMESPACE, SERVERS, Shown, whole_job
 
 from headway_analysis.comparison import compare_all
-from headway_analysis.measures.tries import Place, Rules, tries_of
+from headway_analysis.measures.tries import Rules, TryPlace, tries_of
 from headway_api.document import Json
 from headway_coordinator.evaluation import view
 from headway_coordinator.evaluation.state import CandidateState, EvalState
@@ -84,7 +84,7 @@ def _evaluation() -> Exporter:
         name: [
             one
             for row, reward in enumerate(found)
-            for one in tries_of(a_group(f"e-{name}-{row:06d}", [reward]), Place(name, row), Rules())
+            for one in tries_of(a_group(f"e-{name}-{row:06d}", [reward]), TryPlace(name, row), Rules())
         ]
         for name, found in rewards.items()
     }

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from headway_api.document import Json
 
-Place = tuple[Any, Any]
+Position = tuple[Any, Any]
 """A list or an object, and a key of it."""
 
 DEEP: Final = "DEEP"
@@ -42,9 +42,9 @@ def mutated(chance: random.Random, valid: Json) -> str:
     return text
 
 
-def _places(body: Any) -> list[Place]:
+def _places(body: Any) -> list[Position]:
     """Every place of the spec, however deep."""
-    found: list[Place] = []
+    found: list[Position] = []
     waiting = [body["spec"]] if isinstance(body.get("spec"), dict) else []
     while waiting:
         parent = waiting.pop()
@@ -54,7 +54,7 @@ def _places(body: Any) -> list[Place]:
     return found
 
 
-def _free(chance: random.Random, body: Json) -> Place | None:
+def _free(chance: random.Random, body: Json) -> Position | None:
     """A place of the spec whose content no schema holds; None where there is none any more."""
     found = [(parent, key) for parent, key in _places(body) if isinstance(parent, dict) and key in FREE_FORM]
     return chance.choice(found) if found else None

@@ -18,7 +18,7 @@ from headway_api.records import EpisodeRecord, Outcome, Purpose
 from headway_api.sandbox_api import ToolReply
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.backends import of_servers
-from headway_coordinator.episode import Ending, Progress, Task, seal
+from headway_coordinator.episode import Ending, EpisodeProgress, Task, seal
 from headway_coordinator.gateway.asks import Sampling, Session
 from headway_coordinator.gateway.rollouts import Rollout
 from headway_coordinator.gateway.server import GatewayServer
@@ -104,7 +104,7 @@ def sealed(rollout: Rollout) -> EpisodeRecord:
     session = rollout.session
     group, index, attempt = session.episode_id.rsplit("-", 2)
     task = Task(group, Purpose.TRAIN, int(index), int(attempt), {}, 11, 12, session.sampling)
-    progress = Progress(session=session, started_at=1.0, messages=rollout.conversation)
+    progress = EpisodeProgress(session=session, started_at=1.0, messages=rollout.conversation)
     record = seal(task, progress, Ending(Outcome.INFRA_ERROR, "the test ends it"))
     assert EpisodeRecord.model_validate_json(record.model_dump_json()) == record
     return record

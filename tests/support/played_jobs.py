@@ -11,7 +11,7 @@ from watched import a_signal
 from headway_analysis.remedies.context import RemedyContext, Validated
 from headway_analysis.remedies.course import course
 from headway_analysis.signals.definition import Level, Reading
-from headway_analysis.signals.standing import Standing
+from headway_analysis.signals.standing import SignalTrack
 from headway_analysis.signals.watch import Verdict
 from headway_api.decisions import Decision, Kept
 from headway_api.in_force import DirectiveRefusal, InForce
@@ -54,7 +54,7 @@ def verdict(
 ) -> Verdict:
     """What is so of a signal. `read`: the step that was judged last."""
     reading = Reading(level, 0.5, 0.4, "it is 0.5")
-    standing = Standing(state=state, since=since, reading=reading, read=read)
+    standing = SignalTrack(state=state, since=since, reading=reading, read=read)
     return Verdict(a_signal(name=name, clock=clock), standing)
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from headway_analysis.signals.definition import Judge, Level, Reading, Signal
 from headway_analysis.signals.history import History
-from headway_analysis.signals.standing import Standing
+from headway_analysis.signals.standing import SignalTrack
 from headway_analysis.signals.watch import Verdict
 from headway_api.config import Identity
 from headway_api.signals import SignalName, SignalState
@@ -49,7 +49,7 @@ def verdict(
 ) -> Verdict:
     """That a signal is in this state, since this step."""
     reading = Reading(Level.OVER, 0.0, 1.0, "0 of 4 groups had an advantage in 3 batches")
-    return Verdict(signal(name), Standing(state=state, since=since, reading=reading))
+    return Verdict(signal(name), SignalTrack(state=state, since=since, reading=reading))
 
 
 def a_pause(job: Identity, now: datetime, step: int = 12) -> Pause:

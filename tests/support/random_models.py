@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headway_trainer.batch import TrainingRow
+from headway_trainer.batch import LearnerRow
 
 CPU = torch.device("cpu")
 LENGTHS = (31, 31, 17, 9, 9, 9, 2)
@@ -38,10 +38,10 @@ def made(kind: str, **settings: Any) -> Any:
     return model
 
 
-def rows_of(lengths: tuple[int, ...] = LENGTHS) -> list[TrainingRow]:
+def rows_of(lengths: tuple[int, ...] = LENGTHS) -> list[LearnerRow]:
     draw = np.random.default_rng(1)
     return [
-        TrainingRow(
+        LearnerRow(
             group_id=f"g{index}",
             tokens=draw.integers(0, COMMON["vocab_size"], length),
             mask=np.arange(length) % 3 != 0,

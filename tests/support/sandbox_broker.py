@@ -130,7 +130,7 @@ async def running(
 ) -> AsyncIterator[Broker]:
     """Broker for `config`; its pods stay when it ends, as when its process dies."""
     metrics = Metrics(config)
-    kind = pods.Kind(config)
+    kind = pods.SandboxKind(config)
     chosen = limits(kind)
     bounded = pool.Limits(chosen.minimum, chosen.maximum, starting_at_once)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:

@@ -86,7 +86,7 @@ def training() -> Json:
             condition("Healthy", "False", "EntropyFalling", "EntropyFalling, raised at step 31", minutes=30),
             condition("BudgetLow", "False", "BudgetLeft", hours=2),
         ],
-        progress=st.Progress(step=42, max_steps=100, episodes=10_752, evaluating=40),
+        progress=st.TrainingProgress(step=42, max_steps=100, episodes=10_752, evaluating=40),
         reward=st.Reward(mean="0.4375", valid="0.52"),
         validation=st.Validation(
             step=40,
@@ -141,7 +141,7 @@ def stuck() -> Json:
             condition("RolloutReady", "False", "ImagePullFailed", why, minutes=8),
             condition("Stalled", "True", "ImagePullFailed", why, minutes=3),
         ],
-        progress=st.Progress(max_steps=100),
+        progress=st.TrainingProgress(max_steps=100),
         roles=[st.Role(name="rollout", desired=1)],
     )
     return of("RLTrainingJob", "refund-desk", status)
@@ -164,7 +164,7 @@ def paused() -> Json:
             condition("RolloutReady", "False", "PodsNotReady", "rollout: 0 of 2 pods", minutes=4),
             condition("Suspended", "True", "Paused", minutes=4),
         ],
-        progress=st.Progress(step=57, max_steps=100),
+        progress=st.TrainingProgress(step=57, max_steps=100),
         reward=st.Reward(mean="0.02"),
         estimate=st.Estimate(basis="Running", time=ago(hours=4), seconds=20_000),
         usage=st.Usage(sample_tokens=1_000, cost="0.5"),
@@ -184,7 +184,7 @@ def complete() -> Json:
             condition("RolloutReady", "False", "PodsNotReady", minutes=2),
             condition("Complete", "True", "MaxStepsReached", minutes=2),
         ],
-        progress=st.Progress(step=100, max_steps=100, finished="MaxSteps"),
+        progress=st.TrainingProgress(step=100, max_steps=100, finished="MaxSteps"),
         reward=st.Reward(mean="0.81", valid="0.74"),
         validation=st.Validation(step=100, external_score="0.79", score="0.79 ± 0.05"),
         test=st.Test(

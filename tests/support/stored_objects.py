@@ -10,7 +10,7 @@ from observed_cluster import stamp
 
 from headway_api.document import Json
 from headway_operator.cache import Ref, ref_of
-from headway_operator.kube import Api, ApiError, Kind
+from headway_operator.kube import Api, ApiError, ResourceKind
 from headway_operator.plan.planner import utc_now
 
 
@@ -49,12 +49,14 @@ class Server(Api):
         self.before(verb, kind)
         self.requests.append(f"{verb} {kind}")
 
-    def get(self, kind: Kind, namespace: str, name: str, *, metadata_only: bool = False) -> Json | None:
+    def get(
+        self, kind: ResourceKind, namespace: str, name: str, *, metadata_only: bool = False
+    ) -> Json | None:
         return copy.deepcopy(self.objects.get((kind.kind, namespace, name)))
 
     def list(
         self,
-        kind: Kind,
+        kind: ResourceKind,
         namespace: str | None,
         *,
         selector: str = "",
@@ -64,7 +66,7 @@ class Server(Api):
         found = [body for (known, _, _), body in self.objects.items() if known == kind.kind]
         return copy.deepcopy(found), str(self._version)
 
-    def create(self, kind: Kind, namespace: str, body: Json) -> Json:
+    def create(self, kind: ResourceKind, namespace: str, body: Json) -> Json:
         self._note("create", kind.kind)
         if (kind.kind, namespace, body["metadata"]["name"]) in self.objects:
             raise ApiError(409, "AlreadyExists", body["metadata"]["name"])
@@ -79,7 +81,9 @@ class Server(Api):
             raise ApiError(409, "Conflict", "uid mismatch")
         return self.put(known | {"status": known.get("status", {}) | body["status"]})
 
-    def merge(self, kind: Kind, namespace: str, name: str, body: Json, *, subresource: str = "") -> Json:
+    def merge(
+        self, kind: ResourceKind, namespace: str, name: str, body: Json, *, subresource: str = ""
+    ) -> Json:
         self._note("merge", kind.kind)
         known = self.objects.get((kind.kind, namespace, name))
         if known is None:
@@ -90,7 +94,7 @@ class Server(Api):
         self._finish(made)
         return made
 
-    def delete(self, kind: Kind, namespace: str, name: str, uid: str | None = None) -> Json | None:
+    def delete(self, kind: ResourceKind, namespace: str, name: str, uid: str | None = None) -> Json | None:
         self._note("delete", kind.kind)
         known = self.objects.get((kind.kind, namespace, name))
         if known is None:

@@ -48,7 +48,7 @@ async def broker() -> AsyncIterator[str]:
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(aiohttp.ClientSession())
         over = Pods(http, "http://127.0.0.1:1", "team", ssl.create_default_context(), Credentials(None))
-        kind, platform = pods.Kind(config), pods.Platform({}, SMALL, [])
+        kind, platform = pods.SandboxKind(config), pods.Platform({}, SMALL, [])
         warm = WarmPool(over, http, kind, platform, pool.Limits(1, 1, 1), metrics)
         leases = Leases(warm, http, KEYS[Key.LEASES], metrics)
         app = Service(warm, leases, metrics, KEYS[Key.COORDINATOR_TO_BROKER]).app()

@@ -25,7 +25,7 @@ from headway_api.records import (
     BatchWaits,
     EpisodeRecord,
     GroupRecord,
-    TrainingSequence,
+    TrainingRow,
     TurnSpan,
     VersionSpan,
 )
@@ -42,8 +42,8 @@ class MalformedRow(JobError):
 
 
 @dataclass(frozen=True)
-class TrainingRow:
-    """One sequence that goes through the model."""
+class LearnerRow:
+    """A training row with advantages and weights, as it goes through the model."""
 
     group_id: str
     tokens: NDArray[np.int64]
@@ -85,7 +85,7 @@ class GroupRows:
     """One group that has a gradient. `updatesPerBatch` divides such groups into optimizer steps."""
 
     group_id: str
-    rows: tuple[TrainingRow, ...]
+    rows: tuple[LearnerRow, ...]
     episodes: int
     """Episodes that the rows come from."""
 
@@ -195,7 +195,7 @@ def _turn_tokens(episode: EpisodeRecord) -> Counter[int]:
     return tokens
 
 
-def _spans(row: TrainingSequence) -> list[TurnSpan]:
+def _spans(row: TrainingRow) -> list[TurnSpan]:
     """Where the tokens of each turn are. If the row does not say, the runs of its mask belong to turn 0."""
     if row.turns:
         return row.turns
@@ -214,7 +214,7 @@ def lag(spans: Sequence[VersionSpan], step: int, idle: Sequence[int] = ()) -> La
     return Lag(mean=float((tokens * behind).sum() / tokens.sum()), maximum=int(behind.max()))
 
 
-def mini_batches(batch: TrainingBatch, updates: int, objective: Objective) -> list[list[TrainingRow]]:
+def mini_batches(batch: TrainingBatch, updates: int, objective: Objective) -> list[list[LearnerRow]]:
     """The rows of each optimizer step, weighted. Groups stay whole and in order, in at most `updates` parts
     of nearly equal size. If denominators count groups without a gradient, these are divided up as well."""
     trained = {group.group_id: group.rows for group in batch.groups}
@@ -229,19 +229,19 @@ def mini_batches(batch: TrainingBatch, updates: int, objective: Objective) -> li
 
 
 def weighted(
-    rows: Sequence[TrainingRow], objective: Objective, idle: Sequence[RowShape] = ()
-) -> list[TrainingRow]:
+    rows: Sequence[LearnerRow], objective: Objective, idle: Sequence[RowShape] = ()
+) -> list[LearnerRow]:
     """The rows of one optimizer step, each with the weight of its tokens. `idle` rows count only in
     denominators."""
     weights = objective.weights([*map(_shape, rows), *idle])
     return [replace(row, weight=w) for row, w in zip(rows, weights, strict=False)]
 
 
-def _shape(row: TrainingRow) -> RowShape:
+def _shape(row: LearnerRow) -> RowShape:
     return RowShape(row.group_id, row.episode, row.action_tokens)
 
 
-def _rows(group: GroupRecord, advantages: Sequence[Numbers]) -> list[TrainingRow]:
+def _rows(group: GroupRecord, advantages: Sequence[Numbers]) -> list[LearnerRow]:
     rows = []
     for episode, values in zip(group.scored, advantages, strict=True):
         by_turn = dict(zip(sorted(_turn_tokens(episode)), values.tolist(), strict=False))
@@ -253,15 +253,13 @@ def _rows(group: GroupRecord, advantages: Sequence[Numbers]) -> list[TrainingRow
     return rows
 
 
-def _training_row(
-    group_id: str, episode: int, row: TrainingSequence, by_turn: Mapping[int, float]
-) -> TrainingRow:
+def _training_row(group_id: str, episode: int, row: TrainingRow, by_turn: Mapping[int, float]) -> LearnerRow:
     if row.mask[0]:
         raise MalformedRow(group_id, "the first token of a row is marked as sampled")
     advantages = np.zeros(len(row.tokens), dtype=np.float32)
     for span in _spans(row):
         advantages[span.start : span.end] = by_turn[span.turn]
-    return TrainingRow(
+    return LearnerRow(
         group_id=group_id,
         tokens=np.array(row.tokens, dtype=np.int64),
         mask=np.array(row.mask, dtype=np.bool_),

@@ -25,7 +25,7 @@ from headway_api.packed import MAGIC, unpacked
 from headway_api.record import explained
 from headway_api.records import Batch, Finished, StepReport
 from headway_api.sandbox_api import Problem
-from headway_trainer.exchange import Answer, NoResponse, Request, Within, exchange
+from headway_trainer.exchange import ExchangeLimits, ExchangeResponse, NoResponse, Request, exchange
 from headway_trainer.logs import log
 
 LONG_POLL: Final = 30.0
@@ -113,11 +113,13 @@ class CoordinatorClient:
             why = explained(error) if isinstance(error, ValidationError) else shortened(str(error), SHOWN)
             raise JobError("ContractMismatch", f"the coordinator's answer cannot be read: {why}") from error
 
-    def _exchange(self, method: str, path: str, body: bytes | None = None, *, wait: float = 0.0) -> Answer:
+    def _exchange(
+        self, method: str, path: str, body: bytes | None = None, *, wait: float = 0.0
+    ) -> ExchangeResponse:
         headers = {"Authorization": f"Bearer {self._key}", "Accept-Encoding": "gzip"}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        within = Within(head=wait + SILENCE, silence=SILENCE, whole=WHOLE, size=MOST_PACKED)
+        within = ExchangeLimits(head=wait + SILENCE, silence=SILENCE, whole=WHOLE, size=MOST_PACKED)
         try:
             answer = exchange(self._url, Request(method, path, headers, body), within)
         except OutOfBounds as error:
@@ -141,7 +143,7 @@ class CoordinatorClient:
         time.sleep(doubled(self._failures, FIRST_PAUSE, LONGEST_PAUSE))
 
 
-def _is_starting(answer: Answer) -> bool:
+def _is_starting(answer: ExchangeResponse) -> bool:
     """Whether the coordinator is up and reads its predecessor's data, which takes minutes for a long run."""
     try:
         return Problem.model_validate_json(answer.body).reason == STARTING
@@ -149,7 +151,7 @@ def _is_starting(answer: Answer) -> bool:
         return False
 
 
-def _refuse(answer: Answer, method: str, path: str) -> None:
+def _refuse(answer: ExchangeResponse, method: str, path: str) -> None:
     if answer.status in (200, 201, 202, 204, 410):
         return
     message = shortened(answer.body[:SHOWN].decode(errors="replace"), SHOWN)

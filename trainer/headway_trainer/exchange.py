@@ -36,7 +36,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Within:
+class ExchangeLimits:
     """How long an answer may take, in seconds, and how large it may be, in bytes."""
 
     head: float
@@ -50,14 +50,14 @@ class Within:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ExchangeResponse:
     """An answer."""
 
     status: int
     body: bytes
 
 
-def exchange(url: str, request: Request, within: Within) -> Answer:
+def exchange(url: str, request: Request, within: ExchangeLimits) -> ExchangeResponse:
     """Send a request to the server at `url` over a new connection. Only scheme, host and port of `url` count.
 
     Raises:
@@ -73,8 +73,8 @@ def exchange(url: str, request: Request, within: Within) -> Answer:
         response = connection.getresponse()
         connection.limit(within.whole, within.silence)
         if response.status >= 300:
-            return Answer(response.status, response.read(bounds.CALL))
-        return Answer(response.status, _content(response, within.size))
+            return ExchangeResponse(response.status, response.read(bounds.CALL))
+        return ExchangeResponse(response.status, _content(response, within.size))
     except (OSError, http.client.HTTPException) as error:
         raise NoResponse(f"{type(error).__name__}: {error}") from error
     finally:

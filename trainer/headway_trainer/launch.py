@@ -32,7 +32,7 @@ RANK: Final = ("-u", "-m", "headway_trainer.learner")
 
 
 @dataclass(frozen=True)
-class Place:
+class NodePlace:
     """This pod among the learner's pods."""
 
     nodes: int
@@ -45,7 +45,7 @@ class Place:
     """Seconds that the pod has after SIGTERM."""
 
     @classmethod
-    def of(cls, environ: Mapping[str, str]) -> Place:
+    def of(cls, environ: Mapping[str, str]) -> NodePlace:
         """Read it from the environment. A single pod's processes meet on the loopback interface."""
         nodes = int(environ.get("NNODES", "1"))
         return cls(
@@ -66,7 +66,7 @@ class Place:
 def main() -> None:
     """Become the learner, or start several and exit with the code of the rank that explained its failure."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    place = Place.of(os.environ)
+    place = NodePlace.of(os.environ)
     if place.alone:
         _alone(place, os.environ)
     else:
@@ -85,7 +85,7 @@ def main() -> None:
         live(partial(several, place, peers))
 
 
-def _alone(place: Place, environ: MutableMapping[str, str]) -> None:
+def _alone(place: NodePlace, environ: MutableMapping[str, str]) -> None:
     tell_alone(place, environ)
     # Before the imports, which take seconds: a pod deleted while it starts must not use up its grace period.
     exit_on_sigterm()
@@ -94,7 +94,7 @@ def _alone(place: Place, environ: MutableMapping[str, str]) -> None:
     learner.main()
 
 
-def tell_alone(place: Place, environ: MutableMapping[str, str]) -> None:
+def tell_alone(place: NodePlace, environ: MutableMapping[str, str]) -> None:
     """Set the environment of the only rank."""
     environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
     environ.update(MASTER_ADDR=place.master, MASTER_PORT=str(place.port))
@@ -114,7 +114,7 @@ def outcome(first: int, codes: Collection[int], stopped: Callable[[], bool]) -> 
     return first if first > 0 else 128 - first
 
 
-def several(place: Place, peers: PeerShutdown | None, rank: Sequence[str] = ()) -> int:
+def several(place: NodePlace, peers: PeerShutdown | None, rank: Sequence[str] = ()) -> int:
     """Start this node's processes, wait for them, and return the exit code.
 
     Args:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from headway_trainer import attention, rope
-from headway_trainer.batch import TrainingRow
+from headway_trainer.batch import LearnerRow
 from headway_trainer.head import finish, without_adapter
 from headway_trainer.packing import Layout
 from headway_trainer.policy import Policy, micro_batch
@@ -147,8 +147,8 @@ class _Proof:
     policy: Policy
     device: torch.device
     dtype: torch.dtype
-    rows: tuple[TrainingRow, TrainingRow]
-    others: tuple[TrainingRow, TrainingRow]
+    rows: tuple[LearnerRow, LearnerRow]
+    others: tuple[LearnerRow, LearnerRow]
     """Rows of the same lengths as `rows`."""
     alone: tuple[Tensor, Tensor]
 
@@ -187,7 +187,7 @@ class _Proof:
         )
         return "" if apart <= ISOLATION[self.dtype] else "a packed row attends to another"
 
-    def _packed(self, *rows: TrainingRow) -> tuple[Tensor, ...]:
+    def _packed(self, *rows: LearnerRow) -> tuple[Tensor, ...]:
         batch = micro_batch(rows, self.device, packed=True)
         return self.policy(batch).logprob_T.split([row.action_tokens for row in rows])
 
@@ -195,9 +195,9 @@ class _Proof:
         return float((found_T - expected_T).abs().mean()) <= AGREEMENT[self.dtype]
 
 
-def _row(tokens: np.ndarray[Any, np.dtype[np.int64]]) -> TrainingRow:
+def _row(tokens: np.ndarray[Any, np.dtype[np.int64]]) -> LearnerRow:
     nothing = np.zeros(len(tokens), dtype=np.float32)
-    return TrainingRow(
+    return LearnerRow(
         group_id="",
         tokens=tokens,
         mask=np.arange(len(tokens)) >= max(1, len(tokens) - ACTIONS),

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from headway_trainer.attention import RowSpans
-from headway_trainer.batch import TrainingRow
+from headway_trainer.batch import LearnerRow
 from headway_trainer.head import output_head
 from headway_trainer.packing import Layout
 
@@ -66,7 +66,7 @@ class _Question:
     entropy_gradient: bool = False
 
 
-def micro_batch(rows: Sequence[TrainingRow], device: torch.device, *, packed: bool = False) -> MicroBatch:
+def micro_batch(rows: Sequence[LearnerRow], device: torch.device, *, packed: bool = False) -> MicroBatch:
     """`rows` padded on the right, or `packed` without padding; without rows, the empty micro-batch."""
     if not rows:
         zero = torch.zeros(1, device=device)

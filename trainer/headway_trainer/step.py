@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headway_api.exits import JobError
-from headway_trainer.batch import TrainingRow
+from headway_trainer.batch import LearnerRow
 from headway_trainer.engine import Engine, Update
 from headway_trainer.model import dropping
 from headway_trainer.objective.presets import Objective, TokenStatistics
@@ -149,11 +149,11 @@ class StepResult:
 def with_old(
     policy: Policy,
     objective: Objective,
-    parts: Sequence[Sequence[TrainingRow]],
+    parts: Sequence[Sequence[LearnerRow]],
     *,
     ranks: Ranks,
     max_tokens: int,
-) -> list[list[TrainingRow]]:
+) -> list[list[LearnerRow]]:
     """The rows of a batch's optimizer steps, with log-probabilities under the present weights.
 
     Call it before the first of the steps. A correction that needs no such log-probabilities costs no forward
@@ -169,9 +169,7 @@ def with_old(
     return [_with_old(policy, rows, ranks, max_tokens) for rows in parts]
 
 
-def _with_old(
-    policy: Policy, rows: Sequence[TrainingRow], ranks: Ranks, max_tokens: int
-) -> list[TrainingRow]:
+def _with_old(policy: Policy, rows: Sequence[LearnerRow], ranks: Ranks, max_tokens: int) -> list[LearnerRow]:
     mine: dict[int, NDArray[np.float32]] = {}
     for chosen in plan([row.length for row in rows], max_tokens, ranks.world, policy.layout)[ranks.rank]:
         batch = micro_batch([rows[index] for index in chosen], ranks.device, packed=policy.layout.packed)
@@ -188,7 +186,7 @@ def optimizer_step(
     engine: Engine,
     policy: Policy,
     objective: Objective,
-    rows: Sequence[TrainingRow],
+    rows: Sequence[LearnerRow],
     *,
     ranks: Ranks,
     max_tokens: int,
@@ -248,7 +246,7 @@ def refuse_broken(updates: Sequence[StepResult], step: int, own: Mapping[str, st
 def _loss(
     policy: Policy,
     objective: Objective,
-    rows: Sequence[TrainingRow],
+    rows: Sequence[LearnerRow],
     batch: MicroBatch,
     tally: Tally,
     draw: Sequence[int],
@@ -274,7 +272,7 @@ def _loss(
     return loss
 
 
-def _broken(rows: Sequence[TrainingRow], batch: MicroBatch, new_T: Tensor, loss_T: Tensor) -> Broken | None:
+def _broken(rows: Sequence[LearnerRow], batch: MicroBatch, new_T: Tensor, loss_T: Tensor) -> Broken | None:
     """The first token of a micro-batch whose loss is not finite; None if only the sum is not."""
     found = (~(loss_T * batch.weight_T).isfinite()).nonzero()
     if not len(found):
@@ -297,7 +295,7 @@ def _broken(rows: Sequence[TrainingRow], batch: MicroBatch, new_T: Tensor, loss_
     )
 
 
-def _old(rows: Sequence[TrainingRow], device: torch.device) -> Tensor:
+def _old(rows: Sequence[LearnerRow], device: torch.device) -> Tensor:
     """The old log-probability of each action token, in the order of a micro-batch."""
     found = [row.old for row in rows if row.old is not None]
     if len(found) != len(rows):

@@ -17,7 +17,7 @@ from headway_api.config import JobConfig
 from headway_api.exits import JobError, not_final
 from headway_api.records import TensorDigests
 from headway_api.store import Store
-from headway_api.warm_start import FIELD, Start, fetch
+from headway_api.warm_start import FIELD, LocalWeights, fetch
 from headway_api.weights_format import DIGESTS_FILE, MODEL_FILE
 from headway_trainer import model as models
 from headway_trainer.checkpoint.journal import latest_step
@@ -86,7 +86,7 @@ def merged(model: nn.Module, folder: Path) -> nn.Module:
     return whole.requires_grad_(True)  # PEFT has frozen the base weights
 
 
-def _start(config: JobConfig, store: Store, base: Path, cache: Path, ranks: Ranks) -> Start | None:
+def _start(config: JobConfig, store: Store, base: Path, cache: Path, ranks: Ranks) -> LocalWeights | None:
     """The weights to begin with; None for a job that already has a step. One rank a node fetches them."""
     begun: bool = ranks.share(_has_begun(config, store) if ranks.first else False)
     if begun:

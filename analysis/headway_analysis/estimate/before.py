@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from headway_analysis.estimate import limits, whole
 from headway_analysis.estimate import plan as plans
-from headway_analysis.estimate.candidates import Part, Standing, of_evaluation, sets_of
+from headway_analysis.estimate.candidates import Part, PartProgress, of_evaluation, sets_of
 from headway_analysis.estimate.whole import Estimate, Price
 from headway_analysis.preflight.run import episodes_for
 from headway_api.config import EvalConfig
@@ -63,5 +63,5 @@ def of_eval_job(job: EvalConfig, parts: Sequence[Part], price: Price, why: str =
         price: today's.
         why: why no more is known.
     """
-    standings = [Standing(part, part.groups) for part in parts]
+    standings = [PartProgress(part, part.groups) for part in parts]
     return of_evaluation(standings, price, sets=sets_of(job, {}), why=why)

@@ -101,7 +101,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Standing:
+class PartProgress:
     """How far a part has come."""
 
     part: Part
@@ -220,7 +220,7 @@ def by_limits(prompt: Range, asked: Limits, sampled_by: SampledBy, model: str | 
 
 
 def of_evaluation(
-    standings: Sequence[Standing],
+    standings: Sequence[PartProgress],
     price: Price,
     *,
     sets: Sets | None = None,
@@ -259,7 +259,7 @@ def of_evaluation(
 
 
 def _unknown(
-    ahead: Sequence[Standing], standings: Sequence[Standing], sets: Sets, time: _Ahead | None
+    ahead: Sequence[PartProgress], standings: Sequence[PartProgress], sets: Sets, time: _Ahead | None
 ) -> list[str]:
     """Classes whose usage cannot be estimated."""
     guessed = [each for each in ahead if not each.measured.tells and not _sources(each, standings)]
@@ -268,7 +268,7 @@ def _unknown(
     return [*judges, *([ACCELERATORS] if waits else [])]
 
 
-def _rest(one: Standing, standings: Sequence[Standing]) -> dict[str, Range]:
+def _rest(one: PartProgress, standings: Sequence[PartProgress]) -> dict[str, Range]:
     """What the remaining groups of a part will use, by key of the bill."""
     theirs = _alike(one, sources) if (sources := _sources(one, standings)) else None
     episode: Usage
@@ -291,7 +291,7 @@ def _both(own: Range, theirs: Range | None) -> Range:
     return ordered(*(weight * a + (1 - weight) * b for a, b in zip(own, theirs, strict=True)))
 
 
-def _sources(one: Standing, standings: Sequence[Standing]) -> list[Standing]:
+def _sources(one: PartProgress, standings: Sequence[PartProgress]) -> list[PartProgress]:
     """Other parts on the same rows, whose episodes stand for this part's. A part that is only scored again
     stands for no part that samples."""
     return [
@@ -304,7 +304,7 @@ def _sources(one: Standing, standings: Sequence[Standing]) -> list[Standing]:
     ]
 
 
-def _alike(one: Standing, sources: Sequence[Standing]) -> dict[str, Range]:
+def _alike(one: PartProgress, sources: Sequence[PartProgress]) -> dict[str, Range]:
     """An episode's usage in a part, estimated from the episodes of other parts."""
     usages = [
         _billed_to(one.part, each.part, sampled(each.measured, one.left, exactly(1.0), 1.0))
@@ -345,7 +345,7 @@ def _split(part: Part) -> dict[str, float]:
     return {PREFILL: share, CACHED: 1 - share}
 
 
-def _ahead(standings: Sequence[Standing], sets: Sets) -> _Ahead | None:
+def _ahead(standings: Sequence[PartProgress], sets: Sets) -> _Ahead | None:
     """Seconds at the pace of the groups so far; None before there is one."""
     paces = sets.paces
     left, done = _groups(standings)
@@ -384,7 +384,7 @@ def _time(paced: float, last: float) -> Range:
     return ordered(max(0.0, paced - last) / PACE, paced, (paced + last) * PACE)
 
 
-def _groups(standings: Iterable[Standing]) -> tuple[dict[str, int], dict[str, int]]:
+def _groups(standings: Iterable[PartProgress]) -> tuple[dict[str, int], dict[str, int]]:
     """Groups of each unit that are left, and that are done."""
     left: dict[str, int] = {}
     done: dict[str, int] = {}

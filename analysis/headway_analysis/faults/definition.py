@@ -12,7 +12,7 @@ VARIES = "..."
 """In a message: what differs from job to job."""
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     """The part of a job that has the fault. The value is its heading."""
 
     MANIFEST = "The manifest"
@@ -48,7 +48,7 @@ class Fault:
 
     name: str
     """Short and stable, of lower-case words with hyphens."""
-    kind: Kind
+    kind: FaultKind
     stage: Stage
     wrong: str
     """What is wrong, as one sentence."""
@@ -81,14 +81,14 @@ class Fault:
         return re.compile(".*?".join(parts), re.DOTALL)
 
 
-def at_apply(name: str, kind: Kind, wrong: str, says: str, advice: str = "") -> Fault:
+def at_apply(name: str, kind: FaultKind, wrong: str, says: str, advice: str = "") -> Fault:
     """A fault that the API server refuses: nothing is created."""
     return Fault(
         name, kind, Stage.APPLY, wrong, says, advice, state="", reason="", condition="", event="", seconds=1
     )
 
 
-def in_spec(name: str, kind: Kind, wrong: str, says: str, advice: str = "") -> Fault:
+def in_spec(name: str, kind: FaultKind, wrong: str, says: str, advice: str = "") -> Fault:
     """A fault that the operator refuses, before it makes anything of the job."""
     return Fault(
         name,
@@ -104,13 +104,13 @@ def in_spec(name: str, kind: Kind, wrong: str, says: str, advice: str = "") -> F
     )
 
 
-def in_preflight(name: str, kind: Kind, reason: str, wrong: str, says: str, advice: str = "") -> Fault:
+def in_preflight(name: str, kind: FaultKind, reason: str, wrong: str, says: str, advice: str = "") -> Fault:
     """A fault that ends the job in its preflight."""
     return Fault(name, kind, Stage.PREFLIGHT, wrong, says, advice, reason=reason)
 
 
 def retried(
-    name: str, kind: Kind, reason: str, wrong: str, says: str, advice: str = "", seconds: int = SOON
+    name: str, kind: FaultKind, reason: str, wrong: str, says: str, advice: str = "", seconds: int = SOON
 ) -> Fault:
     """A fault of the preflight that may pass, so a process is started again spec.failurePolicy.maxRestarts
     times."""

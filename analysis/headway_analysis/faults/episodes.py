@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from headway_analysis.faults.definition import Fault, Kind, Stage, in_preflight
+from headway_analysis.faults.definition import Fault, FaultKind, Stage, in_preflight
 
 ENTRYPOINT = "spec.environment.entrypoint: "
 
 FAULTS: tuple[Fault, ...] = (
     in_preflight(
         "no-module",
-        Kind.ENVIRONMENT,
+        FaultKind.ENVIRONMENT,
         "EnvironmentNotImportable",
         "The image has no module of the entrypoint's name.",
         ENTRYPOINT + "no_such_module:Desk cannot be imported: ModuleNotFoundError: No module named "
@@ -18,7 +18,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "no-class",
-        Kind.ENVIRONMENT,
+        FaultKind.ENVIRONMENT,
         "EnvironmentNotImportable",
         "The module has no class of the entrypoint's name.",
         ENTRYPOINT
@@ -26,7 +26,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "no-environment",
-        Kind.ENVIRONMENT,
+        FaultKind.ENVIRONMENT,
         "EnvironmentNotImportable",
         "The entrypoint does not name an environment class.",
         ENTRYPOINT
@@ -35,7 +35,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "unknown-settings",
-        Kind.ENVIRONMENT,
+        FaultKind.ENVIRONMENT,
         "EnvironmentNotImportable",
         "The environment does not accept these settings.",
         "environment:RefundDesk refused spec.environment.config: ValueError: spec.environment.config: remove "
@@ -44,7 +44,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "reward-out-of-range",
-        Kind.ENVIRONMENT,
+        FaultKind.ENVIRONMENT,
         "RewardOutOfRange",
         "The environment's reward is outside the range of the job.",
         "spec.reward.range: the environment's reward is ..., outside spec.reward.range ...; correct the "
@@ -52,7 +52,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "reward-no-number",
-        Kind.ENVIRONMENT,
+        FaultKind.ENVIRONMENT,
         "RewardNotFinite",
         "The environment's reward is not a finite number.",
         ENTRYPOINT + "reward is nan; return a finite number",
@@ -60,7 +60,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "program-not-in-image",
-        Kind.AGENT,
+        FaultKind.AGENT,
         "AgentNotStarted",
         "The agent's program is not in the environment's image.",
         "spec.agent.sandboxed.command: desk-agent cannot be started in the environment's image: No such "
@@ -69,7 +69,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "no-agent-there",
-        Kind.AGENT,
+        FaultKind.AGENT,
         Stage.PREFLIGHT,
         "Nothing answers at the agent's address.",
         "spec.agent.http.service: ... does not answer; deploy the agent, or correct its address",
@@ -81,7 +81,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "reset-raises",
-        Kind.ENVIRONMENT,
+        FaultKind.ENVIRONMENT,
         "ResetFailed",
         "The environment cannot begin an episode.",
         ENTRYPOINT + "reset raised KeyError: 'shop' (...",
@@ -89,7 +89,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "reward-raises",
-        Kind.ENVIRONMENT,
+        FaultKind.ENVIRONMENT,
         "RewardFailed",
         "The environment cannot judge an episode without an answer.",
         ENTRYPOINT + "reward raised ZeroDivisionError: no fields to judge (...",

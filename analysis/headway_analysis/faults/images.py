@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from headway_analysis.faults.definition import Fault, Kind, Stage, in_preflight
+from headway_analysis.faults.definition import Fault, FaultKind, Stage, in_preflight
 
 IMAGE = "spec.environment.image: "
 
 FAULTS: tuple[Fault, ...] = (
     in_preflight(
         "no-image-name",
-        Kind.IMAGE,
+        FaultKind.IMAGE,
         "ImagePullFailed",
         "The image's name is not valid.",
         IMAGE + "pod ... has no image Headway/Environment:1: InvalidImageName...; write it as "
@@ -17,7 +17,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "no-registry",
-        Kind.IMAGE,
+        FaultKind.IMAGE,
         Stage.PREFLIGHT,
         "The image's registry is not known, or does not answer.",
         IMAGE
@@ -31,7 +31,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "image-not-loaded",
-        Kind.IMAGE,
+        FaultKind.IMAGE,
         Stage.PREFLIGHT,
         "The image is not on the node, and the pull policy forbids a pull.",
         IMAGE + "pod ... has no image localhost/headway/absent:dev: ErrImageNeverPull: ...; load it onto the "
@@ -44,7 +44,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "image-without-server",
-        Kind.IMAGE,
+        FaultKind.IMAGE,
         Stage.PREFLIGHT,
         "The environment's image is not made from Headway's sandbox image.",
         IMAGE + "5 sandboxes in a row ended before any answered; the last: ...; build it on Headway's "

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from headway_analysis.faults.definition import Fault, Kind, Stage, in_preflight, retried
+from headway_analysis.faults.definition import Fault, FaultKind, Stage, in_preflight, retried
 
 FAULTS: tuple[Fault, ...] = (
     in_preflight(
         "no-price-book",
-        Kind.MANIFEST,
+        FaultKind.MANIFEST,
         "PriceBookMissing",
         "The namespace has no ConfigMap with the name in spec.priceBook.",
         "spec.priceBook: there is no ConfigMap no-such-book with key prices.yaml in the job's namespace; "
@@ -15,7 +15,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "negative-price",
-        Kind.MANIFEST,
+        FaultKind.MANIFEST,
         "PriceBookInvalid",
         "The price book has a negative price.",
         "spec.priceBook: ConfigMap odd-book, key prices.yaml: entries[0].prices.sample: '-1' is not a "
@@ -23,7 +23,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "small-budget",
-        Kind.MANIFEST,
+        FaultKind.MANIFEST,
         "BudgetTooSmall",
         "The budget does not cover the worst case of one group of episodes.",
         "spec.budget.tokens.sample: a group of ... episodes may use up to ..., and "
@@ -32,21 +32,21 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "no-dataset",
-        Kind.DATA,
+        FaultKind.DATA,
         "DatasetNotFound",
         "There is no file at the address of the training rows.",
         "spec.data.train.uri: no object at ...; correct the URI",
     ),
     in_preflight(
         "no-validation-rows",
-        Kind.DATA,
+        FaultKind.DATA,
         "DatasetNotFound",
         "There is no file at the address of the held-out rows.",
         "spec.data.validation.uri: no object at ...; correct the URI",
     ),
     in_preflight(
         "another-bucket",
-        Kind.DATA,
+        FaultKind.DATA,
         "DatasetNotFound",
         "The rows are in a bucket that does not exist.",
         "spec.data.train.uri: ...: there is no such bucket...; correct the URI, or let the credentials of "
@@ -54,7 +54,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "other-format",
-        Kind.DATA,
+        FaultKind.DATA,
         "DatasetUnreadable",
         "The file does not have the format that the job names.",
         "spec.data.train.uri: ... is not readable parquet: ...; correct format or the file",
@@ -62,7 +62,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "broken-row",
-        Kind.DATA,
+        FaultKind.DATA,
         "DatasetUnreadable",
         "One line of the file is not JSON.",
         "spec.data.train.uri: ... is not readable jsonl: row 2 cannot be read: ...; correct or remove it",
@@ -70,14 +70,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "no-rows",
-        Kind.DATA,
+        FaultKind.DATA,
         "DatasetEmpty",
         "The file has no rows.",
         "spec.data.train.uri: ... has no rows; write rows to it, or name another file",
     ),
     in_preflight(
         "no-prompt-column",
-        Kind.DATA,
+        FaultKind.DATA,
         "PromptColumnMissing",
         "A row has no prompt in the column that the job names.",
         "spec.data.train.promptColumn: row 0 of ... has no 'question'; columns are ...: name one of them, "
@@ -86,7 +86,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "no-task-column",
-        Kind.DATA,
+        FaultKind.DATA,
         "ColumnMissing",
         "A row has no task in the column that the job names.",
         "spec.data.train.taskColumn: row 0 has no 'topic'; columns are ...: name one of them, or fill the "
@@ -95,7 +95,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "unknown-task",
-        Kind.DATA,
+        FaultKind.DATA,
         "TaskUnknown",
         "A task has a weight, but no rows.",
         "spec.data.taskWeights: no training row has the task returns; tasks are ...: name one of them",
@@ -103,7 +103,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "held-out-rows-trained",
-        Kind.DATA,
+        FaultKind.DATA,
         "SplitsOverlap",
         "Held-out rows are also training rows, so validations would look too good.",
         "spec.data.validation: ... rows of spec.data.validation are also rows of spec.data.train: ...; "
@@ -112,7 +112,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "too-few-rows",
-        Kind.DATA,
+        FaultKind.DATA,
         "TooFewRows",
         "There are fewer rows than one batch needs.",
         "spec.algorithm.batchSize: ... rows in 1 epochs do not fill one batch of ...; lower batchSize, "
@@ -120,7 +120,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "no-model",
-        Kind.MODEL,
+        FaultKind.MODEL,
         "ModelUnavailable",
         "There is nothing at the address of the base model.",
         (
@@ -130,14 +130,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "half-a-model",
-        Kind.MODEL,
+        FaultKind.MODEL,
         "ModelIncomplete",
         "The folder has weights but no configuration.",
         "spec.model.base: the base model has no config.json; upload the whole Hugging Face folder",
     ),
     in_preflight(
         "garbled-configuration",
-        Kind.MODEL,
+        FaultKind.MODEL,
         "ModelNotLoadable",
         "The model's config.json is damaged.",
         "spec.model.base: the base model's config.json is not a model's configuration (...); upload the "
@@ -145,7 +145,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "no-chat-template",
-        Kind.MODEL,
+        FaultKind.MODEL,
         "ChatTemplateMissing",
         "The model is a base model without a chat template.",
         "spec.model.base: the base model has no chat template; add chat_template.jinja beside its "
@@ -153,7 +153,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "no-calls-read",
-        Kind.MODEL,
+        FaultKind.MODEL,
         "ToolCallsUnreadable",
         "The chat template writes no tool calls, so Headway cannot know how the model writes them.",
         "spec.agent.builtin.toolCallParser: the environment offers ... tools, and no reader finds the calls "
@@ -164,7 +164,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "no-results-taken",
-        Kind.MODEL,
+        FaultKind.MODEL,
         "ToolCallsUnreadable",
         "The chat template accepts no tool results, so every episode would end at its first call.",
         "spec.agent.builtin.toolCallParser: the environment offers ... tools, and the chat template of "
@@ -174,7 +174,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "beyond-the-model",
-        Kind.MODEL,
+        FaultKind.MODEL,
         "ContextLengthTooLong",
         "The job asks for a longer context than the model has.",
         "spec.model.contextLength: ... is more than the model's own limit of ...; lower it",
@@ -182,7 +182,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "no-such-module",
-        Kind.MODEL,
+        FaultKind.MODEL,
         "LoraTargetsUnusable",
         "The adapter targets modules that the model does not have.",
         "spec.model.lora.targets: w_pack: the base model has no linear module of that name that may get an "
@@ -192,7 +192,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "no-room-for-turns",
-        Kind.MODEL,
+        FaultKind.MODEL,
         "ContextTooShort",
         "The context has no room for the prompt, the tools and all turns.",
         "spec.rollout.sampling.maxTokens: ... prompt and tool tokens + ... turns x ... tokens = ..., but "
@@ -202,7 +202,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     retried(
         "hub-out-of-reach",
-        Kind.NETWORK,
+        FaultKind.NETWORK,
         "ProcessFailed",
         "The model is on the Hugging Face hub, which the job's pods cannot reach.",
         "spec.model.base: ... could not be fetched from the hub (...); let the pods reach it, or copy the "
@@ -212,7 +212,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "no-weights-to-start-from",
-        Kind.WEIGHTS,
+        FaultKind.WEIGHTS,
         "ModelUnavailable",
         "There is nothing at the address of the weights to start from.",
         "spec.model.warmStart: there is nothing at ...; upload a Hugging Face folder there, or correct "
@@ -220,7 +220,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "other-rank",
-        Kind.WEIGHTS,
+        FaultKind.WEIGHTS,
         "WarmStartUnusable",
         "The adapter to start from has another rank than the job's adapter.",
         "spec.model.warmStart: the adapter has rank 8 and alpha 16, not 16 and 32; set the same in "
@@ -229,7 +229,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "adapter-of-another-model",
-        Kind.WEIGHTS,
+        FaultKind.WEIGHTS,
         "WarmStartUnusable",
         "The adapter to start from was trained on another base model.",
         "spec.model.warmStart: the adapter is of base model ..., not ...; start from one of this base model. "
@@ -238,7 +238,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "no-job-to-start-from",
-        Kind.WEIGHTS,
+        FaultKind.WEIGHTS,
         Stage.SPEC,
         "The job starts from the weights of a job that does not exist.",
         "spec.model.warmStart.job: there is no RLTrainingJob absent in this namespace yet. This job "
@@ -251,7 +251,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "no-candidate",
-        Kind.WEIGHTS,
+        FaultKind.WEIGHTS,
         Stage.SPEC,
         "An evaluation measures the weights of a job that does not exist.",
         "spec.candidates[tuned].checkpoint.job: there is no RLTrainingJob absent in this namespace; create "
@@ -264,7 +264,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "spoilt-weights",
-        Kind.WEIGHTS,
+        FaultKind.WEIGHTS,
         "ModelNotLoadable",
         "The file of the base model's weights is cut short, for example by an interrupted upload.",
         (
@@ -274,7 +274,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "layer-left-out",
-        Kind.WEIGHTS,
+        FaultKind.WEIGHTS,
         "ModelIncomplete",
         "The base model's weights lack a layer that config.json counts.",
         "spec.model.base: ... has no tensor of model.layers..., and config.json says num_hidden_layers: ...; "

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from headway_analysis.faults.catalogue import FAULTS
-from headway_analysis.faults.definition import SOON, VARIES, Fault, Kind, Stage
+from headway_analysis.faults.definition import SOON, VARIES, Fault, FaultKind, Stage
 
 PAGE: Final = Path("docs/troubleshooting.md")
 INTRODUCTION: Final = f"""\
@@ -41,11 +41,11 @@ If `kubectl apply` refuses a job, nothing is created. Beside the mistake the API
 
 def page() -> str:
     """The whole page."""
-    parts = [INTRODUCTION, *(section(kind) for kind in Kind)]
+    parts = [INTRODUCTION, *(section(kind) for kind in FaultKind)]
     return "\n".join(parts)
 
 
-def section(kind: Kind) -> str:
+def section(kind: FaultKind) -> str:
     """The faults of a kind, in the order in which a job meets them."""
     order = list(Stage)
     found = sorted((each for each in FAULTS if each.kind is kind), key=lambda each: order.index(each.stage))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from headway_analysis.faults.definition import Fault, Kind, Stage, in_preflight, retried
+from headway_analysis.faults.definition import Fault, FaultKind, Stage, in_preflight, retried
 
 
 def pods_wait(
     name: str,
-    kind: Kind,
+    kind: FaultKind,
     reason: str,
     wrong: str,
     says: str,
@@ -36,7 +36,7 @@ def pods_wait(
 FAULTS: tuple[Fault, ...] = (
     in_preflight(
         "no-bucket",
-        Kind.STORE,
+        FaultKind.STORE,
         "BucketUnavailable",
         "The bucket for the results does not exist.",
         "spec.output.uri: bucket 'no-such-bucket' cannot be used: there is no such bucket; create it, or "
@@ -44,7 +44,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "odd-bucket-name",
-        Kind.STORE,
+        FaultKind.STORE,
         "BucketUnavailable",
         "The bucket's name is not valid.",
         "spec.output.uri: bucket 'my bucket' cannot be used: no bucket can have this name (...); correct it",
@@ -52,7 +52,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     retried(
         "no-store-there",
-        Kind.STORE,
+        FaultKind.STORE,
         "ProcessFailed",
         "Nothing listens at the store's address.",
         "spec.output.uri: bucket 'headway' cannot be used: ... does not answer...; correct "
@@ -62,7 +62,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     retried(
         "no-store-of-that-name",
-        Kind.NETWORK,
+        FaultKind.NETWORK,
         "ProcessFailed",
         "The cluster's DNS does not know the store's name.",
         "spec.output.uri: bucket 'headway' cannot be used: ... does not answer...; correct "
@@ -71,7 +71,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     retried(
         "store-behind-a-wall",
-        Kind.NETWORK,
+        FaultKind.NETWORK,
         "ProcessFailed",
         "A NetworkPolicy keeps the job's pods from the store.",
         "spec.output.uri: bucket 'headway' cannot be used: ... does not answer...; correct "
@@ -81,7 +81,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "wrong-key",
-        Kind.CREDENTIALS,
+        FaultKind.CREDENTIALS,
         "BucketUnavailable",
         "The store knows the key's name, but the secret is wrong.",
         "spec.output.uri: bucket 'headway' cannot be used: the store refuses the credentials...; correct "
@@ -89,7 +89,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     in_preflight(
         "no-keys",
-        Kind.CREDENTIALS,
+        FaultKind.CREDENTIALS,
         "BucketUnavailable",
         "No Secret is named, and the pods have no identity of their own.",
         "spec.output.uri: bucket 'headway' cannot be used: no credentials; name a Secret with "
@@ -98,7 +98,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     pods_wait(
         "no-secret",
-        Kind.CREDENTIALS,
+        FaultKind.CREDENTIALS,
         "CreateFailed",
         "The Secret that the job names does not exist.",
         'spec.output.secretRef: pod ...: CreateContainerConfigError: secret "keys" not found; create '
@@ -107,7 +107,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     pods_wait(
         "no-account",
-        Kind.CREDENTIALS,
+        FaultKind.CREDENTIALS,
         "CreateFailed",
         "The service account that the job names does not exist.",
         'spec.serviceAccountName: serviceaccount "trainer" not found; create it in the job\'s namespace, or '
@@ -115,7 +115,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     pods_wait(
         "no-pods-left",
-        Kind.QUOTA,
+        FaultKind.QUOTA,
         "CreateFailed",
         "A ResourceQuota of the namespace allows no more pods.",
         "exceeded quota: few-pods, ...; free some of it, lower what the job asks for, or have the "
@@ -123,7 +123,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     pods_wait(
         "no-memory-left",
-        Kind.QUOTA,
+        FaultKind.QUOTA,
         "CreateFailed",
         "A ResourceQuota leaves less memory than a learner asks for.",
         "spec.learner.resources: exceeded quota: little-memory, ...; free some of it, lower what the job "
@@ -132,7 +132,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     pods_wait(
         "sandboxes-beyond-quota",
-        Kind.QUOTA,
+        FaultKind.QUOTA,
         "CreateFailed",
         "A ResourceQuota leaves less than a sandbox asks for.",
         "spec.environment.sandbox.resources: exceeded quota: small-sandboxes, ...; free some of it, lower "
@@ -141,7 +141,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     pods_wait(
         "beyond-the-limit-range",
-        Kind.QUOTA,
+        FaultKind.QUOTA,
         "CreateFailed",
         "A LimitRange of the namespace allows a container less memory than learner and servers ask for.",
         "spec.learner.resources: maximum memory usage per Container is ...; lower what the job asks for, or "
@@ -151,7 +151,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     pods_wait(
         "no-such-node",
-        Kind.NODE,
+        FaultKind.NODE,
         "Unschedulable",
         "No node has the label that the learner's pod template asks for.",
         "spec.learner.podTemplate: ... node(s) didn't match Pod's node affinity/selector... Add such a "
@@ -161,7 +161,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     pods_wait(
         "no-accelerator",
-        Kind.NODE,
+        FaultKind.NODE,
         "Unschedulable",
         "No node has an accelerator of the kind that the learner asks for.",
         "spec.learner.resources: ... Insufficient nvidia.com/gpu... Add such a node, or ask for what one has",
@@ -170,7 +170,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     pods_wait(
         "too-large-for-any-node",
-        Kind.NODE,
+        FaultKind.NODE,
         "Unschedulable",
         "No node has as much memory as the learner asks for.",
         "spec.learner.resources: ... Insufficient memory... Add such a node, or ask for what one has",
@@ -179,7 +179,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     pods_wait(
         "no-node-for-sandboxes",
-        Kind.NODE,
+        FaultKind.NODE,
         "Unschedulable",
         "No node has the label that the sandboxes' pod template asks for.",
         "spec.environment.sandbox.podTemplate: ... node(s) didn't match Pod's node affinity/selector... "
@@ -189,7 +189,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     pods_wait(
         "no-runtime-class",
-        Kind.NODE,
+        FaultKind.NODE,
         "CreateFailed",
         "The RuntimeClass of the sandboxes is not installed.",
         'spec.environment.sandbox.runtimeClassName: RuntimeClass "gvisor" not found; install it, or name '
@@ -198,7 +198,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     pods_wait(
         "no-priority-class",
-        Kind.NODE,
+        FaultKind.NODE,
         "CreateFailed",
         "The priority class of the learner does not exist.",
         "spec.learner.podTemplate: no PriorityClass with name urgent was found; create it, or name "
@@ -207,7 +207,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     pods_wait(
         "name-taken",
-        Kind.MANIFEST,
+        FaultKind.MANIFEST,
         "NameConflict",
         "An object that the job needs exists already, but belongs to another owner.",
         "ConfigMap ... exists and belongs to an unknown owner; delete it, or give the job another "

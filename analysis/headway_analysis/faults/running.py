@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from headway_analysis.faults.definition import Fault, Kind, Stage
+from headway_analysis.faults.definition import Fault, FaultKind, Stage
 
 ENTRYPOINT = "spec.environment.entrypoint: "
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
         "learner-out-of-memory",
-        Kind.NODE,
+        FaultKind.NODE,
         Stage.RUN,
         "The learner needs more memory than its limit.",
         "spec.learner.resources: container learner of pod ... was OOMKilled at its limit of ...; raise its "
@@ -22,7 +22,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "server-out-of-memory",
-        Kind.NODE,
+        FaultKind.NODE,
         Stage.RUN,
         "A rollout server needs more memory than its limit.",
         "spec.rollout.resources: container rollout of pod ... was OOMKilled at its limit of ...; raise its "
@@ -35,7 +35,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "disk-full",
-        Kind.NODE,
+        FaultKind.NODE,
         Stage.RUN,
         "The volume of the learner has no room for the base model.",
         "cacheSizeLimit of the chart's values: the volume for models has no room for ... (No space left on "
@@ -48,7 +48,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "volume-beyond-its-limit",
-        Kind.NODE,
+        FaultKind.NODE,
         Stage.RUN,
         "The learner's volume exceeds its limit, and the kubelet evicts the pod.",
         "cacheSizeLimit of the chart's values: pod ...: "
@@ -63,7 +63,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "out-of-time",
-        Kind.MANIFEST,
+        FaultKind.MANIFEST,
         Stage.RUN,
         "The job has reached its time limit.",
         "spec.activeDeadlineSeconds: the job has run for ... s; raise it in a new job, or lower "
@@ -72,7 +72,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "nothing-to-train",
-        Kind.ENVIRONMENT,
+        FaultKind.ENVIRONMENT,
         Stage.RUN,
         "In every group, all episodes have the same reward, so the model learns nothing.",
         "no group had an advantage in the last ... steps",
@@ -85,7 +85,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "tool-hangs",
-        Kind.ENVIRONMENT,
+        FaultKind.ENVIRONMENT,
         Stage.RUN,
         "A tool never returns.",
         ENTRYPOINT + "tool get_case has not returned by the end of the episode's time: "
@@ -97,7 +97,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "tool-hangs-at-times",
-        Kind.ENVIRONMENT,
+        FaultKind.ENVIRONMENT,
         Stage.RUN,
         "A tool returns in most episodes, but never in some.",
         ENTRYPOINT + "tool get_case has not returned by the end of the episode's time: "
@@ -112,7 +112,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "reward-raises-after-a-call",
-        Kind.ENVIRONMENT,
+        FaultKind.ENVIRONMENT,
         Stage.RUN,
         "The environment can judge an episode without a tool call, but not one with a tool call.",
         ENTRYPOINT
@@ -124,7 +124,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "weights-of-another-model",
-        Kind.WEIGHTS,
+        FaultKind.WEIGHTS,
         Stage.RUN,
         "The weights do not have the sizes that config.json describes. Only loading them shows this.",
         "spec.model.base: ...; give a complete Hugging Face folder (config.json, safetensors weights) of a "
@@ -135,7 +135,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "lost-checkpoint",
-        Kind.WEIGHTS,
+        FaultKind.WEIGHTS,
         Stage.RUN,
         "The checkpoint that the job resumes from is missing or damaged.",
         "cannot be resumed from (...); if this does not pass, set latest.json in the job's folder to an "

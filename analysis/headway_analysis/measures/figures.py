@@ -38,7 +38,7 @@ from headway_api.records import (
     EpisodeRecord,
     GroupRecord,
     Outcome,
-    TrainingSequence,
+    TrainingRow,
     Turn,
 )
 from headway_api.staleness import lag
@@ -270,7 +270,7 @@ def _rows(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
     }
 
 
-def _branches(episode: EpisodeRecord) -> list[TrainingSequence]:
+def _branches(episode: EpisodeRecord) -> list[TrainingRow]:
     """An episode's training rows, without the row of its first turn. That row need not come first in the
     list."""
     turns = [min((span.turn for span in row.turns), default=0) for row in episode.rows]

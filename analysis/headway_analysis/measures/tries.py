@@ -21,7 +21,7 @@ FORMAT: Final = "format"
 
 
 @dataclass(frozen=True)
-class Place:
+class TryPlace:
     """Where a try belongs."""
 
     candidate: str
@@ -131,7 +131,7 @@ class Attempt:
 class Try:
     """One try of one candidate at one row. `docs/evaluation.md` defines every field."""
 
-    place: Place
+    place: TryPlace
     index: int
     """Which try at the row, from 0."""
     episode_id: str
@@ -229,7 +229,7 @@ def _add(used: dict[str, float], amounts: Mapping[str, float]) -> None:
         used[name] = used.get(name, 0) + amount
 
 
-def tries_of(group: GroupRecord, place: Place, rules: Rules) -> list[Try]:
+def tries_of(group: GroupRecord, place: TryPlace, rules: Rules) -> list[Try]:
     """The final attempt at each index of a group."""
     return [
         a_try(
@@ -246,7 +246,7 @@ def tries_of(group: GroupRecord, place: Place, rules: Rules) -> list[Try]:
 
 def a_try(
     episode: EpisodeRecord,
-    place: Place,
+    place: TryPlace,
     rules: Rules,
     retried: Sequence[EpisodeRecord] = (),
     sampled_by: SampledBy = "servers",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Literal
 
-Kind = Literal["object", "lines", "text"]
+AnswerKind = Literal["object", "lines", "text"]
 """A JSON object; `key: value` lines; anything else, whose only field has no name."""
 Fields = tuple[tuple[str, Any], ...]
 
@@ -21,14 +21,14 @@ _LINE: Final = re.compile(r"\s*([A-Za-z][\w .-]{0,40}?)\s*[:=]\s*(\S.*)")
 
 
 @dataclass(frozen=True)
-class Answer:
+class ParsedAnswer:
     """An answer, taken apart."""
 
     before: str
     """Words in front of the answer."""
     opening: str
     """What opens the answer: `<answer>`, a fence, `\\boxed{`; or nothing."""
-    kind: Kind
+    kind: AnswerKind
     fields: Fields
     closing: str
     after: str
@@ -59,33 +59,33 @@ class Answer:
         """Whether there are words around the answer's mark."""
         return bool((self.before + self.after).strip())
 
-    def with_fields(self, fields: Fields) -> Answer:
+    def with_fields(self, fields: Fields) -> ParsedAnswer:
         """This answer with other fields."""
         return replace(self, fields=fields)
 
-    def with_tag(self, name: str | None) -> Answer:
+    def with_tag(self, name: str | None) -> ParsedAnswer:
         """This answer in another tag, or in none."""
         opening, closing = (f"<{name}>", f"</{name}>") if name else ("", "")
         return replace(self, opening=opening, closing=closing, tag=name)
 
 
 @lru_cache(maxsize=1024)
-def parsed(text: str) -> Answer:
+def parsed(text: str) -> ParsedAnswer:
     """An answer's parts. What is neither JSON nor `key: value` lines is one field without a name."""
     if len(text) > LONGEST:
-        return Answer("", "", "text", (("", text),), "", "")
+        return ParsedAnswer("", "", "text", (("", text),), "", "")
     before, opening, body, closing, after, tag = _marked(text)
     fields = _object(body)
     if fields:
-        return Answer(before, opening, "object", fields, closing, after, tag)
+        return ParsedAnswer(before, opening, "object", fields, closing, after, tag)
     fenced = _FENCE.fullmatch(body.strip())
     if fenced and (fields := _object(fenced.group(1))):
-        return Answer(before, f"{opening}```json\n", "object", fields, f"\n```{closing}", after, tag)
+        return ParsedAnswer(before, f"{opening}```json\n", "object", fields, f"\n```{closing}", after, tag)
     if tag is None and (inner := _inner_object(text)) is not None:
         return inner
     if fields := _lines(body):
-        return Answer(before, opening, "lines", fields, closing, after, tag)
-    return Answer(before, opening, "text", (("", body.strip() or body),), closing, after, tag)
+        return ParsedAnswer(before, opening, "lines", fields, closing, after, tag)
+    return ParsedAnswer(before, opening, "text", (("", body.strip() or body),), closing, after, tag)
 
 
 def tags_in(text: str) -> list[str]:
@@ -128,7 +128,7 @@ def _object(text: str) -> Fields:
     return tuple(value.items()) if isinstance(value, dict) else ()
 
 
-def _inner_object(text: str) -> Answer | None:
+def _inner_object(text: str) -> ParsedAnswer | None:
     """The last JSON object in a text, with the text around it."""
     found = _objects(text)
     if not found or not found[-1][0]:
@@ -142,7 +142,7 @@ def _inner_object(text: str) -> Answer | None:
         before, after = before[: fence.start()], after[cut:]
     else:
         opening = closing = ""
-    return Answer(before, opening, "object", tuple(value.items()), closing, after)
+    return ParsedAnswer(before, opening, "object", tuple(value.items()), closing, after)
 
 
 def _objects(text: str) -> list[tuple[dict[str, Any], int, int]]:

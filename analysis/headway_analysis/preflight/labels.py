@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headway_analysis.overlaps import normalized
-from headway_analysis.preflight.answers import Answer, parsed, tags_in
+from headway_analysis.preflight.answers import ParsedAnswer, parsed, tags_in
 from headway_analysis.preflight.choose import is_full
 from headway_analysis.preflight.conversation import folded, model_answer, prompt_text, written
 from headway_analysis.preflight.evidence import Baseline
@@ -109,15 +109,15 @@ def _answer_values(text: str) -> set[str]:
     return {normalized(text), normalized(answer.body), normalized(whole)}
 
 
-def label_answer(value: Any) -> Answer | None:
+def label_answer(value: Any) -> ParsedAnswer | None:
     """A label as an answer: an object, a text that holds one, or a text."""
     if isinstance(value, Mapping):
-        return Answer("", "", "object", tuple(value.items()), "", "") if value else None
+        return ParsedAnswer("", "", "object", tuple(value.items()), "", "") if value else None
     if isinstance(value, str):
         return parsed(value) if value.strip() else None
     if isinstance(value, bool | int | float | list):
         text = json.dumps(value, default=str)
-        return Answer("", "", "text", (("", text),), "", "")
+        return ParsedAnswer("", "", "text", (("", text),), "", "")
     return None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from headway_analysis.preflight.answers import Answer, Fields
+from headway_analysis.preflight.answers import Fields, ParsedAnswer
 
 OTHER_TAG: Final = "other"
 MOST_FIELDS: Final = 4
@@ -41,7 +41,7 @@ class Mutant:
 
 
 def mutants_of(
-    answer: Answer,
+    answer: ParsedAnswer,
     others: Mapping[str, Sequence[Any]],
     asked_tags: Sequence[str],
     wanted: Collection[str] | None = None,
@@ -60,7 +60,7 @@ def mutants_of(
     return [mutant for mutant in found if mutant.text.strip() != answer.text.strip() or not mutant.harmful]
 
 
-def judged_fields(answer: Answer, wanted: Collection[str] | None = None) -> list[str]:
+def judged_fields(answer: ParsedAnswer, wanted: Collection[str] | None = None) -> list[str]:
     """Names of the fields that a judge should look at; the first `MOST_FIELDS`."""
     found = [key for key, value in answer.fields if not is_prose(key, value)]
     return [key for key in found if wanted is None or key in wanted][:MOST_FIELDS]
@@ -72,7 +72,7 @@ def is_prose(key: str, value: Any) -> bool:
     return bool(key) and (key.lower() in PROSE or words > WORDS)
 
 
-def _dropped(answer: Answer, names: Sequence[str]) -> Iterator[Mutant]:
+def _dropped(answer: ParsedAnswer, names: Sequence[str]) -> Iterator[Mutant]:
     if answer.opening:
         empty = f"{answer.before}{answer.opening}{answer.closing}{answer.after}"
         yield Mutant("empty wrapper", empty, True, "a wrapper without an answer is accepted")
@@ -85,7 +85,9 @@ def _dropped(answer: Answer, names: Sequence[str]) -> Iterator[Mutant]:
         yield Mutant(f"field dropped: {name}", answer.with_fields(left).text, True, f"{name} may be missing")
 
 
-def _altered(answer: Answer, names: Sequence[str], others: Mapping[str, Sequence[Any]]) -> Iterator[Mutant]:
+def _altered(
+    answer: ParsedAnswer, names: Sequence[str], others: Mapping[str, Sequence[Any]]
+) -> Iterator[Mutant]:
     if len(answer.fields) > 1:
         text = wrong(answer, others).text
         yield Mutant("every value altered", text, True, "an answer that is wrong throughout is accepted")
@@ -102,7 +104,7 @@ def _with(fields: Fields, name: str, others: Mapping[str, Sequence[Any]]) -> Fie
     )
 
 
-def wrong(answer: Answer, others: Mapping[str, Sequence[Any]]) -> Answer:
+def wrong(answer: ParsedAnswer, others: Mapping[str, Sequence[Any]]) -> ParsedAnswer:
     """The answer with every field altered."""
     return answer.with_fields(
         tuple((key, altered(value, others.get(key, ()))) for key, value in answer.fields)
@@ -160,7 +162,7 @@ def _other_text(text: str) -> str:
     return "none of these"
 
 
-def _tagged(answer: Answer, asked: Sequence[str]) -> Iterator[Mutant]:
+def _tagged(answer: ParsedAnswer, asked: Sequence[str]) -> Iterator[Mutant]:
     if answer.tag is None or answer.tag not in asked:
         return
     other = answer.with_tag(f"{OTHER_TAG}_{answer.tag}")
@@ -168,7 +170,7 @@ def _tagged(answer: Answer, asked: Sequence[str]) -> Iterator[Mutant]:
     yield Mutant("tag left out", answer.with_tag(None).text, True, f"<{answer.tag}> may be missing")
 
 
-def _doubled(answer: Answer, others: Mapping[str, Sequence[Any]]) -> Iterator[Mutant]:
+def _doubled(answer: ParsedAnswer, others: Mapping[str, Sequence[Any]]) -> Iterator[Mutant]:
     rule = "one of two answers is enough"
     bad = wrong(answer, others)
     first = replace(answer, after=f"\n{bad.core}{answer.after}")
@@ -177,7 +179,7 @@ def _doubled(answer: Answer, others: Mapping[str, Sequence[Any]]) -> Iterator[Mu
     yield Mutant("two answers, the right one last", second.text, True, rule)
 
 
-def _harmless(answer: Answer) -> Iterator[Mutant]:
+def _harmless(answer: ParsedAnswer) -> Iterator[Mutant]:
     rule = "white space around the answer is refused"
     yield Mutant("white space around", f"\n{answer.text}\n", False, rule)
     around = f"Here is my answer.\n{answer.text}\nI hope this helps."

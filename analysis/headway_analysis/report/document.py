@@ -33,7 +33,7 @@ Days = Mapping[date, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class Standing:
+class CandidateTries:
     """One candidate at the end of the job."""
 
     name: str
@@ -53,7 +53,7 @@ class Finished:
     """A finished evaluation."""
 
     job: EvalConfig
-    standings: Sequence[Standing]
+    standings: Sequence[CandidateTries]
     """In the order of the spec."""
     rows: int
     """Rows of the job's own dataset, on which each candidate was to be measured."""
@@ -122,7 +122,7 @@ def _headline(run: Finished, found: Comparison) -> dict[str, Any] | None:
     return None if score is None else {"candidate": name, "measure": HEADLINE, **figure(score)}
 
 
-def _candidate(run: Finished, standing: Standing, found: Comparison) -> dict[str, Any]:
+def _candidate(run: Finished, standing: CandidateTries, found: Comparison) -> dict[str, Any]:
     every = standing.tries
     tries = of_task(every, ALL)
     outcomes = Counter(each.outcome.value for each in tries)

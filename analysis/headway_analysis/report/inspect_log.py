@@ -18,7 +18,7 @@ from headway_analysis.measures.candidate import ALL, of_task
 from headway_analysis.measures.tries import Try
 from headway_analysis.report import inspect_messages
 from headway_analysis.report.conversation import Call, Step, first, steps
-from headway_analysis.report.document import Finished, Standing, model_of
+from headway_analysis.report.document import CandidateTries, Finished, model_of
 from headway_analysis.statistics.estimates import Estimate
 from headway_api.records import EpisodeRecord, Outcome, Turn
 
@@ -59,7 +59,7 @@ class Head:
 def write(
     path: Path,
     run: Finished,
-    standing: Standing,
+    standing: CandidateTries,
     found: Mapping[str, Mapping[str, Estimate]],
     played: Iterable[PlayedEpisode],
 ) -> None:

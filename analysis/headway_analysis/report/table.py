@@ -18,7 +18,7 @@ from headway_api.prices import class_of, whose
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Kind = Literal["string", "int64", "double", "bool", "counts", "numbers", "usage"]
+ColumnKind = Literal["string", "int64", "double", "bool", "counts", "numbers", "usage"]
 """How a column is stored; `counts` and `numbers` are maps by name, `usage` is a list of structs."""
 VERSION: Final = "1"
 """The columns' version. A column may be added under the same version; none is renamed or removed."""
@@ -29,7 +29,7 @@ class Column:
     """One column of the table."""
 
     name: str
-    kind: Kind
+    kind: ColumnKind
     meaning: str
     value: Callable[[Try], Any]
 
@@ -165,7 +165,7 @@ def plain(found: pa.Table) -> list[dict[str, Any]]:
     return rows
 
 
-def _types() -> dict[Kind, Any]:
+def _types() -> dict[ColumnKind, Any]:
     import pyarrow as pa
 
     line = pa.struct(

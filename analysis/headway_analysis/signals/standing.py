@@ -10,7 +10,7 @@ from headway_api.signals import SignalState
 
 
 @dataclass(frozen=True)
-class Standing:
+class SignalTrack:
     """A signal's state, and the readings that led to it."""
 
     state: SignalState = "Unknown"
@@ -26,7 +26,7 @@ class Standing:
     """Step of the latest reading."""
 
 
-def after(signal: Signal, before: Standing, reading: Reading | None, step: int) -> Standing:
+def after(signal: Signal, before: SignalTrack, reading: Reading | None, step: int) -> SignalTrack:
     """The state after a reading. A step without a reading changes nothing."""
     if reading is None:
         return before

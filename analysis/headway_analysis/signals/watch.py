@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from headway_analysis.signals.catalogue import SIGNALS
 from headway_analysis.signals.definition import Signal
 from headway_analysis.signals.history import Change, Figures, History, Job, Series
-from headway_analysis.signals.standing import Standing, after
+from headway_analysis.signals.standing import SignalTrack, after
 from headway_api.signals import SignalName, SignalState
 
 WORST_FIRST: tuple[SignalState, ...] = ("Raised", "Suspect", "Clear", "Unknown")
@@ -20,7 +20,7 @@ class Verdict:
     """A signal and its state."""
 
     signal: Signal
-    standing: Standing
+    standing: SignalTrack
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -40,7 +40,7 @@ class Watch:
         self._signals = signals
         self._steps = Series()
         self._validations = Series()
-        self._standings = {signal.name: Standing() for signal in signals}
+        self._standings = {signal.name: SignalTrack() for signal in signals}
 
     def step(self, step: int, figures: Figures) -> None:
         """A step was taken: its own figures and those of its batch."""
@@ -83,7 +83,7 @@ class Watch:
                 self._standings[signal.name] = after(signal, before, signal.judge(history), step)
 
     def _judge_all(self) -> None:
-        self._standings = {signal.name: Standing() for signal in self._signals}
+        self._standings = {signal.name: SignalTrack() for signal in self._signals}
         moments = [(step, "step") for step in self._steps.steps]
         moments += [(step, "validation") for step in self._validations.steps]
         for step, clock in sorted(moments):

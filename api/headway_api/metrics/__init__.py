@@ -9,7 +9,7 @@ from typing import Final
 
 from headway_api.metrics.definition import JOB_LABELS as JOB_LABELS
 from headway_api.metrics.definition import OF_JOB as OF_JOB
-from headway_api.metrics.definition import Family as Family
+from headway_api.metrics.definition import MetricFamily as MetricFamily
 from headway_api.metrics.episodes import (
     ANALYSIS,
     EPISODES,
@@ -60,7 +60,7 @@ class UnknownMetricError(KeyError):
     """A name that belongs to no family: add the family before the number."""
 
 
-def family(name: str) -> Family:
+def family(name: str) -> MetricFamily:
     """The family of a metric's name, such as `val/reward/pass_at_4`."""
     exact = _BY_NAME.get(name) or next((known for known in _PATTERNS if known.matches(name)), None)
     if exact is None:

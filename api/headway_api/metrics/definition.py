@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Kind = Literal["gauge", "counter", "histogram"]
+MetricKind = Literal["gauge", "counter", "histogram"]
 Unit = Literal["", "tokens", "seconds", "steps", "ratio", "nats", "usd"]
 
 
 @dataclass(frozen=True)
-class Family:
+class MetricFamily:
     """One metric, or several that differ in a number or name written in braces."""
 
     name: str
@@ -18,7 +18,7 @@ class Family:
     help: str
     """What the number says, in one sentence."""
     unit: Unit = ""
-    kind: Kind = "gauge"
+    kind: MetricKind = "gauge"
     labels: tuple[str, ...] = ()
     """Prometheus labels, besides `JOB_LABELS`. For metrics of the operator, all labels."""
 
@@ -38,7 +38,9 @@ Dedicated."""
 STATISTICS: Final = {"mean": "Mean", "std": "Standard deviation of", "min": "Smallest", "max": "Largest"}
 
 
-def spread(prefix: str, what: str, *, only: str = "mean std min max", unit: Unit = "") -> Iterator[Family]:
+def spread(
+    prefix: str, what: str, *, only: str = "mean std min max", unit: Unit = ""
+) -> Iterator[MetricFamily]:
     """The statistics `only` of one quantity."""
     for key in only.split():
-        yield Family(f"{prefix}{key}", f"{STATISTICS[key]} {what}.", unit)
+        yield MetricFamily(f"{prefix}{key}", f"{STATISTICS[key]} {what}.", unit)

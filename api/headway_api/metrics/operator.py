@@ -2,45 +2,49 @@
 
 from typing import Final
 
-from headway_api.metrics.definition import OF_JOB, Family, Kind, Unit
+from headway_api.metrics.definition import OF_JOB, MetricFamily, MetricKind, Unit
 
 OPERATOR: Final = (
-    Family("operator/reconcile_seconds", "Time of one reconcile of one job.", "seconds", "histogram"),
-    Family("operator/reconcile_errors", "Reconciles tried again.", kind="counter", labels=("reason",)),
-    Family("operator/applies", "Objects compared with the plan.", kind="counter", labels=("kind", "result")),
-    Family("operator/last_success_age_seconds", "Time since a reconcile last succeeded.", "seconds"),
-    Family("operator/queue_depth", "Jobs that wait for a worker or have one."),
-    Family("operator/leader", "1 while this replica holds the Lease."),
-    Family("operator/jobs", "Jobs by kind, namespace and state.", labels=("kind", "namespace", "state")),
+    MetricFamily("operator/reconcile_seconds", "Time of one reconcile of one job.", "seconds", "histogram"),
+    MetricFamily("operator/reconcile_errors", "Reconciles tried again.", kind="counter", labels=("reason",)),
+    MetricFamily(
+        "operator/applies", "Objects compared with the plan.", kind="counter", labels=("kind", "result")
+    ),
+    MetricFamily("operator/last_success_age_seconds", "Time since a reconcile last succeeded.", "seconds"),
+    MetricFamily("operator/queue_depth", "Jobs that wait for a worker or have one."),
+    MetricFamily("operator/leader", "1 while this replica holds the Lease."),
+    MetricFamily(
+        "operator/jobs", "Jobs by kind, namespace and state.", labels=("kind", "namespace", "state")
+    ),
 )
 
 
-def of_job(name: str, text: str, unit: Unit = "", *labels: str, kind: Kind = "gauge") -> Family:
+def of_job(name: str, text: str, unit: Unit = "", *labels: str, kind: MetricKind = "gauge") -> MetricFamily:
     """Metrics of each job that the operator takes from its status, while the custom resource exists."""
-    return Family(f"job/{name}", text, unit, kind, (*OF_JOB, *labels))
+    return MetricFamily(f"job/{name}", text, unit, kind, (*OF_JOB, *labels))
 
 
 OF_SHARED: Final = ("namespace", "limit")
 SHARED_BUDGETS: Final = (
-    Family(
+    MetricFamily(
         "namespace_budget/limit",
         "The most that the jobs of a namespace may use together: US dollars, or tokens of the limit's class.",
         labels=OF_SHARED,
     ),
-    Family(
+    MetricFamily(
         "namespace_budget/spent", "How much of a limit the jobs of a namespace have used.", labels=OF_SHARED
     ),
-    Family(
+    MetricFamily(
         "namespace_budget/left",
         "How much of a limit is neither used nor granted to a job.",
         labels=OF_SHARED,
     ),
-    Family(
+    MetricFamily(
         "namespace_budget/exhausted",
         "1 where a job needs more than is left of a limit.",
         labels=("namespace",),
     ),
-    Family(
+    MetricFamily(
         "namespace_budget/low",
         "1 where less than a fifth of a limit is unused.",
         labels=("namespace",),

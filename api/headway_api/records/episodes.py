@@ -26,8 +26,8 @@ class TurnSpan(Record):
     turn: int = Field(ge=0)
 
 
-class TrainingSequence(Record):
-    """One training sequence. An episode whose history only grew has exactly one."""
+class TrainingRow(Record):
+    """One sequence for the learner, as recorded. An episode whose history only grew has exactly one."""
 
     tokens: list[int]
     mask: list[int]
@@ -207,7 +207,7 @@ class EpisodeRecord(Record):
     messages: list[dict[str, Any]]
     """The conversation as a person reads it (OpenAI chat form)."""
     turns: list[Turn]
-    rows: list[TrainingSequence]
+    rows: list[TrainingRow]
     forks: int = Field(default=0, ge=0)
     """Turns whose history was not one that had been sampled. Each adds a row."""
     drifts: list[Drift] = Field(default_factory=list, max_length=len(FORK_REASONS))

@@ -18,7 +18,7 @@ from headway_api.status.preflight import Preflight
 from headway_api.status.usage import Budget, Estimate, Usage
 
 
-class Progress(StatusModel):
+class TrainingProgress(StatusModel):
     """Progress of training."""
 
     step: Count = 0
@@ -272,7 +272,7 @@ class RLTrainingJobStatus(StatusModel):
     """The weights that spec.model.warmStart.job gave, chosen once, when the operator accepted the job."""
     warnings: Annotated[list[Text], Field(max_length=24, default_factory=list)]
     """What seems unwise in the spec, and what to write instead. The job still runs."""
-    progress: Progress | None = None
+    progress: TrainingProgress | None = None
     """Progress of training."""
     reward: Reward | None = None
     """Rewards of the last trained batch."""

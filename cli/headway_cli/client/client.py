@@ -12,7 +12,7 @@ from headway_cli.client import document
 from headway_cli.client.document import Spec
 from headway_cli.client.on_cluster import OnCluster
 from headway_cli.client.on_machine import OnThisMachine
-from headway_cli.client.places import Place
+from headway_cli.client.places import JobPlace
 from headway_cli.client.run import Run
 from headway_cli.cluster import Cluster
 
@@ -53,7 +53,7 @@ class TrainingClient:
         """
         if local and (context or namespace or endpoint_url):
             raise ValueError("local=True: leave out context, namespace and endpoint_url")
-        self._place: Place
+        self._place: JobPlace
         if local:
             files = {name: Path(file) for name, file in (secrets or {}).items()}
             self._place = OnThisMachine(Path(folder), _path(modules), _path(prices), files)

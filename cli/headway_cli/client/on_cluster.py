@@ -26,7 +26,7 @@ class OnCluster:
     """Address of the S3-compatible store for this machine; None: spec.output.endpointUrl."""
 
     def begin(self, job: Json, home: Path | None, *, fresh: bool) -> ClusterJob:
-        """Apply a job. See `places.Place`."""
+        """Apply a job. See `places.JobPlace`."""
         if fresh:
             raise ManifestWrong(
                 "fresh: applies only to jobs on this machine; delete the job, or give another name"
@@ -38,7 +38,7 @@ class OnCluster:
         return ClusterJob(there, kind, name, self.endpoint_url)
 
     def find(self, kind: str, name: str) -> ClusterJob:
-        """See `places.Place`."""
+        """See `places.JobPlace`."""
         self.cluster.job(kind, name)
         return ClusterJob(self.cluster, kind, name, self.endpoint_url)
 

@@ -49,13 +49,13 @@ class OnThisMachine:
     """Name of a Secret that a job names -> file with its token."""
 
     def begin(self, job: Json, home: Path | None, *, fresh: bool) -> LocalRun:
-        """See `places.Place`."""
+        """See `places.JobPlace`."""
         made = self._of(job["kind"], job["metadata"]["name"], self.modules or home)
         made.start(job, ["--fresh"] if fresh else [])
         return made
 
     def find(self, kind: str, name: str) -> LocalRun:
-        """See `places.Place`."""
+        """See `places.JobPlace`."""
         if not manifest.NAME.fullmatch(name) or not where.is_local_job(self.jobs / name):
             there = (each.name for each in where.local_jobs(self.jobs))
             hint = near_names.question(name, there) or "write folder= of the jobs, or train it"

@@ -51,7 +51,7 @@ class Job(Protocol):
         """
 
 
-class Place(Protocol):
+class JobPlace(Protocol):
     """A cluster or a machine that has jobs."""
 
     def begin(self, job: Json, home: Path | None, *, fresh: bool) -> Job:

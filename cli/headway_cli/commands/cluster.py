@@ -17,7 +17,7 @@ from headway_cli.commands.common import (
     Context,
     Form,
     JobFile,
-    Kind,
+    JobKindOption,
     KindOf,
     Name,
     Namespace,
@@ -53,7 +53,7 @@ def submit(
 
 def watch(
     name: Name,
-    kind: Kind = KindOf.TRAINING,
+    kind: JobKindOption = KindOf.TRAINING,
     plain: Plain = False,
     output: Output = Form.TEXT,
     namespace: Namespace = None,
@@ -67,7 +67,7 @@ def watch(
 
 def suspend(
     name: Name,
-    kind: Kind = KindOf.TRAINING,
+    kind: JobKindOption = KindOf.TRAINING,
     output: JsonOutput = Form.TEXT,
     namespace: Namespace = None,
     context: Context = None,
@@ -84,7 +84,7 @@ def suspend(
 
 def resume(
     name: Name,
-    kind: Kind = KindOf.TRAINING,
+    kind: JobKindOption = KindOf.TRAINING,
     output: JsonOutput = Form.TEXT,
     namespace: Namespace = None,
     context: Context = None,

@@ -56,7 +56,7 @@ class KindOf(StrEnum):
 
 
 Name = Annotated[str, typer.Argument(help="Name of the job.")]
-Kind = Annotated[KindOf, typer.Option(help="Which kind of job.")]
+JobKindOption = Annotated[KindOf, typer.Option(help="Which kind of job.")]
 AnyKind = Annotated[KindOf | None, typer.Option(help="Which kind of job on a cluster; default: either.")]
 Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Default: the context's.")]
 Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig; default: the current one.")]
@@ -92,7 +92,7 @@ def name_of(kind: KindOf | None) -> str | None:
     return None if kind is None else kind.kind
 
 
-class Progress:
+class ProgressPrinter:
     """Prints a line of a job whenever its status changes."""
 
     def __init__(self, say: Callable[[str], None] = typer.echo, *, preflight: bool = True) -> None:

@@ -23,7 +23,7 @@ from headway_cli.commands.common import (
     Form,
     Output,
     Prices,
-    Progress,
+    ProgressPrinter,
     Secrets,
     note,
     reported_errors,
@@ -96,7 +96,7 @@ def doctor(
                 modules = (environment or job.parent).resolve()
                 machine = engine.platform(engine.has_accelerator())
                 running = engine.Engine(stored, modules, machine, variables)
-                found = _until_over(running, Progress(note, preflight=False))
+                found = _until_over(running, ProgressPrinter(note, preflight=False))
         except local_run.Stopped:
             raise typer.Exit(INTERRUPTED) from None
     _write_result(found, output)
@@ -113,7 +113,7 @@ def _sampling(document: Json, episodes: int | None) -> Json:
     return manifest.changed(document, ["spec.preflight.policy=Enforce", *wanted])
 
 
-def _until_over(running: engine.Engine, shown: Progress) -> Json:
+def _until_over(running: engine.Engine, shown: ProgressPrinter) -> Json:
     last: Json = {}
 
     def look(job: Json) -> None:

@@ -16,7 +16,7 @@ from rich.console import Console
 from headway_api.document import Json
 from headway_cli import closed_pipe, foreground, status_values
 from headway_cli.closed_pipe import ReaderGone
-from headway_cli.commands.common import CLOSED, Form, Progress
+from headway_cli.commands.common import CLOSED, Form, ProgressPrinter
 from headway_cli.terminal import Terminal, utc_now
 
 Show = Callable[[Json], None]
@@ -54,7 +54,7 @@ def shown(mode: Mode) -> Iterator[Show]:
             with foreground.interrupts(), Terminal(Console(highlight=False)) as there:
                 yield there.show
         else:
-            yield _piped(JsonLines().show if mode is Mode.JSON else Progress().show)
+            yield _piped(JsonLines().show if mode is Mode.JSON else ProgressPrinter().show)
     except ReaderGone:
         closed_pipe.give_up()
         raise typer.Exit(CLOSED) from None

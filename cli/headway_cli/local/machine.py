@@ -19,7 +19,7 @@ from headway_api import names
 from headway_api.document import Json
 from headway_api.keys import Key
 from headway_cli.local import workloads
-from headway_cli.local.pod import Place, Pod, kill_all, left_over, remove_folders
+from headway_cli.local.pod import Pod, PodPlace, kill_all, left_over, remove_folders
 from headway_cli.local.workloads import Step, moment
 from headway_operator.plan.context import Mode, Wanted
 from headway_operator.plan.observed import Observed
@@ -221,7 +221,7 @@ class Machine:
             metadata["annotations"] = {**template["metadata"].get("annotations", {}), INDEX: str(index)}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
         mounts = self._mounts(template["spec"], f"{name}-{index}")
-        place = Place(
+        place = PodPlace(
             workload=name,
             address=self._address(name, index),
             index=index,

@@ -35,7 +35,7 @@ FOLDER_PREFIX: Final = "headway-pod-"
 
 
 @dataclass(frozen=True)
-class Place:
+class PodPlace:
     """What a pod gets besides its manifest."""
 
     workload: str
@@ -56,7 +56,7 @@ class Pod:
     """A pod with one container. Call `start` once; `end` ends it permanently."""
 
     body: Json
-    place: Place
+    place: PodPlace
     http: aiohttp.ClientSession
     uid: str = field(default_factory=lambda: str(uuid.uuid4()))
     _process: asyncio.subprocess.Process | None = None

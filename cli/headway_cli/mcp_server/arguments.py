@@ -12,7 +12,7 @@ from headway_cli.mcp_server.definition import Arguments
 
 Word = Annotated[str, Field(min_length=1, max_length=1024)]
 Words = Annotated[tuple[Word, ...], Field(max_length=32)]
-Kind = Annotated[
+JobKindArgument = Annotated[
     Literal["training", "eval"] | None,
     Field(description="The kind, if a training job and an evaluation on the cluster have the same name."),
 ]
@@ -33,7 +33,7 @@ class OfJob(Arguments):
     """Arguments of a tool that reads one job."""
 
     job: Job
-    kind: Kind = None
+    kind: JobKindArgument = None
 
 
 class OfFile(Arguments):

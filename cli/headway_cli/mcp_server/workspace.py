@@ -24,7 +24,7 @@ from headway_cli.pod_logs import PodLogs
 from headway_cli.reach import Reach
 from headway_cli.runs import NoRun
 from headway_cli.stored_run import StoredRun
-from headway_cli.where import LocalJob, Named, Place
+from headway_cli.where import LocalJob, Named, RunPlace
 
 KINDS: Final = {"training": names.TRAINING_KIND, "eval": names.EVAL_KIND}
 HERE: Final = "this machine"
@@ -164,7 +164,7 @@ class Workspace:
             return in_words(found.cluster)
         return found.run.layout.root if isinstance(found, StoredJob) else HERE
 
-    def _meant(self, word: str) -> Place:
+    def _meant(self, word: str) -> RunPlace:
         try:
             return self.reach.place(word)
         except (OSError, ValueError) as error:  # a name that no file system allows

@@ -45,7 +45,7 @@ class Acts:
 
 
 @dataclass(frozen=True)
-class Place:
+class WordPlace:
     """A word of what the agent said in which right episodes differ."""
 
     act: str
@@ -55,7 +55,7 @@ class Place:
     word: int
 
 
-Rules = Mapping[Place, Mapping[str, str]]
+Rules = Mapping[WordPlace, Mapping[str, str]]
 """For each place: right word -> the wrong word that replaces it."""
 
 
@@ -63,7 +63,7 @@ Rules = Mapping[Place, Mapping[str, str]]
 class Case:
     """One case of a rule: some words of a place."""
 
-    place: Place
+    place: WordPlace
     wrong: Mapping[str, str]
     episodes: frozenset[int] = field(compare=False)
     """The episodes that have one of these words there."""
@@ -78,16 +78,16 @@ def spoken(acts: Acts) -> Iterator[tuple[str, str]]:
         yield ANSWER, acts.answer
 
 
-def words_of(act: str, text: str) -> Iterator[tuple[Place, str]]:
+def words_of(act: str, text: str) -> Iterator[tuple[WordPlace, str]]:
     """Each word with its place."""
     shape = tuple(WORD.split(text))
     for number, word in enumerate(WORD.findall(text)):
-        yield Place(act, shape, number), word
+        yield WordPlace(act, shape, number), word
 
 
-def places(right: Sequence[Acts]) -> dict[Place, Counter[str]]:
+def places(right: Sequence[Acts]) -> dict[WordPlace, Counter[str]]:
     """The places where right episodes differ, with how often each word is right there."""
-    found: dict[Place, Counter[str]] = {}
+    found: dict[WordPlace, Counter[str]] = {}
     for acts in right:
         for act, text in spoken(acts):
             for place, word in words_of(act, text):
@@ -111,14 +111,14 @@ def cases(right: Sequence[Acts]) -> list[Case]:
     """Every case that a rule could have: cases of the answer first, and of places with few words."""
     found = []
     known = places(right)
-    having: dict[tuple[Place, str], set[int]] = {}
+    having: dict[tuple[WordPlace, str], set[int]] = {}
     for number, acts in enumerate(right):
         for act, text in spoken(acts):
             for place, word in words_of(act, text):
                 if place in known:
                     having.setdefault((place, word), set()).add(number)
 
-    def first(place: Place) -> tuple[bool, bool, int]:
+    def first(place: WordPlace) -> tuple[bool, bool, int]:
         return (place.act != ANSWER, len(known[place]) > FEW, abs(len(known[place]) - 4))
 
     for place in sorted(known, key=first):
@@ -133,7 +133,7 @@ def cases(right: Sequence[Acts]) -> list[Case]:
 
 def chosen(found: Sequence[Case], episodes: int, share: float) -> tuple[Rules, frozenset[int]]:
     """Rules that apply to about this share of the episodes, and these episodes."""
-    rules: dict[Place, dict[str, str]] = {}
+    rules: dict[WordPlace, dict[str, str]] = {}
     under: frozenset[int] = frozenset()
     for case in found:
         if len(under) >= (share - SLACK) * episodes:

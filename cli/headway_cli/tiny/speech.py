@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from headway_api.document import JsonView
-from headway_cli.tiny.mistakes import WORD, Acts, Place, words_of
+from headway_cli.tiny.mistakes import WORD, Acts, WordPlace, words_of
 
 SPECIAL: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>",
                   "<tool_response>", "</tool_response>", "<think>", "</think>")  # fmt: skip
@@ -241,7 +241,7 @@ def constants(episodes: Sequence[Pieces]) -> list[str]:
 
 def _values(texts: Sequence[str]) -> set[str]:
     """Words in which otherwise equal texts differ."""
-    found: dict[Place, set[str]] = {}
+    found: dict[WordPlace, set[str]] = {}
     for text in texts:
         for place, word in words_of("", text):
             found.setdefault(place, set()).add(word)

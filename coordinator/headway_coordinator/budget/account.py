@@ -92,7 +92,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Standing:
+class LimitUse:
     """The use of one limit."""
 
     limit: Limit
@@ -202,7 +202,7 @@ class Account:
                 found.append(Lack(limit, needed))
         return found
 
-    def want(self, standing: Standing, waiting: Sequence[Amounts]) -> Want | None:
+    def want(self, standing: LimitUse, waiting: Sequence[Amounts]) -> Want | None:
         """The request to raise a granted limit; None: the job has enough for now.
 
         The job wishes for what waits, and for half of its reservations again. So the next group rarely has to
@@ -222,9 +222,9 @@ class Account:
         lacks = needed if needed > limit.most else None
         return Want(lacks, max(needed, min([wished, *own])))
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[LimitUse]:
         """The use of each limit."""
-        return [Standing(limit, *amounts) for limit, amounts in self._each()]
+        return [LimitUse(limit, *amounts) for limit, amounts in self._each()]
 
     def unpriced(self) -> list[str]:
         """Classes in use or reserved that the limit in US dollars does not bound."""

@@ -11,7 +11,7 @@ from headway_api.conditions import Condition, ConditionType, Reason, condition
 from headway_api.exits import JobError
 from headway_api.prices import shown
 from headway_api.spec.lifecycle import USD
-from headway_coordinator.budget.account import Lack, Limit, Standing
+from headway_coordinator.budget.account import Lack, Limit, LimitUse
 from headway_coordinator.budget.gate import Budget
 from headway_coordinator.metrics.prometheus import Sample
 
@@ -43,7 +43,7 @@ def status(budget: Budget) -> st.Budget | None:
     )
 
 
-def _limit(standing: Standing, needed: Decimal | None, wished: Decimal | None) -> st.BudgetLimit:
+def _limit(standing: LimitUse, needed: Decimal | None, wished: Decimal | None) -> st.BudgetLimit:
     limit = standing.limit
     return st.BudgetLimit(
         name=limit.name,

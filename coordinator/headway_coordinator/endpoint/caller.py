@@ -11,7 +11,7 @@ import aiohttp
 from yarl import URL
 
 from headway_api.bounds import shortened
-from headway_coordinator.endpoint.refused import Kind, Verdict, judge
+from headway_coordinator.endpoint.refused import RefusalKind, Verdict, judge
 from headway_coordinator.endpoint.reply import MAX_BYTES, Failed, Reply, Unreadable, document, read
 from headway_coordinator.endpoint.wire import sent
 from headway_wire.contents import TooLarge, content
@@ -25,13 +25,13 @@ HEADERS = ("Retry-After", "retry-after-ms", "Date", "Location")
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _EndpointResponse:
     status: int
     headers: dict[str, str]
     data: bytes
 
 
-class Place(Protocol):
+class ModelEndpoint(Protocol):
     """An address where a model is served: for a candidate or for a judge."""
 
     @property
@@ -46,7 +46,7 @@ class Caller:
     """Sends requests to one endpoint."""
 
     http: aiohttp.ClientSession
-    spec: Place
+    spec: ModelEndpoint
     token: str | None
 
     async def complete(self, body: dict[str, Any]) -> Reply | Verdict:
@@ -57,18 +57,20 @@ class Caller:
                 return self._judged(answer, body)
             return read(answer.data)
         except Failed as error:
-            return self._judged(_Answer(error.status, {}, str(error).encode(errors="replace")), body)
+            return self._judged(
+                _EndpointResponse(error.status, {}, str(error).encode(errors="replace")), body
+            )
         except Unreadable as error:
-            return Verdict(Kind.UNREADABLE, str(error), reason="EndpointUnreadable")
+            return Verdict(RefusalKind.UNREADABLE, str(error), reason="EndpointUnreadable")
         except aiohttp.ClientPayloadError:
             message = "the answer is cut off"
-            return Verdict(Kind.UNREADABLE, message, reason="EndpointUnreadable")
+            return Verdict(RefusalKind.UNREADABLE, message, reason="EndpointUnreadable")
         except (aiohttp.ClientSSLError, ValueError) as error:  # there is no certificate, or no address
-            return Verdict(Kind.FAULT, self._words(error), "url", "EndpointUnreachable")
+            return Verdict(RefusalKind.FAULT, self._words(error), "url", "EndpointUnreachable")
         except aiohttp.ClientConnectorError as error:
-            return Verdict(Kind.BUSY, self._words(error), reason="EndpointUnreachable")
+            return Verdict(RefusalKind.BUSY, self._words(error), reason="EndpointUnreachable")
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            return Verdict(Kind.BROKEN, self._words(error), reason="EndpointUnreachable")
+            return Verdict(RefusalKind.BROKEN, self._words(error), reason="EndpointUnreachable")
 
     async def listed(self) -> bool:
         """Whether the endpoint lists the model. A refused or unreadable list proves nothing."""
@@ -84,7 +86,7 @@ class Caller:
         """The endpoint's URL as messages show it, without secrets."""
         return _shown(self.spec.url)
 
-    async def _call(self, method: str, path: str, body: dict[str, Any] | None) -> _Answer:
+    async def _call(self, method: str, path: str, body: dict[str, Any] | None) -> _EndpointResponse:
         headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
         url = _below(self.spec.url, path)
         if self.token is not None:
@@ -97,9 +99,9 @@ class Caller:
         )
         async with asked as response:
             found = {name: response.headers[name] for name in HEADERS if name in response.headers}
-            return _Answer(response.status, found, await _content(response))
+            return _EndpointResponse(response.status, found, await _content(response))
 
-    def _judged(self, answer: _Answer, body: dict[str, Any]) -> Verdict:
+    def _judged(self, answer: _EndpointResponse, body: dict[str, Any]) -> Verdict:
         text = self._hide(answer.data[:QUOTED_BYTES].decode(errors="replace"))
         verdict = judge(answer.status, answer.headers, text, sent(body))
         if answer.status < 400 and "Location" in answer.headers:

@@ -35,7 +35,7 @@ from headway_coordinator.budget.worst import TEMPLATE_TOKENS, Slot
 from headway_coordinator.endpoint.caller import Caller
 from headway_coordinator.endpoint.owner import Owner
 from headway_coordinator.endpoint.pace import Pace, backoff, pause
-from headway_coordinator.endpoint.refused import Kind, Verdict
+from headway_coordinator.endpoint.refused import RefusalKind, Verdict
 from headway_coordinator.endpoint.reply import Reply
 from headway_coordinator.endpoint.wire import Dialect
 from headway_coordinator.faults import CandidateFault, InfraFault
@@ -182,7 +182,7 @@ class EndpointChat:
                 await self._in_time(session, Ask([{"role": "user", "content": "Say ok."}]), 0)
                 return
             except InfraFault as fault:
-                self._failed(Verdict(Kind.BROKEN, str(fault), reason="EndpointFailing"), 0.0)
+                self._failed(Verdict(RefusalKind.BROKEN, str(fault), reason="EndpointFailing"), 0.0)
             except ContextFull as error:
                 raise self._end("EndpointRefused", "url", str(error)) from error
 
@@ -200,19 +200,21 @@ class EndpointChat:
         except TimeoutError as error:
             message = f"no answer within {self._timeout:g} s"
             last = (
-                self._failing[1] if self._failing else Verdict(Kind.BROKEN, message, reason="EndpointFailing")
+                self._failing[1]
+                if self._failing
+                else Verdict(RefusalKind.BROKEN, message, reason="EndpointFailing")
             )
             self._failed(last, 0.0)
             raise InfraFault(f"{self._at}: {message}; last: {last.message}") from error
 
     async def _reply(self, session: Session, ask: Ask, number: int) -> Reply:
         """The answer, after as many tries as it takes."""
-        bounded, tries = True, Counter[Kind]()
+        bounded, tries = True, Counter[RefusalKind]()
         while True:
             found = await self._once(session, ask, number, bounded=bounded)
             if isinstance(found, Reply):
                 return found
-            if found.kind is Kind.FULL and bounded:
+            if found.kind is RefusalKind.FULL and bounded:
                 bounded = False  # the rest of the context may hold an answer
                 continue
             tries[found.kind] += 1
@@ -224,7 +226,7 @@ class EndpointChat:
             body = self._dialect.body(self._spec.model, session, ask, number, bounded=bounded)
             self.notes.requests += 1
             found = await self._caller.complete(body)
-        if isinstance(found, Verdict) and found.kind is Kind.FILTERED:
+        if isinstance(found, Verdict) and found.kind is RefusalKind.FILTERED:
             found = Reply(Parsed(""), "content_filter")
         if isinstance(found, Reply):
             self._dialect.reasoning = found.reasoning or self._dialect.reasoning
@@ -234,17 +236,17 @@ class EndpointChat:
     async def _meet(self, verdict: Verdict, session: Session, ask: Ask, tries: int) -> None:
         """Return if the request should be sent again after an error; otherwise raise."""
         match verdict.kind:
-            case Kind.DROP if verdict.name == "tool_choice" and ask.force is not None:
+            case RefusalKind.DROP if verdict.name == "tool_choice" and ask.force is not None:
                 raise CannotForce(f"{self._at} refuses tool_choice: {verdict.message}")
-            case Kind.DROP:
+            case RefusalKind.DROP:
                 self._drop(verdict)
-            case Kind.FULL:
+            case RefusalKind.FULL:
                 raise ContextFull(f"{self._at} says that the conversation is too long: {verdict.message}")
-            case Kind.FAULT:
+            case RefusalKind.FAULT:
                 raise self._end(verdict.reason, verdict.name, verdict.message)
-            case Kind.REFUSED:
+            case RefusalKind.REFUSED:
                 raise self._refused(verdict, session)
-            case Kind.BUSY:
+            case RefusalKind.BUSY:
                 self._pause(verdict, tries)
             case _:
                 await self._again(verdict, tries)
@@ -268,7 +270,7 @@ class EndpointChat:
         """Wait before the request is sent again, unless it has failed too often."""
         wait = verdict.wait or backoff(tries)
         self._failed(verdict, wait)
-        if tries >= TRIES and verdict.kind is Kind.UNREADABLE and not self._answered:
+        if tries >= TRIES and verdict.kind is RefusalKind.UNREADABLE and not self._answered:
             raise self._end(verdict.reason, "url", verdict.message)
         if tries >= TRIES:
             raise InfraFault(f"{self._at} failed {tries} times, last: {verdict.message}")

@@ -36,7 +36,7 @@ NO_MODEL = re.compile(
 )
 
 
-class Kind(StrEnum):
+class RefusalKind(StrEnum):
     """What to do about an error."""
 
     BUSY = "busy"
@@ -61,7 +61,7 @@ class Kind(StrEnum):
 class Verdict:
     """One error with its meaning."""
 
-    kind: Kind
+    kind: RefusalKind
     message: str
     """For a person: the status, and the endpoint's own words."""
     name: str = ""
@@ -78,31 +78,31 @@ def judge(status: int, headers: Mapping[str, str], text: str, sent: Sequence[str
     message = shortened(f"{status} {words}", SHOWN)
     everything = f"{code} {words}"[:READ]
     if status in (401, 402, 403) or (status == 429 and NO_QUOTA.search(everything)):
-        return Verdict(Kind.FAULT, message, "secretRef", "EndpointDenied")
+        return Verdict(RefusalKind.FAULT, message, "secretRef", "EndpointDenied")
     if status in BUSY:
-        return Verdict(Kind.BUSY, message, reason="EndpointBusy", wait=asked_for(headers))
+        return Verdict(RefusalKind.BUSY, message, reason="EndpointBusy", wait=asked_for(headers))
     if status in UNREACHABLE:
-        return Verdict(Kind.BUSY, message, reason="EndpointUnreachable", wait=asked_for(headers))
+        return Verdict(RefusalKind.BUSY, message, reason="EndpointUnreachable", wait=asked_for(headers))
     if status >= 500 or status in AGAIN:
-        return Verdict(Kind.BROKEN, message, reason="EndpointFailing", wait=asked_for(headers))
+        return Verdict(RefusalKind.BROKEN, message, reason="EndpointFailing", wait=asked_for(headers))
     if status < 400:
-        return Verdict(Kind.FAULT, f"{status}, a redirect", "url", "EndpointNotFound")
+        return Verdict(RefusalKind.FAULT, f"{status}, a redirect", "url", "EndpointNotFound")
     if status in (404, 405, 410):
         missing = param == "model" or NO_MODEL.search(everything)
-        return Verdict(Kind.FAULT, message, "model" if missing else "url", "EndpointNotFound")
+        return Verdict(RefusalKind.FAULT, message, "model" if missing else "url", "EndpointNotFound")
     return _bad_request(status, message, everything, param, sent)
 
 
 def _bad_request(status: int, message: str, everything: str, param: str, sent: Sequence[str]) -> Verdict:
     if FILTERED.search(everything):
-        return Verdict(Kind.FILTERED, message)
+        return Verdict(RefusalKind.FILTERED, message)
     if status == 413 or FULL.search(everything):
-        return Verdict(Kind.FULL, message)
+        return Verdict(RefusalKind.FULL, message)
     if param == "model" or NO_MODEL.search(everything):
-        return Verdict(Kind.FAULT, message, "model", "EndpointNotFound")
+        return Verdict(RefusalKind.FAULT, message, "model", "EndpointNotFound")
     if (name := _named(everything, param, sent)) is not None:
-        return Verdict(Kind.DROP, message, name)
-    return Verdict(Kind.REFUSED, message, "url", "EndpointRefused")
+        return Verdict(RefusalKind.DROP, message, name)
+    return Verdict(RefusalKind.REFUSED, message, "url", "EndpointRefused")
 
 
 def _named(everything: str, param: str, sent: Sequence[str]) -> str | None:

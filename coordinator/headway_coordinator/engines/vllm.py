@@ -14,7 +14,7 @@ from headway_api.bounds import shortened
 from headway_api.model_names import BASE_MODEL, POLICY, salt_of
 from headway_api.records import PolicyVersion, VersionSpan
 from headway_coordinator.faults import InfraFault
-from headway_coordinator.http import Unreachable, UpstreamError, Within, call
+from headway_coordinator.http import AnswerBounds, Unreachable, UpstreamError, call
 
 MISSING_LOGPROB = -9999.0
 """vLLM writes this if it has no log-probability."""
@@ -118,9 +118,11 @@ async def generate(
         ) from error
 
 
-def largest(tokens: int) -> Within:
+def largest(tokens: int) -> AnswerBounds:
     """The bounds of an answer with at most this many tokens."""
-    return Within(size=bounds.MIB + TOKEN_BYTES * tokens, values=bounds.ANSWER_VALUES + TOKEN_VALUES * tokens)
+    return AnswerBounds(
+        size=bounds.MIB + TOKEN_BYTES * tokens, values=bounds.ANSWER_VALUES + TOKEN_VALUES * tokens
+    )
 
 
 def _body(model: str, salt: str, request: Request) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from headway_analysis.estimate.before import of_eval_job
 from headway_analysis.estimate.candidates import (
     Opening,
     Part,
-    Standing,
+    PartProgress,
     of_evaluation,
     parts_of,
     sets_of,
@@ -38,7 +38,7 @@ from headway_coordinator.ledger.segments import Ledger
 
 
 @dataclass(frozen=True)
-class Progress:
+class EvaluationProgress:
     """The progress of an evaluation at one moment."""
 
     done: tuple[int, ...]
@@ -125,7 +125,7 @@ class EvalEstimates(Estimates[None]):
         with self._learning:
             self._tally.fresh.clear()
 
-    def progress(self, state: EvalState) -> Progress:
+    def progress(self, state: EvalState) -> EvaluationProgress:
         """The job's progress. A billed group is not left, even if its candidate does not have it yet."""
         with self._learning:
             fresh = self._tally.fresh
@@ -139,9 +139,9 @@ class EvalEstimates(Estimates[None]):
             0 if part.candidate in failed else max(0, part.groups - many)
             for part, many in zip(self._parts, done, strict=True)
         ]
-        return Progress(tuple(done), tuple(left), spent)
+        return EvaluationProgress(tuple(done), tuple(left), spent)
 
-    def look(self, at: Progress) -> Made | None:
+    def look(self, at: EvaluationProgress) -> Made | None:
         """Estimate again; None if no candidate exists.
 
         Runs in a thread, because intervals of many groups take time.
@@ -157,7 +157,7 @@ class EvalEstimates(Estimates[None]):
                 for part, number, done in zip(self._parts, self._numbers, at.done, strict=True)
             ]
             paces = self._paces()
-        standings = [Standing(*each) for each in zip(self._parts, at.left, measured, strict=True)]
+        standings = [PartProgress(*each) for each in zip(self._parts, at.left, measured, strict=True)]
         sets = sets_of(self._job, paces)
         found = of_evaluation(standings, self.price, sets=sets, spent=at.spent, why=self._why)
         if found.basis == "Running":

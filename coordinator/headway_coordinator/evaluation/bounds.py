@@ -15,7 +15,7 @@ from headway_coordinator.budget.worst import Bill, Limits
 
 
 @dataclass(frozen=True)
-class Kind:
+class GroupKind:
     """Groups with the same worst case: of one candidate, on rows or on the samples of one suite."""
 
     what: str
@@ -43,7 +43,7 @@ def episode_limits(spec: RLEvalJobSpec, context_length: int, suite: str | None) 
     )
 
 
-def kinds(job: EvalConfig, contexts: Mapping[str, int]) -> Iterator[Kind]:
+def kinds(job: EvalConfig, contexts: Mapping[str, int]) -> Iterator[GroupKind]:
     """Every kind of group that the job plays. Kinds whose candidate has an unknown context are left out.
 
     Args:
@@ -64,7 +64,7 @@ def kinds(job: EvalConfig, contexts: Mapping[str, int]) -> Iterator[Kind]:
         for suite, size in sizes.items():
             what = f"a group of {size} episodes of candidate {candidate.name}"
             what += f" on a sample of suite {suite}" if suite else ""
-            yield Kind(what, size, bill, episode_limits(spec, context, suite))
+            yield GroupKind(what, size, bill, episode_limits(spec, context, suite))
 
 
 def fits(budget: Budget, job: EvalConfig, contexts: Mapping[str, int]) -> str:

@@ -17,7 +17,7 @@ from headway_analysis.comparison import Comparison
 from headway_analysis.measures.candidate import priced
 from headway_analysis.measures.figures import Figures, evaluation
 from headway_analysis.report import inspect_log
-from headway_analysis.report.document import Finished, Standing, document
+from headway_analysis.report.document import CandidateTries, Finished, document
 from headway_analysis.report.inspect_log import PlayedEpisode
 from headway_analysis.report.markdown import markdown
 from headway_analysis.report.table import parquet, plain, table
@@ -82,14 +82,14 @@ def write(store: Store, layout: Layout, run: Run, found: Comparison) -> Written:
 
 def _finished(run: Run) -> Finished:
     standings = [
-        Standing(each.name, each.stage, each.all_tries, each.reason, each.message, each.dropped)
+        CandidateTries(each.name, each.stage, each.all_tries, each.reason, each.message, each.dropped)
         for each in run.state.candidates.values()
     ]
     days = {day: {str(name): amount for name, amount in used.items()} for day, used in run.days.items()}
     return Finished(run.job, standings, run.state.rows, days, run.book, run.estimate)
 
 
-def _log_of(store: Store, layout: Layout, run: Finished, standing: Standing, found: Comparison) -> None:
+def _log_of(store: Store, layout: Layout, run: Finished, standing: CandidateTries, found: Comparison) -> None:
     """The Inspect log of one candidate. It only shows the trajectories, so a fault in it fails no job."""
     name, estimates = standing.name, found.estimates.get(standing.name, {})
     with ExitStack() as stack:
@@ -106,7 +106,7 @@ def _log_of(store: Store, layout: Layout, run: Finished, standing: Standing, fou
         store.upload(path, layout.log(name))
 
 
-def played(store: Store, layout: Layout, standing: Standing) -> Iterator[PlayedEpisode]:
+def played(store: Store, layout: Layout, standing: CandidateTries) -> Iterator[PlayedEpisode]:
     """The tries of a candidate with their episodes, by row. Each is read when it is needed."""
     by_episode = {each.episode_id: each for each in standing.tries}
     mine = f"{layout.failed_groups}/e-{standing.name}-"

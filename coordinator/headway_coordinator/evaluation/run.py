@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from headway_analysis.billing.segments import fold
-from headway_analysis.measures.tries import Place, Rules, tries_of
+from headway_analysis.measures.tries import Rules, TryPlace, tries_of
 from headway_api import logs
 from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, GroupRecord, Purpose
@@ -314,9 +314,9 @@ class Evaluation:
         candidate.days = fold(own, candidate.days)
         candidate.known_dropped |= group.dropped
 
-    def _place(self, candidate: str, position: int) -> Place:
+    def _place(self, candidate: str, position: int) -> TryPlace:
         one = self._measured[position]
-        return Place(
+        return TryPlace(
             candidate=candidate,
             row=position,
             task=one.task,

@@ -20,7 +20,7 @@ from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.ledger.usage import usage
 from headway_coordinator.metrics.prometheus import Sample
-from headway_coordinator.recurring import Standing, causes_message
+from headway_coordinator.recurring import RecurringCause, causes_message
 
 TEXT = 1024
 """Most characters of a status text."""
@@ -175,7 +175,7 @@ def gate_passed(
     return [condition(ConditionType.GATE_PASSED, passed, reason, found.gate.message)]
 
 
-def healthy(before: Sequence[Condition], failing: Sequence[Standing]) -> list[Condition]:
+def healthy(before: Sequence[Condition], failing: Sequence[RecurringCause]) -> list[Condition]:
     """The condition Healthy of a job whose episodes fail or have failed."""
     kind = ConditionType.HEALTHY
     if failing:

@@ -7,20 +7,20 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 
-class Answer(BaseModel):
+class ResponseModel(BaseModel):
     """An answer has the fields that are written here, and no others."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class TextBlock(Answer):
+class TextBlock(ResponseModel):
     """What the model said."""
 
     type: Literal["text"]
     text: str
 
 
-class ThinkingBlock(Answer):
+class ThinkingBlock(ResponseModel):
     """The model's reasoning, if the request has `thinking`."""
 
     type: Literal["thinking"]
@@ -28,7 +28,7 @@ class ThinkingBlock(Answer):
     signature: Literal[""]
 
 
-class ToolUseBlock(Answer):
+class ToolUseBlock(ResponseModel):
     """A tool that it calls."""
 
     type: Literal["tool_use"]
@@ -37,7 +37,7 @@ class ToolUseBlock(Answer):
     input: dict[str, JsonValue]
 
 
-class MessageUsage(Answer):
+class MessageUsage(ResponseModel):
     """Tokens of the turn; the prompt's are those of `input_tokens` and of `cache_read_input_tokens`."""
 
     input_tokens: int = Field(ge=0)
@@ -46,7 +46,7 @@ class MessageUsage(Answer):
     output_tokens: int = Field(ge=0)
 
 
-class Message(Answer):
+class Message(ResponseModel):
     """A turn, as Anthropic's Messages."""
 
     id: str
@@ -59,13 +59,13 @@ class Message(Answer):
     usage: MessageUsage
 
 
-class TokenCount(Answer):
+class TokenCount(ResponseModel):
     """Tokens of a prompt."""
 
     input_tokens: int = Field(ge=1)
 
 
-class OutputText(Answer):
+class OutputText(ResponseModel):
     """What the model said."""
 
     type: Literal["output_text"]
@@ -74,14 +74,14 @@ class OutputText(Answer):
     logprobs: list[JsonValue] = Field(max_length=0)
 
 
-class ReasoningText(Answer):
+class ReasoningText(ResponseModel):
     """The model's reasoning."""
 
     type: Literal["reasoning_text"]
     text: str
 
 
-class OutputMessage(Answer):
+class OutputMessage(ResponseModel):
     """An item of text."""
 
     type: Literal["message"]
@@ -91,7 +91,7 @@ class OutputMessage(Answer):
     content: list[OutputText] = Field(min_length=1, max_length=1)
 
 
-class OutputReasoning(Answer):
+class OutputReasoning(ResponseModel):
     """An item of reasoning."""
 
     type: Literal["reasoning"]
@@ -101,7 +101,7 @@ class OutputReasoning(Answer):
     content: list[ReasoningText] = Field(min_length=1, max_length=1)
 
 
-class OutputCall(Answer):
+class OutputCall(ResponseModel):
     """A tool that the model calls."""
 
     type: Literal["function_call"]
@@ -112,26 +112,26 @@ class OutputCall(Answer):
     status: Literal["completed"]
 
 
-class Incomplete(Answer):
+class Incomplete(ResponseModel):
     """Why a turn is not whole."""
 
     reason: Literal["max_output_tokens", "content_filter"]
 
 
-class InputDetails(Answer):
+class InputDetails(ResponseModel):
     """Details of the prompt's tokens."""
 
     cached_tokens: int = Field(ge=0)
     cache_write_tokens: Literal[0]
 
 
-class OutputDetails(Answer):
+class OutputDetails(ResponseModel):
     """Reasoning is not counted separately."""
 
     reasoning_tokens: Literal[0]
 
 
-class ResponseUsage(Answer):
+class ResponseUsage(ResponseModel):
     """Tokens of the turn."""
 
     input_tokens: int = Field(ge=0)
@@ -141,7 +141,7 @@ class ResponseUsage(Answer):
     total_tokens: int = Field(ge=0)
 
 
-class Response(Answer):
+class Response(ResponseModel):
     """A turn, as OpenAI's Responses."""
 
     id: str

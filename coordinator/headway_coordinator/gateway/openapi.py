@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, JsonValue, TypeAdapter
 from headway_api import bounds
 from headway_api.sandbox_api import ToolReply
 from headway_coordinator.gateway import completions, messages, openai, responses
-from headway_coordinator.gateway.answer_models import Answer, Message, Response, TokenCount
+from headway_coordinator.gateway.answer_models import Message, Response, ResponseModel, TokenCount
 from headway_coordinator.gateway.completions import CompletionBody
 from headway_coordinator.gateway.messages import CountBody, MessagesBody
 from headway_coordinator.gateway.openai import MODEL, Body
@@ -38,14 +38,14 @@ NAMED: Final[dict[str, Any]] = {
 SCHEMAS: Final = "#/components/schemas/{model}"
 
 
-class FunctionCall(Answer):
+class FunctionCall(ResponseModel):
     """Name of a tool, and its arguments as JSON."""
 
     name: str
     arguments: str
 
 
-class ToolCall(Answer):
+class ToolCall(ResponseModel):
     """A tool that the model calls."""
 
     id: str
@@ -53,7 +53,7 @@ class ToolCall(Answer):
     function: FunctionCall
 
 
-class AssistantMessage(Answer):
+class AssistantMessage(ResponseModel):
     """What the model said."""
 
     role: Literal["assistant"]
@@ -62,7 +62,7 @@ class AssistantMessage(Answer):
     tool_calls: list[ToolCall] = Field(default_factory=list)
 
 
-class Logprob(Answer):
+class Logprob(ResponseModel):
     """One sampled token."""
 
     token: str
@@ -71,14 +71,14 @@ class Logprob(Answer):
     top_logprobs: list[JsonValue] = Field(max_length=0)
 
 
-class Logprobs(Answer):
+class Logprobs(ResponseModel):
     """The sampled tokens of the turn, including those of its calls and the one that closes it."""
 
     content: list[Logprob] = Field(min_length=1)
     refusal: None
 
 
-class Choice(Answer):
+class Choice(ResponseModel):
     """The one answer."""
 
     index: Literal[0]
@@ -89,7 +89,7 @@ class Choice(Answer):
     logprobs: Logprobs | None
 
 
-class TextLogprobs(Answer):
+class TextLogprobs(ResponseModel):
     """The sampled tokens, including the one that ends the text."""
 
     tokens: list[str] = Field(min_length=1)
@@ -98,7 +98,7 @@ class TextLogprobs(Answer):
     text_offset: list[int]
 
 
-class TextChoice(Answer):
+class TextChoice(ResponseModel):
     """The one answer."""
 
     index: Literal[0]
@@ -108,13 +108,13 @@ class TextChoice(Answer):
     logprobs: TextLogprobs | None
 
 
-class PromptDetails(Answer):
+class PromptDetails(ResponseModel):
     """Details of the prompt's tokens."""
 
     cached_tokens: int = Field(ge=0)
 
 
-class Usage(Answer):
+class Usage(ResponseModel):
     """Tokens of the turn."""
 
     prompt_tokens: int = Field(ge=0)
@@ -123,7 +123,7 @@ class Usage(Answer):
     prompt_tokens_details: PromptDetails
 
 
-class ChatCompletion(Answer):
+class ChatCompletion(ResponseModel):
     """A turn."""
 
     id: str
@@ -136,7 +136,7 @@ class ChatCompletion(Answer):
     usage: Usage
 
 
-class TextCompletion(Answer):
+class TextCompletion(ResponseModel):
     """The next words of a text."""
 
     id: str
@@ -148,7 +148,7 @@ class TextCompletion(Answer):
     usage: Usage
 
 
-class Model(Answer):
+class Model(ResponseModel):
     """The model that is trained."""
 
     id: Literal["default"]
@@ -159,26 +159,26 @@ class Model(Answer):
     """Tokens that a conversation may have; absent if unknown."""
 
 
-class Models(Answer):
+class Models(ResponseModel):
     """The one model there is."""
 
     object: Literal["list"]
     data: list[Model]
 
 
-class Tools(Answer):
+class Tools(ResponseModel):
     """The environment's tools, in OpenAI's form."""
 
     tools: list[dict[str, JsonValue]]
 
 
-class RolloutStatus(Answer):
+class RolloutStatus(ResponseModel):
     """The current status of the rollout."""
 
     Status: Status
 
 
-class ErrorDetail(Answer):
+class ErrorDetail(ResponseModel):
     """What is wrong, and with which field."""
 
     message: str
@@ -187,7 +187,7 @@ class ErrorDetail(Answer):
     code: str
 
 
-class Error(Answer):
+class Error(ResponseModel):
     """An answer that is not a success."""
 
     type: Literal["error"]

@@ -16,7 +16,7 @@ from headway_api.model_names import BASE_MODEL
 from headway_api.spec.judge import Judge as JudgeSpec
 from headway_api.spec.judge import JudgeEndpoint
 from headway_api.store import Store
-from headway_coordinator.endpoint.caller import Place
+from headway_coordinator.endpoint.caller import ModelEndpoint
 from headway_coordinator.endpoint.token import TokenWrong, read_token
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.judges.judge import Judge
@@ -53,7 +53,7 @@ def connected(
     )
 
 
-def _place(spec: JudgeSpec, served: Mapping[str, str]) -> Place:
+def _place(spec: JudgeSpec, served: Mapping[str, str]) -> ModelEndpoint:
     return spec.endpoint or JudgeEndpoint(url=served[spec.name], model=BASE_MODEL)
 
 

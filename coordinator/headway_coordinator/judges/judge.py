@@ -26,15 +26,15 @@ from headway_api.bounds import shortened
 from headway_api.records import Judgement
 from headway_api.spec.judge import Judge as JudgeSpec
 from headway_api.spec.judge import field_of
-from headway_coordinator.endpoint.caller import Caller, Place
+from headway_coordinator.endpoint.caller import Caller, ModelEndpoint
 from headway_coordinator.endpoint.pace import Pace, backoff, pause
-from headway_coordinator.endpoint.refused import Kind, Verdict
+from headway_coordinator.endpoint.refused import RefusalKind, Verdict
 from headway_coordinator.endpoint.reply import Reply
 from headway_coordinator.endpoint.token import TokenWrong
 from headway_coordinator.endpoint.wire import LIMIT, NEW_LIMIT
 from headway_coordinator.faults import Cause, InfraFault
 from headway_coordinator.judges.kept import Kept
-from headway_coordinator.judges.question import TRIES, NoAnswer, PreparedQuestion, answer, body, fits
+from headway_coordinator.judges.question import TRIES, PreparedQuestion, UnusableAnswer, answer, body, fits
 
 PROBE: Final = PreparedQuestion([{"role": "user", "content": "Say ok."}], None, "0" * 64)
 PROBE_TOKENS: Final = 16
@@ -49,7 +49,7 @@ FIELDS: Final = {
 """The field in a verdict -> the judge's field."""
 OF_A_MODEL: Final = dict.fromkeys(("url", "model", "secretRef"), "model")
 """The field in a verdict -> the judge's field, if the job serves the judge's model."""
-WAITS: Final = (Kind.BUSY, Kind.BROKEN, Kind.UNREADABLE)
+WAITS: Final = (RefusalKind.BUSY, RefusalKind.BROKEN, RefusalKind.UNREADABLE)
 PASSING: Final = ("JudgeBusy", "JudgeFailing", "JudgeSlow", "JudgeUnreachable", "JudgeUnreadable")
 """Failures that may end without a change of the job."""
 
@@ -86,7 +86,7 @@ class Judge:
         self,
         http: aiohttp.ClientSession,
         spec: JudgeSpec,
-        place: Place,
+        place: ModelEndpoint,
         token: Callable[[], str | None],
         kept: Kept,
     ) -> None:
@@ -196,9 +196,9 @@ class Judge:
                 found = await self._once(PROBE, 0, short)
         except TimeoutError:
             found = Verdict(
-                Kind.BROKEN, f"no answer within {self.spec.timeout_seconds} s", reason="JudgeSlow"
+                RefusalKind.BROKEN, f"no answer within {self.spec.timeout_seconds} s", reason="JudgeSlow"
             )
-        if isinstance(found, Verdict) and found.kind is not Kind.DROP:
+        if isinstance(found, Verdict) and found.kind is not RefusalKind.DROP:
             return self._fault(found)
         self._down = None
         return None
@@ -212,7 +212,9 @@ class Judge:
         except TimeoutError:
             message = f"no answer within {self.spec.timeout_seconds} s"
             message += f"; last: {last[-1].message}" if last else ""
-            raise self._given_up(Verdict(Kind.BROKEN, message, "timeoutSeconds", "JudgeSlow")) from None
+            raise self._given_up(
+                Verdict(RefusalKind.BROKEN, message, "timeoutSeconds", "JudgeSlow")
+            ) from None
         self._down = None
         if keep and self.spec.cache:
             await self._kept.keep(question.digest, value)
@@ -226,14 +228,14 @@ class Judge:
                 spent.add(found)
                 try:
                     return answer(found, question)
-                except NoAnswer as error:
+                except UnusableAnswer as error:
                     attempt += 1
-                    found = Verdict(Kind.UNREADABLE, str(error), "answer", "JudgeAnswerUnusable")
-            if found.kind is Kind.DROP:
+                    found = Verdict(RefusalKind.UNREADABLE, str(error), "answer", "JudgeAnswerUnusable")
+            if found.kind is RefusalKind.DROP:
                 self._drop(found)
                 continue
             last.append(found)
-            tries += found.kind is not Kind.BUSY
+            tries += found.kind is not RefusalKind.BUSY
             if found.kind not in WAITS or tries >= TRIES:
                 raise self._given_up(found)
             await self._wait(found, len(last))
@@ -244,14 +246,14 @@ class Judge:
         try:
             caller = Caller(self._http, self._place, self._token())
         except TokenWrong as wrong:
-            return Verdict(Kind.FAULT, str(wrong), "secretRef", "JudgeDenied")
+            return Verdict(RefusalKind.FAULT, str(wrong), "secretRef", "JudgeDenied")
         wanted = body(spec or self.spec, self._place.model, question, self._without, attempt)
         return await caller.complete(wanted)
 
     async def _wait(self, verdict: Verdict, tries: int) -> None:
         """Wait before the question is sent again. If the judge is busy, all of its questions wait."""
         self._event("judge-failed", error=verdict.message)
-        if verdict.kind is Kind.BUSY:
+        if verdict.kind is RefusalKind.BUSY:
             self._pace.pause(pause(verdict.wait, tries))
             await self._pace.ready()
         elif verdict.name != "answer":
@@ -263,14 +265,14 @@ class Judge:
         if name == LIMIT and LIMIT in self._without:
             name = NEW_LIMIT
         if name in self._without:
-            refused = replace(verdict, kind=Kind.REFUSED, reason="JudgeRefused")
+            refused = replace(verdict, kind=RefusalKind.REFUSED, reason="JudgeRefused")
             raise self._given_up(refused)
         self._without.add(name)
         self._event("judge-dropped", parameter=name, error=verdict.message)
 
     def _given_up(self, verdict: Verdict) -> InfraFault:
         fault = self._fault(verdict)
-        if verdict.kind in (*WAITS, Kind.FAULT) and verdict.name != "answer":
+        if verdict.kind in (*WAITS, RefusalKind.FAULT) and verdict.name != "answer":
             self._down = str(fault)
         self._event("judge-given-up", error=str(fault))
         return fault
@@ -287,8 +289,10 @@ class Judge:
         logs.event(_log, name, level=logging.WARNING, judge=self.spec.name, **fields)
 
 
-def _reason(kind: Kind) -> str:
-    return {Kind.FULL: "JudgeQuestionTooLong", Kind.FILTERED: "JudgeRefused"}.get(kind, "JudgeFailing")
+def _reason(kind: RefusalKind) -> str:
+    return {RefusalKind.FULL: "JudgeQuestionTooLong", RefusalKind.FILTERED: "JudgeRefused"}.get(
+        kind, "JudgeFailing"
+    )
 
 
 def _remedy(reason: str, where: str, *, served: bool) -> str:

@@ -32,7 +32,7 @@ SHOWN: Final = 100
 """The most characters of an unusable answer in a message."""
 
 
-class NoAnswer(Exception):
+class UnusableAnswer(Exception):
     """The judge's text does not answer the question. Another try may give something else."""
 
 
@@ -120,29 +120,29 @@ def answer(reply: Reply, question: PreparedQuestion) -> Any:
         NoAnswer: says what is wrong with it.
     """
     if reply.finish_reason == "length":
-        raise NoAnswer("its answer is cut off at maxTokens; raise it")
+        raise UnusableAnswer("its answer is cut off at maxTokens; raise it")
     if reply.finish_reason == "content_filter":
-        raise NoAnswer("it refused to answer")
+        raise UnusableAnswer("it refused to answer")
     if reply.parsed.calls:
-        raise NoAnswer("it called a tool, but has none")
+        raise UnusableAnswer("it called a tool, but has none")
     text = reply.parsed.content.strip()
     if not text:
-        raise NoAnswer("its answer is empty")
+        raise UnusableAnswer("its answer is empty")
     if len(text.encode()) > MOST_ANSWER:
-        raise NoAnswer(f"its answer has more than {MOST_ANSWER} bytes")
+        raise UnusableAnswer(f"its answer has more than {MOST_ANSWER} bytes")
     if question.schema is None:
         return text
     try:
         found = json_within(text, MOST_ANSWER, depth=ANSWER_DEPTH, values=bounds.ANSWER_VALUES)
     except OutOfBounds as error:
-        raise NoAnswer(f"its answer is not valid JSON: {error}: {shortened(text, SHOWN)}") from error
+        raise UnusableAnswer(f"its answer is not valid JSON: {error}: {shortened(text, SHOWN)}") from error
     try:
         wrong = mismatch(found, question.schema)
     except OutOfBounds as error:
-        raise NoAnswer(
+        raise UnusableAnswer(
             f"its answer cannot be compared with the schema: {error}; ask for fewer values, or write fewer "
             "alternatives in anyOf and enum"
         ) from error
     if wrong:
-        raise NoAnswer(f"{wrong}, against the schema")
+        raise UnusableAnswer(f"{wrong}, against the schema")
     return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from headway_api.metrics import JOB_LABELS, Family, UnknownMetricError, family, prometheus_name
+from headway_api.metrics import JOB_LABELS, MetricFamily, UnknownMetricError, family, prometheus_name
 
 Labels = Mapping[str, str]
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -69,7 +69,7 @@ class Exporter:
             metric.add_metric(values, self._counted(known, values, sample.value))
         return metric
 
-    def _counted(self, known: Family, labels: Sequence[str], value: float) -> float:
+    def _counted(self, known: MetricFamily, labels: Sequence[str], value: float) -> float:
         """`value`, or for a counter the highest value so far.
 
         Prometheus takes a falling counter for a restarted one, and counts all of it once more. A bill may

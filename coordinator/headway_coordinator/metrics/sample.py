@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Final, TypeVar
 
-from headway_analysis.measures.tries import Place, Rules, Try, tries_of
+from headway_analysis.measures.tries import Rules, Try, TryPlace, tries_of
 from headway_api.records import EpisodeRecord, GroupRecord, Purpose, ValidationRecord
 from headway_api.run_files import RunFiles
 from headway_api.spec.training import RLTrainingJobSpec
@@ -61,7 +61,7 @@ def _reward(pair: tuple[Try, EpisodeRecord]) -> float:
 
 
 def _pairs(group: GroupRecord, rules: Rules) -> Iterator[tuple[Try, EpisodeRecord]]:
-    return zip(tries_of(group, Place("", group.row), rules), group.episodes, strict=True)
+    return zip(tries_of(group, TryPlace("", group.row), rules), group.episodes, strict=True)
 
 
 def evenly(items: Sequence[T], most: int) -> list[T]:

@@ -83,7 +83,7 @@ class BaselineSampler:
     changed: Callable[[], None]
     """Called at every group and every episode."""
     on_episode: Callable[[EpisodeRecord], None] = lambda record: None
-    relative: groups.Relative | None = None
+    relative: groups.GroupJudge | None = None
     """Rewards the episodes of a group against each other, if the environment does so."""
     finished: dict[str, list[Sampled]] = field(default_factory=dict)
     """Finished groups by id."""

@@ -35,7 +35,7 @@ Count = Callable[[str], int]
 """Counts a text's tokens with the model's own tokenizer."""
 
 
-class Answer(Record):
+class ToolAnswer(Record):
     """A tool's answer."""
 
     name: str
@@ -58,7 +58,7 @@ class Answers(Record):
 
     tools: list[Json] = Field(default_factory=list)
     """OpenAI tool specs that the environment offered."""
-    results: list[Answer] = Field(default_factory=list, max_length=MOST_CALLS)
+    results: list[ToolAnswer] = Field(default_factory=list, max_length=MOST_CALLS)
     questions: list[Put] = Field(default_factory=list, max_length=MOST_QUESTIONS)
     """The first question that it put to each judge."""
 
@@ -76,7 +76,7 @@ class Notes:
 
     def __init__(self) -> None:
         self.tools: list[Json] = []
-        self.results: list[Answer] = []
+        self.results: list[ToolAnswer] = []
         self.questions: dict[str, Put] = {}
         """Questions by the judge's name."""
 
@@ -88,7 +88,7 @@ class Notes:
         """Note a tool's answer."""
         if len(self.results) < MOST_CALLS:
             self.results.append(
-                Answer(
+                ToolAnswer(
                     name=name, arguments=arguments, content=reply.content, seconds=seconds, done=reply.done
                 )
             )

@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 
 from headway_analysis.preflight.evidence import Sampled
 from headway_api.exits import JobError
-from headway_api.records import EpisodeRecord, TrainingSequence, Turn
+from headway_api.records import EpisodeRecord, TrainingRow, Turn
 from headway_api.spec.agent import ToolCallParser
 from headway_coordinator.trajectory.render import Renderer, choose, load, model_type
 
@@ -59,7 +59,7 @@ def _unread(episode: EpisodeRecord) -> Iterator[tuple[Turn, list[int], list[int]
                 yield turns.pop(number), row.tokens[start:end], row.tokens[:start]
 
 
-def _spans(row: TrainingSequence) -> Iterator[tuple[int, int, int]]:
+def _spans(row: TrainingRow) -> Iterator[tuple[int, int, int]]:
     if row.turns:
         yield from ((span.turn, span.start, span.end) for span in row.turns)
         return

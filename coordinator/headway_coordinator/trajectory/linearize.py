@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from headway_api.records import TrainingSequence, TurnSpan, VersionSpan
+from headway_api.records import TrainingRow, TurnSpan, VersionSpan
 from headway_coordinator.trajectory.graph import Graph, Node
 
 
-def linearize(graph: Graph, unseen: Collection[int] = ()) -> list[TrainingSequence]:
+def linearize(graph: Graph, unseen: Collection[int] = ()) -> list[TrainingRow]:
     """Rows of an episode, oldest leaf first. A branch that trains nothing new makes no row.
 
     Sampled nodes in `unseen` are not trained: the agent never saw them, or a schema constrained them.
     """
-    rows: list[TrainingSequence] = []
+    rows: list[TrainingRow] = []
     turns, trained = graph.turns(), set(unseen)
     for leaf in graph.leaves():
         path = graph.path(leaf)
@@ -32,7 +32,7 @@ def linearize(graph: Graph, unseen: Collection[int] = ()) -> list[TrainingSequen
     return rows
 
 
-def _row(parts: list[tuple[Node, int | None]]) -> TrainingSequence:
+def _row(parts: list[tuple[Node, int | None]]) -> TrainingRow:
     """Concatenate nodes up to the last trained one, because later tokens do not change the gradient.
 
     Each node comes with its turn if it is trained in this row.
@@ -52,9 +52,7 @@ def _row(parts: list[tuple[Node, int | None]]) -> TrainingSequence:
         tokens += node.tokens
         mask += [int(train)] * len(node.tokens)
         logprobs += node.logprobs if train else [0.0] * len(node.tokens)
-    return TrainingSequence(
-        tokens=tokens, mask=mask, logprobs=logprobs, versions=_merge(versions), turns=turns
-    )
+    return TrainingRow(tokens=tokens, mask=mask, logprobs=logprobs, versions=_merge(versions), turns=turns)
 
 
 def _shift(span: VersionSpan, by: int) -> VersionSpan:

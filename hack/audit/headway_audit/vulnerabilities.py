@@ -25,7 +25,7 @@ class Vulnerability:
 
 
 @dataclass(frozen=True)
-class Answer:
+class DatabaseAnswer:
     """The database's answer about a lock."""
 
     asked: int
@@ -41,7 +41,7 @@ class Answer:
         return not self.trouble and (self.asked == 0 or len(self.unknown) < self.asked)
 
 
-def parsed(text: str, trouble: str) -> Answer:
+def parsed(text: str, trouble: str) -> DatabaseAnswer:
     """pip-audit's answer; `trouble` is its error output where it gave none."""
     try:
         document = json.loads(text)
@@ -59,11 +59,11 @@ def parsed(text: str, trouble: str) -> Answer:
             for each in one["vulns"]
         ]
     except (ValueError, KeyError, TypeError):
-        return Answer(0, (), (), (trouble.strip().splitlines() or ["pip-audit gave no answer"])[-1])
-    return Answer(len(every), tuple(found), tuple(unknown))
+        return DatabaseAnswer(0, (), (), (trouble.strip().splitlines() or ["pip-audit gave no answer"])[-1])
+    return DatabaseAnswer(len(every), tuple(found), tuple(unknown))
 
 
-def ask(lock: str) -> Answer:
+def ask(lock: str) -> DatabaseAnswer:
     """Ask the database of PyPI about every package of a lock."""
     command = [sys.executable, "-m", "pip_audit", "--requirement", str(REQUIREMENTS / f"{lock}.txt")]
     command += ["--require-hashes", "--disable-pip", "--progress-spinner", "off", "--format", "json"]
@@ -71,7 +71,7 @@ def ask(lock: str) -> Answer:
     return parsed(done.stdout, done.stderr)
 
 
-def judged(answer: Answer, policy: Policy, today: date) -> list[str]:
+def judged(answer: DatabaseAnswer, policy: Policy, today: date) -> list[str]:
     """What is wrong with a lock by the database's answer, a sentence each."""
     wrong = [f"{name} is not in the database: nobody looked at it" for name in answer.unknown]
     for each in answer.found:
@@ -84,7 +84,7 @@ def judged(answer: Answer, policy: Policy, today: date) -> list[str]:
     return wrong
 
 
-def stale(answers: Iterable[Answer], policy: Policy) -> list[str]:
+def stale(answers: Iterable[DatabaseAnswer], policy: Policy) -> list[str]:
     """Accepted vulnerabilities that no lock has any more."""
     have = {(each.package, name) for answer in answers for each in answer.found for name in each.ids}
     return [

@@ -27,7 +27,7 @@ SHOWN_CHARACTERS: Final = 500
 """Most characters of a refusal that an error repeats."""
 
 
-class NoAnswer(Exception):
+class LearnerUnavailable(Exception):
     """The learner did not answer, or refused."""
 
 
@@ -63,7 +63,7 @@ class LearnerClient:
             raise NotJoined(
                 f"the learner's answer about weights cannot be read: {explained(error)}"
             ) from error
-        except NoAnswer as error:
+        except LearnerUnavailable as error:
             raise NotJoined(f"the learner offers no weights: {error}") from error
         await engine.join(source.host, place)
         # The header marks a folder whose learner was joined.
@@ -80,15 +80,15 @@ class LearnerClient:
                 if response.status >= 300:
                     answer = (await start(response, SHOWN_CHARACTERS)).decode(errors="replace")
                     text = shortened(answer, SHOWN_CHARACTERS)
-                    raise NoAnswer(f"{method} {url}: {response.status}: {text}")
+                    raise LearnerUnavailable(f"{method} {url}: {response.status}: {text}")
                 data = await content(response, bounds.REPORT)
                 return await asyncio.to_thread(json_within, data, bounds.REPORT)
         except TimeoutError as error:
-            raise NoAnswer(f"{method} {url}: no answer within {ASK_SECONDS:.0f} s") from error
+            raise LearnerUnavailable(f"{method} {url}: no answer within {ASK_SECONDS:.0f} s") from error
         except OutOfBounds as error:
-            raise NoAnswer(f"{method} {url}: the answer cannot be read: {error}") from error
+            raise LearnerUnavailable(f"{method} {url}: the answer cannot be read: {error}") from error
         except aiohttp.ClientError as error:
-            raise NoAnswer(f"{method} {url}: {type(error).__name__}: {error}") from error
+            raise LearnerUnavailable(f"{method} {url}: {type(error).__name__}: {error}") from error
 
 
 def _write(folder: Path, header: DirectHeader) -> None:

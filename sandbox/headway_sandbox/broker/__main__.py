@@ -33,14 +33,14 @@ SHUTDOWN_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
-def limits(kind: pods.Kind) -> pool.Limits:
+def limits(kind: pods.SandboxKind) -> pool.Limits:
     """Limits of the pool; the maximum defaults to the number of episodes in flight."""
     wanted = kind.environment.sandbox.warm_pool
     maximum = wanted.max or kind.config.most_episodes
     return pool.Limits(min(wanted.min, maximum), maximum, STARTING_AT_ONCE)
 
 
-def load(environ: Mapping[str, str]) -> tuple[pods.Kind, pods.Platform]:
+def load(environ: Mapping[str, str]) -> tuple[pods.SandboxKind, pods.Platform]:
     """Read the mounted configuration; it also says which of the job's sandboxes this broker has.
 
     Raises:
@@ -48,7 +48,7 @@ def load(environ: Mapping[str, str]) -> tuple[pods.Kind, pods.Platform]:
     """
     file = Path(environ.get(names.ENV_CONFIG, names.CONFIG_FILE))
     try:
-        kind = pods.Kind(job_config.load_any(environ), environ.get(names.ENV_SUITE))
+        kind = pods.SandboxKind(job_config.load_any(environ), environ.get(names.ENV_SUITE))
         return kind, pods.Platform.parse((file.parent / TEMPLATE_FILE).read_text())
     except (OSError, ValidationError, ValueError, KeyError) as error:
         raise JobError("ConfigUnreadable", f"{file.parent}: {error}") from error
@@ -64,7 +64,7 @@ def processes(environ: Mapping[str, str]) -> ProcessPods | None:
     return ProcessPods(Path(modules), hidden, int(environ[names.ENV_SANDBOX_NETWORK]))
 
 
-async def serve(kind: pods.Kind, platform: pods.Platform, own_keys: Keys) -> None:
+async def serve(kind: pods.SandboxKind, platform: pods.Platform, own_keys: Keys) -> None:
     """Run until SIGTERM. Sandboxes stay: another broker uses them, or the job's deletion removes them."""
     config = kind.config
     stop = asyncio.Event()

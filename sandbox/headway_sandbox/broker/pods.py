@@ -47,7 +47,7 @@ LAST_WORDS: Final = 500
 
 
 @dataclass(frozen=True)
-class Kind:
+class SandboxKind:
     """Which sandboxes of a job a broker hands out: the job's own, or a suite's."""
 
     config: JobConfig | EvalConfig
@@ -96,13 +96,13 @@ class Platform:
         return cls(document["template"], document["resources"], document["imagePullSecrets"])
 
 
-def selector(kind: Kind) -> str:
+def selector(kind: SandboxKind) -> str:
     """Label selector of these sandboxes, which excludes other sandboxes of the job."""
     suite = f"!{names.LABEL_SUITE}" if kind.suite is None else f"{names.LABEL_SUITE}={kind.suite}"
     return f"{names.LABEL_JOB_UID}={kind.config.uid},{names.LABEL_COMPONENT}={names.SANDBOX},{suite}"
 
 
-def manifest(kind: Kind, platform: Platform, name: str, number: int = 0) -> Json:
+def manifest(kind: SandboxKind, platform: Platform, name: str, number: int = 0) -> Json:
     """The complete pod `name`. `number`: its number among its broker's pods, from 1; 0 without a broker."""
     config = kind.config
     layered = merge({"spec": _wanted(kind, platform, number)}, platform.template)
@@ -135,7 +135,7 @@ def _without_suite(labels: Json) -> Json:
     return {name: value for name, value in labels.items() if name != names.LABEL_SUITE}
 
 
-def _wanted(kind: Kind, platform: Platform, number: int) -> Json:
+def _wanted(kind: SandboxKind, platform: Platform, number: int) -> Json:
     environment = kind.environment
     sandbox = environment.sandbox
     container: Json = {
@@ -248,7 +248,7 @@ def _restricted(container: Json) -> Json:
     return {**container, "securityContext": context}
 
 
-def is_ours(pod: Json, kind: Kind) -> bool:
+def is_ours(pod: Json, kind: SandboxKind) -> bool:
     """Whether a pod belongs to the job: its controller must be the job, since labels prove nothing."""
     owners = pod.get("metadata", {}).get("ownerReferences") or []
     return any(owner.get("controller") and owner.get("uid") == kind.config.uid for owner in owners)

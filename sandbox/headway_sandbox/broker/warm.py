@@ -68,7 +68,7 @@ class WarmPool:
         self,
         api: PodApi,
         http: aiohttp.ClientSession,
-        kind: pods.Kind,
+        kind: pods.SandboxKind,
         platform: pods.Platform,
         limits: pool.Limits,
         metrics: Metrics,

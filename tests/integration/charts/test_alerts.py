@@ -21,7 +21,7 @@ from headway_api.metrics import (
     JOBS,
     OPERATOR,
     SHARED_BUDGETS,
-    Family,
+    MetricFamily,
     prometheus_name,
 )
 from headway_api.signals import SignalName
@@ -288,7 +288,7 @@ def test_failed_reconciles_are_explained_by_reasons_that_occur() -> None:
     assert set(asked) <= reasons(), "a case is about a reason that never occurs"
 
 
-def reported(family: Family) -> bool:
+def reported(family: MetricFamily) -> bool:
     """Whether a process names this family anywhere; those of jobs and budgets have a test of their own
     (test_telemetry)."""
     sources = (path for room in PROCESSES for path in (ROOT / room).rglob("*.py"))
@@ -297,9 +297,9 @@ def reported(family: Family) -> bool:
     )
 
 
-def series() -> dict[str, Family]:
+def series() -> dict[str, MetricFamily]:
     """Families by each name that a query may use; names with a variable part are left out."""
-    known: dict[str, Family] = {}
+    known: dict[str, MetricFamily] = {}
     for family in FAMILIES:
         if "{" not in family.name:
             name = prometheus_name(family.name)
@@ -324,6 +324,6 @@ def test_rules_ask_for_metrics_and_labels_that_there_are(rules: Rules) -> None:
         assert set(labels) <= offered, f"{name} asks for labels that {asked} do not have"
 
 
-def labels_of(family: Family) -> set[str]:
+def labels_of(family: MetricFamily) -> set[str]:
     served_by_the_operator = family in (*OPERATOR, *JOBS, *SHARED_BUDGETS)
     return {*family.labels, *(() if served_by_the_operator else (*JOB_LABELS, OF_THE_JOBS_MONITOR))}

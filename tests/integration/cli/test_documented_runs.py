@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from chaos import EXAMPLE, ROOT
-from doc_runs import Entry, Place, run_by
+from doc_runs import CommandRunner, Entry, run_by
 from doc_shell import DocShell
 
 sys.path.insert(0, str(ROOT / "hack" / "demo"))
@@ -38,7 +38,7 @@ def slow(entry: Entry) -> bool:
 
 ENTRIES = [
     pytest.param(entry, id=str(entry), marks=[pytest.mark.long] if slow(entry) else [])
-    for entry in sorted(run_by(Place.RUN), key=in_order)
+    for entry in sorted(run_by(CommandRunner.RUN), key=in_order)
 ]
 
 

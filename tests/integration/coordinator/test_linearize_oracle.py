@@ -19,7 +19,7 @@ from guests import guest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway_api.records import PolicyVersion, TrainingSequence, VersionSpan
+from headway_api.records import PolicyVersion, TrainingRow, VersionSpan
 from headway_coordinator.trajectory.graph import Graph
 from headway_coordinator.trajectory.linearize import linearize
 
@@ -69,7 +69,7 @@ def episode(calls: list[tuple[int, int, list[int], list[int]]]) -> Turns:
     return turns
 
 
-def ours(turns: Turns) -> list[TrainingSequence]:
+def ours(turns: Turns) -> list[TrainingRow]:
     graph = Graph()
     for prompt, sampled, logprobs in turns:
         version = VersionSpan(start=0, end=len(sampled), version=PolicyVersion(incarnation=0, step=0))
@@ -96,7 +96,7 @@ def comes_back(turns: Turns) -> bool:
     return False
 
 
-def plain(rows: list[TrainingSequence]) -> list[dict[str, list[Any]]]:
+def plain(rows: list[TrainingRow]) -> list[dict[str, list[Any]]]:
     return [{"tokens": row.tokens, "mask": row.mask, "logprobs": row.logprobs} for row in rows]
 
 

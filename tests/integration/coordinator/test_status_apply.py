@@ -13,11 +13,11 @@ from headway_api.conditions import Condition, ConditionType, Reason, condition
 from headway_api.config import JobConfig
 from headway_api.crd import definitions
 from headway_api.status import (
-    Progress,
     Remediation,
     RemedyFigures,
     RemedyOrder,
     RLTrainingJobStatus,
+    TrainingProgress,
     Usage,
 )
 from headway_coordinator import view
@@ -71,7 +71,7 @@ def found(cluster: Cluster, job: JobConfig) -> dict[str, Any]:
 
 def test_each_writer_keeps_its_own_fields(cluster: Cluster, job: JobConfig) -> None:
     sink = sink_at(cluster, job)
-    sink(RLTrainingJobStatus(progress=Progress(step=1), usage=Usage(sample_tokens=5)).as_object())
+    sink(RLTrainingJobStatus(progress=TrainingProgress(step=1), usage=Usage(sample_tokens=5)).as_object())
     patch = {"status": {"state": "Training", "observedGeneration": 1}}
     cluster.kubectl(
         "patch",
@@ -84,7 +84,7 @@ def test_each_writer_keeps_its_own_fields(cluster: Cluster, job: JobConfig) -> N
         "-p",
         json.dumps(patch),
     )
-    sink(RLTrainingJobStatus(progress=Progress(step=2)).as_object())
+    sink(RLTrainingJobStatus(progress=TrainingProgress(step=2)).as_object())
     status = found(cluster, job)
     assert (status["state"], status["progress"]["step"]) == ("Training", 2)
     assert "usage" not in status, "what a writer no longer sends is gone"

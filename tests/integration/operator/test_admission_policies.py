@@ -74,7 +74,7 @@ def plain(rig: Rig, name: str, labels: Json) -> Json:
 def sandbox(rig: Rig, job: str) -> Json:
     """A pod exactly as the job's broker makes it."""
     config = json.loads(rig.children(job)[f"ConfigMap/{job}-config"]["data"]["job.json"])
-    kind = pods.Kind(JobConfig.model_validate(config))
+    kind = pods.SandboxKind(JobConfig.model_validate(config))
     return pods.manifest(kind, pods.Platform({}, {}, []), f"{job}-sandbox-1")
 
 

@@ -22,7 +22,7 @@ from headway_api.records import (
     Outcome,
     PolicyVersion,
     Purpose,
-    TrainingSequence,
+    TrainingRow,
     VersionSpan,
 )
 
@@ -76,7 +76,7 @@ def sampled_group(
                 reward=even / (TURNS * LENGTH) + index * 1e-3,
                 messages=[],
                 turns=[],
-                rows=[TrainingSequence(tokens=tokens, mask=mask, logprobs=logprobs, versions=spans)],
+                rows=[TrainingRow(tokens=tokens, mask=mask, logprobs=logprobs, versions=spans)],
                 sandbox_seconds=0.0,
                 started_at=0.0,
                 finished_at=0.0,

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from step_variants import LORA, OPTIMIZER, STEPS
 from torch import Tensor
 
-from headway_api.records import Batch, Canary, StepReport, TrainingSequence
+from headway_api.records import Batch, Canary, StepReport, TrainingRow
 from headway_trainer import model as models
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -104,7 +104,7 @@ def advantages(rewards: list[float]) -> list[float]:
     return list((values - values.mean()) / (values.std(ddof=1) + 1e-6))
 
 
-def logprobs(model: Any, row: TrainingSequence) -> Tensor:
+def logprobs(model: Any, row: TrainingRow) -> Tensor:
     """Log-probability of every token of the vocabulary at every position."""
     found: Tensor = model(torch.tensor([row.tokens])).logits[0].log_softmax(-1)
     return found

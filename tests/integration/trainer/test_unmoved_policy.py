@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from headway_api.records import Batch, TrainingSequence
+from headway_api.records import Batch, TrainingRow
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -22,7 +22,7 @@ the weight is 0."""
 CLOSE = 1e-5
 
 
-def as_sampled(model: Any, row: TrainingSequence) -> TrainingSequence:
+def as_sampled(model: Any, row: TrainingRow) -> TrainingRow:
     """The row with the log-probabilities that the model itself gives its action tokens."""
     with torch.no_grad():
         log_LV = model(torch.tensor([row.tokens])).logits[0].log_softmax(-1)

@@ -25,7 +25,7 @@ from headway_analysis.measures.candidate import (
     total_cost,
 )
 from headway_analysis.measures.catalogue import TOOLS_NAMED, catalogue
-from headway_analysis.measures.tries import Place, Rules, Try, a_try
+from headway_analysis.measures.tries import Rules, Try, TryPlace, a_try
 from headway_analysis.statistics.estimates import Why
 from headway_api.prices import DEFAULT, DatedPrices, PriceBook, Prices
 from headway_api.records import EpisodeRecord, Outcome
@@ -89,7 +89,7 @@ def conversation(rng: np.random.Generator, turns: int) -> list[dict[str, object]
 
 def as_tries(found: list[tuple[int, EpisodeRecord]], candidate: str = "tuned") -> list[Try]:
     rules = Rules(THRESHOLD, MAX_TURNS)
-    return [a_try(record, Place(candidate, row, TASKS[row % 3]), rules) for row, record in found]
+    return [a_try(record, TryPlace(candidate, row, TASKS[row % 3]), rules) for row, record in found]
 
 
 FOUND = records(1)
@@ -173,7 +173,7 @@ def test_every_measure_equals_the_recount() -> None:
 
 def own_loop(candidate: str = "tuned") -> list[Try]:
     """Tries of an agent whose most turns nobody knows."""
-    return [a_try(record, Place(candidate, row), Rules(1.0)) for row, record in FOUND]
+    return [a_try(record, TryPlace(candidate, row), Rules(1.0)) for row, record in FOUND]
 
 
 def test_an_agent_with_a_loop_of_its_own_has_no_turn_limit() -> None:
@@ -209,7 +209,7 @@ def test_every_task_is_measured_apart_and_all_of_them_together() -> None:
 
 
 def test_without_a_column_of_tasks_there_is_all_alone() -> None:
-    tries = [a_try(record, Place("tuned", row), Rules()) for row, record in FOUND]
+    tries = [a_try(record, TryPlace("tuned", row), Rules()) for row, record in FOUND]
     assert tasks_of(tries) == ["all"]
 
 
@@ -236,7 +236,7 @@ def test_no_tries_have_no_measures() -> None:
 
 
 def test_candidates_that_never_succeed_have_no_cost_per_success() -> None:
-    tries = [a_try(record, Place("tuned", row), Rules(threshold=2.0)) for row, record in FOUND]
+    tries = [a_try(record, TryPlace("tuned", row), Rules(threshold=2.0)) for row, record in FOUND]
     found = estimates(tries, MEASURES, priced(BOOK))
     assert "cost_per_success" not in found
     assert found["success"].value == 0

@@ -22,8 +22,8 @@ from headway_analysis.estimate.candidates import (
     OTHERS,
     Opening,
     Part,
+    PartProgress,
     Sets,
-    Standing,
     by_limits,
     of_evaluation,
     parts_of,
@@ -82,7 +82,7 @@ def played(tokens: Sequence[float], of: Part) -> Measured:
     return measure([BilledGroup(used(each, of), of.group_size) for each in tokens])
 
 
-def cost(standings: Sequence[Standing], **more: Any) -> tuple[Decimal, Decimal, Decimal]:
+def cost(standings: Sequence[PartProgress], **more: Any) -> tuple[Decimal, Decimal, Decimal]:
     found = of_evaluation(standings, price, **more).cost
     assert found is not None
     return found
@@ -98,17 +98,17 @@ PARTS = st.builds(
 
 
 @st.composite
-def standings(draw: st.DrawFn) -> Standing:
+def standings(draw: st.DrawFn) -> PartProgress:
     """A part that has come anywhere, with whatever its groups used."""
     of = draw(PARTS)
     groups = [BilledGroup(used(each, of), 2) for each in draw(st.lists(AMOUNTS, max_size=6))]
     groups += [BilledGroup({"discarded": each}, 2) for each in draw(st.lists(AMOUNTS, max_size=2))]
-    return Standing(of, draw(st.integers(0, of.groups)), measure(groups))
+    return PartProgress(of, draw(st.integers(0, of.groups)), measure(groups))
 
 
 @given(st.lists(standings(), max_size=5), AMOUNTS, st.dictionaries(st.sampled_from(["set/0"]), AMOUNTS))
 def test_any_evaluation_has_a_range_in_order_above_its_bill(
-    found: list[Standing], spent: float, paces: dict[str, float]
+    found: list[PartProgress], spent: float, paces: dict[str, float]
 ) -> None:
     billed = Decimal(f"{spent:.6f}")
     done = Spent({"evaluationSample": spent, "acceleratorSeconds:H100": spent}, billed, 10.0)
@@ -122,7 +122,7 @@ def test_any_evaluation_has_a_range_in_order_above_its_bill(
 
 
 @given(st.lists(standings(), min_size=1, max_size=4), st.decimals(0, 10**6, places=6), AMOUNTS)
-def test_with_nothing_left_it_is_the_bill(found: list[Standing], billed: Decimal, tokens: float) -> None:
+def test_with_nothing_left_it_is_the_bill(found: list[PartProgress], billed: Decimal, tokens: float) -> None:
     over = [replace(each, left=0) for each in found]
     made = of_evaluation(over, price, spent=Spent({"evaluationSample": tokens}, billed, 7.0))
     assert made.basis == "Running"
@@ -136,7 +136,7 @@ def test_equal_groups_narrow_the_range_with_each_one(groups: int, tokens: float)
     of, widths = part(groups=groups), list[Decimal]()
     for done in range(2, groups + 1):
         spent = Spent(cost=done * Decimal(repr(tokens)))
-        standing = Standing(of, groups - done, played([tokens] * done, of))
+        standing = PartProgress(of, groups - done, played([tokens] * done, of))
         low, _, high = cost([standing], spent=spent)
         widths.append(high - low)
     rounding = Decimal("0.005")
@@ -146,8 +146,10 @@ def test_equal_groups_narrow_the_range_with_each_one(groups: int, tokens: float)
 
 def test_measured_groups_are_narrower_than_limits_and_prompts() -> None:
     of = part()
-    low, _, high = cost([Standing(of, 50)])
-    measured = cost([Standing(of, 30, played([random.Random(n).uniform(300, 500) for n in range(20)], of))])
+    low, _, high = cost([PartProgress(of, 50)])
+    measured = cost(
+        [PartProgress(of, 30, played([random.Random(n).uniform(300, 500) for n in range(20)], of))]
+    )
     assert low < measured[0] < measured[1] < measured[2] < high
 
 
@@ -159,7 +161,7 @@ def test_an_interval_holds_what_the_rest_came_to() -> None:
         tokens = [rng.lognormvariate(6, 0.5) for _ in range(60)]
         bill = sum(Decimal("0.00052") * round(each) for each in tokens)
         spent = Spent(cost=sum((Decimal("0.00052") * round(each) for each in tokens[:12]), Decimal(0)))
-        low, _, high = cost([Standing(of, 48, played(tokens[:12], of))], spent=spent)
+        low, _, high = cost([PartProgress(of, 48, played(tokens[:12], of))], spent=spent)
         held += low <= bill <= high
     assert held / tries >= 0.93
 
@@ -188,17 +190,17 @@ def test_an_endpoint_is_paid_for_each_prompt_token_of_each_turn() -> None:
 def test_a_waiting_candidate_takes_others_usage_at_its_own_price() -> None:
     base, large = part(), part("large", model="large")
     tokens = [400.0] * 10
-    _, likely, _ = cost([Standing(large, 50), Standing(base, 0, played(tokens, base))])
+    _, likely, _ = cost([PartProgress(large, 50), PartProgress(base, 0, played(tokens, base))])
     each = 200 * (Decimal("0.0007") + Decimal("0.0002") + Decimal("0.002"))
     assert likely == 100 * each
     far = part("far", sampled_by="endpoint", model="far")
-    _, likely, _ = cost([Standing(far, 50), Standing(base, 0, played(tokens, base))])
+    _, likely, _ = cost([PartProgress(far, 50), PartProgress(base, 0, played(tokens, base))])
     assert likely == 100 * (400 * Decimal("0.003") + 200 * Decimal("0.009"))
 
 
 def test_an_endpoints_prompt_is_split_as_servers_cache_it() -> None:
     far, base = part("far", sampled_by="endpoint", model="far"), part()
-    made = of_evaluation([Standing(far, 0, played([400.0] * 5, far)), Standing(base, 50)], price)
+    made = of_evaluation([PartProgress(far, 0, played([400.0] * 5, far)), PartProgress(base, 50)], price)
     computed, cached = made.usage["evaluationPrefill"].likely, made.usage["evaluationCachedPrefill"].likely
     assert computed + cached == pytest.approx(100 * 400)
     limits = by_limits(exactly(300.0), ASKED, "servers", None)
@@ -208,8 +210,11 @@ def test_an_endpoints_prompt_is_split_as_servers_cache_it() -> None:
 
 def test_others_tell_the_further_apart_they_are_the_less() -> None:
     base, tuned, waits = part(), part("tuned"), part("waits")
-    alike = [Standing(base, 0, played([400.0] * 9, base)), Standing(tuned, 0, played([800.0] * 9, tuned))]
-    low, likely, high = cost([*alike, Standing(waits, 50)])
+    alike = [
+        PartProgress(base, 0, played([400.0] * 9, base)),
+        PartProgress(tuned, 0, played([800.0] * 9, tuned)),
+    ]
+    low, likely, high = cost([*alike, PartProgress(waits, 50)])
     one = 50 * 2 * Decimal("0.00052")
     assert likely == 300 * one
     assert float(low) == pytest.approx(float(200 * one) / OTHERS, rel=1e-3)
@@ -220,16 +225,16 @@ def test_few_own_groups_are_weighed_against_many_of_others() -> None:
     base, large = part(groups=100), part("large", 100, model="large")
     many = played([random.Random(n).uniform(300, 500) for n in range(100)], base)
     few = played([700.0, 900.0], large)
-    mean = of_evaluation([Standing(large, 98, few)], price).usage["evaluationPrefill:large"]
-    both = of_evaluation([Standing(base, 0, many), Standing(large, 98, few)], price).usage[
+    mean = of_evaluation([PartProgress(large, 98, few)], price).usage["evaluationPrefill:large"]
+    both = of_evaluation([PartProgress(base, 0, many), PartProgress(large, 98, few)], price).usage[
         "evaluationPrefill:large"
     ]
     assert mean.likely == 98 * 2 * 400
     assert 98 * 400 < both.likely < mean.likely
     assert both.high < mean.high
     more = played([random.Random(n).uniform(700, 900) for n in range(50)], large)
-    usage = of_evaluation([Standing(base, 0, many), Standing(large, 50, more)], price).usage
-    alone = of_evaluation([Standing(large, 50, more)], price).usage
+    usage = of_evaluation([PartProgress(base, 0, many), PartProgress(large, 50, more)], price).usage
+    alone = of_evaluation([PartProgress(large, 50, more)], price).usage
     assert usage["evaluationPrefill:large"].likely == pytest.approx(
         alone["evaluationPrefill:large"].likely, rel=0.05
     )
@@ -237,23 +242,23 @@ def test_few_own_groups_are_weighed_against_many_of_others() -> None:
 
 def test_a_stored_run_shares_no_token_counts_with_others() -> None:
     again, base = part("again", sampled_by="nobody"), part()
-    before = cost([Standing(base, 50)])
-    assert cost([Standing(base, 50), Standing(again, 0, played([0.0] * 5, again))]) == before
-    made = of_evaluation([Standing(base, 0, played([400.0] * 5, base)), Standing(again, 50)], price)
+    before = cost([PartProgress(base, 50)])
+    assert cost([PartProgress(base, 50), PartProgress(again, 0, played([0.0] * 5, again))]) == before
+    made = of_evaluation([PartProgress(base, 0, played([400.0] * 5, base)), PartProgress(again, 50)], price)
     assert made.usage["sandboxSeconds"].low == 0, "no model keeps its sandboxes waiting"
     assert {key for key in made.usage if key.startswith("evaluation")} == set()
 
 
 def test_samples_of_a_suite_are_not_like_rows() -> None:
     rows, suite = part(), replace(part(groups=20), suite="general")
-    done = Standing(rows, 0, played([400.0] * 9, rows))
-    assert cost([done, Standing(suite, 20)]) == cost([Standing(suite, 20)])
+    done = PartProgress(rows, 0, played([400.0] * 9, rows))
+    assert cost([done, PartProgress(suite, 20)]) == cost([PartProgress(suite, 20)])
 
 
 def test_rows_to_come_may_differ_from_those_before() -> None:
     of = part(groups=100)
-    made = of_evaluation([Standing(of, 50, played([400.0] * 50, of))], price)
-    few = of_evaluation([Standing(of, 1, played([400.0] * 99, of))], price)
+    made = of_evaluation([PartProgress(of, 50, played([400.0] * 50, of))], price)
+    few = of_evaluation([PartProgress(of, 1, played([400.0] * 99, of))], price)
     assert made.usage["evaluationPrefill"] == pytest.approx(Range(20_000 / ORDER, 20_000, 20_000 * ORDER))
     assert few.usage["evaluationPrefill"] == pytest.approx(Range(400 / ORDER, 400, 400 * ORDER))
 
@@ -261,28 +266,28 @@ def test_rows_to_come_may_differ_from_those_before() -> None:
 def test_what_has_no_price_or_is_not_known_is_named() -> None:
     judged = replace(part(), judged=True)
     far = part("other", sampled_by="endpoint", model="unheard")
-    made = of_evaluation([Standing(judged, 50), Standing(far, 50)], price, sets=Sets(accelerators=2))
+    made = of_evaluation([PartProgress(judged, 50), PartProgress(far, 50)], price, sets=Sets(accelerators=2))
     assert set(made.unpriced) == {
         "endpointPrompt", "endpointSample", "judgePrompt", "judgeSample", "acceleratorSeconds"
     }  # fmt: skip
     asked = measure([BilledGroup(used(400.0, judged) | {"judgePrompt:j": 9.0}, 2)] * 4)
-    made = of_evaluation([Standing(judged, 46, asked)], price, sets=Sets(1, 2, {"set/0": 3.0}))
+    made = of_evaluation([PartProgress(judged, 46, asked)], price, sets=Sets(1, 2, {"set/0": 3.0}))
     assert made.unpriced == ("judgePrompt",), "it is asked, and has no price"
 
 
 def test_the_estimate_says_why_until_something_was_measured() -> None:
     of = part()
-    assert of_evaluation([Standing(of, 50)], price, why="no tokenizer").why == "no tokenizer"
-    one = of_evaluation([Standing(of, 49, played([400.0], of))], price, why="no tokenizer")
+    assert of_evaluation([PartProgress(of, 50)], price, why="no tokenizer").why == "no tokenizer"
+    one = of_evaluation([PartProgress(of, 49, played([400.0], of))], price, why="no tokenizer")
     assert (one.basis, one.why) == ("Data", "no tokenizer"), "one group does not show how groups differ"
-    found = of_evaluation([Standing(of, 48, played([400.0] * 2, of))], price, why="no tokenizer")
+    found = of_evaluation([PartProgress(of, 48, played([400.0] * 2, of))], price, why="no tokenizer")
     assert (found.basis, found.why, found.episodes) == ("Running", "", 4)
 
 
 def test_sets_of_servers_follow_one_another() -> None:
     first, second = part(), part("second", unit="set/1")
     far = part("far", 30, "endpoint", "far")
-    found = [Standing(first, 20), Standing(second, 50), Standing(far, 30)]
+    found = [PartProgress(first, 20), PartProgress(second, 50), PartProgress(far, 30)]
 
     def until_end(at_once: int, **paces: float) -> Range:
         known = {name.replace("_", "/"): pace for name, pace in paces.items()}
@@ -302,10 +307,10 @@ def test_sets_of_servers_follow_one_another() -> None:
 def test_accelerators_are_held_as_long_as_sets_are_up() -> None:
     of = part()
     sets = Sets(1, 3, {"set/0": 2.0})
-    made = of_evaluation([Standing(of, 30)], price, sets=sets)
+    made = of_evaluation([PartProgress(of, 30)], price, sets=sets)
     assert made.usage["acceleratorSeconds"].likely == 3 * 30 * 2
     held = Spent({"acceleratorSeconds:H100": 400.0}, seconds=40.0)
-    made = of_evaluation([Standing(of, 30)], price, sets=sets, spent=held)
+    made = of_evaluation([PartProgress(of, 30)], price, sets=sets, spent=held)
     assert made.usage["acceleratorSeconds:H100"].likely == 400 + 30 * 2 * 10, "as many as were held"
     assert "acceleratorSeconds" not in made.usage
 

@@ -10,7 +10,7 @@ from provoked import PROVOKED
 
 from headway_analysis.faults import page
 from headway_analysis.faults.catalogue import FAULTS
-from headway_analysis.faults.definition import Fault, Kind, Stage
+from headway_analysis.faults.definition import Fault, FaultKind, Stage
 
 ROOT = Path(__file__).resolve().parents[3]
 LONGEST = 25
@@ -31,7 +31,7 @@ def test_every_fault_is_provoked_on_a_cluster() -> None:
 def test_there_are_faults_of_each_kind_and_many_past_apply() -> None:
     assert len(FAULTS) >= 60
     assert len([fault for fault in FAULTS if fault.stage is not Stage.APPLY]) >= 25
-    assert {fault.kind for fault in FAULTS} == set(Kind)
+    assert {fault.kind for fault in FAULTS} == set(FaultKind)
 
 
 @EACH

@@ -16,14 +16,14 @@ from inspect_ai.model import ChatMessageAssistant, ChatMessageTool
 
 from headway_analysis.report import inspect_log
 from headway_analysis.report.conversation import first, steps
-from headway_analysis.report.document import Standing
+from headway_analysis.report.document import CandidateTries
 from headway_analysis.report.inspect_log import PlayedEpisode
 from headway_api.records import EpisodeRecord, Outcome
 
 NAME, ROWS = "tuned", 10
 
 
-def standing() -> Standing:
+def standing() -> CandidateTries:
     return next(each for each in job.finished().standings if each.name == NAME)
 
 

@@ -34,7 +34,7 @@ from headway_analysis.report.page.curves import Chart, Line, thinned
 from headway_analysis.report.page.episodes import coloured, shortened
 from headway_api.artifacts import Layout
 from headway_api.metrics import family
-from headway_api.records import BatchFigures, TrainingSequence
+from headway_api.records import BatchFigures, TrainingRow
 from headway_api.run_files import RunFiles
 from headway_api.store import FileStore
 from headway_coordinator.spool import Spool
@@ -291,7 +291,7 @@ def test_an_advantage_is_the_reward_less_its_groups_mean(good: Made) -> None:
 
 
 def test_each_sampled_token_has_the_shade_of_its_probability() -> None:
-    row = TrainingSequence.model_construct(
+    row = TrainingRow.model_construct(
         tokens=[0, 1, 2, 3, 4], mask=[0, 0, 1, 1, 0], logprobs=[0.0, 0.0, float(np.log(0.25)), 0.0, 0.0]
     )
     pieces = [*coloured(row, written_run.decode)]
@@ -305,7 +305,7 @@ def test_each_sampled_token_has_the_shade_of_its_probability() -> None:
 
 def test_a_letter_of_two_tokens_is_shown_once() -> None:
     text = "é".encode()
-    row = TrainingSequence.model_construct(tokens=[*text], mask=[1, 1], logprobs=[-0.1, -0.1])
+    row = TrainingRow.model_construct(tokens=[*text], mask=[1, 1], logprobs=[-0.1, -0.1])
     pieces = [*coloured(row, lambda ids: bytes(ids).decode(errors="ignore"))]
     assert [each.text for each in pieces] == ["", "é"]
 

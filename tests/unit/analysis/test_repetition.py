@@ -6,7 +6,7 @@ import pytest
 from episodes import sealed
 
 from headway_analysis.measures.repetition import LENGTH, repetition
-from headway_api.records import EpisodeRecord, TrainingSequence, TurnSpan
+from headway_api.records import EpisodeRecord, TrainingRow, TurnSpan
 
 
 def episode(*turns: list[int]) -> EpisodeRecord:
@@ -18,7 +18,7 @@ def episode(*turns: list[int]) -> EpisodeRecord:
         tokens += [9, 9, 9, *turn]
         mask += [0] * 3 + [1] * len(turn)
         spans.append(TurnSpan(start=len(tokens) - len(turn), end=len(tokens), turn=number))
-    row = TrainingSequence(tokens=tokens, mask=mask, logprobs=[0.0] * len(tokens), versions=[], turns=spans)
+    row = TrainingRow(tokens=tokens, mask=mask, logprobs=[0.0] * len(tokens), versions=[], turns=spans)
     return sealed("t0-0").model_copy(update={"rows": [row]})
 
 

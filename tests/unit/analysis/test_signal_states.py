@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headway_analysis.signals.definition import Level, Reading, Signal
 from headway_analysis.signals.history import FIRST_KEPT, LAST_KEPT, Change, History, Job, Series
-from headway_analysis.signals.standing import Standing, after
+from headway_analysis.signals.standing import SignalTrack, after
 from headway_analysis.signals.watch import Watch
 from headway_api.signals import SignalName
 
@@ -42,7 +42,7 @@ def of_value(history: History) -> Reading | None:
 
 def states(levels: str) -> str:
     """The first letters of the states that follow readings; `-` is a step that says nothing."""
-    signal, standing, found = a_signal(), Standing(), ""
+    signal, standing, found = a_signal(), SignalTrack(), ""
     for step, letter in enumerate(levels, 1):
         reading = None if letter == "-" else Reading(LEVELS[letter], 0.0, 0.0, "")
         standing = after(signal, standing, reading, step)
@@ -71,14 +71,14 @@ def test_raising_and_clearing_both_take_three_readings(levels: str, expected: st
 
 def test_a_reading_that_is_sure_raises_a_signal_alone() -> None:
     sure = Reading(Level.OVER, 0.0, 0.0, "", sure=True)
-    standing = after(a_signal(), Standing(), sure, 1)
+    standing = after(a_signal(), SignalTrack(), sure, 1)
     assert (standing.state, standing.over) == ("Raised", 3)
     standing = after(a_signal(), standing, Reading(Level.CLEAR, 0.0, 0.0, ""), 2)
     assert (standing.state, standing.over) == ("Raised", 0)
 
 
 def test_a_standing_knows_since_when_it_is_so() -> None:
-    signal, standing = a_signal(), Standing()
+    signal, standing = a_signal(), SignalTrack()
     since = []
     for step, letter in enumerate("coooo", 1):
         standing = after(signal, standing, Reading(LEVELS[letter], 0.0, 0.0, ""), step)
@@ -93,7 +93,7 @@ def watch_of(values: Mapping[int, float]) -> Watch:
     return watch
 
 
-def state_of(watch: Watch) -> Standing:
+def state_of(watch: Watch) -> SignalTrack:
     [verdict] = watch.verdicts()
     return verdict.standing
 

@@ -15,7 +15,7 @@ from headway_analysis.billing.segments import fold
 from headway_analysis.comparison import Comparison, compare_all
 from headway_analysis.gate import Bound, GateSpec, Verdict
 from headway_analysis.measures.candidate import priced
-from headway_analysis.measures.tries import Place, Rules, Try, tries_of
+from headway_analysis.measures.tries import Rules, Try, TryPlace, tries_of
 from headway_analysis.report.document import document
 from headway_analysis.report.markdown import markdown
 from headway_coordinator.evaluation import view
@@ -40,7 +40,7 @@ def of_suite(candidate: str) -> list[Try]:
     """As the other tries, but with a score that `KEPT` decides."""
     found = []
     for at, group in enumerate(samples(candidate)):
-        where = Place(candidate, job.ROWS + at, task=SUITE, row_id=f"{SUITE}-{at}", suite=True)
+        where = TryPlace(candidate, job.ROWS + at, task=SUITE, row_id=f"{SUITE}-{at}", suite=True)
         [one] = tries_of(group.model_copy(update={"suite": SUITE}), where, Rules(job.THRESHOLD))
         right = at < KEPT[candidate] * SAMPLES
         if one.scored:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from episodes import a_group, given_up, sealed
 
-from headway_analysis.measures.tries import Place, Rules, Try, a_try, tries_of
+from headway_analysis.measures.tries import Rules, Try, TryPlace, a_try, tries_of
 from headway_api.records import EpisodeRecord, Outcome, Turn
 
-PLACE = Place("tuned", row=7, task="refund", row_id="case-7")
+PLACE = TryPlace("tuned", row=7, task="refund", row_id="case-7")
 USER = {"role": "user", "content": "Handle case 7."}
 ANSWER = {"role": "assistant", "content": "Done."}
 
@@ -170,8 +170,9 @@ def test_a_turn_that_never_reached_the_agent_is_discarded() -> None:
 
 def test_a_try_clusters_by_row_unless_a_column_names_the_cluster() -> None:
     record = sealed("v0-7")
-    named = Place("tuned", row=7, cluster="7")
+    named = TryPlace("tuned", row=7, cluster="7")
     assert as_try(record).cluster != a_try(record, named, Rules()).cluster
     assert (
-        a_try(record, named, Rules()).cluster == a_try(record, Place("base", 8, cluster="7"), Rules()).cluster
+        a_try(record, named, Rules()).cluster
+        == a_try(record, TryPlace("base", 8, cluster="7"), Rules()).cluster
     )

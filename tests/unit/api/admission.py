@@ -199,7 +199,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Answer:
+class AdmissionAnswer:
     """What the API server says of an object."""
 
     stored: Json
@@ -232,7 +232,7 @@ class Server:
         self._validator = SCHEMAS(strict(self.schema) | {"additionalProperties": False})
         self.rules = [*self._tree.placed()]
 
-    def create(self, given: Json) -> Answer:
+    def create(self, given: Json) -> AdmissionAnswer:
         """The answer to a new object."""
         present = without_nulls(given, self.schema)
         faults = [
@@ -241,7 +241,9 @@ class Server:
         ]
         stored = completed(present, self.schema)
         blocked = any(fault.keyword in BLOCKING for fault in faults)
-        return Answer(stored, faults, [] if blocked else [*self._tried(self._tree, stored, None, ())])
+        return AdmissionAnswer(
+            stored, faults, [] if blocked else [*self._tried(self._tree, stored, None, ())]
+        )
 
     def change(self, before: Json, after: Json) -> list[tuple[Placed, bool]]:
         """Each rule of a change from one stored object to another, and whether it held."""

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from admission import ENVIRONMENT, Answer, Fault, Path, Placed, Server, holds
+from admission import ENVIRONMENT, AdmissionAnswer, Fault, Path, Placed, Server, holds
 from evaluation_cases import EVALUATION, TAKEN
 from evaluation_cases import REFUSED as EVALUATIONS_REFUSED
 from generated_specs import Maker, get
@@ -82,7 +82,7 @@ class Campaign:
     def __init__(self, model: type[Job], server: Server, seed: int) -> None:
         self._model, self._server, self._draw = model, server, Random(seed)
         self._maker = Maker(server.schema, [*EXAMPLES[model], *JOBS], self._draw)
-        self._parents: list[tuple[Json, Answer, Job]] = []
+        self._parents: list[tuple[Json, AdmissionAnswer, Job]] = []
         self._breakers: dict[Placed, list[Json]] = defaultdict(list)
         rails = GUARD_RAILS if model is RLTrainingJob else ()
         self._rails = [(Placed(server.kind, "", rail.cel, rail.message), rail) for rail in rails]
@@ -110,7 +110,7 @@ class Campaign:
             else:
                 self.try_one(self._maker.child(parent[0], rule), parent)
 
-    def try_one(self, given: Json, parent: tuple[Json, Answer, Job] | None) -> None:
+    def try_one(self, given: Json, parent: tuple[Json, AdmissionAnswer, Job] | None) -> None:
         answer = self._server.create(given)
         for rule, _, held in answer.tried:
             self._count(rule, held)
@@ -141,7 +141,7 @@ class Campaign:
         else:
             kept[self._draw.randrange(most)] = new
 
-    def _taken(self, answer: Answer) -> None:
+    def _taken(self, answer: AdmissionAnswer) -> None:
         """The model takes it, so the API server has to."""
         faults = [fault for fault in answer.faults if not taken_by_models_alone(fault)]
         broken = [
@@ -152,7 +152,7 @@ class Campaign:
         if faults or broken:
             self.complaints.append(f"the model takes what the API server refuses: {faults} {broken}")
 
-    def _refused(self, answer: Answer, error: ValidationError) -> None:
+    def _refused(self, answer: AdmissionAnswer, error: ValidationError) -> None:
         """The model refuses it, so the API server has to, and for the same reason."""
         errors = error.errors(include_url=False)
         if answer.accepted:
@@ -181,7 +181,7 @@ class Campaign:
             if rule.message not in text:
                 self.complaints.append(f"the model does not say of {at}: {rule.message}")
 
-    def _warned(self, given: Json, answer: Answer, made: RLTrainingJob) -> None:
+    def _warned(self, given: Json, answer: AdmissionAnswer, made: RLTrainingJob) -> None:
         activation = ENVIRONMENT.Activation({"object": answer.stored})
         for rule, rail in self._rails:
             held = holds(rail.cel, activation)

@@ -15,7 +15,7 @@ from refusal_cases import SMALLEST, changed
 
 from headway_api import recipes
 from headway_api.exits import JobError
-from headway_api.families import FAMILIES, OTHER, Family, Start, recipe
+from headway_api.families import FAMILIES, OTHER, ModelFamily, StartingRates, recipe
 from headway_api.sandbox_api import ResetReply
 from headway_api.spec.training import RLTrainingJob
 from headway_coordinator.preflight import checks
@@ -155,7 +155,7 @@ def test_preflight_refuses_the_context_that_the_rail_warns_of(base: str, tmp_pat
             checks.context_length(tmp_path, spec.model.base, spec.model.context_length)
 
 
-def configuration(family: Family) -> dict[str, Any]:
+def configuration(family: ModelFamily) -> dict[str, Any]:
     """As much of the family's config.json as says the context."""
     config = {"max_position_embeddings": family.context_length} if family.says_context else {}
     return config or {"text_config": {"hidden_size": 8}}
@@ -235,6 +235,6 @@ def test_the_page_says_the_same() -> None:
         assert row(start) in page, row(start)
 
 
-def row(start: Start) -> str:
+def row(start: StartingRates) -> str:
     lora, full = (f"{rate:.0e}".replace("e-0", "e-") for rate in (start.lora, start.full))
     return f"| {start.models} | {lora} | {start.alpha} | {start.lora_source} | {full} | {start.full_source} |"

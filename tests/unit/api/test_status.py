@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway_api.spec.types import DECIMAL_PATTERN
-from headway_api.status import Check, Preflight, Progress, RLTrainingJobStatus, Role, Usage, decimal
+from headway_api.status import Check, Preflight, RLTrainingJobStatus, Role, TrainingProgress, Usage, decimal
 
 
 def test_an_empty_status_has_no_fields() -> None:
     assert RLTrainingJobStatus().as_object() == {}
-    assert RLTrainingJobStatus(progress=Progress(step=0)).as_object() == {
+    assert RLTrainingJobStatus(progress=TrainingProgress(step=0)).as_object() == {
         "progress": {"step": 0, "epoch": 0, "episodes": 0}
     }
     assert RLTrainingJobStatus(preflight=Preflight(state="Running")).as_object() == {

@@ -124,7 +124,7 @@ def test_entries_that_nothing_needs_fail() -> None:
     ]
 
 
-def answer(*vulns: dict[str, Any], name: str = "one") -> vulnerabilities.Answer:
+def answer(*vulns: dict[str, Any], name: str = "one") -> vulnerabilities.DatabaseAnswer:
     found = {"dependencies": [{"name": name, "version": "1.0", "vulns": list(vulns)}]}
     return vulnerabilities.parsed(json.dumps(found), "")
 
@@ -244,7 +244,7 @@ def test_every_lock_is_looked_at() -> None:
 def test_no_database_fails_only_where_one_is_required(
     strict: bool, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    none = vulnerabilities.Answer(0, (), (), "ConnectionError: no route")
+    none = vulnerabilities.DatabaseAnswer(0, (), (), "ConnectionError: no route")
     monkeypatch.setattr(vulnerabilities, "ask", lambda lock: none)
     assert audit.audit(["bootstrap"], strict) == code
     assert "VULNERABILITIES WERE NOT LOOKED FOR" in capsys.readouterr().err

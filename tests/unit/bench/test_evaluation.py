@@ -23,7 +23,7 @@ from bench.evaluation.stand import PLACES, Ran
 from bench.support.machine import ROOT
 from bench.support.model import TINY
 
-from headway_api.records import EpisodeRecord, PolicyVersion, Purpose, TrainingSequence, Turn
+from headway_api.records import EpisodeRecord, PolicyVersion, Purpose, TrainingRow, Turn
 from headway_api.seeds import seed
 from headway_coordinator import group as groups
 from headway_coordinator.dataset import Order
@@ -64,7 +64,7 @@ def turn(index: int, prompt: int, sampled: int) -> Turn:
 
 def of_two_turns(**changes: object) -> EpisodeRecord:
     """Prompt 1 2 3, sampled 4 5, a tool's answer 6, sampled 7."""
-    row = TrainingSequence(tokens=[*range(1, 8)], mask=[0, 0, 0, 1, 1, 0, 1], logprobs=[0.0] * 7, versions=[])
+    row = TrainingRow(tokens=[*range(1, 8)], mask=[0, 0, 0, 1, 1, 0, 1], logprobs=[0.0] * 7, versions=[])
     record = sealed("e-clerk-000002", 0, reward=1.0)
     return record.model_copy(update={"rows": [row], "turns": [turn(0, 3, 2), turn(1, 6, 1)]} | changes)
 

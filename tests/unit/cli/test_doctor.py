@@ -18,7 +18,7 @@ from headway_cli import baseline
 from headway_cli.app import app
 from headway_cli.baseline import Options
 from headway_cli.commands import doctor
-from headway_cli.commands.common import Form, Progress
+from headway_cli.commands.common import Form, ProgressPrinter
 from headway_cli.local.manifest import ManifestWrong
 
 URL, MODEL = "https://models.example/v1", "frontier-1"
@@ -174,6 +174,6 @@ def test_the_command_ends_with_the_preflight(last: str, monkeypatch: pytest.Monk
         raise AssertionError("it trains")
 
     monkeypatch.setattr(doctor.local_run, "followed", followed)
-    found = doctor._until_over(None, Progress(lambda line: None, preflight=False))  # type: ignore[arg-type]
+    found = doctor._until_over(None, ProgressPrinter(lambda line: None, preflight=False))  # type: ignore[arg-type]
     assert found["status"]["preflight"]["state"] == last
     assert shown[-1] == last

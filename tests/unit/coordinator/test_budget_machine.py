@@ -35,7 +35,7 @@ from headway_api.records import (
     PolicyVersion,
     Purpose,
     StepReport,
-    TrainingSequence,
+    TrainingRow,
     Turn,
     VersionSpan,
     WeightsManifest,
@@ -130,7 +130,7 @@ def record(
 ) -> EpisodeRecord:
     """A sealed episode: each turn a row of its own, as where an agent edits its history."""
     rows = [
-        TrainingSequence(
+        TrainingRow(
             tokens=[1] * (prompt + sampled),
             mask=[0] * prompt + [1] * sampled,
             logprobs=[0.0] * prompt + [-0.5] * sampled,

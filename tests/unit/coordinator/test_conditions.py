@@ -16,7 +16,7 @@ from role_keys import KEYS
 from headway_api.conditions import WITHOUT_COORDINATOR, Condition, ConditionType, Reason, condition
 from headway_api.config import JobConfig
 from headway_api.records import LoadFailure
-from headway_api.status import Progress, RLTrainingJobStatus
+from headway_api.status import RLTrainingJobStatus, TrainingProgress
 from headway_api.store import FileStore
 from headway_coordinator import conditions, status
 from headway_coordinator.coordinator import Coordinator
@@ -342,14 +342,14 @@ def test_successor_continues_the_status_without_operators_part(tmp_path: Path) -
     api = Api({"status": {"state": "Training", "conditions": stored, "progress": {"step": 7}}})
     earlier = status.previous_status(at(tmp_path, api))
     assert earlier.conditions == previous(True)
-    assert earlier.progress == Progress(step=7)
+    assert earlier.progress == TrainingProgress(step=7)
     assert earlier.state is None, "the operator's"
     assert api.asked[0][-2:] == ({"status": {}}, "application/merge-patch+json"), "it changes nothing"
     coordinator = Coordinator(
         job(tmp_path), KEYS, FileStore(), tmp_path, lambda status: None, previous=earlier
     )
     assert coordinator.status().conditions == previous(True)
-    assert coordinator.status().progress == Progress(step=7), "until it knows as much itself"
+    assert coordinator.status().progress == TrainingProgress(step=7), "until it knows as much itself"
 
 
 def test_conditions_start_afresh_where_they_cannot_be_had(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from scripted_model import ANSWER, CALL, ScriptedModel
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_analysis.measures import figures
-from headway_analysis.measures.tries import Place, Rules, a_try
+from headway_analysis.measures.tries import Rules, TryPlace, a_try
 from headway_analysis.report import inspect_log
 from headway_analysis.report.table import table
 from headway_api.metrics import family
@@ -167,7 +167,7 @@ def test_the_figures_tell_forks_by_their_reason() -> None:
 def test_the_reports_of_a_trajectory_say_why_it_forked() -> None:
     drift_ = Drift(reason="system", count=2, turn=1, message=0, role="system")
     episode = sealed("e-base-000000", 0).model_copy(update={"forks": 2, "drifts": [drift_]})
-    one = a_try(episode, Place(candidate="base", row=0), Rules())
+    one = a_try(episode, TryPlace(candidate="base", row=0), Rules())
     [line] = table({"base": [one]}).to_pylist()
     assert (line["forks"], line["forks_by_reason"]) == (2, [("system", 2)])
     drifts = [drift_.model_dump(mode="json")]

@@ -18,7 +18,7 @@ from headway_coordinator.endpoint.pace import (
     backoff,
     pause,
 )
-from headway_coordinator.endpoint.refused import Kind, judge
+from headway_coordinator.endpoint.refused import RefusalKind, judge
 from headway_coordinator.endpoint.reply import MAX_CALLS, MAX_DEPTH, Failed, Reply, Unreadable, read
 from headway_coordinator.endpoint.wire import DROPPABLE, Dialect, conversation
 from headway_coordinator.gateway.asks import Ask, Force, Sampling, Session
@@ -232,24 +232,29 @@ def error(message: str, **fields: Any) -> str:
 @pytest.mark.parametrize(
     ("status", "text", "kind", "name"),
     [
-        (401, error("Incorrect API key provided"), Kind.FAULT, "secretRef"),
-        (403, "<html>forbidden</html>", Kind.FAULT, "secretRef"),
-        (402, error("Insufficient credits"), Kind.FAULT, "secretRef"),
-        (429, error("You exceeded your current quota", code="insufficient_quota"), Kind.FAULT, "secretRef"),
-        (429, error("Rate limit reached for requests", code="rate_limit_exceeded"), Kind.BUSY, ""),
-        (503, "upstream connect error", Kind.BUSY, ""),
-        (529, error("Overloaded", type="overloaded_error"), Kind.BUSY, ""),
-        (502, "<html>bad gateway</html>", Kind.BUSY, ""),
-        (500, error("EngineCore encountered an issue"), Kind.BROKEN, ""),
-        (408, "", Kind.BROKEN, ""),
-        (404, error("The model `x` does not exist.", code=404, param="model"), Kind.FAULT, "model"),
-        (404, error("The model `x` does not exist", code="model_not_found"), Kind.FAULT, "model"),
-        (404, error('model "x" not found, try pulling it first'), Kind.FAULT, "model"),
-        (400, error("nobody/x is not a valid model ID"), Kind.FAULT, "model"),
-        (404, '{"detail": "Not Found"}', Kind.FAULT, "url"),
-        (404, "404 page not found", Kind.FAULT, "url"),
-        (405, '{"detail": "Method Not Allowed"}', Kind.FAULT, "url"),
-        (301, "", Kind.FAULT, "url"),
+        (401, error("Incorrect API key provided"), RefusalKind.FAULT, "secretRef"),
+        (403, "<html>forbidden</html>", RefusalKind.FAULT, "secretRef"),
+        (402, error("Insufficient credits"), RefusalKind.FAULT, "secretRef"),
+        (
+            429,
+            error("You exceeded your current quota", code="insufficient_quota"),
+            RefusalKind.FAULT,
+            "secretRef",
+        ),
+        (429, error("Rate limit reached for requests", code="rate_limit_exceeded"), RefusalKind.BUSY, ""),
+        (503, "upstream connect error", RefusalKind.BUSY, ""),
+        (529, error("Overloaded", type="overloaded_error"), RefusalKind.BUSY, ""),
+        (502, "<html>bad gateway</html>", RefusalKind.BUSY, ""),
+        (500, error("EngineCore encountered an issue"), RefusalKind.BROKEN, ""),
+        (408, "", RefusalKind.BROKEN, ""),
+        (404, error("The model `x` does not exist.", code=404, param="model"), RefusalKind.FAULT, "model"),
+        (404, error("The model `x` does not exist", code="model_not_found"), RefusalKind.FAULT, "model"),
+        (404, error('model "x" not found, try pulling it first'), RefusalKind.FAULT, "model"),
+        (400, error("nobody/x is not a valid model ID"), RefusalKind.FAULT, "model"),
+        (404, '{"detail": "Not Found"}', RefusalKind.FAULT, "url"),
+        (404, "404 page not found", RefusalKind.FAULT, "url"),
+        (405, '{"detail": "Method Not Allowed"}', RefusalKind.FAULT, "url"),
+        (301, "", RefusalKind.FAULT, "url"),
         (
             400,
             error(
@@ -258,7 +263,7 @@ def error(message: str, **fields: Any) -> str:
                 param="max_tokens",
                 code="unsupported_parameter",
             ),
-            Kind.DROP,
+            RefusalKind.DROP,
             "max_tokens",
         ),
         (
@@ -268,31 +273,31 @@ def error(message: str, **fields: Any) -> str:
                 "value is supported.",
                 param="temperature",
             ),
-            Kind.DROP,
+            RefusalKind.DROP,
             "temperature",
         ),
-        (400, error("Unrecognized request argument supplied: seed"), Kind.DROP, "seed"),
+        (400, error("Unrecognized request argument supplied: seed"), RefusalKind.DROP, "seed"),
         (
             422,
             json.dumps(
                 {"detail": [{"type": "extra_forbidden", "loc": ["body", "seed"], "msg": "Extra", "input": 3}]}
             ),
-            Kind.DROP,
+            RefusalKind.DROP,
             "seed",
         ),
-        (422, json.dumps([{"error": {"message": "Unknown name top_p"}}]), Kind.DROP, "top_p"),
+        (422, json.dumps([{"error": {"message": "Unknown name top_p"}}]), RefusalKind.DROP, "top_p"),
         (
             400,
             error(
                 "Unknown parameter: 'messages[1].reasoning_content'", param="messages[1].reasoning_content"
             ),
-            Kind.DROP,
+            RefusalKind.DROP,
             "reasoning_content",
         ),
         (
             400,
             error("This model's maximum context length is 8192 tokens. Please reduce the length."),
-            Kind.FULL,
+            RefusalKind.FULL,
             "",
         ),
         (
@@ -301,23 +306,23 @@ def error(message: str, **fields: Any) -> str:
                 "'max_tokens' or 'max_completion_tokens' is too large: 512. This model's maximum context "
                 "length is 1024 tokens and your request has 900 input tokens"
             ),
-            Kind.FULL,
+            RefusalKind.FULL,
             "",
         ),
-        (400, error("too long", code="context_length_exceeded"), Kind.FULL, ""),
-        (413, "", Kind.FULL, ""),
-        (400, error("filtered", code="content_filter"), Kind.FILTERED, ""),
+        (400, error("too long", code="context_length_exceeded"), RefusalKind.FULL, ""),
+        (413, "", RefusalKind.FULL, ""),
+        (400, error("filtered", code="content_filter"), RefusalKind.FILTERED, ""),
         (
             400,
             error('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'),
-            Kind.REFUSED,
+            RefusalKind.REFUSED,
             "url",
         ),
-        (400, "", Kind.REFUSED, "url"),
-        (418, "[]", Kind.REFUSED, "url"),
+        (400, "", RefusalKind.REFUSED, "url"),
+        (418, "[]", RefusalKind.REFUSED, "url"),
     ],
 )
-def test_each_error_has_its_kind_and_name(status: int, text: str, kind: Kind, name: str) -> None:
+def test_each_error_has_its_kind_and_name(status: int, text: str, kind: RefusalKind, name: str) -> None:
     sent = [parameter for parameter in DROPPABLE if parameter != "tool_choice"]
     found = judge(status, {}, text, sent)
     assert (found.kind, found.name) == (kind, name)
@@ -328,7 +333,7 @@ def test_each_error_has_its_kind_and_name(status: int, text: str, kind: Kind, na
 def test_an_error_with_a_place_of_any_form_is_read(loc: Any) -> None:
     """A body that is no list of places once ended the whole job."""
     found = judge(422, {}, json.dumps({"detail": [{"loc": loc, "msg": "Extra"}]}), DROPPABLE)
-    assert found.kind in (Kind.REFUSED, Kind.DROP)
+    assert found.kind in (RefusalKind.REFUSED, RefusalKind.DROP)
     assert "Extra" in found.message
 
 
@@ -343,13 +348,13 @@ def test_what_an_endpoint_says_can_be_stored() -> None:
 def test_only_the_beginning_of_an_error_is_searched() -> None:
     """Patterns with gaps take the square of the length: 64 KiB of them would hold up every candidate."""
     long = "prompt tokens " * 1000
-    assert judge(400, {}, long + "exceed", ()).kind is Kind.REFUSED
-    assert judge(400, {}, "prompt tokens " + "x" * 1000 + "exceed", ()).kind is Kind.FULL
+    assert judge(400, {}, long + "exceed", ()).kind is RefusalKind.REFUSED
+    assert judge(400, {}, "prompt tokens " + "x" * 1000 + "exceed", ()).kind is RefusalKind.FULL
 
 
 @given(status=st.integers(300, 599), text=st.text(max_size=60) | JSON.map(json.dumps))
 def test_whatever_error_comes_it_means_something(status: int, text: str) -> None:
-    assert judge(status, {}, text, DROPPABLE).kind in Kind
+    assert judge(status, {}, text, DROPPABLE).kind in RefusalKind
 
 
 def body(dialect: Dialect, ask: Ask | None = None) -> dict[str, Any]:

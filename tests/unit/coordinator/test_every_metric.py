@@ -33,7 +33,7 @@ from scripted_learner import ScriptedLearner
 
 from headway_analysis.comparison import compare_all
 from headway_analysis.measures import figures
-from headway_analysis.measures.tries import Place, Rules, tries_of
+from headway_analysis.measures.tries import Rules, TryPlace, tries_of
 from headway_api.accelerators import Holder
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
@@ -167,7 +167,7 @@ def compared() -> set[str]:
     """What an evaluation shows while it runs."""
     tries = {
         name: [one for row in range(8) for one in tries_of(a_group(f"e-{name}-{row:06d}", [row % 2]),
-               Place(name, row), Rules())]
+               TryPlace(name, row), Rules())]
         for name in ("base", "tuned")
     }  # fmt: skip
     found = compare_all(tries, [1], "base", None)
@@ -250,6 +250,6 @@ async def test_declared_and_produced_metric_families_are_the_same(
     declared = {known.name for known in FAMILIES if not known.name.startswith(ELSEWHERE)}
     assert declared - produced == set(), "nothing produces these; CONTRIBUTING.md lists the functions that do"
     assert produced - declared == set(), (
-        "nothing declares these: add a Family in api/headway_api/metrics/; if a name begins like the "
+        "nothing declares these: add a MetricFamily in api/headway_api/metrics/; if a name begins like the "
         "operator's, rename it"
     )

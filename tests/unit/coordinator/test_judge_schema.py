@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headway_api.bounds import OutOfBounds
 from headway_coordinator.endpoint.reply import Reply
 from headway_coordinator.judges import schema as schema_module
-from headway_coordinator.judges.question import NoAnswer, PreparedQuestion, answer, fits
+from headway_coordinator.judges.question import PreparedQuestion, UnusableAnswer, answer, fits
 from headway_coordinator.judges.schema import BadSchema, mismatch, require
 from headway_coordinator.trajectory.calls import Parsed
 
@@ -140,7 +140,7 @@ def test_a_value_is_held_to_a_schema_in_bounded_steps(value: Any, schema: Any) -
     with pytest.raises(OutOfBounds, match="more than 200000 comparisons"):
         mismatch(value, schema)
     with pytest.raises(
-        NoAnswer, match=r"cannot be compared with the schema: more than 200000 .*; ask for fewer"
+        UnusableAnswer, match=r"cannot be compared with the schema: more than 200000 .*; ask for fewer"
     ):
         answer(Reply(Parsed(json.dumps(value)), "stop"), question)
     assert not fits(value, question)

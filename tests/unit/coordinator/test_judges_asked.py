@@ -31,7 +31,7 @@ from headway_coordinator.endpoint.reply import Failed, Unreadable, read
 from headway_coordinator.faults import InfraFault
 from headway_coordinator.judges import judge as asking
 from headway_coordinator.judges import kept
-from headway_coordinator.judges.question import NoAnswer, answer
+from headway_coordinator.judges.question import UnusableAnswer, answer
 
 USAGE = {"prompt_tokens": 20, "sampled_tokens": 5}
 
@@ -374,7 +374,7 @@ def test_a_good_answer_bent_anywhere_is_an_answer_or_none() -> None:
     def judgement(body: bytes) -> Any:
         try:
             return answer(read(body), question(schema=GRADE))
-        except (NoAnswer, Unreadable, Failed):
+        except (UnusableAnswer, Unreadable, Failed):
             return None
 
     def bent(reply: Any) -> bytes:

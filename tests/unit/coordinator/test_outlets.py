@@ -15,14 +15,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from role_keys import KEYS
 
 from headway_analysis.measures import figures
-from headway_analysis.measures.tries import Place, Rules, tries_of
+from headway_analysis.measures.tries import Rules, TryPlace, tries_of
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
 from headway_api.exits import JobError, not_final
 from headway_api.metrics import UnknownMetricError
 from headway_api.records import Purpose
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_api.status import Progress, RLTrainingJobStatus
+from headway_api.status import RLTrainingJobStatus, TrainingProgress
 from headway_api.store import FileStore
 from headway_coordinator import status
 from headway_coordinator.coordinator import Coordinator, begun
@@ -246,7 +246,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Traces:
 def ending(count: int) -> Ending:
     """The end of a job of so many episodes."""
     group = a_group("t0-000000", [1.0] * count)
-    rules, place = Rules(), Place("", 0)
+    rules, place = Rules(), TryPlace("", 0)
     found = [
         Traced(one, episode, (Purpose.TRAIN, 1))
         for one, episode in zip(tries_of(group, place, rules), group.episodes, strict=True)
@@ -356,11 +356,11 @@ def test_parameters_hold_no_secret_and_are_bounded(monkeypatch: pytest.MonkeyPat
 
 async def test_status_is_written_on_change_and_never_twice_the_same() -> None:
     written: list[dict[str, Any]] = []
-    now = RLTrainingJobStatus(progress=Progress(step=1))
+    now = RLTrainingJobStatus(progress=TrainingProgress(step=1))
     writer = status.Writer(written.append, lambda: now)
     assert await writer.flush()
     assert await writer.flush()
-    now.progress = Progress(step=2)
+    now.progress = TrainingProgress(step=2)
     assert await writer.flush()
     assert [found["progress"]["step"] for found in written] == [1, 2]
 
@@ -385,7 +385,7 @@ async def test_a_status_that_cannot_be_written_is_tried_again(monkeypatch: pytes
             raise ConnectionError("no API server")
         written.append(found)
 
-    writer = status.Writer(sink, lambda: RLTrainingJobStatus(progress=Progress(step=1)))
+    writer = status.Writer(sink, lambda: RLTrainingJobStatus(progress=TrainingProgress(step=1)))
     running = asyncio.create_task(writer.run())
     async with asyncio.timeout(10):
         while not written:
@@ -403,7 +403,7 @@ async def test_the_last_status_is_sent_again_until_it_is_written(monkeypatch: py
             raise ConnectionError("no API server")
         written.append(found)
 
-    writer = status.Writer(sink, lambda: RLTrainingJobStatus(progress=Progress(step=20)))
+    writer = status.Writer(sink, lambda: RLTrainingJobStatus(progress=TrainingProgress(step=20)))
     assert not await writer.settle(0.02)
     assert await writer.settle(10)
     assert [found["progress"]["step"] for found in written] == [20]
@@ -417,8 +417,10 @@ def test_no_bill_is_shown_before_the_ledger_is_loaded(tmp_path: Path) -> None:
     assert [sample for sample in coordinator._samples() if sample.name.startswith("usage/")]
 
 
-@pytest.mark.parametrize(("progress", "permanent"), [(None, True), (Progress(step=3), False)])
-def test_what_a_predecessor_got_past_is_never_final(progress: Progress | None, permanent: bool) -> None:
+@pytest.mark.parametrize(("progress", "permanent"), [(None, True), (TrainingProgress(step=3), False)])
+def test_what_a_predecessor_got_past_is_never_final(
+    progress: TrainingProgress | None, permanent: bool
+) -> None:
     with pytest.raises(JobError) as caught, not_final(begun(RLTrainingJobStatus(progress=progress))):
         raise JobError("BucketUnavailable", "403")
     assert caught.value.permanent is permanent

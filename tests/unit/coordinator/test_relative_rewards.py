@@ -31,7 +31,7 @@ from headway_coordinator.judges import judge as asking
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.ledger import events
 from headway_coordinator.recurring import Recurring
-from headway_coordinator.relative import Relative
+from headway_coordinator.relative import RelativeJudge
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.trajectory.render import choose
 
@@ -78,7 +78,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @dataclass
 class Rig:
     run: groups.Run
-    relative: Relative
+    relative: RelativeJudge
     leases: LeaseService
     faults: Recurring
 
@@ -96,7 +96,7 @@ async def rig(
         )
         rules, broker = Rules(40.0, 120, (-1.0, 1.0)), Broker(http, leases.url, "t", "me")
         faults = Recurring()
-        relative = Relative(rules, broker, judges or Judges(), faults)
+        relative = RelativeJudge(rules, broker, judges or Judges(), faults)
         episodes = Episodes(rules, agent, broker, Router(), faults.note, judges, relative.learn)
         yield Rig(episodes.run, relative, leases, faults)
 

@@ -12,7 +12,7 @@ from role_keys import KEYS
 
 from headway_analysis.signals.definition import Level, Reading, Signal
 from headway_analysis.signals.history import History
-from headway_analysis.signals.standing import Standing
+from headway_analysis.signals.standing import SignalTrack
 from headway_analysis.signals.watch import Verdict
 from headway_api.conditions import ConditionType, find
 from headway_api.signals import SignalName
@@ -72,7 +72,7 @@ def a_verdict(state: Any, name: SignalName = SignalName.REWARD_FLAT, **reading: 
     seen = Reading(
         **{"level": Level.OVER, "value": 0.5, "threshold": 0.25, "observed": "x is 0.5", **reading}
     )
-    return Verdict(signal, Standing(state=state, since=7, reading=None if state == "Unknown" else seen))
+    return Verdict(signal, SignalTrack(state=state, since=7, reading=None if state == "Unknown" else seen))
 
 
 def no_judge(history: History) -> Reading | None:

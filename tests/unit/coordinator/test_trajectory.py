@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway_api.records import PolicyVersion, TrainingSequence, TurnSpan, VersionSpan
+from headway_api.records import PolicyVersion, TrainingRow, TurnSpan, VersionSpan
 from headway_coordinator.trajectory.graph import Graph, covers
 from headway_coordinator.trajectory.linearize import linearize
 
@@ -164,7 +164,7 @@ def test_turns_that_do_not_cover_what_is_trained_are_refused(ends: list[tuple[in
     turns = [TurnSpan(start=start, end=end, turn=turn) for start, end, turn in ends]
     given = {"tokens": [1, 2, 3, 4], "mask": [0, 1, 1, 0], "logprobs": [0.0] * 4, "versions": spans(1)}
     if not turns:
-        assert TrainingSequence(**given, turns=turns).turns == []
+        assert TrainingRow(**given, turns=turns).turns == []
         return
     with pytest.raises(ValueError, match="turns must cover exactly"):
-        TrainingSequence(**given, turns=turns)
+        TrainingRow(**given, turns=turns)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from doc_blocks import ROOT
-from doc_runs import RULES, Entry, NotRun, Place, lines, run_by, runs
+from doc_runs import RULES, CommandRunner, Entry, NotRun, lines, run_by, runs
 from doc_shell import DocShell
 
 EXAMPLE = ROOT / "examples" / "sop-quickstart"
@@ -28,7 +28,7 @@ def test_each_rule_decides_for_some_command() -> None:
 
 def test_places_and_reasons_name_files_that_exist() -> None:
     named = [
-        *Place,
+        *CommandRunner,
         *(path for rule in RULES if isinstance(rule.runs, NotRun) for path in PATHS.findall(rule.runs.why)),
     ]
     assert [path for path in named if not (ROOT / path).exists()] == []
@@ -36,7 +36,7 @@ def test_places_and_reasons_name_files_that_exist() -> None:
 
 def test_most_commands_are_run() -> None:
     found = [runs(block, line) for block, line in lines()]
-    assert sum(isinstance(each, Place) for each in found) > 3 * sum(
+    assert sum(isinstance(each, CommandRunner) for each in found) > 3 * sum(
         isinstance(each, NotRun) for each in found
     )
 
@@ -49,7 +49,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> DocShell:
     return DocShell(folder, {})
 
 
-@pytest.mark.parametrize("entry", run_by(Place.FILES), ids=str)
+@pytest.mark.parametrize("entry", run_by(CommandRunner.FILES), ids=str)
 def test_a_command_of_a_page_succeeds(shell: DocShell, entry: Entry) -> None:
     shown = shell.type(*entry.texts)
     assert shown.output.strip(), "it shows nothing"

@@ -10,7 +10,7 @@ from observed_cluster import job
 from headway_api.document import Json
 from headway_operator.cache import Cache, ref_of
 from headway_operator.jobs import Jobs
-from headway_operator.kube import Api, Kind
+from headway_operator.kube import Api, ResourceKind
 
 KEY = ("RLTrainingJob", "team", "refunds")
 
@@ -31,12 +31,12 @@ class Server(Api):
         return {"kind": body["kind"], "metadata": known}
 
     def get(
-        self, kind: Kind, namespace: str | None, name: str, *, metadata_only: bool = False
+        self, kind: ResourceKind, namespace: str | None, name: str, *, metadata_only: bool = False
     ) -> Json | None:
         self.fetched += 1
         return copy.deepcopy(self.stored.get((kind.kind, str(namespace), name)))
 
-    def list(self, kind: Kind, namespace: str | None, **_: Any) -> tuple[list[Json], str]:
+    def list(self, kind: ResourceKind, namespace: str | None, **_: Any) -> tuple[list[Json], str]:
         found = [body for (known, _, _), body in self.stored.items() if known == kind.kind]
         return [{"kind": kind.kind, "metadata": dict(body["metadata"])} for body in found], "100"
 

@@ -387,7 +387,7 @@ def test_a_learner_knows_how_long_it_has_to_save(platform: int | None) -> None:
     pod = templates(wanted(body, known))["learner"]["spec"]
     grace = platform or 1200
     env = {entry["name"]: entry.get("value", "0") for entry in pod["containers"][0]["env"]}
-    assert pod["terminationGracePeriodSeconds"] == launch.Place.of(env).grace == grace
+    assert pod["terminationGracePeriodSeconds"] == launch.NodePlace.of(env).grace == grace
     assert templates(everything())["learner"]["spec"]["terminationGracePeriodSeconds"] == 300
 
 

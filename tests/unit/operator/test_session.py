@@ -19,7 +19,7 @@ from observed_cluster import PLATFORM
 from headway_operator.app import _session, registry
 from headway_operator.controller import Controller
 from headway_operator.kube import Api
-from headway_operator.session import Answer, session
+from headway_operator.session import BoundedResponse, session
 from headway_operator.telemetry import Telemetry
 
 JOBS = "/apis/headway.dev/v1alpha1/rltrainingjobs"
@@ -132,7 +132,7 @@ async def test_kopf_connects_by_this_session() -> None:
     assert found is not None
     assert found.server == "https://api.test:6443"
     assert found.aiohttp_session.headers["Authorization"] == "Bearer t"
-    assert found.aiohttp_session._response_class is Answer
+    assert found.aiohttp_session._response_class is BoundedResponse
     await found.aiohttp_session.close()
 
 

@@ -38,7 +38,9 @@ async def broker(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
 
         monkeypatch.setattr(Pods, "in_cluster", here)
         monkeypatch.setattr(names, "PORT_BROKER", port)
-        kind = pods.Kind(job_config("team", "image", "u-1", sandbox={"warmPool": {"min": 0, "max": 1}}))
+        kind = pods.SandboxKind(
+            job_config("team", "image", "u-1", sandbox={"warmPool": {"min": 0, "max": 1}})
+        )
         running = asyncio.create_task(process.serve(kind, pods.Platform({}, SMALL, []), KEYS))
         try:
             await opened(port, running)

@@ -81,7 +81,7 @@ async def broker(
         http = await stack.enter_async_context(aiohttp.ClientSession())
         over = Pods(http, server, "team", ssl.create_default_context(), Credentials(None))
         limits = pool.Limits(1, most, at_once)
-        warm = WarmPool(over, http, pods.Kind(config), pods.Platform({}, SMALL, []), limits, metrics)
+        warm = WarmPool(over, http, pods.SandboxKind(config), pods.Platform({}, SMALL, []), limits, metrics)
         leases = Leases(warm, http, LEASES, metrics)
         running = asyncio.create_task(warm.run())
         try:
@@ -95,7 +95,7 @@ async def broker(
 def found(name: str) -> dict[str, Any]:
     """A pod that an earlier broker of this job has made."""
     config = job_config("team", "image", "u-1")
-    return pods.manifest(pods.Kind(config), pods.Platform({}, SMALL, []), name)
+    return pods.manifest(pods.SandboxKind(config), pods.Platform({}, SMALL, []), name)
 
 
 async def leased(leases: Leases, name: str) -> Lease:

@@ -106,7 +106,7 @@ async def made(tmp_path: Path, modules: Path) -> AsyncIterator[ProcessPods]:
 
 def pod(name: str, entrypoint: str = "prober:Prober") -> dict[str, Any]:
     config = job_config("team", "image", "u-1", entrypoint=entrypoint)
-    return pods.manifest(pods.Kind(config), pods.Platform({}, LIMITS, []), name)
+    return pods.manifest(pods.SandboxKind(config), pods.Platform({}, LIMITS, []), name)
 
 
 async def ask(http: aiohttp.ClientSession, made: dict[str, Any], tool: str, **arguments: Any) -> Any:

@@ -15,7 +15,7 @@ from headway_sandbox.broker import pods
 PLATFORM = pods.Platform({}, {"requests": {"cpu": "10m"}, "limits": {"cpu": "500m", "memory": "64Mi"}}, [])
 
 
-def job(agent: dict[str, Any] | None = None, **sandbox: Any) -> pods.Kind:
+def job(agent: dict[str, Any] | None = None, **sandbox: Any) -> pods.SandboxKind:
     spec = {
         "agent": agent or {},
         "model": {"base": "s3://bucket/model"},
@@ -30,7 +30,7 @@ def job(agent: dict[str, Any] | None = None, **sandbox: Any) -> pods.Kind:
         "output": {"uri": "s3://bucket/out"},
     }
     of = {"name": "refunds", "namespace": "team", "uid": "u-1", "spec": spec}
-    return pods.Kind(JobConfig.model_validate(of))
+    return pods.SandboxKind(JobConfig.model_validate(of))
 
 
 LOOSE = {
@@ -360,7 +360,7 @@ def test_no_template_makes_a_sandbox_one_of_a_suite() -> None:
     assert labels["team"] == "rl"
 
 
-def tries(kind: pods.Kind, number: int) -> bool:
+def tries(kind: pods.SandboxKind, number: int) -> bool:
     """Whether a broker's `number`th pod tries at its start what it reaches."""
     [container] = pods.manifest(kind, PLATFORM, "p", number)["spec"]["containers"]
     return {"name": names.ENV_REACH, "value": "1"} in container["env"]
@@ -372,5 +372,5 @@ def test_the_first_pods_try_what_they_reach_for_the_preflight() -> None:
     assert isinstance(config, JobConfig)
     for preflight in ({"episodes": 0}, {"checks": {"isolated": "Off"}}):
         spec = config.spec.as_object() | {"preflight": preflight}
-        other = pods.Kind(JobConfig.model_validate(config.model_dump() | {"spec": spec}))
+        other = pods.SandboxKind(JobConfig.model_validate(config.model_dump() | {"spec": spec}))
         assert not tries(other, 1)

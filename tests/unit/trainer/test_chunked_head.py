@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from headway_api.spec.model import ModelSpec
 from headway_trainer import head
 from headway_trainer import model as models
-from headway_trainer.batch import TrainingRow
+from headway_trainer.batch import LearnerRow
 from headway_trainer.policy import MicroBatch, Policy, Prediction, micro_batch
 
 CPU = torch.device("cpu")
@@ -48,7 +48,7 @@ def batch_of(rows: int, length: int = 40) -> MicroBatch:
     draw = np.random.default_rng(5)
     return micro_batch(
         [
-            TrainingRow(
+            LearnerRow(
                 group_id="g",
                 tokens=draw.integers(0, VOCABULARY, length),
                 mask=np.arange(length) % 2 == 1,

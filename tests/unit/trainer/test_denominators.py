@@ -10,7 +10,7 @@ import pytest
 
 from headway_api.records import Batch, GroupRecord
 from headway_api.spec.algorithm import ADVANTAGES, AlgorithmSpec
-from headway_trainer.batch import TrainingRow, mini_batches, training_batch
+from headway_trainer.batch import LearnerRow, mini_batches, training_batch
 from headway_trainer.objective.presets import Objective
 
 PLANNED = 100
@@ -24,12 +24,12 @@ def groups(uniform: int, others: int = 2) -> list[GroupRecord]:
     return [rig.group(f"g{n}", rewards[kinds[index]], seed=n) for n, index in enumerate(order)]
 
 
-def parts(made: list[GroupRecord], updates: int = 1, **algorithm: Any) -> list[list[TrainingRow]]:
+def parts(made: list[GroupRecord], updates: int = 1, **algorithm: Any) -> list[list[LearnerRow]]:
     objective = Objective.of(AlgorithmSpec.model_validate(algorithm), PLANNED)
     return mini_batches(training_batch(Batch(step=1, epoch=0, groups=made), objective), updates, objective)
 
 
-def push(rows: list[TrainingRow]) -> float:
+def push(rows: list[LearnerRow]) -> float:
     """Sum of what each token's log-probability is pushed by, up or down: what a denominator scales."""
     return sum(float(np.abs(row.advantages[row.mask]).sum()) * row.weight for row in rows)
 

@@ -21,7 +21,7 @@ from headway_api.records import Batch
 from headway_api.spec.algorithm import AlgorithmSpec
 from headway_api.spec.model import ModelSpec
 from headway_trainer import model as models
-from headway_trainer.batch import TrainingRow, mini_batches, training_batch
+from headway_trainer.batch import LearnerRow, mini_batches, training_batch
 from headway_trainer.engine import Update
 from headway_trainer.objective.presets import Objective
 from headway_trainer.packing import Layout
@@ -52,7 +52,7 @@ class Bigrams:
         logprob_T = self.table[before_T, batch.targets_T]
         return Prediction(logprob_T, torch.zeros_like(logprob_T))
 
-    def of(self, row: TrainingRow) -> NDArray[np.float32]:
+    def of(self, row: LearnerRow) -> NDArray[np.float32]:
         """Log-probability of each action token of a row."""
         places = np.flatnonzero(row.mask)
         found: NDArray[np.float32] = self.table.detach()[row.tokens[places - 1], row.tokens[places]].numpy()
@@ -81,7 +81,7 @@ class OneOf:
         return values
 
 
-def parts_of(objective: Objective, updates: int = 2) -> list[list[TrainingRow]]:
+def parts_of(objective: Objective, updates: int = 2) -> list[list[LearnerRow]]:
     groups = [rig.group(f"g{n}", [1.0, 0.0, 0.5]) for n in range(4)]
     return mini_batches(training_batch(Batch(step=1, epoch=0, groups=groups), objective), updates, objective)
 
@@ -140,7 +140,7 @@ def test_weights_that_did_not_move_have_ratio_1_at_every_update(correction: str,
             assert found["correction"] == pytest.approx(float(weights.mean()), rel=1e-5)
 
 
-def by_hand(objective: Objective, table: Tensor, rows: Sequence[TrainingRow]) -> Tensor:
+def by_hand(objective: Objective, table: Tensor, rows: Sequence[LearnerRow]) -> Tensor:
     """The loss of an optimizer step, row by row in float64: one update, `planned` tokens an episode."""
     preset = objective.preset
     episodes, prompts = Counter[tuple[str, int]](), Counter[str]()

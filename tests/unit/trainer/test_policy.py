@@ -18,7 +18,7 @@ from headway_api.records import Batch
 from headway_api.spec.algorithm import AlgorithmSpec
 from headway_api.spec.model import ModelSpec
 from headway_trainer import model as models
-from headway_trainer.batch import TrainingRow, training_batch, weighted
+from headway_trainer.batch import LearnerRow, training_batch, weighted
 from headway_trainer.head import output_head
 from headway_trainer.objective.presets import Objective
 from headway_trainer.packing import plan
@@ -43,20 +43,20 @@ def policy_of(model: Any, temperature: float = 1.0) -> Policy:
     return Policy(model, model, temperature)
 
 
-def rows_of(groups: int = 3, size: int = 4) -> list[TrainingRow]:
+def rows_of(groups: int = 3, size: int = 4) -> list[LearnerRow]:
     made = [rig.group(f"g{n}", [float(i % 2) for i in range(size)]) for n in range(groups)]
     batch = training_batch(Batch(step=1, epoch=0, groups=made), OBJECTIVE)
     return [row for group in batch.groups for row in group.rows]
 
 
-def naive(model: Any, row: TrainingRow, temperature: float = 1.0) -> Tensor:
+def naive(model: Any, row: LearnerRow, temperature: float = 1.0) -> Tensor:
     """Log-probabilities of a row's action tokens, from all logits of the row alone."""
     logits_LV = model(torch.from_numpy(row.tokens)[None]).logits[0].double() / temperature
     log_LV = logits_LV.log_softmax(-1)
     return torch.stack([log_LV[t - 1, row.tokens[t]] for t in np.flatnonzero(row.mask)])
 
 
-def gradient(model: Any, rows: Sequence[TrainingRow], parts: Sequence[Sequence[int]]) -> tuple[float, Tensor]:
+def gradient(model: Any, rows: Sequence[LearnerRow], parts: Sequence[Sequence[int]]) -> tuple[float, Tensor]:
     """Loss of one optimizer step over `rows` divided into micro-batches, and its gradient as one vector."""
     policy, rows = policy_of(model), weighted(rows, OBJECTIVE)
     model.zero_grad()
@@ -120,9 +120,9 @@ def test_one_row_has_the_gradient_of_one_row_a_turn(model: Any, turns: int) -> N
             mask += [given] * size
         cuts.append(len(tokens))
 
-    def row(end: int, kept: range) -> TrainingRow:
+    def row(end: int, kept: range) -> LearnerRow:
         chosen = [bool(m) and i in kept for i, m in enumerate(mask[:end])]
-        return TrainingRow(
+        return LearnerRow(
             group_id="g",
             tokens=np.array(tokens[:end]),
             mask=np.array(chosen),

@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 
 from headway_trainer import probes as module
-from headway_trainer.launch import Place
+from headway_trainer.launch import NodePlace
 from headway_trainer.probes import Probes
 
 
@@ -21,13 +21,13 @@ def status(probes: Probes, path: str) -> int:
 
 
 def test_without_an_environment_it_is_alone() -> None:
-    place = Place.of({})
+    place = NodePlace.of({})
     assert place.alone
     assert (place.master, place.port) == ("127.0.0.1", 29500)
 
 
 def test_several_pods_meet_where_the_operator_says() -> None:
-    place = Place.of(
+    place = NodePlace.of(
         {"NNODES": "2", "NPROC": "4", "JOB_COMPLETION_INDEX": "1", "MASTER_ADDR": "job-learner-0"}
     )
     assert (place.nodes, place.node_rank, place.processes) == (2, 1, 4)
@@ -36,17 +36,17 @@ def test_several_pods_meet_where_the_operator_says() -> None:
 
 
 def test_the_processes_of_one_pod_meet_on_the_loopback() -> None:
-    place = Place.of({"NPROC": "2", "MASTER_ADDR": "job-learner-0"})
+    place = NodePlace.of({"NPROC": "2", "MASTER_ADDR": "job-learner-0"})
     assert place.master == "127.0.0.1"
     assert not place.alone
 
 
 def test_the_pod_says_how_long_it_has_to_end() -> None:
-    assert (Place.of({}).grace, Place.of({"GRACE_SECONDS": "1200"}).grace) == (300, 1200)
+    assert (NodePlace.of({}).grace, NodePlace.of({"GRACE_SECONDS": "1200"}).grace) == (300, 1200)
 
 
 def test_the_ranks_own_index_wins_over_the_jobs() -> None:
-    assert Place.of({"NNODES": "3", "NODE_RANK": "2", "JOB_COMPLETION_INDEX": "0"}).node_rank == 2
+    assert NodePlace.of({"NNODES": "3", "NODE_RANK": "2", "JOB_COMPLETION_INDEX": "0"}).node_rank == 2
 
 
 def test_probes_tell_ready_from_alive(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import learner_rig as rig
 import numpy as np
 import pytest
 
-from headway_api.records import Batch, GroupRecord, PolicyVersion, TrainingSequence, TurnSpan, VersionSpan
+from headway_api.records import Batch, GroupRecord, PolicyVersion, TrainingRow, TurnSpan, VersionSpan
 from headway_api.spec.algorithm import Advantage, AlgorithmSpec
 from headway_trainer.batch import MalformedRow, lag, mini_batches, scored_episodes, training_batch
 from headway_trainer.objective.presets import Objective
@@ -123,7 +123,7 @@ def test_no_token_ages_by_a_step_that_trains_nothing() -> None:
 def test_a_sampled_first_token_is_refused() -> None:
     group = rig.group("a", [1.0, 0.0])
     span = VersionSpan(start=0, end=2, version=PolicyVersion(incarnation=0, step=0))
-    row = TrainingSequence(tokens=[1, 2], mask=[1, 1], logprobs=[-1.0, -1.0], versions=[span])
+    row = TrainingRow(tokens=[1, 2], mask=[1, 1], logprobs=[-1.0, -1.0], versions=[span])
     broken = group.model_copy(
         update={"episodes": [group.episodes[0].model_copy(update={"rows": [row]}), group.episodes[1]]}
     )
@@ -134,7 +134,7 @@ def test_a_sampled_first_token_is_refused() -> None:
 def test_a_row_without_action_tokens_is_left_out() -> None:
     group = rig.group("a", [1.0, 0.0])
     first = group.episodes[0]
-    idle = TrainingSequence(tokens=[1, 2], mask=[0, 0], logprobs=[0.0, 0.0], versions=[])
+    idle = TrainingRow(tokens=[1, 2], mask=[0, 0], logprobs=[0.0, 0.0], versions=[])
     padded = group.model_copy(
         update={"episodes": [first.model_copy(update={"rows": [*first.rows, idle]}), group.episodes[1]]}
     )

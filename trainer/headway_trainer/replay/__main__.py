@@ -19,7 +19,7 @@ from headway_api.replay import PLAN, ReplayRequest
 from headway_api.run_files import RunFiles
 from headway_api.store_unavailable import store_explained
 from headway_trainer.checkpoint.journal import is_report
-from headway_trainer.launch import LOOPBACK, Place, several, tell_alone
+from headway_trainer.launch import LOOPBACK, NodePlace, several, tell_alone
 from headway_trainer.logs import log
 from headway_trainer.replay.context import ReplayContext
 from headway_trainer.replay.plan import ReplayPlan, plan_replay, require_groups
@@ -91,7 +91,7 @@ def _require_signed(context: ReplayContext, usable: set[int]) -> None:
 
 
 def _start(folder: Path, processes: int) -> int:
-    place = Place(1, 0, processes, LOOPBACK, _free_port(), GRACE_SECONDS)
+    place = NodePlace(1, 0, processes, LOOPBACK, _free_port(), GRACE_SECONDS)
     if place.alone:
         tell_alone(place, os.environ)
         from headway_trainer.replay import rank

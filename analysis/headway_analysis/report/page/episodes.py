@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from headway_analysis.report import conversation
 from headway_analysis.report.page.choice import Shown
-from headway_api.records import EpisodeRecord, TrainingSequence
+from headway_api.records import EpisodeRecord, TrainingRow
 
 Decode = Callable[[Sequence[int]], str]
 """Token ids -> their text, special tokens included."""
@@ -142,7 +142,7 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]} … ({len(text) - most} more characters)"
 
 
-def coloured(row: TrainingSequence, decode: Decode) -> Iterator[Piece]:
+def coloured(row: TrainingRow, decode: Decode) -> Iterator[Piece]:
     """A training row's first tokens: given tokens in stretches, sampled tokens one by one."""
     numbered = zip(range(min(len(row.tokens), TOKENS)), row.mask, strict=False)
     for sampled, places in groupby(numbered, key=lambda each: each[1]):

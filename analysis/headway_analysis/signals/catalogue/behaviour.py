@@ -80,7 +80,8 @@ BEHAVIOUR: Final = (
         threshold=behaviour.threshold_of(behaviour.MOST_LATE),
         reason="An episode that times out is cut off, and judged unfinished or lost. The longest episodes "
         f"time out first. {behaviour.BURSTS}",
-        source=f"{GUIDE}: the threshold of 5 % is the guide's for truncated responses; {behaviour.RAO_SCOTT}.",
+        source=f"{GUIDE}: the threshold of 5 % is the guide's for truncated responses; "
+        f"{behaviour.RAO_SCOTT}.",
         advice="Raise spec.rollout.timeoutSeconds, or find the slow call and make it faster.",
         look_at=(
             "The coordinator's log, event `episode-failed`: what did the lost episodes wait for?",
