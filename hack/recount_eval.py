@@ -222,9 +222,9 @@ class Recount:
         if not scores:
             return None, None
         lost = {name: self.lost(name) for name in scores}
-        most = min(lost.values()) + LOST_MORE + 1e-9
+        maximum = min(lost.values()) + LOST_MORE + 1e-9
         # Means that are equal may differ in their last digit; the first candidate is then named.
-        best = max(scores, key=lambda name: (lost[name] <= most, round(scores[name]["value"], 12)))
+        best = max(scores, key=lambda name: (lost[name] <= maximum, round(scores[name]["value"], 12)))
         return best, scores[best]
 
     def lost(self, candidate: str) -> float:

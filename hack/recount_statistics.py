@@ -335,10 +335,10 @@ def widened(
 
 
 def commonest(means: Sequence[float]) -> float:
-    """Share of clusters that have the commonest difference, besides one."""
+    """Share of clusters that have the count difference, besides one."""
     largest = max(map(abs, means)) or 1.0
-    most = Counter(round(mean / largest, 9) for mean in means).most_common(1)[0][1]
-    return (most - 1) / (len(means) - 1)
+    count = Counter(round(mean / largest, 9) for mean in means).most_common(1)[0][1]
+    return (count - 1) / (len(means) - 1)
 
 
 def flips(shares: Sequence[float]) -> tuple[float, float]:

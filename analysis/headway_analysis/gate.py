@@ -1,11 +1,11 @@
 """Whether a candidate may be promoted: a pure verdict over the values that the candidates' tries gave.
 
-A gate passes on evidence, not on luck: the lower end of a 95 % interval must clear the bound. So a candidate
-exactly at a bound is promoted by chance in nominally 2.5 % of runs. For bounded values (shares, and rewards
-with a range) the gate takes that end or the bound of `statistics.floors`, whichever is lower. So at most 5 %
-of runs promote it, even if the failing rows are so rare that the sample has none. Nothing bounds amounts
-(turns, tokens, seconds, cost): rare large values promote more often. `minimum_of` Value compares the value
-itself, without an interval.
+A gate passes on evidence, not on luck: the lower bound of a 95 % interval must clear what the gate asks for.
+So a candidate exactly at a bound is promoted by chance in nominally 2.5 % of runs. For bounded values
+(shares, and rewards with a range) the gate takes that end or the bound of `statistics.floors`, whichever is
+lower. So at most 5 % of runs promote it, even if the failing rows are so rare that the sample has none.
+Nothing bounds amounts (turns, tokens, seconds, cost): rare large values promote more often. `minimum_of`
+Value compares the value itself, without an interval.
 """
 
 from __future__ import annotations
@@ -46,15 +46,16 @@ class GateSpec:
     minimum: float | None = None
     """Lowest value of `metric` that passes."""
     minimum_of: Literal["LowerBound", "Value"] = "LowerBound"
-    """What is compared with `minimum`: the interval's lower end, or the value.
+    """What is compared with `minimum`: the interval's lower bound, or the value.
 
     LowerBound promotes a candidate that is exactly at the minimum in 2.5 % of runs, Value in half of them.
     """
     must_beat: str | None = None
-    """Baseline candidate. The lower end of the paired difference's 95 % interval must be above `margin`."""
+    """Baseline candidate. The lower bound of the paired difference's 95 % interval must be above `margin`."""
     margin: float = 0.0
     no_worse: Sequence[Bound] = ()
-    """Further metrics. The difference's lower end must be above -margin, in the direction that is better."""
+    """Further metrics. The difference's lower bound must be above -margin, in the direction that is
+    better."""
     baseline: str | None = None
     """Baseline of `no_worse` where `must_beat` names none."""
     max_lost: float = 0.05

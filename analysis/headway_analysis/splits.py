@@ -12,8 +12,8 @@ from headway_analysis.overlaps import Pair, content, normalized, repeated, share
 from headway_api.exits import JobError
 from headway_api.rows import Row, prompt_of
 
-MOST_EXAMPLES: Final = 3
-MOST_CHARACTERS: Final = 60
+MAX_EXAMPLES: Final = 3
+MAX_CHARACTERS: Final = 60
 """The most characters of a quoted prompt."""
 TRAIN: Final = "train"
 ALIKE: Final = "have the same prompt, except for case and punctuation, as"
@@ -44,7 +44,7 @@ class Split:
     def quoted(self, row: int) -> str:
         """A row's prompt, cut to the length that fits a message."""
         text = " ".join(prompt_of(self.rows[row], self.prompt_column).split())
-        return f'"{text[:MOST_CHARACTERS]}{"..." if len(text) > MOST_CHARACTERS else ""}"'
+        return f'"{text[:MAX_CHARACTERS]}{"..." if len(text) > MAX_CHARACTERS else ""}"'
 
 
 def check(splits: Sequence[Split], *, allowed: bool) -> list[str]:
@@ -80,7 +80,7 @@ def _twice(splits: Sequence[Split]) -> Iterator[str]:
 
 def _overlap(pairs: Sequence[Pair], here: Split, there: Split, are: str = "are also") -> str:
     examples = [
-        f"row {pair.row} and row {pair.other}, {here.quoted(pair.row)}" for pair in pairs[:MOST_EXAMPLES]
+        f"row {pair.row} and row {pair.other}, {here.quoted(pair.row)}" for pair in pairs[:MAX_EXAMPLES]
     ]
     which = "earlier rows" if here is there else f"rows of {there.field}"
     return f"{len(pairs)} of {len(here.rows)} rows of {here.field} {are} {which}: {'; '.join(examples)}"

@@ -16,8 +16,8 @@ from headway_api.base import StatusModel
 from headway_api.spec.types import Decimal
 
 Word = Annotated[str, Field(max_length=128)]
-MOST_PODS: Final = 256
-MOST_TOTALS: Final = 64
+MAX_PODS: Final = 256
+MAX_TOTALS: Final = 64
 
 
 class Holder(NamedTuple):
@@ -64,9 +64,9 @@ class Accelerators(StatusModel):
 
     seen_time: datetime
     """When the operator last looked; seconds count up to this time. At most a minute old while pods run."""
-    totals: Annotated[list[HeldSeconds], Field(max_length=MOST_TOTALS, default_factory=list)]
+    totals: Annotated[list[HeldSeconds], Field(max_length=MAX_TOTALS, default_factory=list)]
     """Seconds by role and product, for pods that are no longer in pods."""
-    pods: Annotated[list[HeldPod], Field(max_length=MOST_PODS, default_factory=list)]
+    pods: Annotated[list[HeldPod], Field(max_length=MAX_PODS, default_factory=list)]
     """Pods that hold accelerators, and ended pods that an old view of the cluster may still show."""
 
 

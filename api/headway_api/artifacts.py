@@ -55,7 +55,7 @@ from typing import Final
 
 from headway_api.bounds import KIB, OutOfBounds, json_within
 
-MOST_STEPS: Final = 10**9
+MAX_STEPS: Final = 10**9
 
 
 @dataclass(frozen=True)
@@ -383,7 +383,7 @@ def pointed(pointer: bytes) -> int:
     """
     found = json_within(pointer, KIB)
     step = found.get("step") if isinstance(found, dict) else None
-    if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < MOST_STEPS:
+    if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < MAX_STEPS:
         raise OutOfBounds('it holds no {"step": n}')
     return step
 

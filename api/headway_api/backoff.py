@@ -6,16 +6,16 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-MOST_DOUBLINGS: Final = 64
+MAX_DOUBLINGS: Final = 64
 """After this many failures no pause grows, so that an endless count of failures does not overflow."""
 
 
-def doubled(failures: int, first: float, most: float) -> float:
+def doubled(failures: int, first: float, maximum: float) -> float:
     """Seconds to wait after this many failures in a row: `first` after one, twice as long after each more.
 
-    Never more than `most`. Without a failure it is half of `first`.
+    Never more than `maximum`. Without a failure it is half of `first`.
     """
-    return float(min(most, first * 2.0 ** min(failures - 1, MOST_DOUBLINGS)))
+    return float(min(maximum, first * 2.0 ** min(failures - 1, MAX_DOUBLINGS)))
 
 
 def spread(seconds: float, chance: Callable[[], float] = random.random) -> float:

@@ -19,7 +19,7 @@ HUB: Final = "hf://"
 UNWANTED: Final = ("*.bin", "*.pt", "*.pth", "*.gguf", "*.onnx", "*.msgpack", "*.h5", "original/*")
 """Other formats of the same weights; only safetensors are read."""
 WEIGHTS: Final = "*.safetensors"
-MOST_CONFIG: Final = 4 * MIB
+MAX_CONFIG: Final = 4 * MIB
 """Bytes of one file that describes a model."""
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a write when a volume has no room."""
@@ -35,7 +35,7 @@ def read_config(path: Path) -> dict[str, Any]:
         OSError: it cannot be read.
     """
     with path.open("rb") as stream:
-        found = json_within(stream.read(MOST_CONFIG + 1), MOST_CONFIG, finite=False)
+        found = json_within(stream.read(MAX_CONFIG + 1), MAX_CONFIG, finite=False)
     if not isinstance(found, dict):
         raise OutOfBounds("not a JSON object")
     return found

@@ -99,16 +99,16 @@ class OutOfBounds(ValueError):
 
 def json_within(
     data: bytes | str,
-    most: int,
+    limit: int,
     *,
     depth: int = DEPTH,
     values: int = VALUES,
     halves: bool = False,
     finite: bool = True,
 ) -> Any:
-    """Parse one JSON value whose text has at most `most` bytes.
+    """Parse one JSON value whose text has at most `limit` bytes.
 
-    Size and count are checked before anything is built, so a refusal needs memory in proportion to `most`
+    Size and count are checked before anything is built, so a refusal needs memory in proportion to `limit`
     only. The depth of a text with few brackets is checked afterwards. NaN and infinities (unless not
     `finite`) and text that UTF-8 cannot represent (unless `halves`) are refused too. A reader that accepts
     them replaces them.
@@ -117,14 +117,14 @@ def json_within(
         OutOfBounds: one of these limits is exceeded, or it is not JSON.
     """
     # A text has at most as many characters as bytes, so one that is too long need not be encoded.
-    if len(data) > most:
-        raise OutOfBounds(f"more than {most} bytes")
+    if len(data) > limit:
+        raise OutOfBounds(f"more than {limit} bytes")
     try:
         raw = data.encode() if isinstance(data, str) else data
     except UnicodeEncodeError as error:
         raise OutOfBounds(_HALF) from error
-    if len(raw) > most:
-        raise OutOfBounds(f"more than {most} bytes")
+    if len(raw) > limit:
+        raise OutOfBounds(f"more than {limit} bytes")
     # Counts with those inside strings are bounds too, and strings are slow to leave out.
     opened = raw.count(b"[") + raw.count(b"{")
     small = opened <= _FEW_BRACKETS and opened + raw.count(b",") <= values
@@ -143,8 +143,8 @@ def json_within(
     return found
 
 
-def containers_within(raw: bytes, most: int) -> bytes:
-    """`raw`, which a reader parses as JSON itself, if it has at most `most` lists and objects.
+def containers_within(raw: bytes, limit: int) -> bytes:
+    """`raw`, which a reader parses as JSON itself, if it has at most `limit` lists and objects.
 
     For large values, because nothing is copied. Text that is not JSON is counted too.
 
@@ -152,38 +152,38 @@ def containers_within(raw: bytes, most: int) -> bytes:
         OutOfBounds: it has more.
     """
     count = raw.count(b"[") + raw.count(b"{")
-    if count > most:
+    if count > limit:
         for text in _STRINGS.finditer(raw):
             count -= raw.count(b"[", *text.span()) + raw.count(b"{", *text.span())
-    if count > most:
-        raise OutOfBounds(f"more than {most} lists and objects")
+    if count > limit:
+        raise OutOfBounds(f"more than {limit} lists and objects")
     return raw
 
 
-def json_members(raw: bytes, most: int) -> dict[str, bytes]:
+def json_members(raw: bytes, limit: int) -> dict[str, bytes]:
     """Name and text of each member of one JSON object. No member's value is parsed, however deep it is.
 
     So a reader can read an object without the one part that is out of bounds.
 
     Raises:
-        OutOfBounds: it has more than `most` bytes or `MEMBERS` members, or is not an object.
+        OutOfBounds: it has more than `limit` bytes or `MEMBERS` members, or is not an object.
     """
     found: dict[str, bytes] = {}
-    for key, value in _parts(raw, most, b"{"):
+    for key, value in _parts(raw, limit, b"{"):
         name = json_within(key, len(key))
         found[str(name)] = value
     return found
 
 
-def json_elements(raw: bytes, most: int) -> list[bytes]:
+def json_elements(raw: bytes, limit: int) -> list[bytes]:
     """Text of each element of one JSON list, within the bounds of `json_members`."""
-    return [value for _, value in _parts(raw, most, b"[")]
+    return [value for _, value in _parts(raw, limit, b"[")]
 
 
-def _parts(raw: bytes, most: int, opens: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _parts(raw: bytes, limit: int, opens: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Name (only for an object's member) and text of each part."""
-    if len(raw) > most:
-        raise OutOfBounds(f"more than {most} bytes")
+    if len(raw) > limit:
+        raise OutOfBounds(f"more than {limit} bytes")
     place = _blank(raw, 0)
     if raw[place : place + 1] != opens:
         raise OutOfBounds(f"not JSON that begins with {opens.decode()}")
@@ -233,17 +233,17 @@ def _end_of(raw: bytes, place: int) -> int:
     raise OutOfBounds("not JSON: a list or an object does not end")
 
 
-def nesting(value: Any, most_depth: int, most_values: int) -> None:
+def nesting(value: Any, max_depth: int, max_values: int) -> None:
     """Check depth and count of a parsed value, without recursion.
 
     Raises:
         OutOfBounds: it is deeper, or has more values.
     """
     level, count = [value] if isinstance(value, _CONTAINERS) else [], 0
-    for _ in range(most_depth):
+    for _ in range(max_depth):
         count += sum(map(len, level))
-        if count > most_values:
-            raise OutOfBounds(f"more than {most_values} values")
+        if count > max_values:
+            raise OutOfBounds(f"more than {max_values} values")
         level = [
             inner
             for outer in level
@@ -251,22 +251,22 @@ def nesting(value: Any, most_depth: int, most_values: int) -> None:
             if type(inner) not in _SCALARS and isinstance(inner, _CONTAINERS)
         ]
     if level:
-        raise OutOfBounds(f"nested more than {most_depth} levels deep")
+        raise OutOfBounds(f"nested more than {max_depth} levels deep")
 
 
-def _check_structure(raw: bytes, most_depth: int, most_values: int) -> None:
+def _check_structure(raw: bytes, max_depth: int, max_values: int) -> None:
     """Count levels and values without parsing. Text that is not JSON is counted too."""
     structure = _STRINGS.sub(b"", raw).translate(None, _REST)
     opened = structure.count(b"[") + structure.count(b"{")
-    if opened + structure.count(b",") > most_values:
-        raise OutOfBounds(f"more than {most_values} values")
-    if opened <= most_depth:
+    if opened + structure.count(b",") > max_values:
+        raise OutOfBounds(f"more than {max_values} values")
+    if opened <= max_depth:
         return
     depth = 0
     for byte in structure.translate(None, b","):
         depth += 1 if byte in b"[{" else -1
-        if depth > most_depth:
-            raise OutOfBounds(f"nested more than {most_depth} levels deep")
+        if depth > max_depth:
+            raise OutOfBounds(f"nested more than {max_depth} levels deep")
 
 
 def _check_text(value: Any) -> None:
@@ -293,19 +293,19 @@ _FINITE: Final = json.JSONDecoder(parse_constant=_not_finite, parse_float=_finit
 _ANY: Final = json.JSONDecoder()
 
 
-def within(number: float, most: float) -> bool:
-    """Whether a number is finite and its magnitude at most `most`. It accepts integers of any length."""
+def within(number: float, limit: float) -> bool:
+    """Whether a number is finite and its magnitude at most `limit`. It accepts integers of any length."""
     try:
-        return abs(number) <= most
+        return abs(number) <= limit
     except OverflowError:
         return False
 
 
-def clipped(number: float, most: float) -> float:
-    """The nearest number of magnitude at most `most`. NaN and infinities stay as they are."""
-    if within(number, most) or number != number or number in (math.inf, -math.inf):
+def clipped(number: float, limit: float) -> float:
+    """The nearest number of magnitude at most `limit`. NaN and infinities stay as they are."""
+    if within(number, limit) or number != number or number in (math.inf, -math.inf):
         return number
-    return most if number > 0 else -most
+    return limit if number > 0 else -limit
 
 
 def named_numbers(value: object) -> object:
@@ -321,16 +321,16 @@ def named_numbers(value: object) -> object:
     return value
 
 
-def shortened(text: str, most: int) -> str:
-    """Text from outside as a message or a log line shows it: at most `most` characters, no control
+def shortened(text: str, limit: int) -> str:
+    """Text from outside as a message or a log line shows it: at most `limit` characters, no control
     characters."""
-    cut = text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    cut = text if len(text) <= limit else text[: limit - 1] + "\N{HORIZONTAL ELLIPSIS}"
     return "".join(character if character.isprintable() else " " for character in cut)
 
 
-def few(value: object, most: int) -> bool:
-    """Whether a list or an object has at most `most` entries; anything else is for its reader to refuse."""
-    return not isinstance(value, list | dict) or len(value) <= most
+def few(value: object, limit: int) -> bool:
+    """Whether a list or an object has at most `limit` entries; anything else is for its reader to refuse."""
+    return not isinstance(value, list | dict) or len(value) <= limit
 
 
 def is_below(name: str) -> bool:

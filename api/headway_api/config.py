@@ -30,7 +30,7 @@ class ServedModel(BaseModel):
     revision: str | None
     dtype: Literal["bfloat16", "float16", "float32"]
     context_length: int | None
-    """Most tokens of one episode; None: the model's own limit."""
+    """Maximum tokens of one episode; None: the model's own limit."""
     lora_rank: int | None
     """Largest rank of the adapters that it loads. None: every weight is replaced, or none is."""
     adapters: int
@@ -103,9 +103,9 @@ class JobConfig(Identity):
         return self.spec.model.effective_lora is not None and held_out and not self.spec.has_validation_server
 
     @property
-    def most_episodes(self) -> int:
-        """Most episodes in flight."""
-        return self.spec.most_episodes
+    def max_episodes(self) -> int:
+        """Maximum episodes in flight."""
+        return self.spec.max_episodes
 
     def served(self) -> ServedModel:
         """What every rollout server loads; a server for held-out rows loads the same."""
@@ -136,8 +136,8 @@ class EvalConfig(Identity):
     """Candidates that do not exist: name -> why, with the field and the fix."""
 
     @property
-    def most_episodes(self) -> int:
-        """Most episodes in flight."""
+    def max_episodes(self) -> int:
+        """Maximum episodes in flight."""
         return self.spec.rollout.max_concurrency
 
     @property

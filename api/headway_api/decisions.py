@@ -77,7 +77,7 @@ class Kept(Record):
 
 
 class RefusedOrder(Record):
-    """An order that was not carried out. The same text is not tried again."""
+    """An order that was not carried out. The same text is not retried."""
 
     order: str
     step: int = Field(ge=0)

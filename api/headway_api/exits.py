@@ -132,8 +132,8 @@ def leave(error: JobError, file: Path | None = None) -> NoReturn:
 def _within_bytes(found: Termination) -> str:
     """As JSON short enough that Kubernetes does not cut it: half of it could not be parsed."""
     short = found.model_copy(update={"field": found.field[:FIELD_CHARACTERS] if found.field else None})
-    for most in (MESSAGE_CHARACTERS, MESSAGE_CHARACTERS // 2, MESSAGE_CHARACTERS // 8):
-        text = short.model_copy(update={"message": found.message[:most]}).model_dump_json()
+    for limit in (MESSAGE_CHARACTERS, MESSAGE_CHARACTERS // 2, MESSAGE_CHARACTERS // 8):
+        text = short.model_copy(update={"message": found.message[:limit]}).model_dump_json()
         if len(text.encode()) <= MAX_BYTES:
             break
     return text

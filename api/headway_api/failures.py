@@ -8,9 +8,9 @@ from pydantic import Field
 from headway_api.base import StatusModel
 from headway_api.spec.failures import FailureAction
 
-MATCHED_MOST: Final = 16
+MAX_MATCHED: Final = 16
 """Number of decisions that are kept."""
-PODS_MOST: Final = 1024
+MAX_PODS: Final = 1024
 Count = Annotated[int, Field(ge=0)]
 Word = Annotated[str, Field(max_length=128)]
 PodName = Annotated[str, Field(max_length=253)]
@@ -69,9 +69,9 @@ class RoleFailures(StatusModel):
 class Failures(StatusModel):
     """What the rules have decided. Absent if there is no rule, or nothing has failed."""
 
-    matched: Annotated[list[MatchedFailure], Field(max_length=MATCHED_MOST, default_factory=list)]
+    matched: Annotated[list[MatchedFailure], Field(max_length=MAX_MATCHED, default_factory=list)]
     """The last failures that a rule decided on, oldest first."""
     roles: Annotated[list[RoleFailures], Field(max_length=64, default_factory=list)]
     """Counts by Deployment. The Jobs of coordinator and learner keep their own counts."""
-    pods: Annotated[list[PodEndings], Field(max_length=PODS_MOST, default_factory=list)]
+    pods: Annotated[list[PodEndings], Field(max_length=MAX_PODS, default_factory=list)]
     """Existing pods of Deployments that have failed before."""

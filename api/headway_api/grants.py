@@ -17,8 +17,8 @@ Word = Annotated[str, Field(max_length=128)]
 Name = Annotated[str, Field(max_length=253)]
 NAMESPACE: Final = "namespace."
 """Prefix of the names of a grant's limits in a job's `status.budget`."""
-MOST_LIMITS: Final = 16
-MOST_JOBS: Final = 500
+MAX_LIMITS: Final = 16
+MAX_JOBS: Final = 500
 """Jobs that may share one RLBudget at a time."""
 _BY_NAME: Final = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 _BY_UID: Final = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["uid"]}
@@ -41,7 +41,7 @@ class Grant(StatusModel):
     """What the namespace's RLBudget lets a job use."""
 
     parts: Annotated[
-        list[Part], Field(max_length=MOST_LIMITS, default_factory=list, json_schema_extra=_BY_NAME)
+        list[Part], Field(max_length=MAX_LIMITS, default_factory=list, json_schema_extra=_BY_NAME)
     ]
     """What the job may use, by limit. The job begins nothing that would exceed these limits."""
 
@@ -56,7 +56,7 @@ class GrantedJob(StatusModel):
     name: Name
     """Name of the job."""
     parts: Annotated[
-        list[Part], Field(max_length=MOST_LIMITS, default_factory=list, json_schema_extra=_BY_NAME)
+        list[Part], Field(max_length=MAX_LIMITS, default_factory=list, json_schema_extra=_BY_NAME)
     ]
     """What the job was granted."""
 
@@ -94,11 +94,11 @@ class RLBudgetStatus(StatusModel):
     ]
     """Ready, BudgetLow and BudgetExhausted."""
     limits: Annotated[
-        list[SharedLimit], Field(max_length=MOST_LIMITS, default_factory=list, json_schema_extra=_BY_NAME)
+        list[SharedLimit], Field(max_length=MAX_LIMITS, default_factory=list, json_schema_extra=_BY_NAME)
     ]
     """Each limit of the spec."""
     jobs: Annotated[
-        list[GrantedJob], Field(max_length=MOST_JOBS, default_factory=list, json_schema_extra=_BY_UID)
+        list[GrantedJob], Field(max_length=MAX_JOBS, default_factory=list, json_schema_extra=_BY_UID)
     ]
     """Jobs that have not ended, and what each was granted."""
     ended_jobs: Annotated[int, Field(ge=0)] = 0

@@ -22,11 +22,11 @@ from headway_api.bounds import KIB
 from headway_api.config import EvalConfig, JobConfig
 from headway_api.store import open_store
 
-MOST: Final = 64 * KIB
+MAX_BYTES: Final = 64 * KIB
 """Bytes that are kept for a process."""
 EVERY_SECONDS: Final = 30.0
 END_SECONDS: Final = 5.0
-"""Most seconds that an ending process waits for the store."""
+"""Maximum seconds that an ending process waits for the store."""
 SHORTEST: Final = 8
 """Fewest characters of a value that is treated as a secret; a shorter one may be a word."""
 SECRET_NAME: Final = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
@@ -71,8 +71,8 @@ class LastLogs:
         with self._lock:
             # This keeps more than `content` returns, so a secret that a cut splits falls outside it.
             self._text += text
-            if len(self._text) > 4 * MOST:
-                self._text = self._text[-2 * MOST :]
+            if len(self._text) > 4 * MAX_BYTES:
+                self._text = self._text[-2 * MAX_BYTES :]
 
     def content(self) -> bytes:
         """The end of the output, without secrets, from the beginning of a line."""
@@ -81,10 +81,10 @@ class LastLogs:
         for secret in self._secrets:
             text = text.replace(secret, HIDDEN)
         whole = text.encode(errors="replace")
-        return whole if len(whole) <= MOST else whole[-MOST:].partition(b"\n")[2]
+        return whole if len(whole) <= MAX_BYTES else whole[-MAX_BYTES:].partition(b"\n")[2]
 
     def keep(self) -> None:
-        """Store the present content, unless it is stored already. A failed write is tried again next time."""
+        """Store the present content, unless it is stored already. A failed write is retried next time."""
         with self._keeping:
             content = self.content()
             if content == self._kept:

@@ -56,7 +56,7 @@ class Preset:
     correction_floor: float | None
     reduction: str
     episode_tokens: int | None
-    """Most tokens that the job plans to sample in an episode, for the reduction."""
+    """Maximum tokens that the job plans to sample in an episode, for the reduction."""
     denominator: str
     """`trained` or `all`: which groups the reduction divides by."""
     kl_coefficient: float
@@ -74,9 +74,9 @@ def uniform(values: Iterable[float]) -> bool:
     found = list(values)
     if len(found) < 2:
         return True
-    least, most = min(found), max(found)
+    least, maximum = min(found), max(found)
     same = SAME_SINGLE if all(map(_is_single, found)) else SAME
-    return bool(most - least <= same * max(1.0, abs(least), abs(most)))
+    return bool(maximum - least <= same * max(1.0, abs(least), abs(maximum)))
 
 
 def _is_single(value: float) -> bool:
@@ -88,7 +88,7 @@ def _is_single(value: float) -> bool:
 
 
 def episode_tokens(spec: RLTrainingJobSpec) -> int:
-    """Most tokens that a job plans to sample in an episode.
+    """Maximum tokens that a job plans to sample in an episode.
 
     maxTokens x maxTurns, or maxTokens with an agent of the user's own, whose turns are not limited.
     """

@@ -16,20 +16,20 @@ thousand."""
 _GZIP: Final = 31
 
 
-def unpacked(data: bytes, most: int) -> bytes:
+def unpacked(data: bytes, limit: int) -> bytes:
     """The decompressed content: one member, and nothing after it.
 
     Raises:
-        OutOfBounds: it is no gzip, is cut short, or holds more than `most` bytes or `RATIO` times its own.
+        OutOfBounds: it is no gzip, is cut short, or holds more than `limit` bytes or `RATIO` times its own.
     """
-    most = min(most, FREE + RATIO * len(data))
+    limit = min(limit, FREE + RATIO * len(data))
     unpacker = zlib.decompressobj(_GZIP)
     try:
-        plain = unpacker.decompress(data, most + 1)
+        plain = unpacker.decompress(data, limit + 1)
     except zlib.error as error:
         raise OutOfBounds(f"not gzip: {error}") from error
-    if len(plain) > most:
-        raise OutOfBounds(f"more than {most} bytes, decompressed from {len(data)}")
+    if len(plain) > limit:
+        raise OutOfBounds(f"more than {limit} bytes, decompressed from {len(data)}")
     if not unpacker.eof:
         raise OutOfBounds("gzip that is cut short")
     if unpacker.unused_data:

@@ -13,10 +13,10 @@ from pydantic import ValidationError
 from headway_api.bounds import MIB
 from headway_api.prices import PriceBook
 
-MOST_BYTES: Final = MIB
-"""Most bytes that a ConfigMap may hold."""
+MAX_BYTES: Final = MIB
+"""Maximum bytes that a ConfigMap may hold."""
 DEEPEST: Final = 8
-MOST_FAULTS: Final = 4
+MAX_FAULTS: Final = 4
 
 
 class PriceBookFault(ValueError):
@@ -54,8 +54,8 @@ def parse(text: bytes) -> PriceBook:
     Raises:
         PriceBookFault: it is not a price book.
     """
-    if len(text) > MOST_BYTES:
-        raise PriceBookFault(f"more than {MOST_BYTES} bytes")
+    if len(text) > MAX_BYTES:
+        raise PriceBookFault(f"more than {MAX_BYTES} bytes")
     try:
         document = yaml.load(text.decode(), Loader=_Loader)
     except UnicodeDecodeError as error:
@@ -68,8 +68,8 @@ def parse(text: bytes) -> PriceBook:
         return PriceBook.model_validate(document)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False)
-        sentences = "; ".join(_sentence(fault) for fault in faults[:MOST_FAULTS])
-        more = len(faults) - MOST_FAULTS
+        sentences = "; ".join(_sentence(fault) for fault in faults[:MAX_FAULTS])
+        more = len(faults) - MAX_FAULTS
         raise PriceBookFault(sentences + (f"; and {more} more" if more > 0 else "")) from error
 
 

@@ -95,7 +95,7 @@ BY_ROW: Final = (
 
 
 def longest_turn(spec: RLTrainingJobSpec) -> int:
-    """Most tokens that a turn may sample, in training or in validation."""
+    """Maximum tokens that a turn may sample, in training or in validation."""
     training = spec.rollout.sampling.max_tokens
     return training if spec.data.validation is None else max(training, spec.evaluation_max_tokens)
 
@@ -318,13 +318,13 @@ def fragment(spec: RLTrainingJobSpec) -> dict[str, Any]:
         model["full"] = {}
     elif spec.model.warm_start is None:  # an adapter to start from keeps its own rank and alpha
         model["lora"] = {"rank": RANK, "alpha": start.alpha}
-    asked, most = spec.model.context_length, room(spec.model.base)
+    asked, maximum = spec.model.context_length, room(spec.model.base)
     unsaid = asked is None and known is not None and not known.family.says_context
-    if unsaid or (asked or 0) > most:
-        model["contextLength"] = most
+    if unsaid or (asked or 0) > maximum:
+        model["contextLength"] = maximum
     found: dict[str, Any] = {"model": model} if model else {}
     found["optimizer"] = {"learningRate": start.full if full else start.lora}
-    return found | _fitting(spec, min(asked or most, most))
+    return found | _fitting(spec, min(asked or maximum, maximum))
 
 
 def _fitting(spec: RLTrainingJobSpec, context: int) -> dict[str, Any]:

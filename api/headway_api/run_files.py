@@ -14,7 +14,7 @@ from headway_api.store import NotFound, Store, unreadable
 from headway_api.stored import group, parsed, read_each
 
 DOCUMENT: Final = 64 * MIB
-"""Most bytes of a document that is read as plain JSON, such as a report of many candidates."""
+"""Maximum bytes of a document that is read as plain JSON, such as a report of many candidates."""
 
 
 class RunFiles:

@@ -44,7 +44,7 @@ PROOF_PREFIX: Final = "headway-lease:"
 MAX_DESTINATIONS: Final = 8
 MAX_AGENT_WAIT: Final = 60
 """Seconds that one `POST /agent/wait` may take."""
-MOST_GROUP: Final = 64
+MAX_GROUP: Final = 64
 """Episodes of one group; `spec.algorithm.groupSize` is 32 at most."""
 MAX_QUESTION_WAIT: Final = 60
 """Seconds that one `POST /judge/questions` may take."""
@@ -291,7 +291,7 @@ class GroupReward(Record):
 class GroupReply(Record):
     """One reward for each episode, in their order."""
 
-    rewards: Annotated[list[GroupReward], Field(max_length=MOST_GROUP, fail_fast=True)]
+    rewards: Annotated[list[GroupReward], Field(max_length=MAX_GROUP, fail_fast=True)]
 
 
 class QuestionWait(Record):

@@ -12,7 +12,7 @@ SignalState = Literal["Unknown", "Clear", "Suspect", "Raised"]
 STATE_VALUES: Final[dict[SignalState, int]] = {"Clear": 0, "Suspect": 1, "Raised": 2}
 """Number for a state where only numbers are possible (Prometheus, MLflow). Unknown is not shown there."""
 
-SHOWN_MOST: Final = 16
+MAX_SHOWN_SIGNALS: Final = 16
 """Signals in a job's status: first raised ones, then suspect, clear and unknown ones, each in the order of
 `SignalName`. So only raised signals that are more severe can displace a raised one."""
 

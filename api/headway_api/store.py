@@ -49,7 +49,7 @@ than boto3 sends."""
 READERS: Final = 8
 """Objects that are read at the same time; a client keeps ten connections."""
 READ_AHEAD: Final = 256
-"""Most objects whose contents are buffered for a slow reader."""
+"""Maximum objects whose contents are buffered for a slow reader."""
 LOOK: Final[dict[str, Any]] = {
     "retries": {"mode": "standard", "total_max_attempts": 3},
     "connect_timeout": 4,

@@ -25,18 +25,18 @@ GO: Final = "go"
 """Key in the place's store that rank 1 sets when the workers are ready to receive tensors."""
 
 MEET_SECONDS: Final = 12.0
-"""Most seconds that a worker may take to reach the place, whose address it has just received. Torch asks the
-DNS twice for each connection, and a lost answer costs 5 s."""
+"""Maximum seconds that a worker may take to reach the place, whose address it has just received. Torch asks
+the DNS twice for each connection, and a lost answer costs 5 s."""
 STEP_SECONDS: Final = 60.0
-"""Most seconds for the group to form, and for one tensor to travel."""
+"""Maximum seconds for the group to form, and for one tensor to travel."""
 GO_SECONDS: Final = 180.0
-"""Most seconds that the learner waits for GO: the engine finishes its present step and drops what it has
+"""Maximum seconds that the learner waits for GO: the engine finishes its present step and drops what it has
 computed."""
 TRANSFER_SECONDS: Final = 600.0
-"""Most seconds for all tensors."""
+"""Maximum seconds for all tensors."""
 
-MOST_WORKERS: Final = 1024
-"""Most workers of one server: more than any engine has."""
+MAX_WORKERS: Final = 1024
+"""Maximum workers of one server: more than any engine has."""
 
 Transport = Literal["nccl", "gloo"]
 
@@ -67,7 +67,7 @@ class DirectHeader(Record):
 class DirectJoin(Record):
     """The engine that asks for weights."""
 
-    workers: int = Field(ge=1, le=MOST_WORKERS)
+    workers: int = Field(ge=1, le=MAX_WORKERS)
     """Processes of the engine; each receives every tensor."""
     accelerated: bool
     """Whether the processes compute on a GPU."""

@@ -18,7 +18,7 @@ from bench.support.stats import shown
 GIBIBYTE = 1 << 30
 MEBIBYTE = 1 << 20
 LIMIT_S = int(os.environ.get("SECTION_SECONDS", "600"))
-"""Most seconds of one such process."""
+"""Maximum seconds of one such process."""
 OF_BARE, OVER_TRL = 0.9, 1.5
 WITHIN = 0.1
 NAMES = {

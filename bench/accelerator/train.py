@@ -47,7 +47,7 @@ VERSIONS = 2
 STARTED = time.monotonic()
 ADAPTER: dict[str, Any] = {"rank": 32, "alpha": 64}
 FEW = 256
-"""Most tokens of a micro-batch in a rehearsal."""
+"""Maximum tokens of a micro-batch in a rehearsal."""
 
 
 class Ours:

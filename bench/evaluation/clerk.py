@@ -31,7 +31,7 @@ CALL = (
     "</tool_call>",
 )
 TURN_TOKENS = 64
-"""Most tokens of a turn; no turn has so many."""
+"""Maximum tokens of a turn; no turn has so many."""
 CERTAIN = 100.0
 """Weight of the successor in a chain, relative to the first word of a call."""
 SEEN = 6000.0

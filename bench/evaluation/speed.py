@@ -130,8 +130,8 @@ def row(found: Sequence[Repetition], side: str) -> Row:
 
 def with_interval(of: Sequence[float]) -> str:
     """A ratio with its interval."""
-    least, most = interval([of])
-    return f"{statistics.median(of):.3f} (median of {len(of)}, 95 % in {least:.3f} .. {most:.3f})"
+    least, maximum = interval([of])
+    return f"{statistics.median(of):.3f} (median of {len(of)}, 95 % in {least:.3f} .. {maximum:.3f})"
 
 
 def by_median(of: Sequence[float]) -> str:

@@ -25,7 +25,7 @@ REPLICA_SETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/replicasets"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 FIRST = (names.COORDINATOR, names.BROKER)
 SECONDS = 180
-"""Most seconds that the operator may take for its part."""
+"""Maximum seconds that the operator may take for its part."""
 
 
 def prepare(plane: ControlPlane) -> None:

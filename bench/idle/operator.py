@@ -42,8 +42,8 @@ def measure(folder: Path) -> Section:
             row, shares[count], asked[count] = _with_jobs(plane, folder, there, count)
             rows.append(row)
             there = count
-    most = max(COUNTS)
-    requests = [{"request": name, "in the window": times} for name, times in asked[most][:12]]
+    limit = max(COUNTS)
+    requests = [{"request": name, "in the window": times} for name, times in asked[limit][:12]]
     return Section(
         title="Operator",
         read=prose(f"""
@@ -58,7 +58,7 @@ def measure(folder: Path) -> Section:
         """),
         tables=[
             Table("By number of jobs", rows),
-            Table(f"Requests of a window with {RESYNCS} resyncs, {most} jobs", requests),
+            Table(f"Requests of a window with {RESYNCS} resyncs, {limit} jobs", requests),
         ],
         goals=[
             Goal(

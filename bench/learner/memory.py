@@ -38,7 +38,7 @@ class Peak(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.most = self._now = 0
+        self.highest = self._now = 0
         self._known: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -54,7 +54,7 @@ class Peak(TorchDispatchMode):
         key, size = self._key(tensor), storage.nbytes()
         self._known.add(key)
         self._now += size
-        self.most = max(self.most, self._now)
+        self.highest = max(self.highest, self._now)
         weakref.finalize(storage, self._gone, key, size)
 
     def _gone(self, key: int, size: int) -> None:
@@ -104,6 +104,6 @@ def compared(model: Any, length: int) -> Row:
         model.zero_grad(set_to_none=False)
         with Peak() as peak:
             policy(batch).logprob_T.sum().backward()
-        found[name] = round(peak.most / MEBIBYTE)
+        found[name] = round(peak.highest / MEBIBYTE)
     logits = length // 2 * VOCABULARY * 4 / MEBIBYTE
     return {"tokens": length, "MiB of the logits themselves": round(logits)} | found

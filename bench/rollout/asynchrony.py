@@ -99,7 +99,7 @@ def section(ran: Sequence[tuple[Plan, Ran]]) -> Section:
             "by latencies alone": shown(alone / simulated(plan, turn)),
             "learner waited": f"{one.waited / one.seconds:.0%}",
             "episode, mean s": shown(statistics.fmean(one.episode_seconds)),
-            "most sandboxes": one.most_sandboxes,
+            "most sandboxes": one.peak_sandboxes,
             "largest lag": max(one.lags),
             "mean lag": shown(statistics.fmean(one.lags)),
             "discarded tokens": one.usage["discardedTokens"],

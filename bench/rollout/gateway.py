@@ -301,7 +301,7 @@ def row(ways: int, turns: int, found: list[tuple[Side, Side]]) -> Row:
 def section(rows: list[Row], ratios: list[list[float]]) -> Section:
     """The section of the cells, with its table and goal; `ratios` by cell and pair."""
     overall = statistics.geometric_mean(r["gateway / direct"] for r in rows)
-    least, most = interval(ratios)
+    least, maximum = interval(ratios)
     lowest = min(r["gateway / direct"] for r in rows)
     return Section(
         title="Gateway over vLLM alone",
@@ -310,7 +310,7 @@ def section(rows: list[Row], ratios: list[list[float]]) -> Section:
         goals=[
             Goal(
                 f"gateway at least {OF_DIRECT} of direct, over all cells",
-                f"{overall:.3f} (geometric mean, 95 % in {least:.3f} .. {most:.3f}; lowest cell {lowest})",
+                f"{overall:.3f} (geometric mean, 95 % in {least:.3f} .. {maximum:.3f}; lowest cell {lowest})",
                 overall >= OF_DIRECT,
             ),
         ],

@@ -74,7 +74,7 @@ def row(name: str, ran: dict[str, Ran]) -> Row:
         "cost of validating, s": shown(one.whole_seconds - never.whole_seconds),
         "learner waited": f"{one.waited / one.whole_seconds:.0%}",
         "largest lag": max(one.lags),
-        "most sandboxes": one.most_sandboxes,
+        "most sandboxes": one.peak_sandboxes,
     }
 
 

@@ -30,7 +30,7 @@ SIZE = 6 * 2**20
 """Bytes of large requests, whose share is `HEAVY`."""
 WARM = 200
 """Requests before the measurement begins."""
-MOST_PAUSE, MOST_BYTES = 0.1, 64 * 2**20
+MAX_PAUSE, MAX_BYTES = 0.1, 64 * 2**20
 
 
 async def send(url: str, path: str, chance: random.Random, count: int) -> None:
@@ -88,8 +88,8 @@ def page(found: dict[str, dict[str, Any]]) -> str:
         "model whose words are written. The longest pause is how long its event loop was kept from other "
         "work by the process itself: what else ran on the machine is left out.",
         "",
-        f"Goals: no answer of 5xx, no pause above {1000 * MOST_PAUSE:.0f} ms, at most "
-        f"{MOST_BYTES // 2**20} MiB more memory at the peak.",
+        f"Goals: no answer of 5xx, no pause above {1000 * MAX_PAUSE:.0f} ms, at most "
+        f"{MAX_BYTES // 2**20} MiB more memory at the peak.",
         "",
         "| route | 200 | 4xx | 5xx | longest pause | pauses above 50 ms | memory | CPU a request |",
         "|---|---|---|---|---|---|---|---|",
@@ -121,8 +121,8 @@ def main() -> int:
         for path, one in found.items()
         if one["faults"]
         or any(int(status) >= 500 for status in one["statuses"])
-        or one["longest_pause_seconds"] > MOST_PAUSE
-        or one["peak_bytes"] > MOST_BYTES
+        or one["longest_pause_seconds"] > MAX_PAUSE
+        or one["peak_bytes"] > MAX_BYTES
     ]
     print((RESULTS / "strangers.md").read_text())
     print(f"goals missed by: {', '.join(missed)}" if missed else "all goals are met")

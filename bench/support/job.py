@@ -74,7 +74,7 @@ class Ran:
     """Seconds of this time in which the learner had no batch."""
     batches: list[Batch]
     usage: dict[str, Any]
-    most_sandboxes: int
+    peak_sandboxes: int
     whole_seconds: float = 0.0
     """From the first announcement of weights to the job's end, with its last validation."""
 
@@ -178,7 +178,7 @@ async def run(folder: Path, server: Server, plan: Plan, held_out: Server | None 
             waited=learner.waited,
             batches=learner.batches,
             usage=statuses[-1]["usage"],
-            most_sandboxes=sandboxes.most,
+            peak_sandboxes=sandboxes.peak,
         )
 
 

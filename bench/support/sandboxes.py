@@ -102,7 +102,7 @@ class WarmPool(LeaseService):
         started = await self._ready.get()
         self.leased[lease] = started.process
         self.total += 1
-        self.most = max(self.most, len(self.leased))
+        self.peak = max(self.peak, len(self.leased))
         await self._bind(started.url, lease, token, time.time() + body["deadline_seconds"])
         answer = {"lease": lease, "pod": f"process-{started.process.pid}", "url": started.url, "token": token}
         return web.json_response(answer | {"waited_seconds": time.monotonic() - asked}, status=201)

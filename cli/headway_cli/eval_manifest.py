@@ -19,7 +19,7 @@ CHECKPOINT: Final = "checkpoint:"
 FORMS: Final = "NAME=checkpoint:JOB[:best|latest|STEP], or NAME=hf://ORGANIZATION/MODEL"
 TUNED: Final = "tuned"
 LONGEST: Final = 40
-"""Most characters of a candidate's name."""
+"""Maximum characters of a candidate's name."""
 SHARED: Final = (
     "seed", "agent", "reward", "judges", "output", "priceBook", "serviceAccountName", "imagePullSecrets",
     "tracking", "managedBy",
@@ -114,9 +114,9 @@ def borrowed_of(training: Json) -> Json:
     measured = _of_model(spec.get("evaluation"), MeasureSpec)
     if data.get("test"):
         measured.pop("maxRows", None)  # it refers to the rows of validation
-    most = RolloutSpec().sampling.max_tokens
+    limit = RolloutSpec().sampling.max_tokens
     training_sampling = (spec.get("rollout") or {}).get("sampling") or {}
-    sampling = {"maxTokens": training_sampling.get("maxTokens", most), **(measured.get("sampling") or {})}
+    sampling = {"maxTokens": training_sampling.get("maxTokens", limit), **(measured.get("sampling") or {})}
     found["evaluation"] = {**measured, "sampling": sampling}
     return found
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import IO, Final
 
 GRACE_SECONDS: Final = 20.0
-"""Most seconds that a program may take to end."""
+"""Maximum seconds that a program may take to end."""
 
 
 def run(argv: Sequence[str], env: Mapping[str, str], log: IO[bytes] | None = None) -> int | None:

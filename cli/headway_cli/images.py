@@ -27,7 +27,7 @@ REFERENCE: Final = re.compile(
 BASE: Final = re.compile(r"^ARG BASE=(\S+)", re.MULTILINE)
 DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 LAST: Final = 100
-"""Most lines of a program's output that are kept."""
+"""Maximum lines of a program's output that are kept."""
 Show = Callable[[str], None]
 
 

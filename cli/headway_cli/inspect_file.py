@@ -98,7 +98,7 @@ def _data(run: StoredRun, shown: Sequence[Shown]) -> str:
 
 
 def _turn_limit(run: StoredRun) -> int | None:
-    """Most turns of the built-in agent; None for another agent, or if another version wrote the spec."""
+    """Maximum turns of the built-in agent; None for another agent, or if another version wrote the spec."""
     try:
         return AgentSpec.model_validate(run.spec.get("agent") or {}).turn_limit if run.job else None
     except ValidationError:

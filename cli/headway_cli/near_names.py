@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final
 
-MOST: Final = 3
-"""Most names that are suggested instead of one that does not exist."""
+MAX_SUGGESTIONS: Final = 3
+"""Maximum names that are suggested instead of one that does not exist."""
 ALIKE: Final = 0.5
 """Least similarity, from 0 to 1, of a name that is suggested."""
 
 
 def near(name: str, known: Iterable[str]) -> list[str]:
     """The most similar of the known names, the nearest first."""
-    return get_close_matches(name, [*known], MOST, ALIKE)
+    return get_close_matches(name, [*known], MAX_SUGGESTIONS, ALIKE)
 
 
 def question(name: str, known: Iterable[str]) -> str:

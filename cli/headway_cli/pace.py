@@ -15,7 +15,7 @@ from headway_cli import status_values
 
 WINDOW_SECONDS: Final = 1800.0
 """Window of a rate, in seconds."""
-CHANGES_MOST: Final = 512
+MAX_CHANGES: Final = 512
 LEAST_SECONDS: Final = 2.0
 """Changes closer together than this give no rate."""
 SILENT_SECONDS: Final = 60.0
@@ -39,7 +39,7 @@ class Track:
         if self.value is None or value < self.value:
             return Track(value)
         kept = [each for each in self.changes if _within(each[0], now, WINDOW_SECONDS)]
-        return Track(value, (*kept, (now, value))[-CHANGES_MOST:])
+        return Track(value, (*kept, (now, value))[-MAX_CHANGES:])
 
     def rate(self, now: datetime) -> float | None:
         """Growth a second; None if fewer than two changes were seen, or none for long."""

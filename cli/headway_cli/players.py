@@ -18,7 +18,7 @@ from headway_sandbox.testing import Seen
 from headway_sandbox.testing.playing import Model
 
 CALLS: Final = 3
-"""Most calls of the random player."""
+"""Maximum calls of the random player."""
 RIGHT, ANSWER, CALLED = 0.5, 0.7, 0.85
 """Upper ends of draws for which the novice is right, alters the answer, and alters calls. Beyond the last one
 it plays at random."""

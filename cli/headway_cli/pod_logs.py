@@ -20,8 +20,8 @@ from headway_cli.log_lines import Line, Wanted
 
 LOOK_SECONDS: Final = 3.0
 """Seconds between two looks for new pods of a job that is followed."""
-MOST_WAITING: Final = 10_000
-"""Most lines that wait for a reader that is too slow."""
+MAX_WAITING: Final = 10_000
+"""Maximum lines that wait for a reader that is too slow."""
 
 
 class Container(NamedTuple):
@@ -76,7 +76,7 @@ class PodLogs(Cluster):
 
     def followed(self, kind: str, name: str, uid: str, wanted: Wanted) -> Iterator[Line]:
         """Lines of all containers as they are written, until the job and all its pods have ended."""
-        entries: queue.Queue[Line | Exception | None] = queue.Queue(MOST_WAITING)
+        entries: queue.Queue[Line | Exception | None] = queue.Queue(MAX_WAITING)
         known: set[Container] = set()
         running = 0
         while True:

@@ -72,8 +72,8 @@ def of_training(job: RLTrainingJob, book: PriceBook, here: Here) -> DescribedEst
     plan = before.plan_of(spec, train=len(train), validation=len(validation), test=len(test))
     model = _model(spec.model, spec.model.context_length, store, here)
     lengths = [] if model is None else _prompts(spec, model, train, here)
-    most = _longest(spec) if model is None else model.context_length
-    found = before.of_training_job(spec, plan, most, lengths, _price(book, spec.model.base, here.now))
+    limit = _longest(spec) if model is None else model.context_length
+    found = before.of_training_job(spec, plan, limit, lengths, _price(book, spec.model.base, here.now))
     return DescribedEstimate(_made(found, book, here), plan.why or _in_words(plan))
 
 
@@ -168,7 +168,7 @@ def _model(source: ModelSpec, asked: int | None, store: Store, here: Here) -> Kn
 
 
 def _longest(spec: RLTrainingJobSpec) -> int:
-    """Most tokens of an episode if the model is not available.
+    """Maximum tokens of an episode if the model is not available.
 
     Raises:
         ManifestWrong: nothing says it.

@@ -26,12 +26,12 @@ def line(job: Json) -> str:
 
 def _trained(status: Json) -> dict[str, str]:
     progress = status_values.block(status, "progress")
-    reached, most = (
+    reached, maximum = (
         status_values.count(progress.get("step")) or 0,
         status_values.count(progress.get("maxSteps")),
     )
     return {
-        "step": f"{reached}/{UNKNOWN if most is None else most}",
+        "step": f"{reached}/{UNKNOWN if maximum is None else maximum}",
         "reward": status_values.figure(status_values.block(status, "reward").get("mean")),
         "held-out": held_out(status_values.block(status, "validation")),
     }
@@ -40,11 +40,11 @@ def _trained(status: Json) -> dict[str, str]:
 def _measured(job: Json) -> dict[str, str]:
     """Rows, and the score of each candidate under its name."""
     progress = status_values.block(job, "status", "progress")
-    reached, most = (
+    reached, maximum = (
         status_values.count(progress.get("groups")) or 0,
         status_values.count(progress.get("ofGroups")),
     )
-    fields = {"rows": f"{reached}/{UNKNOWN if most is None else most}"}
+    fields = {"rows": f"{reached}/{UNKNOWN if maximum is None else maximum}"}
     for each in status_values.items(status_values.block(job, "status").get("results")):
         fields[status_values.text(each.get("name")) or UNKNOWN] = results.score(each)
     if gate := status_values.text(status_values.block(job, "status", "gate").get("result")):

@@ -208,8 +208,8 @@ def _weights(found: ReplayResult) -> list[str]:
         return [*lines, "the run no longer keeps the step's weights, so the difference is not known"]
     count = f"{difference.differing} of {difference.total} tensors differ"
     at = difference.max_at
-    most = f", by {difference.max_abs:.3g} at most ({at})" if at else ", in their shapes"
-    return [*lines, f"{count}{most}; the first is {difference.first}"]
+    furthest = f", by {difference.max_abs:.3g} at most ({at})" if at else ", in their shapes"
+    return [*lines, f"{count}{furthest}; the first is {difference.first}"]
 
 
 def figures(recorded: Mapping[str, float], replayed: Mapping[str, float]) -> list[str]:

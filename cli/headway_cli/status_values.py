@@ -12,10 +12,10 @@ from typing import Final
 
 from headway_api.document import Json
 
-COUNT_MOST: Final = 2**63 - 1
+MAX_COUNT: Final = 2**63 - 1
 """The largest integer of the API."""
-DIGITS_MOST: Final = 18
-"""Most characters of a number that is shown as written; a longer one is rounded to six digits."""
+MAX_DIGITS: Final = 18
+"""Maximum characters of a number that is shown as written; a longer one is rounded to six digits."""
 UNKNOWN: Final = "-"
 """How an unknown figure is shown."""
 _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -49,7 +49,7 @@ def count(value: object) -> int | None:
     """A whole number of 0 or more."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    known = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= COUNT_MOST
+    known = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT
     return value if known and isinstance(value, int) else None
 
 
@@ -59,7 +59,7 @@ def number(value: object) -> float | None:
         return None
     if isinstance(value, str):
         value = float(value) if _NUMBER.fullmatch(value) else None
-    if isinstance(value, int) and abs(value) > COUNT_MOST:
+    if isinstance(value, int) and abs(value) > MAX_COUNT:
         return None
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
@@ -70,7 +70,7 @@ def figure(value: object) -> str:
     if found is None:
         return UNKNOWN
     written = f"{int(value):,}" if isinstance(value, str) and value.isdigit() else str(value)
-    return written if len(written) <= DIGITS_MOST else f"{found:.6g}"
+    return written if len(written) <= MAX_DIGITS else f"{found:.6g}"
 
 
 def whole(value: object) -> str:

@@ -21,8 +21,8 @@ SPLITS: Final = {
     Purpose.EVALUATION: "test",
 }
 """Split of a training job's data whose rows the episodes of a purpose are on."""
-MOST: Final = 10
-"""Most tasks that are named if none is similar."""
+MAX_NAMED: Final = 10
+"""Maximum tasks that are named if none is similar."""
 
 
 def task(run: StoredRun, purpose: Purpose, name: str, option: str = "--task") -> Task:
@@ -44,7 +44,7 @@ def task(run: StoredRun, purpose: Purpose, name: str, option: str = "--task") ->
     tasks = tasks_of(rows, dataset.task_column) or []
     if name not in tasks:
         there = [*dict.fromkeys(tasks), *suites]
-        hint = near_names.question(name, there) or f"there are {', '.join(sorted(there)[:MOST])}"
+        hint = near_names.question(name, there) or f"there are {', '.join(sorted(there)[:MAX_NAMED])}"
         raise NoRun(
             f"{option} {name}: {dataset.uri} has no such task in column {dataset.task_column}; {hint}"
         )

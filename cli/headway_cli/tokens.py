@@ -57,7 +57,7 @@ def _of_hub(model: Source) -> Path:
 
 
 def context_length(folder: Path, asked: int | None) -> int | None:
-    """Most tokens of an episode: `asked`, else the model's own limit; None if neither is known."""
+    """Maximum tokens of an episode: `asked`, else the model's own limit; None if neither is known."""
     if asked is not None:
         return asked
     try:

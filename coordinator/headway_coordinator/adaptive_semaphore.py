@@ -54,7 +54,7 @@ class AdaptiveSemaphore:
         """The first lane is for callers that name none."""
         self._given = 0
         """Places given since the start."""
-        self._most = 0
+        self._peak = 0
         self._queued = False
 
     @property
@@ -93,12 +93,12 @@ class AdaptiveSemaphore:
 
         Followers count too.
         """
-        most, wanted = max(self._most, self.used), self._queued or self.waiting > 0
-        self._most, self._queued = self.used, False
+        peak, wanted = max(self._peak, self.used), self._queued or self.waiting > 0
+        self._peak, self._queued = self.used, False
         for follower in self._followers:
             also, as_well = follower.demand()
-            most, wanted = max(most, also), wanted or as_well
-        return most, wanted
+            peak, wanted = max(peak, also), wanted or as_well
+        return peak, wanted
 
     async def __aenter__(self) -> None:
         await self.enter(self._lanes[0])
@@ -136,7 +136,7 @@ class AdaptiveSemaphore:
         self.used += 1
         self._given += 1
         lane.used, lane.last = lane.used + 1, self._given
-        self._most = max(self._most, self.used)
+        self._peak = max(self._peak, self.used)
 
     def _admit(self) -> None:
         """Give free places to the lane that holds the fewest. Its longest-waiting live caller comes first."""

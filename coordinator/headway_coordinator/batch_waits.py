@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from headway_api.records import MOST_BATCH_WAITS, BatchWait, BatchWaitKind, BatchWaits, GroupRecord
+from headway_api.records import MAX_BATCH_WAITS, BatchWait, BatchWaitKind, BatchWaits, GroupRecord
 
 OF_GROUPS: Final = 2
 """Waits of single groups that a batch names."""
@@ -25,7 +25,7 @@ class WaitNotes:
         Args:
             started: when the process started, in Unix time.
         """
-        self._noted: deque[BatchWait] = deque(maxlen=MOST_BATCH_WAITS - OF_GROUPS)
+        self._noted: deque[BatchWait] = deque(maxlen=MAX_BATCH_WAITS - OF_GROUPS)
         self._running: dict[BatchWaitKind, float] = {"start": started}
         self._of_groups: dict[int, tuple[BatchWait, BatchWait]] = {}
         """By position: the group's wait for the budget, and for the store."""

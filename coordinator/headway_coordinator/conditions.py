@@ -11,7 +11,7 @@ from headway_coordinator.engines.router import ALWAYS_BEHIND, Endpoint, Failure,
 OF_BUDGET = frozenset({ConditionType.BUDGET_LOW, ConditionType.BUDGET_EXHAUSTED})
 OWN = frozenset({ConditionType.WEIGHTS_IN_SYNC, ConditionType.HEALTHY, *OF_BUDGET})
 OWN_OF_EVALUATION = frozenset({ConditionType.GATE_PASSED, ConditionType.HEALTHY, *OF_BUDGET})
-MOST_SHOWN = 3
+MAX_SHOWN = 3
 """The most servers that a message quotes."""
 PATIENCE_SECONDS = 30.0
 """Seconds with too few verified servers before the condition "in sync" is withdrawn. A new coordinator knows
@@ -93,7 +93,7 @@ def weights_in_sync(
     if failed:
         reasons = {failure.reason for failure in failed.values()}
         text = "; ".join(
-            sorted(f"{where}: {failure.message}" for where, failure in failed.items())[:MOST_SHOWN]
+            sorted(f"{where}: {failure.message}" for where, failure in failed.items())[:MAX_SHOWN]
         )
         return condition(ConditionType.WEIGHTS_IN_SYNC, False, min(reasons, key=GRAVEST_FIRST.index), text)
     if router.met and not is_short(router):
@@ -109,5 +109,5 @@ def _unknown(router: Router) -> Condition:
     if router.wanted is not None:
         problems = [f"{s.endpoint.engine}: {s.problem}" for s in router.servers.values() if s.problem]
         verified = f"{len(router.verified())} of {router.replicas} rollout servers hold verified weights"
-        text = "; ".join([verified, *sorted(problems)[:MOST_SHOWN]])
+        text = "; ".join([verified, *sorted(problems)[:MAX_SHOWN]])
     return condition(ConditionType.WEIGHTS_IN_SYNC, None, Reason.PENDING, text)

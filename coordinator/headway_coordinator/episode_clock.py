@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from headway_api.records import MOST_SPANS, EpisodeSpan, SpanKind
+from headway_api.records import MAX_SPANS, EpisodeSpan, SpanKind
 
 NAME_LENGTH: Final = 128
 
@@ -35,7 +35,7 @@ class EpisodeClock:
         def end() -> None:
             nonlocal over
             now = time.monotonic()
-            if not over and len(self.spans) < MOST_SPANS and now - began >= least:
+            if not over and len(self.spans) < MAX_SPANS and now - began >= least:
                 begun, ended = max(0.0, began - self._start), max(0.0, now - self._start)
                 self.spans.append(EpisodeSpan(kind=kind, name=name[:NAME_LENGTH], began=begun, ended=ended))
             over = True

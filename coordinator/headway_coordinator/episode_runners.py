@@ -103,7 +103,7 @@ class EpisodeRunners:
             sandbox_seconds=spec.environment.sandbox.deadline_seconds,
             reward_range=(spec.reward.range[0], spec.reward.range[1]),
             agent_field=spec.agent.field,
-            tokens=self._most_tokens,
+            tokens=self._max_tokens,
         )
 
     @property
@@ -111,7 +111,7 @@ class EpisodeRunners:
         """The bounds of an episode."""
         return episode_limits(self.job.spec, self.ready.context_length)
 
-    def _most_tokens(self) -> int | None:
+    def _max_tokens(self) -> int | None:
         """The most tokens of an episode.
 
         Only an agent with its own loop has such a limit, and only under a budget.

@@ -22,7 +22,7 @@ class Cause:
 
 
 class InfraFault(Exception):
-    """The episode proves nothing about the model: it is tried again and never scored.
+    """The episode proves nothing about the model: it is retried and never scored.
 
     `cause`: the part of the job that failed; None if a part of the platform failed.
     """

@@ -53,8 +53,8 @@ def check_sizes(reply: FinishReply) -> None:
         (f"reward of turn {turn}", value, bounds.SCORE) for turn, value in enumerate(reply.turn_rewards or ())
     ]
     sizes += [(f"metric {name}", value, bounds.MAGNITUDE) for name, value in reply.metrics.items()]
-    for name, value, most in sizes:
-        if not bounds.within(value, most):
-            message = f"the environment's {name} is {value}, beyond {most:g}: have the code of "
+    for name, value, limit in sizes:
+        if not bounds.within(value, limit):
+            message = f"the environment's {name} is {value}, beyond {limit:g}: have the code of "
             message += f"{ENTRYPOINT} return it in a larger unit, or leave it out"
             raise InfraFault(message, Cause("RewardOutOfBounds", message, ENTRYPOINT))

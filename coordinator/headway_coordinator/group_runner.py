@@ -55,8 +55,8 @@ class GroupRunner:
 
     async def run(self, plan: groups.Plan) -> GroupRecord:
         """Run a group; make it and its usage durable."""
-        most = self.limits.sampled(plan.sampling.max_tokens, plan.sampling.episode_tokens)
-        async with self.budget.group(plan, Bill(plan.purpose), self.limits, most) as reservation:
+        limit = self.limits.sampled(plan.sampling.max_tokens, plan.sampling.episode_tokens)
+        async with self.budget.group(plan, Bill(plan.purpose), self.limits, limit) as reservation:
             group = await groups.run(
                 replace(plan, spending=reservation),
                 reservation.watched(self._counted),

@@ -125,9 +125,9 @@ class Recurring:
 
         Enough episodes have ended to expect that another would fail too.
         """
-        return self.of_most(max(LIKE_LIMIT, 2 * self._at_once))
+        return self.worst_cause(max(LIKE_LIMIT, 2 * self._at_once))
 
-    def of_most(self, least: int = RAISED) -> RecurringCause | None:
+    def worst_cause(self, least: int = RAISED) -> RecurringCause | None:
         """The worst cause, if causes that may end a job have ended enough episodes.
 
         They must have ended at least `least` episodes, and half of all. No episode may have been scored yet.

@@ -2,7 +2,7 @@
 
 Each group takes one call, in a sandbox of its own. Only groups of training rows are rewarded so, including
 those of the preflight. Held-out rows keep what `reward` gave, because a reward relative to other tries says
-nothing about them. A group that cannot be judged is tried again in a fresh sandbox, and then abandoned
+nothing about them. A group that cannot be judged is retried in a fresh sandbox, and then abandoned
 (`NotJudged`). No episode of it gets another reward, and never a zero. The preflight judges a job by the
 reward that it trains on, so there the episodes of such a group are lost.
 """
@@ -34,7 +34,7 @@ from headway_coordinator.judges.answering import Judges
 from headway_coordinator.recurring import Recurring
 from headway_coordinator.sandboxes import ENTRYPOINT, Broker, Witness
 
-MOST_FAILURE_CHARACTERS = 1500
+MAX_FAILURE_CHARACTERS = 1500
 """The most characters of the last failure in a group's record."""
 TOO_FEW = f"group_reward: fewer than {MIN_SCORED} episodes of the group are scored"
 
@@ -81,7 +81,7 @@ class RelativeJudge:
                 if found.cause is not None:
                     self.faults.note(lease, found.cause)
                 self.faults.ended(lease, scored=False)
-        message = f"group_reward: {fault}"[:MOST_FAILURE_CHARACTERS]
+        message = f"group_reward: {fault}"[:MAX_FAILURE_CHARACTERS]
         why = Abandoned(reason="NotJudged", message=message)
         group = group.model_copy(update={"judgements": judgements, "abandoned": why})
         return lost(group, message, fault.cause)

@@ -14,7 +14,7 @@ from headway_analysis.signals.watch import Verdict, Watch
 from headway_api import logs
 from headway_api import status as st
 from headway_api.conditions import Condition, ConditionType, Reason, condition, merge
-from headway_api.signals import SHOWN_MOST, STATE_VALUES, SignalState
+from headway_api.signals import MAX_SHOWN_SIGNALS, STATE_VALUES, SignalState
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.recurring import RecurringCause, causes_message
@@ -75,7 +75,7 @@ class Signals:
 
     def status(self) -> list[st.Signal]:
         """`status.signals`: the worst first. Signals without data come last, if there is room."""
-        return [shown(verdict) for verdict in self._watch.verdicts()[:SHOWN_MOST]]
+        return [shown(verdict) for verdict in self._watch.verdicts()[:MAX_SHOWN_SIGNALS]]
 
     def condition(self, failing: Sequence[RecurringCause] = ()) -> Condition:
         """The condition Healthy; `failing` are the causes that end episodes.

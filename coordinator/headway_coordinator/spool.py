@@ -38,7 +38,7 @@ from headway_coordinator.bounds import superseded
 from headway_coordinator.evaluation.summary import Summary
 from headway_coordinator.remedies.journal import Journal, Known
 
-MOST_DIGEST: Final = 64
+MAX_DIGEST: Final = 64
 """Characters of a SHA-256 in hex."""
 
 
@@ -157,7 +157,7 @@ class Spool:
         uri = self._layout.rows_digest
         if self._store.put_new(uri, digest.encode()):
             return digest
-        return self._store.get(uri)[:MOST_DIGEST].decode(errors="replace")
+        return self._store.get(uri)[:MAX_DIGEST].decode(errors="replace")
 
     def keep_template(self, text: str) -> None:
         """Keep a chat template that this job renders conversations with."""

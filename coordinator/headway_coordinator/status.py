@@ -176,7 +176,7 @@ class Writer:
 
     It writes an unchanged status only to read the answer.
 
-    A failed write is tried again with newer content; the job does not wait for it. `on_update` gets what the
+    A failed write is retried with newer content; the job does not wait for it. `on_update` gets what the
     sink returns. `on_written` is called after a successful write.
     """
 

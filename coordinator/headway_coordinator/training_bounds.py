@@ -16,8 +16,8 @@ def fits(budget: Budget, spec: RLTrainingJobSpec, limits: Limits) -> str:
         JobError: `BudgetTooSmall`, with the smallest budget that fits.
     """
     sampling, size = spec.rollout.sampling, spec.algorithm.group_size
-    most = limits.sampled(sampling.max_tokens, spec.rollout.episode_token_limit)
-    lacks = budget.least(limits, Bill(Purpose.TRAIN), size, most)
+    maximum = limits.sampled(sampling.max_tokens, spec.rollout.episode_token_limit)
+    lacks = budget.least(limits, Bill(Purpose.TRAIN), size, maximum)
     if lacks:
         raise too_small(lacks, f"a group of {size} episodes")
     return f"a group of {size} episodes fits every limit"

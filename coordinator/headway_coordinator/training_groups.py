@@ -94,7 +94,7 @@ class TrainingGroups:
 
     def given_up(self, group: GroupRecord) -> JobError:
         """The error of a job whose groups are all lost. It names the fault that ended most, if one did."""
-        found = self.faults.of_most()
+        found = self.faults.worst_cause()
         return lost(group) if found is None else given_up(found, begun=self.state.step > 0)
 
     def cancel_untrainable(self) -> None:

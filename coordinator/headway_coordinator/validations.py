@@ -34,7 +34,7 @@ from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.spool import Replay
 from headway_coordinator.state import State
 
-MOST_UNFINISHED: Final = 2
+MAX_UNFINISHED: Final = 2
 """Validations beside training that may be incomplete while the learner gets batches: one runs, one waits."""
 
 _log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class Validations:
     @property
     def blocks_batches(self) -> bool:
         """Whether the learner gets no batch until a validation is complete."""
-        return len(self.unfinished) > (MOST_UNFINISHED if self._beside else 0)
+        return len(self.unfinished) > (MAX_UNFINISHED if self._beside else 0)
 
     @property
     def problem(self) -> str | None:

@@ -18,7 +18,7 @@ from typing import Any
 
 GATE, SERVING = Path("gate/eval.yaml"), Path("serving/refunds.yaml")
 MAX_NAME = 40
-"""Most characters that the API takes in an RLEvalJob's name."""
+"""Maximum characters that the API takes in an RLEvalJob's name."""
 
 
 class Unclear(Exception):

@@ -18,13 +18,13 @@ ASK = "Answer with the number alone."
 SIGNS = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}
 
 
-def samples(seed: int, most: int) -> list[Sample]:
+def samples(seed: int, maximum: int) -> list[Sample]:
     """The questions, in an order that does not change."""
     draw = random.Random(seed)
     found = []
     for number in range(QUESTIONS):
         sign = draw.choice(sorted(SIGNS))
-        a, b = draw.randint(1, most), draw.randint(1, most)
+        a, b = draw.randint(1, maximum), draw.randint(1, maximum)
         found.append(
             Sample(
                 id=number,
@@ -37,10 +37,10 @@ def samples(seed: int, most: int) -> list[Sample]:
 
 
 @task
-def arithmetic(most: int = 12, seed: int = 7) -> Task:
-    """Questions on numbers up to `most`."""
+def arithmetic(maximum: int = 12, seed: int = 7) -> Task:
+    """Questions on numbers up to `maximum`."""
     return Task(
-        dataset=MemoryDataset(samples(seed, most), name="arithmetic"),
+        dataset=MemoryDataset(samples(seed, maximum), name="arithmetic"),
         solver=[system_message(ASK), generate()],
         scorer=[match(numeric=True), includes()],
     )

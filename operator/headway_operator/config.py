@@ -55,7 +55,8 @@ class Caps(Model):
     rollout_replicas: Annotated[int, Field(ge=1)] = 64
     learner_nodes: Annotated[int, Field(ge=1)] = 16
     sandboxes: Annotated[int, Field(ge=1)] = 1024
-    """Most sandboxes that one job has at once. The broker receives the limit in its spec and keeps to it."""
+    """Maximum sandboxes that one job has at once. The broker receives the limit in its spec and keeps to
+    it."""
 
 
 class Policy(Model):

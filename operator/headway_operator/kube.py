@@ -27,10 +27,10 @@ SILENCE_SECONDS: Final = 150
 """A connection that is silent for this long is dead: the server sends a bookmark about every minute."""
 PAGE: Final = 100
 EVENTS: Final = 1000
-"""Most events that are read. Anyone who may create events may create any number; a job's own are far
+"""Maximum events that are read. Anyone who may create events may create any number; a job's own are far
 fewer."""
 REFUSAL_BYTES: Final = 64 * KIB
-"""Most bytes of a refusal by the API server that are read."""
+"""Maximum bytes of a refusal by the API server that are read."""
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 
 
@@ -144,7 +144,7 @@ class Api:
         """One page, with few enough objects to be within bounds."""
         while True:
             try:
-                return self._read("GET", path, query=query, accept=accept, most=wire.PAGE_BYTES)
+                return self._read("GET", path, query=query, accept=accept, max_bytes=wire.PAGE_BYTES)
             except OutOfBounds:
                 if query["limit"] == "1":
                     raise
@@ -237,22 +237,22 @@ class Api:
 
     def _object(self, kind: ResourceKind, method: str, path: str, **request: Any) -> Json:
         """The object in an answer."""
-        raw = self._read(method, path, most=wire.OBJECT_BYTES, **request)
+        raw = self._read(method, path, max_bytes=wire.OBJECT_BYTES, **request)
         try:
             return wire.job(raw) if kind.kind in names.CUSTOM else wire.document(raw)
         except OutOfBounds as error:
             raise ApiError(0, "OutOfBounds", f"{kind.kind} {path.rpartition('/')[2]}: {error}") from error
 
-    def _read(self, method: str, path: str, *, most: int, **request: Any) -> bytes:
+    def _read(self, method: str, path: str, *, max_bytes: int, **request: Any) -> bytes:
         """The body of an answer.
 
         Raises:
-            OutOfBounds: the body has more than `most` bytes.
+            OutOfBounds: the body has more than `max_bytes` bytes.
         """
         timeout = urllib3.Timeout(total=REQUEST_SECONDS)
         response = self._send(method, path, timeout=timeout, **request)
         try:
-            return _within(response, most)
+            return _within(response, max_bytes)
         finally:
             response.release_conn()
 
@@ -297,14 +297,14 @@ def _accept(suffix: str, metadata_only: bool) -> str:
     return METADATA_ONLY.format(suffix) if metadata_only else "application/json"
 
 
-def _within(response: urllib3.BaseHTTPResponse, most: int) -> bytes:
-    """The whole body of a response. If it has more than `most` bytes, the connection is closed."""
+def _within(response: urllib3.BaseHTTPResponse, max_bytes: int) -> bytes:
+    """The whole body of a response. If it has more than `max_bytes` bytes, the connection is closed."""
     found = bytearray()
-    while chunk := response.read(most + 1 - len(found), decode_content=True):
+    while chunk := response.read(max_bytes + 1 - len(found), decode_content=True):
         found += chunk
-        if len(found) > most:
+        if len(found) > max_bytes:
             response.close()
-            raise OutOfBounds(f"more than {most} bytes")
+            raise OutOfBounds(f"more than {max_bytes} bytes")
     return bytes(found)
 
 

@@ -19,7 +19,7 @@ from headway_api.backoff import doubled
 Key = TypeVar("Key")
 
 BACKOFF_FIRST_SECONDS = 0.2
-BACKOFF_MOST_SECONDS = 60.0
+MAX_BACKOFF_SECONDS = 60.0
 
 
 class Closed(Exception):
@@ -106,7 +106,7 @@ class KeyedQueue(Generic[Key]):
         with self._changed:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             self._release(key)
-        pause = doubled(failures, BACKOFF_FIRST_SECONDS, BACKOFF_MOST_SECONDS)
+        pause = doubled(failures, BACKOFF_FIRST_SECONDS, MAX_BACKOFF_SECONDS)
         self.add(key, pause)
         return pause
 

@@ -14,20 +14,20 @@ from headway_api.bounds import KIB, MIB, OutOfBounds, json_elements, json_member
 from headway_api.document import Json
 
 OBJECT_BYTES: Final = 4 * MIB
-"""Most bytes of one object or event. The API server stores at most 1.5 MiB, and adds fields to answers."""
+"""Maximum bytes of one object or event. The API server stores at most 1.5 MiB, and adds fields to answers."""
 PAGE_BYTES: Final = 16 * MIB
-"""Most bytes of one page of a list. A larger page is requested again in smaller ones."""
+"""Maximum bytes of one page of a list. A larger page is requested again in smaller ones."""
 DEPTH: Final = 48
-"""Most levels of a page or an object of Kubernetes' own kinds, with its managedFields."""
+"""Maximum levels of a page or an object of Kubernetes' own kinds, with its managedFields."""
 VALUES: Final = 100_000
 WHOLE_BYTES: Final = 4 * MIB
 """A larger page is read object by object, so memory contains only the kept part of each."""
 SPEC_BYTES: Final = 256 * KIB
 SPEC_VALUES: Final = 20_000
-"""Most values in a job's whole spec."""
+"""Maximum values in a job's whole spec."""
 BLOCK_BYTES: Final = 192 * KIB
 BLOCK_VALUES: Final = 10_000
-"""Most values in one block of a larger spec."""
+"""Maximum values in one block of a larger spec."""
 STATUS_BYTES: Final = MIB
 STATUS_VALUES: Final = 50_000
 WORD_BYTES: Final = 2 * KIB

@@ -23,9 +23,9 @@ from headway_wire.listening import known
 
 RETRY_SECONDS: Final = 5
 BODY_SECONDS: Final = 30.0
-"""Most seconds for a manifest to arrive."""
+"""Maximum seconds for a manifest to arrive."""
 SHOWN_CHARACTERS: Final = 500
-"""Most characters of an answer that describe a manifest's error."""
+"""Maximum characters of an answer that describe a manifest's error."""
 UNAUTHORIZED: Final = f"send this job's key {Key.COORDINATOR_TO_ROLLOUT} as Authorization: Bearer"
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 

@@ -18,8 +18,8 @@ LOAD_SECONDS: Final = 600.0
 """Deadline of a call that moves weights, or waits behind one."""
 JOIN_SECONDS: Final = MEET_SECONDS + STEP_SECONDS + SHORT_SECONDS
 """Deadline of the call in which the workers meet the learner, which also bounds its parts."""
-MOST_METRICS: Final = 16 * bounds.MIB
-"""Most bytes of vLLM's metrics: a hundred times those at its start."""
+MAX_METRICS: Final = 16 * bounds.MIB
+"""Maximum bytes of vLLM's metrics: a hundred times those at its start."""
 
 WRONG_TENSOR: Final = "wrong tensor: "
 """Marks the answer of an engine whose worker found a tensor that does not match its digest. vLLM passes on
@@ -90,10 +90,10 @@ class Engine:
 
     async def metrics(self, seconds: float = SHORT_SECONDS) -> str:
         """All of vLLM's metrics."""
-        return (await self.exposition(seconds, MOST_METRICS)).content.decode(errors="replace")
+        return (await self.exposition(seconds, MAX_METRICS)).content.decode(errors="replace")
 
-    async def exposition(self, seconds: float, most: int) -> Exposition:
-        """All of vLLM's metrics, unparsed: within `seconds`, and at most `most` bytes.
+    async def exposition(self, seconds: float, maximum: int) -> Exposition:
+        """All of vLLM's metrics, unparsed: within `seconds`, and at most `maximum` bytes.
 
         Raises:
             EngineRefused: it did not answer, or the answer is larger.
@@ -104,7 +104,7 @@ class Engine:
             async with self._http.get(url, timeout=limit, headers=plain, allow_redirects=False) as response:
                 if response.status != 200:
                     raise EngineRefused(f"GET /metrics: {response.status}")
-                body = await content(response, most)
+                body = await content(response, maximum)
                 return Exposition(body, response.headers.get("Content-Type", "text/plain"))
         except OutOfBounds as error:
             raise EngineRefused(f"GET /metrics: vLLM says {error}") from error

@@ -109,11 +109,11 @@ def launch(
 def _weights(model: ServedModel) -> list[str]:
     """Flags for weights that are loaded later: adapters, all weights of the model, or none."""
     if model.lora_rank is not None:
-        return _lora(model.lora_rank, most_adapters(model))
+        return _lora(model.lora_rank, max_adapters(model))
     return _full() if model.updates else ["--worker-extension-cls", PLAIN_WORKER]
 
 
-def most_adapters(model: ServedModel) -> int:
+def max_adapters(model: ServedModel) -> int:
     """Adapters that requests name at the same time: one for each slot, and older versions of the trained
     policy. Turns in flight still sample from those versions."""
     return model.adapters + (KEEP_ADAPTERS - 1 if model.updates else 0)

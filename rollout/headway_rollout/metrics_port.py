@@ -17,7 +17,7 @@ from headway_rollout.engine import Engine, EngineRefused
 
 ANSWER_SECONDS: Final = 8.0
 """Longest that a scrape waits; Prometheus gives up after 10 s by default."""
-MOST_BYTES: Final = 16 << 20
+MAX_BYTES: Final = 16 << 20
 """A hundred times the size of vLLM's metrics at its start."""
 
 
@@ -31,7 +31,7 @@ def application(engine: Callable[[], Engine | None]) -> web.Application:
             return web.Response(status=503, text="vLLM is still loading the base model\n")
         try:
             async with asyncio.timeout(ANSWER_SECONDS), one_at_a_time:
-                text = await found.exposition(ANSWER_SECONDS, MOST_BYTES)
+                text = await found.exposition(ANSWER_SECONDS, MAX_BYTES)
         except EngineRefused as error:
             return web.Response(status=502, text=f"{error}\n")
         except TimeoutError:

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 KEPT_LINES: Final = 400
 DEATH_LINES: Final = 1000
-"""Most lines kept in addition from the point where a process of the engine dies: a dump of its threads."""
+"""Maximum lines kept in addition from the point where a process of the engine dies: a dump of its threads."""
 LONGEST_LINE: Final = 1 << 20
 GONE_SECONDS: Final = 10.0
 """How long vLLM's front process may outlive EngineCore. It notices the death within 5 s and ends, but only

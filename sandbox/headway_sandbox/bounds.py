@@ -104,10 +104,10 @@ def deeper(value: object) -> bool:
     return True
 
 
-def within(number: float, most: float) -> bool:
-    """Whether a number is finite, also as a float, and at most `most` from 0."""
+def within(number: float, limit: float) -> bool:
+    """Whether a number is finite, also as a float, and at most `limit` from 0."""
     try:
-        return math.isfinite(number) and abs(number) <= most
+        return math.isfinite(number) and abs(number) <= limit
     except OverflowError:
         return False
 
@@ -121,6 +121,6 @@ def text(value: str) -> str:
     return value
 
 
-def shortened(value: str, most: int = ERROR) -> str:
+def shortened(value: str, limit: int = ERROR) -> str:
     """The beginning of a text."""
-    return value if len(value) <= most else f"{value[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
+    return value if len(value) <= limit else f"{value[: limit - 1]}\N{HORIZONTAL ELLIPSIS}"

@@ -188,7 +188,7 @@ class Environment(ABC):
     def judge(self, name: str, messages: Sequence[Message], schema: Mapping[str, Any] | None = None) -> Any:
         """Ask the judge `name` of spec.judges and wait for its answer: text, or JSON that matches `schema`.
 
-        Only `reward` and `score` may call this. If a judge fails, the episode ends and is tried again.
+        Only `reward` and `score` may call this. If a judge fails, the episode ends and is retried.
         """
         from headway_sandbox.judges import judge  # episodes without a question do not pay for its imports
 

@@ -40,9 +40,9 @@ SEND_SECONDS = 60.0
 DRAIN_SECONDS = 1.0
 DRAIN_PIECES = 64
 STRANGERS = 16
-"""Most connections that have not shown the lease's token. With one more, the oldest of them is closed."""
+"""Maximum connections that have not shown the lease's token. With one more, the oldest of them is closed."""
 CONNECTIONS = 64
-"""Most connections at once. A further one is closed."""
+"""Maximum connections at once. A further one is closed."""
 PAUSE_SECONDS = 0.05
 """Pause after a connection that could not be accepted, because no descriptor was free."""
 REASONS = {200: "OK", 204: "No Content", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
@@ -199,13 +199,13 @@ def end(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def received(connection: socket.socket, most: int, deadline: float) -> bytes:
+def received(connection: socket.socket, limit: int, deadline: float) -> bytes:
     """The next bytes, received before `deadline` (`time.monotonic`); raises TimeoutError."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError
     connection.settimeout(left)
-    return connection.recv(most)
+    return connection.recv(limit)
 
 
 def answer_to(handler: Handler, method: str, path: str, token: str, body: bytes) -> Reply:
@@ -260,16 +260,16 @@ def is_framing(name: str) -> bool:
     return name.lower() in ("content-length", "transfer-encoding")
 
 
-def length_of(headers: dict[str, str], most: int) -> int:
-    """Number of bytes of the body that a head announces, at most `most`."""
+def length_of(headers: dict[str, str], limit: int) -> int:
+    """Number of bytes of the body that a head announces, at most `limit`."""
     if "transfer-encoding" in headers:
         raise Malformed(411, "send a Content-Length; chunked bodies are not read")
     text = headers.get("content-length", "0")
     if not (text.isascii() and text.isdigit() and len(text) <= 12):
         raise Malformed(413 if text.isdigit() else 400, "Content-Length is not a number of bytes")
     length = int(text)
-    if length > most:
-        raise Malformed(413, f"body above {most} bytes")
+    if length > limit:
+        raise Malformed(413, f"body above {limit} bytes")
     return length
 
 

@@ -4,7 +4,7 @@
 
 A question waits here until the coordinator fetches it, over a connection that the coordinator opened with the
 lease's token. The coordinator delivers the answer the same way. If a judge fails, the episode ends and is
-tried again. So this module raises nothing that a reward could mistake for a zero.
+retried. So this module raises nothing that a reward could mistake for a zero.
 
 It uses only the standard library. The first question imports it, or a coordinator that looks for one.
 """
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
-MOST_QUESTIONS = 64
-"""Most questions of one episode."""
+MAX_QUESTIONS = 64
+"""Maximum questions of one episode."""
 AT_ONCE = 4
-"""Most questions in one response. A coordinator reads 8 MiB, 32 levels and 100,000 values of it."""
-MOST_DEPTH = 24
-MOST_VALUES = 20_000
-"""Most values in one question."""
+"""Maximum questions in one response. A coordinator reads 8 MiB, 32 levels and 100,000 values of it."""
+MAX_DEPTH = 24
+MAX_VALUES = 20_000
+"""Maximum values in one question."""
 MAX_WAIT = 60
-"""Most seconds to wait for questions at once; equal to `headway_api.sandbox_api.MAX_QUESTION_WAIT`."""
+"""Maximum seconds to wait for questions at once; equal to `headway_api.sandbox_api.MAX_QUESTION_WAIT`."""
 
 
 class Question:
@@ -70,8 +70,8 @@ class Questions:
                 raise RuntimeError("a judge is asked in reward and score, by a name that spec.judges has")
             if name not in self._names:
                 raise ValueError(f"there is no judge {name}; spec.judges has {', '.join(self._names)}")
-            if len(self._all) >= MOST_QUESTIONS:
-                raise ValueError(f"an episode asks at most {MOST_QUESTIONS} questions")
+            if len(self._all) >= MAX_QUESTIONS:
+                raise ValueError(f"an episode asks at most {MAX_QUESTIONS} questions")
             document["id"] = len(self._all)
             question = self._all[document["id"]] = Question(document)
             self._new.append(question)
@@ -138,7 +138,7 @@ def written(name: object, messages: object, schema: object) -> dict[str, Any]:
         raise ValueError(f"the question has {size} bytes; shorten it to {bounds.QUESTION} bytes")
     found: dict[str, Any] = json.loads(text)  # a copy: later changes of the arguments have no effect
     if not shallow(found):
-        limits = f"at most {MOST_DEPTH} levels and {MOST_VALUES} values"
+        limits = f"at most {MAX_DEPTH} levels and {MAX_VALUES} values"
         raise ValueError(f"the question is too long or nested too deeply: ask with {limits}")
     return found
 
@@ -146,7 +146,7 @@ def written(name: object, messages: object, schema: object) -> dict[str, Any]:
 def shallow(document: object) -> bool:
     """Whether a question has few enough levels and values for a coordinator."""
     level, count = [document], 0
-    for _ in range(MOST_DEPTH):
+    for _ in range(MAX_DEPTH):
         level = [
             inner
             for outer in level
@@ -154,6 +154,6 @@ def shallow(document: object) -> bool:
             for inner in (outer.values() if isinstance(outer, dict) else outer)
         ]
         count += len(level)
-        if not level or count > MOST_VALUES:
+        if not level or count > MAX_VALUES:
             break
     return not level

@@ -53,7 +53,7 @@ class ReportedReward(Environment):
         return Reward(value, transcript.reported_metrics, turns)
 
     def score(self, transcript: Transcript) -> float:
-        """The sum of the reported values. An episode without a report has no score, and is tried again."""
+        """The sum of the reported values. An episode without a report has no score, and is retried."""
         if transcript.reported is None:
             raise ValueError(
                 "the agent reported no reward for its episode (spec.agent.http with reportsReward: true)"

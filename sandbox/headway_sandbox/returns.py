@@ -27,7 +27,7 @@ TURN_REWARDS_TOLERANCE = 1e-6
 `headway_api.sandbox_api.TURN_REWARDS_TOLERANCE`."""
 SHAPES = "a number, one number a turn, (number, {name: number}) or Reward(...)"
 QUOTED = 60
-"""Most characters of a returned text that a message repeats."""
+"""Maximum characters of a returned text that a message repeats."""
 
 
 class Unusable(Exception):
@@ -141,12 +141,12 @@ def number(value: Any, where: str, instead: str) -> float:
         raise NotGiven(f"{where}a {type(value).__name__}; return {instead}") from None
 
 
-def check(found: float, name: str, most: float = bounds.SCORE) -> None:
-    """Raise Unusable if a number is not finite, or beyond `most`."""
+def check(found: float, name: str, limit: float = bounds.SCORE) -> None:
+    """Raise Unusable if a number is not finite, or beyond `limit`."""
     if not math.isfinite(found):
         raise Unusable("RewardNotFinite", f"{name} is {found}; return a finite number")
-    if not bounds.within(found, most):
-        raise Unusable("RewardOutOfBounds", f"{name} is {found:g}; beyond {most:g}")
+    if not bounds.within(found, limit):
+        raise Unusable("RewardOutOfBounds", f"{name} is {found:g}; beyond {limit:g}")
 
 
 def wrong_turns(rewards: list[float], turns: int, reward: float) -> str:

@@ -40,7 +40,7 @@ PERMANENT = 42
 
 
 NAMED = 5
-"""Most environments of a module that an error names."""
+"""Maximum environments of a module that an error names."""
 
 
 class NotImportable(Exception):

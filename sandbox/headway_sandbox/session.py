@@ -45,7 +45,7 @@ HANG_SHARE = 0.95
 then."""
 HANG_SECONDS = 0.3
 """A method that has run for less than this does not hang."""
-MOST_SECONDS = 1e6
+MAX_SECONDS = 1e6
 WATCH_SECONDS = 0.2
 END_SECONDS = 5.0
 """How long to wait for the end of a killed agent."""
@@ -97,7 +97,7 @@ class Session:
             if self._lease is None:
                 self._lease, self._token, self._deadline = lease, token, deadline
                 faulthandler.dump_traceback_later(max(deadline - time.time(), 0.001), exit=True)
-                if seconds < MOST_SECONDS:
+                if seconds < MAX_SECONDS:
                     _thread.start_new_thread(self._watch, (seconds,))
             elif not (self._lease == lease and self.knows(token)):
                 raise HttpError(409, "LeaseMismatch", f"this sandbox belongs to {self._lease}")

@@ -37,7 +37,7 @@ STRANGERS = f"headway-e2e-strangers-{uuid4().hex[:8]}"
 """Another each time: an earlier run's namespace may still be going."""
 MIB = 1 << 20
 TIMES, SIZE = 20, 16 * MIB
-MOST = 64 * MIB
+MAX_MEMORY = 64 * MIB
 """That a coordinator grows by."""
 AGENT_PORT, STORE_PORT = 8080, 7070
 HEAP = """
@@ -184,7 +184,7 @@ def test_16_mb_without_a_token_are_refused_20_at_once(bench: Any, scene: Scene) 
         bench.kube.run("exec", "-i", *place, "--", "python3", "-", *words, stdin=flood, timeout_s=180)
     )
     assert answers == [[413, "request_too_large"]] * TIMES
-    assert int(bench.kube.run(*inside)) * 1024 - before < MOST
+    assert int(bench.kube.run(*inside)) * 1024 - before < MAX_MEMORY
     step = bench.step(TRIED)
     bench.wait_step(TRIED, step + 1)
     assert [each["metadata"]["uid"] for each in pods(bench.kube, TRIED, "coordinator")] == [

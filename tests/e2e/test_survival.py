@@ -211,7 +211,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def test_an_episode_that_lost_its_sandbox_was_tried_again(survivor: Survivor, tmp_path: Path) -> None:
+def test_an_episode_that_lost_its_sandbox_was_retried(survivor: Survivor, tmp_path: Path) -> None:
     assert survivor.lost_episodes
     survivor.read_books(tmp_path / "final")
     groups = [read_group(path) for path in (tmp_path / "final/trajectories/train").iterdir()]

@@ -95,9 +95,9 @@ def _demo(job: Job, folder: Path) -> _Stage:
 
     inputs = quickstart.inputs(Settings.from_environ(os.environ).cache, 0)
     base = inputs / "model"
-    for split, most in ROWS.items():
+    for split, limit in ROWS.items():
         rows = (inputs / f"{split}.jsonl").read_text().splitlines(keepends=True)
-        (folder / f"{split}.jsonl").write_text("".join(rows[:most]))
+        (folder / f"{split}.jsonl").write_text("".join(rows[:limit]))
     document = quickstart.merged(quickstart.job("desk")["spec"], SMALL)
     document = quickstart.merged(document, dict(job.spec))
     if "full" in document["model"]:
@@ -120,8 +120,8 @@ def _played(job: Job, folder: Path) -> _Stage:
     made.save_pretrained(folder / "model")
     (folder / "model" / "config.json").write_text(json.dumps({"max_position_embeddings": 1024}))
     course = Course(7, growth=0.02, skill=0.4)
-    for split, most in ROWS.items():
-        rows = [{"prompt": f"{split} case {n}: " + "please " * (n % 9)} for n in range(most)]
+    for split, limit in ROWS.items():
+        rows = [{"prompt": f"{split} case {n}: " + "please " * (n % 9)} for n in range(limit)]
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     document = quickstart.merged(quickstart.job("desk")["spec"], SMALL)
     document = quickstart.merged(

@@ -81,11 +81,11 @@ class Spoken:
 
     async def _generate(self, request: web.Request) -> web.Response:
         body = await request.json()
-        prompt, most = body["token_ids"], body["sampling_params"]["max_tokens"]
+        prompt, limit = body["token_ids"], body["sampling_params"]["max_tokens"]
         text, finish = self._course.says(self._tokenizer.decode(prompt))
         tokens = self._tokenizer.encode(text, add_special_tokens=False)
-        if len(tokens) > most:
-            tokens, finish = tokens[:most], "length"
+        if len(tokens) > limit:
+            tokens, finish = tokens[:limit], "length"
         content = [{"token_id": token, "logprob": -0.5} for token in tokens]
         choice = {"finish_reason": finish, "token_ids": tokens, "logprobs": {"content": content}}
         usage = {"prompt_tokens_details": {"cached_tokens": self._cached(body["cache_salt"], prompt)}}

@@ -66,7 +66,7 @@ def drawn(number: int, split: Split, *, wild: bool = False) -> Circumstances:
     draw = random.Random(f"clean/{number}")
     loss = LOSSES[number % len(LOSSES)]
     batch, group = draw.choice(SIZES)
-    most, lags = draw.choice(LAGS)
+    limit, lags = draw.choice(LAGS)
     slow = number % 6 == 0
     rate = SLOW if slow else draw.choice(RATES)
     if loss in UNBOUNDED and not wild:
@@ -82,7 +82,7 @@ def drawn(number: int, split: Split, *, wild: bool = False) -> Circumstances:
         "reduction": draw.choice(REDUCTIONS),
         "batchSize": batch,
         "groupSize": group,
-        "maxStepsOffPolicy": most,
+        "maxStepsOffPolicy": limit,
         "updatesPerBatch": draw.choice((1, 1, 1, 2)),
         "kl": {"coefficient": kl, "estimator": draw.choice(("k1", "k2", "k3")) if kl else "k3"},
         "entropy": {"coefficient": draw.choice((0.0, 0.0, 0.0, 0.001))},

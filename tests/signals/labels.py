@@ -77,7 +77,7 @@ def shown_by(series: Series) -> set[SignalName]:
 
 def present(series: Series) -> set[SignalName]:
     """The symptoms that a clean run shows: a signal that says so is right."""
-    found = {name for name, (figure, most) in RATES.items() if _is_over(series, figure, most)}
+    found = {name for name, (figure, limit) in RATES.items() if _is_over(series, figure, limit)}
     if idles(series):
         found.add(SignalName.NOTHING_TO_TRAIN)
     if fmean(value for _, value in series.curve("analysis/batch_valid_ratio")) < 0.5:
@@ -136,8 +136,8 @@ def becomes_noise(series: Series) -> bool:
             continue
         before = fmean(value for at, value in reward.items() if step - 5 <= at < step)
         fall = before - fmean(reward[at] for at in three)
-        most = NOISE * median(first)
-        if all(entropy[at] >= most for at in three) and fall >= RISE * (high - low):
+        limit = NOISE * median(first)
+        if all(entropy[at] >= limit for at in three) and fall >= RISE * (high - low):
             return True
     return False
 
@@ -203,8 +203,8 @@ def grows(name: str, factor: float, least: float, series: Series, begin: int) ->
     return mean_from(series, name, begin) >= max(factor * (normal_of(series, name, begin) or 0.0), least)
 
 
-def _is_over(series: Series, figure: str, most: float) -> bool:
+def _is_over(series: Series, figure: str, limit: float) -> bool:
     """Whether a rate is over its limit: in all episodes together, or twice over it for five steps."""
     values = [value for _, value in series.curve(figure)]
     bursts = [fmean(values[at : at + 5]) for at in range(len(values) - 4)]
-    return bool(values) and (fmean(values) > most or max(bursts, default=0.0) > 2 * most)
+    return bool(values) and (fmean(values) > limit or max(bursts, default=0.0) > 2 * limit)

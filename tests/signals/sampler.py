@@ -215,16 +215,16 @@ class Sampler:
         self, asked: Sequence[tuple[str, Request]], cached: Sequence[int], rows_B: Tensor, logits_BV: Tensor
     ) -> list[SampledTurn]:
         requests = [request for _, request in asked]
-        first, most = requests[0], max(request.max_tokens for request in requests)
+        first, maximum = requests[0], max(request.max_tokens for request in requests)
         assert all((r.temperature, r.top_p) == (first.temperature, first.top_p) for r in requests)
-        drawn_BN = torch.tensor(np.array([np.random.default_rng(r.seed).random(most) for r in requests]))
+        drawn_BN = torch.tensor(np.array([np.random.default_rng(r.seed).random(maximum) for r in requests]))
         length_B = torch.tensor([len(request.prompt) for request in requests])
-        width = int(length_B.max()) + most
+        width = int(length_B.max()) + maximum
         tokens: list[list[int]] = [[] for _ in requests]
         logprobs: list[list[float]] = [[] for _ in requests]
         # The turns that are computed; some of them may have ended.
         here_B, kept = torch.arange(len(requests)), self._kept.taken(rows_B, width)
-        for number in range(most):
+        for number in range(maximum):
             chosen_B, logprob_B = drawn(logits_BV, drawn_BN[here_B, number], first.temperature, first.top_p)
             going = []
             for place, row in enumerate(here_B.tolist()):

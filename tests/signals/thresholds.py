@@ -40,12 +40,12 @@ class Readings:
         beyond = [one.value - one.threshold for one in every if one.level is Level.OVER]
         above = statistics.fmean(beyond) >= 0
         cuts = statistics.quantiles([one.value for one in self.clean], n=QUANTILES, method="inclusive")
-        most = f"at most {cuts[-1]:.3g}" if above else f"at least {cuts[0]:.3g}"
+        edge = f"at most {cuts[-1]:.3g}" if above else f"at least {cuts[0]:.3g}"
         middle = statistics.median(one.value for one in self.provoked)
         return (
             signal,
             f"{'above' if above else 'below'} {statistics.median(one.threshold for one in every):.3g}",
-            f"{most} (of {len(self.clean):,})",
+            f"{edge} (of {len(self.clean):,})",
             _share(self.clean),
             f"{middle:.3g} (of {len(self.provoked):,})",
             _share(self.provoked),

@@ -19,7 +19,7 @@ from headway_coordinator.group import Plan
 LIMITS = Limits(context_length=100, turns=2, sandbox_seconds=10, retries=1)
 TRAIN = Bill(Purpose.TRAIN)
 SAMPLED = 40
-"""Most tokens that an attempt samples: two turns of 20."""
+"""Maximum tokens that an attempt samples: two turns of 20."""
 
 
 class Free(NoPrices):

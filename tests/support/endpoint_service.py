@@ -111,7 +111,7 @@ class Service:
     at: list[float] = field(default_factory=list)
     """Monotonic: when each request came."""
     running: int = 0
-    most: int = 0
+    peak: int = 0
     """Requests that were running at the same time."""
     url: str = ""
 
@@ -123,7 +123,7 @@ class Service:
         if (wrong := _out_of_order(body["messages"])) is not None:
             return web.json_response({"error": {"message": wrong, "param": "messages"}}, status=400)
         self.running += 1
-        self.most = max(self.most, self.running)
+        self.peak = max(self.peak, self.running)
         try:
             answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
             return await answer(request, body)

@@ -59,7 +59,7 @@ class EvalJob:
         """What each episode asks judges."""
         self.open: list[int | None] = []
         """Sets of servers that are up."""
-        self.most_open = 0
+        self.max_open = 0
 
     async def episode(self, task: Task) -> EpisodeRecord:
         """A reward drawn from the task's seed."""
@@ -76,7 +76,7 @@ class EvalJob:
         @asynccontextmanager
         async def opened() -> AsyncIterator[RunOfCandidate]:
             self.open.append(server_set)
-            self.most_open = max(self.most_open, len(self.open))
+            self.max_open = max(self.max_open, len(self.open))
             try:
                 await asyncio.sleep(0.01)
                 yield dict.fromkeys(names, self.episode)

@@ -43,7 +43,7 @@ class LeaseService:
     bound: set[str] = field(default_factory=set)
     """Leases whose sandbox serves."""
     total: int = 0
-    most: int = 0
+    peak: int = 0
 
     def app(self) -> web.Application:
         app = web.Application()
@@ -80,7 +80,7 @@ class LeaseService:
         )
         self.leased[lease] = process
         self.total += 1
-        self.most = max(self.most, len(self.leased))
+        self.peak = max(self.peak, len(self.leased))
         url = f"http://127.0.0.1:{port}"
         await self._bind(url, lease, token, time.time() + body["deadline_seconds"])
         self.bound.add(lease)

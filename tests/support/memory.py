@@ -40,23 +40,23 @@ def peak() -> int:
 
 
 @contextmanager
-def flat(most: int) -> Iterator[None]:
-    """The block's peak is at most `most` bytes above what was there before."""
+def flat(limit: int) -> Iterator[None]:
+    """The block's peak is at most `limit` bytes above what was there before."""
     before = fresh()
     yield
     grown = peak() - before
-    assert grown <= most, f"{grown / 2**20:.0f} MiB more at the peak, {most / 2**20:.0f} are allowed"
+    assert grown <= limit, f"{grown / 2**20:.0f} MiB more at the peak, {limit / 2**20:.0f} are allowed"
 
 
 @contextmanager
-def kept(most: int) -> Iterator[None]:
-    """At most `most` bytes more are in use after the block than before."""
+def kept(limit: int) -> Iterator[None]:
+    """At most `limit` bytes more are in use after the block than before."""
     _give_back()
     before = _kib("VmRSS")
     yield
     _give_back()
     grown = 1024 * (_kib("VmRSS") - before)
-    assert grown <= most, f"{grown / 2**20:.0f} MiB more are kept, {most / 2**20:.0f} are allowed"
+    assert grown <= limit, f"{grown / 2**20:.0f} MiB more are kept, {limit / 2**20:.0f} are allowed"
 
 
 def _give_back() -> None:

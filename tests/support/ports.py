@@ -15,7 +15,7 @@ FIRST: Final = 12_000
 """Above the ports of a control plane, and below those of node ports (30000) and of connections (32768)."""
 SHARE: Final = 1_000
 WORKERS: Final = 16
-"""Most processes of pytest-xdist; any other process takes the share after theirs."""
+"""Maximum processes of pytest-xdist; any other process takes the share after theirs."""
 
 
 def share(worker: str | None) -> int:

@@ -122,7 +122,7 @@ async def suite_rig(
         endpoints = {
             name: await stack.enter_async_context(serving(sums(wrong))) for name, wrong in off_by.items()
         }
-        suite = {"name": SUITE, "image": "i", "task": TASK, "limit": limit, "args": {"most": 20}}
+        suite = {"name": SUITE, "image": "i", "task": TASK, "limit": limit, "args": {"maximum": 20}}
         spec = {
             "candidates": [
                 {"name": name, "endpoint": {"url": each.url, "model": "m"}}

@@ -25,7 +25,7 @@ from headway_dashboards.asking import Question, sent
 SCRAPE_S = 1
 LIST_S = 1.0
 """From one list of the pods to the next."""
-MOST_POINTS = 5000
+MAX_POINTS = 5000
 """Of a curve. Prometheus refuses more than 11,000."""
 
 
@@ -43,7 +43,7 @@ class Watched:
         Questions about now are asked of all that time too: the jobs have ended by now.
         """
         now = time.time()
-        step = max(SCRAPE_S, (now - self.begun) / MOST_POINTS)
+        step = max(SCRAPE_S, (now - self.begun) / MAX_POINTS)
         expr = sent(question.expr, chosen, scrape_seconds=SCRAPE_S, step_seconds=step)
         found = self.prometheus.ask(
             "query_range", query=expr, start=f"{self.begun}", end=f"{now}", step=f"{step}"

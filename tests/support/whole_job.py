@@ -139,7 +139,7 @@ async def broker(config: JobConfig, api: PlayedPods) -> AsyncIterator[str]:
     """The real one."""
     metrics, kind = Metrics(config), pods.SandboxKind(config)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
-        limits = pool.Limits(minimum=4, maximum=config.most_episodes, starting_at_once=16)
+        limits = pool.Limits(minimum=4, maximum=config.max_episodes, starting_at_once=16)
         warm = WarmPool(api, http, kind, pods.Platform({}, {}, []), limits, metrics)  # type: ignore[arg-type]
         leases = Leases(warm, http, LEASES, metrics)
         app = Service(warm, leases, metrics, TO_BROKER).app()

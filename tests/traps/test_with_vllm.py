@@ -63,12 +63,12 @@ def novice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RolloutServer]:
 def report_of(server: RolloutServer, trap: Trap | None, *checks: str) -> Report:
     """What the checks say where this server's model plays."""
     tokenizer = AutoTokenizer.from_pretrained(trained())
-    most = int((trap.facts if trap else {}).get("max_tokens", MAX_TOKENS))
+    limit = int((trap.facts if trap else {}).get("max_tokens", MAX_TOKENS))
     return judged(
         DESK,
         trap,
         checks=checks or ALL,
-        model=model(server, tokenizer, most),
+        model=model(server, tokenizer, limit),
         tokens=lambda text: len(tokenizer.encode(text)),
     )
 

@@ -236,8 +236,8 @@ def test_a_package_lists_files_that_exist() -> None:
     assert not {str(path.relative_to(ROOT)) for path in listed if not path.is_file()}
 
 
-MOST_LINES_OF_A_FILE = 449
-MOST_LINES_OF_A_FUNCTION = 63
+MAX_LINES_OF_A_FILE = 449
+MAX_LINES_OF_A_FUNCTION = 63
 LONGER = {
     "api/headway_api/metrics/episodes.py:behaviour": "a table of metrics, one entry after another",
     "cli/headway_cli/commands/eval.py:eval_": "each option of the command is a parameter",
@@ -263,8 +263,8 @@ def test_files_and_functions_can_be_read_at_a_sitting() -> None:
     lines = {
         str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in paths
     }
-    assert {name for name, count in lines.items() if count > MOST_LINES_OF_A_FILE} == set()
-    found = {name for path in paths for name, count in lengths(path) if count > MOST_LINES_OF_A_FUNCTION}
+    assert {name for name, count in lines.items() if count > MAX_LINES_OF_A_FILE} == set()
+    found = {name for path in paths for name, count in lengths(path) if count > MAX_LINES_OF_A_FUNCTION}
     assert found == set(LONGER)
 
 
@@ -321,7 +321,7 @@ def test_signals_and_remedies_read_no_clock(package: str) -> None:
     assert all((PACKAGES[package] / part).exists() for part in parts)
 
 
-MOST_CHARACTERS_OF_A_TEST = 60
+MAX_CHARACTERS_OF_A_TEST = 60
 
 
 def test_a_test_s_name_can_be_read_in_one_line() -> None:
@@ -331,9 +331,9 @@ def test_a_test_s_name_can_be_read_in_one_line() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.name.startswith("test_")
-        and len(node.name) > MOST_CHARACTERS_OF_A_TEST
+        and len(node.name) > MAX_CHARACTERS_OF_A_TEST
     ]
-    assert long == [], f"shorten it to {MOST_CHARACTERS_OF_A_TEST} characters: what behaves how"
+    assert long == [], f"shorten it to {MAX_CHARACTERS_OF_A_TEST} characters: what behaves how"
 
 
 def test_no_two_modules_that_tests_import_share_a_name() -> None:

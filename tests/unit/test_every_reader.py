@@ -45,7 +45,7 @@ from headway_trainer.checkpoint.manifest import NotWhole
 from headway_trainer.checkpoint.signer import Signer
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST = 64 * MIB
+MAX_MEMORY = 64 * MIB
 FAULTS = (JobError, CandidateFault, NotWhole)
 
 CONTENTS: dict[str, bytes] = {
@@ -284,7 +284,7 @@ def test_an_object_that_no_job_wrote_is_a_typed_fault(name: str, layout: Layout)
     store.put(layout.step_history(2), job_rig.report(2).model_dump_json().encode())
     for which, content in (PACKED if reader.packed else CONTENTS).items():
         store.put(reader.uri(layout), content)
-        with flat(MOST):
+        with flat(MAX_MEMORY):
             message = outcome(reader, store, layout)
         assert len(message) < 4000, which
         assert message.isprintable(), which
@@ -300,7 +300,7 @@ def test_an_object_that_is_too_large_is_not_read(
     store.put(reader.uri(layout), b"")
     with Path(reader.uri(layout).removeprefix("file://")).open("wb") as stream:
         stream.truncate(1 << 40)  # a terabyte, of which the disk holds nothing
-    with flat(MOST):
+    with flat(MAX_MEMORY):
         message = outcome(reader, store, layout)
     assert "has more than 4194304 bytes" in message or name in SAYS_LESS
 
@@ -310,7 +310,7 @@ def test_headers_out_of_bounds_are_refused(layout: Layout) -> None:
     store, uri = FileStore(), f"{layout.root}/model.safetensors"
     for which, content in CONTENTS.items():
         store.put(uri, len(content).to_bytes(8, "little") + content)
-        with flat(MOST):
+        with flat(MAX_MEMORY):
             message = described(store, uri)
         assert len(message) < 4000, which
 
@@ -345,9 +345,9 @@ def test_odd_names_beside_a_jobs_objects_are_passed_over(name: str, layout: Layo
 def test_a_listing_without_end_is_not_held(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(20):
         FileStore().put(layout.train_group(f"t0-{n:06d}"), b"")
-    for bound, most in (("KEYS", 10), ("LISTING", 1000)):
+    for bound, limit in (("KEYS", 10), ("LISTING", 1000)):
         with monkeypatch.context() as patched:
-            patched.setattr(bounds, bound, most)
+            patched.setattr(bounds, bound, limit)
             with pytest.raises(JobError, match=r"holds more than \d+ objects"):
                 FileStore().list(layout.train_groups)
     assert len(FileStore().list(layout.train_groups)) == 20

@@ -80,7 +80,7 @@ TAKES: dict[str, dict[str, int]] = {
     "probes": {},
     "weights": {"POST /v1/weights": bounds.REPORT},
     "scrape": {},
-    "broker": {"POST /v1/leases": service.MOST_BODY, "POST /v1/owners": service.MOST_BODY},
+    "broker": {"POST /v1/leases": service.MAX_BODY, "POST /v1/owners": service.MAX_BODY},
 }
 """Bytes that a route takes at most."""
 READS_NONE: dict[str, set[str]] = {
@@ -122,13 +122,13 @@ async def answered(served: Served, route: str, body: Any, **headers: str) -> tup
         return answer.status, found.get("error", found)
 
 
-def too_much(most: int) -> dict[str, bytes]:
-    """Bodies that no route takes which takes `most` bytes."""
+def too_much(limit: int) -> dict[str, bytes]:
+    """Bodies that no route takes which takes `limit` bytes."""
     return {
-        "long": b'{"a": "' + b"a" * most + b'"}',
+        "long": b'{"a": "' + b"a" * limit + b'"}',
         "deep": b"[" * 60_000,
         "deep objects": b'{"a":' * 5000 + b"1" + b"}" * 5000,
-        "wide": b"[" + b"{}," * (min(most, 4 * MIB) // 3 - 2) + b"{}]",
+        "wide": b"[" + b"{}," * (min(limit, 4 * MIB) // 3 - 2) + b"{}]",
         "half a pair": b'{"messages": "\\ud800"}',
         "an integer of many digits": b'{"a": ' + b"9" * 10_000 + b"}",
         "no text": b"\xff\xfe",

@@ -41,7 +41,7 @@ def test_the_page_has_the_commands_options() -> None:
 
 
 def test_the_page_has_the_bound_of_an_answer() -> None:
-    assert f"at most {bounds.MOST_CHARACTERS:,} characters" in PAGE
+    assert f"at most {bounds.MAX_CHARACTERS:,} characters" in PAGE
 
 
 def test_the_snippet_starts_the_command() -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DEEP = '{"a":' * 5_000 + "1" + "}" * 5_000
 WRONG = {
     "deep": (DEEP, "nested more than 32 levels deep"),
-    "large": (f'{{"a": "{"x" * base_model.MOST_CONFIG}"}}', "more than 4194304 bytes"),
+    "large": (f'{{"a": "{"x" * base_model.MAX_CONFIG}"}}', "more than 4194304 bytes"),
     "list": ("[]", "not a JSON object"),
     "cut": ('{"a": ', "not JSON"),
 }

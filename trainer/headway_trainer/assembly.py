@@ -30,7 +30,7 @@ from headway_trainer.publish.publisher import Publisher
 from headway_trainer.publish.sender import Sender
 from headway_trainer.ranks import Ranks
 
-MOST_TOKENS: Final = {"cuda": 16384, "cpu": 4096}
+MAX_TOKENS: Final = {"cuda": 16384, "cpu": 4096}
 """Tokens of one micro-batch. A CPU gains nothing from more, and pays in memory."""
 
 
@@ -60,7 +60,7 @@ class Assembly:
         self.in_force = in_force
         self.spec = _resumed(spec, in_force)
         """The job's spec, with the settings in force instead of its own."""
-        self.max_tokens = spec.learner.micro_batch_tokens or MOST_TOKENS[ranks.device.type]
+        self.max_tokens = spec.learner.micro_batch_tokens or MAX_TOKENS[ranks.device.type]
         """Tokens of one micro-batch."""
 
     def put_together(self, model: nn.Module, state: TrainedState | None = None) -> None:
@@ -106,7 +106,7 @@ class Assembly:
         """Why `bring` cannot be done, on any rank; None if it can. It changes nothing.
 
         Args:
-            anew: whether `rebuild` comes first, from a checkpoint whose adapter is no wider.
+            rebuilt: whether `rebuild` comes first, from a checkpoint whose adapter is no wider.
         """
         return next(filter(None, self._ranks.gather(self._obstacle(in_force, rebuilt))), None)
 

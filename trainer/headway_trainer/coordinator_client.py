@@ -37,15 +37,15 @@ PATIENCE: Final = 600.0
 """Seconds without any answer after which the learner saves what is not durable and is started again. An
 answer that the coordinator is starting counts as one."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
-MOST_PACKED: Final = 1024 * bounds.MIB
-"""Most bytes of one answer, as received."""
-MOST_PLAIN: Final = 4 * MOST_PACKED
+MAX_PACKED: Final = 1024 * bounds.MIB
+"""Maximum bytes of one answer, as received."""
+MAX_PLAIN: Final = 4 * MAX_PACKED
 WHOLE: Final = 600.0
-"""Most seconds from an answer's first byte to its last."""
+"""Maximum seconds from an answer's first byte to its last."""
 CONTAINERS: Final = 10_000_000
-"""Most lists and objects of one batch. Each takes some hundred bytes in memory; a turn has ten."""
+"""Maximum lists and objects of one batch. Each takes some hundred bytes in memory; a turn has ten."""
 SHOWN: Final = 500
-"""Most characters of an answer in an error."""
+"""Maximum characters of an answer in an error."""
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -119,7 +119,7 @@ class CoordinatorClient:
         headers = {"Authorization": f"Bearer {self._key}", "Accept-Encoding": "gzip"}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        within = ExchangeLimits(head=wait + SILENCE, silence=SILENCE, whole=WHOLE, size=MOST_PACKED)
+        within = ExchangeLimits(head=wait + SILENCE, silence=SILENCE, whole=WHOLE, size=MAX_PACKED)
         try:
             answer = exchange(self._url, Request(method, path, headers, body), within)
         except OutOfBounds as error:
@@ -173,4 +173,4 @@ def _plain(body: bytes) -> bytes:
     """
     if not body.startswith(MAGIC):
         return containers_within(body, CONTAINERS)
-    return containers_within(unpacked(body, MOST_PLAIN), CONTAINERS)
+    return containers_within(unpacked(body, MAX_PLAIN), CONTAINERS)

@@ -170,8 +170,8 @@ class Engine:
     def _clip(self, trained: Sequence[nn.Parameter]) -> None:
         """Clip the gradient without ZeRO, since DeepSpeed does not report that norm. Every rank has the whole
         gradient by now."""
-        most = self.optimizer.gradient_clip or math.inf
-        self._norm = float(nn.utils.clip_grad_norm_(trained, most))
+        limit = self.optimizer.gradient_clip or math.inf
+        self._norm = float(nn.utils.clip_grad_norm_(trained, limit))
 
     def save(self, folder: Path) -> Path:
         """Write this rank's part of the weights and optimizer state; collective. Frozen weights are left out.

@@ -46,7 +46,7 @@ class ExchangeLimits:
     whole: float
     """From the end of the head to the end of the answer."""
     size: int
-    """Most bytes of a success. Of a refusal, at most `bounds.CALL` bytes are read."""
+    """Maximum bytes of a success. Of a refusal, at most `bounds.CALL` bytes are read."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def exchange(url: str, request: Request, within: ExchangeLimits) -> ExchangeResp
     """Send a request to the server at `url` over a new connection. Only scheme, host and port of `url` count.
 
     Raises:
-        Away: there is no answer in time, or none that is HTTP.
+        NoResponse: there is no answer in time, or none that is HTTP.
         OutOfBounds: it is larger than `within` allows.
     """
     place = urllib.parse.urlsplit(url)
@@ -81,13 +81,13 @@ def exchange(url: str, request: Request, within: ExchangeLimits) -> ExchangeResp
         connection.close()
 
 
-def _content(response: http.client.HTTPResponse, most: int) -> bytes:
+def _content(response: http.client.HTTPResponse, maximum: int) -> bytes:
     """The body of an answer, as received."""
     parts, size = [], 0
     while part := response.read1(PART):
         size += len(part)
-        if size > most:
-            raise OutOfBounds(f"more than {most} bytes")
+        if size > maximum:
+            raise OutOfBounds(f"more than {maximum} bytes")
         parts.append(part)
     if response.length:  # promised bytes never came
         raise http.client.IncompleteRead(b"")

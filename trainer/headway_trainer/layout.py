@@ -27,7 +27,7 @@ LONGEST_PROOF: Final = 512
 LONGEST_ROPE: Final = 8192
 """Longest length, at which a rotary embedding's factors change, that one row of each pair exceeds."""
 ACTIONS: Final = 64
-"""Most action tokens of a row of the proof, its last ones. The proof takes all their logits at once."""
+"""Maximum action tokens of a row of the proof, its last ones. The proof takes all their logits at once."""
 SEED: Final = 20_240_301
 AGREEMENT: Final = {torch.float32: 2e-4, torch.bfloat16: 0.2}
 """Mean absolute difference, in nats, that two kernels of one dtype may show (see `publish.canary`)."""

@@ -46,14 +46,14 @@ def fix(model: nn.Module, context_length: int | None) -> None:
                 _fix(module, layer_type, kind, context_length)
 
 
-def proof_length(model: nn.Module, most: int) -> int:
-    """Tokens of a row longer than the lengths at which factors change, if such a length is below `most`.
+def proof_length(model: nn.Module, limit: int) -> int:
+    """Tokens of a row longer than the lengths at which factors change, if such a length is below `limit`.
     Otherwise 0."""
     found = [
         length + 1
         for module in model.modules()
         for layer_type, kind in _kinds(module)
-        if kind == FIXED and (length := _boundary(module.config, layer_type)) < most
+        if kind == FIXED and (length := _boundary(module.config, layer_type)) < limit
     ]
     return max(found, default=0)
 

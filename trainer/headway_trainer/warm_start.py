@@ -29,7 +29,7 @@ from headway_trainer.publish.lora import WEIGHTS
 from headway_trainer.ranks import Ranks
 
 NAMED = 3
-"""Most names of tensors in a message."""
+"""Maximum names of tensors in a message."""
 
 
 def load(config: JobConfig, store: Store, base: Path, cache: Path, ranks: Ranks) -> nn.Module:

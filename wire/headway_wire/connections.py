@@ -26,11 +26,11 @@ BACKLOG: Final = 128
 def raise_descriptors() -> int:
     """Raise this process's soft limit of descriptors as far as allowed and useful; returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
-    if soft == resource.RLIM_INFINITY or soft >= most:
+    maximum = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
+    if soft == resource.RLIM_INFINITY or soft >= maximum:
         return ENOUGH if soft == resource.RLIM_INFINITY else soft
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    return most
+    resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, hard))
+    return maximum
 
 
 class Connections:
@@ -39,9 +39,9 @@ class Connections:
     def __init__(self, descriptors: int) -> None:
         """`descriptors`: how many the process may have. Half of them are for connections to this server. One
         peer may have half of those."""
-        self.most = max(FEWEST, descriptors // 2)
-        self.most_of_a_peer = max(FEWEST, self.most // 2)
-        self.backlog = min(BACKLOG, max(FEWEST, self.most // 2))
+        self.maximum = max(FEWEST, descriptors // 2)
+        self.max_of_a_peer = max(FEWEST, self.maximum // 2)
+        self.backlog = min(BACKLOG, max(FEWEST, self.maximum // 2))
         self.let_go = 0
         """Number of connections that made room for others, or found no room."""
         self._open: dict[asyncio.BaseTransport, Guard] = {}
@@ -75,8 +75,10 @@ class Connections:
 
     def admit(self, guard: Guard) -> bool:
         """Accept a new connection, and close another if necessary; returns whether there was room."""
-        crowded = self._of_peer[guard.peer] >= self.most_of_a_peer
-        if (crowded or len(self._open) >= self.most) and not self._made_room(guard.peer if crowded else None):
+        crowded = self._of_peer[guard.peer] >= self.max_of_a_peer
+        if (crowded or len(self._open) >= self.maximum) and not self._made_room(
+            guard.peer if crowded else None
+        ):
             self.let_go += 1
             return False
         self._open[guard.transport] = guard
@@ -95,8 +97,8 @@ class Connections:
     def _made_room(self, peer: str | None) -> bool:
         """Close the oldest waiting connection of `peer`, or of the peer that has most of them."""
         if peer is None:
-            most = Counter(guard.peer for guard in self._waiting).most_common(1)
-            peer = most[0][0] if most else None
+            maximum = Counter(guard.peer for guard in self._waiting).most_common(1)
+            peer = maximum[0][0] if maximum else None
         oldest = next((guard for guard in self._waiting if guard.peer == peer), None)
         if oldest is None:
             return False

@@ -33,43 +33,43 @@ class Message(Protocol):
     def content(self) -> _Stream: ...
 
 
-async def content(message: Message, most: int) -> bytes:
+async def content(message: Message, limit: int) -> bytes:
     """The whole content of a message, decompressed if aiohttp decompresses it.
 
     Raises:
-        TooLarge: the content has more than `most` bytes.
+        TooLarge: the content has more than `limit` bytes.
     """
     data = bytearray()
     async for part in message.content.iter_any():
         data += part
-        if len(data) > most:
-            raise TooLarge(f"more than {most} bytes")
+        if len(data) > limit:
+            raise TooLarge(f"more than {limit} bytes")
     return bytes(data)
 
 
-async def start(message: Message, most: int) -> bytes:
-    """The first `most` bytes of a message's content, for an error."""
+async def start(message: Message, limit: int) -> bytes:
+    """The first `limit` bytes of a message's content, for an error."""
     data = bytearray()
     async for part in message.content.iter_any():
         data += part
-        if len(data) >= most:
+        if len(data) >= limit:
             break
-    return bytes(data[:most])
+    return bytes(data[:limit])
 
 
-async def body(request: web.Request, most: int, seconds: float | None = None) -> bytes:
+async def body(request: web.Request, limit: int, seconds: float | None = None) -> bytes:
     """A request's body.
 
     Raises:
-        TooLarge: the body has, or announces, more than `most` bytes.
+        TooLarge: the body has, or announces, more than `limit` bytes.
         TooSlow: it did not arrive within `seconds`, by default `BODY_SECONDS`.
         web.RequestPayloadError: it does not match its headers.
     """
     seconds = BODY_SECONDS if seconds is None else seconds
-    if (request.content_length or 0) > most:
-        raise TooLarge(f"more than {most} bytes")
+    if (request.content_length or 0) > limit:
+        raise TooLarge(f"more than {limit} bytes")
     try:
         async with asyncio.timeout(seconds):
-            return await content(request, most)
+            return await content(request, limit)
     except TimeoutError as error:
         raise TooSlow(f"the body did not come within {seconds:g} s") from error

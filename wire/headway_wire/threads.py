@@ -1,7 +1,7 @@
 """The standard library's server with one thread a connection, bounded; for processes without an event loop.
 
-It keeps at most `MOST` connections, each for at most `SECONDS`, even if bytes still arrive. A further
-connection replaces the oldest. Its handlers answer one request a connection (HTTP/1.0).
+It keeps at most `MAX_CONNECTIONS` connections, each for at most `SECONDS`, even if bytes still arrive. A
+further connection replaces the oldest. Its handlers answer one request a connection (HTTP/1.0).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final
 from headway_api import names
 from headway_api.bounds import OutOfBounds
 
-MOST: Final = 64
+MAX_CONNECTIONS: Final = 64
 """Most connections, and so threads, at once. There are only a few probes and scrapes a minute."""
 SECONDS: Final = 30.0
 """Longest time of a connection, from its start to the end of its answer."""
@@ -54,7 +54,7 @@ class ThreadedServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._changing:
-            if len(self._deadlines) >= MOST:
+            if len(self._deadlines) >= MAX_CONNECTIONS:
                 self._end(next(iter(self._deadlines)))
             self._deadlines[request] = time.monotonic() + SECONDS
         super().process_request(request, client_address)
@@ -82,15 +82,15 @@ class ThreadedServer(ThreadingHTTPServer):
             connection.shutdown(socket.SHUT_RDWR)
 
 
-def body(handler: BaseHTTPRequestHandler, most: int) -> bytes:
+def body(handler: BaseHTTPRequestHandler, limit: int) -> bytes:
     """The body of the request that `handler` answers.
 
     Raises:
-        OutOfBounds: the request announces more than `most` bytes, or its length is not in digits.
+        OutOfBounds: the request announces more than `limit` bytes, or its length is not in digits.
     """
     text = handler.headers.get("Content-Length", "0")
     if not (text.isascii() and text.isdigit() and len(text) <= LENGTH_DIGITS):
         raise OutOfBounds("not of a length that Content-Length says in digits")
-    if int(text) > most:
-        raise OutOfBounds(f"more than {most} bytes")
+    if int(text) > limit:
+        raise OutOfBounds(f"more than {limit} bytes")
     return handler.rfile.read(int(text))

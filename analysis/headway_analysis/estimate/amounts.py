@@ -41,8 +41,8 @@ def ordered(low: float, likely: float, high: float) -> Range:
     """A range in order, finite and not below 0. A valid likely value stays; the ends adapt to it."""
     middle = likely if math.isfinite(likely) and likely > 0 else 0.0
     least = low if math.isfinite(low) else 0.0
-    most = high if math.isfinite(high) else middle
-    return Range(max(0.0, min(least, middle)), middle, max(middle, most))
+    maximum = high if math.isfinite(high) else middle
+    return Range(max(0.0, min(least, middle)), middle, max(middle, maximum))
 
 
 def middle(low: float, high: float) -> float:

@@ -71,7 +71,7 @@ class Opening:
     prompt: Range | None = None
     """Tokens of its first prompts, on average over the rows; None if it is unknown."""
     context_length: int | None = None
-    """Most tokens of an episode; None if it is unknown."""
+    """Maximum tokens of an episode; None if it is unknown."""
 
 
 @dataclass(frozen=True)
@@ -210,11 +210,11 @@ def by_limits(prompt: Range, asked: Limits, sampled_by: SampledBy, model: str | 
             of_model(DISCARDED, model): episode[DISCARDED],
         }
     elif sampled_by == "endpoint":
-        most = 1 + RETRIED  # discarded tokens cost as much as others
-        prompt_tokens = ordered(prompt.low, computed.likely + cached.likely, computed.high * most)
+        maximum = 1 + RETRIED  # discarded tokens cost as much as others
+        prompt_tokens = ordered(prompt.low, computed.likely + cached.likely, computed.high * maximum)
         found |= {
             of_model(PROMPT, model): prompt_tokens,
-            of_model(ANSWER, model): ordered(answer.low, answer.likely, answer.high * most),
+            of_model(ANSWER, model): ordered(answer.low, answer.likely, answer.high * maximum),
         }
     return found
 

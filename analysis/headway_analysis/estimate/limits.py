@@ -17,7 +17,7 @@ from headway_api.records import UsageClass
 OWN_TURNS: Final = 32
 """The most turns assumed for an agent with its own loop, which the spec does not limit."""
 RETRIED: Final = 0.1
-"""Share of episodes that are lost and tried again, at worst."""
+"""Share of episodes that are lost and retried, at worst."""
 TEACHING: Final = 0.5
 """The likely share of groups that have a gradient. In the others all rewards are equal."""
 
@@ -27,13 +27,13 @@ class Limits:
     """The spec's limits of an episode."""
 
     context_length: int
-    """Most tokens of an episode."""
+    """Maximum tokens of an episode."""
     max_tokens: int
-    """Most tokens of a turn."""
+    """Maximum tokens of a turn."""
     max_turns: int | None = None
     """None for an agent with its own loop."""
     token_limit: int | None = None
-    """Most tokens sampled in an episode."""
+    """Maximum tokens sampled in an episode."""
     seconds: float = 600.0
     """Longest an episode may take."""
     group_size: int = 1
@@ -49,19 +49,19 @@ def prompt_of(lengths: Sequence[float], limits: Limits) -> Range:
     known = [min(float(limits.context_length), each) for each in lengths if isfinite(each) and each >= 0]
     if known:
         return exactly(fsum(known) / len(known))
-    most = float(max(1, limits.context_length - limits.max_tokens))
-    return ordered(1.0, middle(1.0, most), most)
+    maximum = float(max(1, limits.context_length - limits.max_tokens))
+    return ordered(1.0, middle(1.0, maximum), maximum)
 
 
 def of_episode(prompt: Range, limits: Limits) -> dict[str, Range]:
     """An episode of training, by class of the bill, its share of training included."""
-    context, most = float(max(1, limits.context_length)), float(max(1, limits.max_tokens))
+    context, maximum = float(max(1, limits.context_length)), float(max(1, limits.max_tokens))
     turns = float(limits.max_turns or OWN_TURNS)
-    likely_turns, turn_tokens = middle(1.0, turns), middle(1.0, most)
+    likely_turns, turn_tokens = middle(1.0, turns), middle(1.0, maximum)
     room = max(1.0, context - prompt.likely)
     allowed = float(limits.token_limit or room)
     sampled = ordered(
-        1.0, min(likely_turns * turn_tokens, allowed, room), min(turns * most, allowed, context)
+        1.0, min(likely_turns * turn_tokens, allowed, room), min(turns * maximum, allowed, context)
     )
     # Between two turns there is a tool's answer, as long as a turn.
     grown = min(context, prompt.likely + (2 * likely_turns - 1) * turn_tokens)

@@ -18,7 +18,7 @@ from headway_api.sandbox_api import ResetReply
 Size = Callable[[Sequence[Json], Sequence[Json]], int]
 """Tokens of messages and tools, as a prompt."""
 Failed = Callable[[Exception], None]
-MOST_ROWS: Final = 256
+MAX_ROWS: Final = 256
 """Rows whose prompts are measured, spread over the data."""
 PROMPT: Final = "prompt"
 """The default column of prompts."""
@@ -34,7 +34,7 @@ class Known:
 
     size: Size
     context_length: int
-    """Most tokens of an episode."""
+    """Maximum tokens of an episode."""
 
 
 def lengths(
@@ -140,4 +140,4 @@ def _by_bytes(much: float) -> Range | None:
 
 def _spread(rows: Sequence[Json]) -> Sequence[Json]:
     """The first row, and others all over the data."""
-    return rows[:: max(1, -(-len(rows) // MOST_ROWS))]
+    return rows[:: max(1, -(-len(rows) // MAX_ROWS))]

@@ -20,7 +20,7 @@ from headway_analysis.estimate.measured import IN_TRAINING, BilledGroup, Mean, M
 from headway_api.prices import of as of_model
 from headway_api.records import UsageClass, UsageEvent
 
-MOST: Final = 1024
+MAX_ENTRIES: Final = 1024
 """Groups of each kind, and steps, that are remembered: the latest ones."""
 FEWEST_BATCHES: Final = 2.0
 """Half-life of a group, in batches, at least."""
@@ -167,12 +167,12 @@ class Tally:
 
 @dataclass
 class EvaluationTally:
-    """What the ledger says of one evaluation, by candidate and stretch of positions. Not thread-safe."""
+    """What the ledger says of one evaluation, by candidate and section of positions. Not thread-safe."""
 
     starts: Sequence[int] = (0,)
-    """First position of each stretch: of the job's own rows, then of the samples of each suite."""
+    """First position of each section: of the job's own rows, then of the samples of each suite."""
     groups: dict[tuple[str, int], dict[str, Group]] = field(default_factory=dict)
-    """Candidate and number of the stretch -> its groups by id, in the order in which they were written."""
+    """Candidate and number of the section -> its groups by id, in the order in which they were written."""
     seen: Counter[tuple[str, int]] = field(default_factory=Counter)
     """How many groups there were, those that are forgotten included."""
     fresh: set[str] = field(default_factory=set)
@@ -211,8 +211,8 @@ class EvaluationTally:
 
         Args:
             candidate: whose.
-            stretch: number of the stretch in `starts`.
-            done: finished groups of the stretch. A group without an event cost nothing, and counts as 0.
+            section: number of the section in `starts`.
+            done: finished groups of the section. A group without an event cost nothing, and counts as 0.
             episodes: number of episodes of a group.
         """
         where = candidate, section
@@ -245,6 +245,6 @@ def candidate_of(group_id: str) -> str:
 
 
 def _forget(known: dict[K, T]) -> None:
-    """Drop the oldest entries beyond `MOST`."""
-    for name in [*known][: max(0, len(known) - MOST)]:
+    """Drop the oldest entries beyond `MAX_ENTRIES`."""
+    for name in [*known][: max(0, len(known) - MAX_ENTRIES)]:
         del known[name]

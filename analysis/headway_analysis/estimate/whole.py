@@ -235,8 +235,8 @@ def _trained(
         mean = training.means.get(TRAIN, Mean(0.0, 0.0, float(training.groups)))
         one, count = mean.of_future(left.steps * plan.batch_size), episodes
     found = one.spread(drift * teaching).times(exactly(count))
-    most = training.row_tokens * episodes * drift
-    return ordered(found.low, found.likely, most if most > found.likely else found.high)
+    maximum = training.row_tokens * episodes * drift
+    return ordered(found.low, found.likely, maximum if maximum > found.likely else found.high)
 
 
 def _evaluated(

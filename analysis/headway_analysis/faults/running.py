@@ -102,7 +102,7 @@ FAULTS: tuple[Fault, ...] = (
         "A tool returns in most episodes, but never in some.",
         ENTRYPOINT + "tool get_case has not returned by the end of the episode's time: "
         "/environment/odd.py:... in get_case. It has ended ... episodes or more",
-        "Set a timeout for the call at the line that the message names. Such episodes are tried again, so "
+        "Set a timeout for the call at the line that the message names. Such episodes are retried, so "
         "the job continues slowly.",
         state="Training",
         reason="EpisodesFailing",

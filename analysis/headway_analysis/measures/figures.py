@@ -45,7 +45,7 @@ from headway_api.staleness import lag
 
 Figures = dict[str, float]
 
-TOOLS_MOST = 32
+MAX_TOOLS = 32
 """Tools that have a figure of their own; the calls of all others are added up as `OTHER_TOOLS`."""
 OTHER_TOOLS = "other"
 
@@ -321,8 +321,8 @@ def _by_tool(made: Iterable[Mapping[str, int]]) -> Counter[str]:
     for name, calls in ((name, calls) for by_tool in made for name, calls in by_tool.items()):
         counts[tool(name)] += calls
     ordered = sorted(counts, key=lambda name: (-counts[name], name))
-    found: Counter[str] = Counter({name: counts[name] for name in ordered[:TOOLS_MOST]})
-    for name in ordered[TOOLS_MOST:]:
+    found: Counter[str] = Counter({name: counts[name] for name in ordered[:MAX_TOOLS]})
+    for name in ordered[MAX_TOOLS:]:
         found[OTHER_TOOLS] += counts[name]
     return found
 

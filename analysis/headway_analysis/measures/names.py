@@ -30,7 +30,7 @@ def apart(name: str) -> str:
     return name if name and short == name else hashed(short, name)
 
 
-def hashed(short: str, name: str, most: int = NAME_LENGTH) -> str:
-    """A shortened name and a hash of the whole name, together at most `most` characters."""
+def hashed(short: str, name: str, limit: int = NAME_LENGTH) -> str:
+    """A shortened name and a hash of the whole name, together at most `limit` characters."""
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:HASH_LENGTH]
-    return f"{short[: most - HASH_LENGTH - 1]}_{digest}"
+    return f"{short[: limit - HASH_LENGTH - 1]}_{digest}"

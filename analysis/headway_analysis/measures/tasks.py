@@ -11,7 +11,7 @@ from headway_analysis.measures.figures import Figures
 from headway_analysis.measures.names import apart
 from headway_api.records import EpisodeRecord, GroupRecord
 
-MOST_TASKS: Final = 32
+MAX_TASKS: Final = 32
 """Tasks that have figures of their own. The rows of all others count as one task, `OTHER`."""
 OTHER: Final = "other"
 
@@ -22,7 +22,7 @@ ByTask = dict[str, dict[str, float]]
 def bounded(tasks: Sequence[str]) -> list[str]:
     """The task of each row. If there are too many, those with the fewest rows become `OTHER`."""
     counts = Counter(tasks)
-    kept = set(sorted(counts, key=lambda task: (-counts[task], task))[:MOST_TASKS])
+    kept = set(sorted(counts, key=lambda task: (-counts[task], task))[:MAX_TASKS])
     return [task if task in kept else OTHER for task in tasks]
 
 

@@ -44,7 +44,7 @@ class Rules:
     threshold: float = 1.0
     """A try succeeds with this score or more."""
     max_turns: int | None = None
-    """Most turns of the built-in agent. None for an agent whose loop is its own."""
+    """Maximum turns of the built-in agent. None for an agent whose loop is its own."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from headway_analysis.preflight.evidence import Call
 from headway_api.document import JsonView
 
 DEPTH: Final = 3
-"""Most levels of nested objects in a drawn value."""
+"""Maximum levels of nested objects in a drawn value."""
 
 
 def random_call(tool: JsonView, drawn: random.Random) -> Call:

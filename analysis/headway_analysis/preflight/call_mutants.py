@@ -9,9 +9,9 @@ from typing import Final
 
 from headway_analysis.preflight.checks.deterministic import reads
 from headway_analysis.preflight.evidence import Call
-from headway_analysis.preflight.mutants import MOST_FIELDS, altered, is_prose
+from headway_analysis.preflight.mutants import MAX_FIELDS, altered, is_prose
 
-MOST_CALLS: Final = 3
+MAX_CALLS: Final = 3
 """Calls of one episode whose arguments are altered: the last ones."""
 
 
@@ -36,10 +36,10 @@ def call_mutants(calls: Sequence[Call]) -> list[CallMutant]:
     for at in places[-1:]:
         left = (*calls[:at], *calls[at + 1 :])
         found.append(CallMutant("last call dropped", left, "the last call may be missing"))
-    for at in places[-MOST_CALLS:]:
+    for at in places[-MAX_CALLS:]:
         call = calls[at]
         names = [key for key, value in call.arguments.items() if not is_prose(key, value)]
-        for name in names[:MOST_FIELDS]:
+        for name in names[:MAX_FIELDS]:
             other = Call(call.name, {**call.arguments, name: altered(call.arguments[name])})
             changed = (*calls[:at], other, *calls[at + 1 :])
             label = f"call altered: {call.name}, {name}"

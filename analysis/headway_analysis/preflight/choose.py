@@ -11,7 +11,7 @@ from headway_analysis.preflight.conversation import answer_of, calls_of, ending_
 from headway_analysis.preflight.evidence import Baseline, Call, Facts, PlayedScript, Sampled, Script
 from headway_analysis.preflight.examples import names_it
 
-MOST_CALLS: Final = 24
+MAX_CALLS: Final = 24
 """The most calls of one script. Of an episode with more calls, the first ones are replayed."""
 
 
@@ -81,13 +81,13 @@ def replay(
             taken = taken[:-1]
         final = answer
         if ending is not None and arguments is not None:
-            taken, final = (*taken[: MOST_CALLS - 1], Call(ending.name, arguments)), None
+            taken, final = (*taken[: MAX_CALLS - 1], Call(ending.name, arguments)), None
     return Script(
         check=check,
         label=label,
         row=one.row,
         environment_seed=one.environment_seed,
-        calls=taken[:MOST_CALLS],
+        calls=taken[:MAX_CALLS],
         answer=final,
         like=one.record.episode_id,
         after=after,

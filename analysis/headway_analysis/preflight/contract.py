@@ -30,7 +30,7 @@ SEARCHES: Final = ("pattern", "patternProperties")
 """Keywords whose regular expressions could search for hours."""
 LEFT_OUT: Final = (*SEARCHES, "uniqueItems", "$schema")
 """`uniqueItems` compares each element with each other; `$schema` chooses a reader that counts nothing."""
-MOST_STEPS: Final = 1_000_000
+MAX_STEPS: Final = 1_000_000
 """Steps in which all answers together are compared with one contract; the rest is not judged."""
 STEP_BYTES: Final = 10_000
 """Each step costs one more for so many characters of the answer, since an objection quotes the answer."""
@@ -57,7 +57,7 @@ class Contract:
     document: JsonView
     operations: tuple[Operation, ...]
     _registry: Any = field(default=None, repr=False, compare=False)
-    _steps: Steps = field(default_factory=lambda: Steps(MOST_STEPS), repr=False, compare=False)
+    _steps: Steps = field(default_factory=lambda: Steps(MAX_STEPS), repr=False, compare=False)
 
     def operation(self, name: str) -> Operation | None:
         """The operation that a tool stands for."""

@@ -16,7 +16,7 @@ from headway_api.document import JsonView
 LINES: Final = 40
 """The most lines of an example."""
 WIDTH: Final = 200
-"""Most characters of a line."""
+"""Maximum characters of a line."""
 
 
 def prompt_messages(one: Sampled) -> list[JsonView]:
@@ -104,9 +104,9 @@ def difference(first: str, second: str, names: tuple[str, str]) -> str:
     return excerpt("\n".join(difflib.unified_diff(before, after, *names, lineterm="", n=1)))
 
 
-def _pieces(text: str, most: int = 400) -> list[str]:
+def _pieces(text: str, limit: int = 400) -> list[str]:
     lines = [line[at : at + WIDTH] for line in text.splitlines() for at in range(0, max(1, len(line)), WIDTH)]
-    return lines[:most]
+    return lines[:limit]
 
 
 def results_text(calls: Sequence[ToolResult]) -> str:

@@ -16,9 +16,9 @@ Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
 class Steps:
     """Counts down the steps that are left."""
 
-    def __init__(self, most: int) -> None:
-        self._left = most
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+        self._max_steps = limit
 
     def spend(self, steps: int) -> None:
         """Use up some steps.
@@ -28,7 +28,7 @@ class Steps:
         """
         self._left -= steps
         if self._left < 0:
-            raise OutOfBounds(f"more than {self._most} steps")
+            raise OutOfBounds(f"more than {self._max_steps} steps")
 
 
 def validator(steps: Steps, weight: int = 1) -> Any:

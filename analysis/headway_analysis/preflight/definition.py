@@ -11,7 +11,7 @@ from headway_analysis.preflight.evidence import Baseline, PlayedScript, Script
 Verdict = Literal["Pass", "Warn", "Fail", "Unknown"]
 """Unknown: too few episodes to tell, or what the check needs was not given."""
 
-MOST_EXAMPLES: Final = 3
+MAX_EXAMPLES: Final = 3
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Finding:
     needs: int | None = None
     """Episodes that are enough for a verdict, or after a warning for a sure verdict."""
     examples: tuple[Example, ...] = ()
-    """At most `MOST_EXAMPLES`."""
+    """At most `MAX_EXAMPLES`."""
     figures: tuple[tuple[str, float], ...] = ()
     """Further numbers by name, for the report: `pass@8`, `p99 tool tokens`."""
 

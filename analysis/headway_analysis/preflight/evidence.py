@@ -37,9 +37,9 @@ class Facts:
     max_turns: int | None = 16
     """None for an agent with its own loop."""
     max_tokens: int = 1024
-    """Most tokens of a turn."""
+    """Maximum tokens of a turn."""
     context_length: int = 4096
-    """Most tokens of an episode."""
+    """Maximum tokens of an episode."""
     judged: bool = False
     """Whether reward or score asked a judge: a model, which may answer one question in two ways."""
     relative: bool = False
@@ -199,7 +199,7 @@ class Baseline:
     seconds: float = 0.0
     """From the first episode's begin to the last one's end."""
     concurrency: int = 1
-    """Most episodes at once."""
+    """Maximum episodes at once."""
     asked_twice: Sequence[AskedTwice] = ()
     """Questions to judges that were asked again."""
 

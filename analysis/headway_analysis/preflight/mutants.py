@@ -11,7 +11,7 @@ from typing import Any, Final
 from headway_analysis.preflight.answers import Fields, ParsedAnswer
 
 OTHER_TAG: Final = "other"
-MOST_FIELDS: Final = 4
+MAX_FIELDS: Final = 4
 """Fields of one answer that are dropped, and altered, one at a time."""
 WORDS: Final = 5
 """A value with more words is prose, which no judge compares."""
@@ -24,7 +24,7 @@ PROSE: Final = frozenset(
 )  # fmt: skip
 """Fields that accompany an answer, and are rightly not judged."""
 DIGITS: Final = 300
-"""Most characters of a number that is altered by its size; a longer one is replaced by another."""
+"""Maximum characters of a number that is altered by its size; a longer one is replaced by another."""
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -61,9 +61,9 @@ def mutants_of(
 
 
 def judged_fields(answer: ParsedAnswer, wanted: Collection[str] | None = None) -> list[str]:
-    """Names of the fields that a judge should look at; the first `MOST_FIELDS`."""
+    """Names of the fields that a judge should look at; the first `MAX_FIELDS`."""
     found = [key for key, value in answer.fields if not is_prose(key, value)]
-    return [key for key in found if wanted is None or key in wanted][:MOST_FIELDS]
+    return [key for key in found if wanted is None or key in wanted][:MAX_FIELDS]
 
 
 def is_prose(key: str, value: Any) -> bool:

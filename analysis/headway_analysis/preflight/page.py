@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from headway_analysis.preflight.catalogue import CHECKS
-from headway_analysis.preflight.definition import MOST_EXAMPLES, Check
+from headway_analysis.preflight.definition import MAX_EXAMPLES, Check
 
 PAGE: Final = Path("docs/preflight.md")
 MADE: Final = "Made from the code by `make preflight-page`; do not edit."
@@ -27,7 +27,7 @@ checks also play scripts: episodes without a model, in which the check chooses t
 
 Each check is a pure function of its measurements, so it always gives the same result. The result has a
 number, a threshold, and a 95 % interval if the number comes from a sample. *Surely* above a threshold means
-that the whole interval lies above it. The result has up to {MOST_EXAMPLES} examples, and a verdict:
+that the whole interval lies above it. The result has up to {MAX_EXAMPLES} examples, and a verdict:
 
 | verdict | means | under `policy: Enforce` |
 |---|---|---|

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from headway_analysis.preflight.catalogue import BY_ID
-from headway_analysis.preflight.definition import MOST_EXAMPLES, Example, Finding
+from headway_analysis.preflight.definition import MAX_EXAMPLES, Example, Finding
 from headway_analysis.preflight.evidence import Baseline
 from headway_analysis.preflight.run import gravest_first
 from headway_api.bounds import shortened
@@ -63,7 +63,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "field": finding.field,
         "needs": finding.needs,
         "figures": {shortened(name, TITLE): value for name, value in finding.figures[:FIGURES]},
-        "examples": [_example(example) for example in finding.examples[:MOST_EXAMPLES]],
+        "examples": [_example(example) for example in finding.examples[:MAX_EXAMPLES]],
     }
     return {name: value for name, value in made.items() if value not in (None, "", {}, [])}
 

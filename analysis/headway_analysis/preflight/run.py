@@ -14,7 +14,7 @@ from headway_api.bounds import shortened
 
 Policy = Literal["Enforce", "Warn", "Off"]
 ERROR: Final = 300
-"""Most characters of a check's error."""
+"""Maximum characters of a check's error."""
 GROUPS: Final = 12
 """With so many groups, each on its own row, a sure verdict needs no more rows."""
 GRAVEST_FIRST: Final[tuple[Verdict, ...]] = ("Fail", "Warn", "Unknown", "Pass")

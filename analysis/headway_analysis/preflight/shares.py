@@ -46,7 +46,7 @@ def enough_without(rate: float, tail: float = ALPHA) -> int:
 
 
 def enough_with(rate: float) -> int:
-    """How many trials that all hit put the lower end of `share` above `rate`."""
+    """How many trials that all hit put the lower bound of `share` above `rate`."""
     return math.floor(math.log(TAIL) / math.log(rate)) + 1
 
 

@@ -96,15 +96,15 @@ def larger_batch(found: Circumstances) -> Mapping[str, Any]:
 
 def wider_adapter(found: Circumstances) -> Mapping[str, Any]:
     """Twice rank and alpha."""
-    lora, most = found.now.model.effective_lora, largest_rank(found.spec.model, found.spec.collapse)
-    if lora is None or most is None:
+    lora, limit = found.now.model.effective_lora, largest_rank(found.spec.model, found.spec.collapse)
+    if lora is None or limit is None:
         raise NotNow("every weight of the model is trained: there is no adapter")
     grown = wider(lora)
     if grown is None:
         raise NotNow(f"an adapter of rank {lora.rank} and alpha {lora.alpha} cannot be twice as wide")
-    if grown.rank > most:
+    if grown.rank > limit:
         raise NotNow(
-            f"rollout servers were started with room for adapters of rank {most}. They have room for one "
+            f"rollout servers were started with room for adapters of rank {limit}. They have room for one "
             "twice as wide as spec.model.lora if spec.collapse.policy is Remediate and its remedies name "
             "WiderAdapter"
         )

@@ -22,10 +22,10 @@ AROUND: Final = 5
 """Steps before and after a validated step whose rewards show how its policy did."""
 
 
-def up_to(rewards: Mapping[int, float], step: int, most: int = WINDOW, after: int = -1) -> list[float]:
+def up_to(rewards: Mapping[int, float], step: int, limit: int = WINDOW, after: int = -1) -> list[float]:
     """The rewards of the last steps up to `step`, above `after`, oldest first."""
     steps = [each for each in sorted(rewards) if after < each <= step]
-    return [rewards[each] for each in steps[-most:]]
+    return [rewards[each] for each in steps[-limit:]]
 
 
 def measured(context: RemedyContext, step: int | None = None, *, after: int = -1) -> Measured:

@@ -26,7 +26,7 @@ from headway_api.in_force import Directive, InForce
 from headway_api.remedies import WATCH, applied
 from headway_api.spec.trust import RemedyName
 
-MOST_BACK: Final = 16
+MAX_BACK: Final = 16
 """Steps to go back to that a directive names."""
 
 
@@ -125,7 +125,7 @@ def _fitting(back: Sequence[int], in_force: InForce, context: RemedyContext) -> 
     """Steps whose adapter is no wider than the one to be in force: an adapter is never made narrower."""
     lora = applied(context.spec, in_force).model.effective_lora
     widest = 0 if lora is None else lora.rank
-    return [step for step in back if context.rank(step) <= widest][:MOST_BACK]
+    return [step for step in back if context.rank(step) <= widest][:MAX_BACK]
 
 
 def _judged(entry: Entry, context: RemedyContext) -> Decision | Kept:

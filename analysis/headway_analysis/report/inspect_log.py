@@ -51,7 +51,7 @@ class Head:
     epochs: int
     """Tries at a row."""
     turn_limit: int | None = None
-    """Most turns of the built-in agent."""
+    """Maximum turns of the built-in agent."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """Further metadata."""
 

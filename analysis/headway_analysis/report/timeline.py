@@ -159,8 +159,8 @@ def spent(before: StepReport, report: StepReport, episodes: Sequence[EpisodeTimi
     _add(parts, {_learner_part(name): amount for name, amount in (early | late).items()})
     if rest > 0:
         parts[RESTART if START in early else UNKNOWN] += rest
-    most_first = sorted(parts.items(), key=lambda part: -part[1])
-    return StepTime(report.step, seconds, dict(most_first))
+    largest_first = sorted(parts.items(), key=lambda part: -part[1])
+    return StepTime(report.step, seconds, dict(largest_first))
 
 
 def _learner_part(name: str) -> str:

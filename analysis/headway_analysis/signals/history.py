@@ -12,7 +12,7 @@ FIRST_KEPT: Final = 64
 LAST_KEPT: Final = 512
 """Numbers of first and of last steps that are kept: late steps are compared with the first ones."""
 
-MOST: Final = 1e15
+MAX_MAGNITUDE: Final = 1e15
 """A figure beyond it, or NaN, counts as missing."""
 
 Figures = Mapping[str, float]
@@ -79,7 +79,7 @@ class Series:
 
     def put(self, step: int, figures: Figures) -> Change:
         """Add a step. If a step comes again, its last figures count."""
-        known = {name: value for name, value in figures.items() if abs(value) <= MOST}
+        known = {name: value for name, value in figures.items() if abs(value) <= MAX_MAGNITUDE}
         at = bisect_left(self.steps, step)
         if at == len(self.steps):
             self.steps.append(step)

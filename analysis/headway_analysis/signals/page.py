@@ -20,7 +20,7 @@ import yaml
 from headway_analysis.signals.catalogue import SIGNALS
 from headway_analysis.signals.definition import Signal
 from headway_analysis.signals.judges import learning
-from headway_api.signals import SHOWN_MOST
+from headway_api.signals import MAX_SHOWN_SIGNALS
 
 MADE: Final = "Made from the code by `make signals`; do not edit."
 WIDTH: Final = 150
@@ -52,10 +52,11 @@ nothing.
 
 A raised signal is clear again after several clear readings.
 
-`status.signals` has the worst {SHOWN_MOST} of the {len(SIGNALS)}. Raised ones come first, then suspect,
-clear and unknown ones. Within a state the order is that of the table below. So only a more severe raised
-signal can displace a raised one. If more than {SHOWN_MOST} are raised, the least severe ones have neither a
-place there nor an event. No alert is lost: alerts use the coordinator's metrics too, which have every signal.
+`status.signals` has the worst {MAX_SHOWN_SIGNALS} of the {len(SIGNALS)}. Raised ones come first, then
+suspect, clear and unknown ones. Within a state the order is that of the table below. So only a more severe
+raised signal can displace a raised one. If more than {MAX_SHOWN_SIGNALS} are raised, the least severe ones
+have neither a place there nor an event. No alert is lost: alerts use the coordinator's metrics too, which
+have every signal.
 The condition `Healthy` names all that are raised; its reason is the most severe.
 
 Each signal that becomes suspect, raised or clear again is an [event](operations.md#events). A suspect one is

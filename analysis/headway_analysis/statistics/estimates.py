@@ -92,7 +92,7 @@ class Estimate:
     method: str
     """How the interval was made: `wilson`, `wilson-clustered`, `t-clustered` or `none`."""
     floor: float | None = None
-    """`low`, or a share's lower end by Clopper and Pearson, since Wilson's is too often above a true value
+    """`low`, or a share's lower bound by Clopper and Pearson, since Wilson's is too often above a true value
     near 0. A gate's `minimum` takes `floor`, or the bound of `floors` if that is lower."""
     why: Why | None = None
 
@@ -193,7 +193,7 @@ def _student(mean: float, spread: Spread) -> _Interval:
 
 
 def _wilson(share: float, count: float, quantile: float, method: str) -> _Interval:
-    """Wilson's score interval (1927), with Clopper and Pearson's lower end (1934) as its floor.
+    """Wilson's score interval (1927), with Clopper and Pearson's lower bound (1934) as its floor.
 
     If Student's quantile is above the normal one, the floor takes fewer values, as Korn and Graubard do.
     """

@@ -3,7 +3,7 @@
 An interval takes its width from the sample. If one cluster in thirty fails, a third of all samples have none
 that does, and their intervals are too short. Gaffke's bound (2005; Learned-Miller and Thomas 2019, arXiv
 1905.06208) supposes one further cluster of the worst value. It gives all clusters random weights of sum 1, by
-Dirichlet's distribution. For 0s and 1s the bound is Clopper and Pearson's lower end. No case is known where
+Dirichlet's distribution. For 0s and 1s the bound is Clopper and Pearson's lower bound. No case is known where
 it is above the true mean too often, but there is no proof.
 """
 
@@ -30,7 +30,7 @@ STEPS = 2048
 
 
 def least_mean(values: Floats, weights: Floats, worst: float) -> float:
-    """The lower end of a one-sided 97.5 % interval of a weighted mean.
+    """The lower bound of a one-sided 97.5 % interval of a weighted mean.
 
     Args:
         values: mean of each cluster, `worst` or above.

@@ -6,7 +6,7 @@ from headway_api.metrics.definition import OF_JOB, MetricFamily, MetricKind, Uni
 
 OPERATOR: Final = (
     MetricFamily("operator/reconcile_seconds", "Time of one reconcile of one job.", "seconds", "histogram"),
-    MetricFamily("operator/reconcile_errors", "Reconciles tried again.", kind="counter", labels=("reason",)),
+    MetricFamily("operator/reconcile_errors", "Reconciles retried.", kind="counter", labels=("reason",)),
     MetricFamily(
         "operator/applies", "Objects compared with the plan.", kind="counter", labels=("kind", "result")
     ),

@@ -14,8 +14,8 @@ record refuses NaN and infinity: JSON has no such numbers, so no reader could pa
 from headway_api.records.episodes import (
     FORK_REASONS,
     MALFORMED_KINDS,
-    MOST_IGNORED,
-    MOST_SPANS,
+    MAX_IGNORED,
+    MAX_SPANS,
     Drift,
     EpisodeRecord,
     EpisodeSpan,
@@ -53,7 +53,7 @@ from headway_api.records.versions import (
     Purpose,
 )
 from headway_api.records.waits import (
-    MOST_BATCH_WAITS,
+    MAX_BATCH_WAITS,
     BatchWait,
     BatchWaitKind,
     BatchWaits,
@@ -72,9 +72,9 @@ from headway_api.records.weights import (
 __all__ = [
     "FORK_REASONS",
     "MALFORMED_KINDS",
-    "MOST_BATCH_WAITS",
-    "MOST_IGNORED",
-    "MOST_SPANS",
+    "MAX_BATCH_WAITS",
+    "MAX_IGNORED",
+    "MAX_SPANS",
     "AbandonReason",
     "Abandoned",
     "Batch",

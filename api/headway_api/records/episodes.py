@@ -156,12 +156,12 @@ answer of the model, a tool, the judgement, or the return of its sandbox. The ag
 its start to its end. Places, turns and tools are within it, and in the rest of it the agent itself runs."""
 
 
-MOST_SPANS: Final = 4096
-"""Most spans of one episode; later ones are not recorded."""
+MAX_SPANS: Final = 4096
+"""Maximum spans of one episode; later ones are not recorded."""
 
 
-MOST_IGNORED: Final = 256
-"""Most names of fields that were not applied in one episode; `others` counts the rest."""
+MAX_IGNORED: Final = 256
+"""Maximum names of fields that were not applied in one episode; `others` counts the rest."""
 
 
 class EpisodeSpan(Record):
@@ -212,7 +212,7 @@ class EpisodeRecord(Record):
     """Turns whose history was not one that had been sampled. Each adds a row."""
     drifts: list[Drift] = Field(default_factory=list, max_length=len(FORK_REASONS))
     """Why it was not, one entry for each reason. Their counts add up to `forks`; older records have none."""
-    ignored: dict[str, int] = Field(default_factory=dict, max_length=MOST_IGNORED)
+    ignored: dict[str, int] = Field(default_factory=dict, max_length=MAX_IGNORED)
     """Fields of the agent's requests that were not applied, and in how many requests. They are unknown ones,
     and some that are never refused (`seed`). `spec.agent.lenient` adds those that would otherwise be
     refused."""
@@ -224,7 +224,7 @@ class EpisodeRecord(Record):
     it."""
     started_at: float
     finished_at: float
-    spans: list[EpisodeSpan] = Field(default_factory=list, max_length=MOST_SPANS)
+    spans: list[EpisodeSpan] = Field(default_factory=list, max_length=MAX_SPANS)
     """Its waits, in the order in which they ended. Older records have none."""
 
 

@@ -13,8 +13,8 @@ BatchWaitKind = Literal["start", "weights", "validation", "budget", "storing"]
 a server holds the wanted weights. A validation withholds the batch. The last group that began waited for the
 budget. The group that was finished last is judged as a whole, stored and billed."""
 
-MOST_BATCH_WAITS: Final = 16
-"""Most waits of one batch; the newest are kept."""
+MAX_BATCH_WAITS: Final = 16
+"""Maximum waits of one batch; the newest are kept."""
 
 
 class BatchWait(Record):
@@ -31,5 +31,5 @@ class BatchWaits(Record):
 
     sent_at: float
     """When the coordinator began to send the batch, in its Unix time."""
-    waits: list[BatchWait] = Field(default_factory=list, max_length=MOST_BATCH_WAITS)
+    waits: list[BatchWait] = Field(default_factory=list, max_length=MAX_BATCH_WAITS)
     """Those that were not over long before, and may overlap."""

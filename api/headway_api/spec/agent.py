@@ -94,8 +94,8 @@ class HttpAgent(SpecModel):
     balancer forwards all paths below it to port 8110 of the Service <job>-coordinator. Absent: that Service
     itself."""
     idle_seconds: Annotated[int, Field(ge=5, le=86400)] = 120
-    """Most seconds that an agent may work on a prompt without a call to the gateway. After that the episode
-    is an InfraError, and is tried again. A job thus survives a redeploy of the agent. Set more than the
+    """Maximum seconds that an agent may work on a prompt without a call to the gateway. After that the
+    episode is an InfraError, and is retried. A job thus survives a redeploy of the agent. Set more than the
     longest time that the agent works between two turns."""
     reports_reward: bool = True
     """Whether the agent sends a reward after its episode, as agents made for SageMaker do. true: the episode
@@ -156,7 +156,7 @@ class AgentSpec(SpecModel):
 
     @property
     def turn_limit(self) -> int | None:
-        """Most turns of an episode; None for an agent whose own loop decides."""
+        """Maximum turns of an episode; None for an agent whose own loop decides."""
         return self.effective_builtin.max_turns if self.is_builtin else None
 
     @property

@@ -27,7 +27,7 @@ class CandidateModel(SpecModel):
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Number format of the weights."""
     context_length: Annotated[int, Field(ge=64, le=2097152)] | None = None
-    """Most tokens of one episode: prompt, every turn and every tool result together. Absent: the
+    """Maximum tokens of one episode: prompt, every turn and every tool result together. Absent: the
     model's own limit."""
 
 
@@ -77,9 +77,9 @@ class CandidateEndpoint(SpecModel):
     secret_ref: SecretRef | None = None
     """Secret whose key `token` is sent as the bearer token."""
     max_concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Most requests in flight."""
+    """Maximum requests in flight."""
     requests_per_minute: Annotated[int, Field(ge=1, le=1000000)] | None = None
-    """Most requests for completions that may start in a minute; requests for the list of models are not
+    """Maximum requests for completions that may start in a minute; requests for the list of models are not
     counted. Absent: only maxConcurrency limits them."""
 
 

@@ -28,7 +28,7 @@ class WarmPool(SpecModel):
     """Idle sandboxes that are kept ready while the job runs. 0: each sandbox starts when an episode asks for
     it."""
     max: Annotated[int, Field(ge=1, le=4096)] | None = None
-    """Most sandboxes of the job at one time, idle and in use together. Absent: as many as episodes in
+    """Maximum sandboxes of the job at one time, idle and in use together. Absent: as many as episodes in
     flight."""
 
 
@@ -54,8 +54,8 @@ class Sandbox(SpecModel):
     warm_pool: WarmPool = WarmPool()
     """Sandboxes kept ready."""
     deadline_seconds: Annotated[int, Field(ge=10, le=86400)] = 900
-    """Most seconds that a sandbox may be in use, whatever the rest of the job does. An episode that still
-    runs ends as an InfraError and is tried again. Must be at least spec.rollout.timeoutSeconds."""
+    """Maximum seconds that a sandbox may be in use, whatever the rest of the job does. An episode that still
+    runs ends as an InfraError and is retried. Must be at least spec.rollout.timeoutSeconds."""
     pod_template: PodTemplate | None = None
     """Fragment of a PodTemplateSpec merged over the platform's, for settings without a field of their own
     (nodeSelector, tolerations, ...). Containers, volumes and variables merge by name; tolerations are added.
@@ -110,4 +110,4 @@ class RewardSpec(SpecModel):
         tuple[Annotated[float, Field(ge=-1e6, le=1e6)], ...], Field(min_length=2, max_length=2)
     ] = (0.0, 1.0)
     """Lowest and highest reward of an episode. A reward outside this range, or not finite, is an InfraError:
-    the episode is tried again, and never trained on."""
+    the episode is retried, and never trained on."""

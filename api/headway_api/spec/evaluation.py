@@ -24,7 +24,7 @@ from headway_api.spec.types import Label, ObjectName, Subdomain
 from headway_api.status import RLEvalJobStatus
 
 MAX_TOKENS = 4096
-"""Most tokens of one turn if the spec does not say."""
+"""Maximum tokens of one turn if the spec does not say."""
 
 
 def _named(self: "RLEvalJobSpec", name: str | None) -> bool:
@@ -309,8 +309,8 @@ class RLEvalJobSpec(SpecModel):
     """Candidate that the others are compared with, pair by pair. Absent: the candidate of gate.mustBeat,
     otherwise the first candidate."""
     parallelism: Annotated[int, Field(ge=1, le=8)] = 1
-    """Most sets of rollout servers that run at one time. Candidates of one base model share a set. When a set
-    is done, the next one starts."""
+    """Maximum sets of rollout servers that run at one time. Candidates of one base model share a set. When a
+    set is done, the next one starts."""
     data: Dataset
     """The prompts."""
     agent: AgentSpec = AgentSpec()
@@ -350,10 +350,10 @@ class RLEvalJobSpec(SpecModel):
     """When the Ready condition is true: once the spec is accepted, once every role runs, or once the job has
     succeeded. Succeeded makes the job a gate for tools that wait for this condition."""
     active_deadline_seconds: Deadline | None = None
-    """Most seconds that the job may take, without suspended time. After that the job fails. A job whose
+    """Maximum seconds that the job may take, without suspended time. After that the job fails. A job whose
     report is written has 60 seconds more to end. Absent: no limit. May be changed while the job runs."""
     pending_deadline_seconds: Deadline = 3600
-    """Most seconds that the job waits for a candidate to exist, and for a role's pods to be ready, without
+    """Maximum seconds that the job waits for a candidate to exist, and for a role's pods to be ready, without
     suspended time. After that, candidates without a model or without servers fail. If pods of another role
     are not ready, the job fails. May be changed while the job is suspended."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31536000)] | None = None
@@ -394,7 +394,7 @@ class RLEvalJobSpec(SpecModel):
 
     @property
     def max_tokens(self) -> int:
-        """Most tokens of one turn."""
+        """Maximum tokens of one turn."""
         return self.evaluation.sampling.max_tokens or MAX_TOKENS
 
     @property

@@ -43,7 +43,7 @@ OF_A_TOOL: Final = "tool_calls_"
 OPEN: Final = ("metric_", OF_A_TOOL)
 """Prefixes of names that the environment, or the tools that were called, complete."""
 METRIC_LENGTH: Final = len(OF_A_TOOL) + 64
-"""Most characters of a metric's name: the part from the environment or a tool has at most 64."""
+"""Maximum characters of a metric's name: the part from the environment or a tool has at most 64."""
 PASSES: Final = "^pass_(at|power)_[1-9][0-9]*(_by_reward)?$"
 SHARES: Final = (
     "success",

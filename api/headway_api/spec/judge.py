@@ -10,7 +10,7 @@ from headway_api.spec.model import name_of_hub, revision_of_hub
 from headway_api.spec.rollout import without_own_flags
 from headway_api.spec.types import Argument, Label, Resources, SecretRef, Uri, uri_scheme
 
-MOST_JUDGES: Final = 8
+MAX_JUDGES: Final = 8
 
 
 def field_of(name: str, below: str = "") -> str:
@@ -40,7 +40,7 @@ class JudgeModel(SpecModel):
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Number format of the weights."""
     context_length: Annotated[int, Field(ge=64, le=2097152)] | None = None
-    """Most tokens of one question and its answer. Absent: the model's own limit."""
+    """Maximum tokens of one question and its answer. Absent: the model's own limit."""
     replicas: Annotated[int, Field(ge=1, le=64)] = 1
     """Servers of this model."""
     tensor_parallel_size: Annotated[int, Field(ge=1, le=16)] = 1
@@ -85,12 +85,12 @@ class Judge(SpecModel):
     """Secret whose key `token` is sent to endpoint as the bearer token. A change takes effect within two
     minutes."""
     max_tokens: Annotated[int, Field(ge=1, le=131072)] = 1024
-    """Most tokens of one answer. An answer cut off there does not count."""
+    """Maximum tokens of one answer. An answer cut off there does not count."""
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Most questions in flight, over all servers. Further questions wait, within the time limit of their
+    """Maximum questions in flight, over all servers. Further questions wait, within the time limit of their
     episode."""
     timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
-    """Most seconds that one question may take, over all tries. The wait for a place among the questions in
+    """Maximum seconds that one question may take, over all tries. The wait for a place among the questions in
     flight does not count."""
     cache: bool = True
     """Whether the job reuses the answer to an equal earlier question, at no cost."""
@@ -113,4 +113,4 @@ class Judge(SpecModel):
         return self.endpoint.model
 
 
-Judges = Annotated[tuple[Judge, ...], Field(max_length=MOST_JUDGES), Keyed("name")]
+Judges = Annotated[tuple[Judge, ...], Field(max_length=MAX_JUDGES), Keyed("name")]

@@ -147,7 +147,7 @@ class ScheduleSpec(SpecModel):
     """Training steps. May be raised while the job is suspended. Give a change 25 to 50 steps before you judge
     it."""
     max_epochs: Annotated[int, Field(ge=1, le=1000)] = 1
-    """Most epochs of the training rows."""
+    """Maximum epochs of the training rows."""
 
 
 class CheckpointsSpec(SpecModel):

@@ -101,7 +101,7 @@ def limits_of(budget: BudgetSpec | RLBudgetSpec | None) -> dict[str, Decimal]:
         return {}
     found = {} if budget.usd is None else {USD: Decimal(budget.usd)}
     tokens = {} if budget.tokens is None else budget.tokens.as_object()
-    return found | {f"tokens.{name}": Decimal(most) for name, most in tokens.items()}
+    return found | {f"tokens.{name}": Decimal(maximum) for name, maximum in tokens.items()}
 
 
 class MlflowTracking(SpecModel):

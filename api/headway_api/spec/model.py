@@ -124,7 +124,7 @@ class ModelSpec(SpecModel):
     """Number format of the weights in learner and rollout servers. float32 makes sampling and training
     probabilities agree closely, at twice the memory."""
     context_length: Annotated[int, Field(ge=64, le=2097152)] | None = None
-    """Most tokens of one episode: prompt, every turn and every tool result together. Absent: the
+    """Maximum tokens of one episode: prompt, every turn and every tool result together. Absent: the
     model's own limit."""
     lora: Lora | None = None
     """Train a LoRA adapter. With neither lora nor full: rank 32, alpha 64."""

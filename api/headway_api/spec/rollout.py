@@ -37,7 +37,7 @@ class Sampling(SpecModel):
     ] = 1.0
     """Share of the probability mass to sample from. Training needs 1."""
     max_tokens: Annotated[int, Field(ge=1, le=131072)] = 4096
-    """Most tokens of one turn. Raise this limit when more than one turn in twenty reaches it."""
+    """Maximum tokens of one turn. Raise this limit when more than one turn in twenty reaches it."""
 
 
 OWN_FLAGS: Final = (
@@ -126,13 +126,14 @@ class ServersSpec(SpecModel):
     replicas: Annotated[int, Field(ge=1, le=256)] = 1
     """Rollout servers. May be changed while the job runs, also with kubectl scale."""
     max_concurrency: Annotated[int, Field(ge=1, le=4096)] = 96
-    """Most episodes in flight at once, over all servers. Fewer run while the servers' KV caches are full."""
+    """Maximum episodes in flight at once, over all servers. Fewer run while the servers' KV caches are
+    full."""
     timeout_seconds: Annotated[int, Field(ge=10, le=86400)] = 600
-    """Most seconds that an episode may take. An episode that still makes progress is then Truncated and
+    """Maximum seconds that an episode may take. An episode that still makes progress is then Truncated and
     judged. An episode that waits for something that hangs is an InfraError. Must be at most
     spec.environment.sandbox.deadlineSeconds; 60 less leaves time for the judgement."""
     max_retries: Annotated[int, Field(ge=0, le=10)] = 3
-    """How often an episode that ended as an InfraError is tried again. After that the group continues without
+    """How often an episode that ended as an InfraError is retried. After that the group continues without
     it. A training group is abandoned if fewer than two of its episodes can be scored."""
     engine: Engine = Engine()
     """How a server runs the model."""
@@ -161,5 +162,5 @@ class RolloutSpec(ServersSpec):
     sampling: Sampling = Sampling()
     """How tokens are drawn in training."""
     episode_token_limit: Annotated[int, Field(ge=1, le=2097152)] | None = None
-    """Most tokens sampled in one episode, over all its turns, in training, preflight and validation. An
+    """Maximum tokens sampled in one episode, over all its turns, in training, preflight and validation. An
     episode that reaches the limit is Truncated and judged. At least sampling.maxTokens. Absent: no limit."""

@@ -177,11 +177,11 @@ class RLTrainingJobSpec(SpecModel):
     succeeded. Flux, Helm 4, and Argo CD (with the health check of docs/gitops.md) wait for it. A suspended
     job is ready too, unless the policy is Succeeded. A job that paused itself is not ready."""
     active_deadline_seconds: Deadline | None = None
-    """Most seconds that the job may take, without suspended time. After that the job fails. A job whose
+    """Maximum seconds that the job may take, without suspended time. After that the job fails. A job whose
     report is written has 60 seconds more to end. Absent: no limit. May be changed while the job runs."""
     pending_deadline_seconds: Deadline = 3600
-    """Most seconds that the job may wait for its pods to be ready, without suspended time. After that the job
-    fails, and names what it waited for. May be changed while the job is suspended."""
+    """Maximum seconds that the job may wait for its pods to be ready, without suspended time. After that the
+    job fails, and names what it waited for. May be changed while the job is suspended."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31536000)] | None = None
     """Delete the job, its pods and its status this many seconds after it ends. Everything under spec.output
     stays. Absent: keep the job. May be changed while the job runs."""
@@ -197,7 +197,7 @@ class RLTrainingJobSpec(SpecModel):
 
     @property
     def evaluation_max_tokens(self) -> int:
-        """Most tokens of a turn in validation: its own limit, or that of training."""
+        """Maximum tokens of a turn in validation: its own limit, or that of training."""
         return self.evaluation.sampling.max_tokens or self.rollout.sampling.max_tokens
 
     @property
@@ -207,12 +207,12 @@ class RLTrainingJobSpec(SpecModel):
 
     @property
     def validation_episodes(self) -> int:
-        """Most episodes in flight on the server for held-out rows: a server's share of maxConcurrency."""
+        """Maximum episodes in flight on the server for held-out rows: a server's share of maxConcurrency."""
         return math.ceil(self.rollout.max_concurrency / self.rollout.replicas)
 
     @property
-    def most_episodes(self) -> int:
-        """Most episodes in flight on all servers of the job."""
+    def max_episodes(self) -> int:
+        """Maximum episodes in flight on all servers of the job."""
         return self.rollout.max_concurrency + (self.validation_episodes if self.has_validation_server else 0)
 
 

@@ -21,7 +21,7 @@ RemedyName = Literal[
     "ReferenceKl",
 ]
 REMEDIES: Final[tuple[RemedyName, ...]] = get_args(RemedyName)
-MOST_REMEDIES: Final = 3
+MAX_REMEDIES: Final = 3
 
 PassK = Annotated[tuple[Annotated[int, Field(ge=1, le=32)], ...], Field(min_length=1, max_length=8)]
 
@@ -45,7 +45,7 @@ class EvaluationSampling(SpecModel):
     ] = 1.0
     """Share of the probability mass to sample from."""
     max_tokens: Annotated[int, Field(ge=1, le=131072)] | None = None
-    """Most tokens of one turn. Absent: spec.rollout.sampling.maxTokens."""
+    """Maximum tokens of one turn. Absent: spec.rollout.sampling.maxTokens."""
 
 
 class MeasureSpec(SpecModel):
@@ -144,10 +144,10 @@ class CollapseSpec(SpecModel):
         ),
         Rule(
             f"self.policy == 'Remediate' || (self.remedies == [{', '.join(map(cel_literal, REMEDIES))}] && "
-            f"self.maxRemedies == {MOST_REMEDIES})",
+            f"self.maxRemedies == {MAX_REMEDIES})",
             "spec.collapse: remedies and maxRemedies have no effect unless policy is Remediate; remove them",
             lambda self: (
-                self.policy == "Remediate" or (self.remedies, self.max_remedies) == (REMEDIES, MOST_REMEDIES)
+                self.policy == "Remediate" or (self.remedies, self.max_remedies) == (REMEDIES, MAX_REMEDIES)
             ),
             "remedies",
         ),
@@ -188,7 +188,7 @@ class CollapseSpec(SpecModel):
     WiderAdapter doubles rank and alpha of the adapter, and its output stays the same. Rollout servers reserve
     memory for the wider adapter from the start. ReferenceKl penalizes distance to the base model. With full
     weights, ReferenceKl needs memory for a copy of the base model in each learner process."""
-    max_remedies: Annotated[int, Field(ge=0, le=8)] = MOST_REMEDIES
+    max_remedies: Annotated[int, Field(ge=0, le=8)] = MAX_REMEDIES
     """With Remediate: the most changes. After the last one the job continues unchanged."""
 
     @property

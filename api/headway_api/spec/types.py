@@ -39,7 +39,7 @@ Quantity = Annotated[
 ]
 ResourceMap = Annotated[dict[str, Quantity], Field(max_length=16)]
 DECIMAL_LENGTH: Final = 32
-"""Most characters of a `Decimal`."""
+"""Maximum characters of a `Decimal`."""
 Decimal = Annotated[str, Field(pattern=DECIMAL_PATTERN, max_length=DECIMAL_LENGTH)]
 Money = Annotated[str, Field(pattern=MONEY_PATTERN, max_length=20)]
 Label = Annotated[str, Field(pattern=LABEL_PATTERN, min_length=1, max_length=63)]
@@ -50,9 +50,9 @@ FREE_DEPTH: Final = 16
 """Levels of lists and objects in a field without a schema."""
 FREE_VALUES: Final = 4000
 FREE_BYTES: Final = 64 * KIB
-"""Most bytes as JSON. An environment's config becomes a variable of its pods, and Linux takes 128 KiB."""
+"""Maximum bytes as JSON. An environment's config becomes a variable of its pods, and Linux takes 128 KiB."""
 FREE_KEYS: Final = 256
-"""Most keys of the outermost object, so that the API server can enforce it."""
+"""Maximum keys of the outermost object, so that the API server can enforce it."""
 
 
 def _bounded(value: dict[str, Any]) -> dict[str, Any]:

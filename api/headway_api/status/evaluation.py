@@ -32,7 +32,7 @@ class ResolvedCandidate(StatusModel):
     dtype: Literal["bfloat16", "float32"] | None = None
     """Number format of its weights."""
     context_length: Count | None = None
-    """Most tokens of one episode. Absent: the model's own limit."""
+    """Maximum tokens of one episode. Absent: the model's own limit."""
     lora_rank: Count | None = None
     """Rank of the adapter."""
     job: Word | None = None

@@ -10,7 +10,7 @@ from headway_api.base import StatusModel
 from headway_api.conditions import Condition
 from headway_api.failures import Failures
 from headway_api.grants import Grant
-from headway_api.signals import SHOWN_MOST
+from headway_api.signals import MAX_SHOWN_SIGNALS
 from headway_api.spec.types import Decimal, Uri
 from headway_api.status.common import Count, Generation, Role, State, Text, Tracking, Word, list_map
 from headway_api.status.health import Pause, Remediation, RemedyOrder, Signal
@@ -296,7 +296,7 @@ class RLTrainingJobStatus(StatusModel):
     """The checks before the first gradient."""
     signals: Annotated[
         list[Signal],
-        Field(max_length=SHOWN_MOST, default_factory=list, json_schema_extra=list_map("name")),
+        Field(max_length=MAX_SHOWN_SIGNALS, default_factory=list, json_schema_extra=list_map("name")),
     ]
     """Signals that training goes wrong, the worst 16: first raised, then suspect, clear and unknown ones.
     Within each state they have the order of docs/signals.md, the most severe first. The condition Healthy

@@ -13,13 +13,13 @@ from headway_api.document import Json
 from headway_cli.checking import episodes, job, own_tests, rows
 
 
-def findings(document: Json, folder: Path, most_rows: int) -> Iterator[Finding]:
+def findings(document: Json, folder: Path, max_rows: int) -> Iterator[Finding]:
     """The findings of each check, as soon as they are known.
 
     Args:
         document: the job, as in its file.
         folder: folder of the environment's modules.
-        most_rows: training rows on which episodes are played.
+        max_rows: training rows on which episodes are played.
     """
     found, spec = job.read(document)
     yield from found
@@ -30,4 +30,4 @@ def findings(document: Json, folder: Path, most_rows: int) -> Iterator[Finding]:
         return
     found, data = rows.read(spec)
     yield from found
-    yield from episodes.findings(episodes.PlayRequest(document, str(folder), most_rows), spec, data)
+    yield from episodes.findings(episodes.PlayRequest(document, str(folder), max_rows), spec, data)

@@ -26,11 +26,11 @@ ENVIRONMENT: Final = "environment"
 REPORTED: Final = "headway_sandbox.reported:"
 """Module of the environment that trusts what an agent reports."""
 SECONDS: Final = 300.0
-"""Most seconds for all episodes together."""
+"""Maximum seconds for all episodes together."""
 CLOSING_SECONDS: Final = 5.0
 """Seconds from its last output to its end."""
 TAIL: Final = 2_000
-"""Most bytes of the last output of a process that failed."""
+"""Maximum bytes of the last output of a process that failed."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from headway_cli.checking.process import ended, running
 
 TESTS: Final = "tests"
 SECONDS: Final = 180.0
-"""Most seconds for all of them together."""
+"""Maximum seconds for all of them together."""
 PASSED, NONE_FOUND = 0, 5
 """Exit codes of pytest."""
 LINES: Final = 12

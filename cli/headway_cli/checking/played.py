@@ -19,7 +19,7 @@ from headway_analysis.preflight.checks.reward_range import JUDGEMENT
 from headway_analysis.preflight.checks.throughput import SLOW_SECONDS
 from headway_analysis.preflight.choose import is_full
 from headway_analysis.preflight.conversation import answer_of, excerpt, results_text
-from headway_analysis.preflight.definition import MOST_EXAMPLES, Example, Finding
+from headway_analysis.preflight.definition import MAX_EXAMPLES, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Facts, Sampled
 from headway_analysis.preflight.playing import Failed
 from headway_api.recipes import room
@@ -38,11 +38,11 @@ from headway_sandbox.testing.playing import Model, Player, baseline
 ORACLE: Final = "oracle"
 SPEED: Final = "speed"
 EPISODE_SECONDS: Final = 30.0
-"""Most seconds of an episode here; a job may allow more."""
+"""Maximum seconds of an episode here; a job may allow more."""
 TRIES: Final = 2
 """Tries of the novice on each row."""
-MOST_FAULTS: Final = 5
-"""Most faults of an environment that are reported."""
+MAX_FAULTS: Final = 5
+"""Maximum faults of an environment that are reported."""
 ENTRY: Final = "spec.environment.entrypoint"
 CONTRACT: Final = "tools-like-production"
 """Id of the check that needs spec.environment.contract."""
@@ -51,7 +51,7 @@ ELSEWHERE: Final = {"isolated": "The preflight of the job tries what a sandbox r
 Say = Callable[[Finding], None]
 
 
-def play(spec: Spec, data: Data, folder: Path, most_rows: int, say: Say) -> None:
+def play(spec: Spec, data: Data, folder: Path, max_rows: int, say: Say) -> None:
     """Play the episodes of an environment, and report findings as soon as they are known."""
     asked = spec.environment
     sandboxes = Sandboxes(
@@ -67,7 +67,7 @@ def play(spec: Spec, data: Data, folder: Path, most_rows: int, say: Say) -> None
         say(_unusable(str(failure)))
         return
     facts = facts_of(spec, data)
-    count = min(most_rows, len(facts.rows))
+    count = min(max_rows, len(facts.rows))
     try:
         oracle, lacks = oracle_of(asked.entrypoint, folder), ""
     except NoTinyModel as error:
@@ -149,7 +149,7 @@ def _unusable(why: str) -> Finding:
 def _say_faults(report: Report, say: Say) -> bool:
     """Report what the environment itself raised or returned. Return whether there was anything."""
     broken = report.broken
-    for text in broken[:MOST_FAULTS]:
+    for text in broken[:MAX_FAULTS]:
         advice = "Correct the named line. A tool that refuses a call raises ToolError."
         say(Finding(ENVIRONMENT, "Fail", job.sentence(text), advice=advice, field=ENTRY))
     return bool(broken)
@@ -169,7 +169,7 @@ def of_oracle(first: Baseline, faults: Sequence[str]) -> Finding:
     right = [one for one in first.sampled if is_full(one, facts)]
     wrong = [one for one in first.scored if not is_full(one, facts)]
     cut = [one for one in wrong if one.record.outcome is Outcome.TRUNCATED]
-    shown = tuple(_example(one) for one in wrong[:MOST_EXAMPLES])
+    shown = tuple(_example(one) for one in wrong[:MAX_EXAMPLES])
     if faults:
         advice = "Correct it: it yields Calls, receives their results, and returns the text of the answer."
         return Finding(ORACLE, "Fail", job.sentence(faults[0]), advice=advice, field=ENTRY)

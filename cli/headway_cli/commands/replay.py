@@ -39,7 +39,7 @@ from headway_cli.where import LocalJob
 LEARNER: Final = ("headway_trainer", "torch", "deepspeed")
 """Packages that the learner needs here."""
 LOG_TAIL: Final = 2000
-"""Most characters of the log that are shown if the learner could not explain its failure."""
+"""Maximum characters of the log that are shown if the learner could not explain its failure."""
 
 
 def replay(

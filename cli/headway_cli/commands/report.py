@@ -65,8 +65,8 @@ def compare(
     endpoint_url: EndpointUrl = None,
 ) -> None:
     """Write the curves of several training runs on the same axes, and how their specs differ."""
-    if not 2 <= len(run) <= comparison.MOST_RUNS:
-        raise wrong(f"name two to {comparison.MOST_RUNS} runs; {len(run)} were named")
+    if not 2 <= len(run) <= comparison.MAX_RUNS:
+        raise wrong(f"name two to {comparison.MAX_RUNS} runs; {len(run)} were named")
     with reported_errors():
         found: list[TrainingRun] = []
         read: list[StoredRun] = []

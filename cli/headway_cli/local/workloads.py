@@ -96,8 +96,8 @@ def _end(
     if by_index is None and len(counted) > int(spec.get("backoffLimit", 6)):
         return "Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit"
     indices = {pod.index for pod in counted}
-    most = max((sum(pod.index == index for pod in counted) for index in indices), default=0)
-    if by_index is not None and most > int(by_index):
+    maximum = max((sum(pod.index == index for pod in counted) for index in indices), default=0)
+    if by_index is not None and maximum > int(by_index):
         return "Failed", "MaxFailedIndexesExceeded", "Job has exceeded the maximum of failed indexes"
     done = {pod.index for pod in pods if pod.phase == "Succeeded"}
     if len(done) >= int(spec["completions"]):

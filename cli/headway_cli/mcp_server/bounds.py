@@ -14,16 +14,16 @@ from typing import Any, Final
 
 from headway_api.document import Json
 
-MOST_CHARACTERS: Final = 40_000
-"""Most characters of an answer as JSON: about 10,000 tokens."""
-MOST_LISTED: Final = 20
-"""Most cuts that are listed one by one."""
-MOST_PATH: Final = 100
-"""Most characters of a place; its end is the most informative part."""
+MAX_CHARACTERS: Final = 40_000
+"""Maximum characters of an answer as JSON: about 10,000 tokens."""
+MAX_LISTED: Final = 20
+"""Maximum cuts that are listed one by one."""
+MAX_PATH: Final = 100
+"""Maximum characters of a place; its end is the most informative part."""
 RESERVED: Final = 4000
 """Characters of an answer reserved for notes of cuts."""
-MOST_DEPTH: Final = 24
-"""Most levels of lists and objects."""
+MAX_DEPTH: Final = 24
+"""Maximum levels of lists and objects."""
 LADDER: Final = (
     (20_000, 2000),
     (8000, 500),
@@ -54,8 +54,8 @@ class Cuts:
 
     def add(self, path: str, kept: int, of: int, what: str) -> None:
         """Note one more cut."""
-        if len(self.listed) < MOST_LISTED:
-            self.listed.append(f"{path[-MOST_PATH:] or 'answer'}: {kept} of {of} {what}")
+        if len(self.listed) < MAX_LISTED:
+            self.listed.append(f"{path[-MAX_PATH:] or 'answer'}: {kept} of {of} {what}")
         else:
             self.more += 1
 
@@ -71,25 +71,25 @@ class Cuts:
 
 
 def fitted(
-    answer: Json, most: int = MOST_CHARACTERS - RESERVED, text: int | None = None
+    answer: Json, limit: int = MAX_CHARACTERS - RESERVED, text: int | None = None
 ) -> tuple[Json, list[str]]:
     """An answer that fits, and notes of its cuts.
 
     Args:
         answer: any JSON; floats that are not finite become words, and invalid characters `?`.
-        most: most characters of it as JSON.
+        limit: maximum characters of it as JSON.
         text: most characters of one text; None: as many as fit.
     Raises:
         TooLong: it has too many parts.
     """
     for characters, entries in LADDER:
-        cuts = Cuts(most)
-        most_text = characters if text is None else min(text, characters)
+        cuts = Cuts(limit)
+        max_text = characters if text is None else min(text, characters)
         try:
-            made: Json = _cut(answer, "", most_text, entries, cuts, 0)
+            made: Json = _cut(answer, "", max_text, entries, cuts, 0)
         except TooLong:
             continue
-        if size(made) <= most:
+        if size(made) <= limit:
             return made, cuts.lines()
     raise TooLong
 
@@ -109,7 +109,7 @@ def _cut(value: Any, path: str, text: int, entries: int, cuts: Cuts, depth: int)
         return str(value)
     if not isinstance(value, dict | list | tuple):
         return value
-    if depth >= MOST_DEPTH:
+    if depth >= MAX_DEPTH:
         cuts.add(path, 0, len(value), "entries")
         return None
     if len(value) > entries:
@@ -136,21 +136,21 @@ def _sound(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def first_that_fit(rows: list[Json], most: int) -> list[Json]:
-    """The first rows that have at most `most` characters together; at least one row."""
+def first_that_fit(rows: list[Json], limit: int) -> list[Json]:
+    """The first rows that have at most `limit` characters together; at least one row."""
     used, kept = 0, 0
     for row in rows:
         used += size(row)
-        if used > most and kept:
+        if used > limit and kept:
             break
         kept += 1
     return rows[:kept]
 
 
-def thinned(points: list[Any], most: int) -> list[Any]:
-    """At most `most` of some points, evenly spread, with the first and the last."""
-    if len(points) <= most:
+def thinned(points: list[Any], limit: int) -> list[Any]:
+    """At most `limit` of some points, evenly spread, with the first and the last."""
+    if len(points) <= limit:
         return points
     last = len(points) - 1
-    chosen = sorted({round(number * last / (most - 1)) for number in range(most)}) if most > 1 else [last]
+    chosen = sorted({round(number * last / (limit - 1)) for number in range(limit)}) if limit > 1 else [last]
     return [points[each] for each in chosen]

@@ -19,7 +19,7 @@ from headway_cli.mcp_server.workspace import Workspace
 from headway_cli.runs import NoRun
 from headway_cli.stored_run import StoredRun, readable
 
-MOST_FIGURES: Final = 40
+MAX_FIGURES: Final = 40
 DEFAULT: Final = tuple(figure for _, _, figure in comparison.FIGURES)
 
 
@@ -55,7 +55,7 @@ def figures(run: TrainingRun, patterns: Sequence[str], last: int) -> Json:
     validated = frames.validated(run.validations)
     ended = run.report or {}
     notes = [] if steps else ["no step was trained yet"]
-    if left := chosen[MOST_FIGURES:]:
+    if left := chosen[MAX_FIGURES:]:
         notes.append(f"{len(left)} more figures match; write narrower patterns")
     if more := len(by_step) - len(steps):
         notes.append(f"{more} earlier steps are left out; write a higher last")
@@ -63,7 +63,7 @@ def figures(run: TrainingRun, patterns: Sequence[str], last: int) -> Json:
         "finished": ended.get("finished"),
         "usage": ended.get("usage"),
         "steps": steps,
-        "figures": {name: [by_step[step].get(name) for step in steps] for name in chosen[:MOST_FIGURES]},
+        "figures": {name: [by_step[step].get(name) for step in steps] for name in chosen[:MAX_FIGURES]},
         "validations": [_validation(step, validated[step], patterns) for step in sorted(validated)[-last:]],
         "known": known,
         "notes": notes,

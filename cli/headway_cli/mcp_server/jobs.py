@@ -24,9 +24,9 @@ from headway_cli.mcp_server.workspace import HERE, KINDS, JobOrRun, Workspace, i
 from headway_cli.stored_run import StoredRun
 from headway_cli.where import LocalJob
 
-MOST_LINE: Final = 2000
-"""Most characters of a log line."""
-ROOM: Final = bounds.MOST_CHARACTERS - 2 * bounds.RESERVED
+MAX_LINE: Final = 2000
+"""Maximum characters of a log line."""
+ROOM: Final = bounds.MAX_CHARACTERS - 2 * bounds.RESERVED
 """Characters for lines or episodes, besides the rest of an answer."""
 
 
@@ -95,10 +95,10 @@ def logs(workspace: Workspace, asked: LogsAsked) -> Json:
     kept: deque[Json] = deque()
     used = left = 0
     for line in _lines(workspace, found, Wanted(asked.role, asked.tail), notes):
-        kept.append({"writer": line.writer, "text": line.text[:MOST_LINE]})
+        kept.append({"writer": line.writer, "text": line.text[:MAX_LINE]})
         used += bounds.size(kept[-1])
-        if len(line.text) > MOST_LINE:
-            notes.append(f"a line of {line.writer} is cut: {MOST_LINE} of {len(line.text)} characters")
+        if len(line.text) > MAX_LINE:
+            notes.append(f"a line of {line.writer} is cut: {MAX_LINE} of {len(line.text)} characters")
         while used > ROOM:
             used -= bounds.size(kept.popleft())
             left += 1
@@ -106,7 +106,7 @@ def logs(workspace: Workspace, asked: LogsAsked) -> Json:
         notes.append(f"{left} earlier lines were left out; write a role, or a smaller tail")
     if not kept:
         notes.append("no such process has written anything")
-    return {**head(workspace, found), "lines": [*kept], "notes": notes[-bounds.MOST_LISTED :]}
+    return {**head(workspace, found), "lines": [*kept], "notes": notes[-bounds.MAX_LISTED :]}
 
 
 def _lines(workspace: Workspace, found: JobOrRun, wanted: Wanted, notes: list[str]) -> Iterator[Line]:
@@ -155,7 +155,7 @@ def _page_notes(kept: list[Json], cut: list[str], *, goes_on: bool, purpose: Pur
         notes.append("there are more: write next as offset")
     if not kept:
         notes.append(f"no episode of {purpose.value} matches")
-    return notes[-bounds.MOST_LISTED :]
+    return notes[-bounds.MAX_LISTED :]
 
 
 def _page(run: StoredRun, purpose: Purpose, wanted: Filter, offset: int, many: int) -> list[Shown]:

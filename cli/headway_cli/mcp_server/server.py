@@ -45,9 +45,9 @@ from headway_cli.mcp_server.workspace import Workspace
 
 Context = ServerRequestContext[dict[str, Any]]
 AT_ONCE: Final = 4
-"""Most calls that are answered at the same time; others wait."""
-MOST_WORDS: Final = 4000
-"""Most characters of an error."""
+"""Maximum calls that are answered at the same time; others wait."""
+MAX_WORDS: Final = 4000
+"""Maximum characters of an error."""
 INSTRUCTIONS: Final = (
     "Headway trains tool-using agents with reinforcement learning. Call jobs first, then status, report and "
     f"trajectories of a job by its name. {catalogue.LIMIT} {catalogue.UNTRUSTED}"
@@ -171,5 +171,5 @@ def answered(workspace: Workspace, tool: Tool[Any], arguments: Json) -> CallTool
 
 
 def _error(message: str) -> CallToolResult:
-    made, _ = bounds.fitted({"error": message}, text=MOST_WORDS)
+    made, _ = bounds.fitted({"error": message}, text=MAX_WORDS)
     return CallToolResult(content=[TextContent(type="text", text=made["error"])], is_error=True)

@@ -76,19 +76,19 @@ def done(job: Json) -> Row:
     status = status_values.block(job, "status")
     progress = status_values.block(status, "progress")
     label, so_many = ("rows", "groups") if is_evaluation(job) else ("step", "step")
-    most = _most(job)
+    maximum = _maximum(job)
     reached = status_values.count(progress.get(so_many))
-    of = UNKNOWN if most is None else f"{most:,}"
+    of = UNKNOWN if maximum is None else f"{maximum:,}"
     pieces = [f"{status_values.whole(reached) if reached is not None else 0} of {of}"]
     if (evaluated := status_values.count(progress.get("evaluating"))) is not None:
         pieces.append(f"validation of step {evaluated:,} runs")
     if finished := status_values.text(progress.get("finished")):
         pieces.append(f"no step follows ({finished})")
-    bar = Bar((reached or 0) / most) if most else None
+    bar = Bar((reached or 0) / maximum) if maximum else None
     return Row(label, tuple(pieces), bar=bar)
 
 
-def _most(job: Json) -> int | None:
+def _maximum(job: Json) -> int | None:
     progress = status_values.block(job, "status", "progress")
     return status_values.count(progress.get("ofGroups" if is_evaluation(job) else "maxSteps"))
 
@@ -107,22 +107,22 @@ def seconds_left(job: Json, now: datetime, history: History) -> float | None:
     None if neither is known, the job is held, or what is left is no step.
     """
     progress = status_values.block(job, "status", "progress")
-    most, reached = (
-        _most(job),
+    maximum, reached = (
+        _maximum(job),
         status_values.count(progress.get("groups" if is_evaluation(job) else "step")) or 0,
     )
     if (
         state_of(job) not in GOES_ON
         or status_values.text(progress.get("stalled"))
-        or not most
-        or reached >= most
+        or not maximum
+        or reached >= maximum
     ):
         return None
     estimated = status_values.count(status_values.block(job, "status", "estimate").get("seconds"))
     if estimated is not None:
-        return estimated * (most - reached) / most
+        return estimated * (maximum - reached) / maximum
     rate = history.done.rate(now)
-    return (most - reached) / rate if rate else None
+    return (maximum - reached) / rate if rate else None
 
 
 def reward(job: Json) -> Row:

@@ -11,8 +11,8 @@ from rich.text import Text
 
 LABEL: Final = 11
 """Width of the labels, in columns."""
-BAR_MOST: Final = 40
-BAR_LEAST: Final = 8
+MAX_BAR: Final = 40
+MIN_BAR: Final = 8
 """A narrower bar is left out."""
 NARROW: Final = 32
 """Below this many columns labels have lines of their own."""
@@ -50,8 +50,8 @@ def _lines(row: Row, width: int, ascii_only: bool) -> Iterator[Text]:
         label = row.label if number == 0 and indent else ""
         text = Text().append(f"{label:<{indent}}", "dim")
         if number == 0 and row.bar is not None:
-            room = min(BAR_MOST, width - indent - cell_len(filled[0]) - 1)
-            if room >= BAR_LEAST:
+            room = min(MAX_BAR, width - indent - cell_len(filled[0]) - 1)
+            if room >= MIN_BAR:
                 text.append_text(_bar(row.bar.share, room, ascii_only)).append(" ")
         yield text.append(line, row.style)
 

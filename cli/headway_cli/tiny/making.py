@@ -27,19 +27,19 @@ from headway_cli.tiny.mistakes import Acts, Rules
 from headway_cli.tiny.speech import Scene
 from headway_cli.tiny.task import NoTinyModel, Task, agent_of
 from headway_cli.tiny.teaching import Lesson, Taught
-from headway_cli.tiny.trying import MOST_TURNS, Speaker
+from headway_cli.tiny.trying import MAX_TURNS, Speaker
 from headway_sandbox.testing.playing import Model, Player
 
 NOTE: Final = "tiny-model.json"
 """File beside the weights that says how the model was made."""
 ORACLE_UNTIL, MISTAKES_UNTIL, TAUGHT_UNTIL = 0.22, 0.32, 0.88
 """Shares of the time at which each part ends; the rest is for the trial."""
-MOST_ROWS: Final = 500
-"""Most training rows that the oracle plays."""
+MAX_ROWS: Final = 500
+"""Maximum training rows that the oracle plays."""
 TRIED: Final = 32
-"""Most training rows that are kept for the trial; at most a fifth of all."""
+"""Maximum training rows that are kept for the trial; at most a fifth of all."""
 TRIED_PLACES: Final = 10
-"""Most places of an answer or a call that are tested: whether a wrong word there costs the success."""
+"""Maximum places of an answer or a call that are tested: whether a wrong word there costs the success."""
 READ: Final = 400
 """Episodes from which the tokenizer is made."""
 FEWEST: Final = 8
@@ -99,7 +99,7 @@ def made(task: Task, out: Path, began: float, seconds: float, skill: float, say:
     player = Player(task.sandboxes)
     order = random.Random(f"{task.seed}/rows").sample(list(task.rows), len(task.rows))
     kept = min(TRIED, len(order) // 5)
-    tried, taught = order[:kept], order[kept : kept + MOST_ROWS]
+    tried, taught = order[:kept], order[kept : kept + MAX_ROWS]
     right = rights(player, task, taught, began + ORACLE_UNTIL * seconds)
     say(f"the oracle has played {len(right)} training rows right")
     scenes, weights = with_mistakes(player, task, right, 1 - skill, began + MISTAKES_UNTIL * seconds)
@@ -117,7 +117,7 @@ def made(task: Task, out: Path, began: float, seconds: float, skill: float, say:
     say(f"teaching from {len(lessons)} episodes of {longest} tokens at most, for up to {max(left, 0):.0f} s")
     how = teaching.teach(model, lessons, max(left, 0.1), task.seed, say)
     speaker = Speaker(
-        model, renderer, task.max_tokens, task.context_length or context, task.max_turns or MOST_TURNS
+        model, renderer, task.max_tokens, task.context_length or context, task.max_turns or MAX_TURNS
     )
     greedy, sampled = trial(player, task, speaker, tried, began + seconds)
     result = Made(

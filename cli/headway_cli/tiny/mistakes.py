@@ -24,8 +24,8 @@ from headway_api.document import JsonView
 
 WORD: Final = re.compile(r"\w+")
 FEW: Final = 12
-"""Most values of a place for which each is a case of its own. If there are more, the last character decides
-the case."""
+"""Maximum values of a place for which each is a case of its own. If there are more, the last character
+decides the case."""
 SLACK: Final = 0.05
 """Largest error of the share of rows under a rule."""
 BY_RULE: Final = 0.6

@@ -22,11 +22,11 @@ PAD, END = "<|endoftext|>", "<|im_end|>"
 VOCABULARY: Final = 4096
 """Most tokens."""
 CONSTANTS: Final = 400
-"""Most constant texts that the tokenizer keeps whole."""
+"""Maximum constant texts that the tokenizer keeps whole."""
 LONGEST_CONSTANT: Final = 400
-"""Most characters of one; a longer text is split."""
+"""Maximum characters of one; a longer text is split."""
 KEPT: Final = 4096
-"""Most texts whose tokens are cached."""
+"""Maximum texts whose tokens are cached."""
 OFTEN: Final = 0.3
 """Share of episodes that must contain a text for it to be constant."""
 BETWEEN: Final = re.compile("|".join(map(re.escape, SPECIAL)))

@@ -55,7 +55,7 @@ class Task:
     max_turns: int | None
     """None for an agent whose own loop decides."""
     max_tokens: int
-    """Most tokens of one turn."""
+    """Maximum tokens of one turn."""
     context_length: int | None
     threshold: float
     """An episode whose score reaches it is a success."""

@@ -26,7 +26,7 @@ RATE: Final = 2e-3
 FEWEST_STEPS: Final = 40
 """With fewer steps nothing is learned."""
 STEPS_A_SECOND: Final = 15
-"""Most steps for each second, as a machine with two cores takes. A faster one would teach the mistakes so
+"""Maximum steps for each second, as a machine with two cores takes. A faster one would teach the mistakes so
 well that a short job could not correct them."""
 WARM_UP: Final = 0.05
 """Share of the time in which the learning rate rises."""
@@ -116,9 +116,11 @@ def shared(lessons: Sequence[Lesson]) -> int:
     first = lessons[0].spoken.tokens
     # The token before the assistant's first is computed for each episode, because it predicts that first
     # token.
-    most = min(lesson.spoken.mask.index(1) for lesson in lessons) - 1
-    differing = (at for at in range(most) if any(lesson.spoken.tokens[at] != first[at] for lesson in lessons))
-    return next(differing, max(most, 0))
+    common = min(lesson.spoken.mask.index(1) for lesson in lessons) - 1
+    differing = (
+        at for at in range(common) if any(lesson.spoken.tokens[at] != first[at] for lesson in lessons)
+    )
+    return next(differing, max(common, 0))
 
 
 def loss_of(model: Any, tokens: torch.Tensor, labels: torch.Tensor, alike: int = 0) -> torch.Tensor:

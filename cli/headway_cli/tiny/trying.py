@@ -10,8 +10,8 @@ from headway_analysis.preflight.playing import Cut, Turns
 from headway_cli.tiny.speech import answered
 from headway_sandbox.testing import Call, Seen
 
-MOST_TURNS = 32
-"""Most turns of an agent for which the job has no limit."""
+MAX_TURNS = 32
+"""Maximum turns of an agent for which the job has no limit."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class Speaker:
     model: Any
     renderer: Any
     max_tokens: int
-    """Most tokens of one turn."""
+    """Maximum tokens of one turn."""
     context: int
-    """Most tokens of an episode."""
-    max_turns: int = MOST_TURNS
+    """Maximum tokens of an episode."""
+    max_turns: int = MAX_TURNS
     temperature: float = 0.0
     """0 chooses the likeliest token each time."""
 
@@ -41,7 +41,7 @@ class Speaker:
         talk = _Talk(self.model, seen.random.randrange(2**31), self.temperature)
         for _ in range(self.max_turns):
             prompt = list(tokens)
-            sampled = talk.turn(tokens, self._most(tokens), self.renderer.get_stop_token_ids())
+            sampled = talk.turn(tokens, self._room(tokens), self.renderer.get_stop_token_ids())
             tokens += sampled
             parsed = self.renderer.parse_response(sampled, tools=tools or None, prompt_ids=prompt)
             calls = [
@@ -54,11 +54,11 @@ class Speaker:
             tokens = answered(self.renderer, prompt, sampled, calls[0].name, result.content, tools)
         raise Cut
 
-    def _most(self, tokens: Sequence[int]) -> int:
-        most = min(self.max_tokens, self.context - len(tokens))
-        if most < 1:
+    def _room(self, tokens: Sequence[int]) -> int:
+        limit = min(self.max_tokens, self.context - len(tokens))
+        if limit < 1:
             raise Cut
-        return most
+        return limit
 
 
 class _Talk:
@@ -72,17 +72,17 @@ class _Talk:
         self._cache: Any = None
         self._read = 0
 
-    def turn(self, tokens: Sequence[int], most: int, stops: Sequence[int]) -> list[int]:
+    def turn(self, tokens: Sequence[int], limit: int, stops: Sequence[int]) -> list[int]:
         """Sample a turn after `tokens`, including its stop token.
 
         Raises:
-            Cut: it does not stop within `most` tokens.
+            Cut: it does not stop within `limit` tokens.
         """
         import torch
 
         so_far, sampled = list(tokens), list[int]()
         with torch.no_grad():
-            while len(sampled) < most:
+            while len(sampled) < limit:
                 out = self._model(
                     input_ids=torch.tensor([so_far[self._read :]]),
                     past_key_values=self._cache,

@@ -74,7 +74,7 @@ class Limit:
     """The name in the status."""
     field: str
     """The field in the spec."""
-    most: Decimal
+    maximum: Decimal
     classes: frozenset[str] = frozenset()
     """Classes of tokens that it limits. If empty, it limits US dollars."""
     granted: bool = False
@@ -105,12 +105,12 @@ class LimitUse:
 
         It is below 0 after a corrected price or a lowered limit.
         """
-        return self.limit.most - self.spent - self.reserved
+        return self.limit.maximum - self.spent - self.reserved
 
     @property
     def is_low(self) -> bool:
         """Whether less than a fifth of it is unspent."""
-        return self.limit.most - self.spent < LOW * self.limit.most
+        return self.limit.maximum - self.spent < LOW * self.limit.maximum
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Want:
 def limits_of(spec: BudgetSpec | None) -> tuple[Limit, ...]:
     """The limits of a budget."""
     found = lifecycle.limits_of(spec).items()
-    return tuple(Limit(name, f"spec.budget.{name}", most, _classes(name)) for name, most in found)
+    return tuple(Limit(name, f"spec.budget.{name}", maximum, _classes(name)) for name, maximum in found)
 
 
 def _classes(name: str) -> frozenset[str]:
@@ -165,14 +165,14 @@ def granted(grant: Grant | None) -> tuple[Limit, ...]:
 def _granted(part: Part) -> Limit:
     try:
         classes = _classes(part.name)
-        most = Decimal(part.granted)
+        maximum = Decimal(part.granted)
         refused = None if part.refused is None else Decimal(part.refused)
     except KeyError as error:
         raise ValueError(f"status.grant.parts[{part.name}]: this limit is unknown") from error
     except InvalidOperation as error:
         raise ValueError(f"status.grant.parts[{part.name}]: {part.granted!r} is not an amount") from error
     field = f"spec.{part.name} of the namespace's RLBudget"
-    return Limit(f"{NAMESPACE}{part.name}", field, most, classes, True, refused)
+    return Limit(f"{NAMESPACE}{part.name}", field, maximum, classes, True, refused)
 
 
 class Account:
@@ -198,7 +198,7 @@ class Account:
         found = []
         for limit, (spent, reserved) in self._each():
             needed = spent + reserved + self.worth(limit, more)
-            if needed > limit.most:
+            if needed > limit.maximum:
                 found.append(Lack(limit, needed))
         return found
 
@@ -213,13 +213,13 @@ class Account:
         """
         limit, now = standing.limit, standing.spent + standing.reserved
         # The job's current use comes first. Without it the job stops, whatever waits.
-        needed = now + (self.worth(limit, waiting[0]) if waiting and now <= limit.most else 0)
+        needed = now + (self.worth(limit, waiting[0]) if waiting and now <= limit.maximum else 0)
         ahead = now + standing.reserved / 2
-        if max(needed, ahead) <= limit.most:
+        if max(needed, ahead) <= limit.maximum:
             return None
         wished = ahead + sum((self.worth(limit, each) for each in waiting), Decimal(0))
-        own = [each.most for each in self.limits if not each.granted and each.classes == limit.classes]
-        lacks = needed if needed > limit.most else None
+        own = [each.maximum for each in self.limits if not each.granted and each.classes == limit.classes]
+        lacks = needed if needed > limit.maximum else None
         return Want(lacks, max(needed, min([wished, *own])))
 
     def standings(self) -> list[LimitUse]:

@@ -155,7 +155,7 @@ class Budget:
         alone = worst.total([worst.of_judging(limits, bill), *[one] * size])
         own = (limit for limit in self.account.limits if not limit.granted)
         needed = ((limit, self.account.worth(limit, alone)) for limit in own)
-        return [Lack(limit, most) for limit, most in needed if most > limit.most]
+        return [Lack(limit, maximum) for limit, maximum in needed if maximum > limit.maximum]
 
     def set(self, spec: BudgetSpec | None) -> None:
         """Apply the spec's budget, which may have changed."""
@@ -249,7 +249,7 @@ class Budget:
                 group.stop.now(SPENT)
 
     @asynccontextmanager
-    async def reserved(self, most: Amounts) -> AsyncIterator[Used]:
+    async def reserved(self, maximum: Amounts) -> AsyncIterator[Used]:
         """As in `Spending`, for a question that belongs to no group.
 
         Its usage stays reserved until `ungrouped_billed`.
@@ -259,10 +259,10 @@ class Budget:
 
         def admit() -> None:
             self._asking.add(whose)
-            self.account.reserve(whose, most)
+            self.account.reserve(whose, maximum)
 
         try:
-            await self._take(most, admit)
+            await self._take(maximum, admit)
             yield used.update
         finally:  # the question may be cancelled just after it was let in
             self._asking.discard(whose)
@@ -279,7 +279,7 @@ class Budget:
         group.admitted = True
         self.account.reserve(group.key, group.reservation())
 
-    async def ask(self, group: GroupReservation, most: Amounts) -> None:
+    async def ask(self, group: GroupReservation, maximum: Amounts) -> None:
         """Return once a question of a running group fits."""
         fits = False
 
@@ -287,12 +287,12 @@ class Budget:
             nonlocal fits
             fits = True
             group.blocked -= 1
-            group.asked.update(most)
+            group.asked.update(maximum)
             self.account.reserve(group.key, group.reservation())
 
         group.blocked += 1
         try:
-            await self._take(most, admit)
+            await self._take(maximum, admit)
         except asyncio.CancelledError:
             if not fits:  # otherwise the group's end frees it
                 group.blocked -= 1
@@ -402,8 +402,8 @@ def _refusals(
     The operator reports one need at a time. A grant that grew may be enough for needs that were refused
     before.
     """
-    had = {limit.name: limit.most for limit in was}
-    grew = any(limit.most > had.get(limit.name, limit.most) for limit in now)
+    had = {limit.name: limit.maximum for limit in was}
+    grew = any(limit.maximum > had.get(limit.name, limit.maximum) for limit in now)
     known = {} if grew else {limit.name: before[limit.name] for limit in now if limit.name in before}
     reported = {limit.name: limit.refused for limit in now if limit.refused is not None}
     return known | {name: min(much, known.get(name, much)) for name, much in reported.items()}

@@ -19,7 +19,7 @@ from headway_coordinator.episode import Task
 class Reserving(Protocol):
     """What a reservation asks of the budget."""
 
-    async def ask(self, group: GroupReservation, most: Amounts) -> None:
+    async def ask(self, group: GroupReservation, limit: Amounts) -> None:
         """Return once a question of a running group fits."""
 
     def changed(self, group: GroupReservation) -> None:
@@ -62,14 +62,14 @@ class GroupReservation:
         return worst.total([self.ended, self.asked, self.judging, *ahead])
 
     @asynccontextmanager
-    async def reserved(self, most: Amounts) -> AsyncIterator[Used]:
+    async def reserved(self, limit: Amounts) -> AsyncIterator[Used]:
         """As in `Spending`."""
         used: Counter[Slot] = Counter()
-        await self.budget.ask(self, most)
+        await self.budget.ask(self, limit)
         try:
             yield used.update
         finally:
-            self.asked.subtract(most)
+            self.asked.subtract(limit)
             self.asked.update(used)
             self.budget.changed(self)
 
@@ -78,7 +78,7 @@ class GroupReservation:
     ) -> Callable[[Task], Awaitable[EpisodeRecord]]:
         """Runs the group's episodes, and frees what each has not used.
 
-        An episode whose id is in `settled` is not tried again.
+        An episode whose id is in `settled` is not retried.
         """
 
         async def run(task: Task) -> EpisodeRecord:

@@ -47,7 +47,7 @@ def _limit(standing: LimitUse, needed: Decimal | None, wished: Decimal | None) -
     limit = standing.limit
     return st.BudgetLimit(
         name=limit.name,
-        limit=amount(limit, limit.most),
+        limit=amount(limit, limit.maximum),
         spent=amount(limit, standing.spent),
         reserved=amount(limit, standing.reserved),
         left=amount(limit, standing.left),
@@ -96,10 +96,12 @@ def words(lacks: Sequence[Lack]) -> str:
 
 def _words(lack: Lack) -> str:
     limit = lack.limit
-    most, needed = amount(limit, limit.most), amount(limit, lack.needed)
+    maximum, needed = amount(limit, limit.maximum), amount(limit, lack.needed)
     if limit.granted:
-        return f"{limit.field} gives the job {most}, and continuing needs {needed}; raise the RLBudget"
-    return f"{limit.field} is {most}, and continuing needs {needed}; raise it to that or more, or remove it"
+        return f"{limit.field} gives the job {maximum}, and continuing needs {needed}; raise the RLBudget"
+    return (
+        f"{limit.field} is {maximum}, and continuing needs {needed}; raise it to that or more, or remove it"
+    )
 
 
 def exhausted(budget: Budget) -> JobError:
@@ -113,7 +115,7 @@ def too_small(lacks: Sequence[Lack], what: str) -> JobError:
     """The error of a job whose budget can never be enough. `what`: what does not fit."""
     one = lacks[0]
     least = amount(one.limit, one.needed)
-    message = f"{what} may use up to {least}, and {one.limit.field} is {amount(one.limit, one.limit.most)}"
+    message = f"{what} may use up to {least}, and {one.limit.field} is {amount(one.limit, one.limit.maximum)}"
     return JobError(
         TOO_SMALL,
         f"{message}; write {least} or more, or lower what an episode may use",
@@ -128,7 +130,7 @@ def samples(budget: Budget) -> Iterator[Sample]:
             continue
         unit = "usd" if standing.limit.name == USD else "tokens"
         label = {} if unit == "usd" else {"class": standing.limit.name.removeprefix("tokens.")}
-        yield Sample(f"budget/limit_{unit}", float(standing.limit.most), label)
+        yield Sample(f"budget/limit_{unit}", float(standing.limit.maximum), label)
         yield Sample(f"budget/spent_{unit}", float(standing.spent), label)
         yield Sample(f"budget/reserved_{unit}", float(standing.reserved), label)
     if budget.bounded:

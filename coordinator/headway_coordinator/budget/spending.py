@@ -15,8 +15,8 @@ Used = Callable[[Amounts], None]
 class Spending(Protocol):
     """Reserves the possible cost of questions."""
 
-    def reserved(self, most: Amounts) -> AbstractAsyncContextManager[Used]:
-        """Hold `most` during the block, which begins once it fits.
+    def reserved(self, limit: Amounts) -> AbstractAsyncContextManager[Used]:
+        """Hold `limit` during the block, which begins once it fits.
 
         What the block reports as used stays; the rest is freed.
         """
@@ -25,7 +25,7 @@ class Spending(Protocol):
 class Unbounded:
     """Reserves nothing, for jobs without a budget."""
 
-    def reserved(self, most: Amounts) -> AbstractAsyncContextManager[Used]:
+    def reserved(self, limit: Amounts) -> AbstractAsyncContextManager[Used]:
         """As in `Spending`."""
         return nullcontext(lambda used: None)
 

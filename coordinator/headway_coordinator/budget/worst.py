@@ -35,7 +35,7 @@ class Limits:
     """The bounds of an attempt at a job's episode."""
 
     context_length: int
-    """Most tokens of a turn, prompt and answer together."""
+    """Maximum tokens of a turn, prompt and answer together."""
     turns: int | None
     """Most turns; None for an agent with its own loop."""
     sandbox_seconds: int
@@ -47,7 +47,7 @@ class Limits:
 
     @property
     def tokens(self) -> int:
-        """Most tokens of all turns of an attempt, prompts and answers together."""
+        """Maximum tokens of all turns of an attempt, prompts and answers together."""
         return self.context_length * (CONTEXTS if self.turns is None else self.turns)
 
     def sampled(self, max_tokens: int, episode_tokens: int | None) -> int:
@@ -57,8 +57,8 @@ class Limits:
             max_tokens: of one turn.
             episode_tokens: of one episode, if that is limited.
         """
-        most = self.tokens if self.turns is None else min(self.tokens, self.turns * max_tokens)
-        return most if episode_tokens is None else min(most, episode_tokens)
+        limit = self.tokens if self.turns is None else min(self.tokens, self.turns * max_tokens)
+        return limit if episode_tokens is None else min(limit, episode_tokens)
 
 
 NO_LIMITS: Final = Limits(0, 0, 0, 0)

@@ -3,7 +3,7 @@
 A turn is one POST to `<url>/chat/completions`, without a stream and without log-probabilities. The failures:
 
     429, 503, 529, no connection  all requests wait as long as asked, else longer each time; up to `patience`
-    500, a broken connection      the request is tried again, `TRIES` times in all; then the episode is lost
+    500, a broken connection      the request is retried, `TRIES` times in all; then the episode is lost
     HTML, no JSON, no choices     the same; if nothing was ever answered, the candidate ends instead
     a parameter is refused        later requests omit it, and `Notes.dropped` lists it
     the conversation is too long  tried once without a bound on the answer; then the episode is truncated
@@ -139,13 +139,13 @@ class EndpointChat:
             CannotForce: it refuses `tool_choice`.
             GatewayError: the request has no conversation.
             CannotRender: it refuses a conversation that goes on from an answer of its own.
-            InfraFault: it failed; the episode may be tried again.
+            InfraFault: it failed; the episode may be retried.
             CandidateFault: it will not answer before a person changes something.
         """
         if ask.text is not None:
             raise bad("prompt", "an endpoint answers conversations; use /v1/chat/completions", UNSUPPORTED)
         number, session.begun = session.begun, session.begun + 1
-        async with session.spending.reserved(self._most(session, ask)) as used:
+        async with session.spending.reserved(self._worst_call(session, ask)) as used:
             with session.clock.timed("turn", str(number)):
                 reply = await self._in_time(session, ask, number)
             used(self._amounts(reply.prompt_tokens, reply.sampled_tokens))
@@ -154,7 +154,7 @@ class EndpointChat:
             session.ignore(["logprobs"])
         return _recorded(session, ask, number, reply)
 
-    def _most(self, session: Session, ask: Ask) -> dict[Slot, int]:
+    def _worst_call(self, session: Session, ask: Ask) -> dict[Slot, int]:
         """The most that a turn may cost: a token has at least one byte, and a template adds little."""
         characters = len(json.dumps([ask.messages, ask.tools], default=str))
         prompt = characters + TEMPLATE_TOKENS * (1 + len(ask.messages) + len(ask.tools))

@@ -21,14 +21,14 @@ FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 1.0, 60.0
 class Pace:
     """Limits on the requests to one endpoint.
 
-    At most `most` are in flight. They start at least `60 / per_minute` seconds apart, so no minute has more
+    At most `limit` are in flight. They start at least `60 / per_minute` seconds apart, so no minute has more
     than `per_minute` starts. None starts during a pause that the endpoint asked for.
     """
 
     def __init__(
-        self, most: int, per_minute: int | None, clock: Callable[[], float] = time.monotonic
+        self, limit: int, per_minute: int | None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._places = AdaptiveSemaphore(most)
+        self._places = AdaptiveSemaphore(limit)
         self._apart = 60.0 / per_minute if per_minute else 0.0
         self._clock = clock
         self._door = asyncio.Lock()

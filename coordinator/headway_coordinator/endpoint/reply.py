@@ -42,7 +42,7 @@ OTHER_FINISH = (
     ("content_filter", re.compile(r"filter|safety|block|refus|prohibit|recitation|sensitive", re.IGNORECASE)),
 )
 """How other reasons are read. Any remaining one is a `stop`: the endpoint ended a complete answer."""
-MOST_TOKENS = 10**9
+MAX_TOKENS = 10**9
 """The most tokens of one turn. A larger count is ignored."""
 _FINISH = {name: reason for reason, names in FINISH.items() for name in names}
 
@@ -203,7 +203,7 @@ def _usage(usage: Any) -> dict[str, Any]:
 
 
 def _count(value: object) -> int | None:
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS:
         return value
     return None
 

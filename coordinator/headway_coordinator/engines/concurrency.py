@@ -31,7 +31,7 @@ LOOK_SECONDS = 2.0
 """Seconds between two looks at the servers."""
 ANSWER_SECONDS = 2.0
 """A server that takes longer to report its load is left out of that look."""
-MOST_BYTES: Final = 16 * bounds.MIB
+MAX_BYTES: Final = 16 * bounds.MIB
 """The most bytes of a server's metrics: a hundred times what vLLM reports at its start."""
 
 FULL: Final = 0.9
@@ -74,23 +74,23 @@ class Look(NamedTuple):
         return self.now.kv_use <= KV_USE_LIMIT and self.now.waiting == 0
 
 
-def adapt(limit: int, ceiling: int, most: int, wanted: bool, looks: Sequence[Look]) -> int:
+def adapt(limit: int, ceiling: int, peak: int, wanted: bool, looks: Sequence[Look]) -> int:
     """The next limit, between one episode a server and `ceiling`.
 
     Args:
         limit: the current one.
         ceiling: spec.rollout.maxConcurrency.
-        most: the most places held at once since the last look.
+        peak: the most places held at once since the last look.
         wanted: whether a caller had to wait for one.
         looks: at the servers that answered; without any the limit stays.
     """
     if not looks:
         return limit
     floor = min(len(looks), ceiling)
-    if most > limit:
+    if peak > limit:
         return max(floor, limit)
     if any(look.full for look in looks):
-        return max(floor, int(CUT * most))
+        return max(floor, int(CUT * peak))
     if wanted and all(look.has_capacity for look in looks):
         return max(floor, min(ceiling, limit + len(looks)))
     return max(floor, limit)
@@ -136,8 +136,8 @@ class Concurrency:
         for server, now in heard:
             server.reading = now
         self._router.preemptions += round(sum(look.preempted for look in looks))
-        limiter, (most, wanted) = self._limiter, self._limiter.demand()
-        limit = adapt(limiter.limit, limiter.ceiling, most, wanted, looks)
+        limiter, (peak, wanted) = self._limiter, self._limiter.demand()
+        limit = adapt(limiter.limit, limiter.ceiling, peak, wanted, looks)
         if limit < limiter.limit:
             logs.event(
                 _log,
@@ -157,7 +157,7 @@ class Concurrency:
             asked = self._http.get(url, headers=self._headers, timeout=limit, allow_redirects=False)
             async with asked as answer:
                 answer.raise_for_status()
-                found = read((await content(answer, MOST_BYTES)).decode())
+                found = read((await content(answer, MAX_BYTES)).decode())
         except (aiohttp.ClientError, TimeoutError, UnicodeDecodeError, OutOfBounds):
             return None
         if found is None or version is None or not version == server.version == self._router.wanted:

@@ -241,8 +241,8 @@ class Router:
         home, others = self._leave(session), self._episodes
         server = min(usable, key=lambda s: (others[s.endpoint], s.inflight))
         if home is not None and home.version == self.wanted:
-            most = others[server.endpoint] + max(SLACK, others[home.endpoint] // 4)
-            if others[home.endpoint] <= most:
+            limit = others[server.endpoint] + max(SLACK, others[home.endpoint] // 4)
+            if others[home.endpoint] <= limit:
                 server = next((s for s in usable if s.endpoint == home.endpoint), server)
         self.sessions[session] = Home(server.endpoint, self.wanted)
         self._episodes[server.endpoint] += 1

@@ -1,7 +1,7 @@
 """Schemas with which servers were lost, because a schema's compiler runs beside everybody's turns.
 
 Schemas that are known to be slow or ignored never get here (`gateway/schemas.py`). This module covers unknown
-ones: a schema that ends one server would end the next one too, where its turn is tried again.
+ones: a schema that ends one server would end the next one too, where its turn is retried.
 """
 
 from __future__ import annotations

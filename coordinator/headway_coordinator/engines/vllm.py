@@ -23,7 +23,7 @@ TOKEN_BYTES, TOKEN_VALUES = 1024, 32
 log-probability."""
 ROUNDING = 1e-3
 """Rounding may raise a log-probability above 0 by at most this."""
-MOST_TOKENS = 10**9
+MAX_TOKENS = 10**9
 """The largest count in an answer."""
 
 
@@ -178,7 +178,7 @@ def _whole(value: object) -> int:
     Raises:
         ValueError: it is not one.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_TOKENS:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_TOKENS:
         raise ValueError(f"{_shown(value)} is neither a token id nor a count")
     return value
 

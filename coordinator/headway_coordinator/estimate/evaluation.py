@@ -65,8 +65,8 @@ def done_of(
 
     Args:
         parts: the job's.
-        numbers: of each part, the number of its stretch.
-        starts: first position of each stretch.
+        numbers: of each part, the number of its section.
+        starts: first position of each section.
         state: how far each candidate has come.
         billed: ids of further finished groups that no candidate in `state` has.
     """
@@ -94,7 +94,7 @@ class EvalEstimates(Estimates[None]):
         self._job = job
         self._parts: list[Part] = []
         self._numbers: list[int] = []
-        """The number of each part's stretch."""
+        """The number of each part's section."""
         self._tally = EvaluationTally()
         self._why = ""
         self._looked: Made | None = None

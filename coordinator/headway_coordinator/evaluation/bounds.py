@@ -76,10 +76,10 @@ def fits(budget: Budget, job: EvalConfig, contexts: Mapping[str, int]) -> str:
     Raises:
         JobError: `BudgetTooSmall`, with the smallest budget that fits all kinds.
     """
-    most = job.spec.max_tokens
+    maximum = job.spec.max_tokens
     lacking: dict[str, tuple[Lack, str]] = {}
     for kind in kinds(job, contexts):
-        sampled = kind.limits.sampled(most, None)
+        sampled = kind.limits.sampled(maximum, None)
         for lack in budget.least(kind.limits, kind.bill, kind.size, sampled):
             known = lacking.get(lack.limit.name)
             if known is None or lack.needed > known[0].needed:

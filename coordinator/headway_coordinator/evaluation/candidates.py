@@ -78,11 +78,11 @@ def readable(
         calls.readable(first.tools, found.renderer, spec.agent.effective_builtin.tool_call_parser)
         for concern in calls.concerns(first.tools, found.renderer, builtin=spec.agent.is_builtin):
             logs.event(_log, "tool-calls", level=logging.WARNING, candidate=candidate.name, message=concern)
-        most = "spec.evaluation.sampling.maxTokens"
+        field = "spec.evaluation.sampling.maxTokens"
         base, length = model_fields(candidate.name, spec)
         # A trained candidate has the context length of its training job's spec.
         length = length if length != base else checks.CONTEXT_LENGTH
-        checks.fits(first, found.renderer, found.context_length, spec.agent, spec.max_tokens, most, length)
+        checks.fits(first, found.renderer, found.context_length, spec.agent, spec.max_tokens, field, length)
     return found
 
 

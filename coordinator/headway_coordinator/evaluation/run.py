@@ -240,10 +240,10 @@ class Evaluation:
                 candidate, position = following
                 plan = self._plan(unit, candidate, position)
                 limits = unit.limits(candidate.name, plan.suite)
-                most = limits.sampled(plan.sampling.max_tokens, plan.sampling.episode_tokens)
+                limit = limits.sampled(plan.sampling.max_tokens, plan.sampling.episode_tokens)
                 bill = Bill(plan.purpose, plan.sampled_by, plan.model)
                 try:
-                    async with self._budget.group(plan, bill, limits, most) as reservation:
+                    async with self._budget.group(plan, bill, limits, limit) as reservation:
                         group = await self._sampled(unit, runs[candidate.name], plan, reservation)
                         await place.aclose()
                         await self._keep(unit, candidate, group)
@@ -297,7 +297,7 @@ class Evaluation:
         if not all(episode.episode_id in unit.settled for episode in group.episodes):
             candidate.lost_in_a_row = candidate.lost_in_a_row + 1 if group.unanswered else 0
         if candidate.lost_in_a_row >= LOST_LIMIT and candidate.stage == "Running":
-            if (found := self.faults.of_most()) is not None:
+            if (found := self.faults.worst_cause()) is not None:
                 raise given_up(found, begun=self.state.own_rows_answered)
             raise _failing(group, candidate, unit, self.state)
 

@@ -109,9 +109,9 @@ class Units:
 
     def all(self) -> Iterator[Unit]:
         """Every unit: one for each set of servers, and one for each other candidate."""
-        most = self._spec.rollout.max_concurrency
+        concurrency = self._spec.rollout.max_concurrency
         for number, members in sorted(self.job.server_sets.items()):
-            limiter = AdaptiveSemaphore(most)
+            limiter = AdaptiveSemaphore(concurrency)
             names = tuple(candidate.name for candidate in members)
             bring_up, model = (
                 partial(self._on_servers, number, members, limiter),
@@ -121,13 +121,13 @@ class Units:
         for resolved in self.job.candidates:
             asked = self._spec.asked(resolved.name)
             if asked.endpoint is not None:
-                limiter = AdaptiveSemaphore(min(most, episodes_at_once(self._spec, asked.endpoint)))
+                limiter = AdaptiveSemaphore(min(concurrency, episodes_at_once(self._spec, asked.endpoint)))
                 bring_up, model = partial(self._at_endpoint, asked, limiter), asked.endpoint.model
                 yield Unit((asked.name,), "endpoint", bring_up, limiter, model=model, limits=self._limits)
             if asked.rescore is not None:
                 lost = set[str]()
                 opened = partial(self._again, asked, lost)
-                again = AdaptiveSemaphore(most)
+                again = AdaptiveSemaphore(concurrency)
                 yield Unit((asked.name,), "nobody", opened, again, settled=lost, limits=self._limits)
 
     def _limits(self, candidate: str, suite: str | None) -> Limits:
@@ -144,10 +144,10 @@ class Units:
             sandbox,
             (low, high),
             self._spec.agent.field,
-            partial(self._most_tokens, backend) if bounded else lambda: None,
+            partial(self._max_tokens, backend) if bounded else lambda: None,
         )
 
-    def _most_tokens(self, backend: Backend | None) -> int | None:
+    def _max_tokens(self, backend: Backend | None) -> int | None:
         """The most tokens of an episode.
 
         Only an agent with its own loop has such a limit, and only under a budget.
@@ -169,8 +169,8 @@ class Units:
     def _sampler(self, suite: Suite, backend: Backend, sessions: Sessions) -> Episodes:
         """Runs samples of a suite."""
         seconds, task = suite.sandbox.deadline_seconds, field_of(suite.name, "task")
-        most = partial(self._most_tokens, backend)
-        rules = Rules(self._spec.rollout.timeout_seconds, seconds, BOUNDS, task, most)
+        token_limit = partial(self._max_tokens, backend)
+        rules = Rules(self._spec.rollout.timeout_seconds, seconds, BOUNDS, task, token_limit)
         agent = suite_agent(self.job, backend, self.server, self.where)
 
         def note(episode: str, cause: Cause) -> None:
@@ -206,7 +206,7 @@ class Units:
     async def _prepared(self, candidate: ResolvedCandidate) -> tuple[Readable, WeightsManifest]:
         """Load what a candidate needs.
 
-        A hub that does not answer is tried again while the other candidates go on.
+        A hub that does not answer is retried while the other candidates go on.
 
         Raises:
             CandidateFault: it cannot be loaded, or not within `spec.pendingDeadlineSeconds`.

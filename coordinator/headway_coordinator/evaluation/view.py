@@ -23,7 +23,7 @@ from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.recurring import RecurringCause, causes_message
 
 TEXT = 1024
-"""Most characters of a status text."""
+"""Maximum characters of a status text."""
 RESULTS = {
     Verdict.PASSED: "Passed",
     Verdict.REFUSED: "Refused",

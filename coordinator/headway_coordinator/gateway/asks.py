@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from headway_api import bounds
 from headway_api.bounds import shortened
-from headway_api.records import MOST_IGNORED, Drift, ForkReason, Turn
+from headway_api.records import MAX_IGNORED, Drift, ForkReason, Turn
 from headway_coordinator.budget.spending import UNBOUNDED, Spending
 from headway_coordinator.episode_clock import EpisodeClock
 from headway_coordinator.gateway import drift
@@ -164,7 +164,7 @@ class Session:
         counted: set[str] = set()
         for name in names:
             short = shortened(name, bounds.NAME)
-            known = short in self.ignored or len(self.ignored) < MOST_IGNORED - 1
+            known = short in self.ignored or len(self.ignored) < MAX_IGNORED - 1
             key = short if known else OTHERS
             if key not in counted:
                 counted.add(key)

@@ -25,16 +25,16 @@ INLINE_BYTES: Final = 64 * bounds.KIB
 """A thread parses larger bodies, for some milliseconds, while other episodes go on."""
 
 
-async def call(request: web.Request, most: int) -> dict[str, Any]:
+async def call(request: web.Request, limit: int) -> dict[str, Any]:
     """The JSON object of one of MTRL's own calls.
 
     Raises:
         GatewayError: the body is not an object, or did not arrive in time.
-        TooLarge: it has more than `most` bytes.
+        TooLarge: it has more than `limit` bytes.
     """
-    raw = await _received(request, most, CALL_SECONDS)
+    raw = await _received(request, limit, CALL_SECONDS)
     # A number that is not finite is refused later, with a code of its own.
-    found = document(raw, most, CALL_DEPTH, CALL_VALUES, finite=False)
+    found = document(raw, limit, CALL_DEPTH, CALL_VALUES, finite=False)
     if not isinstance(found, dict):
         raise bad("body", "must be a JSON object")
     return found
@@ -54,7 +54,7 @@ async def arguments(request: web.Request) -> dict[str, Any]:
 
 async def turn_request(
     request: web.Request,
-    most: int,
+    limit: int,
     big: asyncio.Lock,
     parsing: asyncio.Lock,
     read: Callable[[object], TurnRequest],
@@ -67,21 +67,21 @@ async def turn_request(
     size = request.content_length
     small = size is not None and size <= INLINE_BYTES and "Content-Encoding" not in request.headers
     async with nullcontext() if small else big:
-        raw = await _received(request, most, contents.BODY_SECONDS)
+        raw = await _received(request, limit, contents.BODY_SECONDS)
         if len(raw) <= INLINE_BYTES:
-            return _parsed(raw, most, read)
+            return _parsed(raw, limit, read)
         async with parsing:
-            return await asyncio.to_thread(_parsed, raw, most, read)
+            return await asyncio.to_thread(_parsed, raw, limit, read)
 
 
-def _parsed(raw: bytes, most: int, read: Callable[[object], TurnRequest]) -> TurnRequest:
+def _parsed(raw: bytes, limit: int, read: Callable[[object], TurnRequest]) -> TurnRequest:
     depth, values = bounds.CONVERSATION_DEPTH, bounds.CONVERSATION_VALUES
-    return read(document(raw, most, depth=depth, values=values))
+    return read(document(raw, limit, depth=depth, values=values))
 
 
 def document(
     raw: bytes,
-    most: int,
+    limit: int,
     depth: int = bounds.DEPTH,
     values: int = bounds.ANSWER_VALUES,
     *,
@@ -93,14 +93,14 @@ def document(
         GatewayError: 400, with the bound that it breaks.
     """
     try:
-        return json_within(raw, most, depth=depth, values=values, finite=finite)
+        return json_within(raw, limit, depth=depth, values=values, finite=finite)
     except OutOfBounds as error:
         raise bad("body", f"cannot be read: {error}") from error
 
 
-async def _received(request: web.Request, most: int, seconds: float) -> bytes:
+async def _received(request: web.Request, limit: int, seconds: float) -> bytes:
     try:
-        return await contents.body(request, most, seconds)
+        return await contents.body(request, limit, seconds)
     except TooSlow as error:
         raise GatewayError(408, "request_too_slow", f"{error}; send it at once") from error
     except web.RequestPayloadError as error:

@@ -29,7 +29,7 @@ from headway_coordinator.gateway.openai import (
 )
 from headway_coordinator.gateway.refusals import GatewayError, bad
 from headway_coordinator.gateway.spellings import FormatOptions
-from headway_coordinator.gateway.unapplied import MOST, WHY, Table, beside, listed, unapplied
+from headway_coordinator.gateway.unapplied import MAX_TOKENS_HINT, WHY, Table, beside, listed, unapplied
 
 Token = Annotated[StrictInt, Field(ge=0, le=10**9)]
 Ids = Annotated[list[Token], Field(min_length=1, max_length=bounds.CONVERSATION_VALUES, fail_fast=True)]
@@ -69,7 +69,7 @@ WITHOUT_EFFECT: Final[Table] = beside(
 """Fields that are not applied, with the values at which they would change nothing."""
 INSTEAD: Final[dict[str, str]] = {
     **WHY,
-    **dict.fromkeys(("max_completion_tokens", "max_output_tokens"), MOST),
+    **dict.fromkeys(("max_completion_tokens", "max_output_tokens"), MAX_TOKENS_HINT),
     **dict.fromkeys(("messages", "system", "instructions", "input"), "write it into prompt"),
     "stop_sequences": "write stop",
 }

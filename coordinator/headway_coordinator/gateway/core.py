@@ -163,15 +163,15 @@ class Gateway:
             return
         async with self._large:
             await asyncio.to_thread(self._require_words, ask.messages)
-            most = self._context_length
-            if await asyncio.to_thread(self._renderer.exceeds, ask.messages, ask.tools, most):
-                raise ContextFull(f"more than {most} tokens fill the context of {most}")
+            limit = self._context_length
+            if await asyncio.to_thread(self._renderer.exceeds, ask.messages, ask.tools, limit):
+                raise ContextFull(f"more than {limit} tokens fill the context of {limit}")
 
     def _surely_fits(self, ask: Ask) -> bool:
         """Whether not even the shortest words would fill the context. Then there is no need to count them."""
         longest = self._longest_token
-        most = Extent(letters=ask.size, words=(ask.size + len(ask.messages)) // 2)
-        return longest is None or most.tokens(longest) <= self._context_length
+        limit = Extent(letters=ask.size, words=(ask.size + len(ask.messages)) // 2)
+        return longest is None or limit.tokens(longest) <= self._context_length
 
     def _require_words(self, messages: Sequence[Message]) -> None:
         if self._longest_token is None:
@@ -275,15 +275,15 @@ class Gateway:
 
     async def _continue(self, session: Session, ask: Ask, given: str | tuple[int, ...]) -> Completion:
         """Sample the continuation of a text."""
-        renderer, most = self._renderer, self._context_length
+        renderer, limit = self._renderer, self._context_length
         long = len(given) > INLINE_CHARACTERS
         if isinstance(given, str):
             self._require_words([{"role": "user", "content": given}])
             async with self._large if long else nullcontext():
-                if long and await asyncio.to_thread(renderer.longer, given, most):
-                    raise ContextFull(f"more than {most} tokens fill the context of {most}")
-        elif len(given) >= most:
-            raise ContextFull(f"{len(given)} tokens fill the context of {most}")
+                if long and await asyncio.to_thread(renderer.longer, given, limit):
+                    raise ContextFull(f"more than {limit} tokens fill the context of {limit}")
+        elif len(given) >= limit:
+            raise ContextFull(f"{len(given)} tokens fill the context of {limit}")
         recorded, number, session.begun = list(session.texts), session.begun, session.begun + 1
         place = partial(texts.placed, renderer, session.graph, recorded, given, frozenset(session.unseen))
         found = await asyncio.to_thread(place) if long else place()

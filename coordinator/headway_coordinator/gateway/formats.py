@@ -162,6 +162,6 @@ def _read(given: object, at: str) -> object:
     if not isinstance(given, str):
         return given
     try:
-        return json_within(given, bounds.SCHEMA, depth=schemas.MOST_DEPTH, values=schemas.MOST_VALUES)
+        return json_within(given, bounds.SCHEMA, depth=schemas.MAX_DEPTH, values=schemas.MAX_VALUES)
     except OutOfBounds as error:
         raise bad(at, f"cannot be read: {error}; send a JSON schema as an object") from error

@@ -29,7 +29,15 @@ from headway_coordinator.gateway.openai import (
 )
 from headway_coordinator.gateway.refusals import UNSUPPORTED, GatewayError, bad
 from headway_coordinator.gateway.spellings import level
-from headway_coordinator.gateway.unapplied import MOST, WHY, Table, beside, bounded, listed, unapplied
+from headway_coordinator.gateway.unapplied import (
+    MAX_TOKENS_HINT,
+    WHY,
+    Table,
+    beside,
+    bounded,
+    listed,
+    unapplied,
+)
 from headway_coordinator.trajectory.calls import Message, Tool
 
 
@@ -129,7 +137,7 @@ INSTEAD: Final[dict[str, str]] = {
     **WHY,
     **dict.fromkeys(formats.SPELLINGS, FORMAT),
     **dict.fromkeys(("reasoning_effort", "enable_thinking", "chat_template_kwargs"), EFFORT),
-    **dict.fromkeys(("max_completion_tokens", "max_output_tokens"), MOST),
+    **dict.fromkeys(("max_completion_tokens", "max_output_tokens"), MAX_TOKENS_HINT),
     "instructions": "write system",
     "reasoning": EFFORT,
     "text": FORMAT,
@@ -241,7 +249,7 @@ def _effort(asked: CountBody) -> str | None:
 
 def _ask(
     asked: CountBody,
-    most: int | None = None,
+    limit: int | None = None,
     stop: tuple[str, ...] = (),
     schema: str | None = None,
     *,
@@ -267,7 +275,7 @@ def _ask(
         messages=[*_system(asked.system), *_conversation(asked.messages)],
         tools=tools,
         may_call=choice is None or choice.type != "none",
-        max_tokens=most,
+        max_tokens=limit,
         force=begun,
         stop=stop,
         schema=schema,

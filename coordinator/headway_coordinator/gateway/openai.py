@@ -20,7 +20,16 @@ from headway_coordinator.gateway import formats, spellings
 from headway_coordinator.gateway.asks import Ask, Completion, Force
 from headway_coordinator.gateway.refusals import UNSUPPORTED, GatewayError, bad
 from headway_coordinator.gateway.spellings import FormatOptions, ReasoningOptions
-from headway_coordinator.gateway.unapplied import MOST, WHY, Table, beside, bounded, listed, shown, unapplied
+from headway_coordinator.gateway.unapplied import (
+    MAX_TOKENS_HINT,
+    WHY,
+    Table,
+    beside,
+    bounded,
+    listed,
+    shown,
+    unapplied,
+)
 from headway_coordinator.trajectory.calls import Message, Tool
 
 BLOCK_FIELDS = ("id", "name", "input", "tool_use_id", "is_error", "thinking")
@@ -138,7 +147,7 @@ INSTEAD: Final[dict[str, str]] = {
     **dict.fromkeys(("reasoning", "output_config"), "write reasoning_effort"),
     **dict.fromkeys(("text", "output_format"), "write response_format"),
     **dict.fromkeys(("input", "prompt"), "write messages"),
-    "max_output_tokens": MOST,
+    "max_output_tokens": MAX_TOKENS_HINT,
     "stop_sequences": "write stop",
 }
 """Why a field is not applied, and what to do instead."""
@@ -191,7 +200,7 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
         raise bad(continued[0], CONTINUED, UNSUPPORTED)
     tools = [_tool(tool) for tool in asked.tools or []]
     begun = _force(asked, tools)
-    most = [bound for bound in (asked.max_tokens, asked.max_completion_tokens) if bound is not None]
+    limit = [bound for bound in (asked.max_tokens, asked.max_completion_tokens) if bound is not None]
     schema, left = formats.one(
         formats.of_chat(body, asked.response_format), bool(tools) and asked.tool_choice != "none", lenient
     )
@@ -200,7 +209,7 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
         messages=[_message(message, at) for at, message in enumerate(asked.messages)],
         tools=tools,
         may_call=asked.tool_choice != "none",
-        max_tokens=min(most, default=None),
+        max_tokens=min(limit, default=None),
         force=begun,
         stop=stops(asked.stop),
         temperature=asked.temperature,
@@ -268,19 +277,19 @@ def chunks(request: ChatRequest, found: Completion, trajectory_id: str) -> Itera
         yield head | {"choices": [], "usage": usage(found)}
 
 
-def model(most: int | None) -> dict[str, Any]:
+def model(limit: int | None) -> dict[str, Any]:
     """The only model.
 
     Args:
-        most: tokens of its context; None: unknown.
+        limit: tokens of its context; None: unknown.
     """
     head = {"id": MODEL, "object": "model", "created": 0, "owned_by": "headway"}
-    return head | ({} if most is None else {"max_model_len": most})
+    return head | ({} if limit is None else {"max_model_len": limit})
 
 
-def models(most: int | None = None) -> dict[str, Any]:
+def models(limit: int | None = None) -> dict[str, Any]:
     """The list of models."""
-    return {"object": "list", "data": [model(most)]}
+    return {"object": "list", "data": [model(limit)]}
 
 
 def event(document: dict[str, Any]) -> bytes:

@@ -120,13 +120,13 @@ WITHOUT_EFFECT: Final[Table] = beside(
 """Fields that are not applied, with the values at which they would change nothing."""
 EFFORT: Final = "write reasoning.effort"
 FORMAT: Final = "write a JSON schema in text.format"
-MOST: Final = "write max_output_tokens"
+MAX_TOKENS_HINT: Final = "write max_output_tokens"
 CHAT: Final = "Responses have no place for it; send a chat completion"
 INSTEAD: Final[dict[str, str]] = {
     **WHY,
     **dict.fromkeys(formats.SPELLINGS, FORMAT),
     **dict.fromkeys(("reasoning_effort", "enable_thinking", "thinking", "chat_template_kwargs"), EFFORT),
-    **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_new_tokens", "n_predict"), MOST),
+    **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_new_tokens", "n_predict"), MAX_TOKENS_HINT),
     **dict.fromkeys(("stop", "stop_sequences", "logprobs"), CHAT),
     **dict.fromkeys(("messages", "prompt"), "write input"),
     "system": "write instructions",

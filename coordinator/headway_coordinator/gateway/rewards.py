@@ -68,7 +68,7 @@ def metrics_in(metrics: object) -> dict[str, float]:
     return found
 
 
-def _finite(param: str, value: float, most: float) -> None:
+def _finite(param: str, value: float, limit: float) -> None:
     """Refuse a number that is not finite, or too large for figures."""
     try:
         finite = math.isfinite(value)
@@ -80,10 +80,10 @@ def _finite(param: str, value: float, most: float) -> None:
             f"{_shown(value)} is not finite; send a finite number, or complete the rollout as failed",
             "reward_not_finite",
         )
-    if not bounds.within(value, most):
+    if not bounds.within(value, limit):
         raise bad(
             param,
-            f"{_shown(value)} is beyond {most:g}; send it in a larger unit, or leave it out",
+            f"{_shown(value)} is beyond {limit:g}; send it in a larger unit, or leave it out",
             "reward_out_of_range",
         )
 

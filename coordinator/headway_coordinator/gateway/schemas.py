@@ -1,7 +1,7 @@
 """JSON schemas that constrain an answer while it is sampled.
 
 They use the part of the language that vLLM's grammar compiler (xgrammar) enforces. Bounds keep compiling to
-some 1.5 s (`MOST_LENGTH`). Pure.
+some 1.5 s (`MAX_LENGTH`). Pure.
 
 Unknown agents write the schemas, and the compiler runs inside the rollout server, beside all turns. The
 compiler must get no keyword that it would ignore or take long for. So a keyword that is not in `KEYWORDS` is
@@ -49,22 +49,22 @@ OWNERS: Final[dict[str, tuple[str, ...]]] = {
 }
 """Keyword -> the types that it applies to."""
 FORMATS: Final = ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid")
-MOST_DEPTH: Final = 24
+MAX_DEPTH: Final = 24
 """The deepest nesting of lists and objects."""
-MOST_VALUES: Final = 2_000
-MOST_PROPERTIES: Final = 100
+MAX_VALUES: Final = 2_000
+MAX_PROPERTIES: Final = 100
 """The most properties of one object."""
-MOST_CHOICES: Final = 500
+MAX_CHOICES: Final = 500
 """The most choices of one enum."""
-MOST_ALTERNATIVES: Final = 50
-MOST_COUNT: Final = 500
+MAX_ALTERNATIVES: Final = 50
+MAX_COUNT: Final = 500
 """The largest number of items that a limit may name."""
-MOST_LENGTH: Final = 60
+MAX_LENGTH: Final = 60
 """The most characters that a limit may name, and the most work of a schema. The compiler takes some 1.5 s for
 that much at a vocabulary of 140,000 tokens."""
 WORK: Final = dict.fromkeys(NUMBERS, 2) | {"format": 6}
 """The compiler's work for a keyword, in characters of a limited length, because it expands each character."""
-MOST_NUMBER: Final = 2**53
+MAX_NUMBER: Final = 2**53
 INSTEAD: Final = {
     "pattern": "say it in the description, or list the values as an enum",
     "patternProperties": "use properties",
@@ -90,18 +90,18 @@ def text(schema: object, at: str) -> str:
     if not isinstance(schema, dict):
         raise bad(at, 'must be an object, such as {"type": "object", "properties": {...}}')
     try:
-        nesting(schema, MOST_DEPTH, MOST_VALUES)
+        nesting(schema, MAX_DEPTH, MAX_VALUES)
     except OutOfBounds as error:
         raise bad(at, f"{error}; send a smaller schema") from error
     reader = _Reader(schema, at)
     found = json.dumps(reader.read(schema, at, root=True), ensure_ascii=False)
     if len(found.encode(errors="replace")) > bounds.SCHEMA:
         raise bad(at, f"has more than {bounds.SCHEMA} bytes; send a smaller schema")
-    if reader.work > MOST_LENGTH:
+    if reader.work > MAX_LENGTH:
         raise bad(
             at,
             f"would take long to compile. Limits of length, each format as {WORK['format']} and each "
-            f"minimum or maximum as 2, add up to {reader.work}, more than {MOST_LENGTH}; leave some out",
+            f"minimum or maximum as 2, add up to {reader.work}, more than {MAX_LENGTH}; leave some out",
         )
     reader.require_ends()
     return found
@@ -221,19 +221,19 @@ class _Reader:
 def _checked(name: str, value: Any, at: str) -> Any:
     """Check a keyword's value. For a keyword that contains schemas, check only the type."""
     if name in COUNTS:
-        most = MOST_LENGTH if name in LENGTHS else MOST_COUNT
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-            raise bad(at, f"must be a whole number from 0 to {most}; above that, leave it out")
+        limit = MAX_LENGTH if name in LENGTHS else MAX_COUNT
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limit:
+            raise bad(at, f"must be a whole number from 0 to {limit}; above that, leave it out")
     elif name in NUMBERS:
-        if not _is_number(value) or abs(value) > MOST_NUMBER:
-            raise bad(at, f"must be a number from -{MOST_NUMBER} to {MOST_NUMBER}")
+        if not _is_number(value) or abs(value) > MAX_NUMBER:
+            raise bad(at, f"must be a number from -{MAX_NUMBER} to {MAX_NUMBER}")
     elif name == "enum":
         if (
             not isinstance(value, list)
-            or not 1 <= len(value) <= MOST_CHOICES
+            or not 1 <= len(value) <= MAX_CHOICES
             or not all(map(_is_plain, value))
         ):
-            raise bad(at, f"must be a list of 1 to {MOST_CHOICES} strings, numbers, booleans or nulls")
+            raise bad(at, f"must be a list of 1 to {MAX_CHOICES} strings, numbers, booleans or nulls")
     elif name == "const":
         if not _is_plain(value):
             raise bad(at, "must be a string, number, boolean or null")
@@ -248,8 +248,8 @@ def _checked(name: str, value: Any, at: str) -> Any:
     elif name == "allOf":
         if not isinstance(value, list) or len(value) != 1:
             raise bad(at, "must be a list of one schema; write more than one as one")
-    elif name in ALTERNATIVES and (not isinstance(value, list) or not 1 <= len(value) <= MOST_ALTERNATIVES):
-        raise bad(at, f"must be a list of 1 to {MOST_ALTERNATIVES} schemas")
+    elif name in ALTERNATIVES and (not isinstance(value, list) or not 1 <= len(value) <= MAX_ALTERNATIVES):
+        raise bad(at, f"must be a list of 1 to {MAX_ALTERNATIVES} schemas")
     return value
 
 
@@ -285,8 +285,8 @@ def _require_reachable(found: Mapping[str, Any], at: str) -> None:
 
 
 def _named(value: object, at: str) -> dict[str, Any]:
-    if not isinstance(value, dict) or len(value) > MOST_PROPERTIES:
-        raise bad(at, f"must be an object of at most {MOST_PROPERTIES} schemas")
+    if not isinstance(value, dict) or len(value) > MAX_PROPERTIES:
+        raise bad(at, f"must be an object of at most {MAX_PROPERTIES} schemas")
     if (long := next((name for name in value if len(name) > bounds.NAME), None)) is not None:
         raise bad(at, f"has a name of more than {bounds.NAME} characters: {_short(long)}")
     return value
@@ -300,7 +300,7 @@ def _types(found: Mapping[str, Any]) -> list[str]:
 def _is_number(value: object) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MOST_NUMBER
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_NUMBER
 
 
 def _is_plain(value: object) -> bool:

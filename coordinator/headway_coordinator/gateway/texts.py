@@ -93,9 +93,9 @@ def placed(
         GatewayError: it has a token that the model does not have, or no token.
     """
     if isinstance(given, tuple):
-        most = renderer.vocabulary
-        if (at := next((n for n, token in enumerate(given) if token >= most), None)) is not None:
-            raise bad(f"prompt.{at}", f"{given[at]} is not a token of this model; its ids are below {most}")
+        limit = renderer.vocabulary
+        if (at := next((n for n, token in enumerate(given) if token >= limit), None)) is not None:
+            raise bad(f"prompt.{at}", f"{given[at]} is not a token of this model; its ids are below {limit}")
         last, text = graph.last_sampled(given), renderer.text(given)
         seen = next((one for one in recorded if one.node == last), None)
         return Prompt(list(given), text, seen, seen if seen and text.startswith(seen.whole) else None)

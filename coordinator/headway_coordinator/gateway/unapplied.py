@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from headway_api.records import MOST_IGNORED
+from headway_api.records import MAX_IGNORED
 from headway_coordinator.gateway import formats
 from headway_coordinator.gateway.refusals import bad
 
@@ -173,7 +173,7 @@ PROMPTED: Final = (
     "spec.agent.lenient: true"
 )
 ECHO: Final = "the answer has only sampled text; put the prompt before it yourself"
-MOST: Final = "write max_tokens"
+MAX_TOKENS_HINT: Final = "write max_tokens"
 FOREIGN: Final = "it is a field of another protocol; write this protocol's own, or use that protocol's route"
 ONE: Final = "a request is answered by one sample; send the request again for another one"
 FLAT: Final = "send its fields beside the others, as OpenAI's client does with its extra_body"
@@ -182,7 +182,14 @@ WHY: Final[dict[str, str]] = (
     formats.OTHERS
     | dict.fromkeys(FOREIGN_FIELDS, FOREIGN)
     | dict.fromkeys(TEMPLATES, PROMPTED)
-    | {"n": ONE, "best_of": ONE, "echo": ECHO, "extra_body": FLAT, "max_new_tokens": MOST, "n_predict": MOST}
+    | {
+        "n": ONE,
+        "best_of": ONE,
+        "echo": ECHO,
+        "extra_body": FLAT,
+        "max_new_tokens": MAX_TOKENS_HINT,
+        "n_predict": MAX_TOKENS_HINT,
+    }
 )
 """Why a field is not applied, and what to do instead, if the reason is not `SAMPLED`."""
 
@@ -236,7 +243,7 @@ def listed(body: Mapping[str, Any], fields: Container[str], table: Table) -> tup
 
 def bounded(names: Iterable[str]) -> tuple[str, ...]:
     """The first names, and one more than a record has room for."""
-    return tuple(islice(names, MOST_IGNORED + 1))
+    return tuple(islice(names, MAX_IGNORED + 1))
 
 
 def _neutral(value: object, neutral: Sequence[object]) -> bool:

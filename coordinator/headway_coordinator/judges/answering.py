@@ -19,7 +19,7 @@ from headway_coordinator.budget.spending import UNBOUNDED, Spending
 from headway_coordinator.budget.worst import of_judgements
 from headway_coordinator.faults import Cause, InfraFault
 from headway_coordinator.judges.judge import Judge
-from headway_coordinator.judges.question import most, prepared
+from headway_coordinator.judges.question import prepared, worst_question
 from headway_coordinator.judges.schema import BadSchema, require
 from headway_coordinator.sandboxes import ENTRYPOINT, Sandbox
 
@@ -130,7 +130,7 @@ class _Judgement:
             ) from error
         self.open[question.id] = question.name
         self.waits(question.name)
-        async with self.spending.reserved(most(judge.spec, put)) as used:
+        async with self.spending.reserved(worst_question(judge.spec, put)) as used:
 
             def on_judgement(judgement: Judgement) -> None:
                 used(of_judgements([judgement]))

@@ -7,7 +7,7 @@
     anything else that is refused  not asked again: the fault names the field to change
     no answer within its time      the question is given up
 
-A question that is given up is an InfraFault. Its episode is tried again, and no episode begins before the
+A question that is given up is an InfraFault. Its episode is retried, and no episode begins before the
 judge answers. Waiting episodes cost no tokens.
 """
 

@@ -22,7 +22,7 @@ from headway_api.store import Denied, NotFound, Store
 from headway_api.store_unavailable import StoreUnavailable
 from headway_api.stored import read
 
-MOST_IN_MEMORY: Final = 1024
+MAX_IN_MEMORY: Final = 1024
 """The number of answers in memory. The largest have 256 KiB."""
 STORE_SECONDS: Final = 5.0
 """The longest that a question waits for the store."""
@@ -91,5 +91,5 @@ class Kept:
 
     def _remember(self, question: str, found: KeptAnswer) -> None:
         self._known[question] = found
-        while len(self._known) > MOST_IN_MEMORY:
+        while len(self._known) > MAX_IN_MEMORY:
             self._known.popitem(last=False)

@@ -20,9 +20,9 @@ from headway_coordinator.endpoint.reply import Reply
 from headway_coordinator.endpoint.wire import LIMIT, NEW_LIMIT
 from headway_coordinator.judges.schema import mismatch
 
-MOST_QUESTION: Final = 2048 * KIB
+MAX_QUESTION: Final = 2048 * KIB
 """The most bytes of one question and its judge, as JSON. A sandbox may send half of that."""
-MOST_ANSWER: Final = 256 * KIB
+MAX_ANSWER: Final = 256 * KIB
 """Bytes of one answer."""
 ANSWER_DEPTH: Final = 16
 FORMAT: Final = "response_format"
@@ -55,13 +55,13 @@ def prepared(question: Question, judge: Judge) -> PreparedQuestion:
     whom = {**judge.whom, "most": judge.max_tokens}
     what = {"messages": question.messages, "schema": question.answer_schema}
     text = json.dumps({"judge": whom, **what}, sort_keys=True, allow_nan=False)
-    if len(text) > MOST_QUESTION:
-        raise OutOfBounds(f"the question has {len(text)} bytes; ask with {MOST_QUESTION} at most")
+    if len(text) > MAX_QUESTION:
+        raise OutOfBounds(f"the question has {len(text)} bytes; ask with {MAX_QUESTION} at most")
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
     return PreparedQuestion(question.messages, question.answer_schema, digest)
 
 
-def most(judge: Judge, question: PreparedQuestion) -> Counter[Slot]:
+def worst_question(judge: Judge, question: PreparedQuestion) -> Counter[Slot]:
     """The most that a question may cost, over all of its tries.
 
     A token has at least one byte, and a chat template adds little to a message.
@@ -117,7 +117,7 @@ def answer(reply: Reply, question: PreparedQuestion) -> Any:
     """The answer for the environment: text, or JSON if the question has a schema.
 
     Raises:
-        NoAnswer: says what is wrong with it.
+        UnusableAnswer: says what is wrong with it.
     """
     if reply.finish_reason == "length":
         raise UnusableAnswer("its answer is cut off at maxTokens; raise it")
@@ -128,12 +128,12 @@ def answer(reply: Reply, question: PreparedQuestion) -> Any:
     text = reply.parsed.content.strip()
     if not text:
         raise UnusableAnswer("its answer is empty")
-    if len(text.encode()) > MOST_ANSWER:
-        raise UnusableAnswer(f"its answer has more than {MOST_ANSWER} bytes")
+    if len(text.encode()) > MAX_ANSWER:
+        raise UnusableAnswer(f"its answer has more than {MAX_ANSWER} bytes")
     if question.schema is None:
         return text
     try:
-        found = json_within(text, MOST_ANSWER, depth=ANSWER_DEPTH, values=bounds.ANSWER_VALUES)
+        found = json_within(text, MAX_ANSWER, depth=ANSWER_DEPTH, values=bounds.ANSWER_VALUES)
     except OutOfBounds as error:
         raise UnusableAnswer(f"its answer is not valid JSON: {error}: {shortened(text, SHOWN)}") from error
     try:

@@ -42,12 +42,12 @@ LIMITS: Final[dict[str, tuple[type | tuple[type, ...], Callable[[Any], Any], Cal
     "maxItems": (list, len, lambda found, limit: found <= limit),
 }
 """For each limit: the kind of value it applies to, what is measured, and how it is compared."""
-MOST_VALUES: Final = 2_000
-MOST_DEPTH: Final = 16
+MAX_VALUES: Final = 2_000
+MAX_DEPTH: Final = 16
 SHOWN: Final = 80
-MOST_COMPARISONS: Final = 200_000
+MAX_COMPARISONS: Final = 200_000
 """The most steps of checking a value against a schema: some 0.6 s, in which no other episode goes on."""
-MOST_NAMED: Final = 8
+MAX_NAMED: Final = 8
 """The most types that a message names."""
 
 
@@ -58,7 +58,7 @@ class BadSchema(ValueError):
 def require(schema: Any) -> None:
     """Raise BadSchema if answers cannot be checked against `schema`."""
     try:
-        nesting(schema, MOST_DEPTH, MOST_VALUES)
+        nesting(schema, MAX_DEPTH, MAX_VALUES)
     except OutOfBounds as error:
         raise BadSchema(f"schema: {error}") from error
     for place, one in _parts(schema, "schema"):
@@ -112,7 +112,7 @@ def mismatch(value: Any, schema: Any, place: str = "the answer") -> str:
         place: the name of `value` in the text.
 
     Raises:
-        OutOfBounds: it takes more than `MOST_COMPARISONS`: values times alternatives.
+        OutOfBounds: it takes more than `MAX_COMPARISONS`: values times alternatives.
     """
     found = _Comparison().fault(value, schema, place)
     return "" if found is None else found.words()
@@ -135,12 +135,12 @@ class _Comparison:
     """Checks a value against a schema, in a bounded number of steps."""
 
     def __init__(self) -> None:
-        self._left = MOST_COMPARISONS
+        self._left = MAX_COMPARISONS
 
     def _spend(self, steps: int) -> None:
         self._left -= steps
         if self._left < 0:
-            raise OutOfBounds(f"more than {MOST_COMPARISONS} comparisons of a value with its schema")
+            raise OutOfBounds(f"more than {MAX_COMPARISONS} comparisons of a value with its schema")
 
     def fault(self, value: Any, schema: Any, place: str) -> _Fault | None:
         """The first mismatch."""
@@ -150,7 +150,7 @@ class _Comparison:
         kinds = _listed(schema["type"]) if "type" in schema else []
         self._spend(len(kinds) + len(schema.get("enum", ())))
         if "type" in schema and not any(TYPES[one](value) for one in kinds):
-            return _Fault(place, f"is not of type {' or '.join(kinds[:MOST_NAMED])}", value)
+            return _Fault(place, f"is not of type {' or '.join(kinds[:MAX_NAMED])}", value)
         if "enum" in schema and not any(_same(value, one) for one in schema["enum"]):
             return _Fault(place, f"is none of {_shown(schema['enum'])}", value)
         if "const" in schema and not _same(value, schema["const"]):

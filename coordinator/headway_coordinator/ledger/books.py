@@ -17,7 +17,7 @@ from headway_api import logs, names
 from headway_api.artifacts import NUMBERED, Layout, written
 from headway_api.exits import JobError
 from headway_api.price_editions import Edition
-from headway_api.price_file import MOST_BYTES, PriceBookFault, parse
+from headway_api.price_file import MAX_BYTES, PriceBookFault, parse
 from headway_api.prices import DEFAULT, EXACT, PriceBook, cost_by_day
 from headway_api.store import Store
 from headway_api.stored import read
@@ -133,7 +133,7 @@ class Books:
         """The file's content; None if there is no file."""
         try:
             with self._file.open("rb") as file:
-                text = file.read(MOST_BYTES + 1)
+                text = file.read(MAX_BYTES + 1)
         except (FileNotFoundError, NotADirectoryError):
             return None
         self._seen = text

@@ -19,7 +19,7 @@ EVALUATION = (
 )
 ENDPOINT = (UsageClass.ENDPOINT_PROMPT, UsageClass.ENDPOINT_SAMPLE)
 JUDGE = (UsageClass.JUDGE_PROMPT, UsageClass.JUDGE_SAMPLE)
-MOST_UNPRICED: Final = 16
+MAX_UNPRICED: Final = 16
 """The most entries of `status.usage.unpriced`."""
 NAME_LENGTH: Final = 128
 """The most characters of each."""
@@ -66,7 +66,7 @@ def without_price(names: Iterable[str]) -> list[str]:
     """
     known = sorted({ACCELERATORS if class_of(name) == ACCELERATORS else name for name in names})
     listed = [name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 3]}..." for name in known]
-    if len(listed) <= MOST_UNPRICED:
+    if len(listed) <= MAX_UNPRICED:
         return listed
-    shown_first = listed[: MOST_UNPRICED - 1]
+    shown_first = listed[: MAX_UNPRICED - 1]
     return [*shown_first, f"and {len(listed) - len(shown_first)} more"]

@@ -30,15 +30,15 @@ from headway_coordinator.metrics import traces
 from headway_coordinator.metrics.mlflow import BATCH, DESCRIBED_AT_ONCE, bound_requests, page, put_files
 from headway_coordinator.metrics.parameters import written
 
-TRACES_MOST: Final = 10_000
+MAX_TRACES: Final = 10_000
 """The most episodes of a job that become traces, in equal numbers for each candidate, from the first rows.
 The Inspect logs have all of them."""
-SECONDS_MOST: Final = 300.0
+MAX_SECONDS: Final = 300.0
 """The longest time for sending traces. The log reports the rest, which is dropped."""
-LINES_MOST: Final = 10_000
+MAX_LINES: Final = 10_000
 """The most tries of a candidate in MLflow's own table; `results.parquet` beside it has all of them."""
 TABLE: Final = "results.json"
-NAME_MOST: Final = 120
+MAX_NAME: Final = 120
 TAKEN: Final = re.compile(
     r"(mean|std|min|max)(_within_groups)?|(failed|succeeded)_rollouts|success_threshold|num_prompts"
     r"|rollouts_per_prompt|zero_frac|\w+_(rate|share)|pass_\w+_\d+"
@@ -100,7 +100,7 @@ class Publisher:
         self._content = content
         self._client = MlflowClient(tracking_uri=uri)
         self._traces = TracingClient(tracking_uri=uri)
-        self._ends = time.monotonic() + SECONDS_MOST
+        self._ends = time.monotonic() + MAX_SECONDS
         self._at = ended_ms(content.report)
 
     def parent(self) -> MlflowRun:
@@ -125,7 +125,7 @@ class Publisher:
         measured = [each for each in self._content.report["candidates"] if each["tries"]]
         for candidate in measured:
             try:
-                self._candidate(candidate, parent, TRACES_MOST // len(measured))
+                self._candidate(candidate, parent, MAX_TRACES // len(measured))
             except Exception as error:  # as in `publish`: one failure says nothing about the others
                 logs.event(
                     _log,
@@ -135,7 +135,7 @@ class Publisher:
                     error=str(error),
                 )
 
-    def _candidate(self, candidate: Mapping[str, Any], parent: MlflowRun, most: int) -> None:
+    def _candidate(self, candidate: Mapping[str, Any], parent: MlflowRun, limit: int) -> None:
         from mlflow.entities import Metric
 
         name, content = candidate["name"], self._content
@@ -145,7 +145,7 @@ class Publisher:
         found = {**content.figures(name), **metrics(candidate, content.report)}
         for some in _pieces([Metric(key, value, self._at, 0) for key, value in found.items()], BATCH):
             self._client.log_batch(run.run_id, metrics=some)
-        table = as_table(content.lines(name)[:LINES_MOST])
+        table = as_table(content.lines(name)[:MAX_LINES])
         files: dict[str, str | bytes] = {
             "results.parquet": content.parquet(name),
             TABLE: table,
@@ -155,7 +155,7 @@ class Publisher:
         self._client.set_tag(
             run.run_id, "mlflow.loggedArtifacts", json.dumps([{"path": TABLE, "type": "table"}])
         )
-        self._episodes(run, name, most)
+        self._episodes(run, name, limit)
         self._client.set_terminated(run.run_id, "FAILED" if candidate["state"] == "Failed" else "FINISHED")
 
     def _run(
@@ -184,9 +184,9 @@ class Publisher:
         for some in _pieces([Param(key, value) for key, value in wanted.items()], DESCRIBED_AT_ONCE):
             self._client.log_batch(run.run_id, params=some)
 
-    def _episodes(self, run: MlflowRun, candidate: str, most: int) -> None:
+    def _episodes(self, run: MlflowRun, candidate: str, limit: int) -> None:
         """Log traces of the first episodes."""
-        played = islice(self._content.episodes(candidate), most)
+        played = islice(self._content.episodes(candidate), limit)
         found = (traces.Traced(one, episode) for one, episode, _ in played)
         traces.log(self._traces, run, self._content.job.uid, found, self._ends, candidate=candidate)
 
@@ -245,8 +245,8 @@ def flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
 
 def usable(name: str) -> str:
     """A name that MLflow accepts. A changed name gets a short hash, so that two names never become one."""
-    short = _UNUSABLE.sub("_", name)[:NAME_MOST]
-    return short if short == name else hashed(short, name, NAME_MOST)
+    short = _UNUSABLE.sub("_", name)[:MAX_NAME]
+    return short if short == name else hashed(short, name, MAX_NAME)
 
 
 def shown_task(task: str) -> str:

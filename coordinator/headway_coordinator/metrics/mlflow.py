@@ -32,7 +32,7 @@ from headway_coordinator.metrics.traces import Traced
 CLOSE_SECONDS = 15.0
 UPLOAD_SECONDS = 120.0
 """The longest time for files and traces at the end of a job. The log reports the rest, which is dropped."""
-WAITING_MOST = 1000
+MAX_WAITING = 1000
 """The most figures of steps that wait for a tracking server. Beyond that the oldest are dropped."""
 BATCH = 900
 """Metrics in one request; MLflow takes at most 1,000."""
@@ -101,7 +101,7 @@ class Mlflow:
         self._described = False
         self._tags: dict[str, str] = {}
         """Tags that `tag` has added to those of `about`."""
-        self._items: queue.Queue[_Item | _Tags | Ending | None] = queue.Queue(WAITING_MOST)
+        self._items: queue.Queue[_Item | _Tags | Ending | None] = queue.Queue(MAX_WAITING)
         self._steps: dict[str, set[int]] = {}
         """By name of a figure: the steps that the run had when this was first asked."""
         self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)

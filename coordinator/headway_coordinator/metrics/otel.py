@@ -19,7 +19,7 @@ from headway_api import names
 from headway_api.config import Identity
 from headway_api.records import EpisodeRecord, Outcome, StepReport
 
-MOST_LINKS: Final = 128
+MAX_LINKS: Final = 128
 """The most links of one span, as in the SDKs of OpenTelemetry."""
 OPERATION: Final = "gen_ai.operation.name"
 PROVIDER: Final = "gen_ai.provider.name"
@@ -154,7 +154,7 @@ def of_step(job: Identity, report: StepReport, episodes: Sequence[str]) -> list[
         f"{names.GROUP}/groups": len(report.groups),
         f"{names.GROUP}/tokens": sum(report.train_tokens.values()),
     }
-    links = [(trace_id(uid, each), span_id(uid, each)) for each in episodes[:MOST_LINKS]]
+    links = [(trace_id(uid, each), span_id(uid, each)) for each in episodes[:MAX_LINKS]]
     found = [Span(trace, root, None, "train_step", begun, report.ended_at, attributes, links=links)]
     for part, began, ended in laid_out(parts, begun):
         found.append(Span(trace, span_id(uid, f"{name}/{part}"), root, part, began, ended, {}))

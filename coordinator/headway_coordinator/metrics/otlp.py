@@ -15,7 +15,7 @@ from headway_api.config import Identity
 from headway_api.withheld import without_secret
 from headway_coordinator.metrics.otel import Span, request
 
-WAITING_MOST: Final = 20_000
+MAX_WAITING: Final = 20_000
 """The most spans that wait to be sent. Beyond that the newest are dropped."""
 BATCH: Final = 2_000
 """The approximate number of spans in a request."""
@@ -54,7 +54,7 @@ class Otlp:
 
     def give(self, spans: Sequence[Span]) -> None:
         """Queue spans to be sent soon."""
-        room = max(0, WAITING_MOST - len(self._waiting))
+        room = max(0, MAX_WAITING - len(self._waiting))
         self._waiting += spans[:room]
         self.dropped += len(spans[room:])
         self._given.set()

@@ -18,7 +18,7 @@ from headway_api.objective import episode_tokens, expand
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.withheld import WITHHELD, without_secret
 
-MOST = 400
+MAX_PARAMETERS = 400
 """The most parameters of a run. The rest is left out; MTRL's names come first."""
 VALUE_LENGTH = 500
 """The most characters of a value, as in older MLflow servers."""
@@ -28,7 +28,7 @@ def parameters(spec: RLTrainingJobSpec) -> dict[str, str]:
     """MTRL's names first, then `spec.<path>` in camelCase as in the manifest, with defaults."""
     named = {name: value for name, value in _mtrl(spec).items() if value is not None}
     found = {**named, **dict(_flat("spec", spec.as_object()))}
-    return {name: written(value) for name, value in list(found.items())[:MOST]}
+    return {name: written(value) for name, value in list(found.items())[:MAX_PARAMETERS]}
 
 
 def tags(job: JobConfig, kind: str) -> dict[str, str]:

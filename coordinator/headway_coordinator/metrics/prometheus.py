@@ -33,7 +33,7 @@ class Exporter:
     def __init__(self, namespace: str, job: str, read: Callable[[], Iterable[Sample]]) -> None:
         self._job = {"namespace": namespace, "job_name": job}
         self._read = read
-        self._most: dict[tuple[str, ...], float] = {}
+        self._largest: dict[tuple[str, ...], float] = {}
         """The highest value of each counter, by its name and labels."""
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -78,8 +78,8 @@ class Exporter:
         if known.kind != "counter":
             return value
         which = (known.name, *labels)
-        self._most[which] = max(value, self._most.get(which, value))
-        return self._most[which]
+        self._largest[which] = max(value, self._largest.get(which, value))
+        return self._largest[which]
 
     def _histogram(self, name: str) -> Histogram:
         known = family(name)

@@ -15,9 +15,9 @@ from headway_api.run_files import RunFiles
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.metrics.traces import Traced
 
-VALIDATED_MOST: Final = 500
+MAX_VALIDATED: Final = 500
 """The most episodes of validations, in equal numbers for each validation, from the first rows."""
-STEPS_MOST: Final = 125
+MAX_STEPS: Final = 125
 """The most steps whose episodes are sampled. Of more steps, evenly spaced ones."""
 GROUPS_OF_STEP: Final = 2
 """Groups of a step: the first and the last. Each has its best and its worst episode traced."""
@@ -30,10 +30,10 @@ def episodes(files: RunFiles, spec: RLTrainingJobSpec) -> Iterator[Traced]:
     One group is in memory at a time.
     """
     rules = Rules(spec.evaluation.success_threshold, spec.agent.turn_limit)
-    validations = evenly(files.validations(), VALIDATED_MOST)
+    validations = evenly(files.validations(), MAX_VALIDATED)
     for record in validations:
-        yield from islice(_validated(files, record, rules), VALIDATED_MOST // len(validations))
-    for report in evenly([each for each in files.steps() if each.groups], STEPS_MOST):
+        yield from islice(_validated(files, record, rules), MAX_VALIDATED // len(validations))
+    for report in evenly([each for each in files.steps() if each.groups], MAX_STEPS):
         uris = [*map(files.layout.train_group, evenly(report.groups, GROUPS_OF_STEP))]
         for group in files.groups(uris):
             for one, episode in ends(group, rules):
@@ -64,8 +64,8 @@ def _pairs(group: GroupRecord, rules: Rules) -> Iterator[tuple[Try, EpisodeRecor
     return zip(tries_of(group, TryPlace("", group.row), rules), group.episodes, strict=True)
 
 
-def evenly(items: Sequence[T], most: int) -> list[T]:
+def evenly(items: Sequence[T], limit: int) -> list[T]:
     """At most so many of the items, evenly spaced. The first and the last are among them."""
-    if len(items) <= most:
+    if len(items) <= limit:
         return [*items]
-    return [items[round(at * (len(items) - 1) / max(1, most - 1))] for at in range(most)]
+    return [items[round(at * (len(items) - 1) / max(1, limit - 1))] for at in range(limit)]

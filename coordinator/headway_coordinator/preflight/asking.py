@@ -17,7 +17,7 @@ from headway_coordinator.budget.worst import of_judgements
 from headway_coordinator.faults import InfraFault
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.judges.judge import Judge
-from headway_coordinator.judges.question import PreparedQuestion, most, prepared
+from headway_coordinator.judges.question import PreparedQuestion, prepared, worst_question
 from headway_coordinator.judges.schema import BadSchema, require
 from headway_coordinator.preflight.scripted import ERROR_LENGTH, TRIES, Bill
 
@@ -87,7 +87,7 @@ class Asker:
         for attempt in range(TRIES):
             judgements: list[Judgement] = []
             try:
-                async with self.judges.spending.reserved(most(judge.spec, put)) as used:
+                async with self.judges.spending.reserved(worst_question(judge.spec, put)) as used:
                     try:
                         return await judge.ask_without_cache(put, judgements.append)
                     finally:

@@ -88,7 +88,7 @@ class BaselineSampler:
     finished: dict[str, list[Sampled]] = field(default_factory=dict)
     """Finished groups by id."""
     ended: int = 0
-    """Episodes that have ended and are not tried again."""
+    """Episodes that have ended and are not retried."""
     in_flight: int = 0
     moved_at: float = field(default_factory=time.monotonic)
     """When an episode last got a reward, or a group ended, in monotonic seconds."""
@@ -180,9 +180,9 @@ class BaselineSampler:
 
     async def _one(self, plan: groups.Plan, episode: groups.Run) -> None:
         """Run a group, make it and its usage durable, and check whether a failure is certain by now."""
-        most = self.limits.sampled(plan.sampling.max_tokens, plan.sampling.episode_tokens)
+        limit = self.limits.sampled(plan.sampling.max_tokens, plan.sampling.episode_tokens)
         bill = Bill(plan.purpose, plan.sampled_by, plan.model)
-        async with self.budget.group(plan, bill, self.limits, most) as reservation:
+        async with self.budget.group(plan, bill, self.limits, limit) as reservation:
             group = await groups.run(
                 replace(plan, spending=reservation),
                 reservation.watched(partial(self._counted, episode)),
@@ -198,7 +198,7 @@ class BaselineSampler:
             answers = await self._blocking(answers_of, self.store, self.layout, group)
         self._lost_in_a_row = 0 if group.scored else self._lost_in_a_row + 1
         if self._lost_in_a_row >= LOST_LIMIT:
-            found = self.faults.of_most()
+            found = self.faults.worst_cause()
             if found is None and self.source.model is not None:
                 error = lost(group).termination
                 raise JobError("EndpointFailing", error.message, field=OPTIONS["url"])

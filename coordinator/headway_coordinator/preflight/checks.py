@@ -100,11 +100,11 @@ def context_length(folder: Path, base: str, asked: int | None, field: str = CONT
             field=field,
         )
     known = recipe(base)
-    most = limit or (known.family.context_length if known is not None else None)
-    if asked is not None and most is not None and asked > most:
+    maximum = limit or (known.family.context_length if known is not None else None)
+    if asked is not None and maximum is not None and asked > maximum:
         raise JobError(
             "ContextLengthTooLong",
-            f"{asked} is more than the model's own limit of {most}; lower it",
+            f"{asked} is more than the model's own limit of {maximum}; lower it",
             field=field,
         )
     return asked or own or 0
@@ -186,11 +186,11 @@ def context(first: ResetReply, chosen: Renderer, length: int, spec: RLTrainingJo
 
     For an agent with its own loop only the first turn is known, and that without the agent's own prompt.
     """
-    most, field = spec.rollout.sampling.max_tokens, "spec.rollout.sampling.maxTokens"
+    maximum, field = spec.rollout.sampling.max_tokens, "spec.rollout.sampling.maxTokens"
     held_out = spec.data.validation is not None or spec.data.test is not None
-    if held_out and spec.evaluation_max_tokens > most:
-        most, field = spec.evaluation_max_tokens, "spec.evaluation.sampling.maxTokens"
-    return fits(first, chosen, length, spec.agent, most, field)
+    if held_out and spec.evaluation_max_tokens > maximum:
+        maximum, field = spec.evaluation_max_tokens, "spec.evaluation.sampling.maxTokens"
+    return fits(first, chosen, length, spec.agent, maximum, field)
 
 
 def _tokens(chosen: Renderer, messages: Sequence[Message], tools: Sequence[Tool]) -> int:
@@ -212,14 +212,14 @@ def fits(
     chosen: Renderer,
     length: int,
     agent: AgentSpec,
-    most: int,
+    maximum: int,
     field: str,
     length_field: str = CONTEXT_LENGTH,
 ) -> str:
-    """Check that the prompt, tool specs and turns of `most` tokens fit the context.
+    """Check that the prompt, tool specs and turns of `maximum` tokens fit the context.
 
     Args:
-        field: sets `most`.
+        field: sets `maximum`.
         length_field: sets `length`.
 
     Raises:
@@ -228,8 +228,8 @@ def fits(
     turns = agent.planned_turns
     messages = opening(first.messages, agent.effective_builtin.system_prompt)
     prompt = _tokens(chosen, messages, first.tools) if messages else 0
-    need = prompt + turns * most
-    sums = f"{prompt} prompt and tool tokens + {turns} turns x {most} tokens = {need}"
+    need = prompt + turns * maximum
+    sums = f"{prompt} prompt and tool tokens + {turns} turns x {maximum} tokens = {need}"
     if need > length:
         longest_turn = (length - prompt) // turns
         also = ", or spec.agent.builtin.maxTurns" if agent.is_builtin else ""

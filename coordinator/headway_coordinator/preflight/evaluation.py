@@ -23,7 +23,7 @@ from headway_coordinator.preflight.checklist import LEASE_ID, Checklist, rows_me
 from headway_coordinator.sandboxes import Broker
 
 BLOCK = "spec.data"
-MOST_TASKS = 64
+MAX_TASKS = 64
 """The most tasks of an evaluation. Each has some 70 figures of each candidate, with the ends of their
 intervals."""
 
@@ -123,10 +123,10 @@ def check_tasks(rows: Sequence[Row], task_column: str | None) -> None:
     """
     found = set(tasks_of(rows, task_column) or ())
     checks.task_names(found, str(task_column), BLOCK)
-    if len(found) > MOST_TASKS:
+    if len(found) > MAX_TASKS:
         text = (
             f"the rows of {BLOCK} have {len(found)} tasks in column {task_column}. Each gets its own "
-            f"figures: name a column with at most {MOST_TASKS} values there, or leave it out"
+            f"figures: name a column with at most {MAX_TASKS} values there, or leave it out"
         )
         raise JobError("TooManyTasks", text, field=f"{BLOCK}.taskColumn")
 

@@ -24,9 +24,9 @@ from headway_api.store import NotFound, Store
 from headway_api.stored import read
 from headway_coordinator.relative import leases_of
 
-MOST_CALLS: Final = 512
+MAX_CALLS: Final = 512
 """The most tool calls that are stored of an episode."""
-MOST_QUESTIONS: Final = 8
+MAX_QUESTIONS: Final = 8
 """The most questions to judges that are stored of an episode or a group: one to each judge."""
 LONGEST_QUESTION: Final = 128 * KIB
 """The most bytes of a stored question as JSON. Longer ones are left out."""
@@ -58,8 +58,8 @@ class Answers(Record):
 
     tools: list[Json] = Field(default_factory=list)
     """OpenAI tool specs that the environment offered."""
-    results: list[ToolAnswer] = Field(default_factory=list, max_length=MOST_CALLS)
-    questions: list[Put] = Field(default_factory=list, max_length=MOST_QUESTIONS)
+    results: list[ToolAnswer] = Field(default_factory=list, max_length=MAX_CALLS)
+    questions: list[Put] = Field(default_factory=list, max_length=MAX_QUESTIONS)
     """The first question that it put to each judge."""
 
 
@@ -67,7 +67,7 @@ class GroupAnswers(Record):
     """The answers of a group's sandboxes, by the episode's id."""
 
     episodes: dict[str, Answers] = Field(default_factory=dict)
-    questions: list[Put] = Field(default_factory=list, max_length=MOST_QUESTIONS)
+    questions: list[Put] = Field(default_factory=list, max_length=MAX_QUESTIONS)
     """The first question to each judge about the group as a whole."""
 
 
@@ -86,7 +86,7 @@ class Notes:
 
     def called(self, name: str, arguments: Json, reply: ToolReply, seconds: float) -> None:
         """Note a tool's answer."""
-        if len(self.results) < MOST_CALLS:
+        if len(self.results) < MAX_CALLS:
             self.results.append(
                 ToolAnswer(
                     name=name, arguments=arguments, content=reply.content, seconds=seconds, done=reply.done
@@ -96,7 +96,7 @@ class Notes:
     def asked(self, questions: Sequence[Question]) -> None:
         """Note the first question to each judge."""
         for one in questions:
-            if one.name in self.questions or len(self.questions) >= MOST_QUESTIONS:
+            if one.name in self.questions or len(self.questions) >= MAX_QUESTIONS:
                 continue
             put = Put(judge=one.name, messages=[*one.messages], answer_schema=one.answer_schema)
             if len(json.dumps([put.messages, put.answer_schema])) <= LONGEST_QUESTION:
@@ -126,7 +126,7 @@ class Notebook:
         put = {judge: one for name in whole for judge, one in self._notes.pop(name).questions.items()}
         return GroupAnswers(
             episodes={name: notes.answers for name, notes in known.items() if notes},
-            questions=list(put.values())[:MOST_QUESTIONS],
+            questions=list(put.values())[:MAX_QUESTIONS],
         )
 
 

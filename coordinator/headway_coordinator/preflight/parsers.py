@@ -13,7 +13,7 @@ from headway_api.records import EpisodeRecord, TrainingRow, Turn
 from headway_api.spec.agent import ToolCallParser
 from headway_coordinator.trajectory.render import Renderer, choose, load, model_type
 
-MOST_TURNS: Final = 200
+MAX_TURNS: Final = 200
 """The most turns that are read again."""
 
 
@@ -25,7 +25,7 @@ def would_read(model: Path, own: str, sampled: Sequence[Sampled]) -> dict[str, i
         own: the job's `toolCallParser`.
         sampled: baseline episodes.
     """
-    turns = [*islice(((one, *unread) for one in sampled for unread in _unread(one.record)), MOST_TURNS)]
+    turns = [*islice(((one, *unread) for one in sampled for unread in _unread(one.record)), MAX_TURNS)]
     found: dict[str, int] = {}
     if not turns:
         return found

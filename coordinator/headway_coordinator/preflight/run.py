@@ -33,7 +33,7 @@ from headway_coordinator.sandboxes import Broker
 from headway_coordinator.trajectory import render
 from headway_coordinator.trajectory.template import own_template
 
-MOST_TASKS: Final = 8
+MAX_TASKS: Final = 8
 _log = logging.getLogger(__name__)
 
 
@@ -227,5 +227,5 @@ class Runner(Checklist):
 def _task_counts(named: Sequence[str]) -> str:
     """The tasks with the most rows, and their number of rows."""
     counts = Counter(named)
-    most = ", ".join(f"{task} ({count})" for task, count in counts.most_common(MOST_TASKS))
-    return f"{len(counts)} tasks, with rows: {most}{', ...' if len(counts) > MOST_TASKS else ''}"
+    largest = ", ".join(f"{task} ({count})" for task, count in counts.most_common(MAX_TASKS))
+    return f"{len(counts)} tasks, with rows: {largest}{', ...' if len(counts) > MAX_TASKS else ''}"

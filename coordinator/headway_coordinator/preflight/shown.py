@@ -11,7 +11,7 @@ from headway_analysis.preflight.run import GRAVEST_FIRST, gravest_first
 from headway_api import status as st
 from headway_coordinator.metrics.prometheus import Sample
 
-MOST_LINES: Final = 16
+MAX_LINES: Final = 16
 TEXT_LIMIT: Final = 1024
 WORD_LIMIT: Final = 128
 WORDS: Final = {"Fail": "failed", "Warn": "warned", "Unknown": "not known", "Pass": "passed"}
@@ -19,7 +19,7 @@ WORDS: Final = {"Fail": "failed", "Warn": "warned", "Unknown": "not known", "Pas
 
 def lines(findings: Sequence[Finding]) -> list[st.PreflightFinding]:
     """The first findings, as many as a status has room for."""
-    return [_line(found) for found in gravest_first(findings)[:MOST_LINES]]
+    return [_line(found) for found in gravest_first(findings)[:MAX_LINES]]
 
 
 def _line(found: Finding) -> st.PreflightFinding:

@@ -18,7 +18,7 @@ from headway_coordinator.metrics.parameters import parameters, written
 from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.remedies.driver import Remedies
 
-MOST: Final = 8
+MAX_SHOWN: Final = 8
 """The most changes in a status, as its schema allows."""
 TEXT_LENGTH: Final = 1024
 WORD_LENGTH: Final = 128
@@ -28,7 +28,7 @@ TAG: Final = f"{names.GROUP}/remedy"
 
 def remediations(course: Course, spec: RLTrainingJobSpec) -> list[st.Remediation]:
     """`status.remediations`: the last ones, oldest first."""
-    return [_shown(entry, spec) for entry in course.entries[-MOST:]]
+    return [_shown(entry, spec) for entry in course.entries[-MAX_SHOWN:]]
 
 
 def _shown(entry: Entry, spec: RLTrainingJobSpec) -> st.Remediation:

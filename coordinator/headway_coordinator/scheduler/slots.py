@@ -56,7 +56,7 @@ class BatchScheduler:
     max_lag: int
     """S: how many steps a trained token may be older than the learner."""
     steps: int
-    """Most steps in all. A group that no step could train is not started."""
+    """Maximum steps in all. A group that no step could train is not started."""
     positions: int
     """Groups the data can yield in all epochs."""
     order: Order = "in_order"

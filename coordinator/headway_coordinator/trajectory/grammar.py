@@ -23,7 +23,7 @@ from headway_coordinator.trajectory.calls import (
     called,
     malformed,
 )
-from headway_coordinator.trajectory.notations import MOST_CALLS, Body, Tags, json_calls, pythonic
+from headway_coordinator.trajectory.notations import MAX_CALLS, Body, Tags, json_calls, pythonic
 from headway_coordinator.trajectory.values import Schemas
 
 TOOL: Final = "\0"
@@ -84,8 +84,8 @@ class Blocks:
             begin = start[1]
             end, after, closed = self._end(text, begin)
             tags = (text[start[0] : begin], self.closing if closed else "")
-            if len(calls) >= MOST_CALLS:
-                calls.append(malformed(text[begin:], f"{STRUCTURE}: more than {MOST_CALLS} calls", tags))
+            if len(calls) >= MAX_CALLS:
+                calls.append(malformed(text[begin:], f"{STRUCTURE}: more than {MAX_CALLS} calls", tags))
                 return "".join(around), calls
             if closed or self.open_ended:
                 calls += self.body(text[begin:end], tags, tools)
@@ -143,7 +143,7 @@ class Xml:
 
     def _calls(self, raw: str, tags: Tags, tools: Schemas) -> Iterator[Call]:
         at = 0
-        for _ in range(MOST_CALLS):
+        for _ in range(MAX_CALLS):
             start = raw.find(self.call, at)
             if start < 0:
                 return
@@ -268,15 +268,15 @@ class Objects:
         if tagged and not closed:
             inside, behind = "", inside
         content, bare = before + inside, behind.strip()
-        if closed and _HEAD.match(inside.strip()[:MOST_HEAD]) and not bare:
+        if closed and _HEAD.match(inside.strip()[:MAX_HEAD]) and not bare:
             content, bare = before, inside.strip()
-        if _HEAD.match(bare[:MOST_HEAD]) is None:
+        if _HEAD.match(bare[:MAX_HEAD]) is None:
             _, in_python = _PYTHON.read(inside + behind, tools)
             if in_python:
                 return before, in_python
             return (content + behind, []) if closed else (text, [])
         calls: list[Call] = []
-        while bare and len(calls) < MOST_CALLS:
+        while bare and len(calls) < MAX_CALLS:
             try:
                 _, end = _DECODER.raw_decode(bare)
             except UNREADABLE as error:
@@ -284,8 +284,8 @@ class Objects:
             calls += _OBJECT(bare[:end], ("", ""), tools)
             bare = bare[end:].lstrip("\n\r\t ;,")
         if bare:
-            calls.append(malformed(bare, f"{STRUCTURE}: more than {MOST_CALLS} calls"))
-        meant = closed or any(call.name in tools for call in calls) or '"parameters"' in behind[:MOST_HEAD]
+            calls.append(malformed(bare, f"{STRUCTURE}: more than {MAX_CALLS} calls"))
+        meant = closed or any(call.name in tools for call in calls) or '"parameters"' in behind[:MAX_HEAD]
         return (content, calls) if meant else (text, [])
 
 
@@ -319,5 +319,5 @@ class FirstOf:
 _PYTHON = Bare("pythonic")
 _HEAD = re.compile(r'\{\s*("type"\s*:\s*"function"\s*,\s*)?"name"\s*:')
 _DECODER, _OBJECT = json.JSONDecoder(), json_calls(arguments=("parameters", "arguments"))
-MOST_HEAD: Final = 4096
+MAX_HEAD: Final = 4096
 """The most characters of an object that are searched for the mark of a call."""

@@ -72,9 +72,9 @@ class Bounded:
         """See `Renderer`."""
         return list(self._tokenizer.encode(text, add_special_tokens=whole))
 
-    def longer(self, text: str, most: int) -> bool:
+    def longer(self, text: str, limit: int) -> bool:
         """See `Renderer`."""
-        return longer(self._tokenizer, text, most)
+        return longer(self._tokenizer, text, limit)
 
     def without_reasoning(self) -> list[int]:
         """See `Renderer`."""
@@ -90,13 +90,13 @@ class Bounded:
         """See `Renderer`."""
         raise NotImplementedError
 
-    def exceeds(self, messages: Sequence[Message], tools: Sequence[Tool], most: int) -> bool:
+    def exceeds(self, messages: Sequence[Message], tools: Sequence[Tool], limit: int) -> bool:
         """See `Renderer`."""
         try:
             text = template_text(self._tokenizer, messages, tools, generate=True)
         except Exception:  # a template raises what its author chose; words that all templates say are counted
             text = "".join(content(one) for one in messages if one.get("role") in ("user", "tool"))
-        return longer(self._tokenizer, text, most)
+        return longer(self._tokenizer, text, limit)
 
 
 def content(message: Message) -> str:
@@ -120,18 +120,18 @@ def _bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
-def longer(tokenizer: Any, text: str, most: int) -> bool:
-    """Whether a text has more than `most` tokens.
+def longer(tokenizer: Any, text: str, limit: int) -> bool:
+    """Whether a text has more than `limit` tokens.
 
-    It is encoded slice by slice, until the answer is known. So memory and time depend on `most` instead of
+    It is encoded slice by slice, until the answer is known. So memory and time depend on `limit` instead of
     the text. A cut changes a few tokens beside it. So a text that is only a little too long may count as
     short enough.
     """
-    known, slack = 0, most // 8
+    known, slack = 0, limit // 8
     for start in range(0, len(text), SLICE):
         known += len(tokenizer.encode(text[start : start + SLICE], add_special_tokens=False))
         slack += SLACK
-        if known > most + slack:
+        if known > limit + slack:
             return True
     return False
 

@@ -17,7 +17,7 @@ Body = Callable[[str, Tags, Schemas], list[Call]]
 """The text between two tags -> the calls in it."""
 CALL_ID, ARGS = "[CALL_ID]", "[ARGS]"
 """In Mistral's templates: a call's id, which nothing needs, and its arguments."""
-MOST_CALLS: Final = 128
+MAX_CALLS: Final = 128
 """The most calls of one turn that are read separately. The rest is one malformed call."""
 
 
@@ -31,8 +31,8 @@ def json_calls(name: str = "name", arguments: tuple[str, ...] = ("arguments", "p
             return [malformed(raw, error, tags)]
         if not isinstance(found, list):
             return [_of_object(found, raw, tags)]
-        if not found or len(found) > MOST_CALLS:
-            return [malformed(raw, f"{STRUCTURE}: no call, or more than {MOST_CALLS}", tags)]
+        if not found or len(found) > MAX_CALLS:
+            return [malformed(raw, f"{STRUCTURE}: no call, or more than {MAX_CALLS}", tags)]
         try:
             # Each call of a readable list is written again, because it has no separate text of its own.
             parts = [raw if len(found) == 1 else json.dumps(one, ensure_ascii=False) for one in found]
@@ -132,8 +132,8 @@ def pythonic(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
     except ValueError as error:
         return [malformed(raw, str(error), tags)]
     nodes = found[0].elts if len(found) == 1 and isinstance(found[0], ast.List | ast.Tuple) else found
-    if not nodes or len(nodes) > MOST_CALLS:
-        return [malformed(raw, f"{STRUCTURE}: no call, or more than {MOST_CALLS}", tags)]
+    if not nodes or len(nodes) > MAX_CALLS:
+        return [malformed(raw, f"{STRUCTURE}: no call, or more than {MAX_CALLS}", tags)]
     if len(nodes) == 1:
         return [_of_node(nodes[0], raw, tags)]
     texts = values.written(raw, nodes)

@@ -35,11 +35,11 @@ class Renderer(Protocol):
     def encode(self, text: str, *, whole: bool) -> list[int]:
         """A text's tokens. A `whole` one begins with the tokens that the tokenizer puts before every text."""
 
-    def longer(self, text: str, most: int) -> bool:
-        """Whether a text has more than `most` tokens; see `lengths.longer`."""
+    def longer(self, text: str, limit: int) -> bool:
+        """Whether a text has more than `limit` tokens; see `lengths.longer`."""
 
-    def exceeds(self, messages: Sequence[Message], tools: Sequence[Tool], most: int) -> bool:
-        """Whether a conversation certainly has more than `most` tokens, found without rendering all of it."""
+    def exceeds(self, messages: Sequence[Message], tools: Sequence[Tool], limit: int) -> bool:
+        """Whether a conversation surely has more than `limit` tokens, found without rendering all of it."""
 
     def render_text(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
         """A conversation as text, with or without the beginning of the model's next turn."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from headway_coordinator.trajectory.calls import UNREADABLE, Tool
 
-MOST_PYTHON: Final = 64 * 1024
+MAX_PYTHON: Final = 64 * 1024
 """The most characters of Python that are parsed at once: the parser takes hundreds of bytes for each."""
 DEEPEST: Final = 64
 """Levels of nesting in Gemma's notation."""
@@ -106,8 +106,8 @@ def tree(text: str) -> list[ast.expr]:
     Raises:
         ValueError: the text has none, or is too long or too deep to be parsed.
     """
-    if len(text) > MOST_PYTHON:
-        raise ValueError(f"{len(text)} characters are more than the {MOST_PYTHON} that are read as Python")
+    if len(text) > MAX_PYTHON:
+        raise ValueError(f"{len(text)} characters are more than the {MAX_PYTHON} that are read as Python")
     try:
         lines = ast.parse(text.strip()).body
     except (SyntaxError, MemoryError, RecursionError) as error:

@@ -13,12 +13,12 @@ from matplotlib.ticker import MaxNLocator, MultipleLocator, NullFormatter, NullL
 from headway_dashboards.asking import Json
 
 WIDTH_INCHES: Final = 13.0
-MOST_NAMED: Final = 5
-"""Most curves that a legend names."""
-MOST_SECONDS: Final = 180
+MAX_NAMED: Final = 5
+"""Maximum curves that a legend names."""
+MAX_SECONDS: Final = 180
 """Values and time axes of more seconds are written in minutes."""
-MOST_MINUTES: Final = 6
-"""Most ticks of a time axis in minutes, without the one at 0."""
+MAX_MINUTES: Final = 6
+"""Maximum ticks of a time axis in minutes, without the one at 0."""
 GAP_STEPS: Final = 2.5
 """Points further apart than this many steps have a gap between them."""
 CELL_GAP: Final = 3
@@ -98,7 +98,7 @@ def shown(value: float, unit: str, decimals: int | None = None) -> str:
     if unit == "currencyUSD":
         return f"${value:.3g}"
     if unit == "s":
-        if abs(value) > MOST_SECONDS:
+        if abs(value) > MAX_SECONDS:
             return f"{value / 60:.3g} min"
         return f"{1000 * value:.3g} ms" if 0 < abs(value) < 1 else f"{value:.3g} s"
     text = f"{value:.{decimals}f}" if decimals is not None else _short(value)
@@ -136,7 +136,7 @@ def draw(figure: Figure, panel: Json, box: Box, answers: list[list[Curve]], span
     elif panel["type"] == "state-timeline":
         _states(_axes(figure, box, span, left=1.6, bottom=0.35), panel, curves, span)
     else:
-        room = 0.35 + 0.115 * min(len(curves), MOST_NAMED)
+        room = 0.35 + 0.115 * min(len(curves), MAX_NAMED)
         _lines(_axes(figure, box, span, left=0.62, bottom=room), panel, curves, span)
 
 
@@ -145,8 +145,8 @@ def _axes(figure: Figure, box: Box, span: Span, *, left: float, bottom: float) -
     axes.tick_params(labelsize=6, length=2, color="#999")
     axes.spines[:].set_visible(False)
     axes.set_xlim(0, span.seconds)
-    if span.seconds > MOST_SECONDS:
-        axes.xaxis.set_major_locator(MultipleLocator(60 * math.ceil(span.seconds / 60 / MOST_MINUTES)))
+    if span.seconds > MAX_SECONDS:
+        axes.xaxis.set_major_locator(MultipleLocator(60 * math.ceil(span.seconds / 60 / MAX_MINUTES)))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value / 60:.0f} min")
     else:
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f} s")
@@ -176,10 +176,10 @@ def _lines(axes: Axes, panel: Json, curves: list[Curve], span: Span) -> None:
         axes.set_ylim(-0.05, 1)  # room for a line at 0
     axes.yaxis.set_major_formatter(lambda value, _: shown(value, unit))
     handles, names = axes.get_legend_handles_labels()
-    if len(names) > MOST_NAMED:
-        names = [*names[: MOST_NAMED - 1], f"{names[MOST_NAMED - 1]}   (and {len(names) - MOST_NAMED} more)"]
+    if len(names) > MAX_NAMED:
+        names = [*names[: MAX_NAMED - 1], f"{names[MAX_NAMED - 1]}   (and {len(names) - MAX_NAMED} more)"]
     how = {"fontsize": 5.8, "frameon": False, "labelspacing": 0.15, "handlelength": 1.2, "borderaxespad": 0.2}
-    axes.legend(handles[:MOST_NAMED], names, loc="upper left", bbox_to_anchor=(-0.02, -0.1), **how)
+    axes.legend(handles[:MAX_NAMED], names, loc="upper left", bbox_to_anchor=(-0.02, -0.1), **how)
 
 
 def _logarithmic(axes: Axes) -> None:

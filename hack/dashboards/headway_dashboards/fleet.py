@@ -226,9 +226,7 @@ def _operator() -> list[Any]:
             ],
             unit="s",
         ),
-        curves(
-            "Reconciles tried again", "By reason.", [Query(f"60 * {failed}", "{{reason}}")], unit=PER_MINUTE
-        ),
+        curves("Reconciles retried", "By reason.", [Query(f"60 * {failed}", "{{reason}}")], unit=PER_MINUTE),
         curves(
             "Objects compared with the plan",
             "By kind and result.",

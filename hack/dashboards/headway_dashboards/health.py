@@ -13,10 +13,10 @@ from headway_dashboards.panels import PER_MINUTE, YELLOW, Limit, Query, curves, 
 from headway_dashboards.promql import BY_JOB, JOB, named, narrowed, of, per_second, total, value
 
 TRUNCATED: Final = {
-    SignalName.TURNS_TRUNCATED: behaviour.MOST_CUT,
-    SignalName.CONTEXT_FULL: behaviour.MOST_FULL,
-    SignalName.EPISODES_TIMED_OUT: behaviour.MOST_LATE,
-    SignalName.TURNS_EXHAUSTED: behaviour.MOST_EXHAUSTED,
+    SignalName.TURNS_TRUNCATED: behaviour.MAX_CUT,
+    SignalName.CONTEXT_FULL: behaviour.MAX_FULL,
+    SignalName.EPISODES_TIMED_OUT: behaviour.MAX_LATE,
+    SignalName.TURNS_EXHAUSTED: behaviour.MAX_EXHAUSTED,
 }
 """Signal -> share of episodes above which its reading is over."""
 CONDITIONS: Final = {"1": ("True", "blue"), "0": ("False", "orange"), "-1": ("Unknown", "text")}
@@ -27,10 +27,10 @@ def panels() -> list[Any]:
     return [*_signals(), *remedies.panels(), *_endings(), *_behaviour(), *_age()]
 
 
-def _first(name: SignalName, most: float) -> str:
+def _first(name: SignalName, limit: float) -> str:
     """A signal, the share from which it is over, and what to change first."""
     (signal,) = (each for each in SIGNALS if each.name == name)
-    return f"{name} (over {most:.0%}): {signal.advice}"
+    return f"{name} (over {limit:.0%}): {signal.advice}"
 
 
 def _signals() -> list[Any]:
@@ -79,10 +79,10 @@ def _endings() -> list[Any]:
             "How episodes end",
             "Share of the batch's episodes with each outcome. "
             "InfraError is a fault of the environment or its pods. "
-            f"{_first(SignalName.PERMANENT_FAILURES, behaviour.MOST_FAILED)}",
+            f"{_first(SignalName.PERMANENT_FAILURES, behaviour.MAX_FAILED)}",
             [Query(named("episodes/outcome_{name}_rate", "outcome"), "{{job_name}} {{outcome}}")],
             unit="percentunit",
-            limits=[Limit(behaviour.MOST_FAILED, YELLOW)],
+            limits=[Limit(behaviour.MAX_FAILED, YELLOW)],
         ),
         figures(
             "Truncation by kind",
@@ -90,7 +90,7 @@ def _endings() -> list[Any]:
                 [
                     "Share of the batch's episodes that a limit cut, and what to change first:",
                     "",
-                    *(f"- {_first(name, most)}" for name, most in TRUNCATED.items()),
+                    *(f"- {_first(name, limit)}" for name, limit in TRUNCATED.items()),
                 ]
             ),
             {
@@ -99,7 +99,7 @@ def _endings() -> list[Any]:
                 "context": "episodes/context_limit_rate",
                 "time": "episodes/time_limit_rate",
             },
-            limits=[Limit(most, YELLOW) for most in sorted({*TRUNCATED.values()})],
+            limits=[Limit(limit, YELLOW) for limit in sorted({*TRUNCATED.values()})],
         ),
         figures(
             "Tool calls that fail",
@@ -135,7 +135,7 @@ def _behaviour() -> list[Any]:
         figures(
             "Turns of an episode",
             "At agent.builtin.maxTurns an episode is cut.",
-            {"mean": "rollout/turns/mean", "most": "rollout/turns/max"},
+            {"mean": "rollout/turns/mean", "maximum": "rollout/turns/max"},
         ),
         figures(
             "Repetition",
@@ -169,8 +169,8 @@ def _age() -> list[Any]:
             "Age of the tokens that are trained, in steps. algorithm.maxStepsOffPolicy bounds it.",
             {
                 "mean": "staleness/lag_mean",
-                "most": "staleness/lag_max",
-                "most, as the learner saw it": "training/lag_max",
+                "maximum": "staleness/lag_max",
+                "maximum, as the learner saw it": "training/lag_max",
             },
         ),
         curves(

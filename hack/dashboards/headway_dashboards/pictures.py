@@ -41,13 +41,13 @@ RATE_SECONDS: Final = 10.0
 """Window of a rate, as Grafana chooses it for a data source that is scraped every 2.5 s."""
 STEP_SECONDS: Final = 1.0
 """Least interval between two points of a curve."""
-MOST_POINTS: Final = 400
-"""Most points of a curve."""
+MAX_POINTS: Final = 400
+"""Maximum points of a curve."""
 CAPTION: Final = "drawn from the dashboard's queries over {:.0f} seconds of {}, not a screenshot of Grafana"
 UNIT_INCHES, DPI = 0.3, 88
-MOST_BYTES: Final = 200_000
-MOST_COLORS: Final = 96
-"""Most colors of a picture. With fewer, lines of different colors look alike."""
+MAX_BYTES: Final = 200_000
+MAX_COLORS: Final = 96
+"""Maximum colors of a picture. With fewer, lines of different colors look alike."""
 PARTS: Final = {
     "fleet": [("fleet", None)],
     "job": [
@@ -72,7 +72,7 @@ class Asker:
         self._prometheus = prometheus
         self._chosen = chosen
         self.begun, self.ended, self.of = begun, ended, of
-        self.span = Span(ended - begun, max(STEP_SECONDS, (ended - begun) / MOST_POINTS))
+        self.span = Span(ended - begun, max(STEP_SECONDS, (ended - begun) / MAX_POINTS))
 
     def curves(self, target: Json) -> list[Curve]:
         """The curves that a query returns: over the whole time, or at its end for an instant query."""
@@ -128,10 +128,8 @@ def save(figure: Figure, path: Path) -> None:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", facecolor=figure.get_facecolor())
     pyplot.close(figure)
-    Image.open(buffer).convert("RGB").quantize(MOST_COLORS, dither=Image.Dither.NONE).save(
-        path, optimize=True
-    )
-    assert path.stat().st_size < MOST_BYTES, f"{path}: {path.stat().st_size} bytes"
+    Image.open(buffer).convert("RGB").quantize(MAX_COLORS, dither=Image.Dither.NONE).save(path, optimize=True)
+    assert path.stat().st_size < MAX_BYTES, f"{path}: {path.stat().st_size} bytes"
 
 
 @contextmanager

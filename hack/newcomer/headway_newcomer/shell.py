@@ -25,7 +25,7 @@ LENT: Final = (
     "CURL_CA_",
 )
 """Prefixes of variables by which this machine reaches the package registries, in any case."""
-MOST_SECONDS: Final = 3600.0
+MAX_SECONDS: Final = 3600.0
 BEFORE: Final = """
 source "$NEWCOMER_STATE/variables" 2> /dev/null
 cd -- "$(cat "$NEWCOMER_STATE/folder")" || exit
@@ -91,7 +91,7 @@ class Shell:
             if any(line.rstrip().endswith("&") for line in lines):
                 self._background.append(running.pid)
             try:
-                code = running.wait(MOST_SECONDS)
+                code = running.wait(MAX_SECONDS)
             except BaseException:  # Ctrl-C too
                 _end(running.pid)
                 running.wait()

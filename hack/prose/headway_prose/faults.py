@@ -13,7 +13,7 @@ from .python_source import passages
 from .sentences import sentences
 
 WORDS = 25
-"""Most words of a sentence."""
+"""Maximum words of a sentence."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ def allowed(text: str) -> dict[str, int]:
 def verdicts(found: Mapping[str, list[Fault]], allowance: Mapping[str, int]) -> Iterator[str]:
     """What fails the check, in words. `found` has every file that is checked, by its path."""
     for name in sorted(found.keys() | allowance.keys()):
-        many, most = len(found.get(name, ())), allowance.get(name, 0)
+        many, limit = len(found.get(name, ())), allowance.get(name, 0)
         if name not in found:
             yield f"{name}: no such file is checked; remove its line from the allow-list"
-        elif many > most:
+        elif many > limit:
             yield from (f"{name}:{each.line}: {each.sentence}\n    {each.advice}" for each in found[name])
-            if most:
-                yield f"{name}: {many} faults, and {most} are allowed; mend {many - most}"
-        elif many < most:
+            if limit:
+                yield f"{name}: {many} faults, and {limit} are allowed; mend {many - limit}"
+        elif many < limit:
             lower = f"write {many} in the allow-list" if many else "remove its line from the allow-list"
-            yield f"{name}: {many} faults, and {most} are allowed; {lower}"
+            yield f"{name}: {many} faults, and {limit} are allowed; {lower}"

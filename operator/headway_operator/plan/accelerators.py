@@ -22,8 +22,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from headway_api.accelerators import (
-    MOST_PODS,
-    MOST_TOTALS,
+    MAX_PODS,
+    MAX_TOTALS,
     Accelerators,
     HeldPod,
     HeldSeconds,
@@ -168,10 +168,10 @@ def _again(known: HeldPod, seen: HeldPod | None, now: datetime, last: datetime) 
 def _folded(before: Accelerators | None, entries: list[HeldPod], now: datetime) -> Accelerators:
     """Move entries that need no entry of their own any more to the totals, those longest gone first.
 
-    If more than `MOST_PODS` pods remain, the newest wait for room. They lose no time by that.
+    If more than `MAX_PODS` pods remain, the newest wait for room. They lose no time by that.
     """
     gone = sorted((pod for pod in entries if pod.gone_time is not None), key=lambda pod: pod.gone_time or now)
-    surplus = max(0, len(entries) - MOST_PODS)
+    surplus = max(0, len(entries) - MAX_PODS)
     folded = [
         pod for index, pod in enumerate(gone) if index < surplus or now - (pod.gone_time or now) >= KEPT
     ]
@@ -183,11 +183,11 @@ def _folded(before: Accelerators | None, entries: list[HeldPod], now: datetime) 
     }
     for pod in folded:
         whose = Holder(pod.role, pod.product)
-        if whose not in totals and len(totals) >= MOST_TOTALS - 1:
+        if whose not in totals and len(totals) >= MAX_TOTALS - 1:
             whose = Holder(OTHER, OTHER)
         totals[whose] = totals.get(whose, 0) + seconds_of(pod, now)
     return Accelerators(
         seen_time=now,
         totals=[HeldSeconds(role=r, product=p, seconds=str(n)) for (r, p), n in sorted(totals.items())],
-        pods=kept[:MOST_PODS],
+        pods=kept[:MAX_PODS],
     )

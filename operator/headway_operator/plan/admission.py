@@ -101,8 +101,8 @@ def of_training(context: Context) -> list[str]:
 def of_evaluation(context: Context) -> list[str]:
     """Why an RLEvalJob cannot be accepted: each message names the field and what to change."""
     spec, caps = context.evaluation.spec, context.platform.caps
-    most = spec.rollout.replicas * spec.parallelism
-    servers = ("spec.rollout.replicas x spec.parallelism", most, caps.rollout_replicas)
+    maximum = spec.rollout.replicas * spec.parallelism
+    servers = ("spec.rollout.replicas x spec.parallelism", maximum, caps.rollout_replicas)
     sizes = _sizes(servers, _judges(context), _sandboxes(context))
     return [
         *sizes,
@@ -140,17 +140,17 @@ def _sandboxes(context: Context) -> tuple[str, int, int]:
     """The sizes of all pools together, since each may reach its maximum."""
     spec = context.spec
     pools = [spec.environment.sandbox, *(suite.sandbox for suite in context.suites)]
-    most = sum(pool.warm_pool.max or context.most_episodes for pool in pools)
+    maximum = sum(pool.warm_pool.max or context.max_episodes for pool in pools)
     field = "spec.environment.sandbox.warmPool.max or spec.rollout.maxConcurrency"
     if context.suites:
         field += ", with sandbox.warmPool.max or spec.rollout.maxConcurrency for each of spec.suites"
-    return field, most, context.platform.caps.sandboxes
+    return field, maximum, context.platform.caps.sandboxes
 
 
 def _judges(context: Context) -> tuple[str, int, int]:
     """The sizes of all judges together."""
-    most = sum(judge.model.replicas for judge in context.spec.judges if judge.model is not None)
-    return "spec.judges[].model.replicas, together", most, context.platform.caps.rollout_replicas
+    maximum = sum(judge.model.replicas for judge in context.spec.judges if judge.model is not None)
+    return "spec.judges[].model.replicas, together", maximum, context.platform.caps.rollout_replicas
 
 
 def _sizes(*sizes: tuple[str, int, int]) -> list[str]:

@@ -36,8 +36,8 @@ from headway_operator.plan.reading import training_status
 
 MISSING = (Reason.CANDIDATE_MISSING, Reason.CHECKPOINT_MISSING)
 """Reasons of CandidatesResolved when it is False."""
-MOST_CHARACTERS: Final = 1024
-"""Most characters of a text in the status."""
+MAX_CHARACTERS: Final = 1024
+"""Maximum characters of a text in the status."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _lost(candidate: ResolvedCandidate, lost: Mapping[int, Issue]) -> ResolvedCa
     issue = None if candidate.server_set is None else lost.get(candidate.server_set)
     if issue is None:
         return candidate
-    words = {"lost_reason": str(issue.reason), "lost_message": issue.message[:MOST_CHARACTERS]}
+    words = {"lost_reason": str(issue.reason), "lost_message": issue.message[:MAX_CHARACTERS]}
     return candidate.model_copy(update=words)
 
 

@@ -163,10 +163,10 @@ class Context:
         return isinstance(spec, RLTrainingJobSpec) and spec.learner.weights.direct(spec.model)
 
     @property
-    def most_episodes(self) -> int:
-        """Most episodes in flight."""
+    def max_episodes(self) -> int:
+        """Maximum episodes in flight."""
         spec = self.spec
-        return spec.most_episodes if isinstance(spec, RLTrainingJobSpec) else spec.rollout.max_concurrency
+        return spec.max_episodes if isinstance(spec, RLTrainingJobSpec) else spec.rollout.max_concurrency
 
     def labels(self, role: str | None = None) -> dict[str, str]:
         """Labels of an object of this job."""

@@ -21,7 +21,7 @@ from headway_operator.plan.facts import facts, has_begun, over
 
 REPORTER: Final = "headway-operator"
 MESSAGE_LIMIT: Final = 1024
-"""Most characters of a message that the API server accepts."""
+"""Maximum characters of a message that the API server accepts."""
 REMEMBERED: Final = timedelta(minutes=30)
 """An event recorded within this time still exists, since the API server keeps events for longer."""
 

@@ -37,9 +37,9 @@ class Fact:
         return step.isdecimal() and int(step) <= int(own)
 
 
-def tenth(step: int, most: int | None) -> int:
+def tenth(step: int, maximum: int | None) -> int:
     """The tenth of a job's steps that contains a step; 0 for a job without an end.
 
     Facts that may occur at any step are recorded once in each tenth.
     """
-    return 10 * min(step, most) // most if most else 0
+    return 10 * min(step, maximum) // maximum if maximum else 0

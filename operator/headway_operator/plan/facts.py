@@ -237,9 +237,9 @@ def _checkpointed(status: RLTrainingJobStatus) -> Iterator[Fact]:
     latest = status.checkpoints.latest if status.checkpoints else None
     if latest is None or latest.step == 0:
         return
-    most = status.progress.max_steps if status.progress else None
-    text = f"a restart continues from {_of(latest.step, most)}: {latest.uri}"
-    yield Fact(f"checkpointed.{tenth(latest.step, most)}", "Checkpointed", text)
+    maximum = status.progress.max_steps if status.progress else None
+    text = f"a restart continues from {_of(latest.step, maximum)}: {latest.uri}"
+    yield Fact(f"checkpointed.{tenth(latest.step, maximum)}", "Checkpointed", text)
 
 
 def _validated(status: RLTrainingJobStatus) -> Iterator[Fact]:
@@ -290,8 +290,8 @@ def _beginning(status: JobStatus) -> str:
         rows = status.progress.of_groups if status.progress else None
         many = len(status.candidates)
         return f"the evaluation of {many} candidates began" + (f": {rows} rows" if rows else "")
-    most = status.progress.max_steps if status.progress else None
-    return "training began" + (f": {most} steps" if most else "")
+    maximum = status.progress.max_steps if status.progress else None
+    return "training began" + (f": {maximum} steps" if maximum else "")
 
 
 def _figures(status: JobStatus) -> str:
@@ -309,8 +309,8 @@ def _figures(status: JobStatus) -> str:
     return ", ".join(found) or "nothing has been done yet"
 
 
-def _of(step: int, most: int | None) -> str:
-    return f"step {step} of {most}" if most else f"step {step}"
+def _of(step: int, maximum: int | None) -> str:
+    return f"step {step} of {maximum}" if maximum else f"step {step}"
 
 
 def _in_state(status: JobStatus, kind: ConditionType, state: str) -> Condition | None:

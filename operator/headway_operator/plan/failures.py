@@ -22,7 +22,7 @@ from typing import Final
 
 from headway_api import exits, names
 from headway_api.document import Json
-from headway_api.failures import MATCHED_MOST, PODS_MOST, Failures, MatchedFailure, PodEndings, RoleFailures
+from headway_api.failures import MAX_MATCHED, MAX_PODS, Failures, MatchedFailure, PodEndings, RoleFailures
 from headway_api.spec.failures import FailureRule
 from headway_operator.plan.context import Context
 from headway_operator.plan.observed import (
@@ -196,8 +196,8 @@ class _Count:
             self._judge(pod, _failure(pod, number=endings, whole=False), times=new, unmatched=new)
         if (more := others - known.others) > 0:
             self._unit(pod).counted += more
-        most = max(endings, known.endings)
-        return self._keep(PodEndings(pod=known.pod, endings=most, others=max(others, known.others)))
+        maximum = max(endings, known.endings)
+        return self._keep(PodEndings(pod=known.pod, endings=maximum, others=max(others, known.others)))
 
     def _judge(self, pod: Json, ending: Ending, *, times: int, unmatched: int) -> None:
         """Count `times` ends of a process, or `unmatched` ends if no rule matches."""
@@ -236,7 +236,7 @@ class _Count:
         made = Failures(
             matched=matched,
             roles=sorted(units, key=lambda unit: (unit.role, unit.unit)),
-            pods=sorted(self._pods.values(), key=lambda entry: entry.pod)[:PODS_MOST],
+            pods=sorted(self._pods.values(), key=lambda entry: entry.pod)[:MAX_PODS],
         )
         return made if made != Failures() else None
 
@@ -308,7 +308,7 @@ def rule_words(number: int) -> str:
 def _newest(before: Iterable[MatchedFailure], fresh: Iterable[MatchedFailure]) -> list[MatchedFailure]:
     known = {_id(found): found for found in (*fresh, *before)}
     ordered = sorted(known.values(), key=lambda found: (found.time, found.pod, found.ending))
-    return ordered[-MATCHED_MOST:]
+    return ordered[-MAX_MATCHED:]
 
 
 def _id(found: MatchedFailure) -> tuple[str, int]:

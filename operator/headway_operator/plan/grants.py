@@ -22,7 +22,7 @@ from pydantic.alias_generators import to_camel
 from headway_api import names
 from headway_api.conditions import TERMINAL, Condition, ConditionType, Reason, condition, merge
 from headway_api.document import Json
-from headway_api.grants import MOST_JOBS, NAMESPACE, Grant, GrantedJob, Part, RLBudgetStatus, SharedLimit
+from headway_api.grants import MAX_JOBS, NAMESPACE, Grant, GrantedJob, Part, RLBudgetStatus, SharedLimit
 from headway_api.prices import shown
 from headway_api.spec.budget import RLBudget
 from headway_api.spec.lifecycle import USD, TokenBudget, limits_of
@@ -30,10 +30,10 @@ from headway_api.spec.lifecycle import USD, TokenBudget, limits_of
 STEPS: Final = {True: Decimal("0.0001"), False: Decimal(1)}
 """Smallest unit that is granted. True: of US dollars; False: of tokens."""
 LOW: Final = Decimal("0.2")
-NAMED_MOST: Final = 8
-"""Most jobs that a message names."""
+MAX_NAMED: Final = 8
+"""Maximum jobs that a message names."""
 NOTHING: Final = Decimal(0)
-MOST: Final = Decimal(10**15)
+MAX_AMOUNT: Final = Decimal(10**15)
 """Upper bound of any reported amount."""
 Amounts = Mapping[str, Decimal]
 """Amounts by the name of the limit."""
@@ -90,7 +90,7 @@ class Shared:
 
     def left(self, limits: Amounts) -> dict[str, Decimal]:
         """What is neither used by ended jobs nor granted; below 0 if facts exceeded the limit."""
-        return {name: most - self.ended[name] - self._granted(name) for name, most in limits.items()}
+        return {name: maximum - self.ended[name] - self._granted(name) for name, maximum in limits.items()}
 
     def _granted(self, name: str) -> Decimal:
         return sum((share.granted[name] for share in self.shares), NOTHING)
@@ -150,7 +150,7 @@ def share(limits: Amounts, before: RLBudgetStatus, claims: Iterable[Claim]) -> S
     living = sorted((one for one in jobs.values() if not one.ended), key=lambda one: (one.created, one.uid))
     known = [one for one in living if one.uid in had]
     new = [one for one in living if one.uid not in had]
-    taken, beyond = [*known, *new][:MOST_JOBS], max(0, len(living) - MOST_JOBS)
+    taken, beyond = [*known, *new][:MAX_JOBS], max(0, len(living) - MAX_JOBS)
     shares = [Share(one, _begins(one, had.get(one.uid), limits)) for one in taken]
     not_reporting = [one for one in taken if one.not_reporting]
     shared = Shared(ended, before.ended_jobs + len(over), shares, not_reporting, beyond)
@@ -199,7 +199,7 @@ def filled(wished: Mapping[str, tuple[Decimal, Decimal]], left: Decimal, step: D
     """Raise levels with what is left, the lowest first and none above its wish; returns the new levels.
 
     Args:
-        wishes: who -> its current level, and the level it wishes for.
+        wished: who -> its current level, and the level it wishes for.
         left: the most that all together receive.
         step: a level below its wish rises by whole multiples of this.
     """
@@ -242,13 +242,13 @@ def status(budget: RLBudget, shared: Shared) -> RLBudgetStatus:
         limits=[
             SharedLimit(
                 name=name,
-                limit=_text(name, most),
+                limit=_text(name, maximum),
                 ended=_text(name, shared.ended[name]),
-                granted=_text(name, most - shared.ended[name] - left[name]),
+                granted=_text(name, maximum - shared.ended[name] - left[name]),
                 spent=_text(name, spent[name]),
                 left=_text(name, left[name]),
             )
-            for name, most in limits.items()
+            for name, maximum in limits.items()
         ],
         jobs=[_granted_job(each) for each in shared.shares],
         ended_jobs=shared.ended_jobs,
@@ -305,13 +305,13 @@ def _ready(shared: Shared) -> Condition:
         text += "; suspend or delete a job that does not report"
         return condition(ConditionType.READY, False, Reason.JOBS_NOT_REPORTING, text)
     if shared.beyond:
-        text = f"{shared.beyond} jobs wait, because {MOST_JOBS} already share the budget; end some"
+        text = f"{shared.beyond} jobs wait, because {MAX_JOBS} already share the budget; end some"
         return condition(ConditionType.READY, False, Reason.TOO_MANY_JOBS, text)
     return condition(ConditionType.READY, True, Reason.RECONCILED, "grants match the needs of the jobs")
 
 
 def _low(limits: Amounts, spent: Amounts) -> Condition:
-    low = [name for name, most in limits.items() if most - spent[name] < LOW * most]
+    low = [name for name, maximum in limits.items() if maximum - spent[name] < LOW * maximum]
     if not low:
         text = "a fifth of every limit or more is left"
         return condition(ConditionType.BUDGET_LOW, False, Reason.BUDGET_LEFT, text)
@@ -325,11 +325,11 @@ def _exhausted(shared: Shared, limits: Amounts, left: Amounts) -> Condition:
         text = "every job has the budget to continue"
         return condition(ConditionType.BUDGET_EXHAUSTED, False, Reason.BUDGET_LEFT, text)
     sentences = []
-    for name, most in limits.items():
+    for name, maximum in limits.items():
         lacks = [each.refused[name] - each.granted[name] for each in refused if name in each.refused]
         if lacks:
-            least = _text(name, most - left[name] + min(lacks))
-            sentences.append(f"spec.{name} is {_text(name, most)}; write {least} or more")
+            least = _text(name, maximum - left[name] + min(lacks))
+            sentences.append(f"spec.{name} is {_text(name, maximum)}; write {least} or more")
     text = (
         "; ".join(sentences)
         + ": these jobs cannot continue: "
@@ -339,7 +339,7 @@ def _exhausted(shared: Shared, limits: Amounts, left: Amounts) -> Condition:
 
 
 def _listed(jobs: Sequence[str]) -> str:
-    named, more = ", ".join(jobs[:NAMED_MOST]), len(jobs) - NAMED_MOST
+    named, more = ", ".join(jobs[:MAX_NAMED]), len(jobs) - MAX_NAMED
     return f"{named} and {more} more" if more > 0 else named
 
 
@@ -347,8 +347,10 @@ def _last(one: Claim | None, had: Amounts) -> dict[str, Decimal]:
     """What a job that has ended or is gone is charged."""
     if one is None:
         return dict(had)
-    most = {name: max(much, one.used.get(name, NOTHING)) for name, much in had.items()}
-    return {name: one.used[name] if one.closed and name in one.used else much for name, much in most.items()}
+    maximum = {name: max(much, one.used.get(name, NOTHING)) for name, much in had.items()}
+    return {
+        name: one.used[name] if one.closed and name in one.used else much for name, much in maximum.items()
+    }
 
 
 def _at_least(amounts: Amounts, other: Amounts) -> dict[str, Decimal]:
@@ -394,7 +396,7 @@ def _amount(reported: Any) -> Decimal:
         found = Decimal(str(reported))
     except InvalidOperation:
         return NOTHING
-    return min(found, MOST) if found.is_finite() and found >= 0 else NOTHING
+    return min(found, MAX_AMOUNT) if found.is_finite() and found >= 0 else NOTHING
 
 
 def _is_not_reporting(status: Json, grant: Json, spent: Amounts) -> bool:

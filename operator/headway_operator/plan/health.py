@@ -47,7 +47,7 @@ EVIDENCE_SECONDS: Final = 5.0
 OUT_OF_RESTARTS: Final = ("BackoffLimitExceeded", "MaxFailedIndexesExceeded")
 """Reasons of a Job whose pods failed too often; the second applies if each node's failures are counted."""
 LAST_WORDS: Final = 1500
-"""Most characters from the end of a log that a message repeats."""
+"""Maximum characters from the end of a log that a message repeats."""
 
 WAITING: Final = {
     "ImagePullBackOff": Reason.IMAGE_PULL_FAILED,
@@ -391,10 +391,10 @@ def _too_many_restarts(context: Context, observed: Observed, roles: list[RoleHea
 
 
 def _exhausted(context: Context, role: str, words: str) -> Issue:
-    most = context.spec.failure_policy.max_restarts
+    maximum = context.spec.failure_policy.max_restarts
     return Issue(
         Reason.MAX_RESTARTS_EXCEEDED,
-        f"{role} failed more than spec.failurePolicy.maxRestarts ({most}) times, last: {words}",
+        f"{role} failed more than spec.failurePolicy.maxRestarts ({maximum}) times, last: {words}",
     )
 
 

@@ -10,7 +10,7 @@ from headway_operator.plan.context import Context, Wanted
 
 GROUP: Final = "rbac.authorization.k8s.io"
 LONGEST: Final = 253
-"""Most characters of an account's name."""
+"""Maximum characters of an account's name."""
 
 
 def manifests(context: Context, roles: tuple[str, ...]) -> list[Wanted]:

@@ -18,7 +18,7 @@ from headway_api.spec.training import RLTrainingJob
 from headway_api.status import Pause
 
 SHOWN: Final = 64
-"""Most characters of an annotation that a message repeats."""
+"""Maximum characters of an annotation that a message repeats."""
 
 
 def standing(job: RLTrainingJob | RLEvalJob) -> Pause | None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from headway_api.conditions import ConditionType, find
-from headway_api.signals import SHOWN_MOST, SignalName
+from headway_api.signals import MAX_SHOWN_SIGNALS, SignalName
 from headway_api.status import RLTrainingJobStatus, Signal
 from headway_operator.plan.fact import Fact, tenth
 
@@ -70,7 +70,7 @@ def _no_longer_raised(name: str, since: str, status: RLTrainingJobStatus) -> Ite
     now = _of_name(name, status)
     if not status.signals or any(_raise(signal) == f"{RAISED}.{name}.{since}" for signal in raised):
         return
-    if now is None and len(raised) >= SHOWN_MOST:
+    if now is None and len(raised) >= MAX_SHOWN_SIGNALS:
         return
     if now is None or now.state != "Unknown":
         state = f"{now.state.lower()} since step {now.since}" if now else "clear"

@@ -6,15 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-MOST_POSITIONS: Final = 32
-"""Most positions of the sequence that are scored; each is a request of its own."""
+MAX_POSITIONS: Final = 32
+"""Maximum positions of the sequence that are scored; each is a request of its own."""
 
 
 def positions(count: int) -> list[int]:
-    """Which of `count` log-probabilities to compare: all, or `MOST_POSITIONS` spread from end to end."""
-    if count <= MOST_POSITIONS:
+    """Which of `count` log-probabilities to compare: all, or `MAX_POSITIONS` spread from end to end."""
+    if count <= MAX_POSITIONS:
         return list(range(count))
-    return [round(i * (count - 1) / (MOST_POSITIONS - 1)) for i in range(MOST_POSITIONS)]
+    return [round(i * (count - 1) / (MAX_POSITIONS - 1)) for i in range(MAX_POSITIONS)]
 
 
 def difference(expected: Sequence[float], found: Sequence[float]) -> float:

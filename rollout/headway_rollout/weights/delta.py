@@ -21,7 +21,7 @@ from headway_api.store import Corrupt
 from headway_api.weights_format import CHUNK, LENGTHS, NotSafetensors, read_spans
 
 Elements = NDArray[np.unsignedinteger[Any]]
-MOST_THREADS: Final = 8
+MAX_THREADS: Final = 8
 
 
 def decode(elements: Elements, data: bytes) -> None:
@@ -97,7 +97,7 @@ def apply(before: Path, delta: Path, digests: Path, after: Path) -> None:
         if found != expected[name]:
             raise Corrupt(f"{name}: expected sha256 {expected[name]}, found {found}")
 
-    with ThreadPoolExecutor(min(MOST_THREADS, len(os.sched_getaffinity(0)))) as threads:
+    with ThreadPoolExecutor(min(MAX_THREADS, len(os.sched_getaffinity(0)))) as threads:
         for _ in threads.map(one, spans):
             continue
     out.flush()

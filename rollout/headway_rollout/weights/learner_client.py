@@ -24,7 +24,7 @@ HEADER_FILE: Final = "header.json"
 """File in the folder of a version that the engine takes from the learner, instead of its weights."""
 ASK_SECONDS: Final = 30.0
 SHOWN_CHARACTERS: Final = 500
-"""Most characters of a refusal that an error repeats."""
+"""Maximum characters of a refusal that an error repeats."""
 
 
 class LearnerUnavailable(Exception):

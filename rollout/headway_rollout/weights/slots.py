@@ -15,8 +15,8 @@ from headway_api.exits import JobError
 from headway_api.records import WeightsManifest, WeightsState
 from headway_rollout.weights.updater import NOTHING, WeightUpdater
 
-MOST_SLOTS: Final = 64
-"""Most slots of one engine, including those that hold the base model."""
+MAX_SLOTS: Final = 64
+"""Maximum slots of one engine, including those that hold the base model."""
 LOOK_SECONDS = 2.0
 """Seconds between two checks whether requests still use what was released."""
 
@@ -68,8 +68,8 @@ class Slots:
                 f"this server has room for {self._adapters} adapters, which are in use for {others}; release "
                 "one"
             )
-        if slot not in self._updaters and len(self._updaters) >= MOST_SLOTS:
-            raise SlotRefused(f"this server holds {MOST_SLOTS} slots, the most; release one")
+        if slot not in self._updaters and len(self._updaters) >= MAX_SLOTS:
+            raise SlotRefused(f"this server holds {MAX_SLOTS} slots, the most; release one")
         if manifest.kind == "lora":
             self._with_adapter.add(slot)
         if slot not in self._updaters:

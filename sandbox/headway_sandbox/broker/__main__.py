@@ -27,7 +27,7 @@ from headway_wire.listening import listening
 
 TEMPLATE_FILE = "sandbox-template.json"
 STARTING_AT_ONCE = 16
-"""Most pods that are created but do not answer yet. A node starts a few a second; more slow each other."""
+"""Maximum pods that are created but do not answer yet. A node starts a few a second; more slow each other."""
 SHUTDOWN_SECONDS = 1.0
 
 _log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 def limits(kind: pods.SandboxKind) -> pool.Limits:
     """Limits of the pool; the maximum defaults to the number of episodes in flight."""
     wanted = kind.environment.sandbox.warm_pool
-    maximum = wanted.max or kind.config.most_episodes
+    maximum = wanted.max or kind.config.max_episodes
     return pool.Limits(min(wanted.min, maximum), maximum, STARTING_AT_ONCE)
 
 

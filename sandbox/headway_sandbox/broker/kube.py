@@ -188,9 +188,9 @@ def _event(line: bytes) -> tuple[str, Json]:
     return kind, item
 
 
-def _object(text: bytes, most: int, values: int = LIST_VALUES) -> Json:
+def _object(text: bytes, maximum: int, values: int = LIST_VALUES) -> Json:
     try:
-        document = json_within(text, most, depth=DEPTH, values=values)
+        document = json_within(text, maximum, depth=DEPTH, values=values)
     except OutOfBounds as error:
         raise ApiError(502, "OutOfBounds", f"the API server's answer: {error}") from error
     if not isinstance(document, dict):
@@ -198,12 +198,12 @@ def _object(text: bytes, most: int, values: int = LIST_VALUES) -> Json:
     return document
 
 
-async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """The body, or enough of it to show that it is larger than `most`."""
+async def _read(response: aiohttp.ClientResponse, maximum: int) -> bytes:
+    """The body, or enough of it to show that it is larger than `maximum`."""
     content = bytearray()
     async for chunk in response.content.iter_any():
         content += chunk
-        if len(content) > most:
+        if len(content) > maximum:
             break
     return bytes(content)
 

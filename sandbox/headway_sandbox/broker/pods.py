@@ -200,9 +200,9 @@ def resources(platform: Platform, wish: Json) -> Json:
     default = platform.resources
     limits = {**(default.get("limits") or DEFAULT_RESOURCES)}
     requests = {**limits, **(default.get("requests") or {})}
-    asked, most = wish.get("requests") or {}, wish.get("limits") or {}
-    limits |= asked | most
-    requests |= most | asked
+    asked, limit = wish.get("requests") or {}, wish.get("limits") or {}
+    limits |= asked | limit
+    requests |= limit | asked
     limits.setdefault("ephemeral-storage", EPHEMERAL_STORAGE)
     requests.setdefault("ephemeral-storage", limits["ephemeral-storage"])
     return {"requests": requests, "limits": limits}

@@ -57,7 +57,7 @@ class Limits:
     maximum: int
     """Pods alive at once, idle and leased together."""
     starting_at_once: int
-    """Most pods that are created but do not answer yet."""
+    """Maximum pods that are created but do not answer yet."""
 
 
 @dataclass(frozen=True)

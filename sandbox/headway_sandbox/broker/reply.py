@@ -16,7 +16,7 @@ from headway_api.sandbox_api import MAX_LEASE_SECONDS, Challenge, Health, Proof
 from headway_sandbox.broker import proof
 from headway_wire.contents import content
 
-MOST: Final = 16 * KIB
+MAX_ANSWER: Final = 16 * KIB
 """Bytes of an answer to the broker."""
 DEPTH: Final = 4
 VALUES: Final = 64
@@ -73,7 +73,7 @@ async def asked(
     ) as response:
         if "Content-Encoding" in response.headers:
             raise OutOfBounds("is compressed")
-        answer = await content(response, MOST)
+        answer = await content(response, MAX_ANSWER)
         if not answer:
             return response.status, None
-        return response.status, json_within(answer, MOST, depth=DEPTH, values=VALUES)
+        return response.status, json_within(answer, MAX_ANSWER, depth=DEPTH, values=VALUES)

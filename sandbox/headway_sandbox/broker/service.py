@@ -24,7 +24,7 @@ from headway_sandbox.broker.warm import Impossible, WarmPool
 from headway_wire.contents import TooLarge, TooSlow, body
 from headway_wire.listening import known
 
-MOST_BODY = 16 * KIB
+MAX_BODY = 16 * KIB
 """Bytes of a request to the broker."""
 BODY_SECONDS = 10.0
 DEPTH = 4
@@ -123,8 +123,8 @@ class Service:
 async def asked_for(request: web.Request, record: type[Asked]) -> Asked:
     """The record in a request's body; raises LeaseRefused."""
     try:
-        raw = await body(request, MOST_BODY, BODY_SECONDS)
-        return record.model_validate(json_within(raw, MOST_BODY, depth=DEPTH, values=VALUES))
+        raw = await body(request, MAX_BODY, BODY_SECONDS)
+        return record.model_validate(json_within(raw, MAX_BODY, depth=DEPTH, values=VALUES))
     except TooLarge as error:
         raise malformed(413, f"the body has {error}") from error
     except TooSlow as error:

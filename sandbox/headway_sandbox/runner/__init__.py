@@ -58,7 +58,7 @@ class Limits:
     ) -> None:
         """Raises ValueError for a limit that is not above 0."""
         given = (memory_bytes, cpu_seconds, file_bytes, output_bytes)
-        if any(most is not None and most <= 0 for most in given):
+        if any(max_bytes is not None and max_bytes <= 0 for max_bytes in given):
             raise ValueError("a limit must be above 0; leave it out for no limit")
         self.memory_bytes = memory_bytes
         """Address space of each of its processes. None: only the container's memory limit applies."""
@@ -129,14 +129,14 @@ def put(path: str, content: str | bytes) -> None:
     current().put(path, content.encode() if isinstance(content, str) else content)
 
 
-def get(path: str, most: int = FILE_BYTES) -> bytes | None:
+def get(path: str, max_bytes: int = FILE_BYTES) -> bytes | None:
     """The content of a file of the runner; None if there is no such file.
 
     Raises:
-        OSError: it is not a regular file, has more than `most` bytes, or cannot be read.
+        OSError: it is not a regular file, has more than `max_bytes` bytes, or cannot be read.
         NoRunner, Lost: as `run`.
     """
-    return current().get(path, most)
+    return current().get(path, max_bytes)
 
 
 def work_folder() -> str:

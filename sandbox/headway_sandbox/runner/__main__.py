@@ -35,7 +35,7 @@ OWN_VARIABLES = "HEADWAY_"
 CONNECT_SECONDS = 60.0
 CONNECT_PAUSE_SECONDS = 0.02
 AT_ONCE = 64
-"""Most requests that are carried out at once. A further one waits."""
+"""Maximum requests that are carried out at once. A further one waits."""
 LIMITS = {
     "memory_bytes": resource.RLIMIT_AS,
     "cpu_seconds": resource.RLIMIT_CPU,
@@ -188,7 +188,7 @@ class Daemon:
     def _get(self, channel: socket.socket, request: Mapping[str, Any]) -> None:
         path = os.path.join(self._folder, request["path"])
         try:
-            content = regular(path, request["most"])
+            content = regular(path, request["max_bytes"])
         except FileNotFoundError:
             answer(channel, {"missing": True})
         except OSError as error:
@@ -209,10 +209,10 @@ def bound(limits: Mapping[str, int | None]) -> Callable[[], None] | None:
     Other threads may hold locks then, so it only makes system calls.
     """
     wanted = []
-    for name, most in limits.items():
-        if most is not None:
+    for name, max_bytes in limits.items():
+        if max_bytes is not None:
             _, hard = resource.getrlimit(LIMITS[name])
-            lower = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            lower = max_bytes if hard == resource.RLIM_INFINITY else min(max_bytes, hard)
             wanted.append((LIMITS[name], (lower, lower)))
     if not wanted:
         return None
@@ -225,18 +225,18 @@ def bound(limits: Mapping[str, int | None]) -> Callable[[], None] | None:
     return limit
 
 
-def regular(path: str, most: int) -> bytes:
+def regular(path: str, max_bytes: int) -> bytes:
     """The content of a regular file. It never waits for something else that a command put there, as a FIFO.
 
     Raises:
-        OSError: it is not a regular file, has more than `most` bytes, or cannot be read.
+        OSError: it is not a regular file, has more than `max_bytes` bytes, or cannot be read.
     """
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise OSError(errno.EFBIG, f"more than {most} bytes", path)
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"more than {max_bytes} bytes", path)
     return content
 
 

@@ -31,7 +31,7 @@ ANSWER_SECONDS = 30.0
 CHILD_SECONDS = 3.0
 """How long a runner that is the server's child may take to sweep. A command may have stopped it."""
 LEFT_OVER = 16
-"""Most pieces of unread output that are read after a command has ended; a pipe holds one."""
+"""Maximum pieces of unread output that are read after a command has ended; a pipe holds one."""
 ENV_EPISODE_FILE = "HEADWAY_EPISODE_FILE"
 EPISODE_FILE = "/run/headway/episode.json"
 """Equal to `headway_api.names.EPISODE_FILE`."""
@@ -96,9 +96,9 @@ class Runner:
                     channel.sendall(content[start : start + MESSAGE])
             _raise_from(receive(channel))
 
-    def get(self, path: str, most: int) -> bytes | None:
+    def get(self, path: str, max_bytes: int) -> bytes | None:
         """Read a file; None if there is none."""
-        with self._ask({"do": "get", "path": path, "most": most}) as channel:
+        with self._ask({"do": "get", "path": path, "max_bytes": max_bytes}) as channel:
             answer = receive(channel)
             if answer.get("missing"):
                 return None
@@ -204,21 +204,23 @@ class Running:
             os.close(pipe)
         self.stdin = self.stdout = self.stderr = -1
 
-    def communicate(self, data: bytes, seconds: float, most: int) -> tuple[int, bytes, bytes, bool, bool]:
+    def communicate(
+        self, data: bytes, seconds: float, max_bytes: int
+    ) -> tuple[int, bytes, bytes, bool, bool]:
         """Write stdin, read output and wait for the end: (code, stdout, stderr, timed out, truncated).
 
         Raises:
             Lost: the exit status will never be known.
         """
         try:
-            return self._communicate(memoryview(data), seconds, most)
+            return self._communicate(memoryview(data), seconds, max_bytes)
         finally:
             self.close()
 
     def _communicate(
-        self, data: memoryview, seconds: float, most: int
+        self, data: memoryview, seconds: float, max_bytes: int
     ) -> tuple[int, bytes, bytes, bool, bool]:
-        heard = {self.stdout: Heard(most), self.stderr: Heard(most)}
+        heard = {self.stdout: Heard(max_bytes), self.stderr: Heard(max_bytes)}
         poller = select.poll()
         for pipe in (*heard, self.stdin):
             os.set_blocking(pipe, False)
@@ -254,10 +256,10 @@ class Running:
 class Heard:
     """The part of a command's output to one of its pipes that is kept."""
 
-    __slots__ = ("kept", "most", "truncated")
+    __slots__ = ("kept", "max_bytes", "truncated")
 
-    def __init__(self, most: int) -> None:
-        self.kept, self.most, self.truncated = bytearray(), most, False
+    def __init__(self, max_bytes: int) -> None:
+        self.kept, self.max_bytes, self.truncated = bytearray(), max_bytes, False
 
     def take(self, pipe: int) -> bool:
         """Read a piece; returns whether there may be more."""
@@ -265,7 +267,7 @@ class Heard:
             piece = os.read(pipe, MESSAGE)
         except BlockingIOError:
             return False
-        room = self.most - len(self.kept)
+        room = self.max_bytes - len(self.kept)
         self.kept += piece[:room]
         self.truncated = self.truncated or len(piece) > room
         return bool(piece)

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 CHECK_SECONDS = 300.0
 """How long the preflight waits for two processes to load a task."""
 TAIL = 1000
-"""Most characters of a program's output in a message."""
+"""Maximum characters of a program's output in a message."""
 FOUND_BYTES = 1024 * 1024
-"""Most bytes of a document that the program leaves."""
+"""Maximum bytes of a document that the program leaves."""
 
 
 class InspectSample(Environment):

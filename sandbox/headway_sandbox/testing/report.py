@@ -60,11 +60,11 @@ class Report:
         return self.text()
 
 
-def several(names: Sequence[str], most: int = 3) -> str:
+def several(names: Sequence[str], limit: int = 3) -> str:
     """The first names, and how many more there are."""
     known = list(dict.fromkeys(names))
-    more = f" and {len(known) - most} more" if len(known) > most else ""
-    return ", ".join(known[:most]) + more
+    more = f" and {len(known) - limit} more" if len(known) > limit else ""
+    return ", ".join(known[:limit]) + more
 
 
 def finding_lines(finding: Finding) -> list[str]:

@@ -129,7 +129,7 @@ def test_the_job_was_judged_and_changed_by_its_coordinator(
 def test_lines_are_drawn_where_the_jobs_signals_are_over(watched: tuple[Monitored, Answers]) -> None:
     job, _ = watched
     known = job.prometheus.series("headway_signal_threshold")
-    most = {labels["signal"]: value for labels, value in known}
+    thresholds = {labels["signal"]: value for labels, value in known}
     (board,) = (each for each in BOARDS if each["uid"] == "headway-job")
     steps = {
         panel["title"]: panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", [])
@@ -141,12 +141,12 @@ def test_lines_are_drawn_where_the_jobs_signals_are_over(watched: tuple[Monitore
         if len(found) > 1 and title != "Signals raised"
     }
     assert drawn == {
-        "How episodes end": {most[SignalName.PERMANENT_FAILURES]},
+        "How episodes end": {thresholds[SignalName.PERMANENT_FAILURES]},
         "Truncation by kind": {
-            most[SignalName.TURNS_TRUNCATED],
-            most[SignalName.CONTEXT_FULL],
-            most[SignalName.EPISODES_TIMED_OUT],
-            most[SignalName.TURNS_EXHAUSTED],
+            thresholds[SignalName.TURNS_TRUNCATED],
+            thresholds[SignalName.CONTEXT_FULL],
+            thresholds[SignalName.EPISODES_TIMED_OUT],
+            thresholds[SignalName.TURNS_EXHAUSTED],
         },
     }
 

@@ -144,7 +144,7 @@ async def test_a_job_runs_from_preflight_to_report(server: RolloutServer, tmp_pa
         learner = job.learner()
         await asyncio.gather(learner.run(), running)
         assert not leases.leased
-        assert leases.most <= 8
+        assert leases.peak <= 8
 
     assert learner.finished is not None
     assert learner.finished.reason == "MaxSteps"

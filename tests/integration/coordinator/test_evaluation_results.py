@@ -314,7 +314,7 @@ def test_an_unwritable_log_leaves_the_other_results_intact(
 def test_traces_are_bounded(
     written: Written, client: MlflowClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluations, "TRACES_MOST", 3 * len(NAMES))
+    monkeypatch.setattr(evaluations, "MAX_TRACES", 3 * len(NAMES))
     wanted = written.run.job.spec.tracking.mlflow
     assert wanted is not None
     found = of(tmp_path, wanted.uri)

@@ -19,7 +19,7 @@ from headway_coordinator.gateway.asks import ANY_OBJECT
 
 pytestmark = [pytest.mark.integration]
 SEEDS = range(40)
-MOST_TOKENS = 400
+MAX_TOKENS = 400
 NAMES = ("name", "größe", 'a "b"', "two words", "🦊", "$ref")
 
 
@@ -76,7 +76,7 @@ def walked(tok: Any, grammar: Any, chance: random.Random) -> tuple[str, bool]:
 
     matcher = xgrammar.GrammarMatcher(grammar, override_stop_tokens=[tok.eos_token_id])
     mask, tokens = xgrammar.allocate_token_bitmask(1, len(tok)), list[int]()
-    for _ in range(MOST_TOKENS):
+    for _ in range(MAX_TOKENS):
         matcher.fill_next_token_bitmask(mask)
         bits = np.unpackbits(mask[0].numpy().view(np.uint8), bitorder="little")[: len(tok)]
         allowed = np.flatnonzero(bits)

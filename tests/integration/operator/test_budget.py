@@ -16,8 +16,15 @@ from headway_api.document import Json
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
-def exhausted(most: str, needed: str) -> Json:
-    limit = {"name": "usd", "limit": most, "spent": most, "reserved": "0", "left": "0", "needed": needed}
+def exhausted(maximum: str, needed: str) -> Json:
+    limit = {
+        "name": "usd",
+        "limit": maximum,
+        "spent": maximum,
+        "reserved": "0",
+        "left": "0",
+        "needed": needed,
+    }
     return {"limits": [limit], "exhaustedTime": "2026-01-01T00:00:00Z"}
 
 

@@ -37,9 +37,9 @@ SEED = int(os.environ.get("HOSTILE_SEED", "1"))
 TOGETHER = 10
 """Mutations that exist at the same time; then a neighbour is changed."""
 LATE_SECONDS = 5.0
-"""Most that a neighbour of mutations waits, on a machine that has time."""
+"""The most that a neighbour of mutations waits, on a machine that has time."""
 CALM_SECONDS = 0.5
-"""Most that a job without neighbours waits on such a machine."""
+"""The most that a job without neighbours waits on such a machine."""
 FAR_TOO_LATE_SECONDS = 60.0
 
 pytestmark = [
@@ -246,9 +246,9 @@ def test_no_mutation_harms_the_operator_or_a_neighbour(neighbour: Rig, calm: Rig
             _remove(neighbour, writer, [body for body, _ in taken])
             taken = []
     late = [(round(waited, 1), round(control, 1)) for waited, control in waits if is_late(waited, control)]
-    most, control = max(waits)
+    maximum, control = max(waits)
     print(f"{refused} refused, {accepted} taken")
-    print(f"a neighbour waited {most:.1f} s at most, and then a job without mutations {control:.1f} s")
+    print(f"a neighbour waited {maximum:.1f} s at most, and then a job without mutations {control:.1f} s")
     assert not late, f"HOSTILE_SEED={SEED}: seconds that the neighbour waited, and without mutations: {late}"
     assert refused
     assert accepted

@@ -232,12 +232,12 @@ async def test_schemas_harm_no_neighbour(server: RolloutServer) -> None:
     """The most that is taken, and what would not have been: plain turns beside them go on."""
     ranges = {f"property {n}": {"type": "number", "minimum": n} for n in range(30)}
     wide = {"type": "object", "properties": ranges}
-    most = [wide, {"type": "string", "minLength": 30, "maxLength": 30}, {"type": "object"}]
+    maximum = [wide, {"type": "string", "minLength": 30, "maxLength": 30}, {"type": "object"}]
     bad = ['{"type": "string", "pattern": "("}', '{"$ref": "#/$defs/None"}', '{"enum": []}', "{"]
-    turns = [sampled(server, PROMPT, schemas.text(one, "schema"), 1) for one in most]
+    turns = [sampled(server, PROMPT, schemas.text(one, "schema"), 1) for one in maximum]
     turns += [sampled(server, PROMPT, one, 1) for one in bad]
     plain = [sampled(server, PROMPT, None, seed) for seed in range(8)]
     found = await asyncio.gather(*turns, *plain, return_exceptions=True)
-    assert [type(one) for one in found[len(most) : len(turns)]] == [vllm.SchemaRefused] * len(bad), found
-    rest = found[: len(most)] + found[len(turns) :]
+    assert [type(one) for one in found[len(maximum) : len(turns)]] == [vllm.SchemaRefused] * len(bad), found
+    rest = found[: len(maximum)] + found[len(turns) :]
     assert all(isinstance(one, vllm.Sampled) for one in rest), rest

@@ -97,7 +97,7 @@ def test_an_image_without_inspect_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_last_sample_of_a_task_is_taken() -> None:
-    observation = sample_of("arithmetic.py@arithmetic", most=3).reset({"sample": 47, "check": True}, 0)
+    observation = sample_of("arithmetic.py@arithmetic", maximum=3).reset({"sample": 47, "check": True}, 0)
     assert (observation.messages, observation.tools) == ([], [])
 
 
@@ -166,7 +166,7 @@ async def test_the_first_scorer_decides_and_each_is_a_metric(pod: Path) -> None:
     ],
 )
 async def test_a_sample_without_a_score_has_no_reward(pod: Path, task: str, why: str) -> None:
-    """It is an InfraError then, tried again: no number is made up."""
+    """It is an InfraError then, retried: no number is made up."""
     sample = sample_of(task)
     sample.reset({"sample": 0}, 0)
     async with serving(gateway_turn("a")) as service:

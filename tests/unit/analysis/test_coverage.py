@@ -35,12 +35,12 @@ def _without_p_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(differences, "RESAMPLES", 1)
 
 
-def within_bounds(held: float, *, most: float = 0.97) -> None:
-    assert 0.93 <= held <= most
+def within_bounds(held: float, *, limit: float = 0.97) -> None:
+    assert 0.93 <= held <= limit
 
 
-@pytest.mark.parametrize(("share", "most"), [(0.1, 0.975), (0.5, 0.97), (0.9, 0.975)])
-def test_a_plain_rate_over_30_rows(share: float, most: float) -> None:
+@pytest.mark.parametrize(("share", "limit"), [(0.1, 0.975), (0.5, 0.97), (0.9, 0.975)])
+def test_a_plain_rate_over_30_rows(share: float, limit: float) -> None:
     """Counted, not simulated. At 0.1 only 31 values are possible, and Wilson's interval holds 97.4 %."""
     make, held = layout(ROWS), 0.0
     for hits in range(31):
@@ -50,7 +50,7 @@ def test_a_plain_rate_over_30_rows(share: float, most: float) -> None:
         assert found.high is not None
         if found.low <= share <= found.high:
             held += comb(30, hits) * share**hits * (1 - share) ** (30 - hits)
-    within_bounds(held, most=most)
+    within_bounds(held, limit=limit)
 
 
 @pytest.mark.parametrize("correlation", [0.1, 0.5])
@@ -62,14 +62,14 @@ def test_a_rate_over_30_rows_of_8_tries(share: float, correlation: float) -> Non
 
 
 @pytest.mark.parametrize(
-    ("sizes", "share", "most"),
+    ("sizes", "share", "limit"),
     [(UNEQUAL, 0.5, 0.97), (UNEQUAL, 0.9, 0.97), (FEW, 0.5, 0.97), (FEW, 0.9, 0.99)],
 )
-def test_a_rate_in_clusters_of_unequal_size(sizes: list[int], share: float, most: float) -> None:
+def test_a_rate_in_clusters_of_unequal_size(sizes: list[int], share: float, limit: float) -> None:
     """Of 12 clusters few show a failure at 0.9: how alike their rows are is then supposed, at the worst."""
     rng = np.random.default_rng(2)
     values = flips(rng, chances(rng, share, 0.3, sizes, 2))
-    within_bounds(coverage(layout(sizes, 2), values, share, share=True), most=most)
+    within_bounds(coverage(layout(sizes, 2), values, share, share=True), limit=limit)
 
 
 def effects(rng: np.random.Generator, sizes: list[int], tries: int, correlation: float) -> Floats:
@@ -104,15 +104,15 @@ def test_pass_at_4_of_8_tries() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rates", "tries", "most"),
+    ("rates", "tries", "limit"),
     [((0.5, 0.5), 1, 0.97), ((0.5, 0.7), 8, 0.97), ((0.1, 0.1), 8, 0.98), ((0.9, 0.9), 1, 0.995)],
 )
-def test_a_paired_difference_of_rates(rates: tuple[float, float], tries: int, most: float) -> None:
+def test_a_paired_difference_of_rates(rates: tuple[float, float], tries: int, limit: float) -> None:
     """At 0.9 and one try some four rows of thirty differ: the interval is then too wide, not too short."""
     rng = np.random.default_rng(6)
     theirs, ours = (flips(rng, chance) for chance in linked_chances(rng, rates, 0.3, 30, tries))
     within_bounds(
-        held_by_pairs(layout(ROWS, tries), ours, theirs, rates[1] - rates[0], share=True), most=most
+        held_by_pairs(layout(ROWS, tries), ours, theirs, rates[1] - rates[0], share=True), limit=limit
     )
 
 
@@ -127,7 +127,7 @@ def test_a_paired_difference_of_normal_values(sizes: list[int], tries: int) -> N
 def test_a_paired_difference_of_counts_that_are_mostly_0() -> None:
     rng = np.random.default_rng(8)
     ours, theirs = (rng.poisson(0.3, (SETS, 30)).astype(float) for _ in range(2))
-    within_bounds(held_by_pairs(layout(ROWS), ours, theirs, 0.0, share=False), most=0.98)
+    within_bounds(held_by_pairs(layout(ROWS), ours, theirs, 0.0, share=False), limit=0.98)
 
 
 @pytest.mark.parametrize(("rows", "least"), [(30, 0.86), (100, 0.9)])
@@ -139,14 +139,14 @@ def test_a_long_tail_makes_an_interval_of_amounts_too_short(rows: int, least: fl
     assert least <= held < 0.935
 
 
-@pytest.mark.parametrize(("rows", "least", "most"), [(30, 0.74, 0.84), (100, 0.88, 0.96)])
-def test_rare_large_amounts_make_an_interval_too_short(rows: int, least: float, most: float) -> None:
+@pytest.mark.parametrize(("rows", "least", "limit"), [(30, 0.74, 0.84), (100, 0.88, 0.96)])
+def test_rare_large_amounts_make_an_interval_too_short(rows: int, least: float, limit: float) -> None:
     """The same of turns, where one episode in twenty loops to its limit."""
     rng = np.random.default_rng(11)
     values = np.where(rng.random((SETS, rows)) < 0.05, 20.0, rng.choice([2.0, 3.0, 4.0], (SETS, rows)))
     held = coverage(layout([1] * rows), values, 3 + 0.05 * 17, share=False)
     print(f"{rows} rows: the interval holds the truth in {held:.1%}")
-    assert least <= held <= most
+    assert least <= held <= limit
 
 
 @pytest.mark.parametrize(("easy", "failing", "least"), [(0.97, 0.05, 0.75), (0.9, 0.05, 0.85)])

@@ -167,8 +167,8 @@ def test_an_interval_holds_what_the_rest_came_to() -> None:
 
 
 @given(st.integers(1, 100_000), st.integers(1, 4096), st.none() | st.integers(1, 60), AMOUNTS)
-def test_limits_make_a_range_in_order(context: int, most: int, turns: int | None, prompt: float) -> None:
-    asked = Limits(context, most, turns, group_size=3)
+def test_limits_make_a_range_in_order(context: int, limit: int, turns: int | None, prompt: float) -> None:
+    asked = Limits(context, limit, turns, group_size=3)
     known: list[tuple[SampledBy, str | None]] = [("servers", None), ("servers", "large"), ("endpoint", "far")]
     for sampled_by, model in [*known, ("nobody", None)]:
         found = by_limits(exactly(min(prompt, context)), asked, sampled_by, model)
@@ -363,7 +363,7 @@ def test_an_unknown_context_is_that_of_the_others_or_assumed() -> None:
     turns = config().spec.agent.turn_limit
     assert turns is not None
 
-    def most(known: dict[str, Opening], candidate: str) -> float:
+    def limit(known: dict[str, Opening], candidate: str) -> float:
         return (
             next(p for p in parts_of(config(), 5, known) if p.candidate == candidate)
             .limits[
@@ -372,10 +372,10 @@ def test_an_unknown_context_is_that_of_the_others_or_assumed() -> None:
             .high
         )
 
-    assert most({}, "small") == turns * CONTEXT
-    assert most({"large": Opening(None, 1000)}, "small") == turns * 1000
-    assert most({"small": Opening(None, 500), "large": Opening(None, 1000)}, "small") == turns * 500
-    long = most({"far": Opening(exactly(10.0 * CONTEXT))}, "far")
+    assert limit({}, "small") == turns * CONTEXT
+    assert limit({"large": Opening(None, 1000)}, "small") == turns * 1000
+    assert limit({"small": Opening(None, 500), "large": Opening(None, 1000)}, "small") == turns * 500
+    long = limit({"far": Opening(exactly(10.0 * CONTEXT))}, "far")
     assert long == pytest.approx(1.1 * turns * (10 * CONTEXT + 2 * turns * config().spec.max_tokens))
 
 

@@ -19,7 +19,7 @@ RNG = np.random.default_rng(21)
 
 @pytest.mark.parametrize("rows", [2, 6, 30, 400, 5000])
 @pytest.mark.parametrize("failures", [0, 1, "half"])
-def test_the_bound_of_a_rate_is_clopper_and_pearsons_lower_end(rows: int, failures: int | str) -> None:
+def test_the_bound_of_a_rate_is_clopper_and_pearsons_lower_bound(rows: int, failures: int | str) -> None:
     hits = rows // 2 if failures == "half" else rows - int(failures)
     found = least_mean((np.arange(rows) < hits).astype(float), np.ones(rows), 0.0)
     assert found == pytest.approx(stats.beta.ppf(0.025, hits, rows - hits + 1), abs=1e-5)

@@ -67,7 +67,7 @@ def test_a_task_overwrites_no_figure_in_mlflow(task: str) -> None:
 
 @pytest.mark.parametrize("end", ["low", "high", "p_holm"])
 def test_a_metric_overwrites_no_end_of_an_interval_in_mlflow(end: str) -> None:
-    """An environment may report `risk` and `risk_low`; MLflow has the lower end of `risk` by that name."""
+    """An environment may report `risk` and `risk_low`; MLflow has the lower bound of `risk` by that name."""
     tries = {
         name: [
             dataclasses.replace(each, metrics={"risk": each.index / 4, f"risk_{end}": 70.0 + each.index})
@@ -102,7 +102,7 @@ def test_a_candidate_that_mlflow_does_not_take_stops_no_other(caplog: pytest.Log
             report = {"candidates": [{"name": name, "tries": 1} for name in ("base", "tuned", "big")]}
             self._content = cast(Any, type("Content", (), {"report": report}))
 
-        def _candidate(self, candidate: Mapping[str, Any], parent: Any, most: int) -> None:
+        def _candidate(self, candidate: Mapping[str, Any], parent: Any, limit: int) -> None:
             if candidate["name"] == "tuned":
                 raise OSError("the name is too long")
             sent.append(candidate["name"])

@@ -261,7 +261,7 @@ def test_only_chosen_groups_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(RunFiles, "groups", counted)
     page_of(made)
-    assert len(read) <= choice.MOST_STEPS * 3 + 2 * choice.ROWS
+    assert len(read) <= choice.MAX_STEPS * 3 + 2 * choice.ROWS
     assert len(read) == len(set(read))
 
 
@@ -319,7 +319,7 @@ def test_thinning_keeps_every_spike() -> None:
     points = [(float(step), 1.0) for step in range(5_000)]
     points[3_333] = (3_333.0, 99.0)
     kept = thinned(points)
-    assert len(kept) <= curves.MOST_POINTS
+    assert len(kept) <= curves.MAX_POINTS
     assert (3_333.0, 99.0) in kept
     assert [*kept] == sorted(kept)
 
@@ -425,7 +425,7 @@ def test_a_step_in_which_a_sign_was_raised_is_read() -> None:
     ]
     found = [each.step for each in choice.trained_steps(reports, [33, 1000])]
     assert 33 in found
-    assert (found[0], found[-1], len(found)) == (1, 99, choice.MOST_STEPS)
+    assert (found[0], found[-1], len(found)) == (1, 99, choice.MAX_STEPS)
 
 
 def test_every_figure_of_a_panel_is_one_that_jobs_have() -> None:
@@ -456,7 +456,7 @@ def test_a_run_of_many_steps_has_a_page_too() -> None:
     figures = {step: dict.fromkeys(names, step % 7 + 0.123456) for step in range(1, 20_001)}
     charts = curves.training(figures, [])
     made = [html.Picture.of(chart, drawing.svg(chart, f"p{n}")) for n, chart in enumerate(charts)]
-    assert all(len(picture.rows) <= html.MOST_NUMBERS for picture in made)
+    assert all(len(picture.rows) <= html.MAX_NUMBERS for picture in made)
     whole = html.rendered(html.Page("t", "RLTrainingJob", "finished", [], pictures=made))
     assert len(whole.encode()) <= html.LARGEST
 

@@ -364,8 +364,8 @@ def test_two_answers_in_turn_are_no_constant_one() -> None:
 
 
 def test_a_label_of_somewhat_more_than_half_is_no_fault() -> None:
-    for most, verdict in ((550, "Pass"), (650, "Fail")):
-        rows = [{"prompt": f"case {at}", "label": "yes" if at < most else "no"} for at in range(1000)]
+    for maximum, verdict in ((550, "Pass"), (650, "Fail")):
+        rows = [{"prompt": f"case {at}", "label": "yes" if at < maximum else "no"} for at in range(1000)]
         assert BY_ID["constant-guess"].judge(a_baseline([], rows=rows), ()).verdict == verdict
 
 

@@ -16,14 +16,14 @@ from made_up_baselines import a_baseline, a_sample, an_episode, of_values
 
 from headway_analysis.preflight import page
 from headway_analysis.preflight.catalogue import CHECKS
-from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Finding, Verdict
+from headway_analysis.preflight.definition import MAX_EXAMPLES, Check, Finding, Verdict
 from headway_analysis.preflight.evidence import PlayedScript, Probe, Script, ToolResult
 from headway_analysis.preflight.run import findings, scripts_of
 from headway_api.crd import definitions
 
 ROOT = Path(__file__).parents[3]
 WORDS = 25
-MOST_SCRIPTS = 250
+MAX_SCRIPTS = 250
 IDS = [
     "deterministic",
     "isolated",
@@ -87,7 +87,7 @@ def test_fields_to_change_are_fields_that_there_are() -> None:
 
 def test_scripts_are_bounded_and_follow_scripts_that_there_are() -> None:
     scripts = scripts_of(desk_baseline(rows=60, size=8))
-    assert len(scripts) <= MOST_SCRIPTS
+    assert len(scripts) <= MAX_SCRIPTS
     labels = {(script.check, script.label) for script in scripts}
     assert len(labels) == len(scripts)
     assert all(script.after is None or (script.check, script.after) in labels for script in scripts)
@@ -111,7 +111,7 @@ def holds(finding: Finding, check: Check) -> None:
     assert finding.check == check.id
     assert finding.verdict in get_args(Verdict)
     assert finding.observed
-    assert len(finding.examples) <= MOST_EXAMPLES
+    assert len(finding.examples) <= MAX_EXAMPLES
     if finding.verdict in ("Fail", "Warn"):
         assert finding.advice
     if finding.low is not None and finding.high is not None and finding.value is not None:

@@ -59,10 +59,10 @@ def test_a_quantile_is_one_of_the_values(values: list[float], part: float) -> No
     assert shares.quantile(values, part) == pytest.approx(expected)
 
 
-def reached(rate: float, evidence: Callable[[int, int], float], most: int) -> float:
+def reached(rate: float, evidence: Callable[[int, int], float], limit: int) -> float:
     """The exact chance that evidence is ever certain within so many trials, looked at after each."""
     chances, stopped = {0: 1.0}, 0.0
-    for total in range(1, most + 1):
+    for total in range(1, limit + 1):
         after: dict[int, float] = {}
         for hits, chance in chances.items():
             after[hits] = after.get(hits, 0.0) + chance * (1 - rate)

@@ -275,8 +275,8 @@ class Maker:
 
     def _list(self, path: str, node: Json) -> list[Any]:
         draw = self._draw
-        least, most = node.get("minItems", 0), node.get("maxItems", 8)
-        size = draw.choice([0, 1, 1, 2, 2, 3, least, most, most + 1])
+        least, limit = node.get("minItems", 0), node.get("maxItems", 8)
+        size = draw.choice([0, 1, 1, 2, 2, 3, least, limit, limit + 1])
         if size > 4 and "properties" in node["items"]:
             size = 4
         made = [self._value(f"{path}[]", None) for _ in range(size)]

@@ -18,9 +18,9 @@ def test_a_pause_doubles_up_to_its_bound(failures: int, pause: float) -> None:
     assert doubled(failures, 0.5, 30.0) == pause
 
 
-@given(failures=st.integers(1, 10**12), first=SECONDS, most=SECONDS)
-def test_a_pause_never_shrinks_and_keeps_its_bound(failures: int, first: float, most: float) -> None:
-    assert 0 < doubled(failures, first, most) <= doubled(failures + 1, first, most) <= most
+@given(failures=st.integers(1, 10**12), first=SECONDS, maximum=SECONDS)
+def test_a_pause_never_shrinks_and_keeps_its_bound(failures: int, first: float, maximum: float) -> None:
+    assert 0 < doubled(failures, first, maximum) <= doubled(failures + 1, first, maximum) <= maximum
 
 
 @given(first=st.floats(0.01, 30.0))

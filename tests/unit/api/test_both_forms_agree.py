@@ -135,11 +135,11 @@ class Campaign:
     def _count(self, rule: Placed, held: bool) -> None:
         (self.held if held else self.broken)[rule] += 1
 
-    def _keep(self, kept: list[Any], new: Any, most: int) -> None:
-        if len(kept) < most:
+    def _keep(self, kept: list[Any], new: Any, limit: int) -> None:
+        if len(kept) < limit:
             kept.append(new)
         else:
-            kept[self._draw.randrange(most)] = new
+            kept[self._draw.randrange(limit)] = new
 
     def _taken(self, answer: AdmissionAnswer) -> None:
         """The model takes it, so the API server has to."""

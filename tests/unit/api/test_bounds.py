@@ -44,14 +44,14 @@ def depth_of(value: Any) -> int:
 
 
 @given(JSON, st.integers(0, 6), st.sampled_from([0, 1_000]))
-def test_depth_is_counted_outside_strings(value: Any, most: int, further: int) -> None:
+def test_depth_is_counted_outside_strings(value: Any, limit: int, further: int) -> None:
     value = [value, *[[]] * further] if further else value
     text = json.dumps(value)
-    if depth_of(value) <= most:
-        assert json_within(text, MIB, depth=most) == value
+    if depth_of(value) <= limit:
+        assert json_within(text, MIB, depth=limit) == value
     else:
         with pytest.raises(OutOfBounds, match="nested more than"):
-            json_within(text, MIB, depth=most)
+            json_within(text, MIB, depth=limit)
 
 
 @pytest.mark.parametrize(
@@ -138,14 +138,14 @@ def test_no_bytes_make_parts_raise_anything_else(data: bytes) -> None:
 
 
 @given(JSON, st.integers(1, 6))
-def test_a_parsed_value_is_held_to_the_same_depth(value: Any, most: int) -> None:
+def test_a_parsed_value_is_held_to_the_same_depth(value: Any, limit: int) -> None:
     try:
-        json_within(json.dumps(value), MIB, depth=most)
+        json_within(json.dumps(value), MIB, depth=limit)
     except OutOfBounds:
         with pytest.raises(OutOfBounds, match="nested"):
-            nesting(value, most, 1000)
+            nesting(value, limit, 1000)
     else:
-        nesting(value, most, 1000)
+        nesting(value, limit, 1000)
 
 
 def test_a_parsed_value_may_be_of_a_derived_type() -> None:

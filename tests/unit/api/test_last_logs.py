@@ -11,7 +11,7 @@ import pytest
 
 from headway_api import names
 from headway_api.config import JobConfig
-from headway_api.last_logs import HIDDEN, MOST, LastLogs
+from headway_api.last_logs import HIDDEN, MAX_BYTES, LastLogs
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store_unavailable import StoreUnavailable
 
@@ -42,13 +42,13 @@ def kept(*written: str, secrets: tuple[str, ...] = ()) -> str:
 def test_the_end_is_kept_from_the_beginning_of_a_line() -> None:
     lines = [f"line {number}\n" for number in range(100_000)]
     found = kept(*lines)
-    assert len(found.encode()) <= MOST
+    assert len(found.encode()) <= MAX_BYTES
     assert found.startswith("line ")
     assert found.endswith(lines[-1])
 
 
 def test_one_long_line_is_bounded_too() -> None:
-    assert len(kept("x" * 10 * MOST, "\nend\n").encode()) <= MOST
+    assert len(kept("x" * 10 * MAX_BYTES, "\nend\n").encode()) <= MAX_BYTES
 
 
 @pytest.mark.parametrize("secret", ["hunter2hunter2", "a/b+c=="])

@@ -70,13 +70,13 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-def findings(project: Path, *settings: str, most_rows: int = 2, seconds: float = 100) -> Iterator[Finding]:
+def findings(project: Path, *settings: str, max_rows: int = 2, seconds: float = 100) -> Iterator[Finding]:
     """What episodes alone find, as it comes. Whoever has heard enough ends them."""
     job_of = document(project, *settings)
     _, spec = job.read(job_of)
     assert spec is not None
     _, data = rows.read(spec)
-    yield from episodes.findings(episodes.PlayRequest(job_of, str(project), most_rows), spec, data, seconds)
+    yield from episodes.findings(episodes.PlayRequest(job_of, str(project), max_rows), spec, data, seconds)
 
 
 def played(project: Path, *settings: str, **more: Any) -> dict[str, Finding]:
@@ -221,7 +221,7 @@ def test_an_oracle_that_needs_more_tokens_is_no_sure_failure(project: Path) -> N
 
 def test_without_an_oracle_random_calls_are_played(project: Path) -> None:
     edit(project / "environment.py", "def oracle(", "def no_oracle(")
-    found = played(project, most_rows=1)
+    found = played(project, max_rows=1)
     assert found["oracle"].verdict == "Unknown"
     assert "The module environment has no oracle" in found["oracle"].observed
     assert found["deterministic"].verdict == "Pass"

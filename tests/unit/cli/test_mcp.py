@@ -131,7 +131,7 @@ async def test_long_logs_keep_their_end_and_say_so(reader: InProcess, project: P
     assert found["lines"][-1]["text"].startswith("899 ")
     assert len(found["lines"]) < 20
     assert any("earlier lines were left out; write a role" in each for each in found["notes"])
-    assert any(f"is cut: {jobs.MOST_LINE} of 5004 characters" in each for each in found["notes"])
+    assert any(f"is cut: {jobs.MAX_LINE} of 5004 characters" in each for each in found["notes"])
 
 
 async def test_episodes_come_page_by_page(reader: InProcess) -> None:
@@ -230,7 +230,7 @@ async def test_an_answer_has_its_bound(reader: InProcess, project: Path, content
         asked = {"job": "good", "limit": limit, "characters": 20_000}
         result = await reader.call_tool("trajectories", asked)
         assert answer(result)["episodes"]
-        assert len(text(result)) <= bounds.MOST_CHARACTERS
+        assert len(text(result)) <= bounds.MAX_CHARACTERS
 
 
 async def test_a_bill_is_as_the_verb_has_it(reader: InProcess) -> None:

@@ -25,13 +25,13 @@ ANSWERS = st.dictionaries(TEXTS, VALUES, max_size=6)
 
 
 @given(ANSWERS, st.integers(200, 4000))
-def test_an_answer_fits_or_is_refused(answer: dict[str, Any], most: int) -> None:
+def test_an_answer_fits_or_is_refused(answer: dict[str, Any], maximum: int) -> None:
     try:
-        made, _ = fitted(answer, most)
+        made, _ = fitted(answer, maximum)
     except TooLong:
-        assert bounds.size(answer) > most / 10
+        assert bounds.size(answer) > maximum / 10
         return
-    assert bounds.size(made) <= most
+    assert bounds.size(made) <= maximum
 
 
 @given(ANSWERS)
@@ -62,7 +62,7 @@ def test_a_long_list_keeps_its_beginning() -> None:
 
 def test_many_cuts_are_counted() -> None:
     _, cut = fitted({"a": ["x" * 100] * 50}, text=10)
-    assert len(cut) == bounds.MOST_LISTED + 1
+    assert len(cut) == bounds.MAX_LISTED + 1
     assert cut[-1] == "30 more places were cut"
 
 
@@ -92,20 +92,20 @@ def test_an_answer_of_too_many_parts_is_refused() -> None:
 
 
 @given(st.lists(st.integers(), max_size=200), st.integers(2, 50))
-def test_thinned_points_keep_their_ends(points: list[int], most: int) -> None:
-    found = bounds.thinned(points, most)
-    assert len(found) <= max(most, 0)
+def test_thinned_points_keep_their_ends(points: list[int], maximum: int) -> None:
+    found = bounds.thinned(points, maximum)
+    assert len(found) <= max(maximum, 0)
     assert found[:1] == points[:1]
     assert found[-1:] == points[-1:]
 
 
 @given(st.lists(st.text("ab", max_size=60), min_size=1, max_size=30), st.integers(1, 500))
-def test_the_first_rows_that_fit_are_kept(texts: list[str], most: int) -> None:
+def test_the_first_rows_that_fit_are_kept(texts: list[str], maximum: int) -> None:
     rows = [{"t": each} for each in texts]
-    kept = bounds.first_that_fit(rows, most)
+    kept = bounds.first_that_fit(rows, maximum)
     assert kept == rows[: len(kept)]
-    assert len(kept) == 1 or sum(map(bounds.size, kept)) <= most
-    assert len(kept) == len(rows) or sum(map(bounds.size, rows[: len(kept) + 1])) > most
+    assert len(kept) == 1 or sum(map(bounds.size, kept)) <= maximum
+    assert len(kept) == len(rows) or sum(map(bounds.size, rows[: len(kept) + 1])) > maximum
 
 
 class Asked(Arguments):

@@ -7,7 +7,7 @@ import time
 import pytest
 from episodes import a_group
 
-from headway_api.records import MOST_BATCH_WAITS, BatchWaits, GroupRecord
+from headway_api.records import MAX_BATCH_WAITS, BatchWaits, GroupRecord
 from headway_coordinator.batch_waits import WaitNotes
 
 
@@ -85,5 +85,5 @@ def test_the_newest_waits_are_kept(clock: Clock) -> None:
             clock.now += 1
     notes.stored(1, 1000, group(1, 1001, 1002))
     found = notes.of([1])
-    assert len(found.waits) == MOST_BATCH_WAITS
+    assert len(found.waits) == MAX_BATCH_WAITS
     assert max(each.ended for each in found.waits) == clock.now

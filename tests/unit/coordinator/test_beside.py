@@ -18,7 +18,7 @@ from headway_coordinator.sandboxes import PoolState
 from headway_coordinator.scheduler.choice import CHOICES, Order
 from headway_coordinator.spool import decode
 from headway_coordinator.stall import blocker
-from headway_coordinator.validations import MOST_UNFINISHED
+from headway_coordinator.validations import MAX_UNFINISHED
 
 
 def validating(every: int = 2, steps: int = 4, **algorithm: Any) -> RLTrainingJobSpec:
@@ -96,7 +96,7 @@ async def test_learner_waits_when_too_many_validations_are_unfinished(tmp_path: 
     job = Job(tmp_path, validating(every=1), beside=True)
     gate = Gate(job)
     async with job.coordinator() as (training, learner, running):
-        await learner.run(steps=MOST_UNFINISHED)
+        await learner.run(steps=MAX_UNFINISHED)
         assert training.validations.unfinished == [0, 1, 2]
         assert await training.wait_for_batch(3, 0.05) is None
         assert not training.batch_ready

@@ -26,7 +26,7 @@ from headway_coordinator.budget.gate import Budget, unbounded
 from headway_coordinator.budget.priced import Priced
 from headway_coordinator.budget.worst import CONTEXTS, Bill, Limits, of_judgements
 from headway_coordinator.gateway.allowance import AllowanceSpent, WholeAllowance
-from headway_coordinator.judges.question import TRIES, PreparedQuestion, most
+from headway_coordinator.judges.question import TRIES, PreparedQuestion, worst_question
 from headway_coordinator.ledger.segments import Ledger
 
 
@@ -264,7 +264,7 @@ def test_an_agent_with_a_loop_of_its_own_has_a_bound() -> None:
 def test_a_question_costs_no_more_than_its_bytes_and_its_answers() -> None:
     content = {"name": "j", "endpoint": {"url": "https://judge.acme.dev/v1", "model": "m"}, "maxTokens": 50}
     judge = Judge.model_validate(content)
-    found = most(judge, PreparedQuestion([{"role": "user", "content": "x" * 1000}], None, "0" * 64))
+    found = worst_question(judge, PreparedQuestion([{"role": "user", "content": "x" * 1000}], None, "0" * 64))
     by_class = {key.partition(":")[0]: much for (key,), much in found.items()}
     assert by_class["judgePrompt"] >= TRIES * 1000
     assert by_class["judgeSample"] == TRIES * 50

@@ -260,7 +260,7 @@ def test_a_grant_of_an_unknown_class_changes_nothing() -> None:
     with pytest.raises(ValueError, match=r"status.grant.parts\[usd\]: 'much' is not an amount"):
         found.set_grant(Grant.model_validate({"parts": [{"name": "usd", "granted": "much"}]}))
     assert found.grant == grant(7)
-    assert [limit.most for limit in found.account.limits] == [7]
+    assert [limit.maximum for limit in found.account.limits] == [7]
 
 
 @pytest.mark.parametrize(

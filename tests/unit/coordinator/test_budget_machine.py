@@ -59,9 +59,9 @@ from headway_coordinator.process import BUDGET_SECONDS
 
 pytestmark = pytest.mark.timeout(1800)  # `make test-bill` draws thousands of lives
 
-CONTEXT, TURNS, MOST, SANDBOX, RETRIES = 64, 3, 16, 20, 1
+CONTEXT, TURNS, MAX_TOKENS, SANDBOX, RETRIES = 64, 3, 16, 20, 1
 LIMITS = Limits(CONTEXT, TURNS, SANDBOX, RETRIES)
-SAMPLED = LIMITS.sampled(MOST, None)
+SAMPLED = LIMITS.sampled(MAX_TOKENS, None)
 BEGAN = datetime(2026, 5, 1, tzinfo=UTC)
 PRODUCT = "gpu"
 TICK = int(BUDGET_SECONDS)
@@ -102,7 +102,7 @@ def plan(purpose: Purpose, number: int, size: int) -> groups.Plan:
         step=number,
         row={},
         size=size,
-        sampling=Sampling(1.0, 1.0, MOST),
+        sampling=Sampling(1.0, 1.0, MAX_TOKENS),
         job_seed=1,
     )
 
@@ -115,11 +115,11 @@ def version(step: int) -> PolicyVersion:
 def turns(draw: st.DrawFn) -> list[tuple[int, int, int, bool]]:
     """Prompt, cached, sampled, and whether it was delivered: most of them as much as there may be."""
     if draw(st.integers(0, 3)):
-        cached = draw(st.sampled_from([0, CONTEXT - MOST]))
-        return [(CONTEXT - MOST, cached, MOST, draw(st.integers(0, 7)) != 7)] * TURNS
+        cached = draw(st.sampled_from([0, CONTEXT - MAX_TOKENS]))
+        return [(CONTEXT - MAX_TOKENS, cached, MAX_TOKENS, draw(st.integers(0, 7)) != 7)] * TURNS
     found = []
     for _ in range(draw(st.integers(1, TURNS))):
-        sampled = draw(st.integers(1, MOST))
+        sampled = draw(st.integers(1, MAX_TOKENS))
         prompt = draw(st.integers(1, CONTEXT - sampled))
         found.append((prompt, draw(st.integers(0, prompt)), sampled, draw(st.booleans())))
     return found
@@ -274,11 +274,11 @@ class JobUnderABudget(RuleBasedStateMachine):
         one = worst.total([*[one] * 3, of_judgements([QUESTION])])
         money, *others = (account.worth(limit, one) for limit in account.limits)
         named = zip(sorted(tokens, key=ORDER.index), others, strict=True)
-        most = {name: max(1, int(much * Decimal(tokens[name]))) for name, much in named}
+        maximum = {name: max(1, int(much * Decimal(tokens[name]))) for name, much in named}
         if usd is None and not tokens:
             return None
         limiter = None if usd is None else f"{(money * Decimal(usd)).quantize(Decimal('0.00000001')):f}"
-        return BudgetSpec.model_validate({"usd": limiter, "tokens": most or None})
+        return BudgetSpec.model_validate({"usd": limiter, "tokens": maximum or None})
 
     def _start(self) -> None:
         """A coordinator begins: it reads the ledger, and takes up what is finished."""
@@ -315,7 +315,7 @@ class JobUnderABudget(RuleBasedStateMachine):
     def _allow(self) -> None:
         """Limits or prices have changed: what is spent and reserved may be used, and nothing more."""
         self.allowed = {
-            each.limit.name: max(each.limit.most, each.spent + each.reserved)
+            each.limit.name: max(each.limit.maximum, each.spent + each.reserved)
             for each in self.budget.account.standings()
         }
 
@@ -382,13 +382,13 @@ class JobUnderABudget(RuleBasedStateMachine):
     def _an_episode_asks_a_judge(self, data: st.DataObject) -> None:
         one = self.open[data.draw(st.sampled_from(sorted(self.open)))]
         part, prompt, sampled = data.draw(PART), data.draw(st.sampled_from([10, 400])), data.draw(st.just(50))
-        most = Judgement(judge="j", question="0" * 64, prompt_tokens=prompt, sampled_tokens=sampled)
-        found = most.model_copy(
+        maximum = Judgement(judge="j", question="0" * 64, prompt_tokens=prompt, sampled_tokens=sampled)
+        found = maximum.model_copy(
             update={"prompt_tokens": int(prompt * part), "sampled_tokens": int(sampled * part)}
         )
 
         async def ask() -> None:
-            async with one.task.spending.reserved(of_judgements([most])) as used:
+            async with one.task.spending.reserved(of_judgements([maximum])) as used:
                 one.judgements.append(found)
                 used(of_judgements([found]))
 
@@ -509,10 +509,10 @@ class JobUnderABudget(RuleBasedStateMachine):
     @invariant()
     def no_more_is_spent_than_there_is(self) -> None:
         for each in self.budget.account.standings():
-            most = self.allowed[each.limit.name]
-            assert each.spent <= most, f"{each.limit.name}: {each.spent} of {most}"
+            maximum = self.allowed[each.limit.name]
+            assert each.spent <= maximum, f"{each.limit.name}: {each.spent} of {maximum}"
             if each.left >= 0:
-                self.allowed[each.limit.name] = each.limit.most
+                self.allowed[each.limit.name] = each.limit.maximum
 
     @invariant()
     def the_ledger_is_what_the_trajectories_say(self) -> None:
@@ -538,7 +538,7 @@ class JobUnderABudget(RuleBasedStateMachine):
         assert self.budget.exhausted_at is not None or not self.budget.account.lacks({})
         if self.budget.exhausted_at is not None:
             assert self.budget.lacks()
-            assert all(lack.needed > lack.limit.most for lack in self.budget.lacks())
+            assert all(lack.needed > lack.limit.maximum for lack in self.budget.lacks())
 
     def teardown(self) -> None:
         if hasattr(self, "loop"):

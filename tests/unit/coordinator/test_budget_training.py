@@ -33,7 +33,7 @@ WORST = 2 * 2 * spec().rollout.sampling.max_tokens
 """Tokens that it may sample."""
 
 
-def most(tokens: int, **more: Any) -> BudgetSpec:
+def maximum(tokens: int, **more: Any) -> BudgetSpec:
     return BudgetSpec.model_validate({"tokens": {"sample": tokens}, **more})
 
 
@@ -62,7 +62,7 @@ async def test_a_job_stops_below_its_budget_and_goes_on_from_there(tmp_path: Pat
     job = Job(tmp_path / "bounded", short())
     batches = []
     for many in (3, 5, 20):
-        job.money = most(many * GROUP + 4)
+        job.money = maximum(many * GROUP + 4)
         async with job.coordinator() as (training, learner, running):
             learning = asyncio.create_task(learner.run())
             stops = asyncio.create_task(until_exhausted(job))
@@ -70,8 +70,8 @@ async def test_a_job_stops_below_its_budget_and_goes_on_from_there(tmp_path: Pat
             if running.done():
                 await learning
             used = job.budget.account.standings()[0]
-            assert used.spent <= used.limit.most
-            assert running.done() or used.spent + WORST > used.limit.most - used.reserved
+            assert used.spent <= used.limit.maximum
+            assert running.done() or used.spent + WORST > used.limit.maximum - used.reserved
             for task in (learning, stops):
                 task.cancel()
             await asyncio.gather(learning, stops, return_exceptions=True)
@@ -83,14 +83,14 @@ async def test_a_job_stops_below_its_budget_and_goes_on_from_there(tmp_path: Pat
 @pytest.mark.parametrize("many", [3, 4])
 async def test_a_draining_job_trains_whole_batches_and_ends(tmp_path: Path, many: int) -> None:
     job = Job(tmp_path, short())
-    job.money = most(many * GROUP + 4, onExhausted="Drain")
+    job.money = maximum(many * GROUP + 4, onExhausted="Drain")
     async with job.coordinator() as (training, learner, running):
         await learner.run()
         await running
     assert learner.finished is not None
     assert learner.finished.reason == training.state.finished == "BudgetExhausted"
     used = job.budget.account.standings()[0]
-    assert used.spent <= used.limit.most
+    assert used.spent <= used.limit.maximum
     assert used.reserved == 0
     assert len(learner.batches) == many // 2
     assert training.state.abandoned["BudgetExhausted"] > 0
@@ -101,14 +101,14 @@ async def test_256_episodes_at_once_stay_within_the_budget(tmp_path: Path) -> No
     """Each ends at its own time, and one of eight is lost; the ledger is looked at whenever it has grown."""
     size, chance, ended = 8, random.Random(1), 0
     ledger = Ledger(FileStore(), Layout(f"file://{tmp_path}", "ns", "job", "uid"))
-    limits, limiter, most_at_once, running = Limits(50, 2, 10, 1), AdaptiveSemaphore(256), 0, 0
+    limits, limiter, max_at_once, running = Limits(50, 2, 10, 1), AdaptiveSemaphore(256), 0, 0
     full, worst_group = asyncio.Event(), size * 2 * (SAMPLED + 1)
-    budget = Budget(most(33 * worst_group), Priced(ledger, lambda: DEFAULT))
+    budget = Budget(maximum(33 * worst_group), Priced(ledger, lambda: DEFAULT))
 
     async def episode(task: Task) -> EpisodeRecord:
-        nonlocal running, most_at_once
+        nonlocal running, max_at_once
         running += 1
-        most_at_once = max(most_at_once, running)
+        max_at_once = max(max_at_once, running)
         if running == limiter.ceiling:
             full.set()
         await full.wait()
@@ -126,7 +126,7 @@ async def test_256_episodes_at_once_stay_within_the_budget(tmp_path: Path) -> No
             group = await groups.run(plan, held.watched(episode), limiter, start_number=0, max_retries=1)
             ledger.group(group)
             (limit,) = budget.account.standings()
-            assert limit.spent <= limit.limit.most
+            assert limit.spent <= limit.limit.maximum
         ended += 1
 
     tasks = [asyncio.create_task(live(number)) for number in range(60)]
@@ -137,7 +137,7 @@ async def test_256_episodes_at_once_stay_within_the_budget(tmp_path: Path) -> No
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert [task for task in tasks if not task.cancelled() and task.exception()] == []
-    assert most_at_once == 256
+    assert max_at_once == 256
     (limit,) = budget.account.standings()
-    assert limit.limit.most - worst_group < limit.spent <= limit.limit.most
+    assert limit.limit.maximum - worst_group < limit.spent <= limit.limit.maximum
     assert 33 < ended < 60

@@ -47,8 +47,8 @@ PREEMPTED = Look(reading(preemptions=3), reading(preemptions=4))
 def test_the_limit_stays_within_one_a_server_and_the_ceiling(
     data: st.DataObject, ceiling: int, wanted: bool, looks: list[Look]
 ) -> None:
-    limit, most = data.draw(st.integers(1, ceiling)), data.draw(st.integers(0, ceiling))
-    found = adapt(limit, ceiling, most, wanted, looks)
+    limit, peak = data.draw(st.integers(1, ceiling)), data.draw(st.integers(0, ceiling))
+    found = adapt(limit, ceiling, peak, wanted, looks)
     assert min(max(1, len(looks)), ceiling) <= found <= ceiling or (not looks and found == limit)
 
 
@@ -57,7 +57,7 @@ def test_nothing_that_is_worse_makes_the_limit_higher(
     data: st.DataObject, ceiling: int, wanted: bool, looks: list[Look]
 ) -> None:
     assume(looks)
-    limit, most = data.draw(st.integers(1, ceiling)), data.draw(st.integers(0, ceiling))
+    limit, peak = data.draw(st.integers(1, ceiling)), data.draw(st.integers(0, ceiling))
     at = data.draw(st.integers(0, len(looks) - 1))
     before, now = looks[at]
     worse = Reading(
@@ -67,12 +67,12 @@ def test_nothing_that_is_worse_makes_the_limit_higher(
         now.waiting + data.draw(st.integers(0, 2)),
     )
     then = [*looks[:at], Look(before, worse), *looks[at + 1 :]]
-    assert adapt(limit, ceiling, most, wanted, then) <= adapt(limit, ceiling, most, wanted, looks)
+    assert adapt(limit, ceiling, peak, wanted, then) <= adapt(limit, ceiling, peak, wanted, looks)
 
 
-@given(limit=st.integers(1, 64), wanted=st.booleans(), most=st.integers(0, 64))
-def test_where_no_server_answers_nothing_changes(limit: int, wanted: bool, most: int) -> None:
-    assert adapt(limit, 64, most, wanted, []) == limit
+@given(limit=st.integers(1, 64), wanted=st.booleans(), peak=st.integers(0, 64))
+def test_where_no_server_answers_nothing_changes(limit: int, wanted: bool, peak: int) -> None:
+    assert adapt(limit, 64, peak, wanted, []) == limit
 
 
 @given(limit=st.integers(1, 64), servers=st.integers(1, 5))
@@ -96,7 +96,7 @@ def test_one_full_server_cuts_the_limit_to_the_floor_if_it_lasts(limit: int, bad
 
 
 @pytest.mark.parametrize(
-    ("most", "wanted", "look", "expected"),
+    ("peak", "wanted", "look", "expected"),
     [
         (20, True, CALM, 21),
         (20, False, CALM, 20),  # nobody would take the place
@@ -112,8 +112,8 @@ def test_one_full_server_cuts_the_limit_to_the_floor_if_it_lasts(limit: int, bad
         (20, False, Look(reading(step=1), reading(preemptions=8, step=2)), 20),  # it took weights
     ],
 )
-def test_preemptions_and_cache_use_move_the_limit(most: int, wanted: bool, look: Look, expected: int) -> None:
-    assert adapt(20, 96, most, wanted, [look]) == expected
+def test_preemptions_and_cache_use_move_the_limit(peak: int, wanted: bool, look: Look, expected: int) -> None:
+    assert adapt(20, 96, peak, wanted, [look]) == expected
 
 
 METRICS = """\

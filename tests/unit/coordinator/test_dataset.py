@@ -222,13 +222,13 @@ def test_a_row_out_of_bounds_is_named_with_what_to_do(
 def test_a_dataset_has_a_most_of_rows_and_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "data.csv"
     path.write_text("prompt\n" + "a\n" * 10)
-    for name, most, says in (
+    for name, limit, says in (
         ("ROWS", 9, "more than 9 rows; split it"),
         ("DATASET", 20, "has more than 20 bytes; split it"),
         ("DATASET", 100, "its rows up to 6 are more than 100 bytes"),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(bounds, name, most)
+            patch.setattr(bounds, name, limit)
             with pytest.raises(JobError, match=says):
                 load(Dataset(uri=f"file://{path}"), FileStore(), "spec.data.train")
 

@@ -222,8 +222,8 @@ async def test_held_out_episodes_take_no_place_of_training(tmp_path: Path) -> No
     job.episode = episode  # type: ignore[method-assign]
     async with job.coordinator() as (training, learner, running):
         await training.report(learner.commit(0, []))
-        most = {Purpose.TRAIN: of.rollout.max_concurrency, Purpose.VALIDATION: 2}
-        while any(training.state.in_flight[purpose] < count for purpose, count in most.items()):
+        limit = {Purpose.TRAIN: of.rollout.max_concurrency, Purpose.VALIDATION: 2}
+        while any(training.state.in_flight[purpose] < count for purpose, count in limit.items()):
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.05)
         assert training.state.in_flight[Purpose.VALIDATION] == 2, "of three rows"

@@ -40,9 +40,9 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
 class Agent:
     """A client that keeps its history, and sends what it likes of it."""
 
-    def __init__(self, tok: Any, *texts: str, most: int = 200) -> None:
+    def __init__(self, tok: Any, *texts: str, maximum: int = 200) -> None:
         self._core = Gateway(choose(tok, "qwen3"), ScriptedModel(tok, texts), 100_000, 5.0)
-        self.session = Session(episode_id="e", seed=3, sampling=Sampling(1.0, 1.0, most))
+        self.session = Session(episode_id="e", seed=3, sampling=Sampling(1.0, 1.0, maximum))
 
     async def says(self, messages: Sequence[Message], tools: Sequence[Tool] = PROBE_TOOLS) -> Message:
         found = await self._core.chat(self.session, Ask(json.loads(json.dumps(list(messages))), list(tools)))

@@ -60,7 +60,7 @@ async def test_an_endpoint_plays_the_baseline(tmp_path: Path, monkeypatch: pytes
         assert stage.preflight["episodes"] == EPISODES
         assert f"sampled at an endpoint by {MODEL}" in stage.preflight["summary"]
         assert set(service.tokens) == {f"Bearer {KEY}"}
-        assert 1 < service.most <= 3
+        assert 1 < service.peak <= 3
         assert stage.engine.asked == [], "the job's own server samples nothing"
         groups = [decode(stage.store.get(uri)) for uri in stage.store.list(stage.layout().preflight_groups)]
         assert {(group.sampled_by, group.model) for group in groups} == {("endpoint", MODEL)}

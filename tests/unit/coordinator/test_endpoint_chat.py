@@ -1,4 +1,4 @@
-"""A candidate behind an endpoint that misbehaves: what is tried again, and what ends the candidate."""
+"""A candidate behind an endpoint that misbehaves: what is retried, and what ends the candidate."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ async def test_no_more_requests_are_in_flight_than_the_spec_allows() -> None:
 
     async with serving(slow) as service, asking(service.url, maxConcurrency=3) as chat:
         await asyncio.gather(*(ask(chat) for _ in range(12)))
-    assert service.most == 3
+    assert service.peak == 3
 
 
 async def test_no_minute_has_more_requests_than_the_spec_allows() -> None:

@@ -594,19 +594,19 @@ async def test_episode_cancelled_with_its_group_keeps_its_samples(tok: Any) -> N
 
 async def test_a_group_never_has_more_in_flight_than_there_is_room(tok: Any) -> None:
     async with rig(tok, ANSWER) as r:
-        running = most = 0
+        running = maximum = 0
 
         async def counted(one: Task) -> Any:
-            nonlocal running, most
+            nonlocal running, maximum
             running += 1
-            most = max(most, running)
+            maximum = max(maximum, running)
             try:
                 return await r.episodes.run(one)
             finally:
                 running -= 1
 
         await groups.run(plan(6), counted, AdaptiveSemaphore(2), start_number=0, max_retries=0)
-    assert most == 2
+    assert maximum == 2
 
 
 @pytest.mark.parametrize(

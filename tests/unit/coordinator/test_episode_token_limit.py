@@ -28,7 +28,7 @@ from headway_coordinator.sandboxes import Broker
 from headway_coordinator.trajectory.render import choose
 
 TURN = 64
-"""Most tokens of a turn."""
+"""Maximum tokens of a turn."""
 
 
 @pytest.fixture(scope="module")

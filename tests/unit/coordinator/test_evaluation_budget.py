@@ -121,8 +121,8 @@ async def test_what_is_refused_is_what_the_gate_would_never_let_begin() -> None:
     sampled = kind.limits.sampled(MAX_TOKENS, None)
     [lack] = budget(tokens={"evaluation": 1}).least(kind.limits, kind.bill, kind.size, sampled)
     plan = Plan(Slot(0, 0, 0), Purpose.EVALUATION, 0, {}, SIZE, Sampling(1.0, 1.0, MAX_TOKENS), 1)
-    for most, begins in ((int(lack.needed), True), (int(lack.needed) - 1, False)):
-        found = budget(tokens={"evaluation": most})
+    for limit, begins in ((int(lack.needed), True), (int(lack.needed) - 1, False)):
+        found = budget(tokens={"evaluation": limit})
         waits = found.group(plan, kind.bill, episode_limits(alone.spec, 1000, None), sampled)
         if begins:
             async with waits as held:

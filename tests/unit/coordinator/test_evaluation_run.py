@@ -61,7 +61,7 @@ async def test_as_many_sets_of_servers_are_up_as_asked_for(tmp_path: Path, paral
     job = EvalJob(tmp_path, spec(parallelism=parallelism))
     evaluation = await job.coordinator()
     await evaluation.run([job.unit("base", server_set=0), job.unit("tuned", server_set=1)])
-    assert job.most_open == parallelism
+    assert job.max_open == parallelism
     assert job.open == []
 
 

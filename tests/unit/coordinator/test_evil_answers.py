@@ -36,7 +36,7 @@ SECONDS = 0.5
 """What each client waits at most."""
 HANGS = 20.0
 """A client that has not ended by then never will."""
-MOST = 64 * 1024 * 1024
+MAX_MEMORY = 64 * 1024 * 1024
 VERSION = PolicyVersion(incarnation=0, step=1)
 ZERO = PolicyVersion(incarnation=0, step=0)
 
@@ -189,9 +189,9 @@ async def test_an_evil_answer_is_a_typed_fault_and_costs_little(name: str) -> No
     async with evil_server() as server:
         # What is loaded at the first answer is no answer's cost.
         await answered(client, server, next(grown({}, 0, 1)))
-        with kept(MOST):
+        with kept(MAX_MEMORY):
             for evil in everywhere():
-                with flat(MOST):
+                with flat(MAX_MEMORY):
                     fault = await answered(client, server, evil)
                 assert name in ("endpoint", "models") or fault is not None, f"{evil.name} is no answer"
                 assert len(str(fault)) < 8000, evil.name
@@ -201,7 +201,7 @@ async def test_an_evil_answer_is_a_typed_fault_and_costs_little(name: str) -> No
 async def test_a_good_answer_bent_anywhere_is_taken_or_a_fault(name: str) -> None:
     client = CLIENTS[name]
     async with evil_server() as server:
-        with flat(MOST):
+        with flat(MAX_MEMORY):
             for evil in grown(client.good, SEED, CASES):
                 try:
                     await answered(client, server, evil)

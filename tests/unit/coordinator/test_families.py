@@ -20,7 +20,7 @@ from headway_coordinator.preflight import calls as preflight
 from headway_coordinator.trajectory import reasoning, values
 from headway_coordinator.trajectory.calls import called, kinds, malformed
 from headway_coordinator.trajectory.grammar import TOOL
-from headway_coordinator.trajectory.notations import MOST_CALLS
+from headway_coordinator.trajectory.notations import MAX_CALLS
 from headway_coordinator.trajectory.probe import ASKED, EVERY, KEY, RESULT, SIMPLE, call, calling
 from headway_coordinator.trajectory.proof import Probe
 from headway_coordinator.trajectory.render import STYLES, Renderer, choose
@@ -220,7 +220,7 @@ def test_a_megabyte_of_anything_is_read(name: str) -> None:
         text = piece * (MEGABYTE // len(piece))
         for output in (text, head + text, head + text + tags[1]):
             _, calls = grammar.read(output, SCHEMAS)
-            assert len(calls) <= 2 * MOST_CALLS
+            assert len(calls) <= 2 * MAX_CALLS
 
 
 @every_grammar

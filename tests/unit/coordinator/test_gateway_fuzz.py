@@ -18,7 +18,7 @@ from memory import flat
 from open_rollout import a_rollout, rig, sealed
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
-from headway_api.records import MOST_IGNORED
+from headway_api.records import MAX_IGNORED
 from headway_coordinator.gateway import bodies
 from headway_wire import contents
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.hostile
 
 SEED = int(os.environ.get("HOSTILE_SEED", "1"))
 CASES = int(os.environ.get("HOSTILE_CASES", "150"))
-MOST = 64 * 1024 * 1024
+MAX_MEMORY = 64 * 1024 * 1024
 SIZE = 1024 * 1024
 HEAVY = 0.02
 """Share of the requests that are large all through."""
@@ -50,7 +50,7 @@ async def test_no_request_is_answered_with_a_fault_of_ours(
     seen = set()
     async with rig(tok, context=4000) as r:
         await r.chat()  # what is loaded at the first turn is no request's cost
-        with flat(MOST):
+        with flat(MAX_MEMORY):
             for number in range(CASES):
                 is_heavy = path in KNOWN and chance.random() < HEAVY
                 data, headers = (heavy(path, chance, SIZE), {}) if is_heavy else bent(path, chance)
@@ -104,4 +104,4 @@ async def test_more_names_than_a_record_has_room_for(tok: Any, path: str) -> Non
     ):
         status, answer = await r.post(path, asked)
         assert status == 200, answer
-        assert len(sealed(r.rollout).ignored) == MOST_IGNORED
+        assert len(sealed(r.rollout).ignored) == MAX_IGNORED

@@ -36,7 +36,7 @@ from headway_coordinator.trajectory.render import PROBE_TOOLS, choose
 from headway_wire import contents
 from headway_wire import listening as wire
 
-MOST = 64 * bounds.MIB
+MAX_MEMORY = 64 * bounds.MIB
 PATHS = (
     *("/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"),
     *("/v1/completions", "/v1/tools/x", "/complete-rollout", "/update-reward"),
@@ -103,7 +103,7 @@ async def test_who_has_no_token_may_send_64_kib(tok: Any, path: str) -> None:
         assert (status, answer["error"]["code"]) == (413, "request_too_large")
         body = b"\x1f\x8b" + gzip.compress(b"[" * 16 * bounds.MIB)[2:]
         head = f"POST {path} HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}"
-        with flat(MOST):
+        with flat(MAX_MEMORY):
             status, answer = await answer_to(r, head, body)
         assert (status, answer["error"]["code"]) == (413, "request_too_large")
 
@@ -207,8 +207,8 @@ def test_the_soft_limit_of_descriptors_is_raised() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, soft), hard))
-        most = raise_descriptors()
-        assert most == resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 512
+        peak = raise_descriptors()
+        assert peak == resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 512
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -229,7 +229,7 @@ def test_the_soft_limit_of_descriptors_is_raised() -> None:
 async def test_a_body_of_many_mistakes_is_refused_briefly(tok: Any, body: bytes) -> None:
     packed = gzip.compress(body)
     async with rig(tok) as r:
-        with flat(MOST):
+        with flat(MAX_MEMORY):
             async with r.http.post(
                 r.base + "/v1/chat/completions", data=packed, headers={"Content-Encoding": "gzip"}
             ) as answer:
@@ -253,7 +253,9 @@ LONG = {
 async def test_a_conversation_far_too_long_is_not_rendered(tok: Any, name: str) -> None:
     async with rig(tok) as r:
         body = json.dumps({"messages": LONG[name]}, ensure_ascii=False).encode()
-        with flat(MOST + 8 * len(body)):  # copies of the text, the client's included, and no tokens of it
+        with flat(
+            MAX_MEMORY + 8 * len(body)
+        ):  # copies of the text, the client's included, and no tokens of it
             async with r.http.post(r.base + "/v1/chat/completions", data=body) as answer:
                 found = await answer.json()
         assert (answer.status, found["error"]["code"]) == (400, "context_length_exceeded")
@@ -281,14 +283,14 @@ async def test_a_conversation_that_fits_is_rendered_whatever_its_bytes(tok: Any)
 async def test_one_long_conversation_is_counted_at_a_time(tok: Any) -> None:
     class Counting:
         def __init__(self, inner: Any) -> None:
-            self.inner, self.now, self.most = inner, 0, 0
+            self.inner, self.now, self.peak = inner, 0, 0
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self.inner, name)
 
         def exceeds(self, *args: Any) -> bool:
             self.now += 1
-            self.most = max(self.most, self.now)
+            self.peak = max(self.peak, self.now)
             try:
                 return bool(self.inner.exceeds(*args))
             finally:
@@ -300,7 +302,7 @@ async def test_one_long_conversation_is_counted_at_a_time(tok: Any) -> None:
     sessions = [Session(f"e{n}", 3, Sampling(1.0, 1.0, 20)) for n in range(6)]
     found = await asyncio.gather(*map(core.chat, sessions, asks), return_exceptions=True)
     assert {type(one).__name__ for one in found} == {"ContextFull"}
-    assert counting.most == 1
+    assert counting.peak == 1
 
 
 async def test_what_is_not_served_does_not_say_the_token(tok: Any, caplog: pytest.LogCaptureFixture) -> None:

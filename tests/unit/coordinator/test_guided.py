@@ -154,7 +154,7 @@ def test_vllm_is_sent_the_schema() -> None:
     assert "structured_outputs" not in _body("m", "s", Request([1], 5, 1.0, 1.0, 7, [0]))["sampling_params"]
 
 
-def test_a_schema_with_which_servers_are_lost_is_not_tried_again() -> None:
+def test_a_schema_with_which_servers_are_lost_is_not_retried() -> None:
     suspects = Suspects()
     for _ in range(LOSSES - 1):
         with pytest.raises(ServerLost), suspects.watched("bad"):

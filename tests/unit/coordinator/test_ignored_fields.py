@@ -18,7 +18,7 @@ from scripted_model import ANSWER, CALL, TWO_CALLS
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api import bounds
-from headway_api.records import MOST_IGNORED, EpisodeRecord, Outcome
+from headway_api.records import MAX_IGNORED, EpisodeRecord, Outcome
 from headway_coordinator import episode
 from headway_coordinator.episode import Episodes
 from headway_coordinator.gateway import completions, messages, openai, responses
@@ -84,7 +84,7 @@ async def test_an_agent_s_own_names_end_no_job(
     asked = {"messages": [USER]} | body
     record = await record_of(tmp_path, path, asked, asked)
     assert (record.outcome, record.error) == (Outcome.COMPLETED, None)
-    assert len(record.ignored) == MOST_IGNORED
+    assert len(record.ignored) == MAX_IGNORED
     assert (record.ignored[named], record.ignored[OTHERS]) == (2, 2)
     assert EpisodeRecord.model_validate_json(record.model_dump_json()) == record
 

@@ -316,7 +316,7 @@ async def test_no_more_questions_are_in_flight_than_the_spec_says(tmp_path: Path
             judge = judges.by_name["style"]
             asks = (judge.ask(question(str(n), of=of), lambda judgement: None) for n in range(12))
             await asyncio.gather(*asks)
-    assert service.most <= 2
+    assert service.peak <= 2
 
 
 async def test_no_episode_begins_before_a_judge_answers_again(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from played_jobs import a_small_spec
 
 from headway_analysis.measures import figures
 from headway_analysis.measures.episodes import pass_at_k, pass_k, pass_power_k, spread, summarize
-from headway_analysis.measures.figures import TOOLS_MOST
+from headway_analysis.measures.figures import MAX_TOOLS
 from headway_api.in_force import Directive
 from headway_api.metrics import family
 from headway_api.records import Batch, EpisodeRecord, GroupRecord, Outcome, Purpose, TurnSpan
@@ -245,13 +245,13 @@ def test_tool_calls_count_in_all_by_tool_failed_and_malformed() -> None:
 
 
 def test_tools_beyond_the_most_called_are_added_up() -> None:
-    names = [f"tool_{i:02}" for i in range(TOOLS_MOST + 3)]
+    names = [f"tool_{i:02}" for i in range(MAX_TOOLS + 3)]
     one = sealed("t0-0", 0, turns=1, messages=[called("tool_05", *names)])
     found = figures.evaluation([group_of(one)], [1], 1.0, "val")
     by_tool = {name.rpartition("/")[2]: value for name, value in found.items() if "tool_calls_of" in name}
     assert by_tool.pop("tool_05") == 2
     assert by_tool.pop("other") == 3
-    assert by_tool == dict.fromkeys(set(names[:TOOLS_MOST]) - {"tool_05"}, 1)
+    assert by_tool == dict.fromkeys(set(names[:MAX_TOOLS]) - {"tool_05"}, 1)
 
 
 ANSWER = {"role": "assistant", "content": "It is gold."}

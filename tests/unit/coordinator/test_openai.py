@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from episodes import version
 
-from headway_api.records import MOST_IGNORED, Turn
+from headway_api.records import MAX_IGNORED, Turn
 from headway_coordinator.gateway import completions, messages, openai, responses
 from headway_coordinator.gateway.asks import Completion, Force, Sampling
 from headway_coordinator.gateway.refusals import GatewayError
@@ -247,7 +247,7 @@ def test_what_no_answer_shows_is_listed(fields: dict[str, Any], names: tuple[str
 def test_only_as_many_names_are_kept_as_a_record_has_room_for() -> None:
     many = {f"field_{number}": number for number in range(10_000)}
     for asked in (body(**many), body(chat_template_kwargs=many)):
-        assert len(openai.read(asked, lenient=True).ignored) == MOST_IGNORED + 1
+        assert len(openai.read(asked, lenient=True).ignored) == MAX_IGNORED + 1
 
 
 def test_sampling_that_differs_from_the_job_s_is_named() -> None:

@@ -16,7 +16,7 @@ from ports import free_port
 from headway_api.config import Identity
 from headway_api.records import EpisodeRecord, Outcome, StepReport
 from headway_coordinator.metrics import otel, otlp
-from headway_coordinator.metrics.otel import MOST_LINKS, Span, of_episode, of_step, of_update, request
+from headway_coordinator.metrics.otel import MAX_LINKS, Span, of_episode, of_step, of_update, request
 from headway_coordinator.metrics.otlp import Otlp
 
 JOB = Identity(name="refunds", namespace="team", uid="0f0e", kind="RLTrainingJob")
@@ -111,7 +111,7 @@ def test_step_is_a_trace_of_its_parts_linked_to_its_episodes(episode: EpisodeRec
 
 
 def test_a_step_has_no_more_links_than_receivers_keep() -> None:
-    assert len(of_step(JOB, report(1050.0), [str(n) for n in range(1000)])[0].links) == MOST_LINKS
+    assert len(of_step(JOB, report(1050.0), [str(n) for n in range(1000)])[0].links) == MAX_LINKS
 
 
 def test_a_step_of_no_known_time_is_not_sent() -> None:
@@ -214,7 +214,7 @@ async def test_a_receiver_that_is_away_costs_nothing_but_the_spans(episode: Epis
 async def test_the_number_of_waiting_spans_is_bounded(
     episode: EpisodeRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(otlp, "WAITING_MOST", 4)
+    monkeypatch.setattr(otlp, "MAX_WAITING", 4)
     receiver, spans = Receiver(), of_episode(JOB, MODEL, episode)
     async with sending(receiver) as out:
         out.give(spans)

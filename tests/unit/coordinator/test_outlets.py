@@ -169,7 +169,7 @@ def test_tracking_server_that_is_down_is_counted_and_retried(tmp_path: Path) -> 
 def test_hanging_tracking_server_costs_old_figures_not_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mlflow, "WAITING_MOST", 3)
+    monkeypatch.setattr(mlflow, "MAX_WAITING", 3)
     server, hanging = Server(), threading.Event()
     create, asked = server.create_run, threading.Event()
 
@@ -350,7 +350,7 @@ def test_parameters_hold_no_secret_and_are_bounded(monkeypatch: pytest.MonkeyPat
     assert found["spec.agent.http.url"] == "http://agents.acme.dev/play"
     assert (found["group_size"], found["spec.algorithm.groupSize"], found["lora_rank"]) == ("2", "2", "32")
     assert "max_turns" not in found, "the agent's own loop decides"
-    monkeypatch.setattr(described, "MOST", 3)
+    monkeypatch.setattr(described, "MAX_PARAMETERS", 3)
     assert list(parameters(spec())) == ["global_batch_size", "group_size", "advantage_method"]
 
 
@@ -376,7 +376,7 @@ async def test_unchanged_status_is_written_again_to_get_the_answer(
     assert heard == [status.JobUpdate(3)] * 2
 
 
-async def test_a_status_that_cannot_be_written_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_status_that_cannot_be_written_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "LEAST_SECONDS", 0.01)
     written: list[dict[str, Any]] = []
 

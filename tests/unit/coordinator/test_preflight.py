@@ -26,7 +26,7 @@ from headway_coordinator.preflight import checks
 from headway_coordinator.trajectory.probe import SIMPLE
 
 UNVALIDATED = {"everySteps": 0, "atStart": False}
-MOST_TOKENS = "spec.rollout.sampling.maxTokens"
+MAX_TOKENS = "spec.rollout.sampling.maxTokens"
 CONTEXT = "spec.model.contextLength"
 
 
@@ -268,7 +268,7 @@ async def test_a_context_that_is_too_short_says_what_to_write_instead(folder: Pa
 @pytest.mark.parametrize(
     ("prompt", "field", "remedy"),
     [
-        (508, MOST_TOKENS, f"lower {MOST_TOKENS} to 1, or spec.agent.builtin.maxTurns"),
+        (508, MAX_TOKENS, f"lower {MAX_TOKENS} to 1, or spec.agent.builtin.maxTurns"),
         (509, CONTEXT, f"raise {CONTEXT}, or shorten the prompt"),
         (512, CONTEXT, f"raise {CONTEXT}, or shorten the prompt"),
         (600, CONTEXT, f"raise {CONTEXT}, or shorten the prompt"),

@@ -24,7 +24,7 @@ from headway_api.records import GroupRecord, Judgement, Purpose, UsageClass, Usa
 from headway_api.store import FileStore
 from headway_coordinator.ledger import costs, events, export
 from headway_coordinator.ledger.segments import Ledger
-from headway_coordinator.ledger.usage import MOST_UNPRICED, NAME_LENGTH, usage, without_price
+from headway_coordinator.ledger.usage import MAX_UNPRICED, NAME_LENGTH, usage, without_price
 
 QWEN = "hf://Qwen/Qwen3-32B"
 JOB = Identity(name="job", namespace="ns", uid="uid", kind="RLEvalJob")
@@ -223,12 +223,12 @@ def test_status_and_metrics_name_the_model(tmp_path: Path) -> None:
 def test_status_names_what_has_no_price_within_its_bounds() -> None:
     names = [f"judgeSample:{'m' * 200}{number:03d}" for number in range(40)]
     unpriced = without_price(names)
-    assert len(unpriced) == MOST_UNPRICED
-    assert unpriced[-1] == f"and {40 - MOST_UNPRICED + 1} more"
+    assert len(unpriced) == MAX_UNPRICED
+    assert unpriced[-1] == f"and {40 - MAX_UNPRICED + 1} more"
     assert all(len(name) <= NAME_LENGTH for name in unpriced)
     assert without_price(["acceleratorSeconds:H100", "acceleratorSeconds:A100", "judgeSample:gpt-x"]) == [
         "acceleratorSeconds",
         "judgeSample:gpt-x",
     ]
-    exactly = [f"judgeSample:{number}" for number in range(MOST_UNPRICED)]
+    exactly = [f"judgeSample:{number}" for number in range(MAX_UNPRICED)]
     assert without_price(exactly) == sorted(exactly)

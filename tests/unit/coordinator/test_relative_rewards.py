@@ -192,7 +192,7 @@ async def test_a_group_that_cannot_be_judged_is_none(
 ) -> None:
     async with rig(tok, tmp_path) as r:
         group = await ran(r, reward, retries=1)
-        assert r.leases.total == 5, "tried again in a fresh sandbox"
+        assert r.leases.total == 5, "retried in a fresh sandbox"
         assert r.leases.leased == {}
     assert group.abandoned is not None
     assert group.abandoned.reason == "NotJudged"

@@ -80,7 +80,7 @@ def script(case: int, after: int | None = None, **row: Any) -> Script:
     return Script("hacking", f"case {case}", whole, 7, answer="Done.", after=label)
 
 
-async def test_a_script_waits_for_a_judge_and_is_tried_again(tmp_path: Path) -> None:
+async def test_a_script_waits_for_a_judge_and_is_retried(tmp_path: Path) -> None:
     async with endpoint(GRADE) as service, rig(tmp_path, service) as r:
         service.answers = [*[fails(500)] * asking.TRIES, fails(500), says("ok"), GRADE]
         played = await r.player.play([script(0), script(1, after=0)])
@@ -90,7 +90,7 @@ async def test_a_script_waits_for_a_judge_and_is_tried_again(tmp_path: Path) -> 
     assert r.player.waiting == {}
 
 
-async def test_a_script_out_of_time_by_a_judge_is_tried_again(tmp_path: Path) -> None:
+async def test_a_script_out_of_time_by_a_judge_is_retried(tmp_path: Path) -> None:
     async with endpoint(GRADE) as service, rig(tmp_path, service, seconds=8.0) as r:
         service.answers = [silent, GRADE]
         [played] = await r.player.play([script(0)])
@@ -98,7 +98,7 @@ async def test_a_script_out_of_time_by_a_judge_is_tried_again(tmp_path: Path) ->
     assert r.billed == ["script-0-0-0", "script-0-0-1"]
 
 
-async def test_a_fault_of_the_environment_is_not_tried_again(tmp_path: Path) -> None:
+async def test_a_fault_of_the_environment_is_not_retried(tmp_path: Path) -> None:
     async with endpoint(GRADE) as service, rig(tmp_path, service) as r:
         [played] = await r.player.play([script(0, reward="self.judge('another', [user('?')])")])
     assert played.error is not None

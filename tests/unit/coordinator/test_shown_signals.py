@@ -12,7 +12,7 @@ from raised import signal
 from headway_analysis.signals.catalogue import SIGNALS
 from headway_analysis.signals.definition import Level, Reading, Signal
 from headway_analysis.signals.history import History
-from headway_api.signals import SHOWN_MOST, STATE_VALUES, SignalName, SignalState
+from headway_api.signals import MAX_SHOWN_SIGNALS, STATE_VALUES, SignalName, SignalState
 from headway_coordinator.signals import Signals
 
 ORDER: tuple[SignalState, ...] = ("Raised", "Suspect", "Clear", "Unknown")
@@ -39,7 +39,7 @@ def judged(states: dict[SignalName, SignalState]) -> Signals:
 
 def test_there_are_more_signals_than_a_status_has_room_for() -> None:
     assert [each.name for each in SIGNALS] == GRAVEST_FIRST
-    assert len(SIGNALS) > SHOWN_MOST
+    assert len(SIGNALS) > MAX_SHOWN_SIGNALS
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -49,7 +49,7 @@ def test_a_status_holds_the_worst_by_state_and_then_by_gravity(seed: int) -> Non
     states = {name: rng.choice(ORDER) for name in mixed}
     shown = judged(states).status()
     wanted = sorted(states, key=lambda name: (ORDER.index(states[name]), GRAVEST_FIRST.index(name)))
-    assert [(each.name, each.state) for each in shown] == [(n, states[n]) for n in wanted[:SHOWN_MOST]]
+    assert [(each.name, each.state) for each in shown] == [(n, states[n]) for n in wanted[:MAX_SHOWN_SIGNALS]]
 
 
 @pytest.mark.parametrize("others", ["Suspect", "Clear", "Unknown"])
@@ -61,7 +61,7 @@ def test_unraised_signal_never_displaces_a_raised_one(others: SignalState) -> No
 
 def test_condition_and_metrics_show_all_raised_signals() -> None:
     every = judged(dict.fromkeys(GRAVEST_FIRST, "Raised"))
-    assert [each.name for each in every.status()] == GRAVEST_FIRST[:SHOWN_MOST]
+    assert [each.name for each in every.status()] == GRAVEST_FIRST[:MAX_SHOWN_SIGNALS]
     healthy = every.condition()
     assert healthy.reason == GRAVEST_FIRST[0]
     assert [part.partition(":")[0] for part in healthy.message.split("; ")] == GRAVEST_FIRST

@@ -62,7 +62,7 @@ def test_a_coordinator_that_starts_knows_what_has_become_durable(
 
 
 def test_a_summary_of_a_step_that_was_undone_does_not_stand(tmp_path: Path) -> None:
-    """Its groups are read: the step is taken again, and rows without an answer are tried again."""
+    """Its groups are read: the step is taken again, and rows without an answer are retried."""
     store, layout = FileStore(), Layout(f"file://{tmp_path}", "rl", "refunds", "uid")
     spool = Spool(store, layout)
     for step in (2, 4):

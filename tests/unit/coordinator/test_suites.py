@@ -18,7 +18,7 @@ from headway_coordinator.episode import Task
 from headway_coordinator.evaluation import rescore
 from headway_coordinator.evaluation.measured import measured
 from headway_coordinator.preflight.evaluation import (
-    MOST_TASKS,
+    MAX_TASKS,
     EvalRunner,
     check_suites,
     check_tasks,
@@ -182,9 +182,9 @@ def test_no_task_is_named_all() -> None:
 
 
 def test_tasks_are_so_few_that_their_figures_can_be_shown() -> None:
-    rows = [{"kind": str(number)} for number in range(MOST_TASKS)]
+    rows = [{"kind": str(number)} for number in range(MAX_TASKS)]
     check_tasks([*rows, *rows], "kind")
-    with pytest.raises(JobError, match=f"have {MOST_TASKS + 1} tasks in column kind") as caught:
+    with pytest.raises(JobError, match=f"have {MAX_TASKS + 1} tasks in column kind") as caught:
         check_tasks([*rows, {"kind": "one more"}], "kind")
     termination = caught.value.termination
     assert (termination.reason, termination.field) == ("TooManyTasks", "spec.data.taskColumn")
@@ -222,8 +222,8 @@ def test_a_fault_of_its_sandbox_names_the_suites_own_field(field: str | None, me
 
 
 def test_a_suites_sandbox_is_told_what_to_run() -> None:
-    suite = Suite.model_validate(SUITES[0] | {"args": {"most": 3}, "sandbox": {"deadlineSeconds": 77}})
+    suite = Suite.model_validate(SUITES[0] | {"args": {"maximum": 3}, "sandbox": {"deadlineSeconds": 77}})
     made = suite.environment
-    assert made.config == {"task": "a.py@sums", "args": {"most": 3}}
+    assert made.config == {"task": "a.py@sums", "args": {"maximum": 3}}
     assert made.sandbox.deadline_seconds == 77
     assert suite.last_row == {"sample": 2, "check": True}

@@ -31,8 +31,8 @@ def tasked(**data: object) -> RLTrainingJobSpec:
 def test_of_too_many_tasks_those_with_the_fewest_rows_are_one() -> None:
     rows = [f"t{n:02d}" for n in range(40) for _ in range(40 - n)]
     found = tasks.bounded(rows)
-    assert sorted(set(found)) == [*(["other"]), *(f"t{n:02d}" for n in range(tasks.MOST_TASKS))]
-    assert found.count("other") == sum(40 - n for n in range(tasks.MOST_TASKS, 40))
+    assert sorted(set(found)) == [*(["other"]), *(f"t{n:02d}" for n in range(tasks.MAX_TASKS))]
+    assert found.count("other") == sum(40 - n for n in range(tasks.MAX_TASKS, 40))
     assert tasks.bounded(["b", "a", "b"]) == ["b", "a", "b"]
 
 

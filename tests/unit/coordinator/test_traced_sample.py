@@ -51,12 +51,12 @@ def test_a_coordinator_that_starts_again_chooses_the_same(made: written_run.Made
 
 
 def test_a_long_run_has_no_more_traces(made: written_run.Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample, "VALIDATED_MOST", 7)
-    monkeypatch.setattr(sample, "STEPS_MOST", 3)
+    monkeypatch.setattr(sample, "MAX_VALIDATED", 7)
+    monkeypatch.setattr(sample, "MAX_STEPS", 3)
     found = chosen(made)
     assert counted(found, Purpose.VALIDATION) == dict.fromkeys((0, 5, 10, 15, 20), 1)
     assert set(counted(found, Purpose.TRAIN)) == {1, 11, 20}
-    monkeypatch.setattr(sample, "VALIDATED_MOST", 2)
+    monkeypatch.setattr(sample, "MAX_VALIDATED", 2)
     assert counted(chosen(made), Purpose.VALIDATION) == {0: 1, 20: 1}
 
 
@@ -76,9 +76,9 @@ def test_a_group_shows_its_best_and_its_worst_episode(
     assert [episode.index for _, episode in ends(group, Rules())] == indices
 
 
-@pytest.mark.parametrize(("count", "most", "found"), [(3, 5, [0, 1, 2]), (9, 3, [0, 4, 8]), (0, 2, [])])
-def test_items_are_chosen_evenly(count: int, most: int, found: list[int]) -> None:
-    assert evenly(range(count), most) == found
+@pytest.mark.parametrize(("count", "limit", "found"), [(3, 5, [0, 1, 2]), (9, 3, [0, 4, 8]), (0, 2, [])])
+def test_items_are_chosen_evenly(count: int, limit: int, found: list[int]) -> None:
+    assert evenly(range(count), limit) == found
 
 
 def test_a_trace_says_why_the_job_ran_its_episode(made: written_run.Made) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from observed_cluster import START, World, running, stamp
 
 from headway_api import names
-from headway_api.accelerators import MOST_PODS, MOST_TOTALS, Accelerators, Holder, seconds
+from headway_api.accelerators import MAX_PODS, MAX_TOTALS, Accelerators, Holder, seconds
 from headway_api.document import Json
 from headway_operator.plan.accelerators import KEPT, SEEN_SECONDS, held_pod, look, product_of
 from headway_operator.wire import slim
@@ -174,14 +174,14 @@ def test_other_vendors_devices_count_and_other_resources_do_not() -> None:
 
 
 def test_pods_beyond_the_lists_bound_are_folded_without_loss() -> None:
-    many = [ended(pod(f"p{n:04d}", since=n), n + 10) for n in range(MOST_PODS)]
+    many = [ended(pod(f"p{n:04d}", since=n), n + 10) for n in range(MAX_PODS)]
     full = looks((5000, many), (5001, []))
     more = looks((5002, [pod("new", since=5000)]), before=full)
-    assert len(more.pods) == MOST_PODS
-    assert held(more) == MOST_PODS * 20 + 2 * 2
-    crowd = [pod(f"q{n}", role=f"r{n}", since=0) for n in range(MOST_TOTALS + 20)]
+    assert len(more.pods) == MAX_PODS
+    assert held(more) == MAX_PODS * 20 + 2 * 2
+    crowd = [pod(f"q{n}", role=f"r{n}", since=0) for n in range(MAX_TOTALS + 20)]
     spread = looks((10, crowd), (20, []), (20 + KEPT.total_seconds(), []))
-    assert (len(spread.totals), held(spread)) == (MOST_TOTALS, 20 * (MOST_TOTALS + 20))
+    assert (len(spread.totals), held(spread)) == (MAX_TOTALS, 20 * (MAX_TOTALS + 20))
 
 
 @given(

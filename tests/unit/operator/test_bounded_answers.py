@@ -74,13 +74,13 @@ class Paged(Api):
         self.many, self.each = many, bytes_each
         self.asked: list[int] = []
 
-    def _read(self, method: str, path: str, *, most: int, **request: Any) -> bytes:
+    def _read(self, method: str, path: str, *, max_bytes: int, **request: Any) -> bytes:
         limit, start = int(request["query"]["limit"]), int(request["query"].get("continue") or 0)
         self.asked.append(limit)
         items = [self.item(number) for number in range(start, min(self.many, start + limit))]
         following = {"continue": str(start + limit)} if start + limit < self.many else {}
-        if sum(self.each for _ in items) > most:
-            raise OutOfBounds(f"more than {most} bytes")
+        if sum(self.each for _ in items) > max_bytes:
+            raise OutOfBounds(f"more than {max_bytes} bytes")
         return json.dumps({"metadata": {"resourceVersion": "9"} | following, "items": items}).encode()
 
     def item(self, number: int) -> Json:

@@ -17,8 +17,8 @@ from headway_operator.plan import budget, events
 from headway_operator.plan.reading import parse_status
 
 
-def limit(name: str, most: str, needed: str | None = None) -> Json:
-    found = {"name": name, "limit": most, "spent": most, "reserved": "0", "left": "0"}
+def limit(name: str, maximum: str, needed: str | None = None) -> Json:
+    found = {"name": name, "limit": maximum, "spent": maximum, "reserved": "0", "left": "0"}
     return found | ({"needed": needed} if needed else {})
 
 

@@ -32,9 +32,9 @@ def on_condition(action: str, kind: str = "DisruptionTarget", status: str = "Tru
     return {"action": action, "onPodConditions": [{"type": kind, "status": status}]}
 
 
-def job_under(*rules: Json, most: int = 5, **spec: Any) -> World:
+def job_under(*rules: Json, limit: int = 5, **spec: Any) -> World:
     """A job with a judge's server, whose every role runs."""
-    world = running(failurePolicy={"maxRestarts": most, "rules": [*rules]}, judges=[JUDGE], **spec)
+    world = running(failurePolicy={"maxRestarts": limit, "rules": [*rules]}, judges=[JUDGE], **spec)
     well(world, "judge")
     world.carry_out()
     return world
@@ -215,7 +215,7 @@ class TestOfServers:
 
     @pytest.mark.parametrize("role", SERVED)
     def test_that_ignore_count_nothing_however_often(self, role: str) -> None:
-        world = job_under(rule("Ignore", role), most=2)
+        world = job_under(rule("Ignore", role), limit=2)
         for times in range(1, 9):
             crashed(world.later(20), role, 137, times)
             world.carry_out()
@@ -228,7 +228,7 @@ class TestOfServers:
     @pytest.mark.parametrize("role", SERVED)
     @pytest.mark.parametrize("action", ["Count", None])
     def test_that_count_and_no_rule_end_the_job_alike(self, role: str, action: str | None) -> None:
-        world = job_under(rule(action or "Ignore", role, codes=(137 if action else 9,)), most=2)
+        world = job_under(rule(action or "Ignore", role, codes=(137 if action else 9,)), limit=2)
         for times in (1, 2):
             crashed(world.later(20), role, 137, times)
             world.carry_out()
@@ -241,7 +241,7 @@ class TestOfServers:
 
     @pytest.mark.parametrize("role", SERVED)
     def test_that_restart_have_all_pods_of_the_role_go_once(self, role: str) -> None:
-        world = job_under(rule("Restart", role), most=1)
+        world = job_under(rule("Restart", role), limit=1)
         for index in (1, 2):
             well(world, role, index)
         crashed(world.later(5), role, 137)
@@ -293,7 +293,7 @@ class TestOfServers:
         assert world.status_condition("Failed")["reason"] == "ProcessFailed"
 
     def test_a_process_that_waits_for_its_back_off_has_ended(self) -> None:
-        world = job_under(rule("Count"), most=1)
+        world = job_under(rule("Count"), limit=1)
         for times, state in [(0, ended(world, 137)), (1, {"running": {}}), (1, ended(world, 137))]:
             well(world, "rollout", restartCount=times, state=state, lastState=ended(world, 137))
             world.carry_out()
@@ -347,7 +347,7 @@ class TestOfServers:
         assert not world.is_true("Failed")
 
     def test_outlive_a_suspension(self) -> None:
-        world = job_under(rule("Count"), most=1)
+        world = job_under(rule("Count"), limit=1)
         crashed(world, "rollout", 137)
         world.carry_out()
         world.body["spec"]["suspend"] = True
@@ -363,7 +363,7 @@ class TestOfServers:
         assert world.status_condition("Failed")["reason"] == "MaxRestartsExceeded"
 
     def test_stand_while_the_spec_is_refused(self) -> None:
-        world = job_under(rule("Ignore"), most=0)
+        world = job_under(rule("Ignore"), limit=0)
         crashed(world, "rollout", 137)
         world.carry_out()
         world.body["spec"]["seed"] = -1
@@ -379,7 +379,7 @@ class TestOfServers:
         assert restarts(world, "rollout") == 2
 
     def test_only_the_last_decisions_are_kept(self) -> None:
-        world = job_under(rule("Ignore"), most=0)
+        world = job_under(rule("Ignore"), limit=0)
         for times in range(1, 40):
             crashed(world.later(20), "rollout", 137, times)
             world.carry_out()

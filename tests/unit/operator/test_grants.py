@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from headway_api import names
 from headway_api.conditions import ConditionType, find
 from headway_api.document import Json
-from headway_api.grants import MOST_JOBS
+from headway_api.grants import MAX_JOBS
 from headway_api.spec.budget import RLBudget
 from headway_api.spec.lifecycle import limits_of
 from headway_api.spec.training import RLTrainingJob
@@ -42,10 +42,10 @@ def claim(uid: str, *, spent: str = "0", used: str | None = None, **given: Any) 
     return Claim(uid=uid, kind="RLTrainingJob", name=f"job-{uid}", created=uid, **mine, **amounts, **given)
 
 
-def shared(most: RLBudget, *claims: Claim) -> RLBudget:
+def shared(maximum: RLBudget, *claims: Claim) -> RLBudget:
     """The budget after it was shared once more."""
-    found = grants.share(limits_of(most.spec), most.status, claims)
-    return most.model_copy(update={"status": grants.status(most, found)})
+    found = grants.share(limits_of(maximum.spec), maximum.status, claims)
+    return maximum.model_copy(update={"status": grants.status(maximum, found)})
 
 
 def parts(found: RLBudget) -> dict[str, tuple[str, str | None]]:
@@ -242,13 +242,13 @@ def test_a_last_word_that_leaves_a_limit_out_is_none_about_it() -> None:
 
 
 def test_jobs_beyond_the_budgets_maximum_wait_and_are_counted() -> None:
-    claims = [claim(f"{number:04}", needed="1") for number in range(MOST_JOBS + 2)]
+    claims = [claim(f"{number:04}", needed="1") for number in range(MAX_JOBS + 2)]
     found = shared(budget(usd="5000"), *claims)
-    assert len(found.status.jobs) == MOST_JOBS
+    assert len(found.status.jobs) == MAX_JOBS
     ready = find(found.status.conditions, ConditionType.READY)
     assert ready is not None
     assert ready.status == "False"
-    assert ready.message == f"2 jobs wait, because {MOST_JOBS} already share the budget; end some"
+    assert ready.message == f"2 jobs wait, because {MAX_JOBS} already share the budget; end some"
 
 
 def test_a_claim_is_read_from_a_job_as_it_is_stored() -> None:
@@ -259,7 +259,7 @@ def test_a_claim_is_read_from_a_job_as_it_is_stored() -> None:
     ]
     found = grants.claim(job(status={"budget": {"limits": limits, "closed": True}}))
     assert (found.spent["usd"], found.used["usd"]) == (D(3), D("5.5"))
-    assert (found.needed, found.wished) == ({"usd": D(7), "tokens.sample": grants.MOST}, {"usd": D(8)})
+    assert (found.needed, found.wished) == ({"usd": D(7), "tokens.sample": grants.MAX_AMOUNT}, {"usd": D(8)})
     shared(budget(usd="1", tokens={"sample": 5}), found)
     assert found.used["tokens.sample"] == 0
     assert found.closed

@@ -38,12 +38,12 @@ from headway_operator.plan import grants
 pytestmark = pytest.mark.timeout(1800)  # `make test-bill` draws thousands of lives
 
 TOKENS = 20
-"""Most tokens that a turn samples."""
+"""Maximum tokens that a turn samples."""
 LIMITS = Limits(context_length=100, turns=2, sandbox_seconds=0, retries=0)
 WORST = 2 * TOKENS
 PRICE = Decimal("0.5")
 """Of a sampled token, in US dollars; nothing else has a price."""
-MOST_JOBS = 4
+MAX_JOBS = 4
 
 
 class Billed:
@@ -130,11 +130,11 @@ class SharedBudget(RuleBasedStateMachine):
 
     @initialize(groups=st.sampled_from([1, 2, 3, 5]), money=st.booleans(), tokens=st.booleans())
     def make(self, groups: int, money: bool, tokens: bool) -> None:
-        most = groups * WORST * 2
-        spec: Json = {"usd": str(PRICE * most)} if money or not tokens else {}
-        spec |= {"tokens": {"sample": most}} if tokens else {}
+        maximum = groups * WORST * 2
+        spec: Json = {"usd": str(PRICE * maximum)} if money or not tokens else {}
+        spec |= {"tokens": {"sample": maximum}} if tokens else {}
         body = {"metadata": {"name": "default", "uid": "b", "generation": 1}, "spec": spec}
-        self.limit = most
+        self.limit = maximum
         self.budgets = [RLBudget.model_validate(body)]
 
     def teardown(self) -> None:
@@ -157,7 +157,7 @@ class SharedBudget(RuleBasedStateMachine):
     def _alive(self) -> list[Job]:
         return [job for job in self.jobs if job.budget is not None]
 
-    @precondition(lambda self: len(self.jobs) < MOST_JOBS)
+    @precondition(lambda self: len(self.jobs) < MAX_JOBS)
     @rule(own=st.sampled_from([None, None, None, 1]))
     def create(self, own: int | None) -> None:
         number = next(self.numbers)
@@ -376,7 +376,7 @@ class SharedBudget(RuleBasedStateMachine):
             for lack in lacks if not suspended else ():
                 if lack.limit.granted and lack.lasts:
                     name = lack.limit.name.removeprefix("namespace.")
-                    assert lack.needed - lack.limit.most > left[name], "it was refused what is there"
+                    assert lack.needed - lack.limit.maximum > left[name], "it was refused what is there"
 
 
 SharedBudget.TestCase.settings = settings(

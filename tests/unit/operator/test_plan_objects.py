@@ -128,9 +128,9 @@ def test_only_the_learner_with_its_long_grace_is_not_process_1() -> None:
 def test_every_container_has_requests_and_limits_that_fit(spec: Json) -> None:
     for template in templates(everything(**spec)).values():
         for container in [*template["spec"]["containers"], *template["spec"].get("initContainers", [])]:
-            asked, most = container["resources"]["requests"], container["resources"]["limits"]
-            assert asked.keys() == most.keys() >= {"cpu", "memory"}
-            assert asked.get("nvidia.com/gpu") == most.get("nvidia.com/gpu")
+            asked, limit = container["resources"]["requests"], container["resources"]["limits"]
+            assert asked.keys() == limit.keys() >= {"cpu", "memory"}
+            assert asked.get("nvidia.com/gpu") == limit.get("nvidia.com/gpu")
 
 
 @settings(max_examples=50)

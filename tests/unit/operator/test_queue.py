@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway_operator.queue import BACKOFF_MOST_SECONDS, Closed, KeyedQueue
+from headway_operator.queue import MAX_BACKOFF_SECONDS, Closed, KeyedQueue
 
 
 class Clock:
@@ -82,7 +82,7 @@ def test_backoff_doubles_and_is_forgotten(queue: KeyedQueue[str], clock: Clock) 
         pauses.append(queue.retry("a"))
         clock.now += 1000
     assert pauses[:4] == [0.2, 0.4, 0.8, 1.6]
-    assert max(pauses) == BACKOFF_MOST_SECONDS
+    assert max(pauses) == MAX_BACKOFF_SECONDS
     assert queue.get(0) == "a"
     queue.done("a")
     queue.add("a")

@@ -8,7 +8,7 @@ import pytest
 from event_stage import Stage, signals
 from observed_cluster import stamp
 
-from headway_api.signals import SHOWN_MOST, SignalName
+from headway_api.signals import MAX_SHOWN_SIGNALS, SignalName
 from headway_api.status import RLTrainingJobStatus
 from headway_operator.plan import signal_facts
 
@@ -149,7 +149,7 @@ def test_an_unlisted_suspect_signal_is_clear_only_if_it_must_be(
     stage: Stage, last: str, expected: list[str]
 ) -> None:
     is_in(stage, "Suspect", 31).look()
-    others = [str(name) for name in SignalName if name != NAME][:SHOWN_MOST]
+    others = [str(name) for name in SignalName if name != NAME][:MAX_SHOWN_SIGNALS]
     signals(*((name, "Suspect", 40) for name in others[:-1]), (others[-1], last, 40))(stage)
     reasons = [reason for _, reason, words in stage.look() if words.startswith(NAME)]
     assert reasons == expected

@@ -30,7 +30,7 @@ from headway_rollout.launch import (
     amount,
     cache_bytes,
     launch,
-    most_adapters,
+    max_adapters,
     threads,
 )
 
@@ -80,7 +80,7 @@ HELD_OUT = {"data": {"train": {"uri": "s3://b/train.jsonl"}, "validation": {"uri
 def test_validation_beside_training_has_its_own_adapter_slot() -> None:
     alone, beside = served(**LORA), served(**LORA, **HELD_OUT)
     assert (alone.adapters, beside.adapters) == (1, 2)
-    assert most_adapters(beside) == most_adapters(alone) + 1
+    assert max_adapters(beside) == max_adapters(alone) + 1
     assert served(model={"full": {}}, **HELD_OUT).adapters == 1, "no engine holds all weights twice"
 
 

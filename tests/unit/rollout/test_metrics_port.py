@@ -27,13 +27,13 @@ class Vllm:
         self.text = TEXT
         self.status = 200
         self.at_once = 0
-        self.most_at_once = 0
+        self.max_at_once = 0
         self.silent = False
 
     async def handle(self, request: web.Request) -> web.Response:
         self.asked.append((request.method, request.path_qs, request.headers.get("X-Of-The-Scraper", "")))
         self.at_once += 1
-        self.most_at_once = max(self.most_at_once, self.at_once)
+        self.max_at_once = max(self.max_at_once, self.at_once)
         try:
             await asyncio.sleep(60 if self.silent else 0.01)
         finally:
@@ -118,7 +118,7 @@ async def test_an_engine_that_is_gone_is_no_empty_scrape() -> None:
 
 
 async def test_more_than_the_bound_is_not_taken_in(vllm: Vllm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_port, "MOST_BYTES", len(TEXT) - 1)
+    monkeypatch.setattr(metrics_port, "MAX_BYTES", len(TEXT) - 1)
     async with scraping(vllm) as client:
         answer = await client.get("/metrics")
         assert answer.status == 502
@@ -137,4 +137,4 @@ async def test_scrapers_are_served_one_after_the_other(vllm: Vllm) -> None:
     async with scraping(vllm) as client:
         answers = await asyncio.gather(*(client.get("/metrics") for _ in range(5)))
         assert [answer.status for answer in answers] == [200] * 5
-    assert vllm.most_at_once == 1
+    assert vllm.max_at_once == 1

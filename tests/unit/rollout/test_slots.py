@@ -282,7 +282,7 @@ async def test_adapters_beyond_the_engines_slots_are_refused(make: Make, tmp_pat
 
 
 async def test_the_number_of_slots_is_bounded(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots_module, "MOST_SLOTS", 2)
+    monkeypatch.setattr(slots_module, "MAX_SLOTS", 2)
     slots = await make()
     for name in ("a", "b"):
         await slots.take(name, base())

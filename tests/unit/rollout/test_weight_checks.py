@@ -175,4 +175,4 @@ def test_the_positions_of_the_canary_are_spread_from_end_to_end(count: int) -> N
     found = canary.positions(count)
     assert found == sorted(set(found))
     assert (found[0], found[-1]) == (0, count - 1)
-    assert len(found) == min(count, canary.MOST_POSITIONS)
+    assert len(found) == min(count, canary.MAX_POSITIONS)

@@ -25,7 +25,7 @@ POSTS = (
     *("/judge/questions", "/judge/answer"),
 )
 READS_NONE = {("GET", "/healthz")}
-MOST = {path: bounds.BODIES.get(path, bounds.SMALL) for path in POSTS}
+MAX_BODY = {path: bounds.BODIES.get(path, bounds.SMALL) for path in POSTS}
 """Bytes that a route takes at most."""
 TURN = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "add", "arguments": "{}"}}]}
 ANSWERED = {"role": "tool", "tool_call_id": "c", "content": "1"}
@@ -88,9 +88,9 @@ def test_every_route_of_a_sandbox_is_known_here() -> None:
 
 @pytest.mark.parametrize("path", POSTS)
 def test_a_body_that_is_too_long_is_refused_by_its_head(server: Server, path: str) -> None:
-    status, problem = sent(server, path, b"", MOST[path] + 1)
+    status, problem = sent(server, path, b"", MAX_BODY[path] + 1)
     assert (status, problem["reason"]) == (413, "MalformedRequest")
-    assert str(MOST[path]) in problem["message"]
+    assert str(MAX_BODY[path]) in problem["message"]
 
 
 @pytest.mark.parametrize("path", POSTS)
@@ -114,7 +114,7 @@ def test_what_is_out_of_bounds_is_refused(server: Server, path: str, body: tuple
     assert server.get("/healthz")[0] == 200
 
 
-@pytest.mark.parametrize("path", [path for path in POSTS if MOST[path] > 3 * bounds.VALUES])
+@pytest.mark.parametrize("path", [path for path in POSTS if MAX_BODY[path] > 3 * bounds.VALUES])
 def test_a_body_of_many_values_is_refused(server: Server, path: str) -> None:
     status, problem = sent(server, path, b"[" + b"{}," * bounds.VALUES + b"{}]")
     assert (status, problem["reason"]) == (400, "MalformedRequest")

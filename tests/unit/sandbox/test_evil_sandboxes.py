@@ -71,16 +71,16 @@ BAD_ANSWERS = {
 
 @asynccontextmanager
 async def broker(
-    api: pods_api.PodsApi, most: int = 2, at_once: int = 1
+    api: pods_api.PodsApi, limit: int = 2, at_once: int = 1
 ) -> AsyncIterator[tuple[WarmPool, Leases]]:
     """A pool and its leases over the pods of `api`; an error in them ends the test."""
-    config = job_config("team", "image", "u-1", sandbox={"warmPool": {"min": 1, "max": most}})
+    config = job_config("team", "image", "u-1", sandbox={"warmPool": {"min": 1, "max": limit}})
     metrics = Metrics(config)
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(pods_api.served(api.app(), "127.0.0.1", 0))
         http = await stack.enter_async_context(aiohttp.ClientSession())
         over = Pods(http, server, "team", ssl.create_default_context(), Credentials(None))
-        limits = pool.Limits(1, most, at_once)
+        limits = pool.Limits(1, limit, at_once)
         warm = WarmPool(over, http, pods.SandboxKind(config), pods.Platform({}, SMALL, []), limits, metrics)
         leases = Leases(warm, http, LEASES, metrics)
         running = asyncio.create_task(warm.run())
@@ -166,7 +166,7 @@ async def test_an_image_that_never_answers_is_given_up(answered: bool, given_up:
 async def test_whether_an_image_ever_answers_is_tried_at_once() -> None:
     """One pod alone first; once that has ended by itself, the others together."""
     api, seen = pods_api.PodsApi([]), set[str]()
-    async with broker(api, most=8, at_once=8) as (warm, _), asyncio.timeout(60):
+    async with broker(api, limit=8, at_once=8) as (warm, _), asyncio.timeout(60):
         for together in (1, pods.FRUITLESS - 1):
             while len(fresh := api.pods.keys() - seen) < together:
                 await asyncio.sleep(0.01)

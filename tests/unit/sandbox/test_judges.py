@@ -137,7 +137,7 @@ def test_an_episode_asks_a_bounded_number_of_questions(server: Server) -> None:
     server.begin(reward="self.many(70)")
     finishing = Finishing(server, "style")
     answered = 0
-    while finishing.thread.is_alive() and answered < judges.MOST_QUESTIONS:
+    while finishing.thread.is_alive() and answered < judges.MAX_QUESTIONS:
         for one in questions(server, 5.0).questions:
             answer(server, one.id, 0.0)
             answered += 1
@@ -193,4 +193,4 @@ def test_half_a_character_travels_as_a_question_mark() -> None:
 
 def test_both_sides_have_the_same_bounds() -> None:
     assert judges.MAX_WAIT == sandbox_api.MAX_QUESTION_WAIT
-    assert judges.MOST_QUESTIONS == sandbox_api.MAX_QUESTIONS
+    assert judges.MAX_QUESTIONS == sandbox_api.MAX_QUESTIONS

@@ -103,9 +103,9 @@ def test_limits_hold_before_the_command_begins(work: Path) -> None:
 @pytest.mark.parametrize("name", ["memory_bytes", "cpu_seconds", "file_bytes", "output_bytes"])
 def test_a_limit_is_above_nothing(name: str) -> None:
     """-1 would be none at all."""
-    for most in (0, -1):
+    for limit in (0, -1):
         with pytest.raises(ValueError, match="above 0"):
-            Limits(**{name: most})
+            Limits(**{name: limit})
 
 
 @pytest.mark.parametrize(

@@ -325,7 +325,7 @@ SUITE = {
     "image": "registry/suite:1",
     "imagePullPolicy": "Always",
     "task": "arithmetic.py@arithmetic",
-    "args": {"most": 20},
+    "args": {"maximum": 20},
     "limit": 5,
     "sandbox": {"warmPool": {"min": 1, "max": 3}, "deadlineSeconds": 950},
 }
@@ -341,7 +341,7 @@ def test_a_suites_broker_hands_out_only_pods_of_that_suite(tmp_path: Path) -> No
     env = {item["name"]: item["value"] for item in container["env"]}
     assert (container["image"], container["imagePullPolicy"]) == ("registry/suite:1", "Always")
     assert env[names.ENV_ENTRYPOINT] == "headway_sandbox.suites.environment:InspectSample"
-    config = {"task": "arithmetic.py@arithmetic", "args": {"most": 20}}
+    config = {"task": "arithmetic.py@arithmetic", "args": {"maximum": 20}}
     assert json.loads(env[names.ENV_ENVIRONMENT_CONFIG]) == config
     assert {"name": pods.AGENT_VOLUME, "mountPath": names.EPISODE_DIR} in containers(pod)[names.RUNNER][
         "volumeMounts"

@@ -1,4 +1,4 @@
-"""Checkpoints that cannot be resumed: what the learner says, and whether it is tried again."""
+"""Checkpoints that cannot be resumed: what the learner says, and whether it is retried."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def test_a_join_out_of_bounds_is_refused(sender: Sender, length: str, body: byte
 def test_a_learner_takes_up_so_many_transfers_and_no_more(
     sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publish, "MOST_TRANSFERS", 1)
+    monkeypatch.setattr(publish, "MAX_TRANSFERS", 1)
     header = sender.offer(weights(1))
     first, second = taker(sender, header), taker(sender, header)
     place = first.join()

@@ -32,7 +32,7 @@ HANGS = 30.0
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("FIRST_PAUSE", 0.01), ("LONGEST_PAUSE", 0.02), ("SILENCE", 0.5), ("WHOLE", 0.5)):
         monkeypatch.setattr(client, name, value)
-    monkeypatch.setattr(client, "MOST_PACKED", 8 * MIB)
+    monkeypatch.setattr(client, "MAX_PACKED", 8 * MIB)
     monkeypatch.setattr(client, "CONTAINERS", 1_000_000)
 
 

@@ -71,8 +71,8 @@ def test_packed_micro_batches_are_at_most_twice_the_minimum(
     """Where a row finds no room, every micro-batch is at least half full."""
     alone = sum(row >= bound for row in rows)
     tokens = sum(row for row in rows if row < bound)
-    most = ranks * (math.ceil((alone + 2 * tokens / bound) / ranks) + 1)
-    assert sum(map(len, plan(rows, bound, ranks, Layout(packed=True, quadratic=quadratic)))) <= most
+    limit = ranks * (math.ceil((alone + 2 * tokens / bound) / ranks) + 1)
+    assert sum(map(len, plan(rows, bound, ranks, Layout(packed=True, quadratic=quadratic)))) <= limit
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=80), worlds, st.sampled_from([0.0, 0.001, 0.1]))

@@ -140,7 +140,7 @@ def test_the_proof_has_a_row_beyond_the_original_length() -> None:
 def test_the_proof_sees_factors_that_change_with_length(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row of 23 tokens beside one that is longer than the original length."""
     model = longrope(original=30)
-    monkeypatch.setattr(rope, "proof_length", lambda model, most: 31)
+    monkeypatch.setattr(rope, "proof_length", lambda model, limit: 31)
     choice = choose(Policy(model, model, temperature=1.0), CPU, quadratic=0.0)
     assert choice.why.endswith("packed rows give other log-probabilities than each row alone")
 
@@ -151,8 +151,8 @@ def test_no_micro_batch_plan_changes_a_rows_logprobs() -> None:
     rows = rows_of((31, 20, 17, 9, 9, 5))
     policy = Policy(model, model, temperature=1.0)
     found = []
-    for most in (40, 200):
-        (batches,) = plan([row.length for row in rows], most, 1)
+    for limit in (40, 200):
+        (batches,) = plan([row.length for row in rows], limit, 1)
         by_row: dict[int, Any] = {}
         for chosen in batches:
             batch = micro_batch([rows[index] for index in chosen], CPU)

@@ -69,7 +69,7 @@ async def alive(pair: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> bool
 
 async def test_a_flood_from_one_peer_ends_its_own_oldest() -> None:
     async with bench(128) as b:
-        assert (b.connections.most, b.connections.most_of_a_peer) == (64, 32)
+        assert (b.connections.maximum, b.connections.max_of_a_peer) == (64, 32)
         others = [await b.open("127.0.0.2") for _ in range(3)]
         flood = [await b.open("127.0.0.1") for _ in range(40)]
         assert [await alive(one) for one in others] == [True] * 3

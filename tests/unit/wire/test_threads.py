@@ -90,7 +90,7 @@ def test_a_head_that_drips_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_many_half_requests_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "MOST", 4)
+    monkeypatch.setattr(threads, "MAX_CONNECTIONS", 4)
     before = threading.active_count()
     with server() as made:
         held = [half(made) for _ in range(20)]

@@ -18,7 +18,7 @@ TAG: Final = "universal"
 SECONDS: Final = 6600
 """Longest a conversion may take; the other ranks wait for it (`ranks.CONTROL_TIMEOUT`)."""
 LAST_LINES: Final = 2000
-"""Most characters of its output that an error repeats."""
+"""Maximum characters of its output that an error repeats."""
 
 
 def to_universal(files: Path, folder: Path) -> None:

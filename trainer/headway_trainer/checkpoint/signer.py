@@ -19,8 +19,8 @@ from headway_api.bounds import MIB, OutOfBounds, json_within
 from headway_trainer.checkpoint.manifest import NotWhole
 
 PURPOSE: Final = "headway.dev/checkpoint/v1"
-MOST: Final = 64 * MIB
-"""Most bytes of a record: it names every file of a checkpoint, and every tensor of the weights."""
+MAX_BYTES: Final = 64 * MIB
+"""Maximum bytes of a record: it names every file of a checkpoint, and every tensor of the weights."""
 SIGNATURE: Final = "signature"
 
 
@@ -47,7 +47,7 @@ class Signer:
             NotWhole: it was not signed by this job's key; or it is no JSON object.
         """
         try:
-            content = json_within(data, MOST)
+            content = json_within(data, MAX_BYTES)
         except OutOfBounds as error:
             raise NotWhole(uri, f"it cannot be read: {error}") from error
         if not isinstance(content, dict):

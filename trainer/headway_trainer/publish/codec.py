@@ -22,7 +22,7 @@ Elements = NDArray[np.unsignedinteger[Any]]
 
 FASTEST: Final = 1
 """zlib's level. A higher one saves little, because only the changed elements are compressed."""
-MOST_THREADS: Final = 8
+MAX_THREADS: Final = 8
 
 
 class OtherLayout(Exception):
@@ -86,7 +86,7 @@ def tensor_digests(path: Path) -> TensorDigests:
 
 def _each(work: Callable[[str], Result], names: Iterable[str]) -> list[Result]:
     # numpy, zlib and hashlib release the GIL over long rows.
-    with ThreadPoolExecutor(min(MOST_THREADS, len(os.sched_getaffinity(0)))) as threads:
+    with ThreadPoolExecutor(min(MAX_THREADS, len(os.sched_getaffinity(0)))) as threads:
         return list(threads.map(work, names))
 
 

@@ -53,7 +53,7 @@ class Handover:
         self._size = 1 + join.workers
         self._step = timedelta(seconds=step_seconds)
         self._go = timedelta(seconds=go_seconds)
-        self._most = transfer_seconds
+        self._max_seconds = transfer_seconds
         transport: Transport = "nccl" if join.accelerated and device.type == "cuda" else "gloo"
         # gloo sends from the memory that holds the tensors.
         self._device = device if transport == "nccl" else torch.device("cpu")
@@ -74,8 +74,8 @@ class Handover:
             self._store.wait([GO], self._go)
             started = time.monotonic()
             for tensor in tensors:
-                if time.monotonic() - started > self._most:
-                    raise RuntimeError(f"not all tensors were transferred after {self._most:.0f} s")
+                if time.monotonic() - started > self._max_seconds:
+                    raise RuntimeError(f"not all tensors were transferred after {self._max_seconds:.0f} s")
                 _broadcast(group, tensor.view(-1).view(torch.uint8).to(self._device))
         # The end of the group must not cut off what is still being sent.
         self._store.wait([done(rank) for rank in range(1, self._size)], self._step)

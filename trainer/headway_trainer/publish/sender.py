@@ -36,11 +36,11 @@ from headway_trainer.ranks import Ranks
 from headway_wire.threads import ThreadedServer, body
 
 DTYPES: Final = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
-MOST_THREADS: Final = 8
+MAX_THREADS: Final = 8
 UNAUTHORIZED: Final = f"send this job's key {Key.ROLLOUT_TO_LEARNER} as Authorization: Bearer"
 LONGEST_BODY: Final = 1 << 16
 SHOWN: Final = 200
-MOST_TRANSFERS: Final = 1024
+MAX_TRANSFERS: Final = 1024
 """Transfers in progress at once. Each has a thread and a port; a job has far fewer servers."""
 DRAIN_SECONDS: Final = 30.0
 """Longest time that a finished learner waits for transfers in progress."""
@@ -65,7 +65,7 @@ def describe(tensors: Mapping[str, Tensor]) -> DirectHeader:
         sha256 = hashlib.sha256(data).hexdigest()
         return DirectTensor(name=name, dtype=DTYPES[tensor.dtype], shape=list(tensor.shape), sha256=sha256)
 
-    with ThreadPoolExecutor(min(MOST_THREADS, len(os.sched_getaffinity(0)))) as threads:
+    with ThreadPoolExecutor(min(MAX_THREADS, len(os.sched_getaffinity(0)))) as threads:
         return DirectHeader(tensors=list(threads.map(one, tensors.items())))
 
 
@@ -119,8 +119,8 @@ class Sender:
         Raises:
             RuntimeError: no place can be opened, or too many are open.
         """
-        if len(self._under_way) >= MOST_TRANSFERS:
-            raise RuntimeError(f"{MOST_TRANSFERS} transfers are running, the most at once; ask again")
+        if len(self._under_way) >= MAX_TRANSFERS:
+            raise RuntimeError(f"{MAX_TRANSFERS} transfers are running, the most at once; ask again")
         handover = self._handover(join, self._device)
         thread = threading.Thread(
             target=self._hand_over, args=(handover, offer), name="transfer", daemon=True

@@ -11,7 +11,7 @@ from headway_api.records import Batch, GroupRecord, StepReport
 from headway_api.staleness import idle_steps
 
 NAMED = 3
-"""Most names in a message."""
+"""Maximum names in a message."""
 
 
 class ReplayPlan(Record):

@@ -19,7 +19,7 @@ from headway_analysis.preflight.conversation import (
     prompt_messages,
     results_text,
 )
-from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.definition import MAX_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Call, PlayedScript, Sampled, Script
 from headway_analysis.preflight.labels import Label, common, label_of, writings
 from headway_analysis.preflight.shares import Share, share
@@ -81,8 +81,8 @@ def _frequent(baseline: Baseline) -> str:
     counts = Counter(map(folded, answers))
     if not counts:
         return ""
-    most = max(counts, key=lambda text: (counts[text], text))
-    return next(answer for answer in answers if folded(answer) == most)
+    commonest = max(counts, key=lambda text: (counts[text], text))
+    return next(answer for answer in answers if folded(answer) == commonest)
 
 
 def _oracle(baseline: Baseline, label: Label, one: Sampled, at: int) -> Iterator[Script]:
@@ -241,7 +241,7 @@ def _failed(
         advice = "Make reward and score give nothing for an answer without content."
         field = ENTRY
     observed = "Answers without work are paid: " + "; ".join(parts) + "."
-    examples = tuple(map(_example, failed[:MOST_EXAMPLES]))
+    examples = tuple(map(_example, failed[:MAX_EXAMPLES]))
     return Finding(
         ID,
         "Fail",

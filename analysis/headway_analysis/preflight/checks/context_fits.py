@@ -7,15 +7,15 @@ from typing import Final
 
 from headway_analysis.measures.tries import at_context_limit, at_max_tokens, at_turn_limit
 from headway_analysis.preflight.conversation import answer_of, excerpt, results_text
-from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.definition import MAX_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Facts, PlayedScript, Sampled
 from headway_analysis.preflight.shares import Share, enough_without, quantile, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
-from headway_analysis.signals.judges.behaviour import MOST_CUT, MOST_EXHAUSTED, MOST_FULL
+from headway_analysis.signals.judges.behaviour import MAX_CUT, MAX_EXHAUSTED, MAX_FULL
 
 ID: Final = "context-fits"
 SOME: Final = 16
-ENOUGH: Final = enough_without(MOST_CUT)
+ENOUGH: Final = enough_without(MAX_CUT)
 TAIL: Final = 0.99
 
 
@@ -24,42 +24,42 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     facts, found = baseline.facts, baseline.scored
     if len(found) < SOME:
         observed = f"{len(found)} episodes are too few to tell."
-        return Finding(ID, "Unknown", observed, threshold=MOST_CUT, needs=ENOUGH)
+        return Finding(ID, "Unknown", observed, threshold=MAX_CUT, needs=ENOUGH)
     limits: list[tuple[str, str, float, Callable[[Sampled], bool]]] = [
         (
             "have a turn cut at maxTokens",
             TOKENS,
-            MOST_CUT,
+            MAX_CUT,
             lambda one: at_max_tokens(one.record) and not one.record.token_limited,
         ),
         (
             "end with a full context",
             LENGTH,
-            MOST_FULL,
+            MAX_FULL,
             lambda one: _full(one, facts),
         ),
-        ("use up maxTurns", TURNS, MOST_EXHAUSTED, lambda one: at_turn_limit(one.record, facts.max_turns)),
+        ("use up maxTurns", TURNS, MAX_EXHAUSTED, lambda one: at_turn_limit(one.record, facts.max_turns)),
     ]
     if any(one.record.token_limited for one in found):
-        limits.append(("reach episodeTokenLimit", EPISODE, MOST_CUT, lambda one: one.record.token_limited))
+        limits.append(("reach episodeTokenLimit", EPISODE, MAX_CUT, lambda one: one.record.token_limited))
     cut = []
-    for what, field, most, hit in limits:
+    for what, field, limit, hit in limits:
         hits = [one for one in found if hit(one)]
-        cut.append((share(len(hits), len(found)), what, field, most, hits))
+        cut.append((share(len(hits), len(found)), what, field, limit, hits))
     figures, need = _sums(baseline, facts)
     figures += tuple((f"share that {what}", part.value) for part, what, *_ in cut)
     over = [each for each in cut if each[0].low > each[3]]
     near = [each for each in cut if each[0].value > each[3] and each[0].low > each[3] / 2]
-    part, what, field, most, hits = max(over or near or cut, key=lambda each: each[0].value - each[3])
+    part, what, field, limit, hits = max(over or near or cut, key=lambda each: each[0].value - each[3])
     observed = f"{part} episodes {what}."
     if over or near:
-        shown = tuple(map(_example, hits[:MOST_EXAMPLES]))
+        shown = tuple(map(_example, hits[:MAX_EXAMPLES]))
         return Finding(
             ID,
             "Fail" if over else "Warn",
             observed,
             part.value,
-            most,
+            limit,
             part.low,
             part.high,
             ADVICE[field],
@@ -69,7 +69,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
         )
     if need is not None and need > facts.context_length:
         return _too_long(facts, need, figures, part)
-    return Finding(ID, "Pass", observed, part.value, most, part.low, part.high, figures=figures)
+    return Finding(ID, "Pass", observed, part.value, limit, part.low, part.high, figures=figures)
 
 
 def _full(one: Sampled, facts: Facts) -> bool:
@@ -139,8 +139,8 @@ CHECK: Final = Check(
     number="Three shares of baseline episodes: those with a turn cut at maxTokens, with a full context, "
     "and with all of maxTurns used. Also the tokens of the longest possible episode: prompt with "
     "tools + maxTurns x maxTokens + (maxTurns - 1) x tool output (its 99th percentile).",
-    threshold=f"Fails if one of these shares is surely above {MOST_CUT:.0%}, {MOST_FULL:.0%} and "
-    f"{MOST_EXHAUSTED:.0%}, respectively. Warns if a share is above its threshold, and surely "
+    threshold=f"Fails if one of these shares is surely above {MAX_CUT:.0%}, {MAX_FULL:.0%} and "
+    f"{MAX_EXHAUSTED:.0%}, respectively. Warns if a share is above its threshold, and surely "
     "above half of it. Also warns if the longest possible episode exceeds contextLength. Unknown "
     f"below {SOME} episodes.",
     reason="An episode that is cut off is judged unfinished, however good it was. The signals "

@@ -7,9 +7,9 @@ from itertools import takewhile
 from typing import Final
 
 from headway_analysis.measures.tries import TOOL_ERROR
-from headway_analysis.preflight.choose import MOST_CALLS, replay, varied
+from headway_analysis.preflight.choose import MAX_CALLS, replay, varied
 from headway_analysis.preflight.conversation import difference, written
-from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.definition import MAX_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Call, PlayedScript, Sampled, Script, ToolResult
 from headway_analysis.preflight.labels import words_of
 from headway_analysis.preflight.shares import share
@@ -45,7 +45,7 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
 
 def _leading_reads(results: Sequence[ToolResult]) -> Iterator[ToolResult]:
     """Calls before the first that may have changed something."""
-    return takewhile(lambda result: reads(result.name), results[: MOST_CALLS // 2])
+    return takewhile(lambda result: reads(result.name), results[: MAX_CALLS // 2])
 
 
 def reads(name: str) -> bool:
@@ -105,7 +105,7 @@ def _finding(
         part.high,
         advice,
         "spec.environment.entrypoint",
-        examples=tuple(examples[:MOST_EXAMPLES]),
+        examples=tuple(examples[:MAX_EXAMPLES]),
     )
 
 

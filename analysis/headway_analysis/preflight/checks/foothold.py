@@ -14,7 +14,7 @@ import numpy as np
 from headway_analysis.measures.episodes import pass_at_k
 from headway_analysis.preflight.choose import is_full
 from headway_analysis.preflight.conversation import answer_of, excerpt
-from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.definition import MAX_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Facts, PlayedScript, Sampled
 from headway_analysis.preflight.shares import (
     ALPHA,
@@ -44,7 +44,7 @@ ROWS_ALWAYS: Final = 12
 SOME: Final = 16
 """With fewer episodes the verdict is Unknown."""
 ENOUGH: Final = enough_without(RARELY)
-MOST: Final = 1_000
+MAX_EPISODES: Final = 1_000
 """The most episodes that a finding asks for."""
 
 
@@ -96,7 +96,10 @@ def _sure_or_not(found: Finding, sure: bool, facts: Facts, enough: int, rows: in
 def _enough_always(rate: float) -> int:
     """Episodes after which such a share of successes is surely above `NEARLY_ALWAYS`."""
     total = ENOUGH
-    while evidence_above(math.floor(rate * total), total, NEARLY_ALWAYS, ALWAYS) < CERTAIN and total < MOST:
+    while (
+        evidence_above(math.floor(rate * total), total, NEARLY_ALWAYS, ALWAYS) < CERTAIN
+        and total < MAX_EPISODES
+    ):
         total += 1
     return total
 
@@ -160,7 +163,7 @@ def _figures(scored: Sequence[Sampled], facts: Facts) -> tuple[tuple[str, float]
 
 
 def _examples(scored: Sequence[Sampled], title: str) -> tuple[Example, ...]:
-    some = sorted(scored, key=lambda one: (one.record.reward or 0.0, one.record.episode_id))[-MOST_EXAMPLES:]
+    some = sorted(scored, key=lambda one: (one.record.reward or 0.0, one.record.episode_id))[-MAX_EXAMPLES:]
     return tuple(
         Example(
             f"row {one.group.row}: {title}",

@@ -19,7 +19,7 @@ from headway_analysis.preflight.conversation import (
     results_text,
     written,
 )
-from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.definition import MAX_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Call, PlayedScript, Probe, Sampled, Script
 from headway_analysis.preflight.sources import GUIDE
 from headway_api.document import JsonView
@@ -115,7 +115,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
             0.0,
             advice=_advice(reached, left),
             field="spec.environment.image" if left else None,
-            examples=tuple([*examples, *left][:MOST_EXAMPLES]),
+            examples=tuple([*examples, *left][:MAX_EXAMPLES]),
             figures=figures,
         )
     if not chains and not baseline.probes:

@@ -26,8 +26,8 @@ ENOUGH: Final = enough_without(OFTEN)
 """Number of questions without a difference that rules out `OFTEN`."""
 PAIRS: Final = 2
 """Pairs of answers that differ, shown as evidence."""
-MOST_FIELDS: Final = 32
-"""Most fields of one answer that are compared, and most fields whose means are reported."""
+MAX_FIELDS: Final = 32
+"""Maximum fields of one answer that are compared, and most fields whose means are reported."""
 NAMED: Final = 120
 """Characters of a field's name."""
 LONGEST_NUMBER: Final = 40
@@ -98,7 +98,7 @@ class _Judge:
     def figures(self) -> Iterator[tuple[str, float]]:
         yield f"{self.name}: questions asked twice", float(self.pairs)
         yield f"{self.name}: share that differ", self.part.value
-        for name, found in sorted(self.distances.items())[:MOST_FIELDS]:
+        for name, found in sorted(self.distances.items())[:MAX_FIELDS]:
             yield f"{self.name}: mean difference of {name}", fsum(found) / len(found)
 
 
@@ -159,7 +159,7 @@ def _fields(answer: Any) -> Iterator[tuple[str, Any]]:
     """Every value of an answer by its path; numbers as float, texts without their spacing and case."""
     left: list[tuple[str, Any]] = [("", answer)]
     count = 0
-    while left and count < MOST_FIELDS:
+    while left and count < MAX_FIELDS:
         path, value = left.pop()
         if isinstance(value, Mapping) and value:
             begun = f"{path}." if path else ""

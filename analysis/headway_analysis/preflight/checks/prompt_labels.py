@@ -10,7 +10,7 @@ from typing import Final
 from headway_analysis.preflight.answers import parsed
 from headway_analysis.preflight.choose import is_full, one_a_row, replay
 from headway_analysis.preflight.conversation import excerpt, model_answer, parameters_of, prompt_text, written
-from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.definition import MAX_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, PlayedScript, Sampled, Script
 from headway_analysis.preflight.examples import names_it, of_label
 from headway_analysis.preflight.labels import (
@@ -30,7 +30,7 @@ from headway_analysis.preflight.sources import GUIDE
 ID: Final = "prompt-labels"
 ROWS: Final = 3
 """Rows on which labels are tried as answers."""
-MOST_WRITINGS: Final = 6
+MAX_WRITINGS: Final = 6
 SHOWN: Final = "as the example shows"
 READ: Final = 40
 """Episodes whose prompts and tool answers are read, one a row."""
@@ -47,7 +47,7 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
     found: list[Script] = []
     for at, one in enumerate(one_a_row(baseline, ROWS)):
         value, prompt = one.row.get(label.column), prompt_text(one)
-        ways = list(writings(value, prompt, full))[:MOST_WRITINGS]
+        ways = list(writings(value, prompt, full))[:MAX_WRITINGS]
         found += [replay(ID, f"{name}: {at}", one, answer=text) for name, text in ways]
         if (text := _as_shown(value, prompt, full)) is not None:
             found.append(replay(ID, f"{SHOWN}: {at}", one, answer=text))
@@ -114,7 +114,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
         0.0,
         advice=" ".join(dict.fromkeys(fault.advice for fault in faults)),
         field="spec.data.train",
-        examples=tuple(fault.example for fault in faults[:MOST_EXAMPLES]),
+        examples=tuple(fault.example for fault in faults[:MAX_EXAMPLES]),
         figures=figures,
     )
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from headway_analysis.preflight.choose import replay, varied
 from headway_analysis.preflight.conversation import answer_of, excerpt
-from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.definition import MAX_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, PlayedScript, Script
 from headway_analysis.preflight.shares import enough_without, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
@@ -57,7 +57,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
             part.high,
             advice,
             "spec.reward.range",
-            examples=tuple(bad[:MOST_EXAMPLES]),
+            examples=tuple(bad[:MAX_EXAMPLES]),
         )
     observed = f"{total} rewards are finite and in [{low:g}, {high:g}]."
     if baseline.facts.relative:

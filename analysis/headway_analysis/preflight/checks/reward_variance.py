@@ -7,16 +7,16 @@ from typing import Final
 
 from headway_analysis.preflight.checks.foothold import grouped
 from headway_analysis.preflight.conversation import answer_of, excerpt
-from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.definition import MAX_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, PlayedScript, Sampled
 from headway_analysis.preflight.shares import enough_with, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
-from headway_analysis.signals.judges.learning import MOST_UNIFORM
+from headway_analysis.signals.judges.learning import MAX_UNIFORM
 
 ID: Final = "reward-variance"
 FEW: Final = 4
 """With fewer groups the verdict is Unknown."""
-ENOUGH: Final = enough_with(MOST_UNIFORM)
+ENOUGH: Final = enough_with(MAX_UNIFORM)
 """Number of groups that, if all are uniform, puts the share surely above the threshold."""
 ROUNDING: Final = 1e-9
 
@@ -27,7 +27,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     needs = ENOUGH * baseline.facts.group_size
     if len(groups) < FEW:
         observed = f"{len(groups)} groups have two rewards or more: too few to tell."
-        return Finding(ID, "Unknown", observed, threshold=MOST_UNIFORM, needs=needs)
+        return Finding(ID, "Unknown", observed, threshold=MAX_UNIFORM, needs=needs)
     uniform = [members for members in groups if _uniform(members)]
     part = share(len(uniform), len(groups))
     rewards = [one.record.reward or 0.0 for one in baseline.scored]
@@ -36,9 +36,9 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     if constant:
         observed = f"All {len(rewards)} episodes have the reward {rewards[0]:g}."
     figures = (("lowest_reward", min(rewards)), ("highest_reward", max(rewards)))
-    over = part.low > MOST_UNIFORM
+    over = part.low > MAX_UNIFORM
     if not over and not constant:
-        return Finding(ID, "Pass", observed, part.value, MOST_UNIFORM, part.low, part.high, figures=figures)
+        return Finding(ID, "Pass", observed, part.value, MAX_UNIFORM, part.low, part.high, figures=figures)
     if constant and not over:
         observed = f"{observed} A sure verdict takes {needs} episodes in {ENOUGH} groups."
     return Finding(
@@ -46,14 +46,14 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
         "Fail" if constant and over else "Warn",
         observed,
         part.value,
-        MOST_UNIFORM,
+        MAX_UNIFORM,
         part.low,
         part.high,
         "Give partial credit, such as the share of fields that are right, or choose rows that the base model "
         "gets right sometimes.",
         "spec.environment.entrypoint",
         needs=needs if constant and not over else None,
-        examples=tuple(map(_example, uniform[:MOST_EXAMPLES])),
+        examples=tuple(map(_example, uniform[:MAX_EXAMPLES])),
         figures=figures,
     )
 
@@ -74,7 +74,7 @@ CHECK: Final = Check(
     id=ID,
     meaning="The episodes of a group all get the same reward.",
     number="Share of groups whose episodes all have the same reward.",
-    threshold=f"Fails if all rewards are equal and the share is surely above {MOST_UNIFORM:.0%}. Warns if "
+    threshold=f"Fails if all rewards are equal and the share is surely above {MAX_UNIFORM:.0%}. Warns if "
     f"only one of the two is true. Unknown below {FEW} groups.",
     reason="A group whose rewards are equal has no gradient. The signal GroupsUniform has the same "
     "threshold.",

@@ -10,7 +10,7 @@ from typing import Final
 
 from headway_analysis.preflight.choose import is_full
 from headway_analysis.preflight.conversation import answer_of, excerpt
-from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.definition import MAX_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Facts, PlayedScript, Sampled
 from headway_analysis.preflight.shares import Share, enough_without, rank_correlation, ranks, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
@@ -128,7 +128,7 @@ def _worst(unearned: Sequence[Sampled]) -> list[Sampled]:
     def gap(one: Sampled) -> tuple[float, str]:
         return ((one.record.reward or 0.0) - (one.record.score or 0.0), one.record.episode_id)
 
-    return sorted(unearned, key=gap, reverse=True)[:MOST_EXAMPLES]
+    return sorted(unearned, key=gap, reverse=True)[:MAX_EXAMPLES]
 
 
 def _example(one: Sampled) -> Example:

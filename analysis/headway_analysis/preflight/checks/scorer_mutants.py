@@ -19,7 +19,7 @@ from headway_analysis.preflight.conversation import (
     results_text,
     written,
 )
-from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.definition import MAX_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, PlayedScript, Sampled, Script
 from headway_analysis.preflight.examples import names_it
 from headway_analysis.preflight.labels import Label, fields_of, label_of, writings
@@ -32,7 +32,7 @@ ANSWERS: Final = 3
 """Full-scoring answers that are changed."""
 ENOUGH: Final = enough_without(RARELY)
 """Episodes in which a model with a foothold succeeds once."""
-MOST_OTHERS: Final = 200
+MAX_OTHERS: Final = 200
 """Full-scoring answers that values are taken from."""
 CONTROL: Final = "unchanged"
 SILENT: Final = "calls with an empty answer"
@@ -66,7 +66,7 @@ def _changed(baseline: Baseline) -> Iterator[tuple[Sampled, str, list[Mutant]]]:
     """Answers with their mutants: the baseline's answers, or answers made of labels if none scores full."""
     full = [one for one in baseline.scored if is_full(one, baseline.facts) and model_answer(one)]
     label = label_of(baseline)
-    labelled_full = [(one, _label_text(one, label)) for one in full[:MOST_OTHERS]]
+    labelled_full = [(one, _label_text(one, label)) for one in full[:MAX_OTHERS]]
     taken = [(one, model_answer(one) or "") for one in varied(full, ANSWERS)] or _of_label(baseline, label)
     for one, text in taken:
         prompt, answer = prompt_text(one), parsed(text)
@@ -268,7 +268,7 @@ def _figures(tried: Sequence[Tried]) -> tuple[tuple[str, float], ...]:
 def _examples(found: Sequence[Tried]) -> tuple[Example, ...]:
     by_rule = {one.mutant.rule: one for one in reversed(found)}
     shown = [one for one in found if by_rule[one.mutant.rule] is one]
-    return tuple(map(_example, shown[:MOST_EXAMPLES]))
+    return tuple(map(_example, shown[:MAX_EXAMPLES]))
 
 
 def _example(one: Tried) -> Example:

@@ -7,7 +7,7 @@ from typing import Final
 
 from headway_analysis.overlaps import content, repeated, shared
 from headway_analysis.preflight.conversation import excerpt, folded, written
-from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.definition import MAX_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, PlayedScript, Script
 from headway_analysis.preflight.sources import GUIDE
 from headway_api.document import JsonView
@@ -19,8 +19,8 @@ ROWS: Final = 100_000
 """Rows of a split that are compared."""
 RESET_FAILED: Final = "ResetFailed"
 """The reason of an episode whose environment raised at its reset."""
-MOST_SHARED: Final = 0.01
-MOST_REPEATED: Final = 0.05
+MAX_SHARED: Final = 0.01
+MAX_REPEATED: Final = 0.05
 MOSTLY: Final = 0.9
 """If this share of rows has a column, the other rows count as lacking it."""
 NAMES: Final = frozenset(("id", "_id", "uid", "uuid", "idx", "index", "row", "row_id", "number"))
@@ -50,7 +50,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     """Rows that are shared or repeated, lack a column, or start no episode."""
     splits = _splits(baseline)
     if not splits:
-        return Finding(ID, "Unknown", "No rows are known.", threshold=MOST_SHARED)
+        return Finding(ID, "Unknown", "No rows are known.", threshold=MAX_SHARED)
     keys = {name: _keys(rows) for name, rows in splits}
     found = [
         *_shared(splits, keys, baseline.facts.overlap_allowed),
@@ -61,7 +61,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     counts = ", ".join(f"{len(rows)} {name}" for name, rows in splits)
     if not found:
         observed = f"{counts} rows: none shared, columns alike, and every row tried starts an episode."
-        return Finding(ID, "Pass", observed, 0.0, MOST_SHARED)
+        return Finding(ID, "Pass", observed, 0.0, MAX_SHARED)
     worst = [example for fails, example in found if fails]
     shown = [*worst, *(example for fails, example in found if not fails)]
     return Finding(
@@ -73,7 +73,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
         advice="Split the rows once, by what they are about, before anything is measured; and correct the "
         "named ones.",
         field="spec.data",
-        examples=tuple(shown[:MOST_EXAMPLES]),
+        examples=tuple(shown[:MAX_EXAMPLES]),
     )
 
 
@@ -101,14 +101,14 @@ def _shared(
                 title = f"{len(pairs)} of {len(rows)} {name} rows are {other} rows too"
                 text = f"{name} row {pairs[0].row}: {written(rows[pairs[0].row])}"
                 text += f"\n{other} row {pairs[0].other}: {written(others[pairs[0].other])}"
-                grave = len(pairs) > MOST_SHARED * len(rows) and not allowed
+                grave = len(pairs) > MAX_SHARED * len(rows) and not allowed
                 yield grave, Example(title, excerpt(text))
 
 
 def _repeated(splits: Sequence[tuple[str, Sequence[JsonView]]], keys: Mapping[str, Sequence[str]]) -> Faults:
     for name, rows in splits:
         pairs = repeated(keys[name])
-        if len(pairs) > MOST_REPEATED * len(rows):
+        if len(pairs) > MAX_REPEATED * len(rows):
             title = f"{len(pairs)} of {len(rows)} {name} rows repeat an earlier one"
             text = f"rows {pairs[0].other} and {pairs[0].row}: {written(rows[pairs[0].row])}"
             yield False, Example(title, excerpt(text))
@@ -159,10 +159,10 @@ CHECK: Final = Check(
     number="Rows that two splits share, and rows that one split repeats. Rows are compared by all columns "
     f"but a row number. Columns that {MOSTLY:.0%} of the training rows have and another split lacks. "
     f"Rows that no episode can start from, of {STARTS} tried in each split.",
-    threshold=f"Fails if over {MOST_SHARED:.0%} of a split's rows are shared (warns if "
+    threshold=f"Fails if over {MAX_SHARED:.0%} of a split's rows are shared (warns if "
     "spec.data.allowOverlap is true), or no episode starts from a tried row. Fails if a split "
     "lacks a column, or a row lacks its prompt. Warns if fewer rows are shared, some rows lack a "
-    f"column, or over {MOST_REPEATED:.0%} are repeated.",
+    f"column, or over {MAX_REPEATED:.0%} are repeated.",
     reason="A model that is measured on rows it was trained on looks better than it is.",
     source=f"{GUIDE}: split train, validation and held-out test before anything else.",
     advice="Split the rows once, before anything is measured.",

@@ -8,19 +8,19 @@ from typing import Final
 from headway_analysis.estimate.whole import Estimate
 from headway_analysis.preflight.choose import replay, varied
 from headway_analysis.preflight.conversation import excerpt, written
-from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.definition import MAX_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, PlayedScript, Script, ToolResult
 from headway_analysis.preflight.expected import estimate, plan_of
 from headway_analysis.preflight.shares import Share, enough_without, quantile, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
-from headway_analysis.signals.judges.behaviour import MOST_FAILED
+from headway_analysis.signals.judges.behaviour import MAX_FAILED
 from headway_api.prices import shown
 from headway_api.records import UsageClass
 
 ID: Final = "throughput"
 STARTS: Final = 3
 SOME: Final = 8
-ENOUGH: Final = enough_without(MOST_FAILED)
+ENOUGH: Final = enough_without(MAX_FAILED)
 SLOW_SECONDS: Final = 10.0
 """A tool is slow if its 99th percentile exceeds this."""
 
@@ -51,7 +51,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
         ("p50_sandbox_wait_seconds", quantile(waits, 0.5)),
     )
     lost = share(sum(one.record.reward is None for one in baseline.sampled), len(baseline.sampled))
-    if lost.low > MOST_FAILED:
+    if lost.low > MAX_FAILED:
         return _lost(baseline, lost, observed, figures)
     if slow > SLOW_SECONDS:
         observed = f"{observed} One tool call in a hundred takes {slow:.1f} s or more."
@@ -129,7 +129,7 @@ def _lost(baseline: Baseline, lost: Share, observed: str, figures: tuple[tuple[s
     bad = [one for one in baseline.sampled if one.record.reward is None]
     examples = tuple(
         Example(f"row {one.group.row}: lost", excerpt(one.record.error or ""), one.record.episode_id)
-        for one in bad[:MOST_EXAMPLES]
+        for one in bad[:MAX_EXAMPLES]
     )
     observed = f"{lost} episodes are lost permanently. {observed}"
     elsewhere = baseline.facts.endpoint is not None
@@ -140,7 +140,7 @@ def _lost(baseline: Baseline, lost: Share, observed: str, figures: tuple[tuple[s
         "Warn",
         observed,
         lost.value,
-        MOST_FAILED,
+        MAX_FAILED,
         lost.low,
         lost.high,
         advice,
@@ -151,7 +151,7 @@ def _lost(baseline: Baseline, lost: Share, observed: str, figures: tuple[tuple[s
 
 
 def _slowest(results: Sequence[ToolResult]) -> tuple[Example, ...]:
-    slow = sorted(results, key=lambda result: -result.seconds)[:MOST_EXAMPLES]
+    slow = sorted(results, key=lambda result: -result.seconds)[:MAX_EXAMPLES]
     return tuple(
         Example(f"{each.name}: {each.seconds:.1f} s", excerpt(written(dict(each.arguments)))) for each in slow
     )
@@ -164,7 +164,7 @@ CHECK: Final = Check(
     "The result also has tool latency, waits for a sandbox, tokens of training, and the share of "
     "lost episodes. The cost of the whole job uses the bill's classes and the prices of the day, "
     "with the range that docs/estimate.md explains. A class without a price is listed as unknown.",
-    threshold=f"Warns if surely more than {MOST_FAILED:.0%} of episodes are lost, or a tool's 99th "
+    threshold=f"Warns if surely more than {MAX_FAILED:.0%} of episodes are lost, or a tool's 99th "
     f"percentile is above {SLOW_SECONDS:g} s; never fails. Unknown below {SOME} episodes, or if "
     "an endpoint sampled the baseline.",
     reason="Time costs money, and how much is acceptable is the user's choice. A lost episode is retried, "

@@ -9,19 +9,19 @@ from typing import Final
 from headway_analysis.measures.tries import sampled_messages, text_of, tool_calls
 from headway_analysis.preflight.choose import is_full
 from headway_analysis.preflight.conversation import answer_of, excerpt, tool_names
-from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.definition import MAX_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, PlayedScript, Sampled
 from headway_analysis.preflight.shares import enough_without, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
-from headway_analysis.signals.judges.behaviour import MOST_MALFORMED
+from headway_analysis.signals.judges.behaviour import MAX_MALFORMED
 
 ID: Final = "tool-calls-parse"
 SOME: Final = 8
-SOME_MALFORMED: Final = MOST_MALFORMED / 4
+SOME_MALFORMED: Final = MAX_MALFORMED / 4
 SILENT: Final = 16
 """From this many episodes, it is odd if none has a call or a success."""
 FIELD: Final = "spec.agent.builtin.toolCallParser"
-ENOUGH: Final = enough_without(MOST_MALFORMED)
+ENOUGH: Final = enough_without(MAX_MALFORMED)
 MARKS: Final = (
     "<tool_call>",
     "[TOOL_CALLS]",
@@ -52,7 +52,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     offered = any(one.tools for one in baseline.sampled)
     if total < SOME:
         if baseline.sampled and not offered:
-            return Finding(ID, "Pass", "The environment offers no tools.", 0.0, MOST_MALFORMED)
+            return Finding(ID, "Pass", "The environment offers no tools.", 0.0, MAX_MALFORMED)
         succeeds = any(is_full(one, baseline.facts) for one in baseline.scored)
         if not total and not succeeds and len(baseline.scored) >= SILENT:
             observed = (
@@ -66,29 +66,29 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
                 "Warn",
                 observed,
                 0.0,
-                MOST_MALFORMED,
+                MAX_MALFORMED,
                 advice=advice,
                 field=FIELD,
                 examples=_silent(baseline),
             )
         observed = f"The base model tried {total} tool calls: too few to tell."
         return Finding(
-            ID, "Unknown", observed, threshold=MOST_MALFORMED, needs=_needs(total, len(baseline.sampled))
+            ID, "Unknown", observed, threshold=MAX_MALFORMED, needs=_needs(total, len(baseline.sampled))
         )
     part = share(malformed, total)
     observed = f"{part} tool calls of the base model cannot be read."
     figures = tuple((f"read by {name}", float(count)) for name, count in baseline.facts.other_parsers.items())
-    ends = (part.value, MOST_MALFORMED, part.low, part.high)
+    ends = (part.value, MAX_MALFORMED, part.low, part.high)
     if part.low <= SOME_MALFORMED:
         return Finding(ID, "Pass", observed, *ends, figures=figures)
     return Finding(
         ID,
-        "Fail" if part.low > MOST_MALFORMED else "Warn",
+        "Fail" if part.low > MAX_MALFORMED else "Warn",
         observed,
         *ends,
         _advice(baseline, malformed),
         FIELD,
-        examples=tuple(shown[:MOST_EXAMPLES]),
+        examples=tuple(shown[:MAX_EXAMPLES]),
         figures=figures,
     )
 
@@ -108,17 +108,17 @@ def _of_endpoint(baseline: Baseline, endpoint: str) -> Finding:
         advice = "Let the endpoint parse tool calls, or name another model of it."
         shown = tuple(
             Example(f"row {one.group.row}", excerpt(_missed(one)[0]), one.record.episode_id)
-            for one in missed[:MOST_EXAMPLES]
+            for one in missed[:MAX_EXAMPLES]
         )
-        return Finding(ID, "Warn", observed, threshold=MOST_MALFORMED, advice=advice, examples=shown)
+        return Finding(ID, "Warn", observed, threshold=MAX_MALFORMED, advice=advice, examples=shown)
     observed = f"The endpoint returns the calls of {endpoint} parsed: the job's parser read none of them."
-    return Finding(ID, "Unknown", observed, threshold=MOST_MALFORMED)
+    return Finding(ID, "Unknown", observed, threshold=MAX_MALFORMED)
 
 
 def _silent(baseline: Baseline) -> tuple[Example, ...]:
     return tuple(
         Example(f"row {one.group.row}", excerpt(answer_of(one) or "(no answer)"), one.record.episode_id)
-        for one in baseline.scored[:MOST_EXAMPLES]
+        for one in baseline.scored[:MAX_EXAMPLES]
     )
 
 
@@ -159,7 +159,7 @@ CHECK: Final = Check(
     meaning="The parser cannot read the base model's tool calls.",
     number="Share of attempted tool calls that the parser could not read. Text that names a tool in the "
     "call format of another model family counts as an attempt.",
-    threshold=f"Fails if the share is surely above {MOST_MALFORMED:.0%}. Warns if it is surely above "
+    threshold=f"Fails if the share is surely above {MAX_MALFORMED:.0%}. Warns if it is surely above "
     f"{SOME_MALFORMED:.0%}, or if {SILENT} episodes have neither a call nor success. Unknown "
     f"below {SOME} attempts, or if an endpoint sampled the baseline.",
     reason="A call that cannot be read wastes a turn. The signal ToolCallsMalformed has the same threshold.",

@@ -15,7 +15,7 @@ from headway_analysis.preflight.conversation import (
     properties_of,
     written,
 )
-from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.definition import MAX_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, PlayedScript, ToolResult
 from headway_analysis.preflight.sources import GUIDE
 from headway_api.document import JsonView
@@ -58,7 +58,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
         0.0,
         advice=advice,
         field="spec.environment.entrypoint",
-        examples=tuple(found[:MOST_EXAMPLES]),
+        examples=tuple(found[:MAX_EXAMPLES]),
     )
 
 

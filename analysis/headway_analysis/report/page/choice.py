@@ -10,9 +10,9 @@ from typing import Final, Self
 from headway_analysis.measures.episodes import gap
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome, Purpose, StepReport, ValidationRecord
 
-MOST_STEPS: Final = 8
+MAX_STEPS: Final = 8
 """Steps whose batches are read."""
-MOST_GROUPS: Final = 256
+MAX_GROUPS: Final = 256
 """Groups that are read of them."""
 APART: Final = "reward and score apart"
 ROWS: Final = 8
@@ -97,18 +97,18 @@ def _place(group: str) -> str:
 def trained_steps(reports: Sequence[StepReport], also: Iterable[int] = ()) -> list[StepReport]:
     """Steps whose groups are read: the first and the last one, those of `also`, and some between; by step.
 
-    Together they have at most `MOST_GROUPS` groups, unless the last step alone has more.
+    Together they have at most `MAX_GROUPS` groups, unless the last step alone has more.
     """
     steps = {report.step: report for report in reports if report.groups}
     if not steps:
         return []
     order = sorted(steps)
-    evenly = [order[round(at * (len(order) - 1) / (MOST_STEPS - 1))] for at in range(MOST_STEPS)]
+    evenly = [order[round(at * (len(order) - 1) / (MAX_STEPS - 1))] for at in range(MAX_STEPS)]
     chosen: list[int] = []
     groups = 0
     for step in dict.fromkeys((order[-1], order[0], *(each for each in also if each in steps), *evenly)):
         groups += len(steps[step].groups)
-        if chosen and (groups > MOST_GROUPS or len(chosen) == MOST_STEPS):
+        if chosen and (groups > MAX_GROUPS or len(chosen) == MAX_STEPS):
             break
         chosen.append(step)
     return [steps[step] for step in sorted(chosen)]

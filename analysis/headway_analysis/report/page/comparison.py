@@ -10,7 +10,7 @@ from headway_analysis.report.page.curves import Chart, Line, line, validated
 from headway_analysis.report.page.html import Page, Picture, Table, rendered, short
 from headway_analysis.report.page.model import TrainingRun
 
-MOST_RUNS: Final = 8
+MAX_RUNS: Final = 8
 """The number of colours that a reader can distinguish."""
 FIGURES: Final = (
     ("Training reward", "reward", "rollout/reward/mean"),
@@ -31,7 +31,7 @@ def named_runs(runs: Sequence[TrainingRun]) -> dict[str, TrainingRun]:
 
 
 def page(runs: Sequence[TrainingRun]) -> str:
-    """The page as HTML; two to `MOST_RUNS` runs."""
+    """The page as HTML; two to `MAX_RUNS` runs."""
     named = named_runs(runs)
     return rendered(
         Page(

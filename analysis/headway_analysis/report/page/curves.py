@@ -16,9 +16,9 @@ Figures = Mapping[str, float]
 Points = tuple[tuple[float, float], ...]
 """(step, value), by step."""
 
-MOST_POINTS: Final = 400
+MAX_POINTS: Final = 400
 """The most points of a line: a screen cannot show more."""
-MOST_LINES: Final = 8
+MAX_LINES: Final = 8
 """The most lines of a chart: a reader cannot distinguish more colours."""
 
 
@@ -193,7 +193,7 @@ def _panel(panel: Panel, figures: Mapping[int, Figures]) -> Chart:
             continue
         below = sorted({each for of_step in figures.values() for each in of_step if each.startswith(name)})
         found += [line(figures, each, each.removeprefix(name)) for each in below]
-    return Chart(panel.title, panel.unit, _filled(*found)[:MOST_LINES], panel.about)
+    return Chart(panel.title, panel.unit, _filled(*found)[:MAX_LINES], panel.about)
 
 
 def line(figures: Mapping[int, Figures], name: str, called: str) -> Line:
@@ -223,12 +223,12 @@ def validated(
     return Line(called, tuple(points), tuple(band), dots=True)
 
 
-def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> Points:
-    """At most `most` of the points: of each stretch the lowest and the highest, so that no spike is lost."""
-    if len(points) <= most:
+def thinned(points: Sequence[tuple[float, float]], limit: int = MAX_POINTS) -> Points:
+    """At most `limit` of the points: of each stretch the lowest and the highest, so that no spike is lost."""
+    if len(points) <= limit:
         return tuple((float(step), value) for step, value in points)
     found: list[tuple[float, float]] = []
-    edges = np.linspace(0, len(points), most // 2 + 1).astype(int)
+    edges = np.linspace(0, len(points), limit // 2 + 1).astype(int)
     for begin, end in pairwise(edges):
         section = points[begin:end]
         low, high = min(section, key=lambda at: at[1]), max(section, key=lambda at: at[1])

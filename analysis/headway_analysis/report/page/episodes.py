@@ -17,11 +17,11 @@ Decode = Callable[[Sequence[int]], str]
 """Token ids -> their text, special tokens included."""
 
 TEXT: Final = 2_000
-"""Most characters of a message."""
+"""Maximum characters of a message."""
 TOKENS: Final = 1_200
-"""Most tokens of an episode that are coloured."""
+"""Maximum tokens of an episode that are coloured."""
 GIVEN: Final = 240
-"""Most characters of a stretch of tokens that the model did not sample."""
+"""Maximum characters of a stretch of tokens that the model did not sample."""
 SHADES: Final = 10
 """Shades of probability: 0 is unlikely, 9 is sure."""
 WINDOW: Final = 6
@@ -137,9 +137,9 @@ def _object(arguments: dict[str, Any]) -> str:
     return json.dumps(arguments, ensure_ascii=False)
 
 
-def shortened(text: str, most: int) -> str:
+def shortened(text: str, limit: int) -> str:
     """The text, or its beginning and how much is left out."""
-    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most} more characters)"
+    return text if len(text) <= limit else f"{text[:limit]} … ({len(text) - limit} more characters)"
 
 
 def coloured(row: TrainingRow, decode: Decode) -> Iterator[Piece]:

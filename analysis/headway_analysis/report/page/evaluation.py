@@ -15,7 +15,7 @@ from headway_analysis.report.page.html import Page, Picture, Row, Table, dollars
 from headway_analysis.report.page.model import EvaluationRun
 from headway_api.document import JsonView
 
-MOST_BARS: Final = 24
+MAX_BARS: Final = 24
 TITLES: Final = dict(MAIN)
 
 
@@ -71,7 +71,7 @@ def _pictures(report: JsonView) -> Iterator[Picture]:
         if (figure := each["measures"].get(task, {}).get(BY_TASK[0]))
     ]
     if found:
-        yield _bars(f"{TITLES[BY_TASK[0]]} by task", "A suite is a task, too.", found[:MOST_BARS], "tasks")
+        yield _bars(f"{TITLES[BY_TASK[0]]} by task", "A suite is a task, too.", found[:MAX_BARS], "tasks")
 
 
 def _bars(title: str, about: str, found: list[tuple[str, JsonView]], key: str) -> Picture:

@@ -17,8 +17,8 @@ from headway_analysis.report.page.episodes import View
 
 LARGEST: Final = 5_000_000
 """Bytes of a page: what a browser opens at once."""
-MOST_NUMBERS: Final = 200
-"""Most steps in the table of a picture; if the run has more, evenly spread ones."""
+MAX_NUMBERS: Final = 200
+"""Maximum steps in the table of a picture; if the run has more, evenly spread ones."""
 Row = tuple[str, ...]
 
 
@@ -48,11 +48,11 @@ class Picture:
 
     @classmethod
     def of(cls, chart: Chart, svg: str) -> Picture:
-        """A chart that was drawn; its table has a row for each step, `MOST_NUMBERS` at most."""
+        """A chart that was drawn; its table has a row for each step, `MAX_NUMBERS` at most."""
         names = [line.name for line in chart.lines]
         values = [dict(line.points) for line in chart.lines]
         steps = sorted({step for of_line in values for step in of_line})
-        steps = steps[:: -(-len(steps) // MOST_NUMBERS)] if steps else []
+        steps = steps[:: -(-len(steps) // MAX_NUMBERS)] if steps else []
         rows = [
             (f"{step:g}", *(short(of_line[step]) if step in of_line else "" for of_line in values))
             for step in steps

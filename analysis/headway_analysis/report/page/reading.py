@@ -21,7 +21,7 @@ from headway_api.records import Purpose, StepReport, ValidationRecord
 from headway_api.run_files import RunFiles
 from headway_api.spec.training import RLTrainingJobSpec
 
-MOST_ROWS: Final = 64
+MAX_ROWS: Final = 64
 """Rows of an evaluation that are read, of each candidate."""
 
 
@@ -131,7 +131,7 @@ def evaluation(files: RunFiles, decode: Decode | None = None) -> EvaluationRun |
 
 def _first_rows(files: RunFiles, candidate: str) -> dict[int, tuple[float, str]]:
     """Row -> mean score and address of its group, for a candidate's first rows of the job's own dataset."""
-    uris = files.addresses(Purpose.EVALUATION, candidate)[:MOST_ROWS]
+    uris = files.addresses(Purpose.EVALUATION, candidate)[:MAX_ROWS]
     return {
         group.row: (choice.mean_score(group), uri)
         for uri, group in zip(uris, files.groups(uris), strict=True)

@@ -19,10 +19,10 @@ PASSES: Final = (
 BEHAVIOUR: Final = (
     Signal(
         name=Name.PERMANENT_FAILURES,
-        judge=behaviour.rate(behaviour.FAILED, "failed permanently", behaviour.MOST_FAILED),
+        judge=behaviour.rate(behaviour.FAILED, "failed permanently", behaviour.MAX_FAILED),
         meaning="Episodes are lost permanently, by a fault of the platform or of the environment.",
         number=behaviour.number_of(behaviour.FAILED),
-        threshold=behaviour.threshold_of(behaviour.MOST_FAILED),
+        threshold=behaviour.threshold_of(behaviour.MAX_FAILED),
         reason="A lost episode failed at its first attempt and at every retry that spec.rollout.maxRetries "
         f"allows. {behaviour.BURSTS}",
         source=f"{GUIDE}: over 1 % permanent failures is a bug of the environment; {behaviour.RAO_SCOTT}.",
@@ -35,10 +35,10 @@ BEHAVIOUR: Final = (
     ),
     Signal(
         name=Name.TURNS_TRUNCATED,
-        judge=behaviour.rate(behaviour.CUT, "were cut at maxTokens or episodeTokenLimit", behaviour.MOST_CUT),
+        judge=behaviour.rate(behaviour.CUT, "were cut at maxTokens or episodeTokenLimit", behaviour.MAX_CUT),
         meaning="Turns are cut off at maxTokens, or episodes reach episodeTokenLimit.",
         number=behaviour.number_of(behaviour.CUT),
-        threshold=behaviour.threshold_of(behaviour.MOST_CUT),
+        threshold=behaviour.threshold_of(behaviour.MAX_CUT),
         reason=f"A turn that is cut off is judged unfinished, however good it was. {behaviour.BURSTS}",
         source=f"{GUIDE}: if over 5 % of responses reach the cap, raise the cap. The guide counts turns "
         "(`rollout/turns/token_limit_rate`). The signal counts episodes with such a turn, because "
@@ -56,10 +56,10 @@ BEHAVIOUR: Final = (
     ),
     Signal(
         name=Name.CONTEXT_FULL,
-        judge=behaviour.rate(behaviour.FULL, "ended with a full context", behaviour.MOST_FULL),
+        judge=behaviour.rate(behaviour.FULL, "ended with a full context", behaviour.MAX_FULL),
         meaning="Episodes end because the context has no room for another turn.",
         number=behaviour.number_of(behaviour.FULL),
-        threshold=behaviour.threshold_of(behaviour.MOST_FULL),
+        threshold=behaviour.threshold_of(behaviour.MAX_FULL),
         reason=f"An episode that is cut is judged unfinished, however good it was. {behaviour.BURSTS}",
         source=f"{GUIDE}: truncated rollouts teach that unfinished attempts are bad; the threshold of 5 % "
         f"is the guide's for responses; {behaviour.RAO_SCOTT}.",
@@ -72,12 +72,10 @@ BEHAVIOUR: Final = (
     ),
     Signal(
         name=Name.EPISODES_TIMED_OUT,
-        judge=behaviour.rate(
-            behaviour.LATE, "did not end within rollout.timeoutSeconds", behaviour.MOST_LATE
-        ),
+        judge=behaviour.rate(behaviour.LATE, "did not end within rollout.timeoutSeconds", behaviour.MAX_LATE),
         meaning="Episodes do not end within spec.rollout.timeoutSeconds.",
         number=behaviour.number_of(behaviour.LATE),
-        threshold=behaviour.threshold_of(behaviour.MOST_LATE),
+        threshold=behaviour.threshold_of(behaviour.MAX_LATE),
         reason="An episode that times out is cut off, and judged unfinished or lost. The longest episodes "
         f"time out first. {behaviour.BURSTS}",
         source=f"{GUIDE}: the threshold of 5 % is the guide's for truncated responses; "
@@ -92,10 +90,10 @@ BEHAVIOUR: Final = (
     ),
     Signal(
         name=Name.TURNS_EXHAUSTED,
-        judge=behaviour.rate(behaviour.EXHAUSTED, "used up maxTurns", behaviour.MOST_EXHAUSTED),
+        judge=behaviour.rate(behaviour.EXHAUSTED, "used up maxTurns", behaviour.MAX_EXHAUSTED),
         meaning="Episodes use up all turns of maxTurns.",
         number=behaviour.number_of(behaviour.EXHAUSTED),
-        threshold=behaviour.threshold_of(behaviour.MOST_EXHAUSTED),
+        threshold=behaviour.threshold_of(behaviour.MAX_EXHAUSTED),
         reason=f"The limit is meant for the few episodes that wander. {behaviour.BURSTS}",
         source=f"{GUIDE}: under 10 % of episodes use up their turns; {behaviour.RAO_SCOTT}.",
         advice="Raise spec.agent.builtin.maxTurns to 1.5 times what a person needs; if the agent goes "
@@ -110,11 +108,11 @@ BEHAVIOUR: Final = (
     Signal(
         name=Name.TOOL_CALLS_MALFORMED,
         judge=behaviour.rate(
-            behaviour.MALFORMED, "have a tool call that cannot be read", behaviour.MOST_MALFORMED
+            behaviour.MALFORMED, "have a tool call that cannot be read", behaviour.MAX_MALFORMED
         ),
         meaning="The parser cannot read the model's tool calls.",
         number=behaviour.number_of(behaviour.MALFORMED),
-        threshold=behaviour.threshold_of(behaviour.MOST_MALFORMED),
+        threshold=behaviour.threshold_of(behaviour.MAX_MALFORMED),
         reason="A call that cannot be read wastes a turn. If the share stays high, the reward does not "
         f"punish such calls. {behaviour.BURSTS}",
         source=f"{GUIDE}: watch format compliance along with the reward; the threshold was chosen on "

@@ -150,7 +150,7 @@ LEARNING: Final = (
         f"{learning.WINDOW} and over {learning.BACK} steps. The signal takes the window whose 99 % "
         "interval (Clopper and Pearson) begins higher.",
         threshold=f"Bad if the share of the last {learning.WINDOW} steps is above "
-        f"{learning.MOST_UNIFORM:.0%} and the interval begins above {learning.FEW_UNIFORM:.0%}. "
+        f"{learning.MAX_UNIFORM:.0%} and the interval begins above {learning.FEW_UNIFORM:.0%}. "
         f"Clear if the share of the last {learning.WINDOW} steps is {learning.FEW_UNIFORM:.0%} or "
         f"less. Also clear if the reward surely rises (over {learning.BACK} steps) or is near its "
         "best.",

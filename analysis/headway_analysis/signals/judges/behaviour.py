@@ -19,14 +19,14 @@ LATE: Final = "episodes/time_limit_rate"
 EXHAUSTED: Final = "episodes/turn_limit_rate"
 MALFORMED: Final = "episodes/malformed_tool_call_rate"
 
-MOST_FAILED: Final = 0.01
-MOST_CUT: Final = 0.05
-MOST_FULL: Final = 0.05
-MOST_LATE: Final = 0.05
-MOST_EXHAUSTED: Final = 0.10
+MAX_FAILED: Final = 0.01
+MAX_CUT: Final = 0.05
+MAX_FULL: Final = 0.05
+MAX_LATE: Final = 0.05
+MAX_EXHAUSTED: Final = 0.10
 """The practice guide's threshold."""
 
-MOST_MALFORMED: Final = 0.2
+MAX_MALFORMED: Final = 0.2
 LONGER: Final = 1.5
 MORE_CALLS: Final = 1.25
 REPETITIVE: Final = 0.1
@@ -40,8 +40,8 @@ def number_of(name: str) -> str:
     steps = ", ".join(map(str, WINDOWS[:-1]))
     return (
         f"Mean of `{name}` over the last {steps} and {WINDOWS[-1]} steps, weighted by `{EPISODES}`. The "
-        "signal takes the window whose 99 % interval (Clopper and Pearson) has the highest lower end. If the "
-        "steps vary more than independent episodes would, the interval assumes fewer episodes (Rao and "
+        "signal takes the window whose 99 % interval (Clopper and Pearson) has the highest lower bound. If "
+        "the steps vary more than independent episodes would, the interval assumes fewer episodes (Rao and "
         "Scott's design effect)."
     )
 
@@ -49,7 +49,7 @@ def number_of(name: str) -> str:
 def threshold_of(threshold: float) -> str:
     """When `rate` is over, in words."""
     return (
-        f"Bad if both the interval's lower end and the share of the last {WINDOWS[0]} steps are above "
+        f"Bad if both the interval's lower bound and the share of the last {WINDOWS[0]} steps are above "
         f"{threshold:.0%}. Clear if the share of the last {WINDOWS[0]} steps is {threshold:.0%} or less."
     )
 
@@ -79,7 +79,7 @@ def growth_threshold(factor: float) -> str:
 
 
 def rate(name: str, what: str, threshold: float) -> Judge:
-    """A judge of a share of episodes: over where the lower end of its interval is, in any of `WINDOWS`."""
+    """A judge of a share of episodes: over where the lower bound of its interval is, in any of `WINDOWS`."""
 
     def judge(history: History) -> Reading | None:
         if history.latest(name) is None:

@@ -39,7 +39,7 @@ SAME_FOR: Final = 5
 FLAT_FOR: Final = 25
 SOLVED_WITHIN: Final = 0.1
 RISEN: Final = 0.1
-MOST_UNIFORM: Final = 0.6
+MAX_UNIFORM: Final = 0.6
 FEW_UNIFORM: Final = 0.5
 GENERALIZATION_GAP: Final = 0.15
 """Threshold of how far the training reward may rise beyond the held-out one, over the reward's range."""
@@ -143,7 +143,7 @@ def groups_uniform(history: History) -> Reading | None:
         return None
     longer = counted(history, UNIFORM, GROUPS, BACK) or recent
     share, steps = (longer, BACK) if longer.low > recent.low else (recent, WINDOW)
-    state = above(recent.value, MOST_UNIFORM, FEW_UNIFORM)
+    state = above(recent.value, MAX_UNIFORM, FEW_UNIFORM)
     if state is Level.OVER and share.low <= FEW_UNIFORM:
         state = Level.BETWEEN
     observed = (
@@ -154,7 +154,7 @@ def groups_uniform(history: History) -> Reading | None:
         state, observed = Level.CLEAR, f"{observed}, and the reward rises or is near its best"
     elif state is not Level.CLEAR:
         observed = f"{observed}, and the reward stalls"
-    return Reading(state, share.value, MOST_UNIFORM, observed, share.low, share.high)
+    return Reading(state, share.value, MAX_UNIFORM, observed, share.low, share.high)
 
 
 def score_diverged(history: History) -> Reading | None:

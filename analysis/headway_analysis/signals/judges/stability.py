@@ -53,7 +53,7 @@ FRESH: Final = 0.75
 LEAST: Final = 1e-9
 """No ratio to a level below it is judged."""
 LONGEST: Final = 7
-"""Most steps of age that lengthen the median, so that a lasting mismatch is raised within ten steps."""
+"""Maximum steps of age that lengthen the median, so that a lasting mismatch is raised within ten steps."""
 LONGER: Final = (
     "If the batch is not fresh, the median covers two more steps for each step of its tokens' age. That age "
     f"is the largest of the last {LAST} steps (`{OLDEST}`), and at most {LONGEST}. The median stays at "
@@ -198,8 +198,8 @@ def too_few_effective_samples(history: History) -> Reading | None:
 
 def ratios_clipped(history: History) -> Reading | None:
     """Share of tokens whose ratio is clipped. A ratio of whole rows clips many at once, by design."""
-    most = CLIPPED_ROWS if history.job.sequence_ratio else CLIPPED
-    return tokens("training/clip_fraction", "have a clipped ratio", most, most / 2)(history)
+    limit = CLIPPED_ROWS if history.job.sequence_ratio else CLIPPED
+    return tokens("training/clip_fraction", "have a clipped ratio", limit, limit / 2)(history)
 
 
 def tokens(name: str, what: str, threshold: float, clear: float) -> Judge:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headway_sandbox.testing import Call, Seen, ToolResult
 
 FIELDS = ("packed", "left")
-MOST = 10**6
+MAX_NUMBER = 10**6
 """Largest number that the calculator takes."""
 TASK = """Solve the problem. calculate does one step.
 Answer with nothing but <answer>{"packed": ..., "left": ...}</answer>"""
@@ -67,8 +67,8 @@ class Sums(Environment):
 
         sign: one of + - *
         """
-        if max(abs(left), abs(right)) > MOST:
-            raise ToolError(f"numbers lie within {MOST}")
+        if max(abs(left), abs(right)) > MAX_NUMBER:
+            raise ToolError(f"numbers lie within {MAX_NUMBER}")
         known = {"+": left + right, "-": left - right, "*": left * right}
         if sign not in known:
             raise ToolError("sign is one of + - *")

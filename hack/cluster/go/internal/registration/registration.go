@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Deadline bounds one exchange; a pod whose policies take longer is tried again by the kubelet.
+// Deadline bounds one exchange; a pod whose policies take longer is retried by the kubelet.
 const Deadline = 10 * time.Second
 
 // Request is sent by the network plugin, one a connection.
