@@ -43,7 +43,7 @@ print-venv: ## print where the environment is
 	@echo $(VENV)
 
 .PHONY: lint format types crds dashboards dashboard-pictures
-lint: venv ## ruff: rules and format; deptry: each extra against what its process imports; and whether pages, docstrings, comments and messages are in plain words
+lint: venv ## ruff: rules and format; deptry: each extra against what its process imports; and whether pages, docstrings, comments, messages and names are in plain words
 	$(PY) -m ruff check $(wildcard $(SOURCES))
 	$(PY) -m ruff format --check $(wildcard $(SOURCES))
 	$(PY) hack/python/extras.py

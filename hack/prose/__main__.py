@@ -1,8 +1,8 @@
 """Checks that pages and sources are in plain words: `python hack/prose [FILE ...]`, from any folder.
 
-It reads docstrings, comments and messages of a Python source, and comments of other files. Without files
-it checks all that people write, and allows what `hack/prose/allowed.txt` lists. With files it prints all of
-their faults. It exits with 1 where it prints anything. Standard library only.
+It reads docstrings, comments, messages and names of a Python source, and comments of other files. Without
+files it checks all that people write, and allows what `hack/prose/allowed.txt` lists. With files it prints
+all of their faults. It exits with 1 where it prints anything. Standard library only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,15 @@ import sys
 from pathlib import Path
 
 from headway_prose.comments import has_comments
-from headway_prose.faults import Fault, allowed, faults, faults_of_comments, faults_of_source, verdicts
+from headway_prose.faults import (
+    Fault,
+    allowed,
+    faults,
+    faults_of_comments,
+    faults_of_names,
+    faults_of_source,
+    verdicts,
+)
 from headway_prose.pages import has_messages, other_sources, pages, sources
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,7 +29,7 @@ ALLOWED = ROOT / "hack" / "prose" / "allowed.txt"
 def judged(name: str, text: str) -> list[Fault]:
     """Faults of a file, by its path from the root and its text."""
     if name.endswith(".py"):
-        return [*faults_of_source(text, messages=has_messages(name))]
+        return [*faults_of_source(text, messages=has_messages(name)), *faults_of_names(name, text)]
     if has_comments(name):
         return [*faults_of_comments(name, text)]
     return [*faults(text)]

@@ -199,7 +199,7 @@ def test_every_container_has_resource_requests_and_limits(scene: Scene) -> None:
     assert unheld(scene.everyone) == []
 
 
-def test_the_inspected_sandboxs_episode_and_its_job_end_well(
+def test_the_inspected_sandboxs_episode_and_its_job_succeed(
     bench: Any, shared_job: str, scene: Scene, tmp_path: Path
 ) -> None:
     bench.wait_condition(shared_job, "Complete", deadline_s=300)

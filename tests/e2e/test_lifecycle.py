@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 
 @pytest.mark.ci
-def test_deleting_a_job_at_work_leaves_nothing(bench: Any) -> None:
+def test_deleting_a_running_job_leaves_nothing(bench: Any) -> None:
     name = "short-lived"
     bench.kube.apply(bench.job(name))
     roles = {"coordinator", "broker", "sandbox", "learner", "rollout"}

@@ -72,7 +72,7 @@ def test_the_job_fails_before_accelerators_and_names_the_field(bench: Any, refus
     assert not {"learner", "rollout"} & set(bench.pods(name))
 
 
-def test_an_image_that_is_nowhere_stands_in_the_columns(bench: Any, refused: None) -> None:
+def test_an_image_that_is_nowhere_is_in_the_columns(bench: Any, refused: None) -> None:
     def reason_shown() -> bool:
         return bool(bench.get(NO_IMAGE).get("status", {}).get("reason") == "ImagePullFailed")
 

@@ -78,7 +78,7 @@ def test_clean_runs_raise_no_alarm_but_those_that_are_known() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_the_page_of_results_is_what_the_runs_come_to() -> None:
+def test_the_page_of_results_equals_a_recount_of_the_runs() -> None:
     made = page.page(page.recorded())
     assert (ROOT / page.PAGE).read_text() == made, "run make test-signals"
     row = r"^\| sealed \| (\d+) \| (\d+) \(.*\| ([\d,]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \|$"

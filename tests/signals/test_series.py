@@ -109,7 +109,7 @@ def test_there_are_clean_runs_enough(split: series.Split, least: int) -> None:
 
 
 @pytest.mark.parametrize("split", ["untouched", "sealed"])
-def test_runs_that_are_on_record_are_the_first_ones_listed(split: series.Split) -> None:
+def test_runs_that_are_recorded_are_the_first_ones_listed(split: series.Split) -> None:
     """So which of them are recorded does not depend on what they showed."""
     listed = [run.name for run in record.every_run() if run.split == split]
     recorded = {s.name for s in read.all_series(split)}

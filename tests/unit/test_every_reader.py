@@ -330,7 +330,7 @@ ODD_NAMES = (
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_odd_names_beside_a_jobs_objects_are_passed_over(name: str, layout: Layout) -> None:
+def test_odd_names_beside_a_jobs_objects_are_skipped(name: str, layout: Layout) -> None:
     reader, store = READERS[name], FileStore()
     store.put(layout.step_history(2), job_rig.report(2).model_dump_json().encode())
     before = outcome(reader, store, layout)

@@ -77,7 +77,7 @@ def effort(asked: ReasoningOptions, *, lenient: bool) -> tuple[str | None, str, 
         message = f"is not applied: every turn of a job has the same variables except for thinking; {LEVELS}"
         raise bad(others[0], message, UNSUPPORTED)
     switch = asked.thinking.type == "enabled" if isinstance(asked.thinking, Switch) else asked.thinking
-    wishes = {
+    requested = {
         "reasoning_effort": level(asked.reasoning_effort),
         "chat_template_kwargs.reasoning_effort": level(given.reasoning_effort),
         "enable_thinking": _switched(asked.enable_thinking),
@@ -85,7 +85,7 @@ def effort(asked: ReasoningOptions, *, lenient: bool) -> tuple[str | None, str, 
         "chat_template_kwargs.enable_thinking": _switched(given.enable_thinking),
         "chat_template_kwargs.thinking": _switched(given.thinking),
     }
-    sent = [(name, value) for name, value in wishes.items() if value is not None]
+    sent = [(name, value) for name, value in requested.items() if value is not None]
     if not sent:
         return None, "reasoning_effort", others
     name, found = sent[0]

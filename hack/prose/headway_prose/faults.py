@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from .comments import comments
+from .identifiers import retired_names
 from .passages import Passage
 from .phrases import PHRASES
 from .python_source import passages
@@ -39,6 +40,12 @@ def faults(text: str) -> Iterator[Fault]:
 def faults_of_source(source: str, *, messages: bool) -> Iterator[Fault]:
     """Faults of a Python source, in the order of its lines; of its messages only if wanted."""
     return _of_passages(passages(source, messages=messages))
+
+
+def faults_of_names(path: str, source: str) -> Iterator[Fault]:
+    """Names of a Python source that have a retired word, by its path from the root and its text."""
+    for found in retired_names(path, source):
+        yield Fault(found.line, f"the name {found.name}", f'"{found.word}": write {found.instead}')
 
 
 def faults_of_comments(name: str, source: str) -> Iterator[Fault]:

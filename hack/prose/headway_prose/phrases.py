@@ -77,3 +77,25 @@ PHRASES = (
     _phrase(r"\ball the same\b", '"still"'),
     _phrase(r"\bforthwith\b", '"at once"'),
 )
+
+NAMES = (
+    _phrase(r"^most\b|(?<!\bat )\bmost$", '"limit" or "maximum"'),
+    _phrase(r"^beat\b|^beats$", '"probe" or "record_progress"'),
+    _phrase(r"^away\b|\bstore away\b", '"unavailable"'),
+    _phrase(r"^mind\b", '"maintain"'),
+    _phrase(r"\bse(?:e|en) off\b", '"drain"'),
+    _phrase(r"\bacted upon\b", '"acted_on"'),
+    _phrase(r"\bconduct\b", '"behaviour"'),
+    _phrase(r"\bdoomed\b", '"untrainable", or what will happen to it'),
+    _phrase(r"\bhopeless\b", '"failing" or "fatal"'),
+    _phrase(r"\blower end\b", '"lower_bound"'),
+    _phrase(r"\bnews\b", '"changes" or "events"'),
+    _phrase(r"\broomy\b", '"has_capacity"'),
+    _phrase(r"\bsalvaged?\b", '"read_partly"'),
+    _phrase(r"\bsightings?\b", '"identity"'),
+    _phrase(r"\bstretches\b", '"sections"'),
+    _phrase(r"\btried again\b", '"retried"'),
+    _phrase(r"\bunheard\b", '"not_reporting"'),
+    _phrase(r"\bwishes\b", '"wished" or "requested"'),
+)
+"""Words that are retired in names, as phrases over the words of a name. In prose they may be right."""

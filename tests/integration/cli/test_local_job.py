@@ -144,7 +144,7 @@ def test_a_folder_with_another_job_is_refused(inputs: Path, tmp_path: Path) -> N
     assert "write --fresh to delete it" in output
 
 
-def test_a_job_that_is_suspended_stands_still_and_says_so(inputs: Path, tmp_path: Path) -> None:
+def test_a_job_that_is_suspended_is_idle_and_says_so(inputs: Path, tmp_path: Path) -> None:
     folder = tmp_path / "job"
     with running(inputs, folder, "--set", "spec.suspend=true") as process:
         output, _ = process.communicate(timeout=60)

@@ -173,7 +173,7 @@ async def test_a_stream_that_waits_says_that_it_lives(
     ],
     ids=str,
 )
-async def test_an_engine_that_fails_is_not_held_against_the_agent(
+async def test_an_engine_that_fails_is_not_the_agents_fault(
     tok: Any, agents: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, row: Any
 ) -> None:
     """In the middle of a stream there is no status any more: the error is an event of it."""

@@ -43,7 +43,7 @@ def events(out: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
 
-def test_data_that_is_missing_ends_it_for_good_after_saying_so(tmp_path: Path) -> None:
+def test_missing_data_ends_it_permanently_after_saying_so(tmp_path: Path) -> None:
     out, err = (process := start(tmp_path)).communicate(timeout=120)
     assert process.returncode == PERMANENT, err
     assert "DatasetNotFound: spec.data.train.uri" in err

@@ -188,7 +188,7 @@ BEGUN = '<tool_call>\n{"name": "'
 FINAL = CALL.replace("look_up", "final_answer").replace('{"key": "x"}', '{"answer": "it is gold"}')
 
 
-async def test_smolagents_tool_agent_forks_where_it_writes_calls_anew(
+async def test_smolagents_tool_agent_forks_where_it_rewrites_calls(
     tok: Any, agents: Agents, tmp_path: Path
 ) -> None:
     """It sends its calls back as text, which is another history than the one that was sampled."""

@@ -131,7 +131,7 @@ def test_each_writer_keeps_its_own_conditions(cluster: Cluster, job: JobConfig) 
     assert statuses() == {"WeightsInSync": "False", "Ready": "True"}
 
 
-def test_the_operator_speaks_for_a_coordinator_that_is_gone(cluster: Cluster, job: JobConfig) -> None:
+def test_the_operator_reports_for_a_coordinator_that_is_gone(cluster: Cluster, job: JobConfig) -> None:
     kind, sink = ConditionType.WEIGHTS_IN_SYNC, sink_at(cluster, job)
     ready = condition(ConditionType.READY, False, Reason.RECONCILING, generation=1)
 

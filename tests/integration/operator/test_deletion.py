@@ -97,7 +97,7 @@ def test_without_an_operator_a_deleted_job_stays_whole(rig: Rig) -> None:
     assert not rig.children("waiting")
 
 
-def test_a_job_let_go_by_hand_is_collected(rig: Rig) -> None:
+def test_a_job_released_by_hand_is_collected(rig: Rig) -> None:
     rig.start()
     rig.run("free")
     rig.stop()

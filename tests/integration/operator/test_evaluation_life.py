@@ -102,7 +102,7 @@ def test_a_gate_not_passed_fails_the_job_in_coordinators_words(rig: Rig) -> None
     )
 
 
-def test_an_evaluation_that_ends_well_is_ready(rig: Rig) -> None:
+def test_an_evaluation_that_succeeds_is_ready(rig: Rig) -> None:
     rig.scripts = {"coordinator": "exit 0"}
     rig.start()
     evals = rig.evaluations

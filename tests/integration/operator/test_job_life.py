@@ -212,7 +212,7 @@ def test_a_contest_over_an_object_is_not_fought_at_full_speed(rig: Rig) -> None:
     assert "NetworkPolicy contested-sandbox" in rig.condition("contested", "Reconciling")["message"]
 
 
-def test_a_coordinator_that_ends_well_ends_the_job(rig: Rig) -> None:
+def test_a_coordinator_that_completes_ends_the_job(rig: Rig) -> None:
     # It ends once the process that asked for it is gone: a container's end kills what still runs in it.
     rig.scripts = {
         "coordinator": "until [ -e /tmp/asker ] && [ ! -e /proc/$(cat /tmp/asker) ]; do sleep 0.2; done"

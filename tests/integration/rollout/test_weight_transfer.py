@@ -98,7 +98,7 @@ def test_the_base_model_shows_which_parameters_are_kept_as_is(
     assert worker.kept_as_they_are(model, tmp_path) == {"norm.weight", "embed.weight"}
 
 
-def test_what_the_model_holds_is_held_against_the_digests(worker: Any, model: Any) -> None:
+def test_what_the_model_holds_is_compared_with_the_digests(worker: Any, model: Any) -> None:
     import torch
 
     tensors = checkpoint(model)

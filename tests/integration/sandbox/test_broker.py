@@ -159,9 +159,7 @@ async def test_a_lease_that_runs_out_takes_its_pod_along(
         )
 
 
-async def test_an_environment_that_does_not_import_is_refused_for_good(
-    cluster: Any, image: str, job: Any
-) -> None:
+async def test_an_unimportable_environment_is_refused_permanently(cluster: Any, image: str, job: Any) -> None:
     async with rig.running(cluster.kubeconfig, job(image, entrypoint="environment:Nothing")) as broker:
         request = LeaseRequest(lease="a", owner="one", deadline_seconds=60).model_dump()
         async with asyncio.timeout(120):

@@ -172,7 +172,7 @@ async def test_schedule_and_dropout_go_on_as_they_would_have(
 
 
 @pytest.mark.long
-async def test_steps_beyond_the_last_checkpoint_are_taken_anew(
+async def test_steps_beyond_the_last_checkpoint_are_taken_again(
     tmp_path: Path, model: Path, calm: Calm, left: Callable[..., Any]
 ) -> None:
     undisturbed = await calm.job()

@@ -24,7 +24,7 @@ def whole(report: StepReport, folder: Path) -> Path:
     return folder / MODEL_FILE
 
 
-async def test_steps_are_deltas_and_a_restart_begins_anew(tmp_path: Path, model: Path) -> None:
+async def test_steps_are_deltas_and_a_restart_begins_again(tmp_path: Path, model: Path) -> None:
     config = rig.job(tmp_path, model, dtype="bfloat16", optimizer={"learningRate": 1e-5})
     served = rig.ScriptedCoordinator([rig.batch(step) for step in range(1, STEPS + 1)])
     async with served.serving() as url:

@@ -123,7 +123,7 @@ def test_steps_between_are_trained_again_too(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_another_loss_shows_both_figures_and_ends_well(run: Run) -> None:
+def test_another_loss_shows_both_figures_and_succeeds(run: Run) -> None:
     found = run.replayed(
         "--step", "4", "--loss", "importance_sampling", "--set", "spec.algorithm.kl.coefficient=1"
     )

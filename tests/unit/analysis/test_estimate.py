@@ -356,7 +356,7 @@ def test_steps_tell_training_tokens_and_pace() -> None:
     assert Tally().pace(0) is None
 
 
-def test_what_is_no_groups_is_passed_over() -> None:
+def test_what_is_no_groups_is_skipped() -> None:
     tally = Tally()
     ids = ("preflight-script-0-4-0/judge-0/judgePrompt", "accelerators-1/learner/H100", "", "t0-x/1", "x/y/z")
     tally.add([UsageEvent(id=one, usage_class="judgePrompt", quantity=1.0, at=5.0) for one in ids])  # type: ignore[arg-type]

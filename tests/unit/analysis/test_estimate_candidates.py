@@ -153,7 +153,7 @@ def test_measured_groups_are_narrower_than_limits_and_prompts() -> None:
     assert low < measured[0] < measured[1] < measured[2] < high
 
 
-def test_an_interval_holds_what_the_rest_came_to() -> None:
+def test_an_interval_holds_the_cost_of_the_rest() -> None:
     held, tries = 0, 300
     of = part(groups=60)
     for seed in range(tries):
@@ -425,7 +425,7 @@ def test_positions_may_have_more_digits_than_six() -> None:
     assert candidate_of("e-a-000001-1000002") == "a-000001"
 
 
-def test_what_is_no_evaluations_is_passed_over() -> None:
+def test_what_is_no_evaluations_is_skipped() -> None:
     tally = EvaluationTally()
     ids = (
         "accelerators-000001/rollout/H100",

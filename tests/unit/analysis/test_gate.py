@@ -50,9 +50,7 @@ def verdict(spec: GateSpec, samples: Samples = SAMPLES) -> Judgment:
         (0.96, "Value", Verdict.REFUSED),
     ],
 )
-def test_a_minimum_is_held_against_the_lower_bound_or_the_value(
-    minimum: float, of: str, expected: Verdict
-) -> None:
+def test_a_minimum_is_compared_with_lower_bound_or_value(minimum: float, of: str, expected: Verdict) -> None:
     spec = replace(SPEC, minimum=minimum, minimum_of="Value" if of == "Value" else "LowerBound")
     assert verdict(spec).verdict is expected
 

@@ -84,7 +84,7 @@ def test_a_metric_overwrites_no_end_of_an_interval_in_mlflow(end: str) -> None:
     assert figures[f"eval/{shown_measure(f'metric_risk_{end}')}"] == measures[f"metric_risk_{end}"]["value"]
 
 
-def test_what_stands_behind_a_figure_is_no_tasks_name() -> None:
+def test_the_suffix_of_a_figure_is_no_tasks_name() -> None:
     """A figure of that form that is added later has to be added there too."""
     found = evaluation(job.groups("base"), job.KS, job.THRESHOLD, "eval", max_turns=job.MAX_TURNS)
     measures = catalogue(job.tries()["base"], job.KS, priced(job.BOOK))

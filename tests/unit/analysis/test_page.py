@@ -441,7 +441,7 @@ def test_tasks_have_a_curve_each() -> None:
     assert sorted(line.name for line in chart.lines) == ["even", "odd"]
 
 
-def test_figures_of_a_step_that_was_taken_anew_do_not_count(tmp_path: Path) -> None:
+def test_figures_of_a_step_that_was_taken_again_do_not_count(tmp_path: Path) -> None:
     made = written_run.write(tmp_path, steps=3)
     spool = Spool(FileStore(), made.layout)
     spool.keep_figures(BatchFigures(step=2, groups=["t0-000099"], figures={"rollout/reward/mean": 9.0}))

@@ -52,7 +52,7 @@ def test_a_contract_searches_in_no_text(kind: str, schema: Mapping[str, Any]) ->
     assert objection_to(TEXT, schema, kind) is None
 
 
-def test_a_parameter_called_pattern_is_held_to_its_schema() -> None:
+def test_a_parameter_called_pattern_must_match_its_schema() -> None:
     schema = {"properties": {"pattern": {"type": "integer"}, "uniqueItems": {"type": "integer"}}}
     for name in schema["properties"]:
         assert str(objection_to({name: "text"}, schema)).startswith(f"{name}: ")
@@ -67,7 +67,7 @@ def test_a_contract_that_doubles_at_each_step_is_given_up() -> None:
     assert objection_to({}, schema) is None
 
 
-def test_a_long_answer_is_held_to_the_contract() -> None:
+def test_a_long_answer_must_follow_the_contract() -> None:
     schema = {"items": {"properties": {"n": {"type": "integer"}}, "required": ["n"]}}
     rows: list[Any] = [{"n": 1, "text": "x" * 100} for _ in range(300)]
     assert objection_to(rows, schema) is None

@@ -186,7 +186,7 @@ def test_calls_that_nobody_reads_name_a_parser_that_does() -> None:
         '[TOOL_CALLS][{"name": "get_case"}]',
     ],
 )
-def test_calls_that_were_taken_for_words_count(text: str) -> None:
+def test_calls_that_were_mistaken_for_words_count(text: str) -> None:
     assert judged("tool-calls-parse", calls(10, 40, text)).verdict == "Fail"
 
 
@@ -361,7 +361,7 @@ def test_no_contract_and_an_odd_one_are_unknown() -> None:
         {"tools": [{"name": "get_case", "inputSchema": {"required": 7}}]},
     ],
 )
-def test_an_odd_contract_is_judged_all_the_same(document: Json) -> None:
+def test_an_odd_contract_is_still_judged(document: Json) -> None:
     assert with_contract(document).verdict == "Fail"
 
 

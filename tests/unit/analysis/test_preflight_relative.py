@@ -36,7 +36,7 @@ def test_what_a_guess_earns_alone_is_no_verdict() -> None:
     assert not any(name.startswith("reward of") for name, _ in finding.figures)
 
 
-def test_a_guess_that_succeeds_fails_all_the_same() -> None:
+def test_a_guess_that_succeeds_still_fails() -> None:
     finding = found("constant-guess", GenerousDesk)
     assert finding.verdict == "Fail"
     assert "empty answer: success 8 of 8" in finding.observed

@@ -227,7 +227,7 @@ def test_a_wrong_number_in_metrics_is_found(
     assert [text.partition(":")[0] for text in counted.wrong] == [named]
 
 
-def test_a_wrong_number_is_found_wherever_it_stands(recount: ModuleType, report: dict[str, Any]) -> None:
+def test_a_wrong_number_is_found_wherever_it_is(recount: ModuleType, report: dict[str, Any]) -> None:
     wrong = copy.deepcopy(report)
     base, tuned = wrong["candidates"][0], wrong["candidates"][1]
     base["measures"]["all"]["external_score"]["value"] += 1e-5

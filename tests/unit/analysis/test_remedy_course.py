@@ -40,7 +40,7 @@ def test_nothing_is_decided_while_a_decision_is_pending() -> None:
     assert decide(story.now()) is None
 
 
-def test_steps_that_are_taken_anew_have_the_decisions_they_had() -> None:
+def test_steps_that_are_taken_again_have_their_old_decisions() -> None:
     """The learner died, and resumed before the remedy's step."""
     story = Story().train(30).raise_(S.GROUPS_UNIFORM)
     first = decide(story.now())

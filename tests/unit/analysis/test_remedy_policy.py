@@ -50,7 +50,7 @@ def test_another_policy_changes_nothing(policy: str) -> None:
     assert decide(collapsed(policy=policy).now()) is None
 
 
-def test_a_sign_that_the_job_does_not_act_upon_changes_nothing() -> None:
+def test_a_sign_that_the_job_does_not_act_on_changes_nothing() -> None:
     assert decide(collapsed().now(acting=frozenset({S.GROUPS_UNIFORM}))) is None
 
 
@@ -278,7 +278,7 @@ def test_a_sign_that_is_judged_at_validations_is_waited_for() -> None:
     assert "ValidationDiverged has not been judged since" in kept.why
 
 
-def test_a_sign_that_no_step_speaks_of_is_not_raised_still() -> None:
+def test_a_sign_that_no_step_reports_is_not_raised_still() -> None:
     story = uniform()
     story.carry_out(decide(story.now()))
     silent = story.verdicts

@@ -270,7 +270,7 @@ def test_a_rise_of_the_reward_is_found_in_whatever_order(
         }
 
 
-def test_a_step_that_comes_anew_has_no_window_compared_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_step_has_no_window_compared_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Mock(wraps=learning.shift)
     monkeypatch.setattr(learning, "shift", counted)
     compared = []

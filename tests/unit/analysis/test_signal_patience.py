@@ -73,7 +73,7 @@ def norms(before: Sequence[float], jump: Sequence[float]) -> int | None:
     return None if found is None else found - len(before)
 
 
-def test_a_norm_that_jumps_now_and_then_is_no_news() -> None:
+def test_a_norm_that_jumps_now_and_then_is_no_signal() -> None:
     calm = [0.2] * 20
     twice = [0.2] * 8 + [1.5, *[0.2] * 4, 1.4, *[0.2] * 6]
     once = [0.2] * 8 + [1.5, *[0.2] * 11]

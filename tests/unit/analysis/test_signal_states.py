@@ -77,7 +77,7 @@ def test_a_reading_that_is_sure_raises_a_signal_alone() -> None:
     assert (standing.state, standing.over) == ("Raised", 0)
 
 
-def test_a_standing_knows_since_when_it_is_so() -> None:
+def test_a_track_knows_since_when_its_state_holds() -> None:
     signal, standing = a_signal(), SignalTrack()
     since = []
     for step, letter in enumerate("coooo", 1):
@@ -120,7 +120,7 @@ def test_the_order_in_which_steps_become_known_changes_nothing(
     assert state_of(watch_of(dict(shuffled))) == state_of(watch_of(known))
 
 
-def test_a_step_that_is_taken_anew_is_judged_anew() -> None:
+def test_a_step_that_is_taken_again_is_judged_again() -> None:
     watch = watch_of(dict.fromkeys(range(1, 6), 2.0))
     assert state_of(watch).state == "Raised"
     for step in (3, 4, 5):

@@ -138,7 +138,7 @@ def test_no_bytes_make_parts_raise_anything_else(data: bytes) -> None:
 
 
 @given(JSON, st.integers(1, 6))
-def test_a_parsed_value_is_held_to_the_same_depth(value: Any, limit: int) -> None:
+def test_a_parsed_value_has_the_same_maximum_depth(value: Any, limit: int) -> None:
     try:
         json_within(json.dumps(value), MIB, depth=limit)
     except OutOfBounds:
@@ -153,7 +153,7 @@ def test_a_parsed_value_may_be_of_a_derived_type() -> None:
         nesting(OrderedDict(a=OrderedDict(b=OrderedDict(c=1))), 2, 100)
 
 
-def test_a_parsed_value_is_held_to_a_count() -> None:
+def test_a_parsed_value_has_a_limited_count() -> None:
     with pytest.raises(OutOfBounds, match="more than 5 values"):
         nesting({"a": [1, 2, 3], "b": [4, 5]}, 4, 5)
 

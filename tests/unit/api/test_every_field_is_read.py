@@ -119,7 +119,7 @@ def act(blocks: list[Block | None], other: Other) -> int:
 """
 
 
-def test_a_field_is_told_from_another_of_its_name(tmp_path: Path) -> None:
+def test_a_field_is_distinguished_from_another_of_its_name(tmp_path: Path) -> None:
     (tmp_path / "models.py").write_text(MODELS)
     (tmp_path / "reader.py").write_text(READER)
     read = attributes_read([tmp_path], [tmp_path], ("models",))

@@ -47,7 +47,7 @@ def test_a_status_is_not_stored_with_the_job(tmp_path: Path) -> None:
     assert folder.whole() == {**JOB, "status": {}}
 
 
-def test_of_a_condition_that_two_have_written_the_newer_stands(tmp_path: Path) -> None:
+def test_of_a_condition_that_two_have_written_the_newer_remains(tmp_path: Path) -> None:
     folder = JobFolder(tmp_path)
     folder.write_status("coordinator", {"conditions": [{"type": "WeightsInSync", "status": "True"}]})
     folder.write_status("operator", {"conditions": [{"type": "WeightsInSync", "status": "Unknown"}]})

@@ -92,7 +92,7 @@ def test_a_list_whose_entries_are_alike_is_taken_whole() -> None:
     assert merge({"ports": [{"containerPort": 53}]}, {"ports": ports})["ports"] == ports
 
 
-def test_a_wish_to_spread_stands_beside_a_demand_to() -> None:
+def test_a_preferred_spread_is_kept_beside_a_required_one() -> None:
     wish, demand = (
         {"topologyKey": "zone", "whenUnsatisfiable": how} for how in ("ScheduleAnyway", "DoNotSchedule")
     )

@@ -94,7 +94,7 @@ WORDS = [
 
 @pytest.mark.parametrize(("code", "status", "expected"), WORDS, ids=[code for code, _, _ in WORDS])
 @pytest.mark.parametrize("call", ["get", "put", "put_new", "list"])
-def test_what_a_bucket_refuses_is_told_from_what_is_not_there(
+def test_what_a_bucket_refuses_is_not_what_is_missing(
     call: str, code: str, status: int, expected: type[Exception]
 ) -> None:
     store = refusing_store(code, status)

@@ -179,7 +179,7 @@ def test_a_file_that_is_missing_is_refused(place: BaseAndStart) -> None:
     assert "adapter_model.safetensors is not the file that the job wrote" in place.refusal(**LORA)
 
 
-def test_a_copy_elsewhere_has_no_digests_to_be_held_against(place: BaseAndStart) -> None:
+def test_a_copy_elsewhere_has_no_digests_to_compare_with(place: BaseAndStart) -> None:
     place.adapter().described()
     report = place.folder / "job" / "steps" / "000003.json"
     report.write_text(report.read_text().replace("/job/weights", "/moved/weights"))

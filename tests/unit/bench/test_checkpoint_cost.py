@@ -66,7 +66,7 @@ def test_upload_counts_as_step_slowdown_standstill_as_wait_copy() -> None:
     assert "188 MiB, 1.6 s over 1 Gbit/s" in table.caption
 
 
-def test_a_machine_that_slows_down_makes_no_checkpoint_dear() -> None:
+def test_a_machine_that_slows_down_adds_no_checkpoint_cost() -> None:
     table, saved = section(rounds(1.0, 1.5, 3.0), size=MEBIBYTE, parameters=10**7).tables
     assert [row["longer than without"] for row in table.rows] == LONGER
     assert table.rows[1]["in each round"] == "25%, 25%, 25%"

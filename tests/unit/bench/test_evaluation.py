@@ -77,7 +77,7 @@ def test_requests_are_read_from_the_records() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"forks": 1}, {"rows": []}, {"turns": [turn(0, 2, 2)]}])
-def test_episodes_that_were_rendered_anew_are_refused(changes: dict[str, object]) -> None:
+def test_episodes_that_were_rendered_again_are_refused(changes: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="e-clerk-000002"):
         replay.calls(of_two_turns(**changes), sampling_seed=9)
 
@@ -103,7 +103,7 @@ async def test_seeds_are_those_of_the_run() -> None:
     assert drawn == {e.episode_id: replay.sampling_seed(group, e, SAMPLING, 5) for e in group.episodes}
 
 
-def test_a_request_is_the_coordinators_but_for_its_salt() -> None:
+def test_a_request_differs_from_the_coordinators_by_its_salt() -> None:
     call = replay.Call(prompt=[1, 2], sampled=[3], seed=11)
     asked = vllm.Request([1, 2], SAMPLING.max_tokens, SAMPLING.temperature, SAMPLING.top_p, 11, [5])
     assert replay.body("base", call, SAMPLING, [5]) == vllm._body("base", replay.SALT, asked)
@@ -202,7 +202,7 @@ def test_a_goal_that_the_median_alone_meets_says_so() -> None:
     assert re.search(r"95 % in 0\.8\d\d .*; met by the median: the interval includes 0\.8\d;", goal.found)
 
 
-def test_the_page_on_record_is_in_todays_words() -> None:
+def test_the_recorded_page_is_in_todays_words() -> None:
     recorded = json.loads((RESULTS / "evaluation.json").read_text())["speed"]
     assert recorded["read"] == READ
     assert [goal["what"] for goal in recorded["goals"]] == [

@@ -259,7 +259,7 @@ def test_the_wait_for_a_job_that_failed_raises_with_the_reason(tmp_path: Path) -
     assert (raised.value.reason, raised.value.message) == ("PreflightFailed", "the reward is constant")
 
 
-def test_the_wait_for_a_job_that_stands_still_says_why(tmp_path: Path) -> None:
+def test_the_wait_for_an_idle_job_says_why(tmp_path: Path) -> None:
     held = local_run(tmp_path, condition("Suspended", "BudgetExhausted", "raise spec.budget.usd to 7"))
     with pytest.raises(RunHeld, match=r"BudgetExhausted: raise spec\.budget\.usd to 7"):
         held.wait()
@@ -296,7 +296,7 @@ ENDED = {"annotations": {names.ANNOTATION_RESUME: PAUSE["time"]}}
         (ENDED, {"pause": PAUSE, "resumedPause": PAUSE["time"]}, True),  # and then suspended the job
     ],
 )
-def test_a_job_stands_still_by_its_newest_spec(
+def test_a_job_is_idle_by_its_newest_spec(
     metadata: dict[str, Any], status: dict[str, Any], held: bool
 ) -> None:
     job = stored_job("desk", condition("Suspended", "Suspended", observedGeneration=2), **status)

@@ -62,7 +62,7 @@ def recounted(run: FinishedRun) -> dict[str, Any]:
     return {"by_class": found.by_class, "cost": found.cost}
 
 
-def test_the_bill_is_what_the_trajectories_recounted_come_to(run: FinishedRun) -> None:
+def test_the_bill_equals_a_recount_of_the_trajectories(run: FinishedRun) -> None:
     found, other = as_json(str(run.folder)), recounted(run)
     counted = {each["class"]: each["quantity"] for each in found["used"] if each["class"] != "sandboxSeconds"}
     assert counted == {name: many for name, many in other["by_class"].items() if many}
@@ -125,7 +125,7 @@ def test_a_changed_price_book_is_shown_with_its_corrections(tmp_path: Path) -> N
     assert f"-> {correction['after']} USD" in shown(str(tmp_path)).stdout
 
 
-def test_what_it_was_to_cost_stands_beside(run: FinishedRun) -> None:
+def test_what_it_was_to_cost_is_beside(run: FinishedRun) -> None:
     kept = {"basis": "Data", "cost": ["0.10", "0.20", "0.30"]}
     run.store.put(run.layout.estimate("data"), json.dumps(kept).encode())
     run.store.put(run.layout.estimate("preflight"), json.dumps({"basis": "Preflight", "cost": None}).encode())

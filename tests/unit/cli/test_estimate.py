@@ -199,7 +199,7 @@ def test_an_environment_that_fails_is_noted_with_its_words(stage: Stage) -> None
 
 
 @pytest.mark.parametrize("base", ["hf://nobody/no-such-model", "file:///no/such/folder"])
-def test_a_model_that_is_not_at_hand_leaves_it_to_the_limits(stage: Stage, base: str) -> None:
+def test_an_unavailable_model_leaves_it_to_the_limits(stage: Stage, base: str) -> None:
     stage.spec["model"]["base"] = base
     printed = stage.by_the_command()
     assert f"the tokenizer of {base} is not available" in printed["notes"][0]
@@ -357,7 +357,7 @@ def test_candidates_that_cannot_share_their_servers_are_refused(stage: Stage) ->
         candidates.resolved(RLEvalJobSpec.model_validate(spec), lambda name: {})
 
 
-def test_a_tokenizer_without_a_template_is_not_at_hand(stage: Stage) -> None:
+def test_a_tokenizer_without_a_template_is_unavailable(stage: Stage) -> None:
     model = stage.folder / "model"
     config = json.loads((model / "tokenizer_config.json").read_text())
     config.pop("chat_template", None)

@@ -220,7 +220,7 @@ def test_a_role_and_the_last_lines_are_asked_of_the_cluster(stub: StubCluster) -
     assert shown(NAME, "--role", "agent").stdout == "desk-sandbox-1/runner: agent\n"
 
 
-def test_a_pod_that_goes_meanwhile_is_passed_over(stub: StubCluster) -> None:
+def test_a_pod_that_goes_meanwhile_is_skipped(stub: StubCluster) -> None:
     del stub.logs["desk-learner-0", "learner"]
     done = shown(NAME)
     assert done.exit_code == 0
@@ -251,7 +251,7 @@ def test_a_store_that_this_machine_does_not_reach_is_an_error(stub: StubCluster,
     assert "--endpoint-url" in done.stderr
 
 
-def test_who_may_not_read_logs_is_told_what_to_ask_for(stub: StubCluster) -> None:
+def test_who_may_not_read_logs_learns_what_to_ask_for(stub: StubCluster) -> None:
     stub.refused = "pods/log is forbidden"
     for words in ([NAME], [NAME, "--follow"]):
         done = shown(*words)

@@ -33,7 +33,7 @@ def test_the_example_runs_here_and_keeps_its_artifacts_here() -> None:
     assert notes == ("spec.tracking.mlflow is ignored: its server belongs to a cluster",)
 
 
-def test_other_documents_of_the_file_are_passed_over(tmp_path: Path) -> None:
+def test_other_documents_of_the_file_are_skipped(tmp_path: Path) -> None:
     job = yaml.safe_load(JOB.read_text())
     assert manifest.read(written(tmp_path, {"kind": "ConfigMap"}, job)) == job
 

@@ -52,17 +52,17 @@ def test_the_first_total_may_be_old_and_tells_no_rate() -> None:
     assert seen((0, 5_000_000), (10, 5_000_100), (20, 5_000_300)).rate(at(20)) == pytest.approx(20)
 
 
-def test_a_look_without_news_changes_nothing() -> None:
+def test_a_look_without_changes_changes_nothing() -> None:
     assert seen((0, 1), (10, 2), (20, 3)) == seen((0, 1), (5, 1), (10, 2), (11, None), (20, 3))
 
 
-def test_a_total_that_falls_begins_anew() -> None:
+def test_a_total_that_falls_begins_again() -> None:
     track = seen((0, 10), (10, 20), (20, 30), (30, 5))
     assert track.rate(at(30)) is None
     assert track.seen(6, at(40)).seen(7, at(50)).rate(at(50)) == pytest.approx(0.1)
 
 
-def test_a_total_that_stands_still_for_long_has_no_rate() -> None:
+def test_a_total_that_is_constant_for_long_has_no_rate() -> None:
     track = seen((0, 1), (10, 2), (20, 3))
     assert track.rate(at(80)) == pytest.approx(0.1)
     assert track.rate(at(81)) is None

@@ -298,7 +298,7 @@ def test_what_was_in_force_is_what_is_changed() -> None:
     assert (found.algorithm.clip.low, found.algorithm.clip.high) == (None, 4)
 
 
-def test_nothing_but_the_algorithm_differs() -> None:
+def test_only_the_algorithm_differs() -> None:
     config = rig.job(Path("/f"), Path("/m"))
     found = changed_spec(config, rig.report(1), "importance_sampling", [])
     assert found is not None
@@ -363,6 +363,6 @@ def test_spans_tell_every_number_once(steps: set[int]) -> None:
     assert found == sorted(steps)
 
 
-def test_a_step_that_was_undone_is_not_on_record() -> None:
+def test_a_step_that_was_undone_is_not_recorded() -> None:
     with pytest.raises(NoRun, match="there are 1, 3"):
         replaying.recorded_step([rig.report(step) for step in (0, 1, 3)], 2)

@@ -113,7 +113,7 @@ def test_a_job_that_is_over_has_no_rate_and_no_time_left() -> None:
     assert "time left" not in text
 
 
-def test_a_job_that_stands_still_has_no_time_left() -> None:
+def test_an_idle_job_has_no_time_left() -> None:
     assert "time left  -\n" in drawn(shown_jobs.paused(), 80)
     job = shown_jobs.training()
     job["status"]["progress"]["stalled"] = "no group has ended for 10 minutes: the learner waits"

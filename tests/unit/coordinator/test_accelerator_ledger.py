@@ -227,7 +227,7 @@ def test_what_the_operator_counts_is_heard() -> None:
 @pytest.mark.parametrize(
     "accelerators", [{}, {"seenTime": "soon"}, [], {"seenTime": "2026-11-03T12:01:00Z", "pods": [{}]}]
 )
-def test_what_cannot_be_read_of_it_is_passed_over(accelerators: Any) -> None:
+def test_what_cannot_be_read_of_it_is_skipped(accelerators: Any) -> None:
     assert heard(accelerators) == {}
 
 

@@ -76,7 +76,7 @@ async def test_lower_limit_evicts_none_and_admits_only_when_below_it() -> None:
     guests[3].leave()
 
 
-async def test_who_is_cancelled_while_waiting_is_passed_over() -> None:
+async def test_who_is_cancelled_while_waiting_is_skipped() -> None:
     limiter, order = AdaptiveSemaphore(1), list[Guest]()
     guests = [Guest(limiter, order) for _ in range(3)]
     await settle()

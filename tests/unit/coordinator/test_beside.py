@@ -157,7 +157,7 @@ async def test_weights_that_are_gone_are_not_validated_after_a_restart(tmp_path:
         assert sorted(training.state.evaluations) == [0, 2, 3, 4]
 
 
-async def test_weights_published_anew_are_those_that_are_validated(tmp_path: Path) -> None:
+async def test_weights_published_again_are_those_that_are_validated(tmp_path: Path) -> None:
     job = Job(tmp_path, validating(), beside=True)
     gate = Gate(job)
     async with job.coordinator() as (training, learner, _):

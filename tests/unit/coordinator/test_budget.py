@@ -199,7 +199,7 @@ def book(**prices: str) -> PriceBook:
     return PriceBook(name="b", entries=(DatedPrices(since=date(2026, 1, 1), prices=Prices(**prices)), later))
 
 
-def test_money_is_priced_by_dearest_class_and_dearest_coming_day(tmp_path: Path) -> None:
+def test_money_has_the_highest_price_of_class_and_coming_day(tmp_path: Path) -> None:
     ledger = Ledger(FileStore(), Layout(f"file://{tmp_path}", "ns", "job", "uid"))
     for day, price in ((date(2026, 2, 1), "9"), (date(2026, 3, 2), "9")):
         prices = Priced(ledger, lambda: book(sample="4", discarded="5"), lambda day=day: day)  # type: ignore[misc]

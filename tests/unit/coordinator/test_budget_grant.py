@@ -49,7 +49,7 @@ async def test_group_waits_for_namespace_grant_without_exhausting_job() -> None:
     await one.end()
 
 
-async def test_request_needs_the_least_and_wishes_for_all_that_waits() -> None:
+async def test_request_needs_the_least_and_asks_for_all_that_waits() -> None:
     found = budget(grant(0))
     large, small = Running(found, plan(0, size=2)), Running(found, plan(1, size=1))
     await settle()
@@ -195,7 +195,7 @@ async def test_a_limit_of_the_spec_counts_beside_it() -> None:
     await asyncio.gather(one.task, return_exceptions=True)
 
 
-async def test_a_job_wishes_for_no_more_than_its_spec_allows() -> None:
+async def test_a_job_asks_for_no_more_than_its_spec_allows() -> None:
     found = budget(grant(0), tokens={"sample": 500})
     running = [Running(found, plan(number)) for number in range(9)]
     await settle()
@@ -207,7 +207,7 @@ async def test_a_job_wishes_for_no_more_than_its_spec_allows() -> None:
     await asyncio.gather(*(each.task for each in running), return_exceptions=True)
 
 
-async def test_a_job_wishes_for_more_before_it_has_to_wait() -> None:
+async def test_a_job_asks_for_more_before_it_has_to_wait() -> None:
     found = budget(grant(10_000))
     one = Running(found, plan(0))
     await settle()

@@ -165,10 +165,10 @@ def test_a_prompt_beyond_the_context_needs_a_longer_one(
 async def test_a_hub_that_does_not_answer_ends_its_candidate_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: Any, **__: Any) -> None:
+    def unavailable(*_: Any, **__: Any) -> None:
         raise LocalEntryNotFoundError("Connection refused")
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", away)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", unavailable)
     monkeypatch.setattr(units, "AGAIN_SECONDS", 0.01)
     asked = [
         {"name": "far", "model": {"base": "hf://acme/open"}},

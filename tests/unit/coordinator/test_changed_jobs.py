@@ -311,7 +311,7 @@ async def test_change_the_learner_refuses_has_no_effect_and_no_retry(tmp_path: P
     held(job)
 
 
-async def test_an_order_is_carried_out_once_however_long_it_stands(tmp_path: Path) -> None:
+async def test_an_order_is_carried_out_once_however_long_it_remains(tmp_path: Path) -> None:
     job = Job(tmp_path, a_small_spec(steps=12))
     async with job.coordinator() as (training, learner, _):
         training.remedies.order = "SmallerGroups"
@@ -331,7 +331,7 @@ async def test_an_order_is_carried_out_once_however_long_it_stands(tmp_path: Pat
     held(job)
 
 
-async def test_an_order_that_was_refused_is_refused_for_good(tmp_path: Path) -> None:
+async def test_an_order_that_was_refused_is_refused_permanently(tmp_path: Path) -> None:
     """A restart does not carry out a refused order, even if it would apply by then."""
     job = Job(tmp_path, a_small_spec())
     async with job.coordinator() as (training, learner, _):

@@ -139,7 +139,7 @@ async def test_a_sandbox_is_probed_before_and_after_the_scripts(tmp_path: Path) 
         assert found["isolated"] == "Pass"
 
 
-async def test_a_lost_group_is_sampled_anew_at_a_restart(tmp_path: Path) -> None:
+async def test_a_lost_group_is_sampled_again_at_a_restart(tmp_path: Path) -> None:
     async with rig(tmp_path, mixed) as stage:
         before = a_group("p0-000000", [None] * SIZE, purpose=Purpose.PREFLIGHT)
         assert Spool(stage.store, stage.layout()).put(before) == before

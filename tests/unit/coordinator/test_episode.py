@@ -376,7 +376,7 @@ async def test_a_broken_platform_is_nobodys_fault_but_its_own(tok: Any) -> None:
         ([0.0, 0.0], 0.1, False),
     ],
 )
-def test_an_episode_keeps_its_pace_while_no_wait_stands_out(
+def test_an_episode_keeps_its_pace_while_no_wait_is_unusual(
     answered: list[float], now: float, keeps: bool
 ) -> None:
     """Of turns that were answered at these seconds from the beginning on."""

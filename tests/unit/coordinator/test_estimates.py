@@ -116,7 +116,7 @@ def measured(*tokens: float) -> Measured:
     return measure([BilledGroup({"prefill": each, "sample": each}, 2) for each in tokens])
 
 
-def test_data_alone_makes_an_estimate_that_stands(tmp_path: Path) -> None:
+def test_data_alone_makes_an_estimate_that_remains(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     first = stage.estimates().status(None)
     assert first is not None
@@ -143,7 +143,7 @@ def test_a_preflight_that_says_too_little_gives_its_reason(tmp_path: Path) -> No
     assert made.status(None) == estimate
 
 
-def test_the_preflight_estimate_stands_through_restarts(tmp_path: Path) -> None:
+def test_the_preflight_estimate_survives_restarts(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     made = stage.estimates()
     made.measured(measured(400.0, 500.0, 450.0), 2.0)

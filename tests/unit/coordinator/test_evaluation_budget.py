@@ -90,7 +90,7 @@ def test_the_least_budget_of_the_message_is_enough_for_each() -> None:
     )
 
 
-def test_money_is_held_against_each_candidates_own_prices(tmp_path: Path) -> None:
+def test_money_is_counted_at_each_candidates_own_prices(tmp_path: Path) -> None:
     book = prices.PriceBook.model_validate(
         {
             "name": "ours",

@@ -48,7 +48,7 @@ def test_a_condition_that_stays_keeps_its_time(tmp_path: Path) -> None:
     assert one.status() == one.status()
 
 
-def test_a_predecessors_status_stands_until_there_is_more(tmp_path: Path) -> None:
+def test_a_predecessors_status_remains_until_there_is_more(tmp_path: Path) -> None:
     previous = RLEvalJobStatus.model_validate(
         {
             "progress": {"groups": 3, "serverSets": [1]},

@@ -121,7 +121,7 @@ async def test_agent_with_a_fixed_base_url_is_known_by_its_rollout_id(tok: Any) 
     assert r.rollout.rewards == [1.0]
 
 
-async def test_one_episode_cannot_speak_for_another(tok: Any) -> None:
+async def test_one_episode_cannot_act_for_another(tok: Any) -> None:
     async with rig(tok) as r, r.server.open(a_rollout("t0-000009-0-0"), r.backend):
         foreign = {"JobArn": ARN, "TrajectoryId": "t0-000009-0-0", "Status": "ready", "Rewards": [1.0]}
         for path in ("/complete-rollout", "/update-reward"):
@@ -271,7 +271,7 @@ async def test_forced_calls_are_given_and_not_trained(tok: Any) -> None:
         assert tok.decode(row.tokens).endswith('"arguments": {"key": "x"}}\n</tool_call><|im_end|>')
 
 
-async def test_half_a_character_is_refused_wherever_it_stands(tok: Any) -> None:
+async def test_half_a_character_is_refused_wherever_it_is(tok: Any) -> None:
     """JSON can spell it, and no record could hold it."""
     async with rig(tok) as r:
         await r.chat()
@@ -291,7 +291,7 @@ async def test_half_a_character_is_refused_wherever_it_stands(tok: Any) -> None:
         assert r.rollout.status is Status.PENDING
 
 
-async def test_a_bug_of_ours_is_not_held_against_the_agent(tok: Any) -> None:
+async def test_a_bug_of_ours_is_not_the_agents_fault(tok: Any) -> None:
     async with rig(tok) as r:
         r.model.fault = RuntimeError("a bug")
         status, answer = await r.chat()

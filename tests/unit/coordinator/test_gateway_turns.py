@@ -70,7 +70,7 @@ async def test_two_equal_requests_whose_clients_left_get_a_sample_each(tok: Any)
         assert len(r.model.requests) == 2
 
 
-async def test_failed_turn_is_sampled_again_and_not_held_against_agent(tok: Any) -> None:
+async def test_failed_turn_is_sampled_again_and_not_the_agents_fault(tok: Any) -> None:
     async with rig(tok) as r:
         r.model.fault = InfraFault("no server")
         status, answer = await r.chat()
@@ -192,7 +192,7 @@ async def test_turn_still_running_at_completion_is_left_out(tok: Any) -> None:
         assert len(r.rollout.conversation) == 2
 
 
-async def test_a_fault_stands_until_the_same_request_is_answered(tok: Any) -> None:
+async def test_a_fault_remains_until_the_same_request_is_answered(tok: Any) -> None:
     async with rig(tok) as r:
         r.model.fault = InfraFault("no server")
         await r.chat()

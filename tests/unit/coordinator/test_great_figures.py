@@ -70,7 +70,7 @@ class Great(ScriptedLearner):
         return report.model_copy(update={"metrics": report.metrics | figures})
 
 
-async def test_a_job_whose_every_figure_is_1e200_ends_well(tmp_path: Path) -> None:
+async def test_a_job_whose_every_figure_is_1e200_completes(tmp_path: Path) -> None:
     """Status, metrics, signals and report say what there is to say of it."""
     statuses: list[Any] = []
     rewards = iter(range(10**6))

@@ -134,7 +134,7 @@ MANY = {"items": {"anyOf": [{"const": number} for number in range(900)]}}
     ],
     ids=["anyOf", "enum", "type", "required"],
 )
-def test_a_value_is_held_to_a_schema_in_bounded_steps(value: Any, schema: Any) -> None:
+def test_a_value_is_checked_by_a_schema_in_bounded_steps(value: Any, schema: Any) -> None:
     require(schema)
     question = PreparedQuestion([], schema, "")
     with pytest.raises(OutOfBounds, match="more than 200000 comparisons"):

@@ -91,7 +91,7 @@ async def test_a_judge_that_fails_is_no_zero(tok: Any, tmp_path: Path, reward: s
     assert group.scored == []
 
 
-async def test_answers_that_cannot_be_used_are_paid_for_all_the_same(tok: Any, tmp_path: Path) -> None:
+async def test_answers_that_cannot_be_used_are_still_paid_for(tok: Any, tmp_path: Path) -> None:
     async with endpoint(says("It is rather good.")) as service:
         of = judge_rig.spec(service.url)
         async with judge_rig.judges(tmp_path, of) as judges, judge_rig.rig(tok, tmp_path, judges) as r:

@@ -235,7 +235,7 @@ async def test_without_a_cache_each_question_is_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stored", [b"", b"[]", b'{"answer": {"grade": "high"}}', b'{"answer": ""}', b"\xff"])
-async def test_what_somebody_else_wrote_is_asked_anew(tmp_path: Path, stored: bytes) -> None:
+async def test_what_somebody_else_wrote_is_asked_again(tmp_path: Path, stored: bytes) -> None:
     async with serving(says('{"grade": 1}')) as service:
         of = judge_rig.spec(service.url)
         layout = Layout(f"file://{tmp_path}/store", "ns", "job", "uid")
@@ -246,12 +246,12 @@ async def test_what_somebody_else_wrote_is_asked_anew(tmp_path: Path, stored: by
 
 
 async def test_a_store_that_is_away_costs_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(*given: Any) -> None:
+    def unavailable(*given: Any) -> None:
         raise OSError("no route")
 
-    monkeypatch.setattr(FileStore, "get", away)
-    monkeypatch.setattr(kept, "read", away)
-    monkeypatch.setattr(FileStore, "put_new", away)
+    monkeypatch.setattr(FileStore, "get", unavailable)
+    monkeypatch.setattr(kept, "read", unavailable)
+    monkeypatch.setattr(FileStore, "put_new", unavailable)
     async with serving(says("Good.")) as service:
         found, _ = await ask(tmp_path, service.url)
     assert found == "Good."

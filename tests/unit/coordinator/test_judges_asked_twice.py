@@ -44,7 +44,7 @@ class Books:
         self.tokens += sum(one.prompt_tokens + one.sampled_tokens for one in found)
 
 
-async def test_what_was_answered_before_is_asked_anew(tmp_path: Path) -> None:
+async def test_what_was_answered_before_is_asked_again(tmp_path: Path) -> None:
     books = Books()
     async with (
         serving(says("a"), says("b"), says("c"), says("d")) as service,

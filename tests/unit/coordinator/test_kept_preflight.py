@@ -149,7 +149,7 @@ def test_what_is_kept_is_read_back_by_job_and_by_key(tmp_path: Path) -> None:
     assert store.get(own.preflight_for_people) == b"# Preflight\n"
 
 
-def test_another_key_stands_only_for_a_job_that_trains(tmp_path: Path) -> None:
+def test_another_key_remains_only_for_a_job_that_trains(tmp_path: Path) -> None:
     store, own = FileStore(), layout(tmp_path)
     keyed.keep(store, own, kept(), "")
     assert keyed.read_back(store, own, "changed", begun=False) is None

@@ -188,7 +188,7 @@ def test_rewriting_counts_nothing_and_restart_finds_the_same(tmp_path: Path) -> 
     assert again.episodes == 6
 
 
-def test_an_earlier_writing_of_a_segment_stands(tmp_path: Path) -> None:
+def test_an_earlier_writing_of_a_segment_remains(tmp_path: Path) -> None:
     layout = Layout(f"file://{tmp_path}", "ns", "job", "uid")
     first, second = Ledger(FileStore(), layout), Ledger(FileStore(), layout)
     first.step(report(1, {"t0-000000": 40}), at=1.0)

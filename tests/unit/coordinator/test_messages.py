@@ -210,7 +210,7 @@ def test_a_refusal_says_what_to_write_instead(fields: dict[str, Any], message: s
     assert messages.read(body(**fields), lenient=True).ignored == (*fields,)
 
 
-def test_other_fields_are_listed_but_for_inert_ones() -> None:
+def test_other_fields_are_listed_except_inert_ones() -> None:
     inert = {"metadata": {"user_id": "u"}, "service_tier": "auto", "betas": ["b"], "cache_control": None}
     neutral = {"n": 1, "stop": None, "response_format": {"type": "text"}, "chat_template_kwargs": {}}
     listed = {"seed": 7, "parallel_tool_calls": False, "stop_sequence": ["END"]}

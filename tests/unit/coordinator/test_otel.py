@@ -203,7 +203,7 @@ async def test_a_receiver_that_says_no_is_asked_once(episode: EpisodeRecord, sta
     assert (out.sent, out.dropped) == (0, len(spans))
 
 
-async def test_a_receiver_that_is_away_costs_nothing_but_the_spans(episode: EpisodeRecord) -> None:
+async def test_an_unreachable_receiver_costs_only_the_spans(episode: EpisodeRecord) -> None:
     async with sending(None) as out:
         out.give(of_episode(JOB, MODEL, episode))
         await out.close()

@@ -78,7 +78,7 @@ class TestWhatPauses:
         assert unseen([verdict(NOTHING, since=10)], last) == []
         assert unseen([verdict(NOTHING, since=12)], last) == []
 
-    def test_one_that_was_cleared_and_is_raised_anew_does(self) -> None:
+    def test_one_that_was_cleared_and_is_raised_again_does(self) -> None:
         last = paused_for(verdict(NOTHING, since=10), step=12)
         assert names(unseen([verdict(NOTHING, since=13)], last)) == [NOTHING]
 
@@ -143,7 +143,7 @@ class TestPauses:
         assert pauses.last is not None
         assert (pauses.last.step, pauses.last.time > before.time) == (31, True)
 
-    def test_what_stood_before_is_known_to_the_next_pause_too(self) -> None:
+    def test_what_held_before_is_known_to_the_next_pause_too(self) -> None:
         """Else it would pause the job a third time."""
         before = paused_for(verdict(NOTHING, since=10))
         pauses = self.new(before, before.time)
@@ -165,7 +165,7 @@ class TestPauses:
         assert pauses.last.signals == ["NothingToTrain", "ValidationDiverged"]
         assert (pauses.last.time, pauses.last.signal) == (first.time, first.signal)
 
-    def test_one_that_went_back_to_before_the_pause_is_paused_anew(self) -> None:
+    def test_one_that_went_back_before_the_pause_is_paused_again(self) -> None:
         """The same step may raise the same signal: the annotation of the pause before must not end it."""
         before = paused_for(verdict(NOTHING, since=12))
         pauses = self.new(before, before.time, step=8)

@@ -306,7 +306,7 @@ async def test_warn_goes_on_and_off_asks_nothing(folder: Path) -> None:
         assert caught.value.termination.reason == "RewardOutOfRange"
 
 
-async def test_unimportable_environment_fails_for_good_in_own_words(folder: Path) -> None:
+async def test_unimportable_environment_fails_in_its_own_words(folder: Path) -> None:
     bench = Bench(spec(folder))
     async with sandboxes() as (leases, _):
         leases.faults["POST /v1/leases"] = fail(409, "EnvironmentNotImportable", permanent=True)
@@ -350,7 +350,7 @@ def blames(reason: str, message: str) -> Any:
     return answer
 
 
-async def test_reward_that_always_raises_fails_for_good_in_own_words(folder: Path) -> None:
+async def test_reward_that_always_raises_fails_in_its_own_words(folder: Path) -> None:
     bench = Bench(spec(folder))
     message = "reward raised ValueError: no price (/env/desk.py:31 in reward)"
     async with sandboxes() as (leases, box):

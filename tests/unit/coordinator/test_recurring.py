@@ -74,7 +74,7 @@ def test_what_is_mended_by_the_same_change_is_alike(one: Cause, other: Cause, sa
     assert (alike(one) == alike(other)) is same
 
 
-def test_a_fault_stands_once_it_recurs() -> None:
+def test_a_fault_is_standing_once_it_recurs() -> None:
     assert after(TOOL, None, TOOL).standing == []
     [found] = after(TOOL, None, TOOL, None, cause_of("tool look_up", raises, 9)).standing
     assert found.count == RAISED
@@ -168,7 +168,7 @@ def failing(job: Job, which: str = "") -> list[str]:
     return reasons
 
 
-async def test_a_tool_that_always_fails_ends_the_job_for_good(tmp_path: Path) -> None:
+async def test_a_tool_that_always_fails_ends_the_job_permanently(tmp_path: Path) -> None:
     job = Job(tmp_path, spec(), rows=40)
     reasons = failing(job)
     async with job.coordinator() as (training, learner, running):

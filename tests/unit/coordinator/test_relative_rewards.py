@@ -130,7 +130,7 @@ async def test_group_reward_sees_only_calls_turns_row_and_reward(tok: Any, tmp_p
     assert [episode.reward for episode in group.episodes] == [1.0] * 3
 
 
-async def test_a_reward_a_turn_is_held_to_the_episodes_turns(tok: Any, tmp_path: Path) -> None:
+async def test_rewards_of_turns_must_match_the_episodes_turns(tok: Any, tmp_path: Path) -> None:
     async with rig(tok, tmp_path) as r:
         group = await ran(r, "[[0.1, 0.2] for _ in transcripts]")
         assert [episode.turn_rewards for episode in group.episodes] == [[0.1, 0.2]] * 3

@@ -163,7 +163,7 @@ async def test_an_order_is_answered_whatever_becomes_of_it(tmp_path: Path, refus
         )
 
 
-async def test_signals_go_by_what_is_in_force_at_each_step(tmp_path: Path) -> None:
+async def test_signals_use_what_is_in_force_at_each_step(tmp_path: Path) -> None:
     bounds: dict[int, int] = {}
 
     def judge(history: History) -> None:

@@ -173,7 +173,7 @@ def test_a_refusal_says_what_to_write_instead(fields: dict[str, Any], message: s
     assert read(lenient=True, **fields).ignored == (*fields,)
 
 
-def test_other_fields_are_listed_but_for_inert_ones() -> None:
+def test_other_fields_are_listed_except_inert_ones() -> None:
     inert = {"store": False, "metadata": {}, "prompt_cache_key": "k", "user": "u", "service_tier": "auto"}
     neutral = {"include": ["reasoning.encrypted_content"], "parallel_tool_calls": True, "top_k": -1}
     assert read(**inert, **neutral).ignored == ()

@@ -190,7 +190,7 @@ def test_an_agent_that_is_not_asked_for_a_reward_cannot_give_one() -> None:
         (ARN, "Ümlaut", False),
     ],
 )
-def test_a_token_speaks_for_one_trajectory_of_one_job(
+def test_a_token_is_valid_for_one_trajectory_of_one_job(
     arn: str | None, trajectory: str | None, fine: bool
 ) -> None:
     one = rollout()

@@ -208,7 +208,7 @@ def test_servers_that_rest_are_asked_where_there_is_no_other() -> None:
     assert asked(found) == {C}
 
 
-def test_a_server_that_rests_holds_its_weights_all_the_same() -> None:
+def test_a_server_that_rests_still_holds_its_weights() -> None:
     found = router()
     found.clock, found.replicas = Clock(), 2
     found.lost_request(A, "500")

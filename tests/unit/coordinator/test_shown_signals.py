@@ -43,7 +43,7 @@ def test_there_are_more_signals_than_a_status_has_room_for() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_status_holds_the_worst_by_state_and_then_by_gravity(seed: int) -> None:
+def test_a_status_holds_the_worst_by_state_and_then_severity(seed: int) -> None:
     rng = random.Random(seed)
     mixed = rng.sample(GRAVEST_FIRST, len(GRAVEST_FIRST))
     states = {name: rng.choice(ORDER) for name in mixed}

@@ -26,7 +26,7 @@ def of_signal(status: RLTrainingJobStatus, name: SignalName) -> dict[str, Any]:
     return next(signal.as_object() for signal in status.signals if signal.name == name)
 
 
-async def test_a_signal_is_raised_and_stands_after_a_restart(tmp_path: Path) -> None:
+async def test_a_raised_signal_remains_raised_after_a_restart(tmp_path: Path) -> None:
     first = await run(tmp_path, config(tmp_path), None, 3)
     before = first.status()
     found = of_signal(before, SignalName.NOTHING_TO_TRAIN)

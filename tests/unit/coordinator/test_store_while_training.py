@@ -27,10 +27,10 @@ POOL = PoolState(ready=0, starting=0, leased=0)
 class Leaving(FileStore):
     """One that answers nothing while it is away."""
 
-    away = False
+    unavailable = False
 
     def put_new(self, uri: str, data: bytes) -> bool:
-        if self.away:
+        if self.unavailable:
             raise EndpointConnectionError(endpoint_url="http://store")
         return super().put_new(uri, data)
 
@@ -62,13 +62,13 @@ async def test_wait_for_the_store_is_named_and_ends_on_its_return(tmp_path: Path
     job = job_over(store, tmp_path, patience=60)
     async with job.coordinator() as (training, learner, running):
         await learner.run(steps=1)
-        store.away = True
+        store.unavailable = True
         more = asyncio.create_task(learner.run())
         while "artifact store" not in blocker(training, Router(), POOL, 600.0).words:
             await asyncio.sleep(0.01)
         assert not running.done()
         assert busy_seconds(training) > 0.2
-        store.away = False
+        store.unavailable = False
         await more
         await running
     assert busy_seconds(training) == 0
@@ -81,7 +81,7 @@ async def test_a_store_that_stays_away_is_what_the_job_ends_with(tmp_path: Path,
     job = job_over(store, tmp_path, patience=0.3)
     async with job.coordinator() as (_, learner, running):
         await learner.run(steps=1)
-        store.away = True
+        store.unavailable = True
         with pytest.raises(JobError) as ended, store_explained():
             await running
     assert ended.value.termination.reason == "StoreUnavailable"

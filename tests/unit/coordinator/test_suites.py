@@ -221,7 +221,7 @@ def test_a_fault_of_its_sandbox_names_the_suites_own_field(field: str | None, me
     assert field_in_suite("sums", field) == meant
 
 
-def test_a_suites_sandbox_is_told_what_to_run() -> None:
+def test_a_suites_sandbox_receives_what_to_run() -> None:
     suite = Suite.model_validate(SUITES[0] | {"args": {"maximum": 3}, "sandbox": {"deadlineSeconds": 77}})
     made = suite.environment
     assert made.config == {"task": "a.py@sums", "args": {"maximum": 3}}

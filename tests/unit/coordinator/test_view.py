@@ -76,7 +76,7 @@ def test_an_interval_is_shown_of_the_validation_that_it_is_of() -> None:
         assert validation.score == shown
 
 
-def test_validations_that_lost_about_as_much_go_by_their_score() -> None:
+def test_validations_that_lost_about_as_much_compare_by_score() -> None:
     assert [e.step for e in ranked([lossy(1, 0.60, 100, 0), lossy(2, 0.61, 95, 5)])] == [2, 1]
     assert [e.step for e in ranked([lossy(1, 0.60, 100, 0), lossy(2, 0.61, 94, 6)])] == [1, 2]
     # Where every validation loses some, they are compared with the one that lost the fewest.

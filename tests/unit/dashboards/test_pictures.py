@@ -52,7 +52,7 @@ def test_each_panel_that_is_not_folded_is_drawn_in_one_picture(board: str) -> No
     assert all("not a screenshot of Grafana" in " ".join(each) for each in found)
 
 
-def test_the_newest_value_stands_in_the_legend() -> None:
+def test_the_newest_value_is_in_the_legend() -> None:
     figure = drawn("sandboxes", ("Pool",))
     legends = [axes.get_legend() for axes in figure.axes if axes.get_legend() is not None]
     labels = {text.get_text() for legend in legends for text in legend.get_texts()}
@@ -60,7 +60,7 @@ def test_the_newest_value_stands_in_the_legend() -> None:
     assert "b waiting   -" in labels
 
 
-def test_no_word_of_a_table_stands_in_the_next_column() -> None:
+def test_no_word_of_a_table_is_in_the_next_column() -> None:
     figure = drawn("job", ("Health",))
     figure.canvas.draw()  # cells have no place before
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]

@@ -42,7 +42,7 @@ def test_the_first_row_that_does_better_is_shown() -> None:
     assert "rules" not in text
 
 
-def test_a_row_without_an_answer_at_either_step_is_passed_over() -> None:
+def test_a_row_without_an_answer_at_either_step_is_skipped() -> None:
     text = comparison(
         [group(1, 0.0), group(2, 0.0), group(3, 0.0)], [group(0, 1.0), group(2, 0.5), group(3, 1.0)]
     )
@@ -52,7 +52,7 @@ def test_a_row_without_an_answer_at_either_step_is_passed_over() -> None:
     assert "row 0: 0.0" in both_tries
 
 
-def test_the_first_row_stands_where_none_does_better() -> None:
+def test_the_first_row_remains_where_none_does_better() -> None:
     text = comparison([group(1, 1.0), group(2, 0.0)], [group(2, 0.0), group(1, 0.0)])
     assert "row 1: 1.0" in text
     assert "row 1: 0.0" in text

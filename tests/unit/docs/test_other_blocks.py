@@ -258,7 +258,7 @@ def test_blocks_are_found_with_their_lines() -> None:
     ]
 
 
-def test_commands_are_told_from_what_they_print() -> None:
+def test_commands_are_distinguished_from_what_they_print() -> None:
     block = Block("a.md", 1, "console", "z\n$ a \\\n    --b\nc\n\nd\n$ e\n")
     assert [(each.text, each.printed) for each in typed(block)] == [("", "z"), ("a --b", "c\n\nd"), ("e", "")]
 

@@ -62,7 +62,7 @@ def test_nothing_changed_is_nothing_built(root: Path) -> None:
         ("code/__pycache__/main.pyc", "", set()),
     ],
 )
-def test_a_change_rebuilds_what_stands_on_it(root: Path, file: str, text: str, rebuilt: set[str]) -> None:
+def test_a_change_rebuilds_what_depends_on_it(root: Path, file: str, text: str, rebuilt: set[str]) -> None:
     (root / file).parent.mkdir(exist_ok=True)
     assert changed(root, lambda: (root / file).write_text(text)) == rebuilt
 
@@ -119,7 +119,7 @@ def test_the_current_folder_gives_an_image_its_name(root: Path, monkeypatch: pyt
     assert environment_image(Path(".")).name == "app"
 
 
-def test_a_suite_stands_on_the_image_that_its_dockerfile_names() -> None:
+def test_a_suite_builds_on_the_image_that_its_dockerfile_names() -> None:
     image = environment_image(ROOT / "examples" / "suites")
     assert image.base == "suite"
     assert catalogue("rollout-cpu")[image.base].base == "sandbox"

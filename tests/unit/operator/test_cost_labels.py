@@ -80,7 +80,7 @@ def test_the_platform_names_the_labels(asked: list[str], expected: dict[str, str
     assert (config.labels or {}) == expected
 
 
-def test_no_label_of_a_job_stands_over_headways_own() -> None:
+def test_no_label_of_a_job_replaces_headways_own() -> None:
     forged = {names.LABEL_JOB_UID: "u", names.LABEL_COMPONENT: "sandbox", names.LABEL_SUITE: "s", "team": "a"}
     pods, config = planned(forged, ["job-uid", "component", "suite", "team"])
     assert carried(pods) == {(("team", "a"),)}

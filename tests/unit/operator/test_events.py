@@ -200,7 +200,7 @@ def test_events_of_hours_ago_are_not_repeated_by_a_new_operator(stage: Stage) ->
     assert sorted(stage.reasons()) == ["Checkpointed", "Restarted", "ValidatedBest"]
 
 
-def test_what_stands_in_a_job_that_ended_long_ago_is_old(stage: Stage) -> None:
+def test_what_a_job_says_that_ended_long_ago_is_old(stage: Stage) -> None:
     says("Failed", "True", "CrashLoop", "learner: exit code 1")(stage)
     stage.set(completionTime=stamp(stage.now)).look()
     asked = stage.book.asked

@@ -61,7 +61,7 @@ def test_enough_for_all_gives_each_its_wish() -> None:
     assert (limit.granted, limit.left, limit.ended) == ("50.00", "50.00", "0.00")
 
 
-def test_needs_come_before_wishes() -> None:
+def test_needs_are_granted_before_wished_amounts() -> None:
     found = shared(
         budget(usd="40"), claim("a", needed="10", wished="90"), claim("b", needed="20", wished="20")
     )
@@ -214,7 +214,7 @@ def test_of_a_suspended_job_its_bill_says_what_it_has_used() -> None:
     assert parts(found) == {"a": ("95.00", None), "b": ("0.00", "20.00")}
 
 
-def test_a_budget_that_is_made_anew_knows_what_jobs_were_granted() -> None:
+def test_a_recreated_budget_knows_what_jobs_were_granted() -> None:
     holds = {"grant": {"parts": [{"name": "usd", "granted": "90"}]}} | reported("10")
     jobs = [stored("a", BEGAN | holds), stored("b", reported("0", needed="20"))]
     found = shared(budget(usd="100"), *map(grants.claim, jobs))

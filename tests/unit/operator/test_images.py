@@ -42,7 +42,7 @@ def events(world: World) -> list[tuple[str, str]]:
     return [fact for fact in facts if fact[0] in ("Stalled", "ImagePullFailed", "CreateFailed")]
 
 
-def test_a_missing_image_stands_in_the_columns_at_once() -> None:
+def test_a_missing_image_is_in_the_columns_at_once() -> None:
     world = sandbox(checked(), "ImagePullBackOff", ABSENT)
     assert state(world) == ("Stalled", "ImagePullFailed")
     assert not world.is_true("Failed")
@@ -60,7 +60,7 @@ def test_the_message_names_field_image_cause_and_fix(kind: str) -> None:
     assert "coordinator: 0 of 1" not in message
 
 
-def test_one_event_tells_of_a_missing_image() -> None:
+def test_one_event_reports_a_missing_image() -> None:
     world = sandbox(checked(), "ImagePullBackOff", ABSENT)
     [(reason, words)] = events(world)
     assert reason == "Stalled"

@@ -220,7 +220,7 @@ class TestStatus:
         assert world.body["status"]["state"] == "Preflight"
 
     @pytest.mark.parametrize(("ready", "field"), [("style", FIELDS[0]), ("clerk", FIELDS[1])])
-    def test_a_job_without_one_of_them_is_not_at_work(self, ready: str, field: str) -> None:
+    def test_a_job_without_one_of_them_is_not_running(self, ready: str, field: str) -> None:
         world = judged_job((ready,))
         assert not world.is_true("Progressing")
         assert field in world.status_condition("Progressing")["message"]

@@ -54,7 +54,7 @@ def test_every_such_field_is_tried() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(CHANGES))
-def test_a_change_while_the_job_runs_needs_no_workload_made_anew(path: str) -> None:
+def test_a_change_while_the_job_runs_recreates_no_workload(path: str) -> None:
     frozen = [rule for rule in RLTrainingJobSpec.validations if rule.cel.endswith(f" == oldSelf.{path}")]
     block, _, last = path.partition(".")
     changed = pinned({block: {last: CHANGES[path]} if last else CHANGES[path]})

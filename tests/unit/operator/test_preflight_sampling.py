@@ -104,7 +104,7 @@ def test_a_server_that_no_node_takes_is_named() -> None:
     assert "refunds-learner" not in workloads(world)
 
 
-def test_a_server_that_samples_is_at_work_for_hours() -> None:
+def test_a_server_that_samples_is_busy_for_hours() -> None:
     world = sampling()
     world.ready("coordinator", "broker", "rollout")
     world.later(24 * 3600).carry_out()

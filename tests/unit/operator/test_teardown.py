@@ -105,7 +105,7 @@ def test_nothing_is_made_during_a_teardown(ending: World) -> None:
         assert ending.gone(role).carry_out().wanted == ()
 
 
-def test_the_secret_goes_by_name_and_before_what_can_be_seen(ending: World) -> None:
+def test_the_secret_is_deleted_by_name_before_what_can_be_seen(ending: World) -> None:
     ending.carry_out()
     to_delete = ending.gone(*names.ROLES).plan().to_delete
     uid = ending.body["metadata"]["uid"]

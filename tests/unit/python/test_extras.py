@@ -97,7 +97,7 @@ def test_a_requirement_begins_with_its_package(requirement: str, name: str) -> N
     assert extras.named(requirement) == name
 
 
-def test_every_extra_is_held_against_a_process() -> None:
+def test_every_extra_is_compared_with_a_process() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     held = {extra for process in PROCESSES.values() for extra in process.extras}
     # vLLM's two builds have one module; no environment has both.

@@ -116,7 +116,7 @@ def test_an_engine_core_killed_while_loading_is_no_spec_error() -> None:
     assert "spec.rollout.resources" in error.termination.message
 
 
-def test_a_worker_goes_by_the_name_that_vllm_gives_it() -> None:
+def test_a_worker_has_the_name_that_vllm_gives_it() -> None:
     dump = [line.replace("run_engine_core", "worker_main") for line in SERVING]
     of_dump, of_exit, of_both = (deaths.in_output(lines) for lines in (dump, WORKER, [*dump, *WORKER]))
     assert of_dump == deaths.Death("vLLM's worker", signal.SIGILL, FORWARD)

@@ -133,15 +133,15 @@ async def test_a_transfer_that_breaks_off_is_final(server: Server) -> None:
     assert server.slots.failed.done()
 
 
-@pytest.mark.parametrize("away", [True, False], ids=["away", "not to be met by the engine"])
+@pytest.mark.parametrize("unavailable", [True, False], ids=["away", "not to be met by the engine"])
 async def test_stored_weights_are_used_if_joining_the_learner_fails(
-    server: Server, tmp_path: Path, away: bool
+    server: Server, tmp_path: Path, unavailable: bool
 ) -> None:
     files = await asyncio.to_thread(whole, tmp_path / "store", 1)
     server.engine.joins = False
     with sending(TO_LEARNER, patience=SHORT) as sender:
         sender.offer(offered(1))
-        if away:
+        if unavailable:
             sender.close(0)
         both = manifest(sender, 1, kind="full", uri=files.uri, files=files.files)
         state = await server.take(both)

@@ -70,7 +70,7 @@ async def test_an_engine_that_ends_takes_its_orphans_with_it() -> None:
     await gone(process.pid)
 
 
-async def test_a_signal_is_told_from_an_exit() -> None:
+async def test_a_signal_is_distinguished_from_an_exit() -> None:
     process = await EngineProcess.start(launch("echo last words; kill -9 $$"))
     async with asyncio.timeout(30):
         assert await process.ended() == 128 + signal.SIGKILL

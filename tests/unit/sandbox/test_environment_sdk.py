@@ -79,7 +79,7 @@ def test_results_become_text_and_done_ends_the_episode() -> None:
         ({"count": 1, "names": "a"}, "must be of type array"),
     ],
 )
-def test_arguments_are_held_against_the_signature(arguments: dict[str, object], message: str) -> None:
+def test_arguments_are_compared_with_the_signature(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ToolError, match=message):
         declared(Desk())[1](arguments)
 

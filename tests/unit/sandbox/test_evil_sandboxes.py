@@ -188,9 +188,9 @@ async def test_a_redirect_leads_the_broker_nowhere() -> None:
         return web.json_response({"lease": None, "deadline": None})
 
     api = pods_api.PodsApi([EVIL])
-    away = {"status": 307, "headers": {"Location": f"http://{GOOD}:{pods_api.SANDBOX_PORT}/healthz"}}
+    unavailable = {"status": 307, "headers": {"Location": f"http://{GOOD}:{pods_api.SANDBOX_PORT}/healthz"}}
     elsewhere = pods_api.answering({("GET", "/healthz"): visit, ("POST", "/lease"): visit})
-    evil = pods_api.answering({("GET", "/healthz"): WELL, ("POST", "/lease"): away})
+    evil = pods_api.answering({("GET", "/healthz"): WELL, ("POST", "/lease"): unavailable})
     async with (
         pods_api.served(evil, EVIL, pods_api.SANDBOX_PORT),
         pods_api.served(elsewhere, GOOD, pods_api.SANDBOX_PORT),

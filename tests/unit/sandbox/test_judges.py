@@ -91,7 +91,7 @@ def test_nobody_without_the_leases_token_asks_or_answers(server: Server) -> None
     assert finishing.ended()[1]["reward"] == 0.25
 
 
-def test_an_answer_stands_and_only_what_was_taken_has_one(server: Server) -> None:
+def test_an_answer_remains_and_only_what_was_taken_has_one(server: Server) -> None:
     server.begin(reward=ASK, score=ASK)
     finishing = Finishing(server, "style")
     [first] = questions(server).questions

@@ -256,7 +256,7 @@ asyncio.run(main())
             await asyncio.sleep(0.05)
 
 
-def test_a_broker_makes_processes_where_it_is_told_to(tmp_path: Path) -> None:
+def test_a_broker_makes_processes_where_its_config_says(tmp_path: Path) -> None:
     from headway_sandbox.broker.__main__ import processes
 
     assert processes({}) is None

@@ -165,7 +165,7 @@ def test_a_wait_ends_with_the_program(server: Server) -> None:
 
 
 @pytest.mark.parametrize("program", ["no-such-program", "/etc/passwd", "/etc"])
-def test_a_command_that_cannot_be_started_is_refused_for_good(server: Server, program: str) -> None:
+def test_a_command_that_cannot_start_is_refused_permanently(server: Server, program: str) -> None:
     server.begin()
     for _ in range(2):
         status, body = ask(server, program, "--help")
@@ -176,7 +176,7 @@ def test_a_command_that_cannot_be_started_is_refused_for_good(server: Server, pr
     assert server.tool("stop").done
 
 
-def test_what_may_start_the_next_time_is_not_refused_for_good() -> None:
+def test_what_may_start_later_is_not_refused_permanently() -> None:
     problem = agent.not_started("agent", b"11 Resource temporarily unavailable").problem
     assert (problem["reason"], problem["permanent"], problem["field"]) == ("AgentNotStarted", False, None)
     assert not agent.not_started("agent", b"").problem["permanent"]

@@ -240,7 +240,7 @@ def test_an_oom_killed_sandbox_is_named_so_and_may_be_retried() -> None:
         ({"exitCode": 42, "message": '{"reason": "EnvironmentNotImportable", "message": "x"}'}, False),
     ],
 )
-def test_an_image_that_cannot_run_the_server_is_told_from_a_kill(ended: Any, fruitless: bool) -> None:
+def test_an_image_that_cannot_run_the_server_is_not_a_kill(ended: Any, fruitless: bool) -> None:
     assert pods.is_fruitless(terminated(**ended)) is fruitless
 
 

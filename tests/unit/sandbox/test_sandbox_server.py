@@ -71,7 +71,7 @@ def test_a_bug_of_the_environment_is_a_problem_with_its_words(server: Server) ->
     assert "KeyError: 'bug'" in problem.message
 
 
-def test_a_reward_that_is_not_finite_is_refused_for_good(server: Server) -> None:
+def test_a_reward_that_is_not_finite_is_refused_permanently(server: Server) -> None:
     server.begin(nan=True)
     status, body = server.finish()
     assert status == 500

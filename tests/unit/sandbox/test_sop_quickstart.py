@@ -79,7 +79,7 @@ def test_a_right_answer_that_was_not_looked_up_is_no_success() -> None:
         "<final_output>",
     ],
 )
-def test_nothing_but_the_exact_form_is_read(answer: str) -> None:
+def test_only_the_exact_form_is_read(answer: str) -> None:
     assert judged(answer) == (0.0, 0.0)
 
 

@@ -184,11 +184,11 @@ def test_full_weights_are_published_after_a_failed_upload(
     publisher = trained.delta()
     trained.publish(publisher, 0)
 
-    def away(self: FileStore, path: Path, uri: str) -> None:
+    def unavailable(self: FileStore, path: Path, uri: str) -> None:
         raise OSError("the store is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(FileStore, "upload", away)
+        patch.setattr(FileStore, "upload", unavailable)
         with pytest.raises(OSError, match="away"):
             trained.publish(publisher, 1)
     assert trained.publish(publisher, 1).kind == "full"

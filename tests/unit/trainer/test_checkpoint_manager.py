@@ -258,7 +258,7 @@ def test_an_upload_that_failed_is_made_again_from_the_snapshot(start: Callable[.
     assert start("second").engine.word == "first"
 
 
-def test_one_that_is_told_to_stop_after_a_failed_upload_is_saved(start: Callable[..., Process]) -> None:
+def test_a_stop_after_a_failed_upload_saves_the_state(start: Callable[..., Process]) -> None:
     """Of the step whose upload failed, or of a newer one."""
     process = start("first")
     Absent(process, 1)
@@ -275,16 +275,16 @@ def test_one_that_is_told_to_stop_after_a_failed_upload_is_saved(start: Callable
     assert (after.checkpointer.durable, after.engine.word) == (11, "at 11")
 
 
-@pytest.mark.parametrize("away", [0, 1])
+@pytest.mark.parametrize("unavailable", [0, 1])
 def test_no_node_waits_for_what_another_has_given_up(
-    away: int, tmp_path: Path, layout: Layout, monkeypatch: pytest.MonkeyPatch
+    unavailable: int, tmp_path: Path, layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store is away for one of two nodes; the next checkpoint takes the lost one's place on both."""
     monkeypatch.setattr(state, "PART_SECONDS", 20.0)
 
     def work(ranks: Ranks) -> int:
         node = Process(tmp_path, layout, f"node{ranks.rank}", ranks, keep_last=2, keep_best=0)
-        if ranks.rank == away:
+        if ranks.rank == unavailable:
             Absent(node, 1)
         node.take(5, 10)
         node.checkpointer.settle()
@@ -361,10 +361,10 @@ def test_a_store_that_stays_away_ends_a_learner(start: Callable[..., Process]) -
 def test_the_stores_absence_is_logged_where_it_ends_the_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def away(environ: object) -> None:
+    def unavailable(environ: object) -> None:
         raise StoreUnavailable("no good answer for 600 s")
 
-    monkeypatch.setattr(learner, "run", away)
+    monkeypatch.setattr(learner, "run", unavailable)
     with pytest.raises(SystemExit) as left:
         learner._explained()
     assert left.value.code == RETRIABLE

@@ -48,8 +48,8 @@ def test_gpgs_factor_is_applied_once(uniform: int) -> None:
     for group in made:
         rewards = [episode.reward or 0.0 for episode in group.scored]
         for episode, reward in zip(group.scored, rewards, strict=True):
-            away = abs(reward - sum(rewards) / len(rewards))
-            expected += alpha * away * sum(row.action_tokens for row in episode.rows) / tokens(made)
+            unavailable = abs(reward - sum(rewards) / len(rewards))
+            expected += alpha * unavailable * sum(row.action_tokens for row in episode.rows) / tokens(made)
     assert push(rows) == pytest.approx(expected, rel=1e-6)
     # Groups without a gradient left out of the denominator would apply it a second time.
     [twice] = parts(made, advantage={"method": "gpg"}, denominator="trained")

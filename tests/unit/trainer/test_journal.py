@@ -101,7 +101,7 @@ def test_a_step_is_resumed_once_it_is_durable_and_not_before(layout: Layout) -> 
     ("dies_before", "resumes_as"),
     [("steps/000002.json", "0.1"), ("checkpoints/000002/000001/report.json", "1.1"), ("latest.json", "1.1")],
 )
-def test_what_was_cut_short_is_taken_anew_in_a_new_incarnation(
+def test_what_was_cut_short_is_taken_again_as_a_new_incarnation(
     layout: Layout, dies_before: str, resumes_as: str
 ) -> None:
     made_durable(begun(layout)[0], report(1))
@@ -225,7 +225,7 @@ def test_of_one_step_the_newest_start_is_resumed(layout: Layout) -> None:
     assert (str(again.report.version), again.state.start) == ("1.2", 1)
 
 
-def test_checkpoints_of_steps_that_were_taken_anew_do_not_stand(layout: Layout) -> None:
+def test_checkpoints_of_steps_taken_again_are_not_whole(layout: Layout) -> None:
     first, _ = begun(layout)
     made_durable(first, *map(report, range(1, 5)))
     assert first.standing({1: 0, 2: 0, 9: 0}) == {1, 2}

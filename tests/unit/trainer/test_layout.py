@@ -122,7 +122,7 @@ def test_attention_that_ignores_an_argument_is_not_used(
     assert choice.why.endswith("packed rows give other log-probabilities than each row alone")
 
 
-def test_a_kernel_is_held_to_the_other_in_values_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_kernels_agree_in_values_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails() -> str:
         return attention.variable_fails(4, 2, 8, CPU, torch.bfloat16)
 

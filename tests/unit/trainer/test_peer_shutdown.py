@@ -32,7 +32,7 @@ def met(*pods: PeerShutdown) -> tuple[PeerShutdown, ...]:
 
 
 @pytest.mark.parametrize("goes", [0, 1, 2])
-def test_all_know_that_one_was_told_to_stop(pod: Callable[[int], PeerShutdown], goes: int) -> None:
+def test_all_know_that_one_has_to_stop(pod: Callable[[int], PeerShutdown], goes: int) -> None:
     pods = met(pod(0), pod(1), pod(2))
     pods[goes].stopping()
     assert [one.stopped() for one in pods] == [True] * 3
@@ -54,7 +54,7 @@ def test_where_the_first_pod_is_gone_its_own_end_counts(
     assert other.stopped()
 
 
-def test_the_first_pod_takes_nothing_but_a_note_for_one(
+def test_the_first_pod_takes_only_a_note_for_one(
     pod: Callable[[int], PeerShutdown], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or two pods that lose each other for ever would restart for ever, and count no failure."""

@@ -74,7 +74,7 @@ def test_importance_sampling_is_not_bounded() -> None:
     assert (preset.clip_low, preset.clip_high) == (None, None)
 
 
-def test_what_a_choice_does_not_heed_is_not_shown() -> None:
+def test_what_a_choice_does_not_use_is_not_shown() -> None:
     shown = expand(AlgorithmSpec.model_validate({"correction": "tis", "advantage": {"method": "rloo"}}), 64)
     assert (shown.correction_cap, shown.normalize, shown.gamma, shown.episode_tokens) == (
         2.0,

@@ -258,14 +258,14 @@ def test_checkpoints_without_a_signature_are_refused(tmp_path: Path, key: str | 
     assert prepare(stored.place(4, key, from_start=True)).start is None
 
 
-def test_a_changed_checkpoint_record_is_passed_over(tmp_path: Path) -> None:
+def test_a_changed_checkpoint_record_is_skipped(tmp_path: Path) -> None:
     stored = Stored(tmp_path, [1, 2])
     uri = stored.layout.checkpoint_report(2, 0)
     stored.store.put(uri, stored.store.get(uri).replace(b'"updates": 2', b'"updates": 9'))
     assert prepare(stored.place(4)).start == 1
 
 
-def test_a_step_that_was_taken_anew_lends_no_checkpoint(tmp_path: Path) -> None:
+def test_a_step_that_was_taken_again_lends_no_checkpoint(tmp_path: Path) -> None:
     """A rollback to step 1 undid the checkpoint of step 2, which another incarnation took again."""
     stored = Stored(tmp_path, [1, 2])
     again = rig.report(2)

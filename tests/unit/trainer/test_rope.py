@@ -78,7 +78,7 @@ def test_longrope_takes_the_factors_of_its_servers(
     np.testing.assert_allclose(logprobs(model, lengths, together=False), expected, atol=2e-4)
 
 
-def test_a_scale_of_longrope_is_the_one_that_servers_heed() -> None:
+def test_a_scale_of_longrope_is_the_one_that_servers_apply() -> None:
     model = longrope(long_mscale=1.7, attention_factor=1.1)
     rope.fix(model, LONGEST)
     expected = logprobs(by_formula(LONG, 1.7), MIXED, together=False)

@@ -79,7 +79,7 @@ def test_work_that_is_done_is_code_0(monkeypatch: pytest.MonkeyPatch) -> None:
         (-9, [-9, 1], 137),
     ],
 )
-def test_the_process_that_says_why_speaks_for_its_pod(first: int, codes: list[int], code: int) -> None:
+def test_the_process_that_says_why_explains_its_pod(first: int, codes: list[int], code: int) -> None:
     assert launch.outcome(first, codes, lambda: False) == code
 
 
@@ -88,7 +88,7 @@ def test_the_process_that_says_why_speaks_for_its_pod(first: int, codes: list[in
     [(1, RESTART), (-6, RESTART), (143, RESTART), (PERMANENT, PERMANENT), (RETRIABLE, RETRIABLE)],
     ids=["gloo", "NCCL", "stopped with the rest", "permanent", "retriable"],
 )
-def test_to_lose_a_pod_that_was_told_to_stop_is_no_failure(first: int, code: int) -> None:
+def test_to_lose_a_pod_that_had_to_stop_is_no_failure(first: int, code: int) -> None:
     """A rank that fails for a reason of its own has failed, whoever goes meanwhile."""
     assert launch.outcome(first, [first, first], lambda: True) == code
 

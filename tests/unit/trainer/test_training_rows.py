@@ -47,7 +47,7 @@ def test_a_uniform_group_is_acknowledged_but_not_trained() -> None:
 
 
 @pytest.mark.parametrize("method", ["group_based", "monte_carlo"])
-def test_a_group_that_is_uniform_but_for_rounding_is_not_trained(method: str) -> None:
+def test_a_group_that_is_uniform_up_to_rounding_is_not_trained(method: str) -> None:
     objective = Objective.of(AlgorithmSpec(advantage=Advantage(method=method)))
     sums = [0.1 + 0.2 - 0.3, 0.0, 0.0]  # 6e-17: there is nothing that centring would take away
     batch = training_batch(made(rig.group("a", sums), rig.group("b", [1.0, 0.0])), objective)

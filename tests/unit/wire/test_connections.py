@@ -76,7 +76,7 @@ async def test_a_flood_from_one_peer_ends_its_own_oldest() -> None:
         assert [await alive(one) for one in flood] == [False] * 8 + [True] * 32
 
 
-async def test_a_flood_from_many_peers_ends_the_one_with_most() -> None:
+async def test_a_flood_from_many_peers_ends_the_largest_one() -> None:
     async with bench(128) as b:
         few = [await b.open("127.0.0.9") for _ in range(4)]
         for peer in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):

@@ -161,7 +161,7 @@ def test_a_model_that_never_answers_is_cut_off(platform: Callable[..., Platform]
     assert (there.word["Status"], len(there.turns)) == ("ready", 9 - agent.MAX_TURNS)
 
 
-def test_a_platform_that_refuses_is_told_that_the_episode_failed(platform: Callable[..., Platform]) -> None:
+def test_a_platform_that_refuses_learns_of_the_failed_episode(platform: Callable[..., Platform]) -> None:
     there = platform((403, {"error": {"message": "no"}}))
     agent.play(there.task())
     assert there.word["Status"] == "failed"

@@ -36,7 +36,7 @@ def test_words_around_the_answer_earn_nothing() -> None:
     assert (played.reward, played.score) == (0.0, 0.0)
 
 
-def test_a_call_that_was_not_recorded_is_told_as_such() -> None:
+def test_a_call_that_was_not_recorded_is_named() -> None:
     played = episode(DESK, ROW, [Call("get_parcel", {"parcel": "none"})], "")
     assert played.results[0].content == "error: nothing is recorded for this call"
 

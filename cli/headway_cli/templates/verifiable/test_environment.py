@@ -44,7 +44,7 @@ def test_another_answer_earns_its_share_and_is_no_success(answer: str, reward: f
 @pytest.mark.parametrize(
     "call", [{"left": 1, "sign": "/", "right": 2}, {"left": 10**9, "sign": "*", "right": 2}]
 )
-def test_what_the_calculator_refuses_is_told_and_ends_nothing(call: dict[str, int | str]) -> None:
+def test_what_the_calculator_refuses_is_shown_and_ends_nothing(call: dict[str, int | str]) -> None:
     played = episode(SUMS, ROW, [Call("calculate", call)], "")
     assert played.error is None
     assert played.results[0].content.startswith("error: ")
