@@ -241,7 +241,6 @@ MAX_LINES_OF_A_FUNCTION = 63
 LONGER = {
     "api/headway_api/metrics/episodes.py:behaviour": "a table of metrics, one entry after another",
     "cli/headway_cli/commands/eval.py:eval_": "each option of the command is a parameter",
-    "coordinator/headway_coordinator/coordinator.py:__init__": "it sets each part of the process, one a line",
     "coordinator/headway_coordinator/process.py:__init__": "it sets each part of the process, one a line",
     "coordinator/headway_coordinator/training.py:__init__": "it connects the parts of a training job",
 }

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
+from unittest.mock import Mock
 
 import aiohttp
 import pytest
@@ -25,6 +26,7 @@ from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Endpoint, Failure, Router, Server
 from headway_coordinator.engines.weights import LOAD_SECONDS
 from headway_coordinator.stored_job import KubernetesJob
+from headway_coordinator.training_parts import TrainingParts
 
 A, B, C = (Endpoint(f"http://{name}:8000", f"http://{name}:8001") for name in "abc")
 LONG_AGO = datetime(2026, 11, 1, tzinfo=UTC)
@@ -377,7 +379,8 @@ async def test_scaled_up_job_is_not_in_sync_without_the_new_server(tmp_path: Pat
     scaled = sink(tmp_path, Api({"spec": {"rollout": {"replicas": 2}}}))
     coordinator = Coordinator(job(tmp_path), KEYS, FileStore(), tmp_path, scaled)
     async with aiohttp.ClientSession() as http:
-        fleet = coordinator._fleet = Fleet(http, "token", by_dns("nowhere"))
+        fleet = Fleet(http, "token", by_dns("nowhere"))
+        coordinator._parts = TrainingParts(Mock(), Mock(), fleet, Mock(), None)
         fleet.router.wanted = version(1)
         fleet.router.discovered([A])
         await coordinator._status.flush()

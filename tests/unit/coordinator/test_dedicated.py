@@ -143,9 +143,8 @@ async def test_dedicated_servers_validate_and_test_during_training(
     async with AsyncExitStack() as stack, asyncio.timeout(100):
         coordinator, learner, running = await rig.run(stack)
         await learner.run(steps=2)
-        training, fleet = coordinator._training, coordinator._fleet
-        assert training is not None
-        assert fleet is not None
+        assert coordinator._parts is not None
+        training, fleet = coordinator._parts.training, coordinator._parts.fleet
         assert training.state.evaluations == {}, "none is over, and all steps are taken"
         await fleet.ready()
         text = coordinator._exporter.text().decode()
@@ -178,8 +177,8 @@ async def test_a_server_that_takes_no_weights_is_named(tmp_path: Path) -> None:
         coordinator, learner, running = await rig.run(stack)
         await learner.run(steps=2)
         [condition] = [c for c in coordinator.status().conditions if c.type == "WeightsInSync"]
-        training = coordinator._training
-        assert training is not None
+        assert coordinator._parts is not None
+        training = coordinator._parts.training
         assert "canary off by 3.1" in str(training.validations.problem)
         rig.held_out.fails = None
         await asyncio.gather(learner.run(), running)
@@ -195,8 +194,8 @@ async def test_a_dedicated_server_holds_weights_until_others_come(tmp_path: Path
     async with AsyncExitStack() as stack, asyncio.timeout(60):
         coordinator, learner, _ = await rig.run(stack)
         await learner.run(steps=1)
-        training, beside = coordinator._training, coordinator._beside
-        assert training is not None
+        assert coordinator._parts is not None
+        training, beside = coordinator._parts.training, coordinator._parts.beside
         assert beside is not None
         while 0 not in training.state.evaluations or training.validations.unfinished:
             await asyncio.sleep(0.01)

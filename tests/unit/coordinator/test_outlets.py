@@ -211,9 +211,9 @@ def test_validation_missing_in_mlflow_is_logged_after_a_crash(tmp_path: Path) ->
     before.close()
     for _ in range(2):
         coordinator = Coordinator(a_job(tmp_path), KEYS, FileStore(), tmp_path, lambda status: None)
-        coordinator._figures.tracker = found = tracker(server, tmp_path)
+        coordinator._outlets.figures.tracker = found = tracker(server, tmp_path)
         for step in (0, 2):
-            coordinator._validated(step, found_then)
+            coordinator._outlets.validated(step, found_then)
         found.close()
     assert [metrics[0].step for _, metrics in server.logged if metrics] == [0, 2], "each once"
     assert server.runs == 1
@@ -413,7 +413,7 @@ def test_no_bill_is_shown_before_the_ledger_is_loaded(tmp_path: Path) -> None:
     """A counter that began at 0 again would have Prometheus count the predecessor's bill twice."""
     coordinator = Coordinator(a_job(tmp_path), KEYS, FileStore(), tmp_path, lambda status: None)
     assert not [sample for sample in coordinator._samples() if sample.name.startswith("usage/")]
-    coordinator._restoring = False
+    coordinator._outlets.restoring = False
     assert [sample for sample in coordinator._samples() if sample.name.startswith("usage/")]
 
 

@@ -278,7 +278,7 @@ class Rig:
             port=port,
         )
         raising = signal(NOTHING, over_from(RAISED_AT))
-        coordinator._signals._watch = Watch(job_of(self.config.spec), [raising])
+        coordinator._outlets.signals._watch = Watch(job_of(self.config.spec), [raising])
         publish = publishing(self.store, coordinator.layout)
         learner = ScriptedLearner(
             f"http://127.0.0.1:{port}", TO_COORDINATOR, self.store, coordinator.layout, publish
