@@ -77,7 +77,7 @@ def shown_by(series: Series) -> set[SignalName]:
 
 def present(series: Series) -> set[SignalName]:
     """The symptoms that a clean run shows: a signal that says so is right."""
-    found = {name for name, (figure, limit) in RATES.items() if _is_over(series, figure, limit)}
+    found = {name for name, (metric, limit) in RATES.items() if _is_over(series, metric, limit)}
     if idles(series):
         found.add(SignalName.NOTHING_TO_TRAIN)
     if fmean(value for _, value in series.curve("analysis/batch_valid_ratio")) < 0.5:
@@ -203,8 +203,8 @@ def grows(name: str, factor: float, least: float, series: Series, begin: int) ->
     return mean_from(series, name, begin) >= max(factor * (normal_of(series, name, begin) or 0.0), least)
 
 
-def _is_over(series: Series, figure: str, limit: float) -> bool:
+def _is_over(series: Series, metric: str, limit: float) -> bool:
     """Whether a rate is over its limit: in all episodes together, or twice over it for five steps."""
-    values = [value for _, value in series.curve(figure)]
+    values = [value for _, value in series.curve(metric)]
     bursts = [fmean(values[at : at + 5]) for at in range(len(values) - 4)]
     return bool(values) and (fmean(values) > limit or max(bursts, default=0.0) > 2 * limit)

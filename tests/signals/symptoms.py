@@ -118,12 +118,12 @@ def _stale(series: Series, begin: int) -> bool:
     return min(lags) >= series.known.max_steps_off_policy > 0
 
 
-def _over(figure: str, limit: float, series: Series, begin: int) -> bool:
-    return mean_from(series, figure, begin) > limit
+def _over(metric: str, limit: float, series: Series, begin: int) -> bool:
+    return mean_from(series, metric, begin) > limit
 
 
 RULES: Final[Mapping[S, Shown]] = {
-    **{name: partial(_over, figure, limit) for name, (figure, limit) in RATES.items()},
+    **{name: partial(_over, metric, limit) for name, (metric, limit) in RATES.items()},
     S.REWARD_COLLAPSED: _collapses,
     S.NOTHING_TO_TRAIN: lambda series, begin: idles(series, begin, begin + WINDOW),
     S.VALIDATION_DIVERGED: partial(_parts, "val/reward/mean"),

@@ -21,14 +21,14 @@ def a_signal(judge: Callable[[History], Reading | None] = lambda history: None, 
     return Signal(judge=judge, look_at=(), **given)  # type: ignore[arg-type]
 
 
-def above(figure: str, threshold: float = 1.0) -> Callable[[History], Reading | None]:
+def above(metric: str, threshold: float = 1.0) -> Callable[[History], Reading | None]:
     """Over where the step's own figure is."""
 
     def judge(history: History) -> Reading | None:
-        value = history.latest(figure)
+        value = history.latest(metric)
         if value is None:
             return None
         level = Level.OVER if value > threshold else Level.CLEAR
-        return Reading(level, value, threshold, f"{figure} is {value:g}")
+        return Reading(level, value, threshold, f"{metric} is {value:g}")
 
     return judge

@@ -16,7 +16,7 @@ MAX_TASKS: Final = 32
 OTHER: Final = "other"
 
 ByTask = dict[str, dict[str, float]]
-"""Task -> name of a figure -> its value."""
+"""Task -> name of a metric -> its figure."""
 
 
 def bounded(tasks: Sequence[str]) -> list[str]:

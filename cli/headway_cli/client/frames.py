@@ -14,7 +14,7 @@ Figures = Mapping[str, float]
 
 
 def of(by_step: Mapping[int, Figures]) -> DataFrame:
-    """A row for each step, in order; a column for each figure, by name. NaN if a step lacks a figure.
+    """A row for each step, in order; a column for each metric, by name. NaN if a step has no figure of it.
 
     Raises:
         ModuleNotFoundError: pandas is not installed.

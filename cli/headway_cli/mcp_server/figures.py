@@ -20,7 +20,7 @@ from headway_cli.runs import NoRun
 from headway_cli.stored_run import StoredRun, readable
 
 MAX_FIGURES: Final = 40
-DEFAULT: Final = tuple(figure for _, _, figure in comparison.FIGURES)
+DEFAULT: Final = tuple(metric for _, _, metric in comparison.METRICS)
 
 
 def report(workspace: Workspace, asked: ReportAsked) -> Json:
@@ -43,10 +43,11 @@ def _report(run: StoredRun) -> Json:
 
 
 def figures(run: TrainingRun, patterns: Sequence[str], last: int) -> Json:
-    """Figures of a training run's last steps: one list for each figure, with null if a step has none. Pure.
+    """Figures of a training run's last steps: one list for each metric, with null if a step has no figure.
+    Pure.
 
     Raises:
-        ToolWrong: a pattern matches no figure.
+        ToolWrong: a pattern matches no metric.
     """
     by_step = run.by_step
     known = sorted({name for of in by_step.values() for name in of})

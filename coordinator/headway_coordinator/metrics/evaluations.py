@@ -43,7 +43,7 @@ TAKEN: Final = re.compile(
     r"(mean|std|min|max)(_within_groups)?|(failed|succeeded)_rollouts|success_threshold|num_prompts"
     r"|rollouts_per_prompt|zero_frac|\w+_(rate|share)|pass_\w+_\d+"
 )
-"""The rest of a figure's name in `Content.figures`, as in `eval/reward/mean`."""
+"""The rest of a metric's name in `Content.figures`, as in `eval/reward/mean`."""
 ENDS: Final = re.compile(r".*_(low|high|p_holm)")
 """The suffixes of the bounds of an interval, and of a p value."""
 _UNUSABLE = re.compile(r"[^A-Za-z0-9_.\- /]")

@@ -103,7 +103,7 @@ class Mlflow:
         """Tags that `tag` has added to those of `about`."""
         self._items: queue.Queue[_Item | _Tags | Ending | None] = queue.Queue(MAX_WAITING)
         self._steps: dict[str, set[int]] = {}
-        """By name of a figure: the steps that the run had when this was first asked."""
+        """By name of a metric: the steps that the run had when this was first asked."""
         self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
         self._patience = CLOSE_SECONDS
         """The longest that `close` waits."""

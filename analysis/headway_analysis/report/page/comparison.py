@@ -12,7 +12,7 @@ from headway_analysis.report.page.model import TrainingRun
 
 MAX_RUNS: Final = 8
 """The number of colours that a reader can distinguish."""
-FIGURES: Final = (
+METRICS: Final = (
     ("Training reward", "reward", "rollout/reward/mean"),
     ("External score of training episodes", "score", "rollout/external_score/mean"),
     ("Entropy", "nats", "training/entropy"),
@@ -65,10 +65,10 @@ def charts(named: Mapping[str, TrainingRun]) -> Iterator[Chart]:
     """The curves, a chart a figure that any run has."""
     yield from _drawn("Held-out external score", "score", named, _scores)
     yield from _drawn("Held-out reward", "reward", named, _rewards)
-    for title, unit, figure in FIGURES:
+    for title, unit, metric in METRICS:
 
-        def of(run: TrainingRun, name: str, figure: str = figure) -> Line:
-            return line(run.by_step, figure, name)
+        def of(run: TrainingRun, name: str, metric: str = metric) -> Line:
+            return line(run.by_step, metric, name)
 
         yield from _drawn(title, unit, named, of)
 

@@ -47,12 +47,12 @@ class Chart:
 
 @dataclass(frozen=True)
 class Panel:
-    """Which figures share a chart. A name that ends with `/` stands for all figures that begin with it."""
+    """Which metrics share a chart. A name that ends with `/` stands for all metrics that begin with it."""
 
     title: str
     unit: str
     names: tuple[tuple[str, str], ...]
-    """(figure, name of its line). For a prefix, the line's name is the rest of the figure's name."""
+    """(metric, name of its line). For a prefix, the line's name is the rest of the metric's name."""
     about: str = ""
 
 
