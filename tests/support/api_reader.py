@@ -75,8 +75,8 @@ class ApiReader:
 
     def _events(self, path: str, query: Mapping[str, str]) -> Iterator[Json]:
         """The events of a watch, until the server ends it."""
-        host, most = self._api.configuration.host, int(query["timeoutSeconds"]) + REQUEST_S
-        answer = self._api.call_api("GET", f"{host}{path}?{urlencode(query)}", _request_timeout=most)
+        host, limit = self._api.configuration.host, int(query["timeoutSeconds"]) + REQUEST_S
+        answer = self._api.call_api("GET", f"{host}{path}?{urlencode(query)}", _request_timeout=limit)
         try:
             if answer.status != 200:
                 raise Refused(answer.status, f"GET {path}: {answer.status}: {answer.read().decode()}")

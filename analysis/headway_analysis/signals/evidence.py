@@ -27,8 +27,8 @@ class Share:
 
     value: float
     low: float
-    """Lower end of Clopper and Pearson's (1934) 99 % interval. It treats groups as independent; episodes are
-    first divided by the design effect."""
+    """Lower bound of Clopper and Pearson's (1934) 99 % interval. It treats groups as independent; episodes
+    are first divided by the design effect."""
     high: float
     total: float
 

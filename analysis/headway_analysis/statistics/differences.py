@@ -42,7 +42,7 @@ class Difference:
 
     value: float
     low: float | None
-    """Lower end of the 95 % interval; None if there is none."""
+    """Lower bound of the 95 % interval; None if there is none."""
     high: float | None
     p: float | None
     """Two-sided, of a sign-flip permutation over clusters."""

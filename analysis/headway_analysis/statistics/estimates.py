@@ -81,7 +81,7 @@ class Estimate:
 
     value: float
     low: float | None
-    """Lower end of the 95 % interval; None if `why` says that there is none."""
+    """Lower bound of the 95 % interval; None if `why` says that there is none."""
     high: float | None
     n: int
     """Rows that have a value."""

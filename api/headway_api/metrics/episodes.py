@@ -275,15 +275,21 @@ TEST: Final = (
         "test/difference/{name}",
         "How far the tuned weights are ahead of the weights from before training, row by row.",
     ),
-    MetricFamily("test/difference_low/{name}", "Lower end of the difference's 95 % interval, if it has one."),
-    MetricFamily("test/difference_high/{name}", "Upper end of the difference's 95 % interval."),
+    MetricFamily(
+        "test/difference_low/{name}", "Lower bound of the difference's 95 % interval, if it has one."
+    ),
+    MetricFamily("test/difference_high/{name}", "Upper bound of the difference's 95 % interval."),
 )
 _MEASURED_BY: Final = ("candidate", "task", "measure")
 EVALUATION: Final = (
     MetricFamily("eval/measure", "A measure of docs/evaluation.md, so far.", labels=_MEASURED_BY),
-    MetricFamily("eval/measure_low", "Lower end of a measure's 95 % interval, if any.", labels=_MEASURED_BY),
-    MetricFamily("eval/measure_high", "Upper end of a measure's 95 % interval.", labels=_MEASURED_BY),
-    MetricFamily("eval/difference", "A candidate's paired difference from the baseline.", labels=_MEASURED_BY),
+    MetricFamily(
+        "eval/measure_low", "Lower bound of a measure's 95 % interval, if any.", labels=_MEASURED_BY
+    ),
+    MetricFamily("eval/measure_high", "Upper bound of a measure's 95 % interval.", labels=_MEASURED_BY),
+    MetricFamily(
+        "eval/difference", "A candidate's paired difference from the baseline.", labels=_MEASURED_BY
+    ),
     MetricFamily("eval/difference_low", "Lower bound of its 95 % interval, if any.", labels=_MEASURED_BY),
     MetricFamily("eval/difference_high", "Upper bound of its 95 % interval.", labels=_MEASURED_BY),
     MetricFamily("eval/rows", "Rows that a candidate was measured on.", labels=("candidate",)),

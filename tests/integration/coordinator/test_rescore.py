@@ -211,7 +211,7 @@ async def test_an_epoch_of_training_is_scored_again(tmp_path: Path) -> None:
     for case in CASES:
         assert found.rewards[case] == ([None] * TRIES if case == missing else before.rewards[case])
     assert found.result["infraErrors"] == TRIES
-    assert len({line["episode_id"] for line in found.lines}) == len(CASES) * TRIES, "none is tried again"
+    assert len({line["episode_id"] for line in found.lines}) == len(CASES) * TRIES, "none is retried"
     changed = {
         case: usage_of(case, SEED) != usage_of(case, SEED, Purpose.TRAIN, place)
         for case, place in places.items()

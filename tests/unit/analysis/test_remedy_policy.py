@@ -120,7 +120,7 @@ def test_the_documentation_says_what_is_tried_first() -> None:
     for signals, remedies in re.findall(r"^\| (.*) \| (.*) \|$", table, re.MULTILINE):
         documented |= dict.fromkeys(re.findall(r"`(\w+)`", signals), re.findall(r"`(\w+)`", remedies))
     assert documented == {name: ordered(name, REMEDIES)[: len(fits)] for name, fits in FITS.items()}
-    beyond = page.split("Against `RewardFlat`")[1].split("nothing is taken")[0]
+    beyond = page.split("takes no remedy against `RewardFlat`")[1].split("\n")[0]
     assert {"RewardFlat", *re.findall(r"`(\w+)`", beyond)} == BEYOND
     listed = page.split("| remedy | what becomes different |")[1].split("\n\n")[0]
     assert tuple(re.findall(r"^\| `(\w+)`", listed, re.MULTILINE)) == REMEDIES

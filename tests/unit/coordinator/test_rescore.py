@@ -152,7 +152,7 @@ async def test_a_row_that_training_did_not_reach_is_lost() -> None:
     again, missing = rescorer(episode(), asked=OF_EPOCH), "e-again-000004-1-0"
     with pytest.raises(InfraFault, match="training has no episode of row 4, try 1 in epoch 1"):
         await again.play(stage(RecordingSandbox(), missing))
-    assert again.lost == {missing}, "and it is not tried again"
+    assert again.lost == {missing}, "and it is not retried"
     assert again.environment_seed(7, missing) is None
 
 
