@@ -122,7 +122,7 @@ def test_the_documentation_says_what_is_tried_first() -> None:
     assert documented == {name: ordered(name, REMEDIES)[: len(fits)] for name, fits in FITS.items()}
     beyond = page.split("takes no remedy against `RewardFlat`")[1].split("\n")[0]
     assert {"RewardFlat", *re.findall(r"`(\w+)`", beyond)} == BEYOND
-    listed = page.split("| remedy | what becomes different |")[1].split("\n\n")[0]
+    listed = page.split("| remedy | what it changes | applies if |")[1].split("\n\n")[0]
     assert tuple(re.findall(r"^\| `(\w+)`", listed, re.MULTILINE)) == REMEDIES
 
 
