@@ -57,6 +57,7 @@ def run_job(platform: Platform, settings: Settings) -> tuple[Job, str]:
     platform.kube.run("delete", "rltrainingjob", NAME, "-n", NAMESPACE, "--ignore-not-found")
     applied = time.monotonic()
     platform.kube.apply(quickstart.job(platform.environment_image, changes=changes(settings)))
+    print("    the preflight samples baseline episodes before the learner's pod exists", flush=True)
     created = pods_created(platform, applied)
     print(f"    {created}", flush=True)
     return follow(platform.kube, NAMESPACE, NAME, deadline_s=JOB_DEADLINE_S), created
