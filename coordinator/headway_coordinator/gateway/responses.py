@@ -39,7 +39,7 @@ NESTED: Final[Table] = {
 
 # `fail_fast` in every list: see openai.py.
 class _ItemText(BaseModel):
-    type: Literal["input_text", "output_text", "reasoning_text", "text"]
+    type: Literal["input_text", "output_text", "reasoning_text", "summary_text", "text"]
     text: str
 
 
@@ -60,6 +60,8 @@ class _Item(BaseModel):
 
 class _FunctionTool(BaseModel):
     type: Literal["function"]
+    summary: _ItemTexts | None = None
+    """Of reasoning. Some clients keep nothing else of it."""
     name: str = Field(min_length=1)
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -276,6 +278,8 @@ def _conversation(given: str | Sequence[_Item]) -> Iterator[Message]:
 def _input_message(item: _Item, at: str) -> Message:
     """A message of the agent, or of one of its own tools."""
     if item.type == "function_call_output":
+        if item.type == "reasoning" and not _reasoning(item):
+            continue  # alone it would be an empty message
         answers = _required(item.call_id, f"{at}.call_id")
         if item.output is None:
             raise bad(f"{at}.output", "is missing")
@@ -287,8 +291,7 @@ def _input_message(item: _Item, at: str) -> Message:
 def _added(own: Message, item: _Item, at: str) -> Message:
     """An assistant message with one more item."""
     if item.type == "reasoning":
-        reasoning = own.get("reasoning_content", "") + _joined(item.content, "")
-        return own | ({"reasoning_content": reasoning} if reasoning else {})
+        return own | {"reasoning_content": own.get("reasoning_content", "") + _reasoning(item)}
     if item.type == "function_call":
         written = arguments(_required(item.arguments, f"{at}.arguments"), f"{at}.arguments")
         function = {"name": _required(item.name, f"{at}.name"), "arguments": written}
@@ -305,3 +308,8 @@ def _required(value: str | None, at: str) -> str:
     if value is None:
         raise bad(at, "is missing")
     return value
+def _reasoning(item: _Item) -> str:
+    """The text of a reasoning item; of its summary, if it has no other."""
+    return _joined(item.content, "") or _joined(item.summary, "\n")
+
+
