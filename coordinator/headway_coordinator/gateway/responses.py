@@ -15,12 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 from headway_api import bounds
 from headway_coordinator.gateway import formats, responses_answers
 from headway_coordinator.gateway.asks import Ask, Completion
+from headway_coordinator.gateway.fields import Number, Tokens
 from headway_coordinator.gateway.formats import TextFormat
 from headway_coordinator.gateway.named_events import named_event
 from headway_coordinator.gateway.openai import (
     MODEL,
-    Number,
-    Tokens,
     arguments,
     force,
     refuse,
@@ -28,7 +27,16 @@ from headway_coordinator.gateway.openai import (
 from headway_coordinator.gateway.refusals import GatewayError, bad
 from headway_coordinator.gateway.rollouts import CONVERSATIONS, Rollout
 from headway_coordinator.gateway.spellings import Effort, level
-from headway_coordinator.gateway.unapplied import WHY, Table, beside, bounded, listed, unapplied
+from headway_coordinator.gateway.unapplied import (
+    BUDGETS,
+    SCHEMAS,
+    WHY,
+    Table,
+    beside,
+    bounded,
+    listed,
+    unapplied,
+)
 from headway_coordinator.trajectory.calls import Message, Tool
 
 NESTED: Final[Table] = {
@@ -52,6 +60,8 @@ class _Item(BaseModel):
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     role: Literal["user", "assistant", "system", "developer"] | None = None
     content: str | _ItemTexts | None = None
+    summary: _ItemTexts | None = None
+    """Of reasoning. Some clients keep nothing else of it."""
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
@@ -60,8 +70,6 @@ class _Item(BaseModel):
 
 class _FunctionTool(BaseModel):
     type: Literal["function"]
-    summary: _ItemTexts | None = None
-    """Of reasoning. Some clients keep nothing else of it."""
     name: str = Field(min_length=1)
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -127,12 +135,18 @@ CHAT: Final = "Responses have no place for it; send a chat completion"
 INSTEAD: Final[dict[str, str]] = {
     **WHY,
     **dict.fromkeys(formats.SPELLINGS, FORMAT),
+    **dict.fromkeys(SCHEMAS, FORMAT),
+    **dict.fromkeys(
+        BUDGETS, "reasoning has no bound of its own; write max_output_tokens, or reasoning.effort"
+    ),
     **dict.fromkeys(("reasoning_effort", "enable_thinking", "thinking", "chat_template_kwargs"), EFFORT),
+    **dict.fromkeys(("think", "prompt_mode", "output_config"), EFFORT),
     **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_new_tokens", "n_predict"), MOST),
-    **dict.fromkeys(("stop", "stop_sequences", "logprobs"), CHAT),
-    **dict.fromkeys(("messages", "prompt"), "write input"),
-    "system": "write instructions",
-    "output_config": EFFORT,
+    **dict.fromkeys(("num_predict", "max_tokens_to_sample", "maxOutputTokens"), MOST),
+    **dict.fromkeys(("stop", "stop_sequences", "stop_words", "stopSequences", "logprobs"), CHAT),
+    **dict.fromkeys(("messages", "prompt", "inputs", "contents"), "write input"),
+    **dict.fromkeys(("system", "systemInstruction", "system_instruction"), "write instructions"),
+    "max_length": "it counts the prompt too; write max_output_tokens, which counts the answer alone",
     "output_format": FORMAT,
     "previous_input_messages": "send the conversation as input",
 }
@@ -264,6 +278,8 @@ def _conversation(given: str | Sequence[_Item]) -> Iterator[Message]:
         return
     own: Message | None = None
     for at, item in enumerate(given):
+        if item.type == "reasoning" and not _reasoning(item):
+            continue  # alone it would be an empty message
         if item.type in ("reasoning", "function_call") or item.role == "assistant":
             own = _added(own or {"role": "assistant", "content": ""}, item, f"input.{at}")
             continue
@@ -278,8 +294,6 @@ def _conversation(given: str | Sequence[_Item]) -> Iterator[Message]:
 def _input_message(item: _Item, at: str) -> Message:
     """A message of the agent, or of one of its own tools."""
     if item.type == "function_call_output":
-        if item.type == "reasoning" and not _reasoning(item):
-            continue  # alone it would be an empty message
         answers = _required(item.call_id, f"{at}.call_id")
         if item.output is None:
             raise bad(f"{at}.output", "is missing")
@@ -300,6 +314,11 @@ def _added(own: Message, item: _Item, at: str) -> Message:
     return own | {"content": own["content"] + _joined(item.content, "")}
 
 
+def _reasoning(item: _Item) -> str:
+    """The text of a reasoning item; of its summary, if it has no other."""
+    return _joined(item.content, "") or _joined(item.summary, "\n")
+
+
 def _joined(given: str | Sequence[_ItemText] | None, between: str) -> str:
     return given if isinstance(given, str) else between.join(part.text for part in given or ())
 
@@ -308,8 +327,3 @@ def _required(value: str | None, at: str) -> str:
     if value is None:
         raise bad(at, "is missing")
     return value
-def _reasoning(item: _Item) -> str:
-    """The text of a reasoning item; of its summary, if it has no other."""
-    return _joined(item.content, "") or _joined(item.summary, "\n")
-
-
