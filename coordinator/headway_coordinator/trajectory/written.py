@@ -60,6 +60,15 @@ _KIMI = Inner(
     named_json(("<|tool_call_argument_begin|>",), prefix="functions.", cut=":"),
 )
 _PAIRS = Pairs()
+_HY3_PAIRS = Pairs(
+    "<arg_key:opensource>",
+    "</arg_key:opensource>",
+    "<arg_value:opensource>",
+    "</arg_value:opensource>",
+    "<tool_call:opensource>",
+    "<tool_sep:opensource>",
+)
+_HY3 = Inner("<tool_call:opensource>", "</tool_call:opensource>", _HY3_PAIRS, _HY3_PAIRS.past)
 
 GRAMMARS: Final[tuple[Grammar, ...]] = (
     Blocks(
@@ -92,6 +101,20 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         stray=_stray(whole=("<arg_key>", "</arg_value>", "</tool_call>")),
         any_tool="<tool_call>",
         named=f"<tool_call>{TOOL}\n",
+    ),
+    Blocks(
+        "hy3",
+        "<tool_calls:opensource>",
+        "</tool_calls:opensource>",
+        _HY3,
+        past=_HY3.past,
+        stray=_stray(
+            "<tool_call:opensource>",
+            whole=("<tool_sep:opensource>", "</tool_call:opensource>", "</tool_calls:opensource>"),
+        ),
+        any_tool="<tool_calls:opensource>\n<tool_call:opensource>",
+        named=f"<tool_calls:opensource>\n<tool_call:opensource>{TOOL}<tool_sep:opensource>\n",
+        open_ended=True,
     ),
     Blocks(
         "mistral",

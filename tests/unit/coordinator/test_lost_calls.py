@@ -45,6 +45,8 @@ CODER = "<function=look_up><parameter=key>x</parameter></function>"
         ("seed-oss", f"I look: {CODER}", 1),
         ("hermes", '{"name": "look_up", "arguments": {}}\n</tool_call>', 1),
         ("glm", "look_up\n<arg_key>key</arg_key>\n<arg_value>x</arg_value>\n</tool_call>", 1),
+        ("hy3", "<tool_call:opensource>look_up<tool_sep:opensource>\n</tool_call:opensource>", 1),
+        ("hy3", "look_up<tool_sep:opensource>\n</tool_call:opensource>", 1),
         ("gemma4", "call:look_up{}<tool_call|>", 1),
         ("mistral-tekken", 'look_up[ARGS]{"key": "x"}', 1),
         ("granite", '[{"name": "look_up", "arguments": {}}]<|/tool_call|>', 1),

@@ -98,6 +98,8 @@ WHOLE = {
     "DeepSeek V3.2": "<｜DSML｜function_calls>\n"
     + CALL.replace("invoke", "｜DSML｜invoke").replace("parameter", "｜DSML｜parameter")
     + "</｜DSML｜function_calls>",
+    "Hy3": "<tool_calls:opensource>\n<tool_call:opensource>f<tool_sep:opensource>\n</tool_call:opensource>\n"
+    "</tool_calls:opensource>",
     "Hermes": '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>',
     "Mistral Tekken": '[TOOL_CALLS]f[ARGS]{"key": 1}',
     "Kimi K2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}"
