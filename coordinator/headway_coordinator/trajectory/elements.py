@@ -115,12 +115,17 @@ class Xml:
                 within = len(open_) > 1 and tags[open_[-2]].kind == "parameter"
                 if open_ and tags[open_[-1]].kind == "parameter" and (within or goes_on):
                     pairs[open_.pop()] = at
-            elif not inside or tags[min(at + 1, len(tags) - 1)].kind != "parameter_end":
+            elif not inside or self._ends_call(raw, tags, at):
                 while open_ and tags[open_[-1]].kind == "parameter":
                     open_.pop()
                 if open_:
                     pairs[open_.pop()] = at
         return pairs
+
+    def _ends_call(self, raw: str, tags: Sequence[Tag], at: int) -> bool:
+        """Whether the end of a call is no text of a value: no words, and no end of a value, follow it."""
+        words = raw[tags[at].end : tags[at].end + 1] not in ("", "\n", "\r", " ", "<")
+        return not words and (at + 1 == len(tags) or tags[at + 1].kind != "parameter_end")
 
     def _framed(self, raw: str, parameter: Tag) -> bool:
         """Whether a value is on lines of its own."""

@@ -124,6 +124,7 @@ def test_a_whole_call_in_a_value_is_read_back_as_text(name: str, frame: str) -> 
         ("x\n<parameter=other>\ny\n</parameter>\nz", True),
         ("x\n</parameter>\ny", True),
         ("x\n</function>\ny", True),
+        ("</function>'y<function=f>\n", True),
         ("<function=f>", True),
         ("x\n<parameter=other>\ny", False),
     ],
