@@ -51,6 +51,8 @@ class Real:
     """The vocabulary whose ids it is rendered with; empty: made up."""
     why: str = ""
     """What each **no** of its row comes from, and what to do."""
+    note: str = ""
+    """What begins another row although nothing of its row is a **no**."""
     parser: str = ""
     """The reader to name where the template writes no call."""
     tokens: tuple[str, ...] = ()
@@ -77,6 +79,11 @@ HY3: Final = (
 )
 """Special tokens of Hy3. Its template puts their names together."""
 MOVES = "It moves the tools to the user's last word, so another row begins there: nothing is lost."
+BEHIND = (
+    "It writes the text of a turn behind the results of its calls. So a call with text before it begins "
+    "another row at its result. Prompt the model for calls alone, or add a template that keeps the text "
+    "first."
+)
 LEFT_OUT = "It leaves out text before a call, which the row keeps."
 
 REAL: tuple[Real, ...] = (
@@ -188,8 +195,16 @@ REAL: tuple[Real, ...] = (
         "does, in the form of the family below: naming the reader is not enough.",
     ),
     Real("Gemma 4, first templates", TRL, "gemma4_v2.jinja", "<turn|>", "<bos>", ids="gemma-4"),
-    Real("Gemma 4", TRL, "gemma4_v5.jinja", "<turn|>", "<bos>", ids="gemma-4"),
-    Real("Gemma-4-31B", LLAMA_CPP, "google-gemma-4-31B-it.jinja", "<turn|>", "<bos>", ids="gemma-4"),
+    Real("Gemma 4", TRL, "gemma4_v5.jinja", "<turn|>", "<bos>", ids="gemma-4", note=BEHIND),
+    Real(
+        "Gemma-4-31B",
+        LLAMA_CPP,
+        "google-gemma-4-31B-it.jinja",
+        "<turn|>",
+        "<bos>",
+        ids="gemma-4",
+        note=BEHIND,
+    ),
     Real(
         "gpt-oss",
         TRL,

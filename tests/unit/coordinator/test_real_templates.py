@@ -11,7 +11,7 @@ import pytest
 import real_templates
 import turns_of_models
 import vocabularies
-from real_templates import REAL
+from real_templates import REAL, Real
 
 from headway_api.exits import JobError
 from headway_coordinator.preflight import calls as preflight
@@ -25,7 +25,8 @@ from headway_coordinator.trajectory.probe import (
     call,
     calling,
 )
-from headway_coordinator.trajectory.render import choose
+from headway_coordinator.trajectory.proof import Probe
+from headway_coordinator.trajectory.render import Renderer, choose
 
 pytestmark = [pytest.mark.ci, pytest.mark.timeout(600)]
 
@@ -88,6 +89,18 @@ def test_the_preflight_says_each_no_of_the_page(name: str) -> None:
     else:
         assert concerns == [], "the check fails instead"
     assert preflight.concerns([], chosen, builtin=True) == []
+    proof = shown(real)[1]
+    if proof.before and proof.row:
+        assert _continues(chosen, real) == (not real.note), "text before a call, then its result"
+
+
+def _continues(chosen: Renderer, real: Real) -> bool:
+    """Whether the result of a call with text before it continues the row."""
+    message = calling(call(KEY), content="I look it up.")
+    turn = Probe(chosen, real_templates.tokenizer(real)).turn(ASKED, message, SIMPLE, RESULT)
+    assert turn is not None
+    extended = chosen.extend(turn.prompt, turn.sampled, [*ASKED, message], [RESULT], SIMPLE)
+    return extended is not None
 
 
 @pytest.mark.parametrize(
