@@ -12,12 +12,14 @@ from mistral_common.tokens.tokenizers.base import TokenizerVersion
 
 VERSIONS = {"v3": False, "v7": False, "v11": False, "v13": True}
 """Version of the tokenizer -> whether its models think."""
+SENTENCE_PIECE = ("v3", "v7")
+"""Versions whose first models have a vocabulary of SentencePiece. The others have Tekken's."""
 
 
 def template(version: str, *, thinks: bool) -> str:
-    """The template of a version with Tekken's tokens, for text alone."""
+    """The template of a version, for text alone."""
     return generate_chat_template(
-        spm=False,
+        spm=version in SENTENCE_PIECE,
         tokenizer_version=TokenizerVersion(version),
         image_support=False,
         audio_support=False,

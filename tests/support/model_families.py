@@ -153,6 +153,7 @@ _THINK = ("<think>\n", "\n</think>\n\n")
 _DEEPSEEK = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>")
 _DEEPSEEK_TOKENS = (*_DEEPSEEK, "<｜tool▁sep｜>", "<｜User｜>", "<｜Assistant｜>")
 _END_OF_SENTENCE = "<｜end▁of▁sentence｜>"
+_HY3 = ":opensource"
 _HERMES = {
     "call": "{{- '<tool_call>\\n' -}}" + _OBJECT + "{{- '\\n</tool_call>' -}}",
     "between": "\n",
@@ -354,6 +355,27 @@ FAMILIES: tuple[FamilyCase, ...] = (
             *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<think>", "</think>"),
         ),
         eos="<|endoftext|>",
+    ),
+    FamilyCase(
+        "Hy3",
+        "Hy3",
+        "Tencent's model card and vLLM's parser",
+        call=_elements(
+            *(f"<tool_call{_HY3}>NAME<tool_sep{_HY3}>\n", f"</tool_call{_HY3}>\n"),
+            *(f"<arg_key{_HY3}>KEY</arg_key{_HY3}>\n<arg_value{_HY3}>", f"</arg_value{_HY3}>\n"),
+        ),
+        before=f"<tool_calls{_HY3}>\n",
+        after=f"</tool_calls{_HY3}>",
+        turn=(f"<｜hy_ROLE{_HY3}｜>", f"<｜hy_eos{_HY3}｜>"),
+        assistant="Assistant",
+        think=(f"<think{_HY3}>", f"</think{_HY3}>"),
+        specials=(
+            f"<｜hy_Assistant{_HY3}｜>",
+            *(f"<{end}tool_call{more}{_HY3}>" for more in ("", "s") for end in ("", "/")),
+            *(f"<{end}{name}{_HY3}>" for name in ("think", "arg_key", "arg_value") for end in ("", "/")),
+            f"<tool_sep{_HY3}>",
+        ),
+        eos=f"<｜hy_eos{_HY3}｜>",
     ),
     FamilyCase(
         "MiniMax M2",

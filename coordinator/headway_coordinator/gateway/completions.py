@@ -16,27 +16,42 @@ from pydantic import ConfigDict, Field, StrictBool, StrictInt, ValidationError
 from headway_api import bounds
 from headway_coordinator.gateway import formats
 from headway_coordinator.gateway.asks import Ask, Completion
+from headway_coordinator.gateway.fields import (
+    Number,
+    Options,
+    OtherNames,
+    Seed,
+    Stop,
+    Tokens,
+    every_stop,
+    least_bound,
+    left,
+)
 from headway_coordinator.gateway.openai import (
     MODEL,
-    Number,
-    Stops,
     StreamOptions,
-    Tokens,
     event,
     refuse,
-    stops,
     usage,
 )
 from headway_coordinator.gateway.refusals import GatewayError, bad
 from headway_coordinator.gateway.spellings import FormatOptions
-from headway_coordinator.gateway.unapplied import MAX_TOKENS_HINT, WHY, Table, beside, listed, unapplied
+from headway_coordinator.gateway.unapplied import (
+    MAX_TOKENS_HINT,
+    STOP,
+    WHY,
+    Table,
+    beside,
+    listed,
+    unapplied,
+)
 
 Token = Annotated[StrictInt, Field(ge=0, le=10**9)]
 Ids = Annotated[list[Token], Field(min_length=1, max_length=bounds.CONVERSATION_VALUES, fail_fast=True)]
 Text = Annotated[str, Field(min_length=1)]
 
 
-class CompletionBody(FormatOptions):
+class CompletionBody(FormatOptions, OtherNames):
     """A request to continue a text."""
 
     model_config = ConfigDict(extra="allow")
@@ -55,11 +70,10 @@ class CompletionBody(FormatOptions):
     top_p: Number | None = None
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
-    stop: Annotated[str, Field(max_length=bounds.NAME)] | Stops | None = None
+    stop: Stop | None = None
     logprobs: Annotated[StrictInt, Field(ge=0, le=5)] | None = None
     """Whether the answer has the log-probability of each sampled token. Other tokens' are never shown."""
-    seed: Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)] | None = None
-    """Not applied, as in chat completions."""
+    seed: Seed | None = None
 
 
 WITHOUT_EFFECT: Final[Table] = beside(
@@ -67,11 +81,15 @@ WITHOUT_EFFECT: Final[Table] = beside(
     CompletionBody.model_fields,
 )
 """Fields that are not applied, with the values at which they would change nothing."""
+PROMPT_FIELDS: Final = (
+    *("messages", "system", "instructions", "input", "inputs", "contents"),
+    *("systemInstruction", "system_instruction"),
+)
 INSTEAD: Final[dict[str, str]] = {
     **WHY,
     **dict.fromkeys(("max_completion_tokens", "max_output_tokens"), MAX_TOKENS_HINT),
-    **dict.fromkeys(("messages", "system", "instructions", "input"), "write it into prompt"),
-    "stop_sequences": "write stop",
+    **dict.fromkeys(PROMPT_FIELDS, "write it into prompt"),
+    "stop_sequences": STOP,
 }
 """Why a field is not applied, and what to do instead."""
 
@@ -133,25 +151,29 @@ def read(body: object, *, lenient: bool = False) -> CompletionRequest:
         asked = CompletionBody.model_validate(body)
     except ValidationError as error:
         refuse(error)
-    schema, left = formats.one(formats.of_chat(body, asked.response_format), False, lenient)
+    options = asked.options or Options()
+    schema, ignored_format = formats.one(
+        formats.of_chat(body, asked.response_format, lenient=lenient), False, lenient
+    )
     prompt: Any = asked.prompt
     if isinstance(prompt, list) and not isinstance(prompt[0], int):
         [prompt] = prompt
     text = prompt if isinstance(prompt, str) else tuple(prompt)
     ask = Ask(
         messages=[{"role": "user", "content": text}] if isinstance(text, str) else [],
-        max_tokens=asked.max_tokens,
-        stop=stops(asked.stop),
-        temperature=asked.temperature,
-        top_p=asked.top_p,
+        max_tokens=least_bound(asked, asked.max_tokens),
+        stop=every_stop(asked, asked.stop),
+        temperature=options.temperature if asked.temperature is None else asked.temperature,
+        top_p=options.top_p if asked.top_p is None else asked.top_p,
         logprobs=asked.logprobs is not None,
         schema=schema,
         text=text,
     )
-    options = asked.stream_options or StreamOptions()
-    ignored += (*left, *listed(body, CompletionBody.model_fields, WITHOUT_EFFECT))
+    usage_in_stream = bool((asked.stream_options or StreamOptions()).include_usage)
+    ignored += (*ignored_format, *left(asked, lenient=lenient))
+    ignored += listed(body, CompletionBody.model_fields, WITHOUT_EFFECT)
     ignored += ("logprobs",) if asked.logprobs else ()
-    return CompletionRequest(ask, asked.model, bool(asked.stream), bool(options.include_usage), ignored)
+    return CompletionRequest(ask, asked.model, bool(asked.stream), usage_in_stream, ignored)
 
 
 def _choice(found: Completion, finish: str) -> dict[str, Any]:

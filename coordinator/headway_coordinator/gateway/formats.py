@@ -32,7 +32,10 @@ OTHERS: Final[dict[str, str]] = {
     "structural_tag": WRITE,
 }
 """Other engines' ways to hide tokens that a JSON schema cannot express -> what to write instead."""
-SPELLINGS: Final = ("response_format", "guided_json", "json_schema", "structured_outputs", *OTHERS)
+SPELLINGS: Final = (
+    *("response_format", "guided_json", "json_schema", "structured_outputs", "guided_decoding", "format"),
+    *OTHERS,
+)
 """Fields of chat completions that constrain answers."""
 
 
@@ -101,8 +104,8 @@ def one(wanted: list[Wanted], tools: bool, lenient: bool) -> tuple[str | None, t
     return ANY_OBJECT if first.schema is None else schemas.text(first.schema, first.at), ()
 
 
-def of_chat(body: Mapping[str, Any], asked: ResponseFormat | None) -> list[Wanted]:
-    """The requests for JSON in a chat completion or a completion.
+def of_chat(body: Mapping[str, Any], asked: ResponseFormat | None, *, lenient: bool = False) -> list[Wanted]:
+    """The requests for JSON in a chat completion or a completion. A lenient job refuses none.
 
     Raises:
         GatewayError: a request is malformed, or no JSON schema can express it.
@@ -120,7 +123,11 @@ def of_chat(body: Mapping[str, Any], asked: ResponseFormat | None) -> list[Wante
         for name in ("guided_json", "json_schema")
         if body.get(name) is not None
     ]
-    return [*found, *_structured(body.get("structured_outputs"))]
+    if (ollama := body.get("format")) not in (None, ""):
+        found.append(Wanted("format", "format", None if ollama == "json" else ollama))
+    for name in ("structured_outputs", "guided_decoding"):
+        found += _structured(body.get(name), name, lenient)
+    return found
 
 
 def of_text(given: TextFormat | None, name: str) -> list[Wanted]:
@@ -138,23 +145,25 @@ def of_text(given: TextFormat | None, name: str) -> list[Wanted]:
     return [Wanted(name, f"{name}.schema", given.json_schema)]
 
 
-def _structured(given: object) -> Iterator[Wanted]:
-    """vLLM's newest spelling."""
+def _structured(given: object, at: str, lenient: bool) -> Iterator[Wanted]:
+    """vLLM's newest spelling, and the one before."""
     if given is None or given == {}:
         return
     if not isinstance(given, dict):
-        raise bad("structured_outputs", f"must be an object; better: {STANDARD}")
+        raise bad(at, f"must be an object; better: {STANDARD}")
     kept = {name: value for name, value in given.items() if value not in (None, False)}
     for name in kept:
         if name not in ("json", "json_object"):
-            raise bad(f"structured_outputs.{str(name)[:60]}", f"is not applied: {WRITE}", UNSUPPORTED)
+            if lenient:
+                yield Wanted(at, at, None)
+                return
+            raise bad(f"{at}.{str(name)[:60]}", f"is not applied: {WRITE}", UNSUPPORTED)
     if kept.get("json_object") not in (None, True):
-        raise bad("structured_outputs.json_object", "must be true, or be left out")
+        raise bad(f"{at}.json_object", "must be true, or be left out")
     if "json" in kept:
-        at = "structured_outputs.json"
-        yield Wanted("structured_outputs", at, _read(kept["json"], at))
+        yield Wanted(at, f"{at}.json", _read(kept["json"], f"{at}.json"))
     if "json_object" in kept:
-        yield Wanted("structured_outputs", "structured_outputs.json_object", None)
+        yield Wanted(at, f"{at}.json_object", None)
 
 
 def _read(given: object, at: str) -> object:

@@ -16,21 +16,21 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 from headway_api import bounds
 from headway_coordinator.gateway import formats, messages_answers
 from headway_coordinator.gateway.asks import Ask, Completion
+from headway_coordinator.gateway.fields import Number, Stops, Tokens, stops
 from headway_coordinator.gateway.formats import TextFormat
 from headway_coordinator.gateway.named_events import named_event
 from headway_coordinator.gateway.openai import (
     MODEL,
-    Number,
-    Stops,
-    Tokens,
     force,
     refuse,
-    stops,
 )
 from headway_coordinator.gateway.refusals import UNSUPPORTED, GatewayError, bad
 from headway_coordinator.gateway.spellings import level
 from headway_coordinator.gateway.unapplied import (
+    BUDGET,
+    BUDGETS,
     MAX_TOKENS_HINT,
+    SCHEMAS,
     WHY,
     Table,
     beside,
@@ -136,12 +136,15 @@ FORMAT: Final = "write a JSON schema in output_config.format"
 INSTEAD: Final[dict[str, str]] = {
     **WHY,
     **dict.fromkeys(formats.SPELLINGS, FORMAT),
-    **dict.fromkeys(("reasoning_effort", "enable_thinking", "chat_template_kwargs"), EFFORT),
+    **dict.fromkeys(SCHEMAS, FORMAT),
+    **dict.fromkeys(BUDGETS, BUDGET.replace("reasoning_effort", "output_config.effort")),
+    **dict.fromkeys(("reasoning_effort", "enable_thinking", "chat_template_kwargs", "think"), EFFORT),
     **dict.fromkeys(("max_completion_tokens", "max_output_tokens"), MAX_TOKENS_HINT),
-    "instructions": "write system",
-    "reasoning": EFFORT,
+    **dict.fromkeys(("instructions", "systemInstruction", "system_instruction"), "write system"),
+    **dict.fromkeys(("reasoning", "prompt_mode"), EFFORT),
+    **dict.fromkeys(("stop", "stop_words", "stopSequences"), "write stop_sequences"),
     "text": FORMAT,
-    "stop": "write stop_sequences",
+    "options": "send its fields beside the others, by Anthropic's names",
     "logprobs": "a message has no place for it; send a chat completion",
 }
 """Why a field is not applied, and what to do instead."""

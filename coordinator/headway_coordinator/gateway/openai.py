@@ -12,16 +12,30 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, NoReturn
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
 from headway_api import bounds
 from headway_api.bounds import OutOfBounds, json_within
 from headway_coordinator.gateway import formats, spellings
 from headway_coordinator.gateway.asks import Ask, Completion, Force
+from headway_coordinator.gateway.fields import (
+    Number,
+    Options,
+    OtherNames,
+    Seed,
+    Stop,
+    Tokens,
+    every_stop,
+    least_bound,
+    left,
+)
 from headway_coordinator.gateway.refusals import UNSUPPORTED, GatewayError, bad
 from headway_coordinator.gateway.spellings import FormatOptions, ReasoningOptions
 from headway_coordinator.gateway.unapplied import (
+    EFFORT,
     MAX_TOKENS_HINT,
+    STOP,
+    SYSTEM,
     WHY,
     Table,
     beside,
@@ -36,8 +50,6 @@ BLOCK_FIELDS = ("id", "name", "input", "tool_use_id", "is_error", "thinking")
 """Further fields of content blocks, besides those that are shown."""
 MODEL = "default"
 """The name of the trained model. Any other name means the same model."""
-STOPS = 16
-"""The most strings that may end a turn."""
 
 
 # `fail_fast` in every list: if a million entries are wrong, the error names the first.
@@ -94,22 +106,13 @@ class _Named(BaseModel):
     function: _NamedTool
 
 
-Tokens = Annotated[StrictInt, Field(ge=1, le=10**9)]
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=100)]
-"""The job's own value is used instead, but the agent should learn that its value is not a number in range."""
-
-
-_Stop = Annotated[str, Field(min_length=1, max_length=bounds.NAME)]
-Stops = Annotated[list[_Stop], Field(max_length=STOPS, fail_fast=True)]
-
-
 class StreamOptions(BaseModel):
     """The options of a stream."""
 
     include_usage: StrictBool | None = False
 
 
-class Body(FormatOptions, ReasoningOptions):
+class Body(FormatOptions, ReasoningOptions, OtherNames):
     """A request for a turn, as received."""
 
     model_config = ConfigDict(extra="allow")
@@ -124,13 +127,10 @@ class Body(FormatOptions, ReasoningOptions):
     top_p: Number | None = None
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
-    stop: Annotated[str, Field(max_length=bounds.NAME)] | Stops | None = None
-    """The turn ends once the model has written it. The answer's text omits it."""
+    stop: Stop | None = None
     logprobs: StrictBool | None = None
     """Whether the answer has the log-probability of each sampled token."""
-    seed: Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)] | None = None
-    """Not applied: each turn's seed is the job's. With the agent's seed, all episodes of a group would be the
-    same."""
+    seed: Seed | None = None
     parallel_tool_calls: StrictBool | None = None
     """Not applied if it is false: the answer has all calls that the model sampled."""
 
@@ -140,15 +140,14 @@ WITHOUT_EFFECT: Final[Table] = beside({}, Body.model_fields)
 CONTINUED: Final = (
     "is not applied: every turn begins a message of its own; leave it out, or set spec.agent.lenient: true"
 )
-SYSTEM: Final = "write a message with the role system"
 INSTEAD: Final[dict[str, str]] = {
     **WHY,
     **dict.fromkeys(("system", "instructions"), SYSTEM),
-    **dict.fromkeys(("reasoning", "output_config"), "write reasoning_effort"),
+    **dict.fromkeys(("reasoning", "output_config"), EFFORT),
     **dict.fromkeys(("text", "output_format"), "write response_format"),
     **dict.fromkeys(("input", "prompt"), "write messages"),
     "max_output_tokens": MAX_TOKENS_HINT,
-    "stop_sequences": "write stop",
+    "stop_sequences": STOP,
 }
 """Why a field is not applied, and what to do instead."""
 
@@ -200,29 +199,32 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
         raise bad(continued[0], CONTINUED, UNSUPPORTED)
     tools = [_tool(tool) for tool in asked.tools or []]
     begun = _force(asked, tools)
-    limit = [bound for bound in (asked.max_tokens, asked.max_completion_tokens) if bound is not None]
-    schema, left = formats.one(
-        formats.of_chat(body, asked.response_format), bool(tools) and asked.tool_choice != "none", lenient
+    options = asked.options or Options()
+    schema, ignored_format = formats.one(
+        formats.of_chat(body, asked.response_format, lenient=lenient),
+        bool(tools) and asked.tool_choice != "none",
+        lenient,
     )
     effort, effort_at, variables = spellings.effort(asked, lenient=lenient)
     ask = Ask(
         messages=[_message(message, at) for at, message in enumerate(asked.messages)],
         tools=tools,
         may_call=asked.tool_choice != "none",
-        max_tokens=min(limit, default=None),
+        max_tokens=least_bound(asked, asked.max_tokens, asked.max_completion_tokens),
         force=begun,
-        stop=stops(asked.stop),
-        temperature=asked.temperature,
-        top_p=asked.top_p,
+        stop=every_stop(asked, asked.stop),
+        temperature=options.temperature if asked.temperature is None else asked.temperature,
+        top_p=options.top_p if asked.top_p is None else asked.top_p,
         logprobs=bool(asked.logprobs),
         schema=schema,
         effort=effort,
         effort_at=effort_at,
         must_think=not lenient,
     )
-    options = asked.stream_options or StreamOptions()
-    ignored += (*continued, *left, *variables, *listed(body, Body.model_fields, WITHOUT_EFFECT))
-    return ChatRequest(ask, asked.model, bool(asked.stream), bool(options.include_usage), ignored)
+    usage_in_stream = bool((asked.stream_options or StreamOptions()).include_usage)
+    ignored += (*continued, *ignored_format, *variables, *left(asked, lenient=lenient))
+    ignored += listed(body, Body.model_fields, WITHOUT_EFFECT)
+    return ChatRequest(ask, asked.model, bool(asked.stream), usage_in_stream, ignored)
 
 
 def _continued(messages: Sequence[_Message]) -> tuple[str, ...]:
@@ -234,11 +236,6 @@ def _continued(messages: Sequence[_Message]) -> tuple[str, ...]:
         for name in names
         if getattr(message, name)
     )
-
-
-def stops(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The strings that end a turn, each once. Empty strings are dropped."""
-    return tuple(dict.fromkeys(one for one in ([given] if isinstance(given, str) else given or ()) if one))
 
 
 def completion(request: ChatRequest, found: Completion, trajectory_id: str) -> dict[str, Any]:

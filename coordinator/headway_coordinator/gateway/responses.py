@@ -15,12 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 from headway_api import bounds
 from headway_coordinator.gateway import formats, responses_answers
 from headway_coordinator.gateway.asks import Ask, Completion
+from headway_coordinator.gateway.fields import Number, Tokens
 from headway_coordinator.gateway.formats import TextFormat
 from headway_coordinator.gateway.named_events import named_event
 from headway_coordinator.gateway.openai import (
     MODEL,
-    Number,
-    Tokens,
     arguments,
     force,
     refuse,
@@ -28,7 +27,16 @@ from headway_coordinator.gateway.openai import (
 from headway_coordinator.gateway.refusals import GatewayError, bad
 from headway_coordinator.gateway.rollouts import CONVERSATIONS, Rollout
 from headway_coordinator.gateway.spellings import Effort, level
-from headway_coordinator.gateway.unapplied import WHY, Table, beside, bounded, listed, unapplied
+from headway_coordinator.gateway.unapplied import (
+    BUDGETS,
+    SCHEMAS,
+    WHY,
+    Table,
+    beside,
+    bounded,
+    listed,
+    unapplied,
+)
 from headway_coordinator.trajectory.calls import Message, Tool
 
 NESTED: Final[Table] = {
@@ -39,7 +47,7 @@ NESTED: Final[Table] = {
 
 # `fail_fast` in every list: see openai.py.
 class _ItemText(BaseModel):
-    type: Literal["input_text", "output_text", "reasoning_text", "text"]
+    type: Literal["input_text", "output_text", "reasoning_text", "summary_text", "text"]
     text: str
 
 
@@ -52,6 +60,8 @@ class _Item(BaseModel):
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     role: Literal["user", "assistant", "system", "developer"] | None = None
     content: str | _ItemTexts | None = None
+    summary: _ItemTexts | None = None
+    """Of reasoning. Some clients keep nothing else of it."""
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
@@ -125,12 +135,18 @@ CHAT: Final = "Responses have no place for it; send a chat completion"
 INSTEAD: Final[dict[str, str]] = {
     **WHY,
     **dict.fromkeys(formats.SPELLINGS, FORMAT),
+    **dict.fromkeys(SCHEMAS, FORMAT),
+    **dict.fromkeys(
+        BUDGETS, "reasoning has no bound of its own; write max_output_tokens, or reasoning.effort"
+    ),
     **dict.fromkeys(("reasoning_effort", "enable_thinking", "thinking", "chat_template_kwargs"), EFFORT),
+    **dict.fromkeys(("think", "prompt_mode", "output_config"), EFFORT),
     **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_new_tokens", "n_predict"), MAX_TOKENS_HINT),
-    **dict.fromkeys(("stop", "stop_sequences", "logprobs"), CHAT),
-    **dict.fromkeys(("messages", "prompt"), "write input"),
-    "system": "write instructions",
-    "output_config": EFFORT,
+    **dict.fromkeys(("num_predict", "max_tokens_to_sample", "maxOutputTokens"), MAX_TOKENS_HINT),
+    **dict.fromkeys(("stop", "stop_sequences", "stop_words", "stopSequences", "logprobs"), CHAT),
+    **dict.fromkeys(("messages", "prompt", "inputs", "contents"), "write input"),
+    **dict.fromkeys(("system", "systemInstruction", "system_instruction"), "write instructions"),
+    "max_length": "it counts the prompt too; write max_output_tokens, which counts the answer alone",
     "output_format": FORMAT,
     "previous_input_messages": "send the conversation as input",
 }
@@ -262,6 +278,8 @@ def _conversation(given: str | Sequence[_Item]) -> Iterator[Message]:
         return
     own: Message | None = None
     for at, item in enumerate(given):
+        if item.type == "reasoning" and not _reasoning(item):
+            continue  # alone it would be an empty message
         if item.type in ("reasoning", "function_call") or item.role == "assistant":
             own = _added(own or {"role": "assistant", "content": ""}, item, f"input.{at}")
             continue
@@ -287,14 +305,18 @@ def _input_message(item: _Item, at: str) -> Message:
 def _added(own: Message, item: _Item, at: str) -> Message:
     """An assistant message with one more item."""
     if item.type == "reasoning":
-        reasoning = own.get("reasoning_content", "") + _joined(item.content, "")
-        return own | ({"reasoning_content": reasoning} if reasoning else {})
+        return own | {"reasoning_content": own.get("reasoning_content", "") + _reasoning(item)}
     if item.type == "function_call":
         written = arguments(_required(item.arguments, f"{at}.arguments"), f"{at}.arguments")
         function = {"name": _required(item.name, f"{at}.name"), "arguments": written}
         call = {"id": _required(item.call_id, f"{at}.call_id"), "type": "function", "function": function}
         return own | {"tool_calls": [*own.get("tool_calls", []), call]}
     return own | {"content": own["content"] + _joined(item.content, "")}
+
+
+def _reasoning(item: _Item) -> str:
+    """The text of a reasoning item; of its summary, if it has no other."""
+    return _joined(item.content, "") or _joined(item.summary, "\n")
 
 
 def _joined(given: str | Sequence[_ItemText] | None, between: str) -> str:

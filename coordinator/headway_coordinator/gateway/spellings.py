@@ -26,6 +26,9 @@ class FormatOptions(BaseModel):
     guided_json: dict[str, Any] | str | None = None
     json_schema: dict[str, Any] | str | None = None
     structured_outputs: dict[str, Any] | None = None
+    guided_decoding: dict[str, Any] | None = None
+    format: Literal["json", ""] | dict[str, Any] | None = None
+    """Ollama's."""
 
 
 class Switch(BaseModel):
@@ -47,12 +50,16 @@ class TemplateVariables(BaseModel):
 
 
 class ReasoningOptions(BaseModel):
-    """How much the model should think, as OpenAI, Qwen, DeepSeek and vLLM write it."""
+    """How much the model should think, as OpenAI, Qwen, DeepSeek, Ollama and vLLM write it."""
 
     reasoning_effort: Effort | None = None
     """Applied if the model's chat template writes another prompt for it."""
     enable_thinking: StrictBool | None = None
     thinking: Annotated[StrictBool | Switch, Field(union_mode="left_to_right")] | None = None
+    think: (
+        Annotated[StrictBool | Literal["low", "medium", "high"], Field(union_mode="left_to_right")] | None
+    ) = None
+    """Ollama's."""
     chat_template_kwargs: TemplateVariables | None = None
 
 
@@ -82,6 +89,7 @@ def effort(asked: ReasoningOptions, *, lenient: bool) -> tuple[str | None, str, 
         "chat_template_kwargs.reasoning_effort": level(given.reasoning_effort),
         "enable_thinking": _switched(asked.enable_thinking),
         "thinking": _switched(switch),
+        "think": asked.think if isinstance(asked.think, str) else _switched(asked.think),
         "chat_template_kwargs.enable_thinking": _switched(given.enable_thinking),
         "chat_template_kwargs.thinking": _switched(given.thinking),
     }

@@ -58,8 +58,65 @@ WITHOUT_EFFECT: Final[dict[str, tuple[object, ...]]] = {
     "guided_decoding_backend": (None,),
     "guided_whitespace_pattern": (None,),
     "min_new_tokens": (None, 0),
-    "max_new_tokens": (None,),
-    "n_predict": (None, -1),
+    "min_length": (None, 0),
+    "max_length": (None,),
+    "max_tokens_to_sample": (None,),
+    "thinking_budget": (None, -1),
+    "reasoning_budget": (None, -1),
+    "reasoning_max_tokens": (None,),
+    "thinking_forced_open": (None, False),
+    "prompt_mode": (None,),
+    "safe_prompt": (None, False),
+    "web_search_options": (None,),
+    "enable_search": (None, False),
+    "top_n_sigma": (None, -1, 0),
+    "n_indent": (None, 0),
+    "t_max_predict_ms": (None, 0),
+    "lora": (None, []),
+    "adapter_id": (None, ""),
+    "watermark": (None, False),
+    "truncate": (None,),
+    "return_full_text": (None, False),
+    "num_return_sequences": (None, 1),
+    "early_stopping": (None, False),
+    "max_time": (None,),
+    "bad_words_ids": (None, []),
+    "suppress_tokens": (None, []),
+    "sequence_bias": (None, [], {}),
+    "eos_token_id": (None,),
+    "num_beam_groups": (None, 1),
+    "diversity_penalty": (None, 0),
+    "encoder_repetition_penalty": (None, 1),
+    "epsilon_cutoff": (None, 0),
+    "eta_cutoff": (None, 0),
+    "penalize_newline": (None, False),
+    "raw": (None, False),
+    "template": (None, ""),
+    "context": (None, []),
+    "images": (None, []),
+    "inputs": (None,),
+    "parameters": (None, {}),
+    "sampling_params": (None, {}),
+    "contents": (None, []),
+    "generationConfig": (None, {}),
+    "generation_config": (None, {}),
+    "systemInstruction": (None,),
+    "system_instruction": (None,),
+    "toolConfig": (None, {}),
+    "tool_config": (None, {}),
+    "thinkingConfig": (None, {}),
+    "thinking_config": (None, {}),
+    "maxOutputTokens": (None,),
+    "candidateCount": (None, 1),
+    "stopSequences": (None, []),
+    "topK": (None,),
+    "responseMimeType": (None, "text/plain"),
+    "response_mime_type": (None, "text/plain"),
+    "responseSchema": (None,),
+    "response_schema": (None,),
+    "responseJsonSchema": (None,),
+    "response_json_schema": (None,),
+    "cachedContent": (None,),
     "stop_regex": (None, [], ""),
     "no_stop_trim": (None, False),
     "include_stop_str_in_output": (None, False),
@@ -103,9 +160,17 @@ ELSEWHERE: Final[Table] = {
     "guided_json": (None,),
     "json_schema": (None,),
     "structured_outputs": (None, {}),
+    "guided_decoding": (None, {}),
+    "format": (None, ""),
+    "max_new_tokens": (None,),
+    "n_predict": (None, -1),
+    "num_predict": (None, -1, -2),
+    "stop_words": (None, "", []),
+    "options": (None, {}),
     "reasoning_effort": (None,),
     "enable_thinking": (None,),
     "thinking": (None,),
+    "think": (None,),
     "chat_template_kwargs": (None, {}),
 }
 """Fields that chat completions apply. Other protocols write some of them differently."""
@@ -128,6 +193,7 @@ FOREIGN_FIELDS: Final[Table] = {
 """Fields that some protocols apply. An agent that sends one to another protocol would lose it unnoticed."""
 LISTED: Final[Table] = {
     "seed": (None,),
+    "random_seed": (None,),
     "parallel_tool_calls": (None, True),
     "include": (None, [], ["reasoning.encrypted_content"]),
     "include_reasoning": (None, True),
@@ -147,7 +213,8 @@ INERT: Final = frozenset(
     (
         # Who asks, how urgently, and what a provider keeps of it.
         *("user", "user_profile_id", "safety_identifier", "metadata", "store", "service_tier", "speed"),
-        *("priority", "request_id", "session_id", "inference_geo", "diagnostics"),
+        *("priority", "request_id", "session_id", "inference_geo", "diagnostics", "rid", "id_slot"),
+        *("safetySettings", "safety_settings", "labels"),
         # Caches and predictions, which change only how soon an answer comes.
         *(
             "cache_control",
@@ -155,6 +222,8 @@ INERT: Final = frozenset(
             "prompt_cache_key",
             "prompt_cache_options",
             "prompt_cache_retention",
+            "keep_alive",
+            "cache_prompt",
         ),
         *("prediction", "kv_transfer_params", "ec_transfer_params"),
         # The version of a protocol, and the pieces of a stream.
@@ -177,19 +246,48 @@ MAX_TOKENS_HINT: Final = "write max_tokens"
 FOREIGN: Final = "it is a field of another protocol; write this protocol's own, or use that protocol's route"
 ONE: Final = "a request is answered by one sample; send the request again for another one"
 FLAT: Final = "send its fields beside the others, as OpenAI's client does with its extra_body"
-TEMPLATES: Final = ("chat_template", "documents", "thinking_token_budget", "verbosity", "text.verbosity")
+NAMES: Final = "send its fields beside the others, by OpenAI's names"
+LENGTH: Final = "it counts the prompt too; write max_tokens, which counts the answer alone"
+BUDGET: Final = "reasoning has no bound of its own; write max_tokens for the turn, or reasoning_effort"
+STOP: Final = "write stop"
+SYSTEM: Final = "write a message with the role system"
+OLD: Final = "its tokens would not be those that were recorded; write messages"
+SEARCH: Final = "nothing here searches the web; give the model a tool that does"
+EFFORT: Final = "write reasoning_effort"
+POLICY: Final = "the policy that is trained answers; leave it out, or set spec.agent.lenient: true"
+TEMPLATES: Final = (
+    *("chat_template", "documents", "verbosity", "text.verbosity"),
+    *("template", "raw", "safe_prompt", "thinking_forced_open"),
+)
+BUDGETS: Final = (
+    *("thinking_token_budget", "thinking_budget", "reasoning_budget", "reasoning_max_tokens"),
+    *("thinkingConfig", "thinking_config"),
+)
+SCHEMAS: Final = (
+    *("responseMimeType", "response_mime_type", "responseSchema", "response_schema"),
+    *("responseJsonSchema", "response_json_schema"),
+)
 WHY: Final[dict[str, str]] = (
     formats.OTHERS
     | dict.fromkeys(FOREIGN_FIELDS, FOREIGN)
     | dict.fromkeys(TEMPLATES, PROMPTED)
-    | {
-        "n": ONE,
-        "best_of": ONE,
-        "echo": ECHO,
-        "extra_body": FLAT,
-        "max_new_tokens": MAX_TOKENS_HINT,
-        "n_predict": MAX_TOKENS_HINT,
-    }
+    | dict.fromkeys(BUDGETS, BUDGET)
+    | dict.fromkeys(SCHEMAS, formats.WRITE)
+    | dict.fromkeys(("n", "best_of", "num_return_sequences", "candidateCount"), ONE)
+    | dict.fromkeys(("echo", "return_full_text"), ECHO)
+    | dict.fromkeys(("extra_body", "parameters", "sampling_params"), FLAT)
+    | dict.fromkeys(("generationConfig", "generation_config", "options"), NAMES)
+    | dict.fromkeys(("max_new_tokens", "n_predict", "num_predict", "max_tokens_to_sample"), MAX_TOKENS_HINT)
+    | dict.fromkeys(("maxOutputTokens",), MAX_TOKENS_HINT)
+    | dict.fromkeys(("stop_words", "stopSequences"), STOP)
+    | dict.fromkeys(("inputs", "contents"), "write messages")
+    | dict.fromkeys(("context", "cachedContent"), OLD)
+    | dict.fromkeys(("systemInstruction", "system_instruction"), SYSTEM)
+    | dict.fromkeys(("toolConfig", "tool_config"), "write tool_choice")
+    | dict.fromkeys(("lora", "lora_path", "adapter_id"), POLICY)
+    | dict.fromkeys(("web_search_options", "enable_search"), SEARCH)
+    | dict.fromkeys(("prompt_mode", "think"), EFFORT)
+    | {"max_length": LENGTH, "images": "this gateway accepts only text"}
 )
 """Why a field is not applied, and what to do instead, if the reason is not `SAMPLED`."""
 
@@ -214,7 +312,7 @@ def unapplied(
     Raises:
         GatewayError: 400 `unsupported_parameter`, for the first field, if `lenient` is false.
     """
-    found = [name for name in body if name in table and not _neutral(body[name], table[name])]
+    found = [name for name in body if name in table and not neutral(body[name], table[name])]
     if found and not lenient:
         name = found[0]
         raise bad(
@@ -235,7 +333,7 @@ def listed(body: Mapping[str, Any], fields: Container[str], table: Table) -> tup
     def found() -> Iterator[str]:
         for name, value in body.items():
             known = name in fields or name in table or name in INERT
-            if (name in LISTED or not known) and not _neutral(value, LISTED.get(name, (None,))):
+            if (name in LISTED or not known) and not neutral(value, LISTED.get(name, (None,))):
                 yield name
 
     return bounded(found())
@@ -246,7 +344,7 @@ def bounded(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(islice(names, MAX_IGNORED + 1))
 
 
-def _neutral(value: object, neutral: Sequence[object]) -> bool:
+def neutral(value: object, neutral: Sequence[object]) -> bool:
     """Whether a value makes no difference. JSON's true is not 1."""
     return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral)
 

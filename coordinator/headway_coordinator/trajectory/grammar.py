@@ -1,6 +1,6 @@
 """The families' notations for tool calls, as grammars: tags, and the text between them. Text in, calls out.
 
-A grammar goes through its text from tag to tag and never back: a megabyte takes some 0.2 s, whatever a model
+A grammar goes through its text from tag to tag and never back: a megabyte takes some 0.5 s, whatever a model
 wrote. The `renderers` package searches for a closing tag from each opening one again. Its reader of Qwen 3.5
 takes 7 s for 56 kB of `<parameter=a>`.
 """
@@ -11,23 +11,27 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, Protocol
 
-from headway_coordinator.trajectory import values
-from headway_coordinator.trajectory.calls import (
-    NO_NAME,
-    STRUCTURE,
-    UNCLOSED,
-    UNREADABLE,
-    Call,
-    called,
-    malformed,
+from headway_coordinator.trajectory.calls import STRUCTURE, UNCLOSED, UNREADABLE, Call, malformed
+from headway_coordinator.trajectory.notations import (
+    MAX_CALLS,
+    Body,
+    Past,
+    Tags,
+    blank,
+    json_calls,
+    may_call,
+    past_object,
+    pythonic,
 )
-from headway_coordinator.trajectory.notations import MAX_CALLS, Body, Tags, json_calls, pythonic
 from headway_coordinator.trajectory.values import Schemas
 
 TOOL: Final = "\0"
 """A placeholder for the tool's name, if a call is begun for the model."""
+MAX_REREADS: Final = 4
+"""The most malformed blocks of a turn that are read again, with the tags in their values as text."""
 
 
 class Grammar(Protocol):
@@ -64,8 +68,12 @@ class Blocks:
     named: str | None = None
     open_ended: bool = False
     """Whether the end of the turn, or the next opening tag, also closes a block."""
+    past: Past | None = None
+    """Finds the end of a body, if a tag in one of its values seems to end it."""
     bare: re.Pattern[str] | None = None
     """Begins a call without its opening tag, which models sometimes omit."""
+    stray: re.Pattern[str] | None = None
+    """A part of a call that no block contains. Its group `whole`: the call begins before it."""
     follows: str = ""
     """The body's first characters, if the opening tag alone may be a word of a text."""
     frames: tuple[str, ...] = ()
@@ -78,22 +86,41 @@ class Blocks:
     def read(self, text: str, tools: Schemas) -> tuple[str, list[Call]]:
         around: list[str] = []
         calls: list[Call] = []
-        at = 0
-        while (start := self._start(text, at))[0] >= 0:
-            around.append(text[at : start[0]])
-            begin = start[1]
-            end, after, closed = self._end(text, begin)
-            tags = (text[start[0] : begin], self.closing if closed else "")
+        at, again = 0, MAX_REREADS
+        while (place := self._start(text, at))[0] >= 0:
+            start, begin = place
+            self._outside(text[at:start], around, calls)
             if len(calls) >= MAX_CALLS:
-                calls.append(malformed(text[begin:], f"{STRUCTURE}: more than {MAX_CALLS} calls", tags))
+                more = f"{STRUCTURE}: more than {MAX_CALLS} calls"
+                calls.append(malformed(text[begin:], more, (text[start:begin], "")))
                 return "".join(around), calls
-            if closed or self.open_ended:
-                calls += self.body(text[begin:end], tags, tools)
-            else:
-                calls.append(malformed(text[begin:end], UNCLOSED, tags))
-            at = after
-        around.append(text[at:])
+            found, end, at = self._block(text, start, begin, begin, tools)
+            if self.past is not None and again and any(one.problem for one in found):
+                again -= 1
+                past = self.past(text, begin, self.closing)
+                if past > end:
+                    found, _, at = self._block(text, start, begin, past, tools)
+            calls += found
+        self._outside(text[at:], around, calls)
         return "".join(around), calls
+
+    def _block(
+        self, text: str, start: int, begin: int, inside: int, tools: Schemas
+    ) -> tuple[list[Call], int, int]:
+        """The calls of a block, the end of its body, and the place where the text goes on.
+
+        Args:
+            text: the whole text.
+            start: the start of the block.
+            begin: the start of its body.
+            inside: the place before which no tag ends the body.
+            tools: the tools that may be called.
+        """
+        end, after, closed = self._end(text, start, begin, inside)
+        tags = (text[start:begin], self.closing if after > end else "")
+        if closed:
+            return self.body(text[begin:end], tags, tools), end, after
+        return [malformed(text[begin:end], UNCLOSED, tags)], end, after
 
     def _start(self, text: str, at: int) -> tuple[int, int]:
         """The starts of the next block and of its body; -1 if there is none."""
@@ -103,121 +130,70 @@ class Blocks:
             return found.start(), found.start()
         return start, start + len(self.opening)
 
-    def _end(self, text: str, begin: int) -> tuple[int, int, bool]:
-        """The end of a block's body, the place where the text goes on, and whether a tag closed the block."""
-        end = text.find(self.closing, begin) if self.closing else -1
+    def _end(self, text: str, start: int, begin: int, inside: int) -> tuple[int, int, bool]:
+        """The end of a block's body, the place where the text goes on, and whether anything closed the block.
+
+        Without an opening tag, a call needs no closing tag either.
+        """
+        if start == begin and self.past is not None:
+            past = self.past(text, begin, self.closing)
+            end = text.find(self.closing, past) if past > begin else -1
+            if past > begin and (end < 0 or text[past:end].strip()):
+                return past, past, True
+        end = text.find(self.closing, inside) if self.closing else -1
         if end >= 0:
             return end, end + len(self.closing), True
         if not self.open_ended:
             return len(text), len(text), False
-        following = text.find(self.opening + self.follows, begin)
+        following = text.find(self.opening + self.follows, inside)
         end = len(text) if following < 0 else following
-        return end, end, False
+        return end, end, True
 
+    def _outside(self, text: str, around: list[str], calls: list[Call]) -> None:
+        """Add text between blocks to `around`, and each call in it to `calls`, as a malformed one."""
+        found = [] if self.stray is None else list(self._strays(text))
+        starts = [one.start() for one in found if one.lastgroup != "whole"]
+        if found and found[0].lastgroup == "whole":
+            starts[:0] = [0]
+        around.append(text[: starts[0]] if starts else text)
+        if len(starts) > MAX_CALLS:
+            starts = starts[:1]
+        problem = f"{STRUCTURE}: {self.opening} is missing"
+        calls += [malformed(text[start:end], problem) for start, end in pairwise([*starts, len(text)])]
 
-def inner(opening: str, closing: str, body: Body) -> Body:
-    """Calls with tags of their own within a section."""
-    blocks = Blocks("", opening, closing, body)
-
-    def read(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
-        _, calls = blocks.read(raw, tools)
-        return calls or [malformed(raw, f"{STRUCTURE}: a section without a call", tags)]
-
-    return read
+    def _strays(self, text: str) -> Iterator[re.Match[str]]:
+        """Parts of a call in text between blocks. A closing tag alone is none."""
+        assert self.stray is not None
+        first = blank(text, 0)
+        return (one for one in self.stray.finditer(text) if one.lastgroup != "whole" or one.start() > first)
 
 
 @dataclass(frozen=True)
-class Xml:
-    """A call as an element with the tool's name in its head. Each argument is an element within it."""
+class Inner:
+    """Calls with tags of their own within a section."""
 
-    call: str
-    end: str
-    parameter: str
-    parameter_end: str
-    trims: bool = False
-    """Whether values are on lines of their own."""
+    opening: str
+    closing: str
+    body: Body
+    after: Past = past_object
 
     def __call__(self, raw: str, tags: Tags, tools: Schemas) -> list[Call]:
-        calls = list(self._calls(raw, tags, tools))
-        return calls or [malformed(raw, f"{STRUCTURE}: no call begins", tags)]
+        around, calls = Blocks("", self.opening, self.closing, self.body, past=self.after).read(raw, tools)
+        if not calls:
+            return [malformed(raw, f"{STRUCTURE}: a section without a call", tags)]
+        if may_call(around):
+            calls.append(malformed(around.strip(), f"{STRUCTURE}: part of a call beside a call"))
+        return calls
 
-    def _calls(self, raw: str, tags: Tags, tools: Schemas) -> Iterator[Call]:
-        at = 0
-        for _ in range(MAX_CALLS):
-            start = raw.find(self.call, at)
-            if start < 0:
-                return
-            found, at = self._call(raw, start, tools)
-            whole = raw.find(self.call, at) < 0 and raw[:start].strip() == ""
-            yield Call(
-                raw if whole else found.raw,
-                found.name,
-                found.arguments,
-                found.problem,
-                tags if whole else ("", ""),
-            )
-
-    def _call(self, raw: str, start: int, tools: Schemas) -> tuple[Call, int]:
-        head = raw.find(">", start)
-        if head < 0:
-            return malformed(raw[start:], UNCLOSED), len(raw)
-        name = _head(raw[start + len(self.call) : head])[0]
-        arguments: dict[str, object] = {}
-        at, given = head + 1, tools.get(name, {})
-        end = raw.find(self.end, at)
-        while True:
-            begin = raw.find(self.parameter, at)
-            if 0 <= end < at:
-                end = raw.find(self.end, at)
-            if end >= 0 and (begin < 0 or end < begin):
-                after = end + len(self.end)
-                problem = None if name else NO_NAME
-                return called(raw[start:after], name or None, arguments, problem), after
-            close = raw.find(">", begin) if begin >= 0 else -1
-            stop, after = self._value_end(raw, close + 1) if close >= 0 else (-1, -1)
-            if stop < 0:
-                return malformed(raw[start:], UNCLOSED), len(raw)
-            key, is_text = _head(raw[begin + len(self.parameter) : close])
-            text = _unframed(raw[close + 1 : stop]) if self.trims else raw[close + 1 : stop]
-            schema = {"type": "string"} if is_text else given.get(key)
-            arguments[key] = values.typed(text, schema)
-            at = after
-
-    def _value_end(self, raw: str, begin: int) -> tuple[int, int]:
-        """The end of a value, and the place where the call goes on.
-
-        A value on lines of its own ends at a line that begins with a tag. A tag within a line belongs to the
-        value. If a model forgot the closing tag, the next tag ends the value. The end of the call belongs to
-        the value if the value's closing tag follows it.
-        """
-        if not self.trims or not raw.startswith("\n", begin):
-            stop = raw.find(self.parameter_end, begin)
-            return stop, stop + len(self.parameter_end)
-        tags = (self.parameter_end, self.parameter, self.end)
-        found = [(place, tag) for tag in tags if (place := raw.find(f"\n{tag}", begin)) >= 0]
-        if not found:
-            return -1, -1
-        line, tag = min(found)
-        if tag == self.end and self._is_text(raw, line, found):
-            line, tag = next(one for one in found if one[1] == self.parameter_end)
-        return line + 1, line + 1 + (len(tag) if tag == self.parameter_end else 0)
-
-    def _is_text(self, raw: str, line: int, found: list[tuple[int, str]]) -> bool:
-        """Whether the end of a call at `line` belongs to a value, because the value's own end follows it."""
-        end = next((place for place, tag in found if tag == self.parameter_end), -1)
-        return end >= 0 and all(raw.find(tag, line, end) < 0 for tag in (self.parameter, self.call))
-
-
-def _head(text: str) -> tuple[str, bool]:
-    """The name in an element's head, and whether the head marks the value as a string."""
-    if '"' not in text:
-        return text.strip(), False
-    name, _, rest = text.partition('"')
-    return name, 'string="true"' in rest
-
-
-def _unframed(text: str) -> str:
-    return text.removeprefix("\n").removesuffix("\n")
+    def past(self, text: str, begin: int, closing: str) -> int:
+        """See `notations.Past`."""
+        at = begin
+        while text.startswith(self.opening, start := blank(text, at)):
+            end = text.find(self.closing, self.after(text, start + len(self.opening), self.closing))
+            if end < 0:
+                return at
+            at = end + len(self.closing)
+        return at
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import ast
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from headway_coordinator.trajectory import values
@@ -15,10 +16,68 @@ from headway_coordinator.trajectory.values import Schemas
 Tags = tuple[str, str]
 Body = Callable[[str, Tags, Schemas], list[Call]]
 """The text between two tags -> the calls in it."""
+Past = Callable[[str, int, str], int]
+"""Text, the place where a body begins, and its closing tag -> the place before which no tag ends the body.
+
+That is the same place if the notation does not show it.
+"""
 CALL_ID, ARGS = "[CALL_ID]", "[ARGS]"
 """In Mistral's templates: a call's id, which nothing needs, and its arguments."""
 MAX_CALLS: Final = 128
 """The most calls of one turn that are read separately. The rest is one malformed call."""
+
+
+_BLANK, _DECODER = re.compile(r"\s*"), json.JSONDecoder()
+
+
+def blank(text: str, at: int) -> int:
+    """The place of the next character that is not blank."""
+    found = _BLANK.match(text, at)
+    return at if found is None else found.end()
+
+
+def may_call(text: str) -> bool:
+    """Whether text beside a call may be part of another. Words are not."""
+    return "{" in text or "<" in text
+
+
+def past_json(text: str, begin: int, closing: str) -> int:
+    """See `Past`: of a body that begins with JSON."""
+    try:
+        return _DECODER.raw_decode(text, blank(text, begin))[1]
+    except UNREADABLE:
+        return begin
+
+
+def past_object(text: str, begin: int, closing: str) -> int:
+    """See `Past`: of a body with an object of JSON behind a name."""
+    start = text.find("{", begin)
+    end = past_json(text, start, closing) if start >= 0 else start
+    return end if end > start else begin
+
+
+_STRING: Final = re.compile(r"""\"(?:[^"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'""", re.DOTALL)
+
+
+def past_python(text: str, begin: int, closing: str) -> int:
+    """See `Past`: of a body in Python, whose strings are on one line each."""
+    at, end = begin, text.find(closing, begin)
+    while (found := _STRING.search(text, at)) is not None and found.start() < end:
+        at = found.end()
+        end = text.find(closing, at) if at > end else end
+    return at
+
+
+def past_quoted(text: str, begin: int, closing: str) -> int:
+    """See `Past`: of a body whose strings are between Gemma's marks."""
+    at, end = begin, text.find(closing, begin)
+    while 0 <= (start := text.find(values.QUOTE, at)) < end:
+        stop = text.find(values.QUOTE, start + len(values.QUOTE))
+        if stop < 0:
+            return at
+        at = stop + len(values.QUOTE)
+        end = text.find(closing, at) if at > end else end
+    return at
 
 
 def json_calls(name: str = "name", arguments: tuple[str, ...] = ("arguments", "parameters")) -> Body:
@@ -105,24 +164,60 @@ def without(tag: str, body: Body) -> Body:
     return read
 
 
-_PAIR = ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
-_PAIRS = re.compile(f"({'|'.join(_PAIR)})")
+@dataclass(frozen=True)
+class Pairs:
+    """A call as its name, with keys and values in tags: GLM's and Hy3's."""
 
+    key: str = "<arg_key>"
+    key_end: str = "</arg_key>"
+    value: str = "<arg_value>"
+    value_end: str = "</arg_value>"
+    opening: str = "<tool_call>"
+    separator: str = ""
+    """Ends the name; empty: the first key, or the end of the call, does."""
 
-def pairs(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
-    """A call as its name, with keys and values in tags: GLM's."""
-    name, *rest = _PAIRS.split(raw)
-    name = name.strip()
-    if not name:
-        return [malformed(raw, NO_NAME, tags)]
-    arguments: dict[str, object] = {}
-    for at in range(0, len(rest), len(_PAIR) * 2):
-        pair = rest[at : at + len(_PAIR) * 2]
-        if tuple(pair[::2]) != _PAIR:
-            return [malformed(raw, f"{STRUCTURE}: a key without a value", tags)]
-        key = pair[1].strip()
-        arguments[key] = values.typed(pair[5], tools.get(name, {}).get(key))
-    return [called(raw, name, arguments, None, tags)]
+    def __call__(self, raw: str, tags: Tags, tools: Schemas) -> list[Call]:
+        begin = raw.find(self.separator or self.key)
+        name = (raw if begin < 0 else raw[:begin]).strip()
+        if not name:
+            return [malformed(raw, NO_NAME, tags)]
+        arguments: dict[str, object] = {}
+        at = len(raw) if begin < 0 else begin + len(self.separator)
+        while (at := blank(raw, at)) < len(raw):
+            key_end = raw.find(self.key_end, at) if raw.startswith(self.key, at) else -1
+            value = blank(raw, key_end + len(self.key_end))
+            end = (
+                self._end(raw, value + len(self.value))
+                if key_end >= 0 and raw.startswith(self.value, value)
+                else -1
+            )
+            if end < 0:
+                return [malformed(raw, f"{STRUCTURE}: a key without a value", tags)]
+            key = raw[at + len(self.key) : key_end].strip()
+            text = raw[value + len(self.value) : end]
+            arguments[key] = values.typed(text, tools.get(name, {}).get(key))
+            at = end + len(self.value_end)
+        return [called(raw, name, arguments, None, tags)]
+
+    def _end(self, raw: str, at: int) -> int:
+        """Where a value ends: at a tag that another key, or the end of the call, follows; -1: nowhere."""
+        first = end = raw.find(self.value_end, at)
+        while end >= 0:
+            following = blank(raw, end + len(self.value_end))
+            if following == len(raw) or raw.startswith(self.key, following):
+                return end
+            end = raw.find(self.value_end, end + 1)
+        return first
+
+    def past(self, text: str, begin: int, closing: str) -> int:
+        """See `Past`: the last value ends before the closing tag, and no other call begins before."""
+        ends = re.compile(rf"{re.escape(self.value_end)}(?=\s*{re.escape(closing)})")
+        found = ends.search(text, begin)
+        if found is None or re.search(
+            rf"{re.escape(closing)}\s*{re.escape(self.opening)}", text[begin : found.end()]
+        ):
+            return begin
+        return found.end()
 
 
 def pythonic(raw: str, tags: Tags, tools: Schemas) -> list[Call]:

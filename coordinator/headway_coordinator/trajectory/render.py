@@ -313,7 +313,9 @@ def typed(name: str, tokenizer: Any) -> Renderer:
     encoder: Any = Encoder(tokenizer)
     inner = create_renderer(encoder, config)
     keeping = create_renderer(encoder, type(config)(thinking_retention="all"))
-    reader = Llama(tokenizer) if name == LLAMA else Tagged(name, tokenizer, inner)
+    reader: Reader = Llama(tokenizer) if name == LLAMA else Tagged(name, tokenizer, inner)
+    if name == HERMES:
+        reader = Written(tokenizer, BY_NAME["hermes"], reader.stop_token_ids)
     return Typed(name, tokenizer, inner, keeping, reader)
 
 
@@ -326,7 +328,8 @@ def _reader(style: str | None, tokenizer: Any) -> Reader:
     if style == GPT_OSS:
         return Harmony(tokenizer)
     inner = create_renderer(tokenizer, DefaultRendererConfig(tool_parser=style))
-    return Tagged(style or "", tokenizer, inner)
+    reader = Tagged(style or "", tokenizer, inner)
+    return Written(tokenizer, BY_NAME["hermes"], reader.stop_token_ids) if style == HERMES else reader
 
 
 def _has(tokenizer: Any, style: str) -> bool:

@@ -8,14 +8,19 @@ from typing import Any, Final
 
 from headway_coordinator.trajectory import reasoning
 from headway_coordinator.trajectory.calls import STRUCTURE, UNREADABLE, Call, Parsed, Tool, malformed
-from headway_coordinator.trajectory.grammar import TOOL, Bare, Blocks, FirstOf, Grammar, Objects, Xml, inner
+from headway_coordinator.trajectory.elements import Xml
+from headway_coordinator.trajectory.grammar import TOOL, Bare, Blocks, FirstOf, Grammar, Inner, Objects
 from headway_coordinator.trajectory.notations import (
     ARGS,
     CALL_ID,
+    Pairs,
     gemma_call,
     json_calls,
     named_json,
-    pairs,
+    past_json,
+    past_object,
+    past_python,
+    past_quoted,
     pythonic,
     without,
 )
@@ -26,12 +31,53 @@ DSML: Final = "｜DSML｜"
 GRANITE_TEXT: Final = "<tool_call>"
 """Granite 3.1 begins its calls with this, which is no special token."""
 
+
+def _stray(*begins: str, whole: Sequence[str] = ()) -> re.Pattern[str]:
+    """See `Blocks.stray`.
+
+    Args:
+        begins: patterns that begin a call without the tag before it.
+        whole: tags within a call, or at its end.
+    """
+    return re.compile("|".join([*begins, f"(?P<whole>{'|'.join(map(re.escape, whole))})"]))
+
+
+_CODER = Xml("<function=", "</function>", "<parameter=", "</parameter>", trims=True)
+_SEED = Xml("<function=", "</function>", "<parameter=", "</parameter>")
+_DSML_CALL = Xml(
+    f'<{DSML}invoke name="', f"</{DSML}invoke>", f'<{DSML}parameter name="', f"</{DSML}parameter>"
+)
+_INVOKE = Xml('<invoke name="', "</invoke>", '<parameter name="', "</parameter>")
+_FUNCTION = r"<function=[\w.:-]+>(?=\s*(?:<|\Z))"
+_DEEPSEEK = _stray(
+    "<｜tool▁call▁begin｜>", whole=("<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>")
+)
+_V3 = Inner("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", named_json(("<｜tool▁sep｜>",), fence=True))
+_V3_1 = Inner("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", named_json(("<｜tool▁sep｜>",)))
+_KIMI = Inner(
+    "<|tool_call_begin|>",
+    "<|tool_call_end|>",
+    named_json(("<|tool_call_argument_begin|>",), prefix="functions.", cut=":"),
+)
+_PAIRS = Pairs()
+_HY3_PAIRS = Pairs(
+    "<arg_key:opensource>",
+    "</arg_key:opensource>",
+    "<arg_value:opensource>",
+    "</arg_value:opensource>",
+    "<tool_call:opensource>",
+    "<tool_sep:opensource>",
+)
+_HY3 = Inner("<tool_call:opensource>", "</tool_call:opensource>", _HY3_PAIRS, _HY3_PAIRS.past)
+
 GRAMMARS: Final[tuple[Grammar, ...]] = (
     Blocks(
         "hermes",
         "<tool_call>",
         "</tool_call>",
         json_calls(),
+        past=past_json,
+        stray=_stray(whole=("</tool_call>",)),
         any_tool='<tool_call>\n{"name": "',
         named=f'<tool_call>\n{{"name": "{TOOL}", "arguments":',
     ),
@@ -39,17 +85,43 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "qwen-coder",
         "<tool_call>",
         "</tool_call>",
-        Xml("<function=", "</function>", "<parameter=", "</parameter>", trims=True),
+        _CODER,
+        past=_CODER.past,
+        stray=_stray(_FUNCTION, whole=("</tool_call>",)),
         any_tool="<tool_call>\n<function=",
         named=f"<tool_call>\n<function={TOOL}>\n",
         bare=re.compile(r"^<function=[\w.:-]+>", re.MULTILINE),
     ),
-    Blocks("glm", "<tool_call>", "</tool_call>", pairs, any_tool="<tool_call>", named=f"<tool_call>{TOOL}\n"),
+    Blocks(
+        "glm",
+        "<tool_call>",
+        "</tool_call>",
+        _PAIRS,
+        past=_PAIRS.past,
+        stray=_stray(whole=("<arg_key>", "</arg_value>", "</tool_call>")),
+        any_tool="<tool_call>",
+        named=f"<tool_call>{TOOL}\n",
+    ),
+    Blocks(
+        "hy3",
+        "<tool_calls:opensource>",
+        "</tool_calls:opensource>",
+        _HY3,
+        past=_HY3.past,
+        stray=_stray(
+            "<tool_call:opensource>",
+            whole=("<tool_sep:opensource>", "</tool_call:opensource>", "</tool_calls:opensource>"),
+        ),
+        any_tool="<tool_calls:opensource>\n<tool_call:opensource>",
+        named=f"<tool_calls:opensource>\n<tool_call:opensource>{TOOL}<tool_sep:opensource>\n",
+        open_ended=True,
+    ),
     Blocks(
         "mistral",
         "[TOOL_CALLS]",
         "",
         json_calls(),
+        past=past_json,
         any_tool='[TOOL_CALLS] [{"name": "',
         named=f'[TOOL_CALLS] [{{"name": "{TOOL}", "arguments":',
         open_ended=True,
@@ -59,6 +131,8 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "[TOOL_CALLS]",
         "",
         named_json((CALL_ID, ARGS, "{")),
+        past=past_object,
+        stray=_stray(whole=(CALL_ID, ARGS)),
         any_tool="[TOOL_CALLS]",
         named=f"[TOOL_CALLS]{TOOL}{ARGS}",
         open_ended=True,
@@ -67,11 +141,9 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "deepseek-v3",
         "<｜tool▁calls▁begin｜>",
         "<｜tool▁calls▁end｜>",
-        inner(
-            "<｜tool▁call▁begin｜>",
-            "<｜tool▁call▁end｜>",
-            named_json(("<｜tool▁sep｜>",), fence=True),
-        ),
+        _V3,
+        past=_V3.past,
+        stray=_DEEPSEEK,
         any_tool="<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>",
         named=f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>{TOOL}\n```json\n",
         open_ended=True,
@@ -80,7 +152,9 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "deepseek-v3.1",
         "<｜tool▁calls▁begin｜>",
         "<｜tool▁calls▁end｜>",
-        inner("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", named_json(("<｜tool▁sep｜>",))),
+        _V3_1,
+        past=_V3_1.past,
+        stray=_DEEPSEEK,
         any_tool="<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>",
         named=f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{TOOL}<｜tool▁sep｜>",
         open_ended=True,
@@ -89,18 +163,22 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "deepseek-v3.2",
         f"<{DSML}function_calls>",
         f"</{DSML}function_calls>",
-        Xml(f'<{DSML}invoke name="', f"</{DSML}invoke>", f'<{DSML}parameter name="', f"</{DSML}parameter>"),
+        _DSML_CALL,
+        past=_DSML_CALL.past,
+        stray=_stray(whole=(f"<{DSML}parameter", f"</{DSML}invoke>", f"</{DSML}function_calls>")),
         any_tool=f'<{DSML}function_calls>\n<{DSML}invoke name="',
         named=f'<{DSML}function_calls>\n<{DSML}invoke name="{TOOL}">\n',
+        bare=re.compile(f'<{DSML}invoke name="'),
     ),
     Blocks(
         "kimi",
         "<|tool_calls_section_begin|>",
         "<|tool_calls_section_end|>",
-        inner(
-            "<|tool_call_begin|>",
-            "<|tool_call_end|>",
-            named_json(("<|tool_call_argument_begin|>",), prefix="functions.", cut=":"),
+        _KIMI,
+        past=_KIMI.past,
+        stray=_stray(
+            re.escape("<|tool_call_begin|>"),
+            whole=("<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>"),
         ),
         any_tool="<|tool_calls_section_begin|><|tool_call_begin|>functions.",
         named=f"<|tool_calls_section_begin|><|tool_call_begin|>functions.{TOOL}:",
@@ -110,7 +188,12 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "minimax",
         "<minimax:tool_call>",
         "</minimax:tool_call>",
-        Xml('<invoke name="', "</invoke>", '<parameter name="', "</parameter>"),
+        _INVOKE,
+        past=_INVOKE.past,
+        stray=_stray(
+            r'<invoke name="[^"\n]{0,200}(?:\Z|">(?=\s*(?:<|\Z)))',
+            whole=("</minimax:tool_call>",),
+        ),
         any_tool='<minimax:tool_call>\n<invoke name="',
         named=f'<minimax:tool_call>\n<invoke name="{TOOL}">\n',
     ),
@@ -118,15 +201,20 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "seed-oss",
         "<seed:tool_call>",
         "</seed:tool_call>",
-        Xml("<function=", "</function>", "<parameter=", "</parameter>"),
+        _SEED,
+        past=_SEED.past,
+        stray=_stray(_FUNCTION, whole=("</seed:tool_call>",)),
         any_tool="<seed:tool_call>\n<function=",
         named=f"<seed:tool_call>\n<function={TOOL}>\n",
+        bare=re.compile(r"^<function=[\w.:-]+>", re.MULTILINE),
     ),
     Blocks(
         "gemma4",
         "<|tool_call>",
         "<tool_call|>",
         gemma_call,
+        past=past_quoted,
+        stray=_stray(whole=("<tool_call|>",)),
         any_tool="<|tool_call>call:",
         named=f"<|tool_call>call:{TOOL}{{",
     ),
@@ -138,6 +226,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
                 "```tool_code",
                 "```",
                 pythonic,
+                past=past_python,
                 any_tool="```tool_code\n",
                 named=f"```tool_code\n{TOOL}(",
             ),
@@ -150,6 +239,8 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "<|tool_call|>",
         "<|/tool_call|>",
         without(GRANITE_TEXT, json_calls()),
+        past=past_json,
+        stray=_stray(whole=("<|/tool_call|>",)),
         any_tool='<|tool_call|>[{"name": "',
         named=f'<|tool_call|>[{{"name": "{TOOL}", "arguments":',
         open_ended=True,
@@ -161,6 +252,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "functools",
         "",
         json_calls(),
+        past=past_json,
         follows="[",
         any_tool='functools[{"name": "',
         named=f'functools[{{"name": "{TOOL}", "arguments":',
@@ -171,6 +263,8 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "<|START_ACTION|>",
         "<|END_ACTION|>",
         json_calls("tool_name", ("parameters",)),
+        past=past_json,
+        stray=_stray(whole=("<|END_ACTION|>",)),
         frames=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
         any_tool='<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "',
         named=f'<|START_ACTION|>[\n    {{"tool_call_id": "0", "tool_name": "{TOOL}", "parameters":',
@@ -180,6 +274,8 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "<TOOLCALL>",
         "</TOOLCALL>",
         json_calls(),
+        past=past_json,
+        stray=_stray(whole=("</TOOLCALL>",)),
         any_tool='<TOOLCALL>[{"name": "',
         named=f'<TOOLCALL>[{{"name": "{TOOL}", "arguments":',
     ),
@@ -188,6 +284,8 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "<|tool_call_start|>",
         "<|tool_call_end|>",
         pythonic,
+        past=past_python,
+        stray=_stray(whole=("<|tool_call_end|>",)),
         any_tool="<|tool_call_start|>[",
         named=f"<|tool_call_start|>[{TOOL}(",
     ),
@@ -227,14 +325,18 @@ class Written:
         return Parsed(_answer(content, calls), thinking, calls)
 
     def _within(self, thinking: str, tools: Sequence[Tool]) -> list[Call]:
-        """Calls in unfinished reasoning at the end of a turn.
+        """Calls at the end of unfinished reasoning.
 
         Nothing carries them out, but they are counted.
         """
-        closing = getattr(self._grammar, "closing", "")
-        if not closing or not thinking.endswith(closing):
+        opening, closing = getattr(self._grammar, "opening", ""), getattr(self._grammar, "closing", "")
+        if not opening or opening not in thinking:
             return []
         _, calls = self._grammar.read(thinking, schemas(tools))
+        last = calls[-1].written if calls else ""
+        ends = thinking.endswith(closing) if closing else True
+        if not (ends or (last and thinking.endswith(last.rstrip()))):
+            return []
         return [
             malformed(one.raw, f"{STRUCTURE}: it is in reasoning without an end", one.tags) for one in calls
         ]

@@ -30,6 +30,9 @@ ONE = {
     "llama4": '{{"name": "f", "parameters": {{"a": {0}}}}}{{"name": "g", "parameters": {{}}}}',
 }
 ONE |= {"seed-oss": ONE["qwen-coder"]}
+ONE["hy3"] = "<tool_call>f<tool_sep><arg_key>a</arg_key><arg_value>{0}</arg_value></tool_call>".replace(
+    ">", ":opensource>"
+)
 ONE["deepseek-v3.2"] = (
     ONE["minimax"].replace("invoke", "｜DSML｜invoke").replace("parameter", "｜DSML｜parameter")
 )

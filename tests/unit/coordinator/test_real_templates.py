@@ -11,7 +11,7 @@ import pytest
 import real_templates
 import turns_of_models
 import vocabularies
-from real_templates import REAL
+from real_templates import REAL, Real
 
 from headway_api.exits import JobError
 from headway_coordinator.preflight import calls as preflight
@@ -25,7 +25,8 @@ from headway_coordinator.trajectory.probe import (
     call,
     calling,
 )
-from headway_coordinator.trajectory.render import choose
+from headway_coordinator.trajectory.proof import Probe
+from headway_coordinator.trajectory.render import Renderer, choose
 
 pytestmark = [pytest.mark.ci, pytest.mark.timeout(600)]
 
@@ -88,6 +89,18 @@ def test_the_preflight_says_each_no_of_the_page(name: str) -> None:
     else:
         assert concerns == [], "the check fails instead"
     assert preflight.concerns([], chosen, builtin=True) == []
+    proof = shown(real)[1]
+    if proof.before and proof.row:
+        assert _continues(chosen, real) == (not real.note), "text before a call, then its result"
+
+
+def _continues(chosen: Renderer, real: Real) -> bool:
+    """Whether the result of a call with text before it continues the row."""
+    message = calling(call(KEY), content="I look it up.")
+    turn = Probe(chosen, real_templates.tokenizer(real)).turn(ASKED, message, SIMPLE, RESULT)
+    assert turn is not None
+    extended = chosen.extend(turn.prompt, turn.sampled, [*ASKED, message], [RESULT], SIMPLE)
+    return extended is not None
 
 
 @pytest.mark.parametrize(
@@ -166,6 +179,33 @@ def test_gemma_4_s_vocabulary_gives_the_ids_that_it_must() -> None:
     assert len(found) > 40
     for text, ids in found:
         assert tok.encode(text, add_special_tokens=False) == ids, text
+
+
+BY_SENTENCE_PIECE = {
+    'Look up "brave-otter".\n  Then stop.': [
+        *(7180, 1350, 1113, 2241, 1226, 29501, 1090, 1128, 3354, 781, 29473, 3247, 2883, 29491),
+    ],
+    "Zoë  水 😀 \x01\t12345": [
+        *(1822, 29477, 29687, 1027, 30460, 29473, 31343, 29473, 30302, 780, 29508, 29518, 29538, 29549),
+        29550,
+    ],
+    '{"key": [1, null, {"b": "</s"}]}': [
+        *(10598, 2267, 2032, 1501, 29508, 29493, 2009, 29493, 10598, 29494, 2032, 24384, 29481, 18163),
+        9973,
+    ],
+    "    return x\n\n\n": [1028, 1372, 2086, 781, 781, 781],
+}
+"""Text -> the ids that SentencePiece 0.2.3 gives it with either of Mistral's models."""
+
+
+@pytest.mark.parametrize("name", real_templates.MISTRAL_MODELS)
+def test_mistral_s_vocabularies_give_the_ids_that_they_must(name: str) -> None:
+    """SentencePiece puts a blank before each text. Mistral's templates write it out."""
+    tok = real_templates.vocabulary(name)
+    for text, ids in BY_SENTENCE_PIECE.items():
+        assert tok.encode(f" {text}", add_special_tokens=False) == ids, text
+        assert tok.decode(ids) == f" {text}"
+    assert tok.encode("[TOOL_CALLS]", add_special_tokens=False) == [5]
 
 
 @pytest.mark.parametrize(

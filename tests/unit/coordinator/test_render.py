@@ -247,7 +247,7 @@ def test_a_template_that_drops_reasoning_between_calls_is_chosen(
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("<tool_call>{nonsense}</tool_call><|im_end|>", "invalid json"),
+        ("<tool_call>{nonsense}</tool_call><|im_end|>", "JSONDecodeError"),
         ('<tool_call>{"arguments": {}}</tool_call><|im_end|>', "missing name"),
         ('<tool_call>{"name": "look_up", "arguments": [1]}</tool_call><|im_end|>', "not an object"),
         ('<tool_call>{"name": "look_up", "arguments": "7"}</tool_call><|im_end|>', "not an object"),

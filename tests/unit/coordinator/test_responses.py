@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,6 +72,49 @@ def test_items_between_two_words_are_one_message() -> None:
     assert found.ask.instructed
 
 
+HM, BRIEF = {"type": "reasoning_text", "text": "hm"}, {"type": "summary_text", "text": "Hm."}
+
+
+@pytest.mark.parametrize(
+    ("item", "reasoning"),
+    [
+        ({"summary": [], "content": [HM]}, "hm"),
+        ({"summary": [BRIEF], "content": [HM]}, "hm"),
+        ({"summary": [BRIEF, BRIEF]}, "Hm.\nHm."),
+        ({"summary": [BRIEF], "content": None, "encrypted_content": None, "status": None}, "Hm."),
+        ({"summary": [], "content": []}, None),
+        ({"summary": []}, None),
+    ],
+)
+@pytest.mark.parametrize("spoken", [True, False])
+def test_a_summary_of_reasoning_is_no_empty_message(
+    item: dict[str, Any], reasoning: str | None, spoken: bool
+) -> None:
+    said = [{"type": "message", "role": "assistant", "content": "hi"}] if spoken else []
+    found = read(input=[USER, {"type": "reasoning", "id": "rs_1"} | item, *said, USER]).ask.messages
+    assert found[:1] + found[-1:] == [USER, USER]
+    own = {"role": "assistant", "content": "hi" if spoken else ""}
+    own |= {"reasoning_content": reasoning} if reasoning else {}
+    assert found[1:-1] == ([own] if spoken or reasoning else [])
+
+
+async def test_replayed_output_continues_one_row(tmp_path: Path) -> None:
+    """As the official client's `response.output` is sent back, with reasoning whole, summed up, or empty."""
+    tok = tokenizer(tmp_path, QWEN3_TEMPLATE)
+    thinking = f"<think>\nhm\n</think>\n\n{CALL}"
+    for edit in ({}, {"content": None, "summary": [BRIEF]}, {"content": [], "summary": []}):
+        async with rig(tok, thinking, ANSWER) as r:
+            asked: dict[str, Any] = {"input": [USER], "tools": [TOOL]}
+            _, first = await r.post("/v1/responses", asked)
+            output = [item | (edit if item["type"] == "reasoning" else {}) for item in first["output"]]
+            assert [item["type"] for item in output] == ["reasoning", "function_call"]
+            result = RESULT | {"call_id": output[-1]["call_id"]}
+            status, _ = await r.post("/v1/responses", asked | {"input": [USER, *output, result]})
+            assert status == 200
+            session = r.rollout.session
+            assert (session.forks, len(linearize(session.graph))) == (0, 1)
+
+
 def test_an_earlier_answer_goes_before_the_input() -> None:
     found = read(previous_response_id="resp_known", instructions="Be brief.")
     assert found.ask.messages == [{"role": "system", "content": "Be brief."}, *BEFORE, USER]
@@ -125,6 +169,11 @@ def test_every_tool_choice_is_read(choice: Any, may_call: bool, force: Force | N
         ("n", {"n": 2}),
         ("logit_bias", {"logit_bias": {"7": 1}}),
         ("max_tokens", {"max_tokens": 5}),
+        ("num_predict", {"num_predict": 5}),
+        ("stop_words", {"stop_words": ["END"]}),
+        ("options", {"options": {"num_predict": 5}}),
+        ("think", {"think": True}),
+        ("format", {"format": "json"}),
         ("response_format", {"response_format": {"type": "json_object"}}),
         ("structured_outputs", {"structured_outputs": {"json": {}}}),
         ("chat_template_kwargs", {"chat_template_kwargs": {"enable_thinking": False}}),

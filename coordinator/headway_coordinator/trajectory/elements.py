@@ -1,0 +1,222 @@
+"""Calls as elements: the tool's name in a head, and an element for each argument. Text in, calls out.
+
+A value may hold any text, such as the tags of a call. So the structure decides which tags are text: the tags
+are paired in one pass, as brackets are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+from headway_coordinator.trajectory import values
+from headway_coordinator.trajectory.calls import NO_NAME, STRUCTURE, UNCLOSED, Call, called, malformed
+from headway_coordinator.trajectory.notations import MAX_CALLS, Tags, may_call
+from headway_coordinator.trajectory.values import Schemas
+
+MAX_HEAD: Final = 256
+"""The most characters of a name, with its attributes, in an element's head."""
+LEAST_WINDOW: Final = 4096
+"""The characters in which the end of a call is searched first."""
+
+
+class Tag(NamedTuple):
+    """One tag in a text."""
+
+    kind: str
+    """`call`, `parameter`, or the end of one: `end`, `parameter_end`."""
+    start: int
+    end: int
+    """The place behind it."""
+    lined: bool
+    """Whether a line begins with it."""
+
+
+@dataclass(frozen=True)
+class Xml:
+    """One family's tags."""
+
+    call: str
+    end: str
+    parameter: str
+    parameter_end: str
+    trims: bool = False
+    """Whether values are on lines of their own. A tag within a line of such a value is text."""
+
+    def __call__(self, raw: str, tags: Tags, tools: Schemas) -> list[Call]:
+        found = list(self._calls(raw, tools))
+        if not found:
+            problem = UNCLOSED if self.call in raw else f"{STRUCTURE}: no call begins"
+            return [malformed(raw, problem, tags)]
+        if len(found) == 1:
+            one = found[0]
+            return [Call(raw, one.name, one.arguments, one.problem, tags)]
+        return found
+
+    def past(self, text: str, begin: int, closing: str) -> int:
+        """See `notations.Past`. Looks no further than needed, because a text may have many calls."""
+        size = LEAST_WINDOW
+        while True:
+            stop = min(len(text), begin + size)
+            tags = self._tags(text, begin, stop)
+            pairs, at, end = self._paired(text, tags), 0, begin
+            while at < len(tags) and at in pairs and not text[end : tags[at].start].strip():
+                at, end = pairs[at] + 1, tags[pairs[at]].end
+            if stop == len(text) or begin < end < begin + size // 2:
+                return end
+            size *= 4
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        ends = {"parameter_end": self.parameter_end, "end": self.end}
+        begins = {"call": self.call, "parameter": self.parameter}
+        parts = [f"(?P<{kind}>{re.escape(tag[1:])})" for kind, tag in ends.items()]
+        parts += [f"(?P<{kind}>{re.escape(tag[1:])}[^>]{{0,{MAX_HEAD}}}>)" for kind, tag in begins.items()]
+        # The common first character lets the search skip what is no tag.
+        return re.compile(f"<(?:{'|'.join(parts)})")
+
+    def _tags(self, raw: str, begin: int, stop: int) -> list[Tag]:
+        return [
+            Tag(str(found.lastgroup), *found.span(), raw[found.start() - 1 : found.start()] in ("", "\n"))
+            for found in self._pattern.finditer(raw, begin, stop)
+        ]
+
+    def _head(self, raw: str, tag: Tag) -> tuple[str, bool]:
+        """The name in an element's head, and whether the head marks the value as a string."""
+        begins = self.call if tag.kind == "call" else self.parameter
+        text = raw[tag.start + len(begins) : tag.end - 1]
+        if '"' not in text:
+            return text.strip(), False
+        name, _, rest = text.partition('"')
+        return name, 'string="true"' in rest
+
+    def _paired(self, raw: str, tags: Sequence[Tag]) -> dict[int, int]:
+        """Which tag ends the element that another begins, by their places in `tags`.
+
+        An element within a value needs an end of its own. A value's own end is followed by another argument,
+        or by the end of the call.
+        """
+        pairs: dict[int, int] = {}
+        open_: list[int] = []
+        for at, tag in enumerate(tags):
+            inside = bool(open_) and tags[open_[-1]].kind == "parameter"
+            if inside and not tag.lined and self._framed(raw, tags[open_[-1]]):
+                continue
+            if tag.kind in ("call", "parameter"):
+                open_.append(at)
+            elif tag.kind == "parameter_end":
+                goes_on = _goes_on(raw, tags, at)
+                while goes_on and len(open_) > 1 and tags[open_[-1]].kind == "call":
+                    open_.pop()  # the head of a call in a value, without its end
+                within = len(open_) > 1 and tags[open_[-2]].kind == "parameter"
+                if open_ and tags[open_[-1]].kind == "parameter" and (within or goes_on):
+                    pairs[open_.pop()] = at
+            elif not inside or self._ends_call(raw, tags, at):
+                while open_ and tags[open_[-1]].kind == "parameter":
+                    open_.pop()
+                if open_:
+                    pairs[open_.pop()] = at
+        return pairs
+
+    def _ends_call(self, raw: str, tags: Sequence[Tag], at: int) -> bool:
+        """Whether the end of a call is no text of a value: no words, and no end of a value, follow it."""
+        words = raw[tags[at].end : tags[at].end + 1] not in ("", "\n", "\r", " ", "<")
+        return not words and (at + 1 == len(tags) or tags[at + 1].kind != "parameter_end")
+
+    def _framed(self, raw: str, parameter: Tag) -> bool:
+        """Whether a value is on lines of its own."""
+        return self.trims and raw.startswith("\n", parameter.end)
+
+    def _calls(self, raw: str, tools: Schemas) -> Iterator[Call]:
+        tags = self._tags(raw, 0, len(raw))
+        pairs = self._paired(raw, tags)
+        at = done = count = 0
+        around = []
+        while (at := next((i for i in range(at, len(tags)) if tags[i].kind == "call"), -1)) >= 0:
+            if count == MAX_CALLS:
+                yield malformed(raw[done:], f"{STRUCTURE}: more than {MAX_CALLS} calls")
+                return
+            around.append(raw[done : tags[at].start])
+            found, at, done = self._call(raw, tags, pairs, at, tools)
+            count += 1
+            yield found
+        rest = self._pattern.sub("", "".join([*around, raw[done:]])).strip()
+        if count and may_call(rest):
+            yield malformed(rest, f"{STRUCTURE}: part of a call beside a call")
+
+    def _call(
+        self, raw: str, tags: Sequence[Tag], pairs: Mapping[int, int], at: int, tools: Schemas
+    ) -> tuple[Call, int, int]:
+        """A call, and where the tags and the text go on behind it."""
+        begin, end = tags[at], pairs.get(at)
+        if end is None:
+            return malformed(raw[begin.start :], UNCLOSED), len(tags), len(raw)
+        after = tags[end].end
+        name, _ = self._head(raw, begin)
+        given: dict[str, Any] = {}
+        known = tools.get(name, {})
+        as_text: set[str] | None = None
+        problem = None if name else NO_NAME
+        here, done = at + 1, begin.end
+        while here < end and problem is None:
+            tag = tags[here]
+            if tag.kind != "parameter" or raw[done : tag.start].strip():
+                break
+            stop = pairs.get(here)
+            if stop is None:
+                as_text = self._as_text(raw, tags[at:end], known) if as_text is None else as_text
+                stop = self._slip(raw, tags, here, end, as_text)
+            if stop is None:
+                problem = UNCLOSED
+                break
+            key, is_text = self._head(raw, tag)
+            if key in given:
+                problem = f"{STRUCTURE}: an argument is given twice"
+            value = raw[tag.end : tags[stop].start]
+            schema = {"type": "string"} if is_text else known.get(key)
+            given[key] = values.typed(_unframed(value) if self.trims else value, schema)
+            closed = tags[stop].kind == "parameter_end"
+            here, done = (stop + 1, tags[stop].end) if closed else (stop, tags[stop].start)
+        if problem is None and raw[done : tags[end].start].strip():
+            problem = f"{STRUCTURE}: text beside an argument"
+        return called(raw[begin.start : after], name or None, given, problem), end + 1, after
+
+    def _as_text(self, raw: str, tags: Sequence[Tag], known: Container[str]) -> set[str]:
+        """Arguments whose tag in a value is text: the tool has none of that name, or the call gives it
+        twice."""
+        times = Counter(self._head(raw, tag)[0] for tag in tags if tag.kind == "parameter")
+        return {key for key in times if times[key] > 1 or (known and key not in known)}
+
+    def _slip(self, raw: str, tags: Sequence[Tag], at: int, end: int, text: Container[str]) -> int | None:
+        """Where a value ends that no tag of its own ends; None: nothing ends it.
+
+        A value on lines of its own ends at the next argument that is not in `text`.
+        """
+        if self._framed(raw, tags[at]):
+            for place in range(at + 1, end):
+                tag = tags[place]
+                begins = tag.kind == "parameter" and self._head(raw, tag)[0] not in text
+                if tag.lined and (tag.kind == "parameter_end" or begins):
+                    return place
+            return end
+        ends = (place for place in range(at + 1, end) if tags[place].kind == "parameter_end")
+        first = next(ends, None)
+        if first is None or _goes_on(raw, tags, first):
+            return first
+        return next((place for place in ends if _goes_on(raw, tags, place)), first)
+
+
+def _goes_on(raw: str, tags: Sequence[Tag], at: int) -> bool:
+    """Whether only another argument, or the end of the call, follows a tag."""
+    if at + 1 == len(tags):
+        return not raw[tags[at].end :].strip()
+    following = tags[at + 1]
+    return following.kind in ("parameter", "end") and not raw[tags[at].end : following.start].strip()
+
+
+def _unframed(text: str) -> str:
+    return text.removeprefix("\n").removesuffix("\n")
