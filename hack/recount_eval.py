@@ -19,15 +19,14 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from functools import cached_property
-from hashlib import sha256
-from math import comb, fsum, isclose
+from math import fsum, isclose
 from typing import Any
 
 from recount_gate import verdict
+from recount_measures import apart, tool, values
 from recount_prices import Costs
-from recount_statistics import SCORES, SHARES, Value, Values, difference, estimate, holm
+from recount_statistics import SCORES, SHARES, Values, difference, estimate, holm
 
 Json = Any
 Line = Mapping[str, Any]
@@ -41,84 +40,12 @@ MEANS = (
     "sandbox_seconds",
     "tool_calls",
 )
-COSTS, COUNTED = ("cost", "cost_per_success"), ("prompt_tokens", "cached_tokens", "sampled_tokens")
 HEADLINE, LOST_MORE = "external_score", 0.05
+COMPARED = (HEADLINE, "success", "reward", "completion")
+"""The measures that are compared within tasks."""
 ROUNDED = 0.5001e-4
 """A status has four digits after the point."""
 IN_STATUS = (("reward", "reward"), ("externalScore", HEADLINE), ("success", "success"))
-
-
-def word(name: str) -> str:
-    """A name as it is written in a measure's name."""
-    return re.sub(r"[^A-Za-z0-9_]", "_", name)
-
-
-def tool(name: str) -> str:
-    """A tool's name in a measure's name."""
-    return word(name)[:64] or "_"
-
-
-def apart(name: str) -> str:
-    """A metric of the environment in a measure's name: with a hash, if the name has to be changed."""
-    short = word(name)[:64]
-    return name if name and short == name else f"{short[:55]}_{sha256(name.encode()).hexdigest()[:8]}"
-
-
-# What a measure is made of.
-
-
-def part(line: Line, name: str, cost: float) -> tuple[float, float] | None:
-    """What one try adds to numerator and denominator."""
-    scored, calls = line["outcome"] != "InfraError", dict(line["tool_calls_by_tool"])
-    if name == "infra_error":
-        return float(not scored), 1.0
-    if name in COSTS:
-        return cost, float(scored if name == "cost" else line["success"])
-    if not scored:
-        return None
-    if name == "agent_error":
-        return float(line["outcome"] == "AgentError"), 1.0
-    if name in ("failed_tool_calls", "malformed_tool_calls"):
-        below = sum(calls.values()) + (line[name] if name.startswith("malformed") else 0)
-        return (line[name], below) if below else None
-    if name.startswith("tool_calls_"):
-        return sum(n for called, n in calls.items() if tool(called) == name[len("tool_calls_") :]), 1.0
-    if name.startswith("metric_"):
-        found = [v for key, v in line["metrics"] if apart(key) == name[len("metric_") :]]
-        return (found[0], 1.0) if found else None
-    return None if line[name] is None else (float(line[name]), 1.0)
-
-
-def passed(lines: Sequence[Line], name: str) -> float | None:
-    """pass@k or pass^k of one row."""
-    kind, k_text, by_reward = re.fullmatch(r"pass_(at|power)_(\d+)(_by_reward)?", name).groups()  # type: ignore[union-attr]
-    scored = [line for line in lines if line["outcome"] != "InfraError"]
-    good = sum(line["success_by_reward" if by_reward else "success"] for line in scored)
-    n, k = len(scored), int(k_text)
-    if n < k:
-        return None
-    return comb(good, k) / comb(n, k) if kind == "power" else 1 - comb(n - good, k) / comb(n, k)
-
-
-def values(lines: Sequence[Line], name: str, costs: Mapping[str, Decimal | None]) -> Values:
-    """A measure's values over some tries; empty if a try does not report it."""
-    found: Values = {}
-    if name in COSTS and any(costs[line["episode_id"]] is None for line in lines):
-        return found
-    if name in COUNTED and any(line["uncounted_turns"] for line in lines):
-        return found
-    if name.startswith("pass_"):
-        rows: dict[int, list[Line]] = {}
-        for line in lines:
-            rows.setdefault(line["row"], []).append(line)
-        for row, members in rows.items():
-            if (value := passed(members, name)) is not None:
-                found[row, -1] = Value(members[0]["cluster"], value, 1.0)
-        return found
-    for line in lines:
-        if (pair := part(line, name, float(costs[line["episode_id"]] or 0))) is not None:
-            found[line["row"], line["try"]] = Value(line["cluster"], *pair)
-    return found
 
 
 # The report.
@@ -274,11 +201,26 @@ class Recount:
             for called, count in line["tool_calls_by_tool"]:
                 calls[tool(called)] += count
         found += [f"metric_{name}" for name in metrics - {"completion", "format"}]
-        return found + [f"tool_calls_{name}" for name, _ in calls.most_common(TOOLS)]
+        most_called = sorted(calls, key=lambda name: (-calls[name], name))[:TOOLS]
+        found += [f"tool_calls_{name}" for name in most_called]
+        return found + [name for name in self.asked_tools if name not in found]
+
+    @cached_property
+    def asked_tools(self) -> list[str]:
+        """Measures of tools that the gate names and that the report has, even if nobody called the tools."""
+        if self.report["gate"] is None:
+            return []
+        gate = self.report["gate"]["spec"]
+        asked = [gate.get("metric", HEADLINE), *(bound["metric"] for bound in gate.get("noWorse", []))]
+        reported = {
+            name for each in self.report["candidates"] for of in each["measures"].values() for name in of
+        }
+        return [name for name in dict.fromkeys(asked) if name.startswith("tool_calls_") and name in reported]
 
     def differences(self, wanted: Json, task: str) -> None:
         """Every paired difference from the baseline, in a suite or over all other tasks."""
         where = "" if task == ALL else f" of {task}"
+        self.compared(wanted, task, where)
         for name, reported in wanted.items():
             base = values(self.of(self.report["baseline"], task), name, self.costs)
             for candidate, each in reported.items():
@@ -287,6 +229,20 @@ class Recount:
             ps = {candidate: each["p"] for candidate, each in reported.items() if each["p"] is not None}
             for candidate, p in holm(ps).items():
                 self.same(f"{candidate} {name}{where} p after Holm", reported[candidate]["p_holm"], p)
+
+    def compared(self, wanted: Json, task: str, where: str) -> None:
+        """That no difference is missing: which candidates have a common try with the baseline, by measure."""
+        baseline, tries = self.report["baseline"], {name: self.of(name, task) for name in self.by_name}
+        names = self.names() if task == ALL or task in self.report["suites"] else COMPARED
+        base = {name: values(tries[baseline], name, self.costs) for name in names}
+        expected = {
+            f"{name} of {candidate}"
+            for candidate, lines in tries.items()
+            for name in names
+            if candidate != baseline and difference(name, values(lines, name, self.costs), base[name])
+        }
+        reported = {f"{name} of {candidate}" for name, of in wanted.items() for candidate in of}
+        self.same(f"differences{where}", sorted(reported), sorted(expected))
 
     def difference(self, what: str, reported: Json, found: Mapping[str, Any]) -> None:
         """Check one paired difference."""
@@ -331,6 +287,7 @@ class Recount:
         headline = status.get("headline") or {}
         self.same("status headline candidate", headline.get("candidate"), name)
         self.same("status headline score", headline.get("score"), in_a_line(score))
+        self.rounded("status cost", status.get("usage", {}).get("cost"), float(self.report["usage"]["cost"]))
         self.same("status gate result", (status.get("gate") or {}).get("result"), self.verdict)
 
     def result(self, reported: Json) -> None:

@@ -92,7 +92,7 @@ def compare_all(
     """
     known = {name: found for name, found in tries.items() if found}
     every = [each for found in known.values() for each in found]
-    measures = catalogue(every, ks, price)
+    measures = catalogue(every, ks, price, gate.tools if gate is not None else ())
     suites = suites_of(every)
     in_tasks = [name for name in COMPARED if compared is None or name in compared]
     return Comparison(

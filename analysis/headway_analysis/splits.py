@@ -41,10 +41,48 @@ class Split:
         """Each row's prompt, normalized."""
         return [normalized(prompt_of(row, self.prompt_column)) for row in self.rows]
 
+    def keys(self, columns: Sequence[str]) -> list[str]:
+        """What each row says in some columns, normalized. Without columns, its prompt."""
+        if not columns:
+            return self.texts
+        return [normalized(content({name: row.get(name) for name in columns})) for row in self.rows]
+
+    @cached_property
+    def telling(self) -> tuple[str, ...] | None:
+        """The columns that tell rows apart by their content: no ids, and nothing that all rows share.
+
+        None: a column has the prompt, or no column has text.
+        """
+        if self.prompt_column is not None or any("prompt" in row for row in self.rows):
+            return None
+        columns = {name: [row.get(name) for row in self.rows] for row in self.rows for name in row}
+        telling = tuple(
+            name for name, values in columns.items() if not _is_id(values) and not _is_constant(values)
+        )
+        return telling if any(_is_text(value) for name in telling for value in columns[name]) else None
+
     def quoted(self, row: int) -> str:
-        """A row's prompt, cut to the length that fits a message."""
-        text = " ".join(prompt_of(self.rows[row], self.prompt_column).split())
+        """A row's prompt, or its first text, cut to the length that fits a message."""
+        found = (self.rows[row].get(name) for name in self.telling or ())
+        text = next(filter(_is_text, found), None) or prompt_of(self.rows[row], self.prompt_column)
+        text = " ".join(text.split())
         return f'"{text[:MAX_CHARACTERS]}{"..." if len(text) > MAX_CHARACTERS else ""}"'
+
+
+def _is_text(value: object) -> bool:
+    """Whether a value has several words."""
+    return isinstance(value, str) and len(value.split()) > 1
+
+
+def _is_id(values: Sequence[object]) -> bool:
+    """Whether a column numbers or names its rows: each value is one word, and no two are equal."""
+    if len(values) < 2 or any(not isinstance(value, str | int) or _is_text(value) for value in values):
+        return False
+    return len(set(values)) == len(values)
+
+
+def _is_constant(values: Sequence[object]) -> bool:
+    return len(values) > 1 and all(value == values[0] for value in values)
 
 
 def check(splits: Sequence[Split], *, allowed: bool) -> list[str]:
@@ -66,15 +104,24 @@ def check(splits: Sequence[Split], *, allowed: bool) -> list[str]:
         if same:
             warnings.append(_overlap(same, other, one))
         known = {pair.row for pair in same}
-        alike = [pair for pair in shared(other.texts, one.texts) if pair.row not in known]
+        columns = _common(one, other)
+        pairs = shared(other.keys(columns), one.keys(columns))
+        alike = [pair for pair in pairs if pair.row not in known]
         if alike:
             warnings.append(_overlap(alike, other, one, ALIKE))
     return [*warnings, *_twice(splits)]
 
 
+def _common(one: Split, other: Split) -> list[str]:
+    """The columns by which rows of two splits are compared; none if their prompts are."""
+    if one.telling is None or other.telling is None:
+        return []
+    return [name for name in one.telling if name in other.telling]
+
+
 def _twice(splits: Sequence[Split]) -> Iterator[str]:
     for split in splits:
-        if split.name != TRAIN and (found := repeated(split.texts)):
+        if split.name != TRAIN and (found := repeated(split.keys(split.telling or ()))):
             yield _overlap(found, split, split, "repeat the prompt, except for case and punctuation, of")
 
 

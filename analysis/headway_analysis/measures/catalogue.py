@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, Literal
@@ -77,14 +77,20 @@ class Measure:
                 yield (row, -1), members[0].cluster, value, 1.0
 
 
-def catalogue(tries: Sequence[Try], ks: Sequence[int], price: Price | None = None) -> dict[str, Measure]:
-    """Every measure that these tries have, by name. Give the tries of all candidates that are compared."""
+def catalogue(
+    tries: Sequence[Try], ks: Sequence[int], price: Price | None = None, tools: Collection[str] = ()
+) -> dict[str, Measure]:
+    """Every measure that these tries have, by name. Give the tries of all candidates that are compared.
+
+    Args:
+        tools: names of tools, as in measures, that have a measure even if nobody called them.
+    """
     measures = [
         *_judgments(),
         *_passes(ks),
         *_reported(tries),
         *_efforts(),
-        *_tools(tries),
+        *_tools(tries, tools),
         *_endings(),
         *(_costs(price) if price is not None else ()),
     ]
@@ -175,7 +181,7 @@ def _tokens(name: str, value: Callable[[Try], float]) -> Measure:
     return _mean(name, "amount", value, less_is_better=True, known=lambda each: not each.uncounted_turns)
 
 
-def _tools(tries: Sequence[Try]) -> Iterator[Measure]:
+def _tools(tries: Sequence[Try], tools: Collection[str]) -> Iterator[Measure]:
     def failed(each: Try) -> Part | None:
         calls = each.tool_calls
         return (calls.failed, calls.readable) if each.scored and calls.readable else None
@@ -191,7 +197,8 @@ def _tools(tries: Sequence[Try]) -> Iterator[Measure]:
     for each in tries:
         for name, count in each.tool_calls.by_tool.items():
             called[tool(name)] += count
-    for name, _ in sorted(called.most_common(TOOLS_NAMED)):
+    most_called = sorted(called, key=lambda name: (-called[name], name))[:TOOLS_NAMED]
+    for name in sorted({*most_called, *tools}):
         yield _mean(f"tool_calls_{name}", "amount", _calls_of(name), less_is_better=True)
 
 

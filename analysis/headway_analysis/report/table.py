@@ -45,7 +45,7 @@ COLUMNS: Final = (
     Column(
         "row", "int64", "Index of the dataset row, from 0; then samples of suites.", lambda t: t.place.row
     ),
-    Column("row_id", "string", "The row's own name; empty if it has none.", lambda t: t.place.row_id),
+    Column("row_id", "string", "Name of a suite's sample; empty for a row.", lambda t: t.place.row_id),
     Column("cluster", "string", "Cluster that statistics put the row in.", lambda t: t.cluster),
     Column("try", "int64", "Which try at the row, from 0.", lambda t: t.index),
     Column("episode_id", "string", "Id of the episode in the trajectories.", lambda t: t.episode_id),

@@ -1,7 +1,7 @@
 """RLEvalJob: several candidates on the same rows and seeds, with a gate on the result."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
@@ -29,6 +29,11 @@ MAX_TOKENS = 4096
 
 def _named(self: "RLEvalJobSpec", name: str | None) -> bool:
     return name is None or name in self.candidate_names
+
+
+def _bases_differ(candidates: Sequence[Candidate]) -> bool:
+    jobs = [each.checkpoint.job for each in candidates if each.checkpoint and each.checkpoint.with_base]
+    return len(set(jobs)) == len(jobs)
 
 
 _NAMED = (
@@ -289,6 +294,14 @@ class RLEvalJobSpec(SpecModel):
             "checkpoint.withBase adds a candidate whose name ends in -base; rename the candidate that "
             "already has this name",
             lambda self: len(set(self.candidate_names)) == len(self.candidate_names),
+            "candidates",
+        ),
+        Rule(
+            "self.candidates.all(c, !(has(c.checkpoint) && c.checkpoint.withBase) || "
+            "self.candidates.exists_one(d, has(d.checkpoint) && d.checkpoint.withBase && "
+            "d.checkpoint.job == c.checkpoint.job))",
+            "two checkpoints of one job have the same base; write checkpoint.withBase on one of them",
+            lambda self: _bases_differ(self.candidates),
             "candidates",
         ),
         *GATE_RULES,

@@ -42,6 +42,8 @@ LESS_IS_BETTER: Final = (
 OF_A_TOOL: Final = "tool_calls_"
 OPEN: Final = ("metric_", OF_A_TOOL)
 """Prefixes of names that the environment, or the tools that were called, complete."""
+NEVER_REPORTED: Final = (*OPEN, "metric_completion", "metric_format")
+"""Names that no measure has. An environment's own `completion` and `format` are measures without a prefix."""
 METRIC_LENGTH: Final = len(OF_A_TOOL) + 64
 """Maximum characters of a metric's name: the part from the environment or a tool has at most 64."""
 PASSES: Final = "^pass_(at|power)_[1-9][0-9]*(_by_reward)?$"
@@ -72,7 +74,8 @@ def _listed(names: tuple[str, ...]) -> str:
 
 def _is_known(metric: str) -> bool:
     static = metric in MORE_IS_BETTER + LESS_IS_BETTER
-    return static or metric.startswith(OPEN) or re.search(PASSES, metric) is not None
+    opened = metric.startswith(OPEN) and metric not in NEVER_REPORTED
+    return static or opened or re.search(PASSES, metric) is not None
 
 
 def _less_is_better(metric: str) -> bool:
@@ -91,7 +94,9 @@ MetricName = Annotated[
     Field(pattern=r"^[a-zA-Z][a-zA-Z0-9_]*$", max_length=METRIC_LENGTH),
     Rule(
         f"self in {_listed(MORE_IS_BETTER + LESS_IS_BETTER)} || "
-        + " || ".join(f"self.startsWith('{prefix}')" for prefix in OPEN)
+        + " || ".join(
+            f"(self.startsWith('{prefix}') && !(self in {_listed(NEVER_REPORTED)}))" for prefix in OPEN
+        )
         + f" || self.matches('{PASSES}')",
         "the metric of a gate must be a measure with an interval that docs/evaluation.md names; of the "
         "environment's own metric `field` write metric_{field}",
@@ -168,6 +173,13 @@ class Gate(SpecModel):
             "spec.gate.minimum must be at most 1 of a metric between 0 and 1: no result could reach it; "
             "write a share such as 0.80",
             lambda self: self.minimum is None or not _is_share(self.metric) or float(self.minimum) <= 1,
+            "minimum",
+        ),
+        Rule(
+            f"!has(self.minimum) || !{_IS_SHARE} || double(self.minimum) > 0.0",
+            "spec.gate.minimum must be above 0 of a metric between 0 and 1: no result could be below it; "
+            "write a share such as 0.80",
+            lambda self: self.minimum is None or not _is_share(self.metric) or float(self.minimum) > 0,
             "minimum",
         ),
         Rule(

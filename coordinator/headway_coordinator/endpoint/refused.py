@@ -21,7 +21,14 @@ BUSY = frozenset({429, 503, 529})
 UNREACHABLE = frozenset({502, 504})
 """Statuses of a proxy that cannot reach its model."""
 AGAIN = frozenset({408, 409, 425})
-NO_QUOTA = re.compile(r"insufficient_quota|billing|credit balance|exceeded your current quota", re.IGNORECASE)
+NO_QUOTA = re.compile(
+    r"insufficient[ _](quota|balance|credits?|funds)|billing_\w+|credit balance|exceeded your current quota",
+    re.IGNORECASE,
+)
+SOON = re.compile(
+    r"(try again|retry) in\b|retry.?delay|rate_limit_exceeded|per.?(second|minute)", re.IGNORECASE
+)
+"""Words of a limit that passes by itself. Services quote their page on billing there too."""
 FULL = re.compile(
     r"context[ _](length|window|size)|maximum (input|prompt|number of tokens)"
     r"|(prompt|input|request) is too (long|large)|too many tokens|reduce the length"
@@ -29,6 +36,9 @@ FULL = re.compile(
     re.IGNORECASE,
 )
 FILTERED = re.compile(r"content_filter|content management policy|ResponsibleAIPolicy", re.IGNORECASE)
+FLAGGED = re.compile(r"\bflagged\b|\bmoderation\b", re.IGNORECASE)
+NO_TOOL = re.compile(r"\b(function|tool)\b.{0,100}\bnot (exist|found)", re.IGNORECASE | re.DOTALL)
+"""A model called a tool that there is not."""
 NO_MODEL = re.compile(
     r"model_not_found|model\b.{0,300}\b(not found|not exist|does not exist|not a valid)"
     r"|(unknown|invalid|no such) model|not a valid model",
@@ -77,7 +87,9 @@ def judge(status: int, headers: Mapping[str, str], text: str, sent: Sequence[str
     words, code, param = _words(text)
     message = shortened(f"{status} {words}", SHOWN)
     everything = f"{code} {words}"[:READ]
-    if status in (401, 402, 403) or (status == 429 and NO_QUOTA.search(everything)):
+    if status == 403 and FLAGGED.search(everything):
+        return Verdict(RefusalKind.FILTERED, message)
+    if status in (401, 402, 403) or (status == 429 and _is_used_up(headers, everything)):
         return Verdict(RefusalKind.FAULT, message, "secretRef", "EndpointDenied")
     if status in BUSY:
         return Verdict(RefusalKind.BUSY, message, reason="EndpointBusy", wait=asked_for(headers))
@@ -88,9 +100,23 @@ def judge(status: int, headers: Mapping[str, str], text: str, sent: Sequence[str
     if status < 400:
         return Verdict(RefusalKind.FAULT, f"{status}, a redirect", "url", "EndpointNotFound")
     if status in (404, 405, 410):
-        missing = param == "model" or NO_MODEL.search(everything)
+        missing = param == "model" or _names_no_model(everything)
         return Verdict(RefusalKind.FAULT, message, "model" if missing else "url", "EndpointNotFound")
     return _bad_request(status, message, everything, param, sent)
+
+
+def _is_used_up(headers: Mapping[str, str], everything: str) -> bool:
+    """Whether a quota is used up until a person pays. A limit that passes by itself says when."""
+    if "insufficient_quota" in everything:
+        return True
+    passes = asked_for(headers) is not None or SOON.search(everything) is not None
+    return not passes and NO_QUOTA.search(everything) is not None
+
+
+def _names_no_model(everything: str) -> bool:
+    if "model_not_found" in everything:
+        return True
+    return NO_MODEL.search(everything) is not None and NO_TOOL.search(everything) is None
 
 
 def _bad_request(status: int, message: str, everything: str, param: str, sent: Sequence[str]) -> Verdict:
@@ -98,7 +124,7 @@ def _bad_request(status: int, message: str, everything: str, param: str, sent: S
         return Verdict(RefusalKind.FILTERED, message)
     if status == 413 or FULL.search(everything):
         return Verdict(RefusalKind.FULL, message)
-    if param == "model" or NO_MODEL.search(everything):
+    if param == "model" or _names_no_model(everything):
         return Verdict(RefusalKind.FAULT, message, "model", "EndpointNotFound")
     if (name := _named(everything, param, sent)) is not None:
         return Verdict(RefusalKind.DROP, message, name)

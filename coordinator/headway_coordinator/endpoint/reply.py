@@ -192,6 +192,10 @@ def _call(call: Any) -> Call:
 def _usage(usage: Any) -> dict[str, Any]:
     found = usage if isinstance(usage, dict) else {}
     prompt, sampled = _count(found.get("prompt_tokens")), _count(found.get("completion_tokens"))
+    total = _count(found.get("total_tokens"))
+    if prompt is not None and sampled is not None and total is not None:
+        # Some endpoints count the tokens of thoughts only in the total, and charge for them.
+        sampled = max(sampled, total - prompt)
     details = found.get("prompt_tokens_details")
     cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
     return {

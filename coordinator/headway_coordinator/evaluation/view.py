@@ -20,6 +20,7 @@ from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.ledger.usage import usage
 from headway_coordinator.metrics.prometheus import Sample
+from headway_coordinator.preflight.gate import counted_tools
 from headway_coordinator.recurring import RecurringCause, causes_message
 
 TEXT = 1024
@@ -49,6 +50,7 @@ def gate_of(spec: RLEvalJobSpec) -> GateSpec | None:
         max_lost=float(gate.max_lost),
         reward_range=(spec.reward.range[0], spec.reward.range[1]),
         suites=[suite.name for suite in spec.suites],
+        tools=counted_tools(spec),
     )
 
 

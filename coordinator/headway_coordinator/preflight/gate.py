@@ -101,18 +101,33 @@ def check_tools(spec: RLEvalJobSpec, first: ResetReply) -> str:
     """
     tools = [str(tool["function"]["name"]) for tool in first.tools]
     known = {OF_A_TOOL + names.tool(name) for name in tools}
-    suites = {suite.name for suite in spec.suites}
-    counted = [(field, metric) for field, metric, task in _asked(spec) if task not in suites]
-    if spec.agent.is_builtin and not any(spec.asked(name).rescore for name in _judged(spec)):
-        for field, metric in counted:
-            if metric.startswith(OF_A_TOOL) and metric not in known:
-                have = _listed(tools) or "no tool"
-                text = (
-                    f"the environment has no tool {metric.removeprefix(OF_A_TOOL)} in the first row; it has "
-                    f"{have}. Name one of these, or move a row that has the tool to the beginning"
-                )
-                raise JobError("GateToolUnknown", text, field=field)
+    for field, metric in _of_known_tools(spec):
+        if metric not in known:
+            have = _listed(tools) or "no tool"
+            text = (
+                f"the environment has no tool {metric.removeprefix(OF_A_TOOL)} in the first row; it has "
+                f"{have}. Name one of these, or move a row that has the tool to the beginning"
+            )
+            raise JobError("GateToolUnknown", text, field=field)
     return "the gate's metrics can be reported"
+
+
+def counted_tools(spec: RLEvalJobSpec) -> set[str]:
+    """The tools, as measures name them, that `check_tools` found and that the gate's conditions are about."""
+    return {metric.removeprefix(OF_A_TOOL) for _, metric in _of_known_tools(spec)}
+
+
+def _of_known_tools(spec: RLEvalJobSpec) -> Iterator[tuple[str, str]]:
+    """Field and metric of the conditions on tools that can be known before the run.
+
+    Suites, agents with their own loop, and stored episodes may have other tools than the environment.
+    """
+    if not spec.agent.is_builtin or any(spec.asked(name).rescore for name in _judged(spec)):
+        return
+    suites = {suite.name for suite in spec.suites}
+    for field, metric, task in _asked(spec):
+        if task not in suites and metric.startswith(OF_A_TOOL):
+            yield field, metric
 
 
 def _asked(spec: RLEvalJobSpec) -> Iterator[tuple[str, str, str]]:

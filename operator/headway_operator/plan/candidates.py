@@ -185,7 +185,8 @@ def _suspended(job: RLEvalJob, now: datetime) -> timedelta:
 
 
 def _served(candidate: ResolvedCandidate) -> tuple[str | None, ...]:
-    return candidate.base, candidate.revision, candidate.dtype
+    base = None if candidate.base is None else candidate.base.rstrip("/")
+    return base, candidate.revision, candidate.dtype
 
 
 def _plain(candidate: Candidate) -> ResolvedCandidate:

@@ -271,7 +271,11 @@ def test_made_up_tools_add_a_bounded_number_of_measures() -> None:
         update={"messages": [{"role": "assistant", "content": "", "tool_calls": calls}]}
     )
     named = [name for name in catalogue(as_tries([(0, record)]), [1]) if name.startswith("tool_calls_")]
-    assert len(named) == TOOLS_NAMED
+    assert named == sorted(
+        f"tool_calls_{name}" for name in sorted(f"tool{i}" for i in range(500))[:TOOLS_NAMED]
+    )
+    found = catalogue(as_tries([(0, record)]), [1], tools=["escalate"])
+    assert found["tool_calls_escalate"].sample(as_tries([(0, record)])).mean == 0
 
 
 def test_a_tools_name_without_end_is_cut_in_measures() -> None:

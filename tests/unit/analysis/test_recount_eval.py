@@ -31,6 +31,7 @@ from headway_api.spec.gate import Gate
 from headway_api.status import RLEvalJobStatus
 from headway_coordinator.evaluation import view
 from headway_coordinator.evaluation.state import CandidateState, EvalState
+from headway_coordinator.ledger.usage import usage
 from headway_coordinator.metrics.prometheus import Exporter
 
 
@@ -62,6 +63,7 @@ def status() -> dict[str, Any]:
         results=view.results(found, compared, job.BOOK, date(2026, 1, 2)),
         headline=view.headline(spec, compared),
         gate=view.gate(compared, finished=True),
+        usage=usage(job.days(), job.BOOK, date(2026, 1, 2)),
     )
     return {"status": job_status.as_object()}
 
@@ -113,6 +115,7 @@ def test_the_recount_runs_over_files(tmp_path: Path, report: dict[str, Any]) -> 
         ("headline.candidate", "reference", "status headline candidate"),
         ("headline.score", "0.99 ± 0.01", "status headline score"),
         ("headline", None, "status headline candidate"),
+        ("usage.cost", "99999", "status cost"),
         ("gate.result", "Error", "status gate result"),
         ("gate", None, "status gate result"),
     ],
@@ -251,6 +254,7 @@ def test_a_wrong_number_is_found_wherever_it_is(recount: ModuleType, report: dic
     differences["turns"]["tuned"]["finding"] = "Higher"
     wrong["tasks"]["refund"]["differences"]["success"]["tuned"]["low"] += 1e-5
     wrong["tasks"]["order"]["differences"]["reward"]["reference"]["p_holm"] += 1e-5
+    del differences["sampled_tokens"]["tuned"], wrong["tasks"]["refund"]["differences"]["reward"]
     counted = recount.Recount(lines(), wrong)
     counted.run()
     found = {text.partition(":")[0] for text in counted.wrong}
@@ -268,6 +272,8 @@ def test_a_wrong_number_is_found_wherever_it_is(recount: ModuleType, report: dic
         "usage discarded",
         "cost",
         "gate",
+        "differences",
+        "differences of refund",
         "tuned against the baseline, external_score low",
         "tuned against the baseline, success of refund low",
         "reference reward of order p after Holm",

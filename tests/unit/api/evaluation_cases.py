@@ -96,6 +96,15 @@ REFUSED: list[tuple[Json, str]] = [
         "checkpoint.withBase adds a candidate whose name ends in -base; rename",
     ),
     (
+        {
+            "spec.candidates": [
+                {"name": "a", "checkpoint": {"job": "refunds", "step": 1, "withBase": True}},
+                {"name": "b", "checkpoint": {"job": "refunds", "withBase": True}},
+            ]
+        },
+        "two checkpoints of one job have the same base; write checkpoint.withBase on one of them",
+    ),
+    (
         {"spec.candidates": [TUNED, {"name": "base", "model": {"base": "s3://b/m", "revision": "v1"}}]},
         "the revision of a candidate's model applies to hf:// models",
     ),
@@ -171,6 +180,17 @@ REFUSED: list[tuple[Json, str]] = [
             ("80", "success_by_reward"),
             ("2", "completion"),
         )
+    ),
+    *(
+        (
+            {"spec.gate": {"candidate": "tuned", "minimum": minimum, "metric": metric}},
+            "spec.gate.minimum must be above 0 of a metric between 0 and 1",
+        )
+        for minimum, metric in (("0", "success"), ("-0.5", "pass_at_4"), ("0.0", "completion"))
+    ),
+    *(
+        ({"spec.gate": gate(metric=metric)}, NO_MEASURE)
+        for metric in ("metric_", "metric_completion", "metric_format", "tool_calls_")
     ),
     *(
         (

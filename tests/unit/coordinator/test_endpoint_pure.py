@@ -198,6 +198,10 @@ def test_an_error_may_come_as_a_success(body: Any, status: int) -> None:
             {"prompt_tokens": 3, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 9}},
             (3, 3, 1, True),
         ),
+        ({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 115}, (10, 0, 105, True)),
+        ({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}, (10, 0, 5, True)),
+        ({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 9}, (10, 0, 5, True)),
+        ({"prompt_tokens": 10, "total_tokens": 115}, (10, 0, 0, False)),
     ],
 )
 def test_cost_that_was_not_reported_is_nothing_and_known_as_such(usage: Any, found: Any) -> None:
@@ -225,6 +229,28 @@ def test_whatever_json_comes_it_is_read_or_refused(body: Any) -> None:
         json.dumps(assistant(found.parsed, 0, True), ensure_ascii=False).encode()
 
 
+OPENAI_LIMIT = (
+    "Rate limit reached for default-model in organization org-1 on requests per min. Limit: 3 / min. Please "
+    "try again in 20s. Contact us if you continue to have issues. Please add a payment method to your "
+    "account to increase your rate limit. Visit https://platform.openai.com/account/billing to add one."
+)
+GEMINI_LIMIT = (
+    "You exceeded your current quota, please check your plan and billing details. * Quota exceeded for "
+    "metric: generate_content_free_tier_requests, limit: 5. Please retry in 22.4s."
+)
+"""Both pass by themselves, though they name quota and billing."""
+NO_SUCH_TOOL = "The model called the function 'foo', which does not exist"
+
+
+def test_a_limit_that_says_when_it_passes_is_waited_for() -> None:
+    used_up = error("You exceeded your current quota")
+    assert judge(429, {}, used_up, []).kind is RefusalKind.FAULT
+    found = judge(429, {"Retry-After": "7"}, used_up, [])
+    assert (found.kind, found.wait) == (RefusalKind.BUSY, 7)
+    gone = error("You exceeded your current quota", code="insufficient_quota")
+    assert judge(429, {"Retry-After": "7"}, gone, []).kind is RefusalKind.FAULT
+
+
 def error(message: str, **fields: Any) -> str:
     return json.dumps({"error": {"message": message, "type": "invalid_request_error"} | fields})
 
@@ -242,6 +268,12 @@ def error(message: str, **fields: Any) -> str:
             "secretRef",
         ),
         (429, error("Rate limit reached for requests", code="rate_limit_exceeded"), RefusalKind.BUSY, ""),
+        (429, error(OPENAI_LIMIT, code="rate_limit_exceeded"), RefusalKind.BUSY, ""),
+        (429, error(GEMINI_LIMIT, code=429, status="RESOURCE_EXHAUSTED"), RefusalKind.BUSY, ""),
+        (429, error("Your credit balance is too low"), RefusalKind.FAULT, "secretRef"),
+        (429, error("Billing hard limit", code="billing_hard_limit_reached"), RefusalKind.FAULT, "secretRef"),
+        (403, error("Your input was flagged by moderation"), RefusalKind.FILTERED, ""),
+        (400, error(NO_SUCH_TOOL), RefusalKind.REFUSED, "url"),
         (503, "upstream connect error", RefusalKind.BUSY, ""),
         (529, error("Overloaded", type="overloaded_error"), RefusalKind.BUSY, ""),
         (502, "<html>bad gateway</html>", RefusalKind.BUSY, ""),

@@ -55,6 +55,25 @@ def test_a_prompt_that_differs_in_form_alone_gives_a_warning() -> None:
     )
 
 
+def test_rows_without_a_prompt_column_are_compared_without_ids() -> None:
+    train = [{"id": f"tr-{n}", "split": "train", "question": f"What is {n} plus 1?"} for n in range(5)]
+    copied = [row | {"id": f"va-{n}", "split": "validation"} for n, row in enumerate(train[2:4])]
+    fresh = [{"id": f"va-{n}", "split": "validation", "question": f"What is {n} times 3?"} for n in range(5)]
+    [warning] = check(splits(train, [*fresh, *copied]), allowed=False)
+    assert warning.startswith("2 of 7 rows of spec.data.validation have the same prompt")
+    assert 'row 5 and row 2, "What is 2 plus 1?"' in warning
+    assert check(splits(train, fresh), allowed=False) == []
+    [twice] = check(splits(train, [*fresh, fresh[1] | {"id": "va-9"}]), allowed=False)
+    assert 'row 5 and row 1, "What is 1 times 3?"' in twice
+
+
+def test_rows_of_ids_alone_are_compared_by_their_first_column() -> None:
+    train = [{"case_id": f"amber-{n}", "label": n % 2} for n in range(4)]
+    held_out = [{"case_id": "Amber-2", "label": 1}, {"case_id": "blue-1", "label": 0}]
+    [warning] = check(splits(train, held_out), allowed=False)
+    assert warning.startswith("1 of 2 rows of spec.data.validation have the same prompt")
+
+
 def test_the_prompt_is_in_the_column_that_the_split_names() -> None:
     held_out = [{"id": 7, "question": "Handle case 3"}]
     named = [Split("train", CASES, "prompt"), Split("test", held_out, "question")]
