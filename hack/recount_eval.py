@@ -201,8 +201,8 @@ class Recount:
             for called, count in line["tool_calls_by_tool"]:
                 calls[tool(called)] += count
         found += [f"metric_{name}" for name in metrics - {"completion", "format"}]
-        most_called = sorted(calls, key=lambda name: (-calls[name], name))[:TOOLS]
-        found += [f"tool_calls_{name}" for name in most_called]
+        kept = sorted(calls, key=lambda name: (-calls[name], name))[:TOOLS]
+        found += [f"tool_calls_{name}" for name in kept]
         return found + [name for name in self.asked_tools if name not in found]
 
     @cached_property

@@ -197,8 +197,8 @@ def _tools(tries: Sequence[Try], tools: Collection[str]) -> Iterator[Measure]:
     for each in tries:
         for name, count in each.tool_calls.by_tool.items():
             called[tool(name)] += count
-    most_called = sorted(called, key=lambda name: (-called[name], name))[:TOOLS_NAMED]
-    for name in sorted({*most_called, *tools}):
+    kept = sorted(called, key=lambda name: (-called[name], name))[:TOOLS_NAMED]
+    for name in sorted({*kept, *tools}):
         yield _mean(f"tool_calls_{name}", "amount", _calls_of(name), less_is_better=True)
 
 
