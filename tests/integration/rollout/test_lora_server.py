@@ -384,7 +384,7 @@ async def test_a_slot_is_released_once_no_request_uses_it(
 async def test_an_engine_that_hangs_while_it_has_no_requests_is_found(
     server: RolloutServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, seconds in {"LOOK_SECONDS": 0.2, "BEAT_SECONDS": 1.0, "HUNG_SECONDS": 6.0}.items():
+    for name, seconds in {"LOOK_SECONDS": 0.2, "PROBE_SECONDS": 1.0, "HUNG_SECONDS": 6.0}.items():
         monkeypatch.setattr(hang, name, seconds)
     talking = {server.events("engine starting")[0]["pid"], server.front_process()}
     computing = set(server.engine_processes()) - talking

@@ -111,7 +111,7 @@ class Counting(Engine):
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hang, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(hang, "HUNG_SECONDS", 0.15)
-    monkeypatch.setattr(hang, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(hang, "PROBE_SECONDS", 0.05)
 
 
 @pytest.mark.usefixtures("impatient")
