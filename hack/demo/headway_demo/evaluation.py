@@ -49,12 +49,11 @@ def start_reference(kube: Kube, refs: Mapping[str, str], settings: Settings) -> 
 def run(platform: Platform, *, deadline_s: float) -> Job:
     """Apply the example and follow it to its end, whichever way the gate decides.
 
-    The endpoint may still be starting: its candidate waits for it, and the others begin.
-
     Raises:
         KubeError: the job failed by something other than its gate, or is late.
     """
     kube = platform.kube
+    kube.wait_available(NAMESPACE, "reference")
     kube.run("delete", KIND, NAME, "-n", NAMESPACE, "--ignore-not-found")
     kube.apply(quickstart.evaluation(platform.environment_image))
     started, shown, job = time.monotonic(), -SHOW_S, Job()
