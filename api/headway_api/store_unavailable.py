@@ -185,7 +185,7 @@ def store_explained() -> Iterator[None]:
         yield
     except (Exception, BaseExceptionGroup) as error:
         absence = _absence(error)
-        if absence is None or job_error(absence) is not None:
+        if absence is None or job_error(error) is not None:
             raise
         raise JobError("StoreUnavailable", str(absence), permanent=False) from error
 
