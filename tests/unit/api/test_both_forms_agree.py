@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -19,6 +19,7 @@ from evaluation_cases import EVALUATION, TAKEN
 from evaluation_cases import REFUSED as EVALUATIONS_REFUSED
 from generated_specs import Maker, get
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from refusal_cases import EVERYTHING, SMALLEST, TABLE, changed
 from warning_cases import QUIET, WARNINGS
 
@@ -161,6 +162,8 @@ class Campaign:
         if answer.faults:
             if answer.broken or all(map(taken_by_models_alone, answer.faults)):
                 return  # a rule that fails deeper keeps a model from looking any further
+            if any(map(taken_by_models_alone, answer.faults)) and self._are_rules(errors):
+                return  # the API server evaluates no rule beside a wrong type; the model reads it and does
             places = {".".join(map(str, entry["loc"])) for entry in errors}
             if not any(_shared(fault, places) for fault in answer.faults):
                 self.complaints.append(f"{answer.faults} is elsewhere for the model: {errors}")
@@ -180,6 +183,11 @@ class Campaign:
         for rule, at in _undisturbed(answer.stored, broken):
             if rule.message not in text:
                 self.complaints.append(f"the model does not say of {at}: {rule.message}")
+
+    def _are_rules(self, errors: Sequence[ErrorDetails]) -> bool:
+        """Whether each error of the model is a rule's."""
+        messages = {rule.message for rule in self.rules}
+        return all(any(message in entry["msg"] for message in messages) for entry in errors)
 
     def _warned(self, given: Json, answer: AdmissionAnswer, made: RLTrainingJob) -> None:
         activation = ENVIRONMENT.Activation({"object": answer.stored})
