@@ -24,12 +24,11 @@ from math import fsum, isclose
 from typing import Any
 
 from recount_gate import verdict
-from recount_measures import apart, tool, values
+from recount_measures import Line, apart, tool, values
 from recount_prices import Costs
 from recount_statistics import SCORES, SHARES, Values, difference, estimate, holm
 
 Json = Any
-Line = Mapping[str, Any]
 ALL, TOOLS = "all", 32
 MEANS = (
     "turns",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from record import About, keep
 from watched_cluster import Watched, watched_cluster
 
 from headway_api.names import API_VERSION
+from headway_cli.progress import is_true
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "hack" / "demo"))
 
@@ -25,10 +25,10 @@ from judged_job import JUDGED, Outcome, Trained, ended, evaluation, served_elsew
 
 from headway_demo import quickstart
 from headway_demo.console import Timings
-from headway_demo.kube import Kube, KubeError
+from headway_demo.kube import Kube
 from headway_demo.platform import KINDS, Platform, platform_up
 from headway_demo.settings import BUCKET, NAMESPACE, SYSTEM_NAMESPACE, Settings
-from headway_demo.watch import Job, condition, why
+from headway_demo.watch import Job, condition
 
 
 def step_of(job: Job) -> int:
@@ -64,11 +64,9 @@ class Bench:
 
     def wait_condition(self, name: str, kind: str, *, deadline_s: float = 180) -> dict[str, Any]:
         """The condition once it is True."""
-        for job in self.api.changes(f"apis/{API_VERSION}", "rltrainingjobs", name, deadline_s):
-            found = condition(job, kind)
-            if found is not None and found["status"] == "True":
-                return found
-        raise KubeError(f"waited {deadline_s:.0f} s for {name} {kind}. {why(self.get(name))}")
+        found = condition(self._until(name, lambda job: is_true(job, kind), deadline_s), kind)
+        assert found is not None
+        return found
 
     def owned(self, name: str) -> list[str]:
         """Everything in the namespace that carries the job's label."""
@@ -86,11 +84,10 @@ class Bench:
 
     def wait_step(self, name: str, wanted: int, *, deadline_s: float = 240) -> None:
         """Wait until so many steps are completed."""
-        for job in self.api.changes(f"apis/{API_VERSION}", "rltrainingjobs", name, deadline_s):
-            if step_of(job) >= wanted:
-                return
-        status = json.dumps(self.get(name).get("status"), indent=1)
-        raise KubeError(f"waited {deadline_s:.0f} s for step {wanted} of {name}. {status}")
+        self._until(name, lambda job: step_of(job) >= wanted, deadline_s)
+
+    def _until(self, name: str, ready: Callable[[Job], bool], deadline_s: float) -> Job:
+        return self.api.until(f"apis/{API_VERSION}", "rltrainingjobs", name, ready, deadline_s)
 
     def delete(self, *names: str) -> None:
         """Delete jobs and wait until nothing of them is left."""

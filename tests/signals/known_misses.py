@@ -41,23 +41,23 @@ FALSE: Final[Mapping[tuple[str, SignalName], str]] = {
 LATER: Final = ("clean-039", "clean-040")
 """Runs of the split `chosen_on` that were recorded after thresholds had been chosen."""
 REDEFINED: Final = (
-    "ScoreDiverged, RewardOneSided, and the label of an entropy that rises while the reward falls with it"
+    "ScoreDiverged, RewardOneSided, and the label of an entropy that rises while the reward falls"
 )
 """What was redefined after the split `held_out` had been looked at."""
 BEFORE: Final = (
-    "With the definitions as they were, 35 of the 38 symptoms of `held_out` were found, and 2 alarms of its "
-    "586 clean steps were false: 3.41 in 1,000 (as told at commit f8d202d)."
+    "With the earlier definitions, 35 of the 38 symptoms of `held_out` were found. Of the alarms in its 586 "
+    "clean steps, 2 were false: 3.41 in 1,000 (as told at commit f8d202d)."
 )
 """The result of the definitions as they were: no command makes it of today's code."""
 REDEFINED_SINCE: Final = (
-    "ValidationDiverged asks for two validations in a row, or for one that parts by far. Three labels were "
-    "written: batches without an advantage that are unsolved by their mean, malformed calls, and a norm that "
-    "jumps"
+    "ValidationDiverged asks for two validations in a row, or for one that diverges by far. Three labels "
+    "were written: batches without an advantage that are unsolved by their mean, malformed calls, and a norm "
+    "that jumps"
 )
 """What was redefined after the split `fresh` had been looked at."""
 BEFORE_SINCE: Final = (
-    "With the definitions and labels as they were, 15 of its 15 symptoms were found, and 4 alarms of its "
-    "1,058 clean steps were false: 3.78 in 1,000 (1.03 to 9.68; as told at commit cf5d4b5)."
+    "With the earlier definitions and labels, 15 of its 15 symptoms were found. Of the alarms in its 1,058 "
+    "clean steps, 4 were false: 3.78 in 1,000 (1.03 to 9.68; as told at commit cf5d4b5)."
 )
 """The result of definitions and labels as they were: no command makes it of today's code."""
 BEFORE_UNSEEN: Final = (

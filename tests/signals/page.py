@@ -46,7 +46,7 @@ learner.
 
 Runs of `chosen_on` were recorded before any threshold was chosen, but for {later}. \
 Runs of `held_out` have other seeds and settings, and no threshold was chosen on them. \
-But what they showed was looked at, and two signals and a label were then defined anew ({redefined}). \
+Then these runs were looked at. After that, two signals and a label were redefined: {redefined}. \
 So both splits flatter now. {before}
 
 Runs of `fresh` have other seeds and settings again. The definitions were committed before the first of \

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -72,6 +72,20 @@ class ApiReader:
                 if event["type"] == "ERROR":  # the version is too old: look again
                     break
                 yield event["object"]
+
+    def until(
+        self, group: str, plural: str, name: str, ready: Callable[[Json], bool], deadline_s: float
+    ) -> Json:
+        """The object, once it is ready.
+
+        Raises:
+            TimeoutError: it was not ready in time. It has the object's status.
+        """
+        for found in self.changes(group, plural, name, deadline_s):
+            if ready(found):
+                return found
+        status = json.dumps(self.one(group, plural, name).get("status"), indent=1)
+        raise TimeoutError(f"waited {deadline_s:.0f} s for {plural}/{name}, whose status is {status}")
 
     def _events(self, path: str, query: Mapping[str, str]) -> Iterator[Json]:
         """The events of a watch, until the server ends it."""

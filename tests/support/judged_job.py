@@ -16,10 +16,8 @@ from headway_api.names import API_VERSION
 from headway_cli.progress import is_true
 from headway_demo import quickstart
 from headway_demo.evaluation import start_reference
-from headway_demo.kube import KubeError
 from headway_demo.objects import read_group
 from headway_demo.settings import NAMESPACE, Settings
-from headway_demo.watch import why
 
 JUDGED = "judged"
 """The evaluation that tests share."""
@@ -135,11 +133,13 @@ def rows_done(bench: Any, name: str) -> int:
 
 def ended(bench: Any, name: str, folder: Path) -> Outcome:
     """The evaluation once it has ended, either way."""
-    for job in bench.api.changes(f"apis/{API_VERSION}", "rlevaljobs", name, END_S):
-        if is_true(job, "Complete") or is_true(job, "Failed"):
-            break
-    else:
-        raise KubeError(f"waited {END_S} s for the end of {name}. {why(get(bench, name))}")
+    job = bench.api.until(
+        f"apis/{API_VERSION}",
+        "rlevaljobs",
+        name,
+        lambda job: is_true(job, "Complete") or is_true(job, "Failed"),
+        END_S,
+    )
     with bench.platform.bucket() as bucket:
         bucket.download(job["status"]["artifacts"]["uri"], folder)
     return Outcome(job, folder)

@@ -147,8 +147,8 @@ class _Watch:
             yield found
 
     def refusal(self) -> str | None:
-        """What kubectl said if it ended without an object. An API server ends long watches by itself."""
-        if self._seen or self._process.poll() is None:
+        """What kubectl said if it failed before it wrote an object. An API server ends long watches."""
+        if self._seen or not self._process.poll():
             return None
         self._threads[1].join()
         return "".join(self._errors).strip() or "no answer"

@@ -17,7 +17,7 @@ import pytest
 from admission import ENVIRONMENT, AdmissionAnswer, Fault, Path, Placed, Server, holds
 from evaluation_cases import EVALUATION, TAKEN
 from evaluation_cases import REFUSED as EVALUATIONS_REFUSED
-from generated_specs import Maker, get
+from generated_specs import Maker, get, put
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from refusal_cases import EVERYTHING, SMALLEST, TABLE, changed
@@ -162,8 +162,8 @@ class Campaign:
         if answer.faults:
             if answer.broken or all(map(taken_by_models_alone, answer.faults)):
                 return  # a rule that fails deeper keeps a model from looking any further
-            if any(map(taken_by_models_alone, answer.faults)) and self._are_rules(errors):
-                return  # the API server evaluates no rule beside a wrong type; the model reads it and does
+            if self._breaks_rules_elsewhere(answer, errors):
+                return
             places = {".".join(map(str, entry["loc"])) for entry in errors}
             if not any(_shared(fault, places) for fault in answer.faults):
                 self.complaints.append(f"{answer.faults} is elsewhere for the model: {errors}")
@@ -184,10 +184,17 @@ class Campaign:
             if rule.message not in text:
                 self.complaints.append(f"the model does not say of {at}: {rule.message}")
 
-    def _are_rules(self, errors: Sequence[ErrorDetails]) -> bool:
-        """Whether each error of the model is a rule's."""
-        messages = {rule.message for rule in self.rules}
-        return all(any(message in entry["msg"] for message in messages) for entry in errors)
+    def _breaks_rules_elsewhere(self, answer: AdmissionAnswer, errors: Sequence[ErrorDetails]) -> bool:
+        """Whether each error of the model is of a rule that the API server finds broken too.
+
+        Beside a wrong type the server tries no rule. The model reads the value, and tries them. So the server
+        is asked again without the fields of a wrong type.
+        """
+        stored = answer.stored
+        for fault in filter(taken_by_models_alone, reversed(answer.faults)):
+            stored = put(stored, fault.at, None, remove=True)
+        broken = {rule.message for rule, _ in self._server.create(stored).broken}
+        return all(any(message in entry["msg"] for message in broken) for entry in errors)
 
     def _warned(self, given: Json, answer: AdmissionAnswer, made: RLTrainingJob) -> None:
         activation = ENVIRONMENT.Activation({"object": answer.stored})

@@ -253,9 +253,8 @@ LONG = {
 async def test_a_conversation_far_too_long_is_not_rendered(tok: Any, name: str) -> None:
     async with rig(tok) as r:
         body = json.dumps({"messages": LONG[name]}, ensure_ascii=False).encode()
-        with flat(
-            MAX_MEMORY + 8 * len(body)
-        ):  # copies of the text, the client's included, and no tokens of it
+        # Copies of the text, the client's included, and no tokens of it.
+        with flat(MAX_MEMORY + 8 * len(body)):
             async with r.http.post(r.base + "/v1/chat/completions", data=body) as answer:
                 found = await answer.json()
         assert (answer.status, found["error"]["code"]) == (400, "context_length_exceeded")

@@ -56,6 +56,12 @@ def test_a_watch_that_the_server_ends_begins_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(30)
+def test_a_watch_that_ends_without_an_object_is_no_refusal(tmp_path: Path) -> None:
+    assert [*kubectl(tmp_path, "sleep 0.2\nexit 0\n").changes("pods", deadline_s=2)] == []
+    assert starts(tmp_path) > 1
+
+
+@pytest.mark.timeout(30)
 def test_a_refusal_has_kubectls_words(tmp_path: Path) -> None:
     refused = kubectl(tmp_path, "echo 'Error: jobs \"x\" not found' >&2\nexit 1\n")
     with pytest.raises(KubeError, match='kubectl get job x --watch: Error: jobs "x" not found'):
