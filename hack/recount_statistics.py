@@ -214,9 +214,12 @@ def interval(
 
 
 def least(means: Sequence[float], weights: Sequence[float], worst: float) -> float:
-    """The 2.5 % quantile of the mean under random weights, with one more cluster of the worst value."""
+    """The 2.5 % quantile of the mean under random weights, with one more cluster of the worst value.
+
+    That cluster is as large as the largest.
+    """
     points = Counter(zip(means, weights, strict=True))
-    points[worst, fsum(weights) / len(weights)] += 1
+    points[worst, max(weights)] += 1
     if max(means) <= worst:
         return worst
 

@@ -3,8 +3,8 @@
 A gate passes on evidence, not on luck: the lower bound of a 95 % interval must clear what the gate asks for.
 So a candidate exactly at a bound is promoted by chance in nominally 2.5 % of runs. For bounded values
 (shares, and rewards with a range) the gate takes that end or the bound of `statistics.floors`, whichever is
-lower. So at most 5 % of runs promote it, even if the failing rows are so rare that the sample has none. This
-holds for clusters of about equal weight: docs/evaluation.md has figures for others.
+lower. So at most 5 % of runs promote it, even if the failing rows are so rare that the sample has none. No
+sample shows clusters far larger than its own: docs/evaluation.md has figures for them.
 Nothing bounds amounts (turns, tokens, seconds, cost): rare large values promote more often. `minimum_of`
 Value compares the value itself, without an interval.
 """

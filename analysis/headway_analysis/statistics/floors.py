@@ -5,6 +5,10 @@ that does, and their intervals are too short. Gaffke's bound (2005; Learned-Mill
 1905.06208) supposes one further cluster of the worst value. It gives all clusters random weights of sum 1, by
 Dirichlet's distribution. For 0s and 1s the bound is Clopper and Pearson's lower bound. No case is known where
 it is above the true mean too often, but there is no proof.
+
+The further cluster is as large as the largest of the sample. With clusters of different sizes, the mean is at
+least m if the mean of size * (value - m) is at least 0. The lowest possible value of that product belongs to
+the largest cluster.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ def least_mean(values: Floats, weights: Floats, worst: float) -> float:
         step = (highest - worst) / STEPS
         values = worst + np.floor((values - worst) / step) * step
     pairs, which = np.unique(values + 1j * weights, return_counts=True)
-    points, sizes = np.append(pairs.real, worst), np.append(pairs.imag, weights.mean())
+    points, sizes = np.append(pairs.real, worst), np.append(pairs.imag, weights.max())
     counts = np.append(which, 1).astype(float)
 
     def short(mean: float) -> float:

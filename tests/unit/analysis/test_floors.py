@@ -28,7 +28,7 @@ def test_the_bound_of_a_rate_is_clopper_and_pearsons_lower_bound(rows: int, fail
 def drawn(values: Floats, weights: Floats, worst: float) -> float:
     """The same from 200,000 random weights."""
     exponential = np.random.default_rng(1).exponential(size=(200_000, len(values) + 1))
-    sizes = exponential * np.append(weights, weights.mean())
+    sizes = exponential * np.append(weights, weights.max())
     return float(np.quantile(sizes @ np.append(values, worst) / sizes.sum(axis=1), 0.025))
 
 
@@ -47,6 +47,13 @@ def test_no_mean_is_below_the_worst_value() -> None:
 def test_a_cluster_without_weight_does_not_count() -> None:
     values, weights = np.array([0.9, 0.8, 1.0, 0.1]), np.array([1.0, 2.0, 1.0, 0.0])
     assert least_mean(values, weights, 0.0) == least_mean(values[:3], weights[:3], 0.0)
+
+
+def test_the_supposed_cluster_is_as_large_as_the_largest() -> None:
+    """One cluster has half of the weight, and might have failed."""
+    weights = np.array([58.0] + [2.0] * 29)
+    assert least_mean(np.ones(30), weights, 0.0) == pytest.approx(drawn(np.ones(30), weights, 0.0), abs=0.003)
+    assert least_mean(np.ones(30), weights, 0.0) < 0.5 < least_mean(np.ones(30), np.ones(30), 0.0)
 
 
 def test_very_many_values_never_raise_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
