@@ -19,11 +19,12 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from functools import cached_property
 from math import fsum, isclose
 from typing import Any
 
-from recount_gate import verdict
+from recount_gate import conditions, worst
 from recount_measures import Line, apart, tool, values
 from recount_prices import Costs
 from recount_statistics import SCORES, SHARES, Values, difference, estimate, holm
@@ -96,15 +97,20 @@ class Recount:
         self.headline()
         if self.report["gate"] is not None:
             self.same("gate", self.report["gate"]["verdict"], self.verdict)
+            checks = [each["verdict"] for each in self.report["gate"]["checks"]]
+            self.same("gate checks", sorted(checks), sorted(self.checks))
 
     @cached_property
-    def verdict(self) -> str | None:
-        """The gate's verdict; None if the job has no gate."""
-        if self.report["gate"] is None:
-            return None
+    def checks(self) -> list[str]:
+        """The verdict of each of the gate's conditions."""
         gate, rewards = self.report["gate"]["spec"], self.report["job"]["rewardRange"]
         failed = {each["name"] for each in self.report["candidates"] if each["state"] == "Failed"}
-        return verdict(gate, self.sample, failed, rewards, self.report["suites"].keys())
+        return [*conditions(gate, self.sample, failed, rewards, self.report["suites"].keys())]
+
+    @property
+    def verdict(self) -> str | None:
+        """The gate's verdict; None if the job has no gate."""
+        return None if self.report["gate"] is None else worst(self.checks)
 
     def judgments(self, line: Line) -> None:
         """Success, by score and by reward, and the try's cost."""
@@ -259,9 +265,19 @@ class Recount:
         }
         for name, amount in usage["total"].items():
             self.same(f"usage {name}", amount, tried[name] + usage["ofNoTry"].get(name, 0))
-        if not usage["ofNoTry"]:
-            self.same("cost", float(usage["cost"]), self.bill.bill(self.lines))
-            self.same("unpriced", usage["unpriced"], self.bill.unpriced(self.lines))
+        besides = {
+            "usage": [each | {"day": date.fromisoformat(each["day"])} for each in usage["ofNoTryByDay"]]
+        }
+        self.amounts("usage of no try", usage["ofNoTry"], [besides])
+        billed = [*self.lines, besides]
+        self.same("cost", float(usage["cost"]), self.bill.bill(billed))
+        self.same("unpriced", usage["unpriced"], self.bill.unpriced(billed))
+        self.same("models", sorted(usage["byModel"]), sorted(models(billed)))
+        for model in usage["byModel"]:
+            mine = [
+                {"usage": [each for each in line["usage"] if other_model(each) == model]} for line in billed
+            ]
+            self.amounts(f"usage of {model}", usage["byModel"][model], mine)
 
     def sample(self, candidate: str, name: str, task: str) -> Values | None:
         """The gate's values of a candidate and metric; None where there are none."""
@@ -351,6 +367,16 @@ class Recount:
             for name, by_candidate in of["differences"].items():
                 for candidate, found in by_candidate.items():
                     yield ("difference", candidate, task, name), found
+
+
+def other_model(used: Json) -> str | None:
+    """The model of a line of usage; None for the job's own. An accelerator is no model."""
+    return None if used["class"] == "acceleratorSeconds" else used.get("model")
+
+
+def models(lines: Iterable[Line]) -> set[str]:
+    """Every other model that some lines used."""
+    return {model for line in lines for each in line["usage"] if (model := other_model(each)) is not None}
 
 
 def in_a_line(figure: Json) -> str | None:

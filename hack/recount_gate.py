@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from math import fsum
 from typing import Any
 
@@ -25,21 +25,20 @@ BEST_HIGH = SCORES | {"success", "success_by_reward"}
 OF_CALLS = ("failed_tool_calls", "malformed_tool_calls")
 
 
-def verdict(
+def worst(verdicts: Iterable[str]) -> str:
+    """The gate's verdict: that of its worst condition."""
+    return max(verdicts, key=RANK.index, default="Error")
+
+
+def conditions(
     gate: Json,
     samples: Samples,
     failed: Collection[str] = (),
     rewards: Sequence[float] = (0.0, 1.0),
     suites: Collection[str] = (),
-) -> str:
-    """Passed, TooFewRows, Refused or Error; `rewards` are the ends of their range but in `suites`."""
-    return max(conditions(gate, samples, failed, rewards, suites), key=RANK.index, default="Error")
-
-
-def conditions(
-    gate: Json, samples: Samples, failed: Collection[str], rewards: Sequence[float], suites: Collection[str]
 ) -> Iterator[str]:
-    """The verdict of each condition."""
+    """Passed, TooFewRows, Refused or Error for each condition. `rewards` are the ends of their range but in
+    `suites`. Losses are a condition only where they are too large."""
 
     def ends(name: str, task: str, *of: Values | None) -> Sequence[float] | None:
         if name == "reward" and task not in suites:
@@ -50,7 +49,9 @@ def conditions(
     both = [gate[who] for who in ("candidate", "mustBeat") if gate.get(who) is not None]
     yield from ("Error" for name in both if name in failed)
     tasks = {judged, *(each.get("task", judged) for each in gate.get("noWorse", []))}
-    yield from (lost(gate, samples(name, "infra_error", task)) for task in tasks for name in both)
+    for each in (samples(name, "infra_error", task) for task in tasks for name in both):
+        if lost_too_many(gate, each):
+            yield "TooFewRows"
     if gate.get("minimum") is not None:
         mine = samples(gate["candidate"], metric, judged)
         yield minimum(gate, metric, mine, ends(metric, judged, mine))
@@ -69,10 +70,10 @@ def conditions(
             yield is_better(name, ours, theirs, least, ends(name, task, ours, theirs))
 
 
-def lost(gate: Json, found: Values | None) -> str:
-    """Whether few enough tries were lost."""
+def lost_too_many(gate: Json, found: Values | None) -> bool:
+    """Whether too many tries were lost."""
     share = fsum(each.top for each in found.values()) / len(found) if found else 0.0
-    return "TooFewRows" if share > float(gate.get("maxLost", "0.05")) else "Passed"
+    return share > float(gate.get("maxLost", "0.05"))
 
 
 def without(name: str, candidate_has_it: bool) -> str:

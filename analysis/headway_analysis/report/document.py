@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -249,11 +249,16 @@ def used_by(tries: Iterable[Try]) -> dict[str, float]:
 
 
 def _summed(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    by_class: dict[str, list[float]] = {}
+    """By class."""
+    return _added(amounts, class_of)
+
+
+def _added(amounts: Iterable[Mapping[str, float]], named: Callable[[str], str] = str) -> dict[str, float]:
+    by_name: dict[str, list[float]] = {}
     for each in amounts:
         for name, quantity in each.items():
-            by_class.setdefault(class_of(name), []).append(quantity)
-    return {name: fsum(quantities) for name, quantities in sorted(by_class.items())}
+            by_name.setdefault(named(name), []).append(quantity)
+    return {name: fsum(quantities) for name, quantities in sorted(by_name.items())}
 
 
 def by_model(days: Days) -> dict[str, dict[str, float]]:
@@ -291,10 +296,24 @@ def _usage(run: Finished) -> dict[str, Any]:
         "total": billed,
         "byModel": by_model(run.days),
         "ofNoTry": remainder(billed, tried),
+        "ofNoTryByDay": of_no_try(run),
         "cost": _dollars(cost_by_day(run.days.items(), run.book)),
         "unpriced": unpriced(run.days.items(), run.book),
         "priceBook": _book(run.book),
     }
+
+
+def of_no_try(run: Finished) -> list[dict[str, Any]]:
+    """What the ledger bills beyond the tries: day, class, model if it is not the job's own, quantity."""
+    tried: dict[date, list[Mapping[str, float]]] = {}
+    for each in (each for standing in run.standings for each in standing.tries):
+        for day, used in each.usage_by_day.items():
+            tried.setdefault(day, []).append(used)
+    return [
+        {"day": day.isoformat(), "class": class_of(name), "model": whose(name), "quantity": quantity}
+        for day in sorted({*run.days, *tried})
+        for name, quantity in remainder(run.days.get(day, {}), _added(tried.get(day, ()))).items()
+    ]
 
 
 def remainder(total: Mapping[str, float], part: Mapping[str, float]) -> dict[str, float]:

@@ -246,6 +246,8 @@ def test_a_wrong_number_is_found_wherever_it_is(recount: ModuleType, report: dic
     wrong["usage"]["total"]["discarded"] += 1
     wrong["usage"]["cost"] = "0.1"
     wrong["gate"]["verdict"] = "Refused"
+    wrong["gate"]["checks"][0]["verdict"] = "Error"
+    wrong["usage"]["byModel"]["other"] = {}
     differences = wrong["differences"]
     differences["external_score"]["tuned"]["low"] += 1e-5
     differences["success"]["tuned"]["smallest"] += 1e-5
@@ -272,6 +274,8 @@ def test_a_wrong_number_is_found_wherever_it_is(recount: ModuleType, report: dic
         "usage discarded",
         "cost",
         "gate",
+        "gate checks",
+        "models",
         "differences",
         "differences of refund",
         "tuned against the baseline, external_score low",
@@ -370,6 +374,27 @@ def test_the_recount_judges_as_the_gate_does(
     counted = recount.Recount(lines(), document(run, compared))
     counted.run()
     assert [wrong for wrong in counted.wrong if wrong.startswith("gate")] == []
+
+
+def test_the_recount_counts_what_belongs_to_no_try_or_other_models(recount: ModuleType) -> None:
+    """On a day at other prices, by a model of its own."""
+    more = {"discarded": 5_000.0, "endpointSample:frontier": 700.0, "acceleratorSeconds:gpu": 30.0}
+    run = dataclasses.replace(job.finished(), book=job.BOOK.of("frontier"))
+    days = {**run.days, date(2026, 1, 1): {**run.days.get(date(2026, 1, 1), {}), **more}}
+    found = document(dataclasses.replace(run, days=days), job.compared())
+    counted = recount.Recount(lines(book=run.book), found)
+    counted.usage()
+    assert counted.wrong == []
+    assert found["usage"]["byModel"]["frontier"]["endpointSample"] > 700
+    found["usage"]["byModel"]["frontier"]["endpointSample"] += 1
+    line = next(each for each in found["usage"]["ofNoTryByDay"] if each["class"] == "endpointSample")
+    line["quantity"] += 2
+    counted.usage()
+    assert {text.partition(":")[0] for text in counted.wrong} >= {
+        "cost",
+        "usage of frontier endpointSample",
+        "usage of no try endpointSample",
+    }
 
 
 @pytest.mark.ci

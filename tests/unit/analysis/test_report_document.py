@@ -91,6 +91,7 @@ def test_a_candidate_that_failed_says_why(report: dict[str, Any]) -> None:
 def test_the_bill_is_the_ledgers_and_adds_up(report: dict[str, Any]) -> None:
     usage = report["usage"]
     assert usage["ofNoTry"] == {}
+    assert usage["ofNoTryByDay"] == []
     for name, amount in usage["total"].items():
         parts = [each["usage"].get(name, 0) for each in report["candidates"]]
         assert sum(parts) == pytest.approx(amount)
@@ -159,7 +160,11 @@ def test_what_belongs_to_no_try_is_told_apart() -> None:
     run = job.finished()
     days = {**run.days, date(2026, 1, 1): {**run.days[date(2026, 1, 1)], "discarded": 10_000.0}}
     report = document(dataclasses.replace(run, days=days), job.compared())
-    assert report["usage"]["ofNoTry"]["discarded"] > 1000
+    usage = report["usage"]
+    (line,) = usage["ofNoTryByDay"]
+    assert (line["day"], line["class"], line["model"]) == ("2026-01-01", "discarded", None)
+    assert usage["ofNoTry"] == {"discarded": pytest.approx(line["quantity"])}
+    assert line["quantity"] > 1000
     assert "belong to no try" in markdown(report)
 
 
