@@ -120,11 +120,16 @@ def played(store: Store, layout: Layout, standing: CandidateTries) -> Iterator[P
                 yield one, episode, [each for each in group.discarded if each.index == episode.index]
 
 
-def _figures(store: Store, layout: Layout, run: Finished, name: str) -> Figures:
-    """A candidate's figures in a validation's form, from its own answered groups."""
+def _figures(store: Store, layout: Layout, run: Finished, standing: CandidateTries) -> Figures:
+    """A candidate's figures in a validation's form, from the groups of its tries on the job's own rows."""
     spec = run.job.spec
     measure, agent = spec.evaluation, spec.agent
-    found = [group for group in Spool(store, layout).evaluated(name) if group.suite is None]
+    spool, mine = Spool(store, layout), {each.episode_id for each in standing.tries}
+    found = [
+        group
+        for group in (*spool.evaluated(standing.name), *spool.unanswered())
+        if group.suite is None and any(episode.episode_id in mine for episode in group.episodes)
+    ]
     turns = agent.effective_builtin.max_turns if agent.is_builtin else None
     return evaluation(found, measure.pass_k, measure.success_threshold, "eval", max_turns=turns)
 
@@ -146,7 +151,7 @@ def track(store: Store, layout: Layout, results: Written) -> MlflowRun | None:
         results.text,
         lambda name: parquet(table({name: by_name[name].tries}, price)),
         lambda name: plain(table({name: by_name[name].tries}, price)),
-        lambda name: _figures(store, layout, run, name),
+        lambda name: _figures(store, layout, run, by_name[name]),
         lambda name: played(store, layout, by_name[name]),
     )
     experiment = wanted.experiment or f"{job.namespace}/{job.name}"

@@ -146,15 +146,15 @@ def test_a_candidates_log_has_every_try_including_lost_groups(written: Written) 
 
 
 def test_a_run_for_each_candidate_with_its_figures(written: Written, client: MlflowClient) -> None:
-    """The report's, and those of its answered groups under MTRL's names: these, and no other."""
+    """The report's, and those of its groups under MTRL's names: these, and no other."""
     found, report = runs(written, client), written.report()
     assert found.keys() == set(NAMES)
     for candidate in report["candidates"]:
         if not candidate["tries"]:
             continue
         name = candidate["name"]
-        groups = read(written.layout.evaluation_groups(name))
-        assert len(groups) == ROWS - 1, "one was not answered"
+        groups = [*read(written.layout.evaluation_groups(name)), *unanswered_of(written, name)]
+        assert len(groups) == ROWS, "with the one that was not answered"
         named = dict(recount_mlflow().expected(name, candidate, report))
         mtrl = recounted(groups, "eval", "eval/episodes", job.MAX_TURNS)
         mtrl |= validated(groups, "eval", job.KS, job.THRESHOLD)
@@ -162,9 +162,22 @@ def test_a_run_for_each_candidate_with_its_figures(written: Written, client: Mlf
         same(found[name].data.metrics, named | mtrl)
         for own in ("reward", "external_score"):
             assert mtrl[f"eval/{own}/mean"] == pytest.approx(named[f"eval/{own}"], rel=1e-9)
+        lost = mtrl["eval/episodes/outcome_InfraError_rate"]
+        assert lost == pytest.approx(named["eval/infra_error"], rel=1e-9)
+        assert lost > 1 / ROWS - 1e-9
     assert all(run.info.status == "FINISHED" for run in found.values())
     history = client.get_metric_history(found["tuned"].info.run_id, "eval/external_score")
     assert len(history) == 1, "a successor adds no second point"
+
+
+def unanswered_of(written: Written, candidate: str) -> list[dict[str, Any]]:
+    """The stored groups of a candidate without a scored episode."""
+    mine = {each.episode_id for each in written.run.state.candidates[candidate].all_tries}
+    return [
+        group
+        for group in read(written.layout.failed_groups)
+        if any(episode["episode_id"] in mine for episode in group["episodes"])
+    ]
 
 
 def recount_mlflow() -> ModuleType:
