@@ -24,7 +24,7 @@ from functools import cached_property
 from math import fsum, isclose
 from typing import Any
 
-from recount_gate import conditions, worst
+from recount_gate import Check, conditions, worst
 from recount_measures import Line, apart, tool, values
 from recount_prices import Costs
 from recount_statistics import SCORES, SHARES, Values, difference, estimate, holm
@@ -97,12 +97,28 @@ class Recount:
         self.headline()
         if self.report["gate"] is not None:
             self.same("gate", self.report["gate"]["verdict"], self.verdict)
-            checks = [each["verdict"] for each in self.report["gate"]["checks"]]
-            self.same("gate checks", sorted(checks), sorted(self.checks))
+            self.gate(self.report["gate"]["checks"])
+
+    def gate(self, reported: Json) -> None:
+        """Each of the gate's conditions: its verdict, its numbers, and that its message has them."""
+        lost = [each for each in reported if "lost" in each["numbers"]]
+        ordered = [each for each in reported if each not in lost]
+        ordered += sorted(lost, key=lambda each: [*each["numbers"].values()])
+        self.same(
+            "gate checks", [each["verdict"] for each in ordered], [each.verdict for each in self.checks]
+        )
+        for at, (each, counted) in enumerate(zip(ordered, self.checks, strict=False)):
+            self.same(f"gate check {at} names", sorted(each["numbers"]), sorted(counted.numbers))
+            for name in each["numbers"].keys() & counted.numbers.keys():
+                self.same(f"gate check {at} {name}", each["numbers"][name], counted.numbers[name], 1e-6)
+            shown = [name for name in each["numbers"] if (name, each["verdict"]) != ("shown", "Refused")]
+            told = [each["numbers"][name] for name in shown if each["numbers"][name] is not None]
+            words = [f"{abs(number):.4g}" for number in told]
+            self.same(f"gate check {at} message", [word for word in words if word in each["message"]], words)
 
     @cached_property
-    def checks(self) -> list[str]:
-        """The verdict of each of the gate's conditions."""
+    def checks(self) -> list[Check]:
+        """Each of the gate's conditions."""
         gate, rewards = self.report["gate"]["spec"], self.report["job"]["rewardRange"]
         failed = {each["name"] for each in self.report["candidates"] if each["state"] == "Failed"}
         return [*conditions(gate, self.sample, failed, rewards, self.report["suites"].keys())]
@@ -303,7 +319,14 @@ class Recount:
         self.same("status headline candidate", headline.get("candidate"), name)
         self.same("status headline score", headline.get("score"), in_a_line(score))
         self.rounded("status cost", status.get("usage", {}).get("cost"), float(self.report["usage"]["cost"]))
-        self.same("status gate result", (status.get("gate") or {}).get("result"), self.verdict)
+        gate = status.get("gate") or {}
+        self.same("status gate result", gate.get("result"), self.verdict)
+        if self.report["gate"] is not None:
+            passed = [each for each in status.get("conditions", []) if each["type"] == "GatePassed"]
+            for each in [gate, *passed]:
+                text = each.get("message", "")
+                said = bool(text) and self.report["gate"]["message"].startswith(text)
+                self.same("status gate message", text, text if said else self.report["gate"]["message"])
 
     def result(self, reported: Json) -> None:
         """A candidate in the status."""

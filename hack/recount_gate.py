@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from math import fsum
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from recount_statistics import (
     ENOUGH,
@@ -20,14 +21,23 @@ from recount_statistics import (
 Json = Any
 Samples = Callable[[str, str, str], Values | None]
 """Candidate, metric, task -> values."""
+EQUAL = 1e-12
+"""Means that are closer are equal."""
 RANK = ["Passed", "TooFewRows", "Refused", "Error"]
 BEST_HIGH = SCORES | {"success", "success_by_reward"}
 OF_CALLS = ("failed_tool_calls", "malformed_tool_calls")
 
 
-def worst(verdicts: Iterable[str]) -> str:
+class Check(NamedTuple):
+    """A condition's verdict, and the numbers that it was judged by."""
+
+    verdict: str
+    numbers: Mapping[str, float | None] = MappingProxyType({})
+
+
+def worst(checks: Iterable[Check]) -> str:
     """The gate's verdict: that of its worst condition."""
-    return max(verdicts, key=RANK.index, default="Error")
+    return max((each.verdict for each in checks), key=RANK.index, default="Error")
 
 
 def conditions(
@@ -36,9 +46,9 @@ def conditions(
     failed: Collection[str] = (),
     rewards: Sequence[float] = (0.0, 1.0),
     suites: Collection[str] = (),
-) -> Iterator[str]:
+) -> Iterator[Check]:
     """Passed, TooFewRows, Refused or Error for each condition. `rewards` are the ends of their range but in
-    `suites`. Losses are a condition only where they are too large."""
+    `suites`. Losses are a condition only where they are too large, and come last."""
 
     def ends(name: str, task: str, *of: Values | None) -> Sequence[float] | None:
         if name == "reward" and task not in suites:
@@ -47,16 +57,20 @@ def conditions(
 
     metric, judged = gate.get("metric", "external_score"), gate.get("task", "all")
     both = [gate[who] for who in ("candidate", "mustBeat") if gate.get(who) is not None]
-    yield from ("Error" for name in both if name in failed)
-    tasks = {judged, *(each.get("task", judged) for each in gate.get("noWorse", []))}
-    for each in (samples(name, "infra_error", task) for task in tasks for name in both):
-        if lost_too_many(gate, each):
-            yield "TooFewRows"
+    yield from (Check("Error") for name in both if name in failed)
     if gate.get("minimum") is not None:
         mine = samples(gate["candidate"], metric, judged)
         yield minimum(gate, metric, mine, ends(metric, judged, mine))
-    if gate.get("mustBeat") is None:
-        return
+    if gate.get("mustBeat") is not None:
+        yield from compared(gate, samples, ends)
+    tasks = {judged, *(each.get("task", judged) for each in gate.get("noWorse", []))}
+    yield from losses(gate, [samples(name, "infra_error", task) for task in tasks for name in both])
+
+
+def compared(gate: Json, samples: Samples, ends: Callable[..., Sequence[float] | None]) -> Iterator[Check]:
+    """The conditions that compare the candidate with its baseline."""
+    metric, judged = gate.get("metric", "external_score"), gate.get("task", "all")
+    both = [gate["candidate"], gate["mustBeat"]]
     wanted = [(metric, judged, float(gate.get("margin", 0)))]
     for each in gate.get("noWorse", []):
         wanted.append((each["metric"], each.get("task", judged), -float(each.get("margin", 0))))
@@ -65,15 +79,19 @@ def conditions(
         if ours is None or theirs is None:
             below = "cost" if name == "cost_per_success" else "infra_error"
             tried = samples(both[0], below, task) and samples(both[1], below, task)
-            yield without(name, ours is not None) if tried else "Error"
+            yield Check(without(name, ours is not None) if tried else "Error")
         else:
-            yield is_better(name, ours, theirs, least, ends(name, task, ours, theirs))
+            yield is_better(name, ours, theirs, least, ends(name, task, ours, theirs), abs(least))
 
 
-def lost_too_many(gate: Json, found: Values | None) -> bool:
-    """Whether too many tries were lost."""
-    share = fsum(each.top for each in found.values()) / len(found) if found else 0.0
-    return share > float(gate.get("maxLost", "0.05"))
+def losses(gate: Json, found: Iterable[Values | None]) -> list[Check]:
+    """The samples that lost too many tries, by how many."""
+    limit, checks = float(gate.get("maxLost", "0.05")), []
+    for tries in found:
+        lost = fsum(each.top for each in tries.values()) if tries else 0.0
+        if tries and lost / len(tries) > limit:
+            checks.append(Check("TooFewRows", {"lost": lost, "tries": len(tries), "maxLost": limit}))
+    return sorted(checks, key=lambda each: [*each.numbers.values()])
 
 
 def without(name: str, candidate_has_it: bool) -> str:
@@ -83,31 +101,38 @@ def without(name: str, candidate_has_it: bool) -> str:
     return "TooFewRows" if name in OF_CALLS else "Error"
 
 
-def minimum(gate: Json, name: str, found: Values | None, ends: Sequence[float] | None) -> str:
+def minimum(gate: Json, name: str, found: Values | None, ends: Sequence[float] | None) -> Check:
     """Whether the metric reaches the minimum."""
     known = estimate(name, found) if found is not None and better_high(name) else None
     wanted = float(gate["minimum"])
     if known is None or found is None:
-        return "Error"
-    if known["value"] < wanted:
-        return "Refused"
-    if gate.get("minimumOf") == "Value":
-        return "Passed"
-    if known["floor"] is None or known["clusters"] < ENOUGH:
-        return "TooFewRows"
-    floor = known["floor"] if ends is None else min(known["floor"], least_value(found, ends[0]))
-    return "Passed" if floor >= wanted else "TooFewRows"
+        return Check("Error")
+    floor = None
+    if gate.get("minimumOf") != "Value" and known["floor"] is not None and known["clusters"] >= ENOUGH:
+        floor = known["floor"] if ends is None else min(known["floor"], least_value(found, ends[0]))
+    numbers = {key: known[key] for key in ("value", "low", "high")} | {"minimum": wanted, "shown": floor}
+    if known["value"] < wanted - EQUAL * max(1, abs(wanted)):
+        return Check("Refused", numbers)
+    passed = gate.get("minimumOf") == "Value" or (floor is not None and floor >= wanted)
+    return Check("Passed" if passed else "TooFewRows", numbers)
 
 
-def is_better(name: str, ours: Values, theirs: Values, least: float, ends: Sequence[float] | None) -> str:
+def is_better(
+    name: str, ours: Values, theirs: Values, least: float, ends: Sequence[float] | None, margin: float
+) -> Check:
     """Whether the difference, in the better direction, is shown to be above `least`."""
     found, sign = difference(name, ours, theirs), 1 if better_high(name) else -1
-    if found is None or found["low"] is None:
-        return "TooFewRows"
-    low, value = (found["low"], found["value"]) if sign > 0 else (-found["high"], -found["value"])
-    if ends is not None:
-        low = min(low, least_gain(ours, theirs, sign, ends[0] - ends[1]))
-    return "Passed" if low > least else "Refused" if value <= least else "TooFewRows"
+    if found is None:
+        return Check("TooFewRows")
+    floor = None
+    if found["low"] is not None:
+        floor = found["low"] if sign > 0 else -found["high"]
+        floor = floor if ends is None else min(floor, least_gain(ours, theirs, sign, ends[0] - ends[1]))
+    numbers = {key: found[key] for key in ("candidate", "baseline", "value", "low", "high")}
+    numbers |= {"margin": margin, "shown": floor}
+    if sign * found["value"] <= least + EQUAL * max(1, abs(least)):
+        return Check("Refused", numbers)
+    return Check("Passed" if floor is not None and floor > least else "TooFewRows", numbers)
 
 
 def better_high(name: str) -> bool:

@@ -28,6 +28,8 @@ from headway_analysis.statistics.differences import Difference
 from headway_analysis.statistics.estimates import Estimate
 
 HEADLINE: Final = "external_score"
+DIGITS: Final = 12
+"""Means that agree to so many digits are equal: the order of a sum changes the last ones."""
 COMPARED: Final = (HEADLINE, "success", "reward", "completion")
 """The measures that are compared within each task. A job may have many tasks, and each comparison draws sign
 flips."""
@@ -66,7 +68,9 @@ class Comparison:
         lost = [self.estimate(name, "infra_error") for name in scores]
         fit = comparable([0.0 if share is None else share.value for share in lost])
         return max(
-            zip(fit, scores, strict=True), key=lambda e: (e[0], scores[e[1]].value), default=(True, None)
+            zip(fit, scores, strict=True),
+            key=lambda e: (e[0], round(scores[e[1]].value, DIGITS)),
+            default=(True, None),
         )[1]
 
 

@@ -12,9 +12,10 @@ Value compares the value itself, without an interval.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Literal
+from math import isclose
+from typing import Final, Literal
 
 from headway_analysis.statistics.differences import ENOUGH, Difference, compare, least_gain
 from headway_analysis.statistics.estimates import Estimate, Sample, estimate
@@ -101,6 +102,8 @@ class Check:
     verdict: Verdict
     message: str
     """For a person; has the value, the interval, the bound and the rows."""
+    numbers: Mapping[str, float | None] = field(default_factory=dict)
+    """The numbers of the message by name, for programs; None where there is none."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,8 @@ LOST = "infra_error"
 """Measure of the tries that have no value."""
 PER_SUCCESS = "cost_per_success"
 REWARD = "reward"
+ROUNDING: Final = 1e-12
+"""The distance, also relative to the bound, below which two means are equal."""
 RANK = (Verdict.PASSED, Verdict.TOO_FEW_ROWS, Verdict.REFUSED, Verdict.ERROR)
 """From the best to the worst."""
 
@@ -207,6 +212,7 @@ def _losses(spec: GateSpec, by_task: ByTask) -> Iterator[Check]:
                 f"{name} lost {count} of {of} tries{where} to InfraError, more than the "
                 f"{_number(spec.max_lost)} of spec.gate.maxLost. Read their errors in results.parquet, "
                 "repair the sandbox or server, or raise spec.rollout.timeoutSeconds",
+                {"lost": count, "tries": of, "maxLost": spec.max_lost},
             )
 
 
@@ -263,10 +269,11 @@ def _minimum(spec: GateSpec, minimum: float, rows: _Rows, less_is_better: Collec
     sample = samples[spec.candidate][metric]
     ends = _ends(spec, metric, rows.task, sample)
     least = least_value(sample, ends) if spec.minimum_of == "LowerBound" else None
-    verdict, why = _reaches(found, minimum, spec.minimum_of, least)
-    return Check(
-        verdict, f"{metric} of {spec.candidate} is {shown(found)}; minimum {_number(minimum)}: {why}"
-    )
+    floor = None if spec.minimum_of == "Value" else _floor(found, least)
+    verdict, why = _reaches(found, minimum, spec.minimum_of, floor)
+    text = f"{metric} of {spec.candidate} is {shown(found)}; minimum {_number(minimum)}: {why}"
+    numbers = {"value": found.value, "low": found.low, "high": found.high, "minimum": minimum, "shown": floor}
+    return Check(verdict, text, numbers)
 
 
 def _ends(spec: GateSpec, metric: str, task: str, *of: Sample) -> tuple[float, float] | None:
@@ -279,18 +286,27 @@ def _ends(spec: GateSpec, metric: str, task: str, *of: Sample) -> tuple[float, f
     return SHARE if all(each.share for each in of) else None
 
 
-def _reaches(found: Estimate, minimum: float, of: str, least: float | None) -> tuple[Verdict, str]:
-    if found.value < minimum:
+def _floor(found: Estimate, least: float | None) -> float | None:
+    """What the rows show at least; None if they are too few to show anything."""
+    return None if found.floor is None or found.clusters < ENOUGH else _lower(found.floor, least)
+
+
+def _reaches(found: Estimate, minimum: float, of: str, floor: float | None) -> tuple[Verdict, str]:
+    if is_below(found.value, minimum):
         return Verdict.REFUSED, "the value is below it"
     if of == "Value":
         return Verdict.PASSED, "the value reaches it"
-    if found.floor is None or found.clusters < ENOUGH:
+    if floor is None:
         return Verdict.TOO_FEW_ROWS, f"{_counted(found.clusters)} cannot show that it is reached"
-    floor = _lower(found.floor, least)
     shows = f"the rows show at least {_number(floor)}"
     if floor >= minimum:
         return Verdict.PASSED, shows
     return Verdict.TOO_FEW_ROWS, f"the value reaches it, but {shows}: too few rows to tell"
+
+
+def is_below(value: float, bound: float) -> bool:
+    """Whether a mean is below a bound by more than rounding: 48 times 0.8 has the mean 0.7999999999999999."""
+    return value < bound and not isclose(value, bound, rel_tol=ROUNDING, abs_tol=ROUNDING)
 
 
 def _lower(end: float, least: float | None) -> float:
@@ -327,9 +343,19 @@ def _against(
     least = bound.margin if must_beat else -bound.margin
     both = samples[ours][metric], samples[baseline][metric]
     gain = least_gain(*both, sign, _ends(spec, metric, rows.task, *both))
-    verdict, why = _differs(found, least, sign, gain)
+    floor = _gained(found, sign, gain)
+    verdict, why = _differs(found, least, sign, floor)
     text = f"{metric}{where} of {ours} against {baseline}: {difference_text(found)}; asked: {asked}"
-    return Check(verdict, f"{text}: {why}")
+    numbers = {
+        "candidate": found.candidate,
+        "baseline": found.baseline,
+        "value": found.value,
+        "low": found.low,
+        "high": found.high,
+        "margin": bound.margin,
+        "shown": floor,
+    }
+    return Check(verdict, f"{text}: {why}", numbers)
 
 
 def _without(candidate: str, metric: str, rows: _Rows, spec: GateSpec) -> Check | None:
@@ -349,21 +375,26 @@ def _without(candidate: str, metric: str, rows: _Rows, spec: GateSpec) -> Check 
     return None
 
 
-def _differs(found: Difference, least: float, sign: int, gain: float | None) -> tuple[Verdict, str]:
-    """Whether the difference, in the direction that is better, is shown to be above `least`.
+def _gained(found: Difference, sign: int, gain: float | None) -> float | None:
+    """What the rows show at least of the difference, in the direction that is better.
 
     `gain`: the bound of `statistics.floors`; None if nothing bounds the values.
     """
     if found.low is None or found.high is None:
-        return Verdict.TOO_FEW_ROWS, f"{_counted(found.clusters)} in common cannot tell"
-    low = found.low if sign > 0 else -found.high
-    shown_least = _lower(low, gain)
-    way = "better" if shown_least >= 0 else "worse"
-    edge = f"at {'least' if shown_least >= 0 else 'most'} {_number(abs(shown_least))} {way}"
-    if shown_least > least:
-        return Verdict.PASSED, f"it is; the rows show that it is {edge}"
-    if sign * found.value <= least:
+        return None
+    return _lower(found.low if sign > 0 else -found.high, gain)
+
+
+def _differs(found: Difference, least: float, sign: int, floor: float | None) -> tuple[Verdict, str]:
+    """Whether the difference, in the direction that is better, is shown to be above `least`."""
+    if not is_below(least, sign * found.value):
         return Verdict.REFUSED, "it is not"
+    if floor is None:
+        return Verdict.TOO_FEW_ROWS, f"{_counted(found.clusters)} in common cannot tell"
+    way = "better" if floor >= 0 else "worse"
+    edge = f"at {'least' if floor >= 0 else 'most'} {_number(abs(floor))} {way}"
+    if floor > least:
+        return Verdict.PASSED, f"it is; the rows show that it is {edge}"
     return Verdict.TOO_FEW_ROWS, f"the value is, but the rows show only that it is {edge}: too few to tell"
 
 

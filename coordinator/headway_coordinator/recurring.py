@@ -84,6 +84,10 @@ class Recurring:
         self._ended = 0
         self._at_once = 1
 
+    def scored_before(self) -> None:
+        """Note that an earlier process had scored episodes: no cause ends every episode of the job."""
+        self._scored = True
+
     def note(self, episode: str, cause: Cause) -> None:
         """Note what part of the job failed in an episode, by its id. A call of `ended` follows."""
         self._causes[episode] = cause

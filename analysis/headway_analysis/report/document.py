@@ -193,7 +193,10 @@ def _gate(run: Finished, found: Comparison) -> dict[str, Any] | None:
     return {
         "verdict": found.gate.verdict.value,
         "message": found.gate.message,
-        "checks": [{"verdict": each.verdict.value, "message": each.message} for each in found.gate.checks],
+        "checks": [
+            {"verdict": each.verdict.value, "message": each.message, "numbers": dict(each.numbers)}
+            for each in found.gate.checks
+        ],
         "spec": gate.as_object(),
     }
 

@@ -76,6 +76,10 @@ class Notes:
     """Requests after which all had to wait."""
 
 
+class FirstTurnRefused(InfraFault):
+    """An endpoint that answered before refuses the first turn of a conversation."""
+
+
 class EndpointChat:
     """Answers the turns of one owner. Shared by all of its episodes."""
 
@@ -177,12 +181,18 @@ class EndpointChat:
             CandidateFault: it does not answer, or not within `patience`.
         """
         session = Session("probe", 0, Sampling(temperature=1.0, top_p=1.0, max_tokens=PROBE_TOKENS))
+        tries = 0
         while not await self._listed():
             try:
                 await self._in_time(session, Ask([{"role": "user", "content": "Say ok."}]), 0)
                 return
+            except FirstTurnRefused:  # it has answered episodes, which have tools, and is up
+                return
             except InfraFault as fault:
-                self._failed(Verdict(RefusalKind.BROKEN, str(fault), reason="EndpointFailing"), 0.0)
+                tries += 1
+                wait = backoff(tries)
+                self._failed(Verdict(RefusalKind.BROKEN, str(fault), reason="EndpointFailing"), wait)
+                await asyncio.sleep(wait)
             except ContextFull as error:
                 raise self._end("EndpointRefused", "url", str(error)) from error
 
@@ -257,7 +267,7 @@ class EndpointChat:
             return self._end(verdict.reason, verdict.name, verdict.message)
         if session.turns:
             return CannotRender(f"{self._at} does not accept this conversation: {verdict.message}")
-        return InfraFault(f"{self._at} refuses the episode's first turn: {verdict.message}")
+        return FirstTurnRefused(f"{self._at} refuses the episode's first turn: {verdict.message}")
 
     def _pause(self, verdict: Verdict, tries: int) -> None:
         """Make every request wait: at least as long as asked, and not all for the same time."""

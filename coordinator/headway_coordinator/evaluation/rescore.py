@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from headway_analysis.measures.tries import text_of
+from headway_analysis.measures.tries import sampled_messages, text_of
 from headway_api.artifacts import GROUPS, written
 from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome, Purpose, Turn
@@ -103,6 +103,8 @@ class Rescorer:
     episodes: Stored
     reports_reward: bool
     """Whether the run's agent reported its own reward, which the environment uses."""
+    own_loop: bool = False
+    """Whether the run's agent wrote the conversations itself. They may then begin with any message."""
     lost: set[str] = field(default_factory=set)
     """Ids of the episodes whose record has only a failure, so that none is retried."""
     differing: dict[str, int] = field(default_factory=dict)
@@ -120,11 +122,12 @@ class Rescorer:
         if before.outcome is Outcome.INFRA_ERROR:
             self.lost.add(context.session.episode_id)
             raise InfraFault(f"the recorded episode failed, so it has no answer of the model: {before.error}")
-        self._require_same_row(context.first, before)
+        if not self.own_loop:
+            self._require_same_row(context.first, before)
         context.messages[:] = before.messages
         add_recorded(context.session, before.turns)
         differing = 0
-        for call in calls(before.messages):
+        for call in calls(before):
             reply = await context.sandbox.tool(call.name, call.arguments)
             differing += reply.content != call.answer
         self.differing[context.session.episode_id] = differing
@@ -136,9 +139,15 @@ class Rescorer:
         return AgentResult(before.outcome is Outcome.TRUNCATED, before.error, reported, metrics)
 
     def counted(self, record: EpisodeRecord) -> EpisodeRecord:
-        """The sealed episode, with the number of tool answers that differ from the recorded ones."""
-        differing = self.differing.pop(record.episode_id, 0)
-        return record.model_copy(update={"differing_answers": differing})
+        """The sealed episode, with the number of tool answers that differ from the recorded ones.
+
+        A truncated episode keeps the recorded reason.
+        """
+        update: dict[str, Any] = {"differing_answers": self.differing.pop(record.episode_id, 0)}
+        before = self.episodes.get(_place(record.episode_id))
+        if before is not None and before.outcome is record.outcome is Outcome.TRUNCATED:
+            update |= {"timed_out": before.timed_out, "token_limited": before.token_limited}
+        return record.model_copy(update=update)
 
     def environment_seed(self, job_seed: int, episode_id: str) -> int | None:
         """The seed that the environment had in the run. None: the run has no such episode."""
@@ -194,19 +203,26 @@ class RecordedCall(NamedTuple):
     answer: str
 
 
-def calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[RecordedCall]:
-    """The executed tool calls, in order: those that a tool message answers.
+def calls(episode: EpisodeRecord) -> Iterator[RecordedCall]:
+    """The executed tool calls, in order: those of the model that a tool message answers.
 
-    Agents with their own loop may use an id twice. The answers to an id belong to its calls in order.
+    Calls in the environment's first messages are examples, which no tool executed. Agents with their own loop
+    may use an id twice. The answers to an id belong to its calls in order.
 
     Raises:
         InfraFault: a recorded call's arguments are not a JSON object.
     """
     answers: dict[Any, deque[str]] = defaultdict(deque)
-    for message in messages:
+    sampled = sampled_messages(episode)
+    begin = (
+        next((at for at, message in enumerate(episode.messages) if message is sampled[0]), 0)
+        if sampled
+        else 0
+    )
+    for message in episode.messages[begin:]:
         if message.get("role") == "tool":
             answers[message.get("tool_call_id")].append(text_of(message))
-    for message in messages:
+    for message in sampled:
         for call in message.get("tool_calls") or ():
             if not (left := answers.get(call.get("id"))):
                 continue

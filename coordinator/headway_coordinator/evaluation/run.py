@@ -138,6 +138,8 @@ class Evaluation:
                 candidate.stage = "Complete"
         for group in await self._store(self._spool.unanswered):
             await self._store(self._ledger.group, group)
+        if any(candidate.answered for candidate in self.state.candidates.values()):
+            self.faults.scored_before()
         logs.event(_log, "restored", groups=self.state.groups_done)
 
     async def _require_same_rows(self) -> None:

@@ -301,7 +301,8 @@ class Units:
             stored = await asyncio.to_thread(rescore.stored, asked.name, asked.rescore, self.store)
         http = self._spec.agent.http
         reports = http is not None and http.reports_reward
-        agent = rescore.Rescorer(asked.name, asked.rescore, stored, reports, lost)
+        own_loop = not self._spec.agent.is_builtin
+        agent = rescore.Rescorer(asked.name, asked.rescore, stored, reports, own_loop, lost)
         episodes = Episodes(self._rules(), agent, self.broker, Nobody(), self.faults.note, self.judges)
 
         async def judged(task: Task) -> EpisodeRecord:

@@ -11,6 +11,7 @@ Some are too wide, and hold it more often; each case says up to where:
 
 from __future__ import annotations
 
+from functools import cache
 from math import comb
 
 import numpy as np
@@ -42,15 +43,36 @@ def within_bounds(held: float, *, limit: float = 0.97) -> None:
 @pytest.mark.parametrize(("share", "limit"), [(0.1, 0.975), (0.5, 0.97), (0.9, 0.975)])
 def test_a_plain_rate_over_30_rows(share: float, limit: float) -> None:
     """Counted, not simulated. At 0.1 only 31 values are possible, and Wilson's interval holds 97.4 %."""
-    make, held = layout(ROWS), 0.0
+    within_bounds(counted(share), limit=limit)
+
+
+@cache
+def plain_intervals() -> list[tuple[float, float]]:
+    """The interval of 30 rows with one try, by the number of successes."""
+    make, found = layout(ROWS), []
     for hits in range(31):
-        found = estimate(make((np.arange(30) < hits).astype(float), True))
-        assert found is not None
-        assert found.low is not None
-        assert found.high is not None
-        if found.low <= share <= found.high:
-            held += comb(30, hits) * share**hits * (1 - share) ** (30 - hits)
-    within_bounds(held, limit=limit)
+        each = estimate(make((np.arange(30) < hits).astype(float), True))
+        assert each is not None
+        assert each.low is not None
+        assert each.high is not None
+        found.append((each.low, each.high))
+    return found
+
+
+def counted(share: float) -> float:
+    """How often the interval of 30 rows holds a rate."""
+    held = [hits for hits, (low, high) in enumerate(plain_intervals()) if low <= share <= high]
+    return sum(comb(30, hits) * share**hits * (1 - share) ** (30 - hits) for hits in held)
+
+
+def test_plain_rates_between_the_usual_ones_are_held_nearly_as_often() -> None:
+    """What docs/evaluation.md says of one try a row: the share depends on the rate, and is worst near 0."""
+    held = [counted(share) for share in np.linspace(0.05, 0.5, 901)]
+    rare = min(counted(share) for share in np.linspace(0.001, 0.02, 191))
+    print(f"mean {np.mean(held):.3f}, least {min(held):.3f}, most {max(held):.3f}, near 0 {rare:.3f}")
+    assert 0.945 <= np.mean(held) <= 0.96
+    assert min(held) >= 0.92
+    assert 0.83 <= rare < 0.85
 
 
 @pytest.mark.parametrize("correlation", [0.1, 0.5])

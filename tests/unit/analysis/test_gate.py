@@ -202,6 +202,32 @@ def test_without_tool_calls_a_candidate_has_no_failed_call_share(who: str) -> No
     assert f"{who} made no tool call" in found.message
 
 
+@pytest.mark.parametrize(("value", "rows"), [(0.8, 48), (0.2, 48), (0.3, 10), (0.9, 30), (0.7, 20)])
+def test_rounding_does_not_put_a_mean_below_its_minimum(value: float, rows: int) -> None:
+    """numpy adds 48 times 0.8 up to less than 48 * 0.8."""
+    samples = {"tuned": {"score": layout([1] * rows)(np.full(rows, value), True)}}
+    spec = GateSpec("tuned", metric="score", minimum=value, minimum_of="Value")
+    assert judge(spec, samples).verdict is Verdict.PASSED
+    assert judge(replace(spec, minimum=value + 1e-9), samples).verdict is Verdict.REFUSED
+
+
+def test_a_worse_candidate_is_refused_even_with_few_rows() -> None:
+    parts = {"tuned": {"success": rate(0, 5)}, "base": {"success": rate(5, 5)}}
+    assert verdict(replace(SPEC, must_beat="base"), parts).verdict is Verdict.REFUSED
+    parts = {"tuned": {"turns": amounts(np.full(8, 9.0))}, "base": {"turns": amounts(np.full(8, 3.0))}}
+    spec = GateSpec("tuned", baseline="base", no_worse=[Bound("turns")])
+    assert verdict(spec, parts).verdict is Verdict.REFUSED
+
+
+def test_a_check_has_the_numbers_of_its_message() -> None:
+    spec = replace(SPEC, minimum=0.8, must_beat="base", margin=0.1, no_worse=[Bound("turns", 0.5)])
+    for check in verdict(spec).checks:
+        assert check.numbers
+        for name, number in check.numbers.items():
+            assert number is not None, name
+            assert f"{abs(number):.4g}" in check.message, name
+
+
 @pytest.mark.parametrize(
     ("metric", "says"),
     [

@@ -117,6 +117,8 @@ def test_the_recount_runs_over_files(tmp_path: Path, report: dict[str, Any]) -> 
         ("headline", None, "status headline candidate"),
         ("usage.cost", "99999", "status cost"),
         ("gate.result", "Error", "status gate result"),
+        ("gate.message", "external_score of tuned is 9.9", "status gate message"),
+        ("gate.message", "", "status gate message"),
         ("gate", None, "status gate result"),
     ],
 )
@@ -246,7 +248,9 @@ def test_a_wrong_number_is_found_wherever_it_is(recount: ModuleType, report: dic
     wrong["usage"]["total"]["discarded"] += 1
     wrong["usage"]["cost"] = "0.1"
     wrong["gate"]["verdict"] = "Refused"
-    wrong["gate"]["checks"][0]["verdict"] = "Error"
+    check = wrong["gate"]["checks"][0]
+    check["verdict"], check["message"] = "Error", check["message"].replace("0.", "9.")
+    check["numbers"] = {name: number and number + 1e-4 for name, number in check["numbers"].items()}
     wrong["usage"]["byModel"]["other"] = {}
     differences = wrong["differences"]
     differences["external_score"]["tuned"]["low"] += 1e-5
@@ -275,6 +279,10 @@ def test_a_wrong_number_is_found_wherever_it_is(recount: ModuleType, report: dic
         "cost",
         "gate",
         "gate checks",
+        "gate check 0 value",
+        "gate check 0 low",
+        "gate check 0 shown",
+        "gate check 0 message",
         "models",
         "differences",
         "differences of refund",

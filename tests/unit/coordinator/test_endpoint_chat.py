@@ -537,6 +537,25 @@ async def test_a_probe_finds_out_early(answer: Answer, models: Answer | None, fi
     assert caught.value.field == f"spec.candidates[other].endpoint.{field}"
 
 
+async def test_a_refused_probe_of_an_endpoint_that_answered_before_is_enough() -> None:
+    """It may refuse conversations without tools. Its list of models may be away."""
+    async with (
+        serving(fails(400, "tools are required"), models=fails(500)) as service,
+        asking(service.url, patience=0.5, answered=True) as chat,
+    ):
+        await chat.probe()
+    assert len(service.bodies) == 1
+    assert chat.fault is None
+
+
+async def test_probes_of_a_failing_endpoint_keep_a_distance() -> None:
+    """Without one there were some 400 in four seconds."""
+    async with serving(silent) as service, asking(service.url, timeout=0.01, patience=4) as chat:
+        with pytest.raises(CandidateFault, match="no answer within"):
+            await chat.probe()
+    assert 2 <= len(service.bodies) <= 20
+
+
 async def test_a_probe_waits_for_an_endpoint_that_is_not_there_yet() -> None:
     async with serving(fails(503), dropped, says()) as service, asking(service.url) as chat:
         await chat.probe()

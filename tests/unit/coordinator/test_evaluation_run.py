@@ -20,7 +20,7 @@ from headway_coordinator.dataset import position_of
 from headway_coordinator.endpoint.chat import Notes
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.run import WRITING
-from headway_coordinator.faults import CandidateFault
+from headway_coordinator.faults import CandidateFault, Cause
 
 
 def tokens_of(episode: EpisodeRecord) -> int:
@@ -204,11 +204,21 @@ async def test_candidate_failing_all_rows_fails_alone_if_others_answer(tmp_path:
     assert "correct what only this candidate has" in tuned.message
 
 
-async def test_rows_that_were_answered_in_an_earlier_process_count(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cause", [None, Cause("ToolRaised", "the tool refund raised KeyError", None)])
+async def test_rows_that_were_answered_in_an_earlier_process_count(
+    tmp_path: Path, cause: Cause | None
+) -> None:
+    """Also if one cause ends every episode of this process."""
     job = EvalJob(tmp_path, rows=3 * LOST_LIMIT)
     await (await job.coordinator()).run([job.unit("base", server_set=0)])
-    job.fails = lambda task: True
     again = await job.coordinator()
+
+    def fails(task: Task) -> bool:
+        if cause is not None:
+            again.faults.note(f"{task.group_id}-{task.index}-{task.attempt}", cause)
+        return True
+
+    job.fails = fails
     await again.run([job.unit("base", server_set=0), job.unit("tuned", server_set=1)])
     assert again.state.candidates["base"].stage == "Complete"
     assert again.state.candidates["tuned"].reason == "EpisodesFailing"

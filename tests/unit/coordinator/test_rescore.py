@@ -11,6 +11,7 @@ import pytest
 from episodes import sealed
 from evaluation_rig import ABroker, EvalJob, spec
 
+from headway_analysis.measures.tries import at_context_limit
 from headway_api.artifacts import Layout
 from headway_api.config import EvalConfig
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome, Purpose
@@ -63,10 +64,11 @@ class RecordingSandbox:
 
 
 def episode(
-    outcome: Outcome = Outcome.COMPLETED, messages: Sequence[dict[str, Any]] = CONVERSATION
+    outcome: Outcome = Outcome.COMPLETED, messages: Sequence[dict[str, Any]] = CONVERSATION, turns: int = 2
 ) -> EpisodeRecord:
+    """An episode whose last `turns` assistant messages the model sampled."""
     reward = None if outcome is Outcome.INFRA_ERROR else 0.5
-    found = sealed("e-old-000003", reward=reward, outcome=outcome)
+    found = sealed("e-old-000003", reward=reward, outcome=outcome, turns=turns)
     return found.model_copy(update={"messages": list(messages)})
 
 
@@ -76,9 +78,13 @@ def stage(sandbox: RecordingSandbox, episode_id: str = "e-again-000003-0-0") -> 
 
 
 def rescorer(
-    found: EpisodeRecord, *, reports_reward: bool = False, asked: CandidateRescore = OF_CANDIDATE
+    found: EpisodeRecord,
+    *,
+    reports_reward: bool = False,
+    own_loop: bool = False,
+    asked: CandidateRescore = OF_CANDIDATE,
 ) -> Rescorer:
-    return Rescorer("again", asked, {(3, 0): found}, reports_reward)
+    return Rescorer("again", asked, {(3, 0): found}, reports_reward, own_loop)
 
 
 async def test_the_tool_calls_are_carried_out_and_the_words_are_judged() -> None:
@@ -129,7 +135,8 @@ async def test_an_answer_in_parts_is_compared_by_its_text() -> None:
 
 
 async def test_call_is_compared_with_its_own_answer_if_an_id_repeats() -> None:
-    before = episode(messages=[ASKED, CALL, ANSWER, CALL, ANSWER | {"content": "silver"}, REPLY])
+    messages = [ASKED, CALL, ANSWER, CALL, ANSWER | {"content": "silver"}, REPLY]
+    before = episode(messages=messages, turns=3)
     assert await counted(before, RecordingSandbox("gold", "silver")) == 0
     assert await counted(before, RecordingSandbox("silver", "gold")) == 2
 
@@ -204,8 +211,41 @@ async def test_another_dataset_ends_the_candidate() -> None:
 
 
 def test_calls_that_no_tool_answered_are_left_out() -> None:
-    unanswered = [ASKED, CALL, REPLY]
-    assert [*calls(unanswered)] == []
+    assert [*calls(episode(messages=[ASKED, CALL, REPLY]))] == []
+
+
+async def test_example_calls_of_the_environment_are_not_carried_out() -> None:
+    """The environment begins with a worked example, whose call has the id of the model's first one."""
+    function = {"name": "refund", "arguments": '{"id": "red-cat"}'}
+    example = CALL | {"tool_calls": [CALL["tool_calls"][0] | {"function": function}]}  # type: ignore[index]
+    opening = [ASKED, example, ANSWER | {"content": "done"}, {"role": "assistant", "content": "Refunded."}]
+    before, sandbox = episode(messages=[*opening, *CONVERSATION]), RecordingSandbox("gold")
+    again = rescorer(before)
+    await again.play(stage(sandbox))
+    assert sandbox.called == [("get_case", {"id": "amber-fox"})]
+    assert [*again.differing.values()] == [0]
+
+
+@pytest.mark.parametrize(("timed_out", "token_limited"), [(True, False), (False, True), (False, False)])
+def test_a_truncated_episode_keeps_the_recorded_reason(timed_out: bool, token_limited: bool) -> None:
+    before = episode(Outcome.TRUNCATED).model_copy(
+        update={"timed_out": timed_out, "token_limited": token_limited}
+    )
+    record = sealed("e-again-000003", outcome=Outcome.TRUNCATED)
+    again = rescorer(before).counted(record)
+    assert (again.timed_out, again.token_limited) == (timed_out, token_limited)
+    assert at_context_limit(again, 6) is at_context_limit(before, 6)
+    lost = rescorer(before).counted(
+        sealed("e-again-000003", reward=None).model_copy(update={"timed_out": True})
+    )
+    assert lost.timed_out, "the new sandbox was too slow"
+
+
+async def test_an_agent_with_its_own_loop_may_begin_otherwise() -> None:
+    wrapped = [{"role": "user", "content": "Task: Handle case amber-fox. Think first."}, *CONVERSATION[1:]]
+    sandbox = RecordingSandbox()
+    await rescorer(episode(messages=wrapped), own_loop=True).play(stage(sandbox))
+    assert sandbox.called == [("get_case", {"id": "amber-fox"})]
 
 
 @pytest.mark.parametrize("step", [None, 20])
