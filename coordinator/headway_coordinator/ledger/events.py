@@ -62,7 +62,7 @@ def classes_of(purpose: Purpose) -> tuple[UsageClass, UsageClass, UsageClass]:
 def of_group(group: GroupRecord) -> list[UsageEvent]:
     """Every event of a finished group, including its retried attempts."""
     events: list[UsageEvent] = []
-    for episode, why in _fates(group):
+    for episode, why in _billing_status(group):
         events += _turns(group, episode, why)
         events += judged(episode.episode_id, episode.judgements, episode.finished_at)
         if why is None:
@@ -88,14 +88,14 @@ def discarded_tokens(group: GroupRecord) -> Counter[str]:
     found: Counter[str] = Counter()
     if group.sampled_by != "servers":
         return found
-    for episode, why in _fates(group):
+    for episode, why in _billing_status(group):
         turns = [turn for turn in episode.turns if why is not None or not turn.delivered]
         if tokens := sum(map(_used, turns)):
             found[why or "Undelivered"] += tokens
     return found
 
 
-def _fates(group: GroupRecord) -> Iterator[tuple[EpisodeRecord, str | None]]:
+def _billing_status(group: GroupRecord) -> Iterator[tuple[EpisodeRecord, str | None]]:
     """Every episode, and why all its tokens are discarded. None if its delivered turns are billed."""
     whole = group.abandoned.reason if group.abandoned is not None else None
     for episode in group.episodes:
