@@ -26,7 +26,7 @@ def as_of(step: int, idle: Iterable[int]) -> int:
     return step + sum(step < other for other in idle)
 
 
-def lag(sampled: int, trained: int, idle: Iterable[int]) -> int:
+def staleness(sampled: int, trained: int, idle: Iterable[int]) -> int:
     """Steps that trained between the weights of step `sampled` and those with which the batch of step
     `trained` begins."""
     return trained - 1 - as_of(sampled, (step for step in idle if step < trained))

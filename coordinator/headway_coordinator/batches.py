@@ -10,7 +10,7 @@ from headway_api.exits import JobError
 from headway_api.records import Batch, BatchWaits, Finished
 from headway_api.rows import Row
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_coordinator.bounds import Conflict, check_lag
+from headway_coordinator.bounds import Conflict, check_staleness
 from headway_coordinator.dataset import Order, position_of
 from headway_coordinator.mixing import Mixture
 from headway_coordinator.progress import ProgressCondition
@@ -97,7 +97,7 @@ class Batches:
             idle=self.state.idle,
         )
         bound = self.remedies.now.algorithm.max_steps_off_policy
-        check_lag(batch, bound, self.state.went_back)
+        check_staleness(batch, bound, self.state.went_back)
         return batch
 
     async def wait(self, step: int, timeout: float) -> Batch | Finished | None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from headway_api.exits import JobError, job_error
 from headway_api.records import Abandoned, Batch, GroupRecord, PolicyVersion, StepReport
-from headway_api.staleness import lag
+from headway_api.staleness import staleness
 
 MIN_SCORED = 2
 """A training group with fewer scored episodes is abandoned: there is nothing to compare."""
@@ -98,7 +98,7 @@ def oldest_step(group: GroupRecord) -> int | None:
     return min((span.version.step for row in rows for span in row.versions), default=None)
 
 
-def check_lag(batch: Batch, max_lag: int, went_back: int = 0) -> None:
+def check_staleness(batch: Batch, max_staleness: int, went_back: int = 0) -> None:
     """Check the staleness bound on the tokens themselves.
 
     Args:
@@ -112,7 +112,7 @@ def check_lag(batch: Batch, max_lag: int, went_back: int = 0) -> None:
         oldest = oldest_step(group)
         if oldest is None:
             continue
-        if lag(oldest, batch.step, batch.idle) > max_lag or oldest < went_back:
+        if staleness(oldest, batch.step, batch.idle) > max_staleness or oldest < went_back:
             raise JobError(
                 "StaleBatch",
                 f"group {group.group_id} has tokens of step {oldest} in the batch of step {batch.step}. "

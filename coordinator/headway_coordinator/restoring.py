@@ -43,7 +43,7 @@ class Restoring:
         self.state.reports = list(replay.reports)
         self.remedies.restore(replay.known, replay.undone)
         self.scheduler.batch_size = self.remedies.now.algorithm.batch_size
-        self.scheduler.max_lag = self.remedies.now.algorithm.max_steps_off_policy
+        self.scheduler.max_staleness = self.remedies.now.algorithm.max_steps_off_policy
         kept = {position_of(g.group_id): g for g in replay.waiting if g.abandoned is None}
         gone = [group for group in replay.waiting if group.abandoned is not None]
         settled = {position_of(group) for group in replay.taken} | {position_of(g.group_id) for g in gone}

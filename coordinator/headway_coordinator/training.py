@@ -307,7 +307,7 @@ def _scheduler(spec: RLTrainingJobSpec, rows: int) -> BatchScheduler:
     algorithm, schedule = spec.algorithm, spec.schedule
     return BatchScheduler(
         batch_size=algorithm.batch_size,
-        max_lag=algorithm.max_steps_off_policy,
+        max_staleness=algorithm.max_steps_off_policy,
         steps=schedule.max_steps,
         positions=rows * schedule.max_epochs,
         order=algorithm.sampler,

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from headway_api import staleness
 from headway_api.bounds import SCORE
 from headway_api.exits import JobError
 from headway_api.in_force import InForce
@@ -29,6 +28,7 @@ from headway_api.records import (
     TurnSpan,
     VersionSpan,
 )
+from headway_api.staleness import staleness
 from headway_trainer.objective.advantage import Numbers, Scored
 from headway_trainer.objective.presets import Objective
 from headway_trainer.objective.reduction import RowShape
@@ -73,7 +73,7 @@ class LearnerRow:
 
 
 @dataclass(frozen=True)
-class Lag:
+class Staleness:
     """Staleness of the policies that sampled a batch, in steps, over action tokens."""
 
     mean: float
@@ -106,7 +106,7 @@ class TrainingBatch:
     """Episodes of the batch, InfraError included."""
     rows_seen: int
     """Rows of scored episodes, those of filtered groups included."""
-    lag: Lag
+    staleness: Staleness
     in_force: InForce = field(default_factory=InForce)
     """The settings to train it with."""
     idle: dict[str, tuple[RowShape, ...]] = field(default_factory=dict)
@@ -146,7 +146,9 @@ def training_batch(batch: Batch, objective: Objective) -> TrainingBatch:
         advantages=np.array([turns.mean() for found in advantages for turns in found], dtype=np.float64),
         episodes=sum(len(group.episodes) for group in batch.groups),
         rows_seen=sum(len(episode.rows) for episode in scored),
-        lag=lag([span for e in scored for row in e.rows for span in row.versions], batch.step, batch.idle),
+        staleness=staleness_of(
+            [span for e in scored for row in e.rows for span in row.versions], batch.step, batch.idle
+        ),
         in_force=batch.in_force,
         idle=idle,
         waits=batch.waits,
@@ -203,15 +205,15 @@ def _spans(row: TrainingRow) -> list[TurnSpan]:
     return [TurnSpan(start=a, end=b, turn=0) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 
 
-def lag(spans: Sequence[VersionSpan], step: int, idle: Sequence[int] = ()) -> Lag:
+def staleness_of(spans: Sequence[VersionSpan], step: int, idle: Sequence[int] = ()) -> Staleness:
     """Steps trained between the weights that sampled a token and those the batch is trained on (step - 1).
     `idle`: steps without groups."""
     tokens = np.array([span.end - span.start for span in spans], dtype=np.int64)
-    ages = [staleness.lag(span.version.step, step, idle) for span in spans]
+    ages = [staleness(span.version.step, step, idle) for span in spans]
     behind = np.array([max(0, age) for age in ages], dtype=np.int64)
     if not tokens.sum():
-        return Lag(mean=0.0, maximum=0)
-    return Lag(mean=float((tokens * behind).sum() / tokens.sum()), maximum=int(behind.max()))
+        return Staleness(mean=0.0, maximum=0)
+    return Staleness(mean=float((tokens * behind).sum() / tokens.sum()), maximum=int(behind.max()))
 
 
 def mini_batches(batch: TrainingBatch, updates: int, objective: Objective) -> list[list[LearnerRow]]:

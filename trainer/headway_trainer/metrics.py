@@ -55,8 +55,8 @@ def _counts(batch: TrainingBatch) -> dict[str, float]:
         "training/trainable_token_ratio": action / tokens if tokens else 0.0,
         "training/action_tokens_mean": action / trained if trained else 0.0,
         "training/obs_tokens_mean": (tokens - action) / trained if trained else 0.0,
-        "training/lag_mean": batch.lag.mean,
-        "training/lag_max": batch.lag.maximum,
+        "training/lag_mean": batch.staleness.mean,
+        "training/lag_max": batch.staleness.maximum,
     }
 
 

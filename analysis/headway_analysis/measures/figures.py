@@ -41,7 +41,7 @@ from headway_api.records import (
     TrainingRow,
     Turn,
 )
-from headway_api.staleness import lag
+from headway_api.staleness import staleness
 
 Figures = dict[str, float]
 
@@ -197,16 +197,16 @@ def _analysis(groups: Sequence[GroupRecord], trained: Collection[str]) -> Figure
 
 
 def _staleness(groups: Sequence[GroupRecord], step: int, idle: Collection[int]) -> Figures:
-    lags = [
-        (lag(span.version.step, step, idle), span.end - span.start)
+    ages = [
+        (staleness(span.version.step, step, idle), span.end - span.start)
         for episode in scored(groups)
         for row in episode.rows
         for span in row.versions
     ]
-    tokens = sum(count for _, count in lags)
+    tokens = sum(count for _, count in ages)
     return {
-        "staleness/lag_mean": sum(lag * count for lag, count in lags) / tokens if tokens else 0.0,
-        "staleness/lag_max": float(max((lag for lag, _ in lags), default=0)),
+        "staleness/lag_mean": sum(age * count for age, count in ages) / tokens if tokens else 0.0,
+        "staleness/lag_max": float(max((age for age, _ in ages), default=0)),
     }
 
 

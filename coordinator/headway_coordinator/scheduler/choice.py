@@ -34,7 +34,7 @@ Choice = Callable[[Collection[Group], int, int], "list[int] | None"]
 """(active groups, P, S) -> positions of the next batch in ascending order; None if it cannot be cut yet."""
 
 
-def in_order(groups: Collection[Group], size: int, max_lag: int) -> list[int] | None:
+def in_order(groups: Collection[Group], size: int, max_staleness: int) -> list[int] | None:
     """The first `size` positions, once all of them have finished."""
     first = sorted(groups, key=lambda group: group.position)[:size]
     if len(first) < size or any(group.ended is None for group in first):
@@ -42,13 +42,13 @@ def in_order(groups: Collection[Group], size: int, max_lag: int) -> list[int] | 
     return [group.position for group in first]
 
 
-def windowed(groups: Collection[Group], size: int, max_lag: int) -> list[int] | None:
-    """The oldest finished among the oldest `window(size, max_lag)`, as far as that is feasible."""
+def windowed(groups: Collection[Group], size: int, max_staleness: int) -> list[int] | None:
+    """The oldest finished among the oldest `window(size, max_staleness)`, as far as that is feasible."""
     oldest = sorted(groups, key=lambda group: (group.slack, group.position))
-    return _fill(oldest[: window(size, max_lag)], groups, size)
+    return _fill(oldest[: window(size, max_staleness)], groups, size)
 
 
-def ready_first(groups: Collection[Group], size: int, max_lag: int) -> list[int] | None:
+def ready_first(groups: Collection[Group], size: int, max_staleness: int) -> list[int] | None:
     """The groups that finished first, as far as that is feasible."""
     return _fill(sorted(groups, key=lambda group: (group.ended is None, group.ended)), groups, size)
 
@@ -60,9 +60,9 @@ CHOICES: Final[dict[Order, Choice]] = {
 }
 
 
-def window(size: int, max_lag: int) -> int:
+def window(size: int, max_staleness: int) -> int:
     """How many of the oldest groups `windowed` considers: half-way between one batch and all slots."""
-    return size + max_lag * size // 2
+    return size + max_staleness * size // 2
 
 
 def feasible(chosen: Iterable[int], groups: Collection[Group], size: int) -> bool:

@@ -53,7 +53,7 @@ class BatchScheduler:
 
     batch_size: int
     """P: groups a step."""
-    max_lag: int
+    max_staleness: int
     """S: how many steps a trained token may be older than the learner."""
     steps: int
     """Maximum steps in all. A group that no step could train is not started."""
@@ -80,7 +80,7 @@ class BatchScheduler:
     @property
     def slots(self) -> int:
         """B: groups that may be active at once."""
-        return (self.max_lag + 1) * self.batch_size
+        return (self.max_staleness + 1) * self.batch_size
 
     @property
     def free(self) -> int:
@@ -149,7 +149,7 @@ class BatchScheduler:
         """Positions of the next batch, ascending; None while it cannot be cut. Asking changes nothing."""
         if (settled := self.cut or self.undone.get(self.step + 1)) is not None:
             return settled
-        chosen = CHOICES[self.order](self._groups(), self.batch_size, self.max_lag)
+        chosen = CHOICES[self.order](self._groups(), self.batch_size, self.max_staleness)
         return None if chosen is None or self._out_of_order(chosen) else chosen
 
     def take(self) -> list[int] | None:
@@ -185,7 +185,7 @@ class BatchScheduler:
         self.cut = None
 
     def passed(
-        self, step: int, batch_size: int, max_lag: int, *, rolled_back: bool = False
+        self, step: int, batch_size: int, max_staleness: int, *, rolled_back: bool = False
     ) -> dict[int, Late]:
         """Note that the learner took `step` without groups. P and S have these values from now on.
 
@@ -202,7 +202,7 @@ class BatchScheduler:
         self._give_up(gone)
         for group in self.active.values():
             group.since += group.since < step
-        self.step, self.batch_size, self.max_lag = step, batch_size, max_lag
+        self.step, self.batch_size, self.max_staleness = step, batch_size, max_staleness
         self._remake(self._unfit())
         return gone | self._give_up(self._late())
 
@@ -259,7 +259,7 @@ class BatchScheduler:
             if position in again:
                 continue
             group, batch = self.active.get(position), place // self.batch_size
-            if group is not None and group.since + self.max_lag - self.step < batch:
+            if group is not None and group.since + self.max_staleness - self.step < batch:
                 late[position] = "TooOld"
             elif group is not None and batch >= self.steps - self.step:
                 late[position] = "NoStepLeft"
@@ -287,7 +287,7 @@ class BatchScheduler:
         """
         number = self.step + 1
         while (positions := self.undone.get(number)) is not None:
-            late = any(self.active[p].since + self.max_lag < number - 1 for p in positions)
+            late = any(self.active[p].since + self.max_staleness < number - 1 for p in positions)
             if late or len(positions) != self.batch_size:
                 yield number
             number += 1
@@ -304,7 +304,7 @@ class BatchScheduler:
         return sorted(self.active, key=lambda position: (self.active[position].since, position))
 
     def _groups(self) -> list[Group]:
-        return [Group(p, a.since + self.max_lag - self.step, a.ended) for p, a in self.active.items()]
+        return [Group(p, a.since + self.max_staleness - self.step, a.ended) for p, a in self.active.items()]
 
     def _advance(self) -> None:
         while self.cursor in self.settled or self.cursor in self.active or self.cursor in self.leaving:

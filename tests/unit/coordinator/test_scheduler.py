@@ -111,7 +111,7 @@ class Schedule(RuleBasedStateMachine):
         assert len(set(self.given)) == len(self.given)
         assert len(self.given) == self.scheduler.batch_size or self.scheduler.step + 1 in self.taken
         for position in self.given:
-            assert self.age(position) <= self.scheduler.max_lag
+            assert self.age(position) <= self.scheduler.max_staleness
             self.returned[position] = self.returned.get(position, 0) + 1
         if self.scheduler.order == "in_order":
             assert not self.trained or self.given[0] > max(self.trained)
@@ -238,15 +238,15 @@ TestSchedule = Schedule.TestCase
 @pytest.mark.parametrize("order", ORDERS)
 @given(
     batch_size=st.integers(1, 4),
-    max_lag=st.integers(0, 3),
+    max_staleness=st.integers(0, 3),
     steps=st.integers(1, 6),
     epochs_rows=st.integers(1, 30),
 )
 def test_a_job_without_failures_takes_every_step_its_data_allows(
-    order: Order, batch_size: int, max_lag: int, steps: int, epochs_rows: int
+    order: Order, batch_size: int, max_staleness: int, steps: int, epochs_rows: int
 ) -> None:
     possible = min(steps, epochs_rows // batch_size)
-    scheduler = BatchScheduler(batch_size, max_lag, possible, epochs_rows, order)
+    scheduler = BatchScheduler(batch_size, max_staleness, possible, epochs_rows, order)
     while not scheduler.done:
         while (position := scheduler.start()) is not None:
             scheduler.finished(position)
@@ -281,7 +281,7 @@ def test_slow_groups_are_trained_in_time(order: Order, seed: int, size: int, lag
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_zero_lag_starts_no_group_before_step_is_acknowledged(order: Order) -> None:
-    scheduler = BatchScheduler(batch_size=2, max_lag=0, steps=3, positions=10, order=order)
+    scheduler = BatchScheduler(batch_size=2, max_staleness=0, steps=3, positions=10, order=order)
     assert [scheduler.start(), scheduler.start(), scheduler.start()] == [0, 1, None]
     scheduler.finished(1)
     assert scheduler.batch() is None
@@ -293,7 +293,7 @@ def test_zero_lag_starts_no_group_before_step_is_acknowledged(order: Order) -> N
 
 
 def test_in_order_waits_for_a_group_lost_with_its_coordinator() -> None:
-    scheduler = BatchScheduler(batch_size=2, max_lag=1, steps=5, positions=10)
+    scheduler = BatchScheduler(batch_size=2, max_staleness=1, steps=5, positions=10)
     scheduler.restore(step=1, settled=[0, 1], finished={3: 0, 4: 1})
     assert scheduler.batch() is None
     assert scheduler.start() == 2
@@ -304,7 +304,7 @@ def test_in_order_waits_for_a_group_lost_with_its_coordinator() -> None:
 
 def test_in_order_begins_again_what_a_later_group_waits_for() -> None:
     """Of two batches' groups one was lost: three are left, and one of them died with its coordinator."""
-    scheduler = BatchScheduler(batch_size=2, max_lag=1, steps=12, positions=4)
+    scheduler = BatchScheduler(batch_size=2, max_staleness=1, steps=12, positions=4)
     scheduler.restore(step=0, settled=[1], finished={0: 0, 3: 0})
     assert scheduler.batch() is None
     assert scheduler.start() == 2
@@ -346,7 +346,7 @@ def test_a_batch_that_was_given_remains() -> None:
 
 
 def test_an_undone_step_gets_the_groups_it_had() -> None:
-    scheduler = BatchScheduler(batch_size=1, max_lag=2, steps=5, positions=10, order="ready_first")
+    scheduler = BatchScheduler(batch_size=1, max_staleness=2, steps=5, positions=10, order="ready_first")
     waiting = dict.fromkeys([0, 1, 2], 0)
     scheduler.restore(step=0, settled=[], finished=waiting, undone={1: [2], 2: [1], 3: [7]})
     for step, expected in ((1, [2]), (2, [1]), (3, [0])):
@@ -356,7 +356,7 @@ def test_an_undone_step_gets_the_groups_it_had() -> None:
 
 
 def test_a_successor_accepts_what_its_predecessor_gave() -> None:
-    scheduler = BatchScheduler(batch_size=1, max_lag=1, steps=5, positions=10, order="ready_first")
+    scheduler = BatchScheduler(batch_size=1, max_staleness=1, steps=5, positions=10, order="ready_first")
     scheduler.restore(step=0, settled=[], finished={0: 0, 1: 0})
     assert scheduler.accepts(1, [1])
     assert not scheduler.accepts(1, [2]), "it never finished"
@@ -420,7 +420,7 @@ def test_groups_kept_from_a_predecessor_are_trained_in_time(order: Order, data: 
 @pytest.mark.parametrize("order", CHOICES)
 def test_undone_step_with_other_groups_changes_all_later_ones(order: Order) -> None:
     """The others may be groups of those."""
-    scheduler = BatchScheduler(batch_size=1, max_lag=1, steps=10, positions=20, order=order)
+    scheduler = BatchScheduler(batch_size=1, max_staleness=1, steps=10, positions=20, order=order)
     scheduler.restore(2, {0, 1}, {2: 2, 3: 3}, {4: [2], 5: [3]}, used=2, changes=True)
     assert scheduler.passed(3, 1, 1, rolled_back=True) == {2: "RolledBack"}
     assert scheduler.take() == [3]
@@ -435,7 +435,7 @@ def test_undone_step_with_other_groups_changes_all_later_ones(order: Order) -> N
 
 @pytest.mark.parametrize("order", CHOICES)
 def test_lag_bound_accepted_on_retry_applies_to_undone_steps(order: Order) -> None:
-    scheduler = BatchScheduler(batch_size=1, max_lag=2, steps=10, positions=20, order=order)
+    scheduler = BatchScheduler(batch_size=1, max_staleness=2, steps=10, positions=20, order=order)
     scheduler.restore(2, {0, 1}, {2: 2, 3: 2}, {4: [2], 5: [3]}, used=2, changes=True)
     assert scheduler.passed(3, 1, 0) == {3: "TooOld"}
     assert scheduler.take() == [2]
@@ -447,7 +447,7 @@ def test_lag_bound_accepted_on_retry_applies_to_undone_steps(order: Order) -> No
 @pytest.mark.parametrize("order", ["windowed", "ready_first"])
 def test_larger_batch_accepted_on_retry_applies_to_undone_steps(order: Order) -> None:
     """One of fewer would leave more groups than the batches after it can take in time."""
-    scheduler = BatchScheduler(batch_size=1, max_lag=1, steps=10, positions=20, order=order)
+    scheduler = BatchScheduler(batch_size=1, max_staleness=1, steps=10, positions=20, order=order)
     scheduler.restore(2, {0, 1}, {2: 2, 3: 2}, {4: [2], 5: [3]}, used=2, changes=True)
     assert scheduler.passed(3, 2, 1) == {}
     while (position := scheduler.start()) is not None:

@@ -22,7 +22,7 @@ from headway_api.sandbox_api import PoolState, Problem
 from headway_api.staleness import as_of
 from headway_coordinator import batches as batches_module
 from headway_coordinator import stall
-from headway_coordinator.bounds import NO_STEP_LEFT, Conflict, check_lag
+from headway_coordinator.bounds import NO_STEP_LEFT, Conflict, check_staleness
 from headway_coordinator.engines.router import Endpoint, Router
 from headway_coordinator.episode import Task
 from headway_coordinator.ledger.segments import Ledger
@@ -271,10 +271,10 @@ async def test_the_api_refuses_strangers_and_nonsense(tmp_path: Path) -> None:
 async def test_a_stale_batch_ends_the_coordinator_in_its_own_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stale(batch: Batch, max_lag: int, went_back: int) -> None:
+    def stale(batch: Batch, max_staleness: int, went_back: int) -> None:
         raise JobError("StaleBatch", "too old")
 
-    monkeypatch.setattr(batches_module, "check_lag", stale)
+    monkeypatch.setattr(batches_module, "check_staleness", stale)
     job = Job(tmp_path)
     async with job.coordinator() as (training, learner, running):
         await learner.run(steps=0)
@@ -287,29 +287,29 @@ async def test_a_stale_batch_ends_the_coordinator_in_its_own_words(
 
 def test_a_stale_batch_is_never_handed_out() -> None:
     fresh = Batch(step=3, epoch=0, groups=[a_group("t0-000000", [0.0, 1.0], step=1)])
-    check_lag(fresh, max_lag=1)
+    check_staleness(fresh, max_staleness=1)
     with pytest.raises(JobError, match="is a fault of Headway"):
-        check_lag(fresh, max_lag=0)
+        check_staleness(fresh, max_staleness=0)
 
 
 def test_steps_without_groups_age_nobody() -> None:
     assert [as_of(step, [4, 5, 8]) for step in (3, 4, 5, 8)] == [6, 6, 6, 8]
     batch = Batch(step=6, epoch=0, groups=[a_group("t0-000000", [0.0, 1.0], step=3)], idle=[4, 5])
-    check_lag(batch, max_lag=0)
+    check_staleness(batch, max_staleness=0)
     with pytest.raises(JobError, match="is a fault of Headway"):
-        check_lag(batch.model_copy(update={"idle": [4]}), max_lag=0)
+        check_staleness(batch.model_copy(update={"idle": [4]}), max_staleness=0)
 
 
 def test_what_the_job_went_back_from_is_never_handed_out() -> None:
     batch = Batch(step=6, epoch=0, groups=[a_group("t0-000000", [0.0, 1.0], step=4)], idle=[5])
-    check_lag(batch, max_lag=3, went_back=4)
+    check_staleness(batch, max_staleness=3, went_back=4)
     with pytest.raises(JobError, match="is a fault of Headway"):
-        check_lag(batch, max_lag=3, went_back=5)
+        check_staleness(batch, max_staleness=3, went_back=5)
 
 
 @pytest.mark.parametrize(("rows", "steps"), [(5, 4), (1, 2), (0, 0)])
 def test_a_batch_is_never_smaller_than_its_size(rows: int, steps: int) -> None:
-    sampler = BatchScheduler(batch_size=2, max_lag=1, steps=4, positions=4 * rows)
+    sampler = BatchScheduler(batch_size=2, max_staleness=1, steps=4, positions=4 * rows)
     assert sampler.total == steps
 
 

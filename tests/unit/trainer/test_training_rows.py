@@ -8,7 +8,7 @@ import pytest
 
 from headway_api.records import Batch, GroupRecord, PolicyVersion, TrainingRow, TurnSpan, VersionSpan
 from headway_api.spec.algorithm import Advantage, AlgorithmSpec
-from headway_trainer.batch import MalformedRow, lag, mini_batches, scored_episodes, training_batch
+from headway_trainer.batch import MalformedRow, mini_batches, scored_episodes, staleness_of, training_batch
 from headway_trainer.objective.presets import Objective
 
 OBJECTIVE = Objective.of(AlgorithmSpec())
@@ -101,22 +101,22 @@ def test_updates_divide_whole_groups(updates: int, sizes: list[int]) -> None:
         assert sum(row.weight * row.action_tokens for row in part) == pytest.approx(1.0)
 
 
-def test_lag_counts_from_the_weights_that_are_trained() -> None:
+def test_staleness_counts_from_the_weights_that_are_trained() -> None:
     def span(tokens: int, step: int) -> VersionSpan:
         return VersionSpan(start=1, end=1 + tokens, version=PolicyVersion(incarnation=0, step=step))
 
-    seen = lag([span(30, 9), span(10, 7)], step=10)
+    seen = staleness_of([span(30, 9), span(10, 7)], step=10)
     assert (seen.mean, seen.maximum) == (0.5, 2)
-    assert lag([], step=10).maximum == 0
+    assert staleness_of([], step=10).maximum == 0
 
 
 def test_no_token_ages_by_a_step_that_trains_nothing() -> None:
     old = VersionSpan(start=1, end=11, version=PolicyVersion(incarnation=0, step=5))
-    assert [lag([old], step=10, idle=idle).maximum for idle in ([], [7], [5, 7, 8])] == [4, 3, 2]
+    assert [staleness_of([old], step=10, idle=idle).maximum for idle in ([], [7], [5, 7, 8])] == [4, 3, 2]
     group = rig.group("a", [1.0, 0.0])
     batch = Batch(step=4, epoch=0, groups=[group])
     younger = batch.model_copy(update={"idle": [2]})
-    maximum = [training_batch(of, OBJECTIVE).lag.maximum for of in (batch, younger)]
+    maximum = [training_batch(of, OBJECTIVE).staleness.maximum for of in (batch, younger)]
     assert maximum[1] == maximum[0] - 1
 
 

@@ -42,7 +42,7 @@ def expired_checkpoints(
 def expired_weights(
     steps: Collection[int],
     latest: int,
-    max_lag: int,
+    max_staleness: int,
     checkpoints: Collection[int],
     validated: Collection[int],
 ) -> list[int]:
@@ -57,6 +57,6 @@ def expired_weights(
         checkpoints: steps whose checkpoints are kept.
         validated: steps that were or will be validated.
     """
-    oldest_kept = latest - max_lag - 1
+    oldest_kept = latest - max_staleness - 1
     kept = {0, *checkpoints, *validated}
     return sorted(step for step in steps if step < oldest_kept and step not in kept)
