@@ -14,7 +14,7 @@ from typing import Final
 
 LOOK_MILLISECONDS: Final = 500
 """Longest that the end of a command waits for the thread that looks."""
-AGAIN_SECONDS: Final = 0.1
+RESEND_SECONDS: Final = 0.1
 """How often the signal is sent until the main thread has handled it. One that arrives just before a system
 call does not interrupt the call."""
 
@@ -78,7 +78,7 @@ class _Reader:
         self._gone = True
         while not self._handled and not self.over.is_set():
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGPIPE)
-            self.over.wait(AGAIN_SECONDS)
+            self.over.wait(RESEND_SECONDS)
 
 
 def give_up() -> None:

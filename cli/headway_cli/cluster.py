@@ -21,7 +21,7 @@ MANAGER: Final = "headway-cli"
 CALL_SECONDS: Final = 30
 UNREACHABLE_SECONDS: Final = 300.0
 """Longest that a cluster which has answered may be away while a job is followed."""
-AGAIN_SECONDS: Final = 5.0
+RETRY_SECONDS: Final = 5.0
 WATCH_SECONDS: Final = 240
 """Seconds after which a watch is started again, so that a dead connection is noticed by then."""
 INSTALL: Final = "helm install headway charts/headway -n headway-system --create-namespace"
@@ -138,7 +138,7 @@ class Cluster:
             except Unreachable:
                 if not seen or time.monotonic() - since > UNREACHABLE_SECONDS:
                     raise
-                time.sleep(AGAIN_SECONDS)
+                time.sleep(RETRY_SECONDS)
 
     def _changes(self, kind: str, name: str, version: str) -> Iterator[Json]:
         stream = watch.Watch().stream(

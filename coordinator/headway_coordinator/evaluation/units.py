@@ -56,7 +56,7 @@ from headway_coordinator.judges.answering import Judges
 from headway_coordinator.recurring import Recurring
 from headway_coordinator.sandboxes import Broker
 
-AGAIN_SECONDS: Final = 15.0
+RETRY_SECONDS: Final = 15.0
 """Seconds between two tries to fetch a missing model."""
 _log = logging.getLogger(__name__)
 
@@ -227,7 +227,7 @@ class Units:
                 if time.monotonic() > ends or not self._is_wanted(candidate.name):
                     field = candidates.model_fields(candidate.name, self._spec)[0]
                     raise CandidateFault(ending.reason, ending.message, ending.field or field) from error
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
 
     def _prepare(self, candidate: ResolvedCandidate) -> tuple[Readable, WeightsManifest]:
         manifest = candidates.manifest(candidate, self.store)

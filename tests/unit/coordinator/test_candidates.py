@@ -169,7 +169,7 @@ async def test_a_hub_that_does_not_answer_ends_its_candidate_alone(
         raise LocalEntryNotFoundError("Connection refused")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", unavailable)
-    monkeypatch.setattr(units, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(units, "RETRY_SECONDS", 0.01)
     asked = [
         {"name": "far", "model": {"base": "hf://acme/open"}},
         {"name": "other", "model": {"base": "s3://b/m"}},
