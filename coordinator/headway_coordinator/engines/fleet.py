@@ -104,7 +104,7 @@ class Fleet:
         self._released = False
         """Whether servers must hold nothing in the slot."""
         self._changed = asyncio.Condition()
-        self._keepers: dict[Endpoint, asyncio.Task[None]] = {}
+        self._sync_tasks: dict[Endpoint, asyncio.Task[None]] = {}
         self._leaving: dict[Endpoint, asyncio.Task[None]] = {}
         self._asking: defaultdict[Endpoint, set[asyncio.Timeout]] = defaultdict(set)
         """By server: the requests in flight, as the timeouts that end their wait."""
@@ -241,7 +241,7 @@ class Fleet:
             while True:
                 came, went = self.router.discovered(await self._discover())
                 for endpoint in went:
-                    self._keepers.pop(endpoint).cancel()
+                    self._sync_tasks.pop(endpoint).cancel()
                     self._leaving[endpoint] = asyncio.create_task(self._drain(endpoint))
                 if went:
                     await self._notify()
@@ -249,13 +249,13 @@ class Fleet:
                     if (leaving := self._leaving.pop(endpoint, None)) is not None:
                         leaving.cancel()
                     logs.event(_log, "server-found", server=endpoint.engine)
-                    self._keepers[endpoint] = asyncio.create_task(self._maintain(endpoint))
-                for keeper in self._keepers.values():
-                    if keeper.done():
-                        keeper.result()
+                    self._sync_tasks[endpoint] = asyncio.create_task(self._maintain(endpoint))
+                for task in self._sync_tasks.values():
+                    if task.done():
+                        task.result()
                 await asyncio.sleep(DISCOVER_SECONDS)
         finally:
-            tasks = [*self._keepers.values(), *self._leaving.values()]
+            tasks = [*self._sync_tasks.values(), *self._leaving.values()]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -263,7 +263,7 @@ class Fleet:
     async def _maintain(self, endpoint: Endpoint) -> None:
         """Do all work for one server."""
         async with asyncio.TaskGroup() as both:
-            both.create_task(self._keep(endpoint))
+            both.create_task(self._sync(endpoint))
             both.create_task(self._watch(endpoint))
 
     async def _drain(self, endpoint: Endpoint) -> None:
@@ -310,7 +310,7 @@ class Fleet:
         """The weights that a server holds in the slot."""
         return await weights.state(self._http, endpoint.weights, self._key, self._slot)
 
-    async def _keep(self, endpoint: Endpoint) -> None:
+    async def _sync(self, endpoint: Endpoint) -> None:
         """Keep the wanted weights on one server."""
         seen, failures = self._manifest, 0
         while True:

@@ -1,4 +1,4 @@
-"""From a fault in published weights to the job's condition and back: fleet, weight agent and keeper."""
+"""From a fault in published weights to the job's condition and back: fleet, weight agent and sync."""
 
 from __future__ import annotations
 

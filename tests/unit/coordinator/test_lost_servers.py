@@ -104,7 +104,7 @@ async def test_requests_continue_on_a_server_merely_out_of_rotation(
     async with a_fleet(2) as (fleet, servers), held_turns(fleet, servers, 2) as (bad, held, turns):
         agent = servers.agents[bad]
         if how == "one look missed":
-            agent.faults["GET /v1/weights"] = first(2, hang)  # the keeper's and the watcher's
+            agent.faults["GET /v1/weights"] = first(2, hang)  # of the sync and of the watch
         elif how == "left discovery":  # it may only have been slow to say that it is ready
             servers.gone.add(bad)
         elif how == "nonsense":
