@@ -21,10 +21,10 @@ from headway_api.names import API_VERSION, PLURALS, TRAINING_KIND
 from headway_demo import quickstart
 from headway_demo.images import RESOURCES
 from provoked.provocation import EVALUATED, ODD_MODULE, SMALL, STORE, Provocation, merged
-from provoked.room import Room, left, of_a_job
+from provoked.resources import Resources, left, of_a_job
 
 AT_ONCE: Final = 4
-"""Jobs together. A node of two cores holds them beside the platform: test_provoked_room.py adds it up."""
+"""Jobs together. A node of two cores holds them beside the platform: test_provoked_resources.py adds up."""
 TRAINING: Final = 2
 """Jobs together for which learner and servers come up: they use the cores, whatever they ask for."""
 ASKED: Final = of_a_job(SMALL, RESOURCES)
@@ -164,7 +164,7 @@ class FaultRig:
         for names, at_once in ((trains, TRAINING), (faults.keys() - quick - trains, AT_ONCE)):
             several = {name: faults[name] for name in faults if name in names}
             if several:
-                self._await_room(ASKED * at_once)
+                self._await_resources(ASKED * at_once)
                 seen |= self._together(several, places, at_once)
         return seen
 
@@ -181,20 +181,20 @@ class FaultRig:
                     each.cancel()
                 raise
 
-    def _await_room(self, wanted: Room) -> None:
+    def _await_resources(self, wanted: Resources) -> None:
         """Wait until the node has so much room: pods of earlier tests may still be going.
 
         Raises:
             RuntimeError: it has not. A job that waits for the node would say so instead of its fault.
         """
         ends = time.monotonic() + ROOM_S
-        while not (found := self._room()).holds(wanted):
+        while not (found := self._free_resources()).holds(wanted):
             if time.monotonic() > ends:
                 raise RuntimeError(f"the jobs together ask for {wanted}, and the node has {found} left")
             time.sleep(2 * LOOK_S)
         print(f"room: {found}; jobs together: {wanted}", flush=True)
 
-    def _room(self) -> Room:
+    def _free_resources(self) -> Resources:
         """What is left on the node. There is one."""
         (node,) = self.server.ask("GET", "/api/v1/nodes")[1]["items"]
         return left(node, self.server.ask("GET", "/api/v1/pods")[1]["items"])

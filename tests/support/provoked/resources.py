@@ -17,71 +17,71 @@ ENDED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
-class Room:
-    """Of a node, as its scheduler counts."""
+class Resources:
+    """CPU and memory, as a node's scheduler counts them."""
 
     cpu: Decimal = Decimal(0)
     """Cores."""
     memory: Decimal = Decimal(0)
     """Bytes."""
 
-    def __add__(self, other: Room) -> Room:
-        return Room(self.cpu + other.cpu, self.memory + other.memory)
+    def __add__(self, other: Resources) -> Resources:
+        return Resources(self.cpu + other.cpu, self.memory + other.memory)
 
-    def __sub__(self, other: Room) -> Room:
-        return Room(self.cpu - other.cpu, self.memory - other.memory)
+    def __sub__(self, other: Resources) -> Resources:
+        return Resources(self.cpu - other.cpu, self.memory - other.memory)
 
-    def __mul__(self, times: int) -> Room:
-        return Room(self.cpu * times, self.memory * times)
+    def __mul__(self, times: int) -> Resources:
+        return Resources(self.cpu * times, self.memory * times)
 
-    def holds(self, other: Room) -> bool:
+    def holds(self, other: Resources) -> bool:
         """Whether the other fits into it."""
         return other.cpu <= self.cpu and other.memory <= self.memory
 
-    def larger(self, other: Room) -> Room:
+    def larger(self, other: Resources) -> Resources:
         """The larger of each."""
-        return Room(max(self.cpu, other.cpu), max(self.memory, other.memory))
+        return Resources(max(self.cpu, other.cpu), max(self.memory, other.memory))
 
     def __str__(self) -> str:
         return f"{self.cpu * 1000:.0f}m of CPU and {self.memory / 2**20:.0f} MiB"
 
 
-def room(quantities: Mapping[str, Any]) -> Room:
+def resources_of(quantities: Mapping[str, Any]) -> Resources:
     """Of requests, or of what a node has."""
-    return Room(parse_quantity(quantities.get("cpu", 0)), parse_quantity(quantities.get("memory", 0)))
+    return Resources(parse_quantity(quantities.get("cpu", 0)), parse_quantity(quantities.get("memory", 0)))
 
 
-def asked(spec: Mapping[str, Any]) -> Room:
+def asked(spec: Mapping[str, Any]) -> Resources:
     """What a pod asks for: all its containers together, or more where an init container before them does."""
 
-    def of(container: Mapping[str, Any]) -> Room:
-        return room(container.get("resources", {}).get("requests", {}))
+    def of(container: Mapping[str, Any]) -> Resources:
+        return resources_of(container.get("resources", {}).get("requests", {}))
 
     before = spec.get("initContainers", [])
     together = [*spec["containers"], *(each for each in before if each.get("restartPolicy") == "Always")]
-    found = sum((of(each) for each in together), Room())
+    found = sum((of(each) for each in together), Resources())
     for each in before:
         found = found.larger(of(each))
     return found
 
 
-def left(node: Json, pods: Iterable[Json]) -> Room:
+def left(node: Json, pods: Iterable[Json]) -> Resources:
     """What the only node has left beside these pods, those included that still wait for it."""
-    found = room(node["status"]["allocatable"])
+    found = resources_of(node["status"]["allocatable"])
     for pod in pods:
         if pod["status"].get("phase") not in ENDED:
             found -= asked(pod["spec"])
     return found
 
 
-def of_a_job(spec: Mapping[str, Any], defaults: Mapping[str, Any]) -> Room:
+def of_a_job(spec: Mapping[str, Any], defaults: Mapping[str, Any]) -> Resources:
     """The most that a job asks for, with all sandboxes it may have. `defaults`: the chart's, role by role."""
     sandbox = spec["environment"]["sandbox"]
     wished = {role: spec.get(role, {}).get("resources", {}) for role in ("learner", "rollout")}
     wished["sandbox"] = sandbox.get("resources", {})
-    ask = {role: room(_requests(base, wished.get(role, {}))) for role, base in defaults.items()}
+    ask = {role: resources_of(_requests(base, wished.get(role, {}))) for role, base in defaults.items()}
     ask["sandbox"] *= sandbox["warmPool"]["max"]
-    return sum(ask.values(), Room())
+    return sum(ask.values(), Resources())
 
 
 def _requests(default: Json, wish: Mapping[str, Any]) -> Json:

@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "hack" / "demo"))
 
 from provoked import PROVOKED
 from provoked.provocation import EVALUATED, SMALL, Provocation, merged
+from provoked.resources import Resources, asked, left, of_a_job, resources_of
 from provoked.rig import ASKED, AT_ONCE
-from provoked.room import Room, asked, left, of_a_job, room
 
 from headway_api.names import TRAINING_KIND
 from headway_demo.images import RESOURCES
@@ -30,16 +30,16 @@ def of_container(**requests: str) -> dict[str, Any]:
     return {"resources": {"requests": requests}}
 
 
-def platform() -> Iterator[Room]:
+def platform() -> Iterator[Resources]:
     """What runs on the node before any job."""
     for name in ("hack/cluster/manifests/dns.yaml", "hack/demo/manifests/objects.yaml"):
         yield from manifest(ROOT / name)
     yield from manifest(ROOT / "hack/demo/manifests/mlflow.yaml")
     values = yaml.safe_load((ROOT / "charts/headway/values.yaml").read_text())
-    yield room(values["operator"]["resources"]["requests"])
+    yield resources_of(values["operator"]["resources"]["requests"])
 
 
-def manifest(path: Path) -> Iterator[Room]:
+def manifest(path: Path) -> Iterator[Resources]:
     """Of each Deployment of a manifest."""
     for document in yaml.safe_load_all(path.read_text()):
         if document["kind"] == "Deployment":
@@ -50,7 +50,7 @@ def test_all_jobs_together_fit_two_cores_beside_the_platform() -> None:
     runs = list(platform())
     assert len(runs) == 4
     assert all(each.cpu for each in runs)
-    free = room(NODE["status"]["allocatable"]) - sum(runs, Room())
+    free = resources_of(NODE["status"]["allocatable"]) - sum(runs, Resources())
     assert free.holds(ASKED * AT_ONCE), f"{free} left, {ASKED * AT_ONCE} asked for"
 
 
@@ -70,15 +70,17 @@ def test_a_job_asks_for_its_five_roles_and_every_sandbox() -> None:
         "learner": {"resources": {"limits": {"memory": "2Gi"}}},
         "rollout": {"resources": {"requests": {"cpu": "20m"}, "limits": {"cpu": "2"}}},
     }
-    assert of_a_job(spec, defaults) == room({"cpu": "620m", "memory": "8Gi"})
+    assert of_a_job(spec, defaults) == resources_of({"cpu": "620m", "memory": "8Gi"})
 
 
 def test_a_pod_requests_its_containers_or_largest_init_container() -> None:
     small, large = of_container(cpu="10m", memory="8Mi"), of_container(cpu="30m", memory="1Mi")
     beside = small | {"restartPolicy": "Always"}
-    assert asked({"containers": [small, small]}) == room({"cpu": "20m", "memory": "16Mi"})
-    assert asked({"containers": [small], "initContainers": [large]}) == room({"cpu": "30m", "memory": "8Mi"})
-    assert asked({"containers": [small], "initContainers": [beside]}) == room(
+    assert asked({"containers": [small, small]}) == resources_of({"cpu": "20m", "memory": "16Mi"})
+    assert asked({"containers": [small], "initContainers": [large]}) == resources_of(
+        {"cpu": "30m", "memory": "8Mi"}
+    )
+    assert asked({"containers": [small], "initContainers": [beside]}) == resources_of(
         {"cpu": "20m", "memory": "16Mi"}
     )
 
@@ -88,4 +90,4 @@ def test_an_ended_pod_frees_its_room_and_a_waiting_pod_does_not() -> None:
     pods = [
         {"spec": spec, "status": {"phase": phase}} for phase in ("Pending", "Running", "Succeeded", "Failed")
     ]
-    assert left(NODE, pods) == room({"cpu": "1", "memory": "18Gi"})
+    assert left(NODE, pods) == resources_of({"cpu": "1", "memory": "18Gi"})
