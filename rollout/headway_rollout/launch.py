@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headway_api.model_names import BASE_MODEL
 from headway_api.quantity import amount
-from headway_rollout.door import ENV_DIGEST, digest
+from headway_rollout.auth_middleware import ENV_DIGEST, digest
 from headway_rollout.inherited import inherited
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ LORA_WORKER: Final = "headway_rollout.cpu_lora.LoraWorker"
 PLAIN_WORKER: Final = "headway_rollout.worker.Worker"
 """Modules that vLLM's workers import before they load the model: for full weights, adapters or neither."""
 
-DOOR: Final = "headway_rollout.door.Door"
+AUTH_MIDDLEWARE: Final = "headway_rollout.auth_middleware.AuthMiddleware"
 """Middleware that vLLM's front process runs before all its routes."""
 
 LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256)
@@ -93,7 +93,7 @@ def launch(
     argv += ["--host", host.address, "--port", str(host.port)]
     argv += ["--dtype", model.dtype, "--seed", str(model.seed)]
     argv += ["--logprobs-mode", "processed_logprobs", "--enable-scale-out", "--enable-prompt-tokens-details"]
-    argv += ["--middleware", DOOR, "--uvicorn-log-level", "warning"]
+    argv += ["--middleware", AUTH_MIDDLEWARE, "--uvicorn-log-level", "warning"]
     if model.context_length is not None:
         argv += ["--max-model-len", str(model.context_length)]
     argv += _weights(model)

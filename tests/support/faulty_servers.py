@@ -62,7 +62,7 @@ def after(times: int, fault: Fault) -> Fault:
 
 
 def keyed(key: str) -> Fault:
-    """Refuse who does not send `key`, as the door before vLLM does."""
+    """Refuse who does not send `key`, as the middleware before vLLM does."""
 
     async def answer(request: web.Request) -> web.StreamResponse | None:
         if request.headers.get("Authorization") == f"Bearer {key}":

@@ -17,7 +17,7 @@ from headway_api.config import ServedModel
 from headway_api.model_names import adapter_name, is_slot, salt_of
 from headway_api.records import PolicyVersion
 from headway_api.spec.types import QUANTITY_PATTERN
-from headway_rollout.door import ENV_DIGEST
+from headway_rollout.auth_middleware import ENV_DIGEST
 from headway_rollout.launch import (
     FULL_WORKER,
     KEEP_ADAPTERS,
@@ -228,7 +228,7 @@ def test_the_engine_gets_nothing_else_of_the_stores_secret() -> None:
 
 def test_the_engine_has_the_digest_of_the_key_and_not_the_key() -> None:
     how = started()
-    assert flags(how.argv)["--middleware"] == "headway_rollout.door.Door"
+    assert flags(how.argv)["--middleware"] == "headway_rollout.auth_middleware.AuthMiddleware"
     assert how.env[ENV_DIGEST] == hashlib.sha256(KEY.encode()).hexdigest()
     assert KEY not in " ".join([*how.argv, *how.env.values()])
 

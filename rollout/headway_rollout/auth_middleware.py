@@ -1,8 +1,8 @@
 """Runs inside vLLM's front process: no route of its port answers without the coordinator's key.
 
 vLLM's own `--api-key` guards paths that begin with `/v1`, `/v2` and `/inference`. It leaves the development
-endpoints open, which pause vLLM and replace its weights. `launch.py` names `Door` as vLLM's middleware, which
-runs before every route. It knows the key's SHA-256 and not the key, so vLLM holds no secret.
+endpoints open, which pause vLLM and replace its weights. `launch.py` names `AuthMiddleware` as vLLM's
+middleware, which runs before every route. It knows the key's SHA-256 and not the key, so vLLM has no secret.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNAUTHORIZED: Final = json.dumps(
 ).encode()
 
 
-class Door:
+class AuthMiddleware:
     """An ASGI application in front of another one, which it calls only for requests with the key."""
 
     def __init__(self, app: App) -> None:

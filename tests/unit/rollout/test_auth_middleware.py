@@ -1,4 +1,4 @@
-"""The door before vLLM's routes: who has the key, and nobody else, is passed on."""
+"""The middleware before vLLM's routes: who has the key, and nobody else, is passed on."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from headway_rollout.door import ENV_DIGEST, Door, Message, Receive, Scope, Send, digest
+from headway_rollout.auth_middleware import ENV_DIGEST, AuthMiddleware, Message, Receive, Scope, Send, digest
 
 KEY = "the-key"
 RIGHT = (b"authorization", b"Bearer the-key")
 
 
 class Behind:
-    """What is behind the door, and who came through."""
+    """What is behind the middleware, and who came through."""
 
     def __init__(self) -> None:
         self.came: list[Scope] = []
@@ -31,19 +31,19 @@ def digest_in_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 async def knock(
     *headers: tuple[bytes, bytes], kind: str = "http", method: str = "POST", path: str = "/pause"
 ) -> tuple[bool, Sequence[Message]]:
-    """Whether the door passed the request on, and the messages that it sent itself."""
+    """Whether the middleware passed the request on, and the messages that it sent itself."""
     behind, messages = Behind(), []
     scope: dict[str, Any] = {"type": kind, "path": path, "headers": [*headers]}
     if kind == "http":
         scope["method"] = method
 
     async def receive() -> Message:
-        raise AssertionError("the door reads no body")
+        raise AssertionError("the middleware reads no body")
 
     async def send(message: Message) -> None:
         messages.append(message)
 
-    await Door(behind)(scope, receive, send)
+    await AuthMiddleware(behind)(scope, receive, send)
     return bool(behind.came), messages
 
 
@@ -93,7 +93,7 @@ async def test_health_alone_is_open_and_only_to_be_read(method: str) -> None:
 
 async def test_what_the_server_says_of_its_start_goes_through() -> None:
     behind = Behind()
-    await Door(behind)({"type": "lifespan"}, None, None)  # type: ignore[arg-type]
+    await AuthMiddleware(behind)({"type": "lifespan"}, None, None)  # type: ignore[arg-type]
     assert len(behind.came) == 1
 
 
@@ -104,4 +104,4 @@ def test_without_a_digest_nothing_is_served(wrong: str | None, monkeypatch: pyte
     else:
         monkeypatch.setenv(ENV_DIGEST, wrong)
     with pytest.raises((KeyError, ValueError)):
-        Door(Behind())
+        AuthMiddleware(Behind())
