@@ -21,7 +21,7 @@ from headway_coordinator.ledger.events import discarded_tokens
 from headway_coordinator.recurring import Recurring, given_up
 from headway_coordinator.scheduler.slots import BatchScheduler
 from headway_coordinator.state import State
-from headway_coordinator.validations import Beside
+from headway_coordinator.validations import ConcurrentValidation
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class GroupRunner:
     durable: Durable
     episode: groups.Run
     """Plays an episode on the training servers."""
-    beside: Beside | None
+    concurrent: ConcurrentValidation | None
     """Plays the episodes of validations; None if the training servers play them."""
     limiter: groups.Limiter
     """Bounds training episodes."""
@@ -116,8 +116,8 @@ class GroupRunner:
         counts.in_flight[task.purpose] += 1
         counts.retried[task.purpose] += groups.is_retry(task.attempt)
         episode = self.episode
-        if self.beside is not None and task.purpose is not Purpose.TRAIN:
-            episode = self.beside.episode
+        if self.concurrent is not None and task.purpose is not Purpose.TRAIN:
+            episode = self.concurrent.episode
         try:
             record = await episode(task)
         finally:

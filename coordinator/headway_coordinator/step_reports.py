@@ -21,7 +21,7 @@ from headway_coordinator.remedies.driver import Remedies
 from headway_coordinator.scheduler.slots import BatchScheduler
 from headway_coordinator.state import State
 from headway_coordinator.training_groups import TrainingGroups
-from headway_coordinator.validations import Beside, Validations
+from headway_coordinator.validations import ConcurrentValidation, Validations
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class StepReports:
     fleet: Fleet
     budget: Budget
     progress: ProgressCondition
-    beside: Beside | None
+    concurrent: ConcurrentValidation | None
     on_change: Callable[[], None]
     """Called before the next batch can be requested. It may pause the job."""
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -123,7 +123,7 @@ class StepReports:
 
     async def _want(self, report: StepReport, reported: float) -> None:
         """Ask the fleet to sample with the weights of a step."""
-        if self.test.runs and self.beside is None:
+        if self.test.runs and self.concurrent is None:
             return  # the servers hold what is tested; nothing is sampled with newer weights any more
         # The learner reports step 0 while the servers still start, so that wait says nothing about weights.
         await self.fleet.want(report.weights, reported if report.step > 0 else None)

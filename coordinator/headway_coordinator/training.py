@@ -53,7 +53,7 @@ from headway_coordinator.spool import Replay, Spool
 from headway_coordinator.state import FinishedWhy, State
 from headway_coordinator.step_reports import StepReports
 from headway_coordinator.training_groups import TrainingGroups
-from headway_coordinator.validations import Beside, Validations
+from headway_coordinator.validations import ConcurrentValidation, Validations
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Training:
         limiter: AdaptiveSemaphore,
         calls: Callbacks,
         *,
-        beside: Beside | None = None,
+        concurrent: ConcurrentValidation | None = None,
         signals: Signals | None = None,
         faults: Recurring | None = None,
         relative: groups.GroupJudge | None = None,
@@ -96,7 +96,7 @@ class Training:
         """Connect the job's parts.
 
         Args:
-            beside: samples validations while training goes on; None if training waits for them.
+            concurrent: samples validations while training goes on; None if training waits for them.
             signals: may call for a remedy.
             faults: collects why episodes failed.
             relative: rewards the episodes of a group against each other.
@@ -108,16 +108,16 @@ class Training:
         self.faults = faults or Recurring()
         self.drains = False
         """Whether no group begins any more: the budget is exhausted, and only finished groups are trained."""
-        self._spec, self._fleet, self._beside = spec, fleet, beside
+        self._spec, self._fleet, self._concurrent = spec, fleet, concurrent
         self._budget = budget or unbounded()
         self._durable = durable = Durable(spool, ledger, start_number)
         self.state = state = State()
         self._progress = progress = ProgressCondition(state, calls.on_change)
         self.scheduler = scheduler = _scheduler(spec, len(data.train))
         self.remedies = remedies = Remedies(spec, state, scheduler, signals or Signals(spec), durable.decide)
-        own = beside.limiter if beside and beside.limiter else limiter.lane()
+        own = concurrent.limiter if concurrent and concurrent.limiter else limiter.lane()
         runner = GroupRunner(
-            spec, state, scheduler, durable, episode, beside, limiter, own, start_number, self._budget,
+            spec, state, scheduler, durable, episode, concurrent, limiter, own, start_number, self._budget,
             limits, self.faults, relative, calls.on_episode, calls.on_change,
         )  # fmt: skip
         order = _order(spec, data)
@@ -132,7 +132,7 @@ class Training:
         )  # fmt: skip
         self._reports = StepReports(
             state, scheduler, durable, remedies, self._groups, self.validations, self._test, fleet,
-            self._budget, progress, beside, calls.on_change,
+            self._budget, progress, concurrent, calls.on_change,
         )  # fmt: skip
         self._restoring = Restoring(
             state, scheduler, durable, remedies, runner, self._groups, self.validations, fleet, self._budget
@@ -140,14 +140,14 @@ class Training:
 
     def _held_out(self, data: Data, runner: GroupRunner, calls: Callbacks) -> tuple[Validations, FinalTest]:
         """What measures the job on rows that it does not train on."""
-        beside, durable = self._beside, self._durable
+        concurrent, durable = self._concurrent, self._durable
         validations = Validations(
             self._spec,
             data.validation,
             data.tasks.get("validation"),
             self.state,
             self._fleet,
-            beside,
+            concurrent,
             play=runner.run,
             keep=durable.conclude,
             published=durable.published,
@@ -160,7 +160,7 @@ class Training:
             data.test,
             data.tasks.get("test"),
             self.state,
-            beside.fleet if beside else self._fleet,
+            concurrent.fleet if concurrent else self._fleet,
             play=runner.run,
             answered=durable.evaluated,
             published=durable.published,
@@ -242,12 +242,12 @@ class Training:
         """
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(self._progress.faulted())]
-            if self._beside is not None:
+            if self._concurrent is not None:
                 background.append(tasks.create_task(self._validate()))
             await self._progress.until(lambda: self.state.step >= 0)
             while True:
                 seen = self.state.step
-                if self._batches.unvalidated() and self._beside is None:
+                if self._batches.unvalidated() and self._concurrent is None:
                     await self.validations.run()
                 elif self.done:
                     break

@@ -26,7 +26,7 @@ from headway_coordinator.stall import Watch, training_watch
 from headway_coordinator.training import Callbacks, Training
 from headway_coordinator.training_outlets import TrainingOutlets
 from headway_coordinator.validation_servers import validation_servers
-from headway_coordinator.validations import Beside
+from headway_coordinator.validations import ConcurrentValidation
 
 
 @dataclass(frozen=True)
@@ -61,37 +61,37 @@ class TrainingParts:
     training: Training
     fleet: Fleet
     watch: Watch
-    beside: Beside | None
+    concurrent: ConcurrentValidation | None
     """Samples held-out rows while training goes on."""
 
     @property
     def dedicated(self) -> Router | None:
         """The router of the server for held-out rows; None if there is none."""
-        return self.beside.dedicated if self.beside is not None else None
+        return self.concurrent.dedicated if self.concurrent is not None else None
 
     @property
     def fleets(self) -> dict[Purpose, Fleet]:
         """The servers by what they sample."""
         found = {Purpose.TRAIN: self.fleet}
-        if self.beside is not None and self.beside.limiter is not None:
-            found[Purpose.VALIDATION] = self.beside.fleet
+        if self.concurrent is not None and self.concurrent.limiter is not None:
+            found[Purpose.VALIDATION] = self.concurrent.fleet
         return found
 
     def set_replicas(self, replicas: int) -> None:
         """Expect another number of rollout servers."""
         self.fleet.router.replicas = replicas
-        if self.beside is not None and self.beside.limiter is None:
-            self.beside.fleet.router.replicas = replicas
+        if self.concurrent is not None and self.concurrent.limiter is None:
+            self.concurrent.fleet.router.replicas = replicas
 
     def background(self) -> Iterator[Coroutine[Any, Any, None]]:
         """What runs beside the training until its end."""
         http, key = self.servers.http, self.servers.key
         yield self.fleet.run()
         yield Concurrency(http, key, self.fleet.router, self.training.limiter).run()
-        if (beside := self.beside) is not None:
-            yield beside.fleet.run()
-            if beside.limiter is not None:
-                yield Concurrency(http, key, beside.fleet.router, beside.limiter).run()
+        if (concurrent := self.concurrent) is not None:
+            yield concurrent.fleet.run()
+            if concurrent.limiter is not None:
+                yield Concurrency(http, key, concurrent.fleet.router, concurrent.limiter).run()
         yield self.watch.run()
 
 
@@ -115,7 +115,7 @@ def assembled(
     limiter = AdaptiveSemaphore(rollout.max_concurrency)
     episode_runners.places.clear()  # those of the preflight, which has ended
     episode = episode_runners.on(fleet, limiter)
-    beside = validation_servers(
+    concurrent = validation_servers(
         job,
         servers.http,
         servers.key,
@@ -141,7 +141,7 @@ def assembled(
             on_episode=accounts.on_episode,
             paused=lambda: outlets.pauses.is_paused,
         ),
-        beside=beside,
+        concurrent=concurrent,
         signals=outlets.signals,
         faults=accounts.faults,
         relative=episode_runners.relative,
@@ -152,4 +152,4 @@ def assembled(
     accounts.budget.busy, accounts.budget.drain = training.learner_may_step, training.drain
     outlets.training = training
     watch = training_watch(training, fleet.router, broker.pool, changed, rollout.timeout_seconds)
-    return TrainingParts(servers, training, fleet, watch, beside)
+    return TrainingParts(servers, training, fleet, watch, concurrent)

@@ -12,7 +12,7 @@ from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.engines.discovery import Discover
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.episode_runners import EpisodeRunners
-from headway_coordinator.validations import Beside
+from headway_coordinator.validations import ConcurrentValidation
 
 NOT_VALIDATING: Final = "no validation is under way"
 
@@ -25,15 +25,15 @@ def validation_servers(
     discover: Discover,
     discover_validation: Discover,
     replicas: int,
-) -> Beside | None:
+) -> ConcurrentValidation | None:
     """None: training waits for validations, on its own servers."""
     spec = job.spec
     if spec.has_validation_server:
         own = Fleet(http, key, discover_validation, unannounced=NOT_VALIDATING)
         own_room = AdaptiveSemaphore(spec.validation_episodes)
-        return Beside(own, episode_runners.on(own, own_room), own_room)
+        return ConcurrentValidation(own, episode_runners.on(own, own_room), own_room)
     if job.validates_beside:
         slot = Fleet(http, key, discover, slot=VALIDATION, unannounced=NOT_VALIDATING)
         slot.router.replicas = replicas
-        return Beside(slot, episode_runners.sharing(slot))
+        return ConcurrentValidation(slot, episode_runners.sharing(slot))
     return None

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Beside:
+class ConcurrentValidation:
     """Samples held-out rows while training goes on.
 
     It uses a weight slot of its own on the training servers, or a server of its own.
@@ -66,7 +66,7 @@ class Validations:
         tasks: the task of each of them; None if no column names it.
         state: the job's; it contains the complete validations.
         fleet: samples the trained policy.
-        beside: samples validations instead, if training goes on meanwhile.
+        concurrent: samples validations instead, if training goes on meanwhile.
         play: runs a group and makes it durable.
         keep: makes a summary durable.
         published: whether the store still has weights.
@@ -82,7 +82,7 @@ class Validations:
         tasks: Sequence[str] | None,
         state: State,
         fleet: Fleet,
-        beside: Beside | None,
+        concurrent: ConcurrentValidation | None,
         *,
         play: Callable[[groups.Plan], Coroutine[Any, Any, GroupRecord]],
         keep: Callable[[Summary], Awaitable[None]],
@@ -95,8 +95,8 @@ class Validations:
         self._rows = rows
         self._tasks = tasks
         self._state = state
-        self._fleet = beside.fleet if beside else fleet
-        self._beside = beside is not None
+        self._fleet = concurrent.fleet if concurrent else fleet
+        self._concurrent = concurrent is not None
         self._play = play
         self._keep = keep
         self._published = published
@@ -111,19 +111,19 @@ class Validations:
         """Steps whose validations are due and incomplete, oldest first. The first one runs or is next."""
 
     @property
-    def beside(self) -> bool:
+    def concurrent(self) -> bool:
         """Whether training goes on during a validation."""
-        return self._beside
+        return self._concurrent
 
     @property
     def blocks_batches(self) -> bool:
         """Whether the learner gets no batch until a validation is complete."""
-        return len(self.unfinished) > (MAX_UNFINISHED if self._beside else 0)
+        return len(self.unfinished) > (MAX_UNFINISHED if self._concurrent else 0)
 
     @property
     def problem(self) -> str | None:
         """Why the validation beside training cannot sample; None if nothing is wrong."""
-        runs = self._beside and self._state.evaluating is not None
+        runs = self._concurrent and self._state.evaluating is not None
         return self._fleet.router.problem() if runs else None
 
     def look(self, step: int, *, last: bool) -> list[int]:
@@ -145,7 +145,7 @@ class Validations:
                 await self._conclude(step, standing)
             else:
                 self._answered[step] = [group for group in standing if group.scored]
-        if self._beside:
+        if self._concurrent:
             await self._resume(replay.reports)
 
     async def _resume(self, reports: Sequence[StepReport]) -> None:
@@ -161,7 +161,7 @@ class Validations:
 
     async def updated(self, report: StepReport) -> None:
         """Ask for a step's weights where the learner has published them again."""
-        if self._beside and self._state.evaluating == report.step:
+        if self._concurrent and self._state.evaluating == report.step:
             await self._fleet.want(report.weights)
 
     async def run(self) -> None:
@@ -174,7 +174,7 @@ class Validations:
         self._state.evaluating = step
         await self._moved()
         try:
-            if self._beside:
+            if self._concurrent:
                 await self._fleet.want(self._state.weights(step))
             await self._fleet.ready()
             found = await driver.validate(self._plans(step), self._answered.pop(step, []), self._play)
@@ -188,7 +188,7 @@ class Validations:
         else:
             await self._conclude(step, found)
         self.unfinished.remove(step)
-        if self._beside and not self.unfinished:
+        if self._concurrent and not self.unfinished:
             await self._fleet.release()
         await self._moved()
 

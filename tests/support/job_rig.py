@@ -41,7 +41,7 @@ from headway_coordinator.metrics.steps import StepFigures
 from headway_coordinator.signals import Signals
 from headway_coordinator.spool import Spool, decode
 from headway_coordinator.training import Callbacks, Training
-from headway_coordinator.validations import Beside
+from headway_coordinator.validations import ConcurrentValidation
 
 
 class Rotation:
@@ -166,7 +166,7 @@ class Job:
     async def coordinator(self) -> AsyncIterator[tuple[Training, ScriptedLearner, asyncio.Task[None]]]:
         self.rotation, self.slot = Rotation(), Rotation()
         limiter = None if self.dedicated is None else AdaptiveSemaphore(self.dedicated)
-        beside = Beside(self.slot, self.episode, limiter)  # type: ignore[arg-type]
+        concurrent = ConcurrentValidation(self.slot, self.episode, limiter)  # type: ignore[arg-type]
         spool, ledger = Spool(self.store, self.layout), Ledger(self.store, self.layout)
         ledger.load()
         self.ledger = ledger
@@ -193,7 +193,7 @@ class Job:
                 on_validation=self.on_validation,
                 on_test=self.on_test,
             ),
-            beside=beside if self.beside else None,
+            concurrent=concurrent if self.beside else None,
             signals=self.signals,
             budget=budget,
             limits=Limits(50, 2, 10, self.spec.rollout.max_retries),

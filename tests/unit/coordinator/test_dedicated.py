@@ -195,15 +195,15 @@ async def test_a_dedicated_server_holds_weights_until_others_come(tmp_path: Path
         coordinator, learner, _ = await rig.run(stack)
         await learner.run(steps=1)
         assert coordinator._parts is not None
-        training, beside = coordinator._parts.training, coordinator._parts.beside
-        assert beside is not None
+        training, concurrent = coordinator._parts.training, coordinator._parts.concurrent
+        assert concurrent is not None
         while 0 not in training.state.evaluations or training.validations.unfinished:
             await asyncio.sleep(0.01)
-        assert beside.fleet.router.problem() == NOT_VALIDATING
+        assert concurrent.fleet.router.problem() == NOT_VALIDATING
         assert training.validations.problem is None
-        assert beside.fleet.router.replicas == 1
+        assert concurrent.fleet.router.replicas == 1
         coordinator._apply(JobUpdate(replicas=7))
-        assert beside.fleet.router.replicas == 1
+        assert concurrent.fleet.router.replicas == 1
         [condition] = [c for c in coordinator.status().conditions if c.type == "WeightsInSync"]
         assert condition.reason != "VerificationFailed"
     assert rig.held_out.agent.count("DELETE") == 0
