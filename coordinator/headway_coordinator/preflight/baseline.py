@@ -52,7 +52,7 @@ LOOKS: Final = 16
 _log = logging.getLogger(__name__)
 
 
-class Certain(Exception):
+class CertainFailure(Exception):
     """A check fails, and no later episode would change that."""
 
     def __init__(self, finding: Finding) -> None:
@@ -142,13 +142,13 @@ class BaselineSampler:
                 for group_id, plan in self.plans.items():
                     if group_id not in self.finished:
                         tasks.create_task(self._one(plan, episode))
-        except* Certain as found:
+        except* CertainFailure as found:
             ended = _first(found).finding
         return ended
 
     def _ask(self, finding: Finding | None) -> None:
         if finding is not None:
-            raise Certain(finding)
+            raise CertainFailure(finding)
 
     @cached_property
     def plans(self) -> dict[str, groups.Plan]:
@@ -273,9 +273,9 @@ class BaselineSampler:
         return record
 
 
-def _first(found: BaseExceptionGroup[Certain]) -> Certain:
+def _first(found: BaseExceptionGroup[CertainFailure]) -> CertainFailure:
     error: BaseException = found
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    assert isinstance(error, Certain)
+    assert isinstance(error, CertainFailure)
     return error
