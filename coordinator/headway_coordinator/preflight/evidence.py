@@ -45,7 +45,7 @@ class ToolAnswer(Record):
     done: bool = False
 
 
-class Put(Record):
+class AskedQuestion(Record):
     """A question that was put to a judge."""
 
     judge: str
@@ -59,7 +59,7 @@ class Answers(Record):
     tools: list[Json] = Field(default_factory=list)
     """OpenAI tool specs that the environment offered."""
     results: list[ToolAnswer] = Field(default_factory=list, max_length=MAX_CALLS)
-    questions: list[Put] = Field(default_factory=list, max_length=MAX_QUESTIONS)
+    questions: list[AskedQuestion] = Field(default_factory=list, max_length=MAX_QUESTIONS)
     """The first question that it put to each judge."""
 
 
@@ -67,7 +67,7 @@ class GroupAnswers(Record):
     """The answers of a group's sandboxes, by the episode's id."""
 
     episodes: dict[str, Answers] = Field(default_factory=dict)
-    questions: list[Put] = Field(default_factory=list, max_length=MAX_QUESTIONS)
+    questions: list[AskedQuestion] = Field(default_factory=list, max_length=MAX_QUESTIONS)
     """The first question to each judge about the group as a whole."""
 
 
@@ -77,7 +77,7 @@ class Notes:
     def __init__(self) -> None:
         self.tools: list[Json] = []
         self.results: list[ToolAnswer] = []
-        self.questions: dict[str, Put] = {}
+        self.questions: dict[str, AskedQuestion] = {}
         """Questions by the judge's name."""
 
     def began(self, reply: ResetReply) -> None:
@@ -98,9 +98,9 @@ class Notes:
         for one in questions:
             if one.name in self.questions or len(self.questions) >= MAX_QUESTIONS:
                 continue
-            put = Put(judge=one.name, messages=[*one.messages], answer_schema=one.answer_schema)
-            if len(json.dumps([put.messages, put.answer_schema])) <= LONGEST_QUESTION:
-                self.questions[one.name] = put
+            asked = AskedQuestion(judge=one.name, messages=[*one.messages], answer_schema=one.answer_schema)
+            if len(json.dumps([asked.messages, asked.answer_schema])) <= LONGEST_QUESTION:
+                self.questions[one.name] = asked
 
     @property
     def answers(self) -> Answers:
@@ -123,10 +123,10 @@ class Notebook:
         """The answers of a group's sandboxes. They are removed from the notebook."""
         known = {episode.episode_id: self._notes.pop(episode.episode_id, None) for episode in group.episodes}
         whole = [name for name in self._notes if name.startswith(leases_of(group.group_id))]
-        put = {judge: one for name in whole for judge, one in self._notes.pop(name).questions.items()}
+        asked = {judge: one for name in whole for judge, one in self._notes.pop(name).questions.items()}
         return GroupAnswers(
             episodes={name: notes.answers for name, notes in known.items() if notes},
-            questions=list(put.values())[:MAX_QUESTIONS],
+            questions=list(asked.values())[:MAX_QUESTIONS],
         )
 
 
@@ -172,8 +172,8 @@ def sampled(
         )
 
 
-def _question(put: Put) -> JudgeQuestion:
-    return JudgeQuestion(put.judge, put.messages, put.answer_schema)
+def _question(asked: AskedQuestion) -> JudgeQuestion:
+    return JudgeQuestion(asked.judge, asked.messages, asked.answer_schema)
 
 
 def row_tokens(episode: EpisodeRecord) -> int:
