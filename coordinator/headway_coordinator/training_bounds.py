@@ -17,7 +17,7 @@ def fits(budget: Budget, spec: RLTrainingJobSpec, limits: Limits) -> str:
     """
     sampling, size = spec.rollout.sampling, spec.algorithm.group_size
     maximum = limits.sampled(sampling.max_tokens, spec.rollout.episode_token_limit)
-    lacks = budget.least(limits, Bill(Purpose.TRAIN), size, maximum)
-    if lacks:
-        raise too_small(lacks, f"a group of {size} episodes")
+    shortfalls = budget.least(limits, Bill(Purpose.TRAIN), size, maximum)
+    if shortfalls:
+        raise too_small(shortfalls, f"a group of {size} episodes")
     return f"a group of {size} episodes fits every limit"

@@ -114,7 +114,7 @@ class LimitUse:
 
 
 @dataclass(frozen=True)
-class Lack:
+class Shortfall:
     """A limit that is too small for something."""
 
     limit: Limit
@@ -193,13 +193,13 @@ class Account:
             self._total.update(kept)
         self._total = +self._total
 
-    def lacks(self, more: Amounts) -> list[Lack]:
+    def shortfalls(self, more: Amounts) -> list[Shortfall]:
         """The limits that are too small for `more` beside what is spent and reserved. Empty: it fits."""
         found = []
         for limit, (spent, reserved) in self._each():
             needed = spent + reserved + self.worth(limit, more)
             if needed > limit.maximum:
-                found.append(Lack(limit, needed))
+                found.append(Shortfall(limit, needed))
         return found
 
     def want(self, standing: LimitUse, waiting: Sequence[Amounts]) -> Want | None:
@@ -219,8 +219,8 @@ class Account:
             return None
         wished = ahead + sum((self.worth(limit, each) for each in waiting), Decimal(0))
         own = [each.maximum for each in self.limits if not each.granted and each.classes == limit.classes]
-        lacks = needed if needed > limit.maximum else None
-        return Want(lacks, max(needed, min([wished, *own])))
+        least = needed if needed > limit.maximum else None
+        return Want(least, max(needed, min([wished, *own])))
 
     def standings(self) -> list[LimitUse]:
         """The use of each limit."""

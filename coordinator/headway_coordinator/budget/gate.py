@@ -31,10 +31,10 @@ from headway_api.spec.lifecycle import BudgetSpec
 from headway_coordinator.budget import worst
 from headway_coordinator.budget.account import (
     Account,
-    Lack,
     Limit,
     NoPrices,
     Prices,
+    Shortfall,
     Want,
     granted,
     limits_of,
@@ -96,7 +96,7 @@ class Budget:
         """The namespace's grant for the job; None: it has no bound."""
         self.closed = False
         """Whether nothing begins any more, so that what is spent and reserved is final."""
-        self._last: list[Lack] = []
+        self._last: list[Shortfall] = []
         """The lacking limits when it was closed."""
         self._refused: Mapping[str, Decimal] = {}
         """Granted limits -> the smallest need that was refused since a grant last grew."""
@@ -131,7 +131,7 @@ class Budget:
         return any(
             (want := self._wants.get(limit.name)) is not None
             and want.needed is not None
-            and not Lack(limit, want.needed).lasts
+            and not Shortfall(limit, want.needed).lasts
             for limit in self.account.limits
         )
 
@@ -140,22 +140,22 @@ class Budget:
         """Groups and questions that do not fit yet."""
         return len(self._queue)
 
-    def lacks(self) -> list[Lack]:
+    def shortfalls(self) -> list[Shortfall]:
         """The limits that are exhausted, with the smallest that would be enough. Empty if the job goes on."""
         if self.closed:
             return self._last
         if self.exhausted_at is None:
             return []
-        over = self.account.lacks({})
-        return over or (self.account.lacks(self._follows()) if self._queue else [])
+        over = self.account.shortfalls({})
+        return over or (self.account.shortfalls(self._follows()) if self._queue else [])
 
-    def least(self, limits: Limits, bill: Bill, size: int, sampled: int) -> list[Lack]:
+    def least(self, limits: Limits, bill: Bill, size: int, sampled: int) -> list[Shortfall]:
         """The limits that are too small for one group alone, whatever was spent."""
         one = worst.of_attempts(limits, bill, sampled, limits.retries + 1)
         alone = worst.total([worst.of_judging(limits, bill), *[one] * size])
         own = (limit for limit in self.account.limits if not limit.granted)
         needed = ((limit, self.account.worth(limit, alone)) for limit in own)
-        return [Lack(limit, maximum) for limit, maximum in needed if maximum > limit.maximum]
+        return [Shortfall(limit, maximum) for limit, maximum in needed if maximum > limit.maximum]
 
     def set(self, spec: BudgetSpec | None) -> None:
         """Apply the spec's budget, which may have changed."""
@@ -198,7 +198,7 @@ class Budget:
         exhausted now, and what it lacks.
         """
         if not self.closed:
-            self._last = self.lacks()
+            self._last = self.shortfalls()
             self.closed, self._opened = True, False
 
     def reserve_time(self, amounts: Amounts) -> None:
@@ -327,7 +327,7 @@ class Budget:
             alike = frozenset(wait.amounts.items())  # most amounts are equal: groups of one purpose
             if alike in refused:
                 continue
-            if self.account.lacks(wait.amounts):
+            if self.account.shortfalls(wait.amounts):
                 refused.add(alike)
                 continue
             self._queue.remove(wait)
@@ -338,8 +338,8 @@ class Budget:
 
     def _judge(self) -> None:
         runs = bool(self._asking) or any(group.runs for group in self._groups) or self.busy()
-        stuck = bool(self._queue) and not runs and self._lacks_permanently(self._follows())
-        over = self._lacks_permanently({})
+        stuck = bool(self._queue) and not runs and self._falls_short_permanently(self._follows())
+        over = self._falls_short_permanently({})
         drains = self.spec is not None and self.spec.on_exhausted == "Drain"
         if stuck and drains and not over and self.drain is not None:
             self.drain()
@@ -349,12 +349,12 @@ class Budget:
         if exhausted == (self.exhausted_at is not None):
             return
         self.exhausted_at = datetime.now(UTC).replace(microsecond=0) if exhausted else None
-        lacking = {lack.limit.name: str(lack.needed) for lack in self.lacks()}
+        lacking = {each.limit.name: str(each.needed) for each in self.shortfalls()}
         logs.event(_log, "budget-exhausted" if exhausted else "budget-left", needed=lacking)
         self._moved()
 
-    def _lacks_permanently(self, amounts: Amounts) -> bool:
-        return any(lack.lasts for lack in self.account.lacks(amounts))
+    def _falls_short_permanently(self, amounts: Amounts) -> bool:
+        return any(each.lasts for each in self.account.shortfalls(amounts))
 
     def _ask(self) -> None:
         """Update the requests to the namespace."""
@@ -380,7 +380,7 @@ class Budget:
     def _of_grants(self, amounts: Amounts) -> tuple[bool, list[Decimal]]:
         """The order in which waiting amounts are requested from the namespace."""
         worth = [self.account.worth(limit, amounts) for limit in self.account.limits if limit.granted]
-        return self._lacks_permanently(amounts), worth
+        return self._falls_short_permanently(amounts), worth
 
     def _could_begin(self) -> list[Amounts]:
         """Waiting amounts that fit every limit of the spec, in order."""
@@ -389,7 +389,7 @@ class Budget:
         for wait in self._queue:
             alike = frozenset(wait.amounts.items())
             if alike not in fits:
-                fits[alike] = all(lack.limit.granted for lack in self.account.lacks(wait.amounts))
+                fits[alike] = all(each.limit.granted for each in self.account.shortfalls(wait.amounts))
             found += [wait.amounts] if fits[alike] else []
         return found
 

@@ -11,7 +11,7 @@ from headway_api.conditions import Condition, ConditionType, Reason, condition
 from headway_api.exits import JobError
 from headway_api.prices import shown
 from headway_api.spec.lifecycle import USD
-from headway_coordinator.budget.account import Lack, Limit, LimitUse
+from headway_coordinator.budget.account import Limit, LimitUse, Shortfall
 from headway_coordinator.budget.gate import Budget
 from headway_coordinator.metrics.prometheus import Sample
 
@@ -29,7 +29,7 @@ def status(budget: Budget) -> st.Budget | None:
     """The budget as status shows it; None if there is none."""
     if not budget.bounded:
         return None
-    needed = {lack.limit.name: lack.needed for lack in budget.lacks() if not lack.limit.granted}
+    needed = {each.limit.name: each.needed for each in budget.shortfalls() if not each.limit.granted}
     needed |= {name: want.needed for name, want in budget.wants.items() if want.needed is not None}
     wished = {name: want.wished for name, want in budget.wants.items()}
     return st.Budget(
@@ -62,7 +62,7 @@ def conditions(budget: Budget) -> list[Condition]:
         return []
     found = [] if budget.spec is None else [_low(budget)]
     if budget.exhausted_at is not None:
-        text = words(budget.lacks())
+        text = words(budget.shortfalls())
         return [*found, condition(ConditionType.BUDGET_EXHAUSTED, True, Reason.BUDGET_EXHAUSTED, text)]
     text = _waits(budget) or "the next work fits every limit"
     return [*found, condition(ConditionType.BUDGET_EXHAUSTED, False, Reason.BUDGET_LEFT, text)]
@@ -89,14 +89,14 @@ def _low(budget: Budget) -> Condition:
     return condition(ConditionType.BUDGET_LOW, False, Reason.BUDGET_LEFT, text)
 
 
-def words(lacks: Sequence[Lack]) -> str:
+def words(shortfalls: Sequence[Shortfall]) -> str:
     """What to change in a job whose budget is exhausted."""
-    return "; ".join(map(_words, lacks)) or "nothing more fits spec.budget"
+    return "; ".join(map(_words, shortfalls)) or "nothing more fits spec.budget"
 
 
-def _words(lack: Lack) -> str:
-    limit = lack.limit
-    maximum, needed = amount(limit, limit.maximum), amount(limit, lack.needed)
+def _words(shortfall: Shortfall) -> str:
+    limit = shortfall.limit
+    maximum, needed = amount(limit, limit.maximum), amount(limit, shortfall.needed)
     if limit.granted:
         return f"{limit.field} gives the job {maximum}, and continuing needs {needed}; raise the RLBudget"
     return (
@@ -106,14 +106,14 @@ def _words(lack: Lack) -> str:
 
 def exhausted(budget: Budget) -> JobError:
     """The error of a job whose budget is exhausted."""
-    lacks = budget.lacks()
-    field = lacks[0].limit.field if lacks else "spec.budget"
-    return JobError(EXHAUSTED, words(lacks), field=field)
+    shortfalls = budget.shortfalls()
+    field = shortfalls[0].limit.field if shortfalls else "spec.budget"
+    return JobError(EXHAUSTED, words(shortfalls), field=field)
 
 
-def too_small(lacks: Sequence[Lack], what: str) -> JobError:
+def too_small(shortfalls: Sequence[Shortfall], what: str) -> JobError:
     """The error of a job whose budget can never be enough. `what`: what does not fit."""
-    one = lacks[0]
+    one = shortfalls[0]
     least = amount(one.limit, one.needed)
     message = f"{what} may use up to {least}, and {one.limit.field} is {amount(one.limit, one.limit.maximum)}"
     return JobError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from headway_api.config import EvalConfig
 from headway_api.records import Purpose, SampledBy
 from headway_api.spec.evaluation import RLEvalJobSpec
-from headway_coordinator.budget.account import Lack
+from headway_coordinator.budget.account import Shortfall
 from headway_coordinator.budget.gate import Budget
 from headway_coordinator.budget.shown import too_small
 from headway_coordinator.budget.worst import Bill, Limits
@@ -77,13 +77,13 @@ def fits(budget: Budget, job: EvalConfig, contexts: Mapping[str, int]) -> str:
         JobError: `BudgetTooSmall`, with the smallest budget that fits all kinds.
     """
     maximum = job.spec.max_tokens
-    lacking: dict[str, tuple[Lack, str]] = {}
+    lacking: dict[str, tuple[Shortfall, str]] = {}
     for kind in kinds(job, contexts):
         sampled = kind.limits.sampled(maximum, None)
-        for lack in budget.least(kind.limits, kind.bill, kind.size, sampled):
-            known = lacking.get(lack.limit.name)
-            if known is None or lack.needed > known[0].needed:
-                lacking[lack.limit.name] = lack, kind.what
-    for lack, what in lacking.values():
-        raise too_small([lack], what)
+        for shortfall in budget.least(kind.limits, kind.bill, kind.size, sampled):
+            known = lacking.get(shortfall.limit.name)
+            if known is None or shortfall.needed > known[0].needed:
+                lacking[shortfall.limit.name] = shortfall, kind.what
+    for shortfall, what in lacking.values():
+        raise too_small([shortfall], what)
     return "a group of each candidate fits every limit"

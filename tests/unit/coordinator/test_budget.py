@@ -92,8 +92,8 @@ async def test_nothing_that_runs_and_nothing_that_fits_is_exhausted() -> None:
     assert not one.begun
     assert found.exhausted_at is not None
     assert moved == [True]
-    (lack,) = found.lacks()
-    assert (lack.limit.field, lack.needed) == ("spec.budget.tokens.sample", 50 + 2 * SAMPLED)
+    (shortfall,) = found.shortfalls()
+    assert (shortfall.limit.field, shortfall.needed) == ("spec.budget.tokens.sample", 50 + 2 * SAMPLED)
     status = shown.status(found)
     assert status is not None
     (limit,) = status.limits
@@ -128,7 +128,9 @@ async def test_a_budget_lowered_below_what_is_spent_is_exhausted() -> None:
     await settle()
     found.set(BudgetSpec.model_validate({"tokens": {"sample": 40}}))
     assert found.exhausted_at is not None
-    assert shown.words(found.lacks()).startswith("spec.budget.tokens.sample is 40, and continuing needs 130")
+    assert shown.words(found.shortfalls()).startswith(
+        "spec.budget.tokens.sample is 40, and continuing needs 130"
+    )
     await one.end()
 
 
@@ -177,8 +179,8 @@ async def test_ungrouped_questions_stay_reserved_until_in_the_ledger() -> None:
 
 
 def test_too_small_budget_is_refused_naming_the_least_needed() -> None:
-    lacks = budget(tokens={"sample": 79}).least(LIMITS, TRAIN, 2, SAMPLED)
-    error = shown.too_small(lacks, "a group of 2 episodes")
+    shortfalls = budget(tokens={"sample": 79}).least(LIMITS, TRAIN, 2, SAMPLED)
+    error = shown.too_small(shortfalls, "a group of 2 episodes")
     termination = error.termination
     assert (termination.reason, termination.field) == ("BudgetTooSmall", "spec.budget.tokens.sample")
     assert "may use up to 80, and spec.budget.tokens.sample is 79; write 80 or more" in termination.message

@@ -470,7 +470,7 @@ class JobUnderABudget(RuleBasedStateMachine):
     @rule(count=st.integers(1, 4))
     def a_pod_gets_accelerators(self, count: int) -> None:
         self.pod = HeldPod(uid="p", role="learner", product=PRODUCT, count=count, since=self.now)
-        if self.budget.account.lacks(self._ahead()):
+        if self.budget.account.shortfalls(self._ahead()):
             self.pod = None  # a budget without room for these minutes is refused in docs/budget.md
         else:
             self._run(lambda: self.budget.reserve_time(self._ahead()))
@@ -529,16 +529,16 @@ class JobUnderABudget(RuleBasedStateMachine):
     @invariant()
     def whatever_fits_has_begun(self) -> None:
         waiting = [wait.amounts for wait in self.budget._queue]
-        assert all(self.budget.account.lacks(amounts) for amounts in waiting)
+        assert all(self.budget.account.shortfalls(amounts) for amounts in waiting)
 
     @invariant()
     def an_idle_job_says_why(self) -> None:
         if self.budget.waiting and not self.open:
             assert self.budget.exhausted_at is not None
-        assert self.budget.exhausted_at is not None or not self.budget.account.lacks({})
+        assert self.budget.exhausted_at is not None or not self.budget.account.shortfalls({})
         if self.budget.exhausted_at is not None:
-            assert self.budget.lacks()
-            assert all(lack.needed > lack.limit.maximum for lack in self.budget.lacks())
+            assert self.budget.shortfalls()
+            assert all(each.needed > each.limit.maximum for each in self.budget.shortfalls())
 
     def teardown(self) -> None:
         if hasattr(self, "loop"):

@@ -119,14 +119,14 @@ async def test_what_is_refused_is_what_the_gate_would_never_let_begin() -> None:
     alone = Case("", (served("base"),)).config
     [kind] = kinds(alone, CONTEXTS)
     sampled = kind.limits.sampled(MAX_TOKENS, None)
-    [lack] = budget(tokens={"evaluation": 1}).least(kind.limits, kind.bill, kind.size, sampled)
+    [shortfall] = budget(tokens={"evaluation": 1}).least(kind.limits, kind.bill, kind.size, sampled)
     plan = Plan(Slot(0, 0, 0), Purpose.EVALUATION, 0, {}, SIZE, Sampling(1.0, 1.0, MAX_TOKENS), 1)
-    for limit, begins in ((int(lack.needed), True), (int(lack.needed) - 1, False)):
+    for limit, begins in ((int(shortfall.needed), True), (int(shortfall.needed) - 1, False)):
         found = budget(tokens={"evaluation": limit})
         waits = found.group(plan, kind.bill, episode_limits(alone.spec, 1000, None), sampled)
         if begins:
             async with waits as held:
-                assert sum(Counter(held.reservation()).values()) >= lack.needed
+                assert sum(Counter(held.reservation()).values()) >= shortfall.needed
             fits(found, alone, CONTEXTS)
             continue
         with pytest.raises(TimeoutError):

@@ -370,13 +370,15 @@ class SharedBudget(RuleBasedStateMachine):
             waiting = [group for group in job.groups if not group.begun]
             if not waiting:
                 continue
-            lacks = job.budget.lacks()
+            shortfalls = job.budget.shortfalls()
             suspended = job.stored["spec"].get("suspend")
             assert job.budget.exhausted_at is not None or suspended, "it waits and nobody is told"
-            for lack in lacks if not suspended else ():
-                if lack.limit.granted and lack.lasts:
-                    name = lack.limit.name.removeprefix("namespace.")
-                    assert lack.needed - lack.limit.maximum > left[name], "it was refused what is there"
+            for shortfall in shortfalls if not suspended else ():
+                if shortfall.limit.granted and shortfall.lasts:
+                    name = shortfall.limit.name.removeprefix("namespace.")
+                    assert shortfall.needed - shortfall.limit.maximum > left[name], (
+                        "it was refused what is there"
+                    )
 
 
 SharedBudget.TestCase.settings = settings(
