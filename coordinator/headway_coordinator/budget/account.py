@@ -129,7 +129,7 @@ class Shortfall:
 
 
 @dataclass(frozen=True)
-class Want:
+class GrantRequest:
     """A job's request to raise a limit that its namespace grants."""
 
     needed: Decimal | None
@@ -202,7 +202,7 @@ class Account:
                 found.append(Shortfall(limit, needed))
         return found
 
-    def want(self, standing: LimitUse, waiting: Sequence[Amounts]) -> Want | None:
+    def grant_request(self, standing: LimitUse, waiting: Sequence[Amounts]) -> GrantRequest | None:
         """The request to raise a granted limit; None: the job has enough for now.
 
         The job wishes for what waits, and for half of its reservations again. So the next group rarely has to
@@ -220,7 +220,7 @@ class Account:
         wished = ahead + sum((self.worth(limit, each) for each in waiting), Decimal(0))
         own = [each.maximum for each in self.limits if not each.granted and each.classes == limit.classes]
         least = needed if needed > limit.maximum else None
-        return Want(least, max(needed, min([wished, *own])))
+        return GrantRequest(least, max(needed, min([wished, *own])))
 
     def standings(self) -> list[LimitUse]:
         """The use of each limit."""

@@ -31,11 +31,11 @@ from headway_api.spec.lifecycle import BudgetSpec
 from headway_coordinator.budget import worst
 from headway_coordinator.budget.account import (
     Account,
+    GrantRequest,
     Limit,
     NoPrices,
     Prices,
     Shortfall,
-    Want,
     granted,
     limits_of,
 )
@@ -101,7 +101,7 @@ class Budget:
         self._refused: Mapping[str, Decimal] = {}
         """Granted limits -> the smallest need that was refused since a grant last grew."""
         self._opened = opened
-        self._wants: dict[str, Want] = {}
+        self._grant_requests: dict[str, GrantRequest] = {}
         self.account = Account(prices, limits_of(spec))
         self.busy: Callable[[], bool] = lambda: False
         """Whether budget may become free although no group runs, because the learner may take a step."""
@@ -121,17 +121,17 @@ class Budget:
         return bool(self.account.limits)
 
     @property
-    def wants(self) -> Mapping[str, Want]:
+    def grant_requests(self) -> Mapping[str, GrantRequest]:
         """Name of each granted limit that is too small -> the job's request."""
-        return self._wants
+        return self._grant_requests
 
     @property
     def awaits_grant(self) -> bool:
         """Whether the job needs a larger grant, and the namespace has not refused it."""
         return any(
-            (want := self._wants.get(limit.name)) is not None
-            and want.needed is not None
-            and not Shortfall(limit, want.needed).lasts
+            (request := self._grant_requests.get(limit.name)) is not None
+            and request.needed is not None
+            and not Shortfall(limit, request.needed).lasts
             for limit in self.account.limits
         )
 
@@ -358,15 +358,15 @@ class Budget:
 
     def _ask(self) -> None:
         """Update the requests to the namespace."""
-        wants: dict[str, Want] = {}
+        requests: dict[str, GrantRequest] = {}
         if any(limit.granted for limit in self.account.limits):
             waiting = sorted(self._could_begin(), key=self._of_grants)
             for standing in self.account.standings():
-                want = self.account.want(standing, waiting) if standing.limit.granted else None
-                wants |= {} if want is None else {standing.limit.name: want}
+                request = self.account.grant_request(standing, waiting) if standing.limit.granted else None
+                requests |= {} if request is None else {standing.limit.name: request}
         # A changed wish alone is no reason to write the status at once: it grows a little every time.
-        urgent = _needs(wants) != _needs(self._wants)
-        self._wants = wants
+        urgent = _needs(requests) != _needs(self._grant_requests)
+        self._grant_requests = requests
         if urgent:
             self._moved()
 
@@ -409,8 +409,8 @@ def _refusals(
     return known | {name: min(much, known.get(name, much)) for name, much in reported.items()}
 
 
-def _needs(wants: Mapping[str, Want]) -> dict[str, Decimal | None]:
-    return {name: want.needed for name, want in wants.items()}
+def _needs(requests: Mapping[str, GrantRequest]) -> dict[str, Decimal | None]:
+    return {name: request.needed for name, request in requests.items()}
 
 
 def unbounded() -> Budget:

@@ -30,8 +30,9 @@ def status(budget: Budget) -> st.Budget | None:
     if not budget.bounded:
         return None
     needed = {each.limit.name: each.needed for each in budget.shortfalls() if not each.limit.granted}
-    needed |= {name: want.needed for name, want in budget.wants.items() if want.needed is not None}
-    wished = {name: want.wished for name, want in budget.wants.items()}
+    requests = budget.grant_requests
+    needed |= {name: request.needed for name, request in requests.items() if request.needed is not None}
+    wished = {name: request.wished for name, request in requests.items()}
     return st.Budget(
         limits=[
             _limit(standing, needed.get(standing.limit.name), wished.get(standing.limit.name))
@@ -71,7 +72,8 @@ def conditions(budget: Budget) -> list[Condition]:
 def _waits(budget: Budget) -> str:
     """What a job waits for if it needs more of its namespace's budget."""
     limits = (limit for limit in budget.account.limits if limit.granted)
-    needs = ((limit, want.needed) for limit in limits if (want := budget.wants.get(limit.name)) is not None)
+    requests = budget.grant_requests
+    needs = ((limit, request.needed) for limit in limits if (request := requests.get(limit.name)) is not None)
     amounts = [f"{amount(limit, needed)} of {limit.field}" for limit, needed in needs if needed is not None]
     return f"the job waits until the operator grants it {', and '.join(amounts)}" if amounts else ""
 
