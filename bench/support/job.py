@@ -24,7 +24,7 @@ from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
 from headway_api.records import Batch, Finished, GroupRecord, WeightsManifest
 from headway_api.store import FileStore
-from headway_coordinator.agents.choice import Where
+from headway_coordinator.agents.choice import GatewayAddresses
 from headway_coordinator.bounds import oldest_step
 from headway_coordinator.coordinator import Coordinator
 
@@ -157,7 +157,7 @@ async def run(folder: Path, server: Server, plan: Plan, held_out: Server | None 
             discover_validation=held_out.discover if held_out else None,
             port=port,
             gateway_port=gateway,
-            at=Where(base, base),
+            at=GatewayAddresses(base, base),
         )
 
         def publish(step: int) -> WeightsManifest:

@@ -23,7 +23,7 @@ from headway_api.keys import Key, Keys
 from headway_api.store import Store
 from headway_coordinator import conditions, training_status, view
 from headway_coordinator import status as status_writer
-from headway_coordinator.agents.choice import Where, agent_url, where
+from headway_coordinator.agents.choice import GatewayAddresses, addresses_of, agent_url
 from headway_coordinator.budget import shown as budget_shown
 from headway_coordinator.engines.discovery import Discover, by_dns
 from headway_coordinator.engines.router import Router
@@ -69,7 +69,7 @@ class Coordinator(Process):
         discover_validation: Discover | None = None,
         port: int = names.PORT_COORDINATOR,
         gateway_port: int = names.PORT_GATEWAY,
-        at: Where | None = None,
+        at: GatewayAddresses | None = None,
         book: prices.PriceBook = prices.DEFAULT,
     ) -> None:
         self.job, self.spec = job, job.spec
@@ -93,7 +93,7 @@ class Coordinator(Process):
         self._discover = discover or by_dns(job.rollout_host)
         self._discover_validation = discover_validation or by_dns(job.validation_host)
         self._gateway_port = gateway_port
-        self._where = at or where(job, os.environ.get(names.ENV_POD_IP, "127.0.0.1"), gateway_port)
+        self._addresses = at or addresses_of(job, os.environ.get(names.ENV_POD_IP, "127.0.0.1"), gateway_port)
         self._api = LearnerApi(keys[Key.LEARNER_TO_COORDINATOR], self._metrics)
         self._replicas = job.spec.rollout.replicas
         self._reported = False
@@ -188,9 +188,9 @@ class Coordinator(Process):
         if not self.spec.agent.is_builtin:
             agents = listening(server.app(), self._gateway_port, leave_with_client=True)
             await stack.enter_async_context(agents)
-        where, faults, budget = self._where, self._faults, self._budget
+        addresses, faults, budget = self._addresses, self._faults, self._budget
         self._episode_runners = EpisodeRunners(
-            self.job, ready, broker, http, server, where, faults, budget, judges
+            self.job, ready, broker, http, server, addresses, faults, budget, judges
         )
         return self._episode_runners
 

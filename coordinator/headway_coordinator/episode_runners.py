@@ -10,7 +10,7 @@ import aiohttp
 from headway_api.config import JobConfig
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
-from headway_coordinator.agents.choice import Where, agent_of
+from headway_coordinator.agents.choice import GatewayAddresses, agent_of
 from headway_coordinator.backends import of_servers
 from headway_coordinator.budget.gate import Budget
 from headway_coordinator.budget.worst import Limits
@@ -48,7 +48,7 @@ class EpisodeRunners:
     http: aiohttp.ClientSession
     server: GatewayServer
     """The gateway that agents outside this process call."""
-    where: Where
+    addresses: GatewayAddresses
     faults: Recurring
     """Collects why episodes failed."""
     budget: Budget
@@ -90,7 +90,7 @@ class EpisodeRunners:
     def _run(
         self, backend: Backend, sessions: Sessions, witness: Callable[[str], Witness] | None = None
     ) -> Run:
-        agent = agent_of(self.job, backend, self.server, self.where, self.http)
+        agent = agent_of(self.job, backend, self.server, self.addresses, self.http)
         broker = self.broker if witness is None else self.broker.witnessed(witness)
         heard = (self.faults.note, self.judges, self.relative.learn)
         return Episodes(self._rules, agent, broker, sessions, *heard).run

@@ -25,7 +25,7 @@ from headway_api import logs
 from headway_api import status as st
 from headway_api.config import JobConfig
 from headway_api.store import open_store
-from headway_coordinator.agents.choice import where
+from headway_coordinator.agents.choice import addresses_of
 from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines.router import Endpoint
 from headway_coordinator.lifetime import serve
@@ -47,7 +47,7 @@ def main(folder: Path) -> None:
         os.replace(whole, status)
 
     previous = st.RLTrainingJobStatus.model_validate_json(status.read_text()) if status.exists() else None
-    at = where(job, "127.0.0.1", run["gateway_port"])
+    at = addresses_of(job, "127.0.0.1", run["gateway_port"])
     coordinator = Coordinator(
         job,
         KEYS,

@@ -24,7 +24,7 @@ from headway_api import status as st
 from headway_api.config import EvalConfig
 from headway_api.exits import job_error, leave
 from headway_api.store import open_store
-from headway_coordinator.agents.choice import Where
+from headway_coordinator.agents.choice import GatewayAddresses
 from headway_coordinator.evaluation.job import EvalCoordinator
 from headway_coordinator.lifetime import serve
 
@@ -52,7 +52,7 @@ def main(folder: Path) -> None:
         suite_broker_urls=run["suite_broker_urls"],
         port=run["port"],
         gateway_port=run["gateway_port"],
-        at=Where(gateway, gateway),
+        at=GatewayAddresses(gateway, gateway),
     )
     try:
         uvloop.run(serve(coordinator))

@@ -25,7 +25,7 @@ from headway_coordinator.resolving import hosts_file
 
 
 @dataclass(frozen=True)
-class Where:
+class GatewayAddresses:
     """How agents reach this process."""
 
     service: str
@@ -38,17 +38,17 @@ Job = JobConfig | EvalConfig
 """Both specs have an agent, a reward's range and a deadline of episodes."""
 
 
-def where(job: Job, pod_ip: str, port: int = names.PORT_GATEWAY) -> Where:
+def addresses_of(job: Job, pod_ip: str, port: int = names.PORT_GATEWAY) -> GatewayAddresses:
     """The gateway's addresses."""
     host = f"[{pod_ip}]" if ":" in pod_ip else pod_ip
     service = names.service_host(job.stem, names.COORDINATOR, job.namespace)
     if hosts_file() is not None:  # agents outside the job do not read that file
         service = host
-    return Where(f"http://{service}:{port}", f"http://{host}:{port}")
+    return GatewayAddresses(f"http://{service}:{port}", f"http://{host}:{port}")
 
 
 def agent_of(
-    job: Job, backend: Backend, server: GatewayServer, at: Where, http: aiohttp.ClientSession
+    job: Job, backend: Backend, server: GatewayServer, at: GatewayAddresses, http: aiohttp.ClientSession
 ) -> Agent:
     """The job's agent. `backend` answers its turns; an evaluation has one for each candidate."""
     spec = job.spec.agent
@@ -63,7 +63,7 @@ def agent_of(
     return Builtin(backend.chat, loop.max_turns, loop.system_prompt)
 
 
-def suite_agent(job: EvalConfig, backend: Backend, server: GatewayServer, at: Where) -> Agent:
+def suite_agent(job: EvalConfig, backend: Backend, server: GatewayServer, at: GatewayAddresses) -> Agent:
     """The agent for samples of a suite, whatever the job's own agent is."""
     host = replace(
         _host(job, backend, server, at.pod), reward_range=suites.BOUNDS, prompt=lambda purpose, row: ""

@@ -28,7 +28,7 @@ from headway_api.sandbox_api import ResetReply
 from headway_api.store import Store
 from headway_coordinator import stall
 from headway_coordinator import status as status_writer
-from headway_coordinator.agents.choice import Where, agent_url, where
+from headway_coordinator.agents.choice import GatewayAddresses, addresses_of, agent_url
 from headway_coordinator.budget import shown
 from headway_coordinator.conditions import OF_BUDGET
 from headway_coordinator.engines.discovery import Discover, by_dns
@@ -77,7 +77,7 @@ class EvalCoordinator(Process):
         discover: Callable[[int], Discover] | None = None,
         port: int = names.PORT_COORDINATOR,
         gateway_port: int = names.PORT_GATEWAY,
-        at: Where | None = None,
+        at: GatewayAddresses | None = None,
         book: prices.PriceBook = prices.DEFAULT,
     ) -> None:
         self.job = job
@@ -105,7 +105,7 @@ class EvalCoordinator(Process):
         }
         self._discover = discover or (lambda number: by_dns(job.rollout_host(number)))
         self._gateway_port = gateway_port
-        self._where = at or where(job, os.environ.get(names.ENV_POD_IP, "127.0.0.1"), gateway_port)
+        self._addresses = at or addresses_of(job, os.environ.get(names.ENV_POD_IP, "127.0.0.1"), gateway_port)
         self._api = Probes(self._metrics)
         self._server = GatewayServer()
         self._faults = Recurring()
@@ -235,7 +235,7 @@ class EvalCoordinator(Process):
             broker,
             first,
             self._server,
-            self._where,
+            self._addresses,
             self._discover,
             self._moved,
             suites,

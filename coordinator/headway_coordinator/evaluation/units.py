@@ -28,7 +28,7 @@ from headway_api.status import ResolvedCandidate
 from headway_api.store import Store
 from headway_coordinator import group as groups
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
-from headway_coordinator.agents.choice import Where, agent_of, suite_agent
+from headway_coordinator.agents.choice import GatewayAddresses, agent_of, suite_agent
 from headway_coordinator.budget.gate import Budget, unbounded
 from headway_coordinator.budget.worst import CONTEXTS, Limits
 from headway_coordinator.endpoint.candidate import (
@@ -83,7 +83,7 @@ class Units:
     """How the environment begins a row. The context must hold it."""
     server: GatewayServer
     """The gateway that agents outside this process call."""
-    where: Where
+    addresses: GatewayAddresses
     discover: Callable[[int], Discover]
     changed: Callable[[], None] = lambda: None
     suites: Mapping[str, Broker] = field(default_factory=dict)
@@ -157,7 +157,7 @@ class Units:
         return CONTEXTS * backend.context_length
 
     def _player(self, backend: Backend, sessions: Sessions) -> groups.Run:
-        agent = agent_of(self.job, backend, self.server, self.where, self.http)
+        agent = agent_of(self.job, backend, self.server, self.addresses, self.http)
         own = Episodes(self._rules(backend), agent, self.broker, sessions, self.faults.note, self.judges)
         by_suite = {suite.name: self._sampler(suite, backend, sessions) for suite in self._spec.suites}
 
@@ -171,7 +171,7 @@ class Units:
         seconds, task = suite.sandbox.deadline_seconds, field_of(suite.name, "task")
         token_limit = partial(self._max_tokens, backend)
         rules = Rules(self._spec.rollout.timeout_seconds, seconds, BOUNDS, task, token_limit)
-        agent = suite_agent(self.job, backend, self.server, self.where)
+        agent = suite_agent(self.job, backend, self.server, self.addresses)
 
         def note(episode: str, cause: Cause) -> None:
             field = cause.field if cause.field == task else field_in_suite(suite.name, cause.field)

@@ -21,7 +21,7 @@ from headway_api.records import Purpose
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.agents.agent import EpisodeContext
 from headway_coordinator.agents.builtin import Builtin
-from headway_coordinator.agents.choice import agent_of, job_arn, where
+from headway_coordinator.agents.choice import addresses_of, agent_of, job_arn
 from headway_coordinator.agents.http import HttpAgent
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.gateway.asks import Ask, Completion, Sampling, Session
@@ -162,7 +162,7 @@ def eval_config(**agent: Any) -> EvalConfig:
 
 async def test_an_evaluation_has_an_agent_for_each_candidate() -> None:
     job, one = eval_config(builtin={"maxTurns": 3}), backend(Gone())
-    at = where(job, "10.0.0.1")
+    at = addresses_of(job, "10.0.0.1")
     async with aiohttp.ClientSession() as http:
         loop = agent_of(job, one, GatewayServer(), at, http)
         assert isinstance(loop, Builtin)
