@@ -47,7 +47,7 @@ WAITING: Final = "vllm:num_requests_waiting"
 _log = logging.getLogger(__name__)
 
 
-class Look(NamedTuple):
+class LoadSample(NamedTuple):
     """What one server reported at the last look and at this one."""
 
     before: Reading | None
@@ -55,7 +55,7 @@ class Look(NamedTuple):
 
     @property
     def preempted(self) -> float:
-        """Requests preempted between the looks; 0 if unknown.
+        """Requests preempted between the two readings; 0 if unknown.
 
         A server preempts all its requests to take full weights, and a restarted server counts from 0. Neither
         means that its cache is too small.
@@ -74,7 +74,7 @@ class Look(NamedTuple):
         return self.now.kv_use <= KV_USE_LIMIT and self.now.waiting == 0
 
 
-def adapt(limit: int, ceiling: int, peak: int, wanted: bool, looks: Sequence[Look]) -> int:
+def adapt(limit: int, ceiling: int, peak: int, wanted: bool, samples: Sequence[LoadSample]) -> int:
     """The next limit, between one episode a server and `ceiling`.
 
     Args:
@@ -82,17 +82,17 @@ def adapt(limit: int, ceiling: int, peak: int, wanted: bool, looks: Sequence[Loo
         ceiling: spec.rollout.maxConcurrency.
         peak: the most places held at once since the last look.
         wanted: whether a caller had to wait for one.
-        looks: at the servers that answered; without any the limit stays.
+        samples: of the servers that answered; without any the limit stays.
     """
-    if not looks:
+    if not samples:
         return limit
-    floor = min(len(looks), ceiling)
+    floor = min(len(samples), ceiling)
     if peak > limit:
         return max(floor, limit)
-    if any(look.full for look in looks):
+    if any(sample.full for sample in samples):
         return max(floor, int(CUT * peak))
-    if wanted and all(look.has_capacity for look in looks):
-        return max(floor, min(ceiling, limit + len(looks)))
+    if wanted and all(sample.has_capacity for sample in samples):
+        return max(floor, min(ceiling, limit + len(samples)))
     return max(floor, limit)
 
 
@@ -130,22 +130,22 @@ class Concurrency:
         servers = self._router.in_rotation()
         found = await asyncio.gather(*map(self._read, servers))
         heard = list(zip(servers, found, strict=True))
-        looks = [Look(server.reading, now) for server, now in heard if now is not None]
+        samples = [LoadSample(server.reading, now) for server, now in heard if now is not None]
         for server in self._router.servers.values():
             server.reading = None
         for server, now in heard:
             server.reading = now
-        self._router.preemptions += round(sum(look.preempted for look in looks))
+        self._router.preemptions += round(sum(sample.preempted for sample in samples))
         limiter, (peak, wanted) = self._limiter, self._limiter.demand()
-        limit = adapt(limiter.limit, limiter.ceiling, peak, wanted, looks)
+        limit = adapt(limiter.limit, limiter.ceiling, peak, wanted, samples)
         if limit < limiter.limit:
             logs.event(
                 _log,
                 "concurrency-cut",
                 limit=limit,
                 was=limiter.limit,
-                kv_use=max(look.now.kv_use for look in looks),
-                preempted=sum(look.preempted for look in looks),
+                kv_use=max(sample.now.kv_use for sample in samples),
+                preempted=sum(sample.preempted for sample in samples),
             )
         limiter.limit = limit
 

@@ -18,7 +18,7 @@ from role_keys import TO_ROLLOUT
 
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.engines import concurrency
-from headway_coordinator.engines.concurrency import FULL, KV_USE_LIMIT, Concurrency, Look, adapt, read
+from headway_coordinator.engines.concurrency import FULL, KV_USE_LIMIT, Concurrency, LoadSample, adapt, read
 from headway_coordinator.engines.router import Endpoint, Reading, Router
 
 VERSIONS = st.integers(0, 2).map(version)
@@ -29,7 +29,7 @@ READINGS = st.builds(
     preemptions=st.integers(0, 4).map(float),
     waiting=st.integers(0, 2).map(float),
 )
-LOOKS = st.lists(st.builds(Look, st.none() | READINGS, READINGS), max_size=4)
+SAMPLES = st.lists(st.builds(LoadSample, st.none() | READINGS, READINGS), max_size=4)
 CEILINGS = st.integers(1, 64)
 
 
@@ -37,37 +37,37 @@ def reading(kv_use: float = 0.5, preemptions: float = 0, waiting: float = 0, ste
     return Reading(version(step), kv_use, preemptions, waiting)
 
 
-CALM = Look(reading(), reading())
-TIGHT = Look(reading(), reading(kv_use=(FULL + KV_USE_LIMIT) / 2))
-BRIMFUL = Look(reading(), reading(kv_use=FULL))
-PREEMPTED = Look(reading(preemptions=3), reading(preemptions=4))
+CALM = LoadSample(reading(), reading())
+TIGHT = LoadSample(reading(), reading(kv_use=(FULL + KV_USE_LIMIT) / 2))
+BRIMFUL = LoadSample(reading(), reading(kv_use=FULL))
+PREEMPTED = LoadSample(reading(preemptions=3), reading(preemptions=4))
 
 
-@given(data=st.data(), ceiling=CEILINGS, wanted=st.booleans(), looks=LOOKS)
+@given(data=st.data(), ceiling=CEILINGS, wanted=st.booleans(), samples=SAMPLES)
 def test_the_limit_stays_within_one_a_server_and_the_ceiling(
-    data: st.DataObject, ceiling: int, wanted: bool, looks: list[Look]
+    data: st.DataObject, ceiling: int, wanted: bool, samples: list[LoadSample]
 ) -> None:
     limit, peak = data.draw(st.integers(1, ceiling)), data.draw(st.integers(0, ceiling))
-    found = adapt(limit, ceiling, peak, wanted, looks)
-    assert min(max(1, len(looks)), ceiling) <= found <= ceiling or (not looks and found == limit)
+    found = adapt(limit, ceiling, peak, wanted, samples)
+    assert min(max(1, len(samples)), ceiling) <= found <= ceiling or (not samples and found == limit)
 
 
-@given(data=st.data(), ceiling=CEILINGS, wanted=st.booleans(), looks=LOOKS)
+@given(data=st.data(), ceiling=CEILINGS, wanted=st.booleans(), samples=SAMPLES)
 def test_nothing_that_is_worse_makes_the_limit_higher(
-    data: st.DataObject, ceiling: int, wanted: bool, looks: list[Look]
+    data: st.DataObject, ceiling: int, wanted: bool, samples: list[LoadSample]
 ) -> None:
-    assume(looks)
+    assume(samples)
     limit, peak = data.draw(st.integers(1, ceiling)), data.draw(st.integers(0, ceiling))
-    at = data.draw(st.integers(0, len(looks) - 1))
-    before, now = looks[at]
+    at = data.draw(st.integers(0, len(samples) - 1))
+    before, now = samples[at]
     worse = Reading(
         now.version,
         data.draw(st.floats(now.kv_use, 1)),
         now.preemptions + data.draw(st.integers(0, 2)),
         now.waiting + data.draw(st.integers(0, 2)),
     )
-    then = [*looks[:at], Look(before, worse), *looks[at + 1 :]]
-    assert adapt(limit, ceiling, peak, wanted, then) <= adapt(limit, ceiling, peak, wanted, looks)
+    then = [*samples[:at], LoadSample(before, worse), *samples[at + 1 :]]
+    assert adapt(limit, ceiling, peak, wanted, then) <= adapt(limit, ceiling, peak, wanted, samples)
 
 
 @given(limit=st.integers(1, 64), wanted=st.booleans(), peak=st.integers(0, 64))
@@ -85,35 +85,44 @@ def test_the_limit_recovers_to_the_ceiling_if_caches_have_room(limit: int, serve
 
 
 @given(limit=st.integers(1, 64), bad=st.sampled_from([BRIMFUL, PREEMPTED]), others=st.integers(0, 3))
-def test_one_full_server_cuts_the_limit_to_the_floor_if_it_lasts(limit: int, bad: Look, others: int) -> None:
-    looks = [CALM] * others + [bad]
-    assume(limit >= len(looks))
-    found = adapt(limit, 64, limit, True, looks)
-    assert found == max(len(looks), int(0.75 * limit))
+def test_one_full_server_cuts_the_limit_to_the_floor_if_it_lasts(
+    limit: int, bad: LoadSample, others: int
+) -> None:
+    samples = [CALM] * others + [bad]
+    assume(limit >= len(samples))
+    found = adapt(limit, 64, limit, True, samples)
+    assert found == max(len(samples), int(0.75 * limit))
     for _ in range(20):
-        found = adapt(found, 64, found, True, looks)
-    assert found == len(looks)
+        found = adapt(found, 64, found, True, samples)
+    assert found == len(samples)
 
 
 @pytest.mark.parametrize(
-    ("peak", "wanted", "look", "expected"),
+    ("peak", "wanted", "sample", "expected"),
     [
         (20, True, CALM, 21),
         (20, False, CALM, 20),  # nobody would take the place
         (20, True, TIGHT, 20),
-        (20, True, Look(reading(), reading(waiting=1)), 20),  # it would wait in the engine instead
+        (20, True, LoadSample(reading(), reading(waiting=1)), 20),  # it would wait in the engine instead
         (20, True, BRIMFUL, 15),
         (12, False, BRIMFUL, 9),  # 12 were too many: a limit from 12 on changes nothing
         (21, True, BRIMFUL, 20),  # the last cut has not shown its effect
         (21, True, CALM, 20),
         (20, True, PREEMPTED, 15),
-        (20, False, Look(None, reading(preemptions=9)), 20),
-        (20, False, Look(reading(preemptions=9), reading(preemptions=2)), 20),  # the server started again
-        (20, False, Look(reading(step=1), reading(preemptions=8, step=2)), 20),  # it took weights
+        (20, False, LoadSample(None, reading(preemptions=9)), 20),
+        (
+            20,
+            False,
+            LoadSample(reading(preemptions=9), reading(preemptions=2)),
+            20,
+        ),  # the server started again
+        (20, False, LoadSample(reading(step=1), reading(preemptions=8, step=2)), 20),  # it took weights
     ],
 )
-def test_preemptions_and_cache_use_move_the_limit(peak: int, wanted: bool, look: Look, expected: int) -> None:
-    assert adapt(20, 96, peak, wanted, [look]) == expected
+def test_preemptions_and_cache_use_move_the_limit(
+    peak: int, wanted: bool, sample: LoadSample, expected: int
+) -> None:
+    assert adapt(20, 96, peak, wanted, [sample]) == expected
 
 
 METRICS = """\
