@@ -104,7 +104,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Home:
+class SessionAffinity:
     """Where an episode took its last turn."""
 
     endpoint: Endpoint
@@ -131,7 +131,7 @@ class Router:
     met: bool = False
     """Whether, since the last failure, as many servers as asked for held the wanted weights at the same
     time."""
-    sessions: dict[str, Home] = field(default_factory=dict)
+    sessions: dict[str, SessionAffinity] = field(default_factory=dict)
     _episodes: Counter[Endpoint] = field(default_factory=Counter)
     """The number of `sessions` by server. Counting them at each turn would take time in proportion to the
     episodes."""
@@ -238,13 +238,13 @@ class Router:
         usable = [server for server in usable if server.endpoint not in failed] or usable
         if self.wanted is None or not usable:
             return None
-        home, others = self._leave(session), self._episodes
+        affinity, others = self._leave(session), self._episodes
         server = min(usable, key=lambda s: (others[s.endpoint], s.inflight))
-        if home is not None and home.version == self.wanted:
-            limit = others[server.endpoint] + max(SLACK, others[home.endpoint] // 4)
-            if others[home.endpoint] <= limit:
-                server = next((s for s in usable if s.endpoint == home.endpoint), server)
-        self.sessions[session] = Home(server.endpoint, self.wanted)
+        if affinity is not None and affinity.version == self.wanted:
+            limit = others[server.endpoint] + max(SLACK, others[affinity.endpoint] // 4)
+            if others[affinity.endpoint] <= limit:
+                server = next((s for s in usable if s.endpoint == affinity.endpoint), server)
+        self.sessions[session] = SessionAffinity(server.endpoint, self.wanted)
         self._episodes[server.endpoint] += 1
         return server
 
@@ -252,11 +252,11 @@ class Router:
         """Note that the episode is over."""
         self._leave(session)
 
-    def _leave(self, session: str) -> Home | None:
-        home = self.sessions.pop(session, None)
-        if home is not None:
-            self._episodes[home.endpoint] -= 1
-        return home
+    def _leave(self, session: str) -> SessionAffinity | None:
+        affinity = self.sessions.pop(session, None)
+        if affinity is not None:
+            self._episodes[affinity.endpoint] -= 1
+        return affinity
 
     def problem(self) -> str | None:
         """Why nothing can be sampled; None if a server is in rotation."""
