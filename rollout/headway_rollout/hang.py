@@ -32,7 +32,7 @@ PROMPT: Final = "vllm:prompt_tokens_total"
 GENERATED: Final = "vllm:generation_tokens_total"
 
 
-class Pulse(NamedTuple):
+class EngineProgress(NamedTuple):
     """What an engine reports about its work."""
 
     running: float
@@ -41,7 +41,7 @@ class Pulse(NamedTuple):
     """Tokens of prompts and answers computed since it started."""
 
 
-class Standstill(NamedTuple):
+class EngineStall(NamedTuple):
     """An engine that had requests, and has counted no token since."""
 
     since: float
@@ -49,49 +49,49 @@ class Standstill(NamedTuple):
     tokens: float
 
 
-def read(text: str) -> Pulse | None:
-    """The pulse in vLLM's `/metrics`; None if they do not contain it."""
+def read(text: str) -> EngineProgress | None:
+    """The progress in vLLM's `/metrics`; None if they do not contain it."""
     values = engine_metrics.read(text, (RUNNING, PROMPT, GENERATED))
     if values is None:
         return None
-    return Pulse(sum(values[RUNNING]), sum(values[PROMPT]) + sum(values[GENERATED]))
+    return EngineProgress(sum(values[RUNNING]), sum(values[PROMPT]) + sum(values[GENERATED]))
 
 
-def after(before: Standstill | None, pulse: Pulse | None, now: float) -> Standstill | None:
+def after(before: EngineStall | None, progress: EngineProgress | None, now: float) -> EngineStall | None:
     """The judgement of the engine after one more look.
 
     Args:
-        pulse: None if it is unknown, or if the engine must not compute now.
+        progress: None if it is unknown, or if the engine must not compute now.
     """
-    if pulse is None or pulse.running == 0:
+    if progress is None or progress.running == 0:
         return None
-    if before is not None and before.tokens == pulse.tokens:
+    if before is not None and before.tokens == progress.tokens:
         return before
-    return Standstill(now, pulse.tokens)
+    return EngineStall(now, progress.tokens)
 
 
 async def found(engine: Engine) -> str:
     """Return once the engine hangs, with how that showed."""
-    standstill: Standstill | None = None
+    stall: EngineStall | None = None
     probe, busy = asyncio.create_task(_request_token(engine)), time.monotonic()
     try:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             now = time.monotonic()
             try:
-                pulse = read(await engine.metrics(LOOK_SECONDS))
+                progress = read(await engine.metrics(LOOK_SECONDS))
             except EngineRefused:  # an engine that does not even answer has computed nothing new
-                pulse = Pulse(running=1, tokens=standstill.tokens if standstill is not None else 0.0)
+                progress = EngineProgress(running=1, tokens=stall.tokens if stall is not None else 0.0)
             if engine.suspended:
-                pulse = None
-            elif pulse is not None and not probe.done():
-                pulse = pulse._replace(running=pulse.running + 1)
-            standstill = after(standstill, pulse, time.monotonic())
-            if pulse is None or pulse.running > 0:
+                progress = None
+            elif progress is not None and not probe.done():
+                progress = progress._replace(running=progress.running + 1)
+            stall = after(stall, progress, time.monotonic())
+            if progress is None or progress.running > 0:
                 busy = now
             elif now - busy > PROBE_SECONDS:
                 probe, busy = asyncio.create_task(_request_token(engine)), now
-            if standstill is not None and time.monotonic() - standstill.since > HUNG_SECONDS:
+            if stall is not None and time.monotonic() - stall.since > HUNG_SECONDS:
                 return f"vLLM has computed no token of its requests for {HUNG_SECONDS:.0f} s"
     finally:
         probe.cancel()

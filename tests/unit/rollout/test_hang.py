@@ -18,7 +18,7 @@ from headway_api.config import ServedModel
 from headway_rollout import hang
 from headway_rollout import server as servers
 from headway_rollout.engine import Engine, EngineRefused
-from headway_rollout.hang import HUNG_SECONDS, Pulse, Standstill, after, read
+from headway_rollout.hang import HUNG_SECONDS, EngineProgress, EngineStall, after, read
 from headway_rollout.process import EngineProcess
 from headway_rollout.server import RolloutServer, Settings
 
@@ -36,7 +36,7 @@ vllm:generation_tokens_total{{engine="1",model_name="base"}} 2.0
 
 
 def test_vllms_own_words_are_read() -> None:
-    assert read(METRICS.format(running=3.0)) == Pulse(running=4.0, tokens=36.0)
+    assert read(METRICS.format(running=3.0)) == EngineProgress(running=4.0, tokens=36.0)
 
 
 @pytest.mark.parametrize("text", ["", METRICS.format(running="NaN"), METRICS.replace("generation", "other")])
@@ -44,39 +44,39 @@ def test_metrics_that_lack_a_figure_are_not_known(text: str) -> None:
     assert read(text) is None
 
 
-STILL = Standstill(since=10.0, tokens=5.0)
+STILL = EngineStall(since=10.0, tokens=5.0)
 
 
 @pytest.mark.parametrize(
-    ("before", "pulse", "expected"),
+    ("before", "progress", "expected"),
     [
-        (STILL, Pulse(1, 5), STILL),
-        (STILL, Pulse(7, 5), STILL),  # more of them wait for the same
-        (STILL, Pulse(1, 6), Standstill(20.0, 6)),
-        (STILL, Pulse(0, 5), None),  # it has nothing to do
+        (STILL, EngineProgress(1, 5), STILL),
+        (STILL, EngineProgress(7, 5), STILL),  # more of them wait for the same
+        (STILL, EngineProgress(1, 6), EngineStall(20.0, 6)),
+        (STILL, EngineProgress(0, 5), None),  # it has nothing to do
         (STILL, None, None),  # paused, or it does not say
-        (None, Pulse(1, 5), Standstill(20.0, 5)),
-        (None, Pulse(0, 5), None),
+        (None, EngineProgress(1, 5), EngineStall(20.0, 5)),
+        (None, EngineProgress(0, 5), None),
     ],
 )
 def test_a_standstill_follows_from_pulse_and_last_judgement(
-    before: Standstill | None, pulse: Pulse | None, expected: Standstill | None
+    before: EngineStall | None, progress: EngineProgress | None, expected: EngineStall | None
 ) -> None:
-    assert after(before, pulse, 20.0) == expected
+    assert after(before, progress, 20.0) == expected
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 2)), max_size=50))
 def test_a_computing_or_idle_engine_never_counts_as_hanging(
     looks: list[tuple[bool, int]],
 ) -> None:
-    """Whatever it does, its standstill begins no earlier than the last look at which it had moved."""
-    standstill, tokens, moved = None, 0, 0.0
+    """Whatever it does, its stall begins no earlier than the last look at which it had moved."""
+    stall, tokens, moved = None, 0, 0.0
     for now, (busy, computed) in enumerate(looks, start=1):
         tokens += computed
         if computed or not busy:
             moved = float(now)
-        standstill = after(standstill, Pulse(float(busy), tokens), float(now))
-        assert standstill is None or standstill.since >= moved
+        stall = after(stall, EngineProgress(float(busy), tokens), float(now))
+        assert stall is None or stall.since >= moved
 
 
 class Counting(Engine):
