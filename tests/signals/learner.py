@@ -22,7 +22,7 @@ from headway_trainer.metrics import step_metrics
 from headway_trainer.objective.presets import Objective
 from headway_trainer.policy import Policy
 from headway_trainer.ranks import Ranks
-from headway_trainer.step import optimizer_step, refuse_broken, with_old
+from headway_trainer.step import optimizer_step, refuse_non_finite, with_old
 
 MICRO_BATCH_TOKENS = 4096
 
@@ -67,7 +67,7 @@ class Learner:
             **given,
         )
         updates = [optimizer_step(self._engine, self._policy, objective, rows, **given) for rows in parts]
-        refuse_broken(updates, batch.step, objective.own_losses)
+        refuse_non_finite(updates, batch.step, objective.own_losses)
         trained = frozenset(group for group, tokens in taken.train_tokens.items() if tokens)
         return step_metrics(taken, updates, {}), trained
 

@@ -45,7 +45,7 @@ from headway_trainer.probes import Probes
 from headway_trainer.publish.links import built_on, delta_steps
 from headway_trainer.publish.sender import Sender, sender_of
 from headway_trainer.ranks import Ranks
-from headway_trainer.step import optimizer_step, refuse_broken, with_old
+from headway_trainer.step import optimizer_step, refuse_non_finite, with_old
 from headway_trainer.stopwatch import Stopwatch
 from headway_trainer.termination import AT_END, EXIT, SHUTDOWN_GUARD, end, exit_on_sigterm, live
 
@@ -142,7 +142,7 @@ class Learner:
                 )
                 for rows in rows_of_steps
             ]
-        refuse_broken(updates, batch.step, parts.objective.own_losses)
+        refuse_non_finite(updates, batch.step, parts.objective.own_losses)
         return self._finish(
             PolicyVersion(incarnation=incarnation, step=batch.step),
             watch,

@@ -38,14 +38,14 @@ SUMS: Final = (
 )
 RATE: Final = "spec.optimizer.learningRate"
 FIELDS: Final = {"servers": "spec.rollout.engine", "batch": "spec.reward", "loss": "spec.algorithm.loss"}
-"""The field that each cause of a broken loss names, if it is not `RATE`."""
+"""The field that each cause of a non-finite loss names, if it is not `RATE`."""
 FAR: Final = math.log(2)
 """Distance of two log-probabilities from which a token counts as far: one probability is twice the other."""
 MAXIMA: Final = ("ratio_max", "negative_ratio_min", "gap_max")
 
 
 @dataclass(frozen=True)
-class Broken:
+class NonFiniteLoss:
     """The first token whose loss is not finite, in the order of a rank's micro-batches."""
 
     group_id: str
@@ -78,7 +78,7 @@ ADVICE: Final = {
 class Tally:
     """Sums and maxima over action tokens, added up over micro-batches, then over ranks."""
 
-    broken: Broken | None = None
+    non_finite: NonFiniteLoss | None = None
 
     sums: Tensor = field(default_factory=lambda: torch.zeros(len(SUMS), dtype=torch.float64))
     maxima: Tensor = field(
@@ -124,12 +124,14 @@ class Tally:
             "gap_max": maxima["gap_max"],
         }
 
-    def broken_over(self, ranks: Ranks, loss: float) -> Broken | None:
-        """The first broken token of any rank, if there is one. Collective if `loss` is not finite; all ranks
-        have the same `loss`."""
+    def non_finite_over(self, ranks: Ranks, loss: float) -> NonFiniteLoss | None:
+        """The first token of any rank whose loss is not finite, if there is one.
+
+        Collective if `loss` is not finite; all ranks have the same `loss`.
+        """
         if math.isfinite(loss):
             return None
-        return next(filter(None, ranks.gather(self.broken)), None)
+        return next(filter(None, ranks.gather(self.non_finite)), None)
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ class StepResult:
     action_tokens: int
     micro_batches: int
     """On each rank."""
-    broken: Broken | None = None
+    non_finite: NonFiniteLoss | None = None
     """The token that made the loss not finite, if a single token did."""
 
 
@@ -210,13 +212,13 @@ def optimizer_step(
     return StepResult(
         update=update,
         tokens=tokens,
-        broken=tally.broken_over(ranks, tokens["loss"]),
+        non_finite=tally.non_finite_over(ranks, tokens["loss"]),
         action_tokens=sum(row.action_tokens for row in rows),
         micro_batches=len(mine),
     )
 
 
-def refuse_broken(updates: Sequence[StepResult], step: int, own: Mapping[str, str]) -> None:
+def refuse_non_finite(updates: Sequence[StepResult], step: int, own: Mapping[str, str]) -> None:
     """Refuse weights that may not be finite, before they become durable. All ranks decide alike.
 
     `own` are the user's own functions in the loss, by the field that names each. The error names them first.
@@ -230,16 +232,16 @@ def refuse_broken(updates: Sequence[StepResult], step: int, own: Mapping[str, st
     ):
         # DeepSpeed may report a norm that is not finite as -1.
         if not all(math.isfinite(value) and (what == "loss" or value >= 0) for value in values):
-            broken = next(filter(None, (update.broken for update in updates)), None)
+            non_finite = next(filter(None, (update.non_finite for update in updates)), None)
             named = ", ".join(f"{field} {name!r}" for field, name in own.items())
             look = f"check that {named} and its gradient are finite for every ratio, or " if own else ""
-            where = f" ({broken.sentence})" if broken else ""
-            advice = ADVICE[broken.cause] if broken else "lower the learning rate"
+            where = f" ({non_finite.sentence})" if non_finite else ""
+            advice = ADVICE[non_finite.cause] if non_finite else "lower the learning rate"
             raise JobError(
                 reason,
                 f"the {what} of step {step} is {values}{where}; {look}{advice}; a new job may start from the "
                 "newest whole weights of this one (spec.model.warmStart.job)",
-                field=PLUGINS_FIELD if own else FIELDS.get(broken.cause if broken else "", RATE),
+                field=PLUGINS_FIELD if own else FIELDS.get(non_finite.cause if non_finite else "", RATE),
             )
 
 
@@ -267,12 +269,14 @@ def _loss(
         entropy_T=prediction.entropy_T,
     )
     tally.add(tokens, prediction.entropy_T, batch.weight_T)
-    if tally.broken is None and not bool(loss.isfinite()):
-        tally.broken = _broken(rows, batch, prediction.logprob_T, tokens.loss_T)
+    if tally.non_finite is None and not bool(loss.isfinite()):
+        tally.non_finite = _non_finite(rows, batch, prediction.logprob_T, tokens.loss_T)
     return loss
 
 
-def _broken(rows: Sequence[LearnerRow], batch: MicroBatch, new_T: Tensor, loss_T: Tensor) -> Broken | None:
+def _non_finite(
+    rows: Sequence[LearnerRow], batch: MicroBatch, new_T: Tensor, loss_T: Tensor
+) -> NonFiniteLoss | None:
     """The first token of a micro-batch whose loss is not finite; None if only the sum is not."""
     found = (~(loss_T * batch.weight_T).isfinite()).nonzero()
     if not len(found):
@@ -286,7 +290,7 @@ def _broken(rows: Sequence[LearnerRow], batch: MicroBatch, new_T: Tensor, loss_T
         "weight": (batch.weight_T[token], "batch"),
     }
     causes = [cause for value, cause in made_of.values() if not bool(value.isfinite())]
-    return Broken(
+    return NonFiniteLoss(
         group_id=rows[index].group_id,
         episode=rows[index].episode,
         position=token - int((batch.row_T == index).nonzero()[0]),

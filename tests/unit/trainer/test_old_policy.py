@@ -225,14 +225,14 @@ def test_the_first_token_without_a_number_is_found(where: str, cause: str) -> No
         getattr(row, where)[fifth] = np.nan
     engine = SimpleNamespace(backward=lambda loss: None, step=lambda: Update(1.0, 0.0), updates=0)
     found = optimizer_step(engine, policy, objective, rows, ranks=OneOf(), max_tokens=60)  # type: ignore[arg-type]
-    assert found.broken is not None
-    assert (found.broken.group_id, found.broken.episode) == (row.group_id, row.episode)
-    assert (found.broken.position, found.broken.cause) == (4, cause)
-    assert "nan" in found.broken.seen
+    assert found.non_finite is not None
+    assert (found.non_finite.group_id, found.non_finite.episode) == (row.group_id, row.episode)
+    assert (found.non_finite.position, found.non_finite.cause) == (4, cause)
+    assert "nan" in found.non_finite.seen
     whole = optimizer_step(
         engine, Bigrams(True), objective, parts_of(objective, 1)[0], ranks=OneOf(), max_tokens=60
     )  # type: ignore[arg-type]
-    assert whole.broken is None
+    assert whole.non_finite is None
 
 
 def test_rows_that_were_not_asked_for_are_a_fault() -> None:

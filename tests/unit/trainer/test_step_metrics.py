@@ -17,7 +17,7 @@ from headway_trainer.batch import training_batch
 from headway_trainer.engine import Update
 from headway_trainer.metrics import step_metrics
 from headway_trainer.objective.presets import Objective
-from headway_trainer.step import Broken, StepResult, refuse_broken
+from headway_trainer.step import NonFiniteLoss, StepResult, refuse_non_finite
 
 TOKENS = {
     "loss": 0.5,
@@ -41,7 +41,7 @@ def update(loss: float, tokens: int) -> StepResult:
     return StepResult(Update(1.5, 1e-4), TOKENS | {"loss": loss}, action_tokens=tokens, micro_batches=2)
 
 
-def broken(loss: float = 0.5, norm: float = 1.5) -> StepResult:
+def non_finite(loss: float = 0.5, norm: float = 1.5) -> StepResult:
     """An update of which one figure is no number."""
     return StepResult(Update(norm, 1e-4), TOKENS | {"loss": loss}, action_tokens=4, micro_batches=1)
 
@@ -119,7 +119,7 @@ def test_weights_beyond_all_numbers_have_no_effective_share(tokens: dict[str, fl
 
 def test_deepspeeds_norm_of_minus_one_is_a_non_finite_gradient() -> None:
     with pytest.raises(JobError, match="norm of the gradient of step 4") as refused:
-        refuse_broken([broken(norm=-1.0)], 4, own={})
+        refuse_non_finite([non_finite(norm=-1.0)], 4, own={})
     assert refused.value.termination.reason == "GradientNotFinite"
 
 
@@ -129,7 +129,7 @@ def test_deepspeeds_norm_of_minus_one_is_a_non_finite_gradient() -> None:
 )
 def test_a_step_that_may_have_broken_the_weights_is_refused(figure: str, reason: str, value: float) -> None:
     with pytest.raises(JobError, match=f"of step 4 is .*{value}") as refused:
-        refuse_broken([update(0.5, 10), broken(**{figure: value})], 4, own={})
+        refuse_non_finite([update(0.5, 10), non_finite(**{figure: value})], 4, own={})
     termination = refused.value.termination
     assert (termination.reason, termination.field) == (reason, "spec.optimizer.learningRate")
     assert "spec.model.warmStart.job" in termination.message
@@ -137,7 +137,7 @@ def test_a_step_that_may_have_broken_the_weights_is_refused(figure: str, reason:
 
 def test_a_custom_loss_is_suspected_before_the_learning_rate() -> None:
     with pytest.raises(JobError, match="loss 'sapo' and its gradient are finite") as refused:
-        refuse_broken([broken(loss=math.nan)], 4, own={"spec.algorithm.loss": "sapo"})
+        refuse_non_finite([non_finite(loss=math.nan)], 4, own={"spec.algorithm.loss": "sapo"})
     assert refused.value.termination.field == "spec.algorithm.plugins"
 
 
@@ -150,10 +150,10 @@ def test_a_custom_loss_is_suspected_before_the_learning_rate() -> None:
         ("loss", "spec.algorithm.loss", "use a loss that bounds the ratio"),
     ],
 )
-def test_a_broken_loss_names_its_first_token_and_its_cause(cause: str, field: str, advice: str) -> None:
-    where = Broken("t0-000003", 2, 17, cause, "log-probability nan, the servers' -1")
+def test_a_non_finite_loss_names_its_first_token_and_its_cause(cause: str, field: str, advice: str) -> None:
+    where = NonFiniteLoss("t0-000003", 2, 17, cause, "log-probability nan, the servers' -1")
     with pytest.raises(JobError) as refused:
-        refuse_broken([replace(broken(loss=math.nan), broken=where)], 4, own={})
+        refuse_non_finite([replace(non_finite(loss=math.nan), non_finite=where)], 4, own={})
     termination = refused.value.termination
     assert "group t0-000003, episode 2, action token 17: log-probability nan" in termination.message
     assert advice in termination.message
@@ -161,5 +161,5 @@ def test_a_broken_loss_names_its_first_token_and_its_cause(cause: str, field: st
 
 
 def test_a_step_of_numbers_is_not() -> None:
-    refuse_broken([update(0.5, 10), update(-0.5, 10)], 4, own={})
-    refuse_broken([], 4, own={})
+    refuse_non_finite([update(0.5, 10), update(-0.5, 10)], 4, own={})
+    refuse_non_finite([], 4, own={})
