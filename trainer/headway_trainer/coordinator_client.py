@@ -49,7 +49,7 @@ SHOWN: Final = 500
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
-class AnnounceFirst(Exception):
+class StepNotAnnounced(Exception):
     """The coordinator does not know this learner's step."""
 
 
@@ -95,7 +95,7 @@ class CoordinatorClient:
         """Ask once for the batch of `step`; None if there is none within `wait` seconds, or no answer.
 
         Raises:
-            AnnounceFirst: announce the latest step, then ask again.
+            StepNotAnnounced: announce the latest step, then ask again.
             Unreachable: the coordinator did not answer.
             JobError: it refuses this learner.
         """
@@ -156,7 +156,7 @@ def _refuse(answer: ExchangeResponse, method: str, path: str) -> None:
         return
     message = shortened(answer.body[:SHOWN].decode(errors="replace"), SHOWN)
     if answer.status == http.client.CONFLICT and method == "GET":
-        raise AnnounceFirst(message)
+        raise StepNotAnnounced(message)
     refused = answer.status in (401, 403, 409)
     raise JobError(
         "CoordinatorRefused" if refused else "ContractMismatch",

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 from headway_api.records import Batch, Finished, StepReport
 from headway_trainer.batch import TrainingBatch
 from headway_trainer.checkpoint.manager import CheckpointManager
-from headway_trainer.coordinator_client import LONG_POLL, AnnounceFirst, CoordinatorClient, Unreachable
+from headway_trainer.coordinator_client import LONG_POLL, CoordinatorClient, StepNotAnnounced, Unreachable
 from headway_trainer.logs import log
 from headway_trainer.probes import Probes
 from headway_trainer.ranks import Ranks
@@ -196,7 +196,7 @@ def _asked(
 ) -> Batch | Finished | None:
     try:
         return coordinator.poll(report.step + 1, SHORT_POLL if SHUTDOWN_GUARD.held else LONG_POLL)
-    except AnnounceFirst as unknown:
+    except StepNotAnnounced as unknown:
         log("announced again", why=str(unknown))
         _announce(learner, coordinator, report)
         return None

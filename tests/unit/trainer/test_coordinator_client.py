@@ -19,7 +19,7 @@ from headway_api.exits import JobError
 from headway_api.names import STARTING
 from headway_api.records import Batch, Finished
 from headway_trainer import coordinator_client as client
-from headway_trainer.coordinator_client import AnnounceFirst, CoordinatorClient, Unreachable
+from headway_trainer.coordinator_client import CoordinatorClient, StepNotAnnounced, Unreachable
 
 Answer = TypeVar("Answer")
 
@@ -54,7 +54,7 @@ async def test_a_poll_says_that_no_batch_is_ready_or_none_will_come() -> None:
 async def test_a_coordinator_that_forgot_asks_for_the_announcement() -> None:
     async with rig.ScriptedCoordinator([rig.batch(1)]).serving() as url:
         here = CoordinatorClient(url, TO_COORDINATOR)
-        with pytest.raises(AnnounceFirst):
+        with pytest.raises(StepNotAnnounced):
             await off_loop(lambda: here.poll(1))
 
 
