@@ -15,9 +15,9 @@ from headway_operator.config import OperatorConfig
 from headway_operator.kube import EVENT, KINDS, NAMESPACE, Api, ApiError
 from headway_operator.plan import children, planner
 from headway_operator.plan.context import JobStatus
+from headway_operator.plan.job_kinds import job_kind_of
 from headway_operator.plan.observed import Observed, is_ending
 from headway_operator.plan.reading import parse_status
-from headway_operator.plan.subjects import subject_of
 from headway_operator.recorder import Recorder
 from headway_operator.sharing import budget_of, read
 from headway_operator.wire import UNREAD
@@ -143,10 +143,10 @@ class Reconciler:
         if new_status is None:
             return
         body = new_status.as_object()
-        subject = subject_of(raw)
-        stored = parse_status(subject.model, raw)
+        kind = job_kind_of(raw)
+        stored = parse_status(kind.model, raw)
         self._recorder.look(raw, stored)
-        if body == subject.own_part(stored).as_object():
+        if body == kind.own_part(stored).as_object():
             self._recorder.record(raw, stored)
             return
         metadata = {key: raw["metadata"][key] for key in ("name", "namespace", "uid")}
@@ -169,7 +169,7 @@ class Reconciler:
             return
         self._cache.put(answer)
         _log_changes(raw, new_status)
-        self._recorder.record(answer, parse_status(subject.model, answer))
+        self._recorder.record(answer, parse_status(kind.model, answer))
 
 
 def _log_changes(raw: Json, new_status: JobStatus) -> None:

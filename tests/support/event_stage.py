@@ -13,8 +13,8 @@ from observed_cluster import START, job, stamp
 from headway_api.document import Json
 from headway_operator import recorder as recorders
 from headway_operator.kube import Api, ApiError, ResourceKind
+from headway_operator.plan.job_kinds import job_kind_of
 from headway_operator.plan.reading import parse_status
-from headway_operator.plan.subjects import subject_of
 from headway_operator.recorder import Recorder
 
 
@@ -89,7 +89,7 @@ class Stage:
     def look(self) -> list[tuple[str, str, str]]:
         """The operator looks; type, reason and message of what is new in the book."""
         known = set(self.book.kept)
-        status = parse_status(subject_of(self.body).model, self.body)
+        status = parse_status(job_kind_of(self.body).model, self.body)
         self.operator.look(self.body, status)
         self.operator.record(self.body, status)
         fresh = [body for name, body in self.book.kept.items() if name not in known]

@@ -13,9 +13,9 @@ from headway_api.exits import PERMANENT, Termination
 from headway_api.spec.budget import RLBudget
 from headway_operator.config import Images, OperatorConfig
 from headway_operator.plan import planner
+from headway_operator.plan.job_kinds import job_kind_of
 from headway_operator.plan.observed import Observed, role_of
 from headway_operator.plan.reading import parse_status
-from headway_operator.plan.subjects import subject_of
 
 UID = "0b5e8a1c-1111-2222-3333-444455556666"
 START = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
@@ -122,9 +122,9 @@ class World:
     def _applied(self, written: Json) -> Json:
         """The status with the operator's part as it writes it; conditions of the coordinator's stay."""
         stored = self.body["status"]
-        subject = subject_of(self.body)
-        known_status = parse_status(subject.model, {"status": stored})
-        part = subject.own_part(known_status)
+        kind = job_kind_of(self.body)
+        known_status = parse_status(kind.model, {"status": stored})
+        part = kind.own_part(known_status)
         gone = part.as_object().keys() - written.keys()  # what its owner says no more is removed
         stored = {key: value for key, value in stored.items() if key not in gone}
         own = {known.type for known in part.conditions}

@@ -15,8 +15,8 @@ from headway_api.spec.training import RLTrainingJobSpec
 from headway_cli.local import engine
 from headway_cli.local.manifest import KINDS
 from headway_operator.plan.context import Context
+from headway_operator.plan.job_kinds import job_kind_of
 from headway_operator.plan.reading import SpecRefusal, parse
-from headway_operator.plan.subjects import subject_of
 
 JOB: Final = "job"
 GUARD: Final = "guard-rails"
@@ -33,7 +33,7 @@ def read(document: Json) -> tuple[list[Finding], Spec | None]:
     if isinstance(parsed, SpecRefusal):
         return [finding(JOB, "Fail", message) for message in parsed.messages], None
     stored = {**document, "spec": document.get("spec") or {}}
-    refused = subject_of(stored).refusals(Context(parsed, engine.platform(accelerators=False)))
+    refused = job_kind_of(stored).refusals(Context(parsed, engine.platform(accelerators=False)))
     found = [finding(JOB, "Fail", message) for message in refused] or [_valid(document)]
     if isinstance(parsed.spec, RLTrainingJobSpec):
         found += [*_guarded(parsed.spec), *_model(parsed.spec.model.base)]

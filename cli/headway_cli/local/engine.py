@@ -16,8 +16,8 @@ from headway_api.job_folder import JobFolder
 from headway_cli.local.machine import Machine
 from headway_operator.config import Images, OperatorConfig
 from headway_operator.plan import planner
+from headway_operator.plan.job_kinds import job_kind_of
 from headway_operator.plan.reading import parse_status
-from headway_operator.plan.subjects import subject_of
 
 LOOK_SECONDS: Final = 0.5
 """Seconds between two plans."""
@@ -91,10 +91,10 @@ class Engine:
 
 def is_held(raw: Json) -> bool:
     """Whether it is held until a person changes something: suspended, paused, out of budget, refused."""
-    found = parse_status(subject_of(raw).model, raw).conditions
+    found = parse_status(job_kind_of(raw).model, raw).conditions
     return is_true(found, ConditionType.SUSPENDED) or is_true(found, ConditionType.STALLED)
 
 
 def is_over(raw: Json) -> bool:
     """Whether a job is Complete or Failed."""
-    return is_finished(parse_status(subject_of(raw).model, raw).conditions)
+    return is_finished(parse_status(job_kind_of(raw).model, raw).conditions)

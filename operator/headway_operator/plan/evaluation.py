@@ -21,14 +21,14 @@ from headway_operator.plan import admission, candidates, rollout
 from headway_operator.plan.context import Context, Job, JobStatus, Wanted
 from headway_operator.plan.health import RoleHealth, role_health, together
 from headway_operator.plan.job_health import JobHealth
+from headway_operator.plan.job_kind import JobKind, ResolvedReferences
 from headway_operator.plan.observed import Observed, set_of
 from headway_operator.plan.status import COMMON, PREFLIGHT_DONE, common_part
-from headway_operator.plan.subject import Settled, Subject
 
 NOT_JUDGED: Final = "NotJudged"
 
 
-class Evaluation(Subject):
+class Evaluation(JobKind):
     """RLEvalJob."""
 
     model = RLEvalJob
@@ -42,22 +42,22 @@ class Evaluation(Subject):
     def refusals(self, context: Context) -> list[str]:
         return admission.of_evaluation(context)
 
-    def settle(self, context: Context, observed: Observed) -> Settled:
+    def resolve(self, context: Context, observed: Observed) -> ResolvedReferences:
         job = context.evaluation
         if job.status.candidates:
-            return Settled(self.as_it_runs(context, observed))
+            return ResolvedReferences(self.as_it_runs(context, observed))
         outcomes = candidates.resolve(job.spec, observed.sources)
         lacks = candidates.lacking(outcomes)
         until = candidates.waits_until(job, outcomes, observed.now)
         if until is not None and observed.now <= until:
-            return Settled(context, lacks=lacks, waits_until=until)
+            return ResolvedReferences(context, lacks=lacks, waits_until=until)
         found = [item for item in outcomes.values() if isinstance(item, ResolvedCandidate)]
         if not found:
-            return Settled(context, failure=lacks)
+            return ResolvedReferences(context, failure=lacks)
         chosen = candidates.numbered(found)
         if messages := candidates.conflicts(job.spec, chosen):
-            return Settled(context, refusals=messages)
-        return Settled(replace(context, candidates=chosen), lacks=lacks, fresh=True)
+            return ResolvedReferences(context, refusals=messages)
+        return ResolvedReferences(replace(context, candidates=chosen), lacks=lacks, fresh=True)
 
     def as_it_runs(self, context: Context, observed: Observed) -> Context:
         return candidates.without_lost_sets(candidates.kept(context), observed)

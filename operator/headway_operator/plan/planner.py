@@ -54,6 +54,8 @@ from headway_operator.plan.health import (
     together,
 )
 from headway_operator.plan.job_health import JobHealth, needs_help_at, stalls_at
+from headway_operator.plan.job_kind import JobKind, ResolvedReferences
+from headway_operator.plan.job_kinds import job_kind_of
 from headway_operator.plan.observed import (
     POD_CREATION_SECONDS,
     Observed,
@@ -63,8 +65,6 @@ from headway_operator.plan.observed import (
     true_condition,
 )
 from headway_operator.plan.reading import SpecRefusal, manager_of, parse, parse_status, read_partly
-from headway_operator.plan.subject import Settled, Subject
-from headway_operator.plan.subjects import subject_of
 from headway_operator.wire import UNREAD
 
 LOOK_SECONDS: Final = 30.0
@@ -93,24 +93,24 @@ def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Issu
     """The plan for a job in its current state. `obstacle` blocked the last attempt to carry a plan out."""
     if manager_of(raw) != platform.manager:
         return Plan()
-    subject = subject_of(raw)
-    before = parse_status(subject.model, raw)
-    made = _make(subject, raw, before, platform, observed, obstacle)
-    counted = _counted(made, subject, before, platform, observed)
+    kind = job_kind_of(raw)
+    before = parse_status(kind.model, raw)
+    made = _make(kind, raw, before, platform, observed, obstacle)
+    counted = _counted(made, kind, before, platform, observed)
     if is_ending(raw) or is_finished(before.conditions):
         return counted
     if observed.budget == "unread":
         return counted  # the existing grant remains
-    return _granted(counted, subject, raw, before, observed.budget)
+    return _granted(counted, kind, raw, before, observed.budget)
 
 
-def _granted(made: Plan, subject: Subject, raw: Json, before: JobStatus, budget: RLBudget | None) -> Plan:
+def _granted(made: Plan, kind: JobKind, raw: Json, before: JobStatus, budget: RLBudget | None) -> Plan:
     """The plan with what the namespace's budget lets the job use."""
     uid, begun = raw["metadata"]["uid"], before.start_time is not None
     grant = None if budget is None else grants.of_job(budget, uid, before.grant, begun=begun)
     if grant == before.grant:
         return made
-    new_status = made.status or subject.own_part(before)
+    new_status = made.status or kind.own_part(before)
     made = replace(made, status=new_status.model_copy(update={"grant": grant}))
     if before.grant is not None or made.ending:
         return made
@@ -119,14 +119,14 @@ def _granted(made: Plan, subject: Subject, raw: Json, before: JobStatus, budget:
 
 
 def _counted(
-    made: Plan, subject: Subject, before: JobStatus, platform: OperatorConfig, observed: Observed
+    made: Plan, kind: JobKind, before: JobStatus, platform: OperatorConfig, observed: Observed
 ) -> Plan:
     """The plan, with its status extended by the accelerators that pods hold."""
     pods = [*observed.pods(), *observed.leaving]
     accounts = accelerators.look(before.accelerators, pods, observed.now, platform.accelerator)
     new_status = made.status
     if new_status is None and accounts != before.accelerators:
-        new_status = subject.own_part(before)
+        new_status = kind.own_part(before)
     if new_status is not None:
         new_status = new_status.model_copy(update={"accelerators": accounts})
     if (again := accelerators.requeue_after(accounts, observed.now)) is None:
@@ -135,7 +135,7 @@ def _counted(
 
 
 def _make(
-    subject: Subject,
+    kind: JobKind,
     raw: Json,
     before: JobStatus,
     platform: OperatorConfig,
@@ -143,54 +143,56 @@ def _make(
     obstacle: Issue | None,
 ) -> Plan:
     if is_ending(raw):
-        return _deleted(subject, raw, before, observed)
+        return _deleted(kind, raw, before, observed)
     if observed.namespace_ends:
         # A terminating namespace deletes its pods first. The Job controller counts failures by index, and
         # releases a learner's pod only after it created the successor, which the namespace forbids. So each
         # would wait for the other. Deleting the custom resource ends this.
         return Plan(delete_job=True)
     if is_finished(before.conditions):
-        return _ended(subject, raw, before, observed)
+        return _ended(kind, raw, before, observed)
     if (why := raw.get(UNREAD)) is not None:
-        return _refused(subject, Context(read_partly(subject.model, raw), platform), observed, (why,))
-    job = parse(subject.model, raw)
+        return _refused(kind, Context(read_partly(kind.model, raw), platform), observed, (why,))
+    job = parse(kind.model, raw)
     if isinstance(job, SpecRefusal):
-        return _refused(subject, Context(read_partly(subject.model, raw), platform), observed, job.messages)
+        return _refused(kind, Context(read_partly(kind.model, raw), platform), observed, job.messages)
     context = Context(job, platform)
     observed = failures.judged(context, observed)
-    if messages := subject.refusals(context):
-        return _refused(subject, context, observed, messages)
-    return _accepted(subject, subject.settle(context, observed), observed, obstacle)
+    if messages := kind.refusals(context):
+        return _refused(kind, context, observed, messages)
+    return _accepted(kind, kind.resolve(context, observed), observed, obstacle)
 
 
-def _accepted(subject: Subject, settled: Settled, observed: Observed, obstacle: Issue | None) -> Plan:
+def _accepted(
+    kind: JobKind, resolved: ResolvedReferences, observed: Observed, obstacle: Issue | None
+) -> Plan:
     """The plan for a valid job, depending on the state of the jobs that it names."""
-    context = settled.context
-    if settled.refusals:
-        made = _refused(subject, context, observed, settled.refusals)
+    context = resolved.context
+    if resolved.refusals:
+        made = _refused(kind, context, observed, resolved.refusals)
         return replace(made, requeue_after=_sooner(made.requeue_after, LOOK_SECONDS))
-    if settled.failure is not None:
-        job_health = JobHealth(now=observed.now, failure=settled.failure)
-        return Plan(status=status.of(subject, context, job_health), ending=True, requeue_after=0)
-    if settled.lacks is not None and settled.waits_until is not None:
-        return _waiting(subject, settled, observed)
-    if settled.fresh and not observed.objects:
-        job_health = JobHealth(now=observed.now, suspended=context.suspended, lacks=settled.lacks)
-        return Plan(status=status.of(subject, context, job_health), requeue_after=0)
-    return _alive(subject, context, observed, obstacle)
+    if resolved.failure is not None:
+        job_health = JobHealth(now=observed.now, failure=resolved.failure)
+        return Plan(status=status.of(kind, context, job_health), ending=True, requeue_after=0)
+    if resolved.lacks is not None and resolved.waits_until is not None:
+        return _waiting(kind, resolved, observed)
+    if resolved.fresh and not observed.objects:
+        job_health = JobHealth(now=observed.now, suspended=context.suspended, lacks=resolved.lacks)
+        return Plan(status=status.of(kind, context, job_health), requeue_after=0)
+    return _alive(kind, context, observed, obstacle)
 
 
-def _waiting(subject: Subject, settled: Settled, observed: Observed) -> Plan:
+def _waiting(kind: JobKind, resolved: ResolvedReferences, observed: Observed) -> Plan:
     """The plan for a job that cannot begin until another job has progressed far enough."""
-    assert settled.lacks is not None
-    assert settled.waits_until is not None
-    left = (settled.waits_until - observed.now).total_seconds() + 0.5
+    assert resolved.lacks is not None
+    assert resolved.waits_until is not None
+    left = (resolved.waits_until - observed.now).total_seconds() + 0.5
     begun = bool(observed.objects)  # created after an earlier choice, which the status has lost
-    if settled.context.suspended and not begun:
-        job_health = JobHealth(now=observed.now, suspended=True, lacks=settled.lacks)
-        new_status = status.of(subject, settled.context, job_health)
+    if resolved.context.suspended and not begun:
+        job_health = JobHealth(now=observed.now, suspended=True, lacks=resolved.lacks)
+        new_status = status.of(kind, resolved.context, job_health)
     else:
-        new_status = status.waiting(subject, settled.context, settled.lacks, observed.now)
+        new_status = status.waiting(kind, resolved.context, resolved.lacks, observed.now)
     return Plan(status=new_status, finalizer=begun, requeue_after=min(LOOK_SECONDS, left))
 
 
@@ -204,12 +206,12 @@ def sources(raw: Json) -> tuple[str, ...]:
     Empty if its spec has another shape: every job that changes calls this for all the others.
     """
     try:
-        return subject_of(raw).sources(raw)
+        return job_kind_of(raw).sources(raw)
     except (AttributeError, KeyError, TypeError):
         return ()
 
 
-def _refused(subject: Subject, context: Context, observed: Observed, messages: Sequence[str]) -> Plan:
+def _refused(kind: JobKind, context: Context, observed: Observed, messages: Sequence[str]) -> Plan:
     """The plan for a refused spec: nothing is created or changed.
 
     What an earlier spec started continues, and ends like any other job. If the spec cannot be read whole,
@@ -218,31 +220,31 @@ def _refused(subject: Subject, context: Context, observed: Observed, messages: S
     refusal = "; ".join(messages)
     if observed.objects:
         seen = failures.judged(context, observed)
-        return _alive(subject, subject.as_it_runs(context, seen), seen, None, refusal)
+        return _alive(kind, kind.as_it_runs(context, seen), seen, None, refusal)
     job = context.job
-    new_status = status.refused(subject, job.status, job.metadata.generation, refusal, observed.now)
+    new_status = status.refused(kind, job.status, job.metadata.generation, refusal, observed.now)
     return Plan(status=new_status, finalizer=False)
 
 
 def _alive(
-    subject: Subject,
+    kind: JobKind,
     context: Context,
     observed: Observed,
     obstacle: Issue | None,
     refusal: str | None = None,
 ) -> Plan:
     if context.suspended:
-        return _suspending(subject, context, observed, obstacle, refusal)
+        return _suspending(kind, context, observed, obstacle, refusal)
     if pause.is_resumed(context.job):
         # End the pause before anything is created: a starting coordinator reads whether the job is paused.
         job_health = JobHealth(now=observed.now, refusal=refusal)
-        return Plan(status=status.of(subject, context, job_health), finalizer=True, requeue_after=0)
+        return Plan(status=status.of(kind, context, job_health), finalizer=True, requeue_after=0)
     # A restarted coordinator repeats its checks. What runs already continues meanwhile.
-    begun = subject.begun(observed) or (refusal is None and subject.preflight_passed(context.job))
-    first = not begun and refusal is None and subject.samples_first(context.job, observed)
-    seen = subject.in_use(context, observed)
-    roles = _roles(subject, context, seen, begun, first)
-    end = failure(context, seen, roles) or deadline.passed(context, observed.now, subject.shorter)
+    begun = kind.begun(observed) or (refusal is None and kind.preflight_passed(context.job))
+    first = not begun and refusal is None and kind.samples_first(context.job, observed)
+    seen = kind.in_use(context, observed)
+    roles = _roles(kind, context, seen, begun, first)
+    end = failure(context, seen, roles) or deadline.passed(context, observed.now, kind.shorter)
     complete = end is None and is_complete(observed.workload(names.COORDINATOR))
     goes_on = end is None and not complete
     job_health = JobHealth(
@@ -257,39 +259,35 @@ def _alive(
         failures=seen.failures,
         refusal=refusal,
     )
-    new_status = status.of(subject, context, job_health)
+    new_status = status.of(kind, context, job_health)
     if not goes_on:
         return Plan(status=new_status, ending=True, requeue_after=0)
     again = _again(context, observed, job_health)
     if refusal is not None:
         return Plan(status=new_status, requeue_after=again)
-    wanted = tuple(_base(subject, context) + _workloads(subject, context, observed, begun, first))
+    wanted = tuple(_base(kind, context) + _workloads(kind, context, observed, begun, first))
     going = (*_surplus(observed, wanted), *failures.to_delete(context, observed))
     return Plan(wanted, going, new_status, finalizer=True, requeue_after=again)
 
 
-def _base(subject: Subject, context: Context) -> list[Wanted]:
+def _base(kind: JobKind, context: Context) -> list[Wanted]:
     return [
-        *identity.manifests(context, subject.roles),
-        *settings.manifests(context, subject.config(context)),
-        *network.manifests(context, subject.roles),
+        *identity.manifests(context, kind.roles),
+        *settings.manifests(context, kind.config(context)),
+        *network.manifests(context, kind.roles),
     ]
 
 
-def _workloads(
-    subject: Subject, context: Context, observed: Observed, begun: bool, first: bool
-) -> list[Wanted]:
+def _workloads(kind: JobKind, context: Context, observed: Observed, begun: bool, first: bool) -> list[Wanted]:
     light = coordinator.manifests(context) + broker.manifests(context)
     if begun or judges.needed(context, observed):
         light += judges.manifests(context)
     if begun:
-        return light + subject.heavy(context)
-    return light + (subject.first_servers(context) if first else [])
+        return light + kind.heavy(context)
+    return light + (kind.first_servers(context) if first else [])
 
 
-def _roles(
-    subject: Subject, context: Context, observed: Observed, begun: bool, first: bool
-) -> list[RoleHealth]:
+def _roles(kind: JobKind, context: Context, observed: Observed, begun: bool, first: bool) -> list[RoleHealth]:
     restarts = {role.name: role.restarts for role in context.job.status.roles}
     light = [
         _coordinator(
@@ -300,8 +298,8 @@ def _roles(
     if begun or judges.needed(context, observed):
         light += judges.roles(context, observed, restarts.get(names.JUDGE, 0))
     if begun:
-        return light + subject.heavy_roles(context, observed, restarts)
-    return light + (subject.first_roles(context, observed, restarts) if first else [])
+        return light + kind.heavy_roles(context, observed, restarts)
+    return light + (kind.first_roles(context, observed, restarts) if first else [])
 
 
 def _brokers(context: Context, observed: Observed, restarts: int) -> RoleHealth:
@@ -344,7 +342,7 @@ def _pool_issue(observed: Observed) -> Issue | None:
 
 
 def _suspending(
-    subject: Subject,
+    kind: JobKind,
     context: Context,
     observed: Observed,
     obstacle: Issue | None,
@@ -352,33 +350,33 @@ def _suspending(
 ) -> Plan:
     gone = not (observed.pods() or observed.leaves() or observed.of_kinds("Job", "Deployment"))
     job_health = JobHealth(now=observed.now, suspended=gone, obstacle=obstacle, refusal=refusal)
-    new_status = status.of(subject, context, job_health)
+    new_status = status.of(kind, context, job_health)
     to_delete = (*teardown.stopping(observed), *observed.of_kinds("Service"))
     again = teardown.LOOK_SECONDS if not gone else 0 if pause.is_named(context.job) else None
-    wanted = tuple(_base(subject, context)) if refusal is None else ()
+    wanted = tuple(_base(kind, context)) if refusal is None else ()
     return Plan(wanted, to_delete, new_status, finalizer=True, requeue_after=again)
 
 
-def _deleted(subject: Subject, raw: Json, before: JobStatus, observed: Observed) -> Plan:
+def _deleted(kind: JobKind, raw: Json, before: JobStatus, observed: Observed) -> Plan:
     if not observed.objects and not observed.leaves():
         return Plan(finalizer=False)
     new_status = None
     if text := teardown.late(raw, observed):
         why = Issue(Reason.DELETING, text)
-        new_status = status.halted(subject, before, raw["metadata"]["generation"], why, observed.now)
+        new_status = status.halted(kind, before, raw["metadata"]["generation"], why, observed.now)
     return Plan(
         to_delete=teardown.to_delete(raw, observed), status=new_status, requeue_after=teardown.LOOK_SECONDS
     )
 
 
-def _ended(subject: Subject, raw: Json, before: JobStatus, observed: Observed) -> Plan:
+def _ended(kind: JobKind, raw: Json, before: JobStatus, observed: Observed) -> Plan:
     if observed.objects or observed.leaves():
         return Plan(to_delete=teardown.to_delete(raw, observed), requeue_after=teardown.LOOK_SECONDS)
-    return _after_the_end(subject, raw, before, observed.now)
+    return _after_the_end(kind, raw, before, observed.now)
 
 
-def _after_the_end(subject: Subject, raw: Json, before: JobStatus, now: datetime) -> Plan:
-    new_status = status.ended(subject, before, raw["metadata"]["generation"], now)
+def _after_the_end(kind: JobKind, raw: Json, before: JobStatus, now: datetime) -> Plan:
+    new_status = status.ended(kind, before, raw["metadata"]["generation"], now)
     seconds = raw["spec"].get("ttlSecondsAfterFinished")
     if seconds is None or before.completion_time is None:
         return Plan(status=new_status, finalizer=False)

@@ -1,7 +1,7 @@
 """The operator's part of a job's status: conditions, roles, state and times, true of one generation.
 
 The coordinator owns the rest, and the conditions that only it can judge. They are omitted here, so
-server-side apply does not touch them. A Subject contains what only its kind of job has.
+server-side apply does not touch them. A `JobKind` contains what only its kind of job has.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from headway_operator.plan import conditions as judged
 from headway_operator.plan.context import Context, JobStatus
 from headway_operator.plan.health import Issue, RoleHealth
 from headway_operator.plan.job_health import JobHealth
+from headway_operator.plan.job_kind import JobKind
 from headway_operator.plan.rollout import scaled
-from headway_operator.plan.subject import Subject
 
 COMMON: Final = frozenset(
     {
@@ -38,54 +38,54 @@ COMMON: Final = frozenset(
 PREFLIGHT_DONE: Final = ("Passed", "Warned", "Skipped")
 
 
-def refused(subject: Subject, before: JobStatus, generation: int, refusal: str, now: datetime) -> JobStatus:
+def refused(kind: JobKind, before: JobStatus, generation: int, refusal: str, now: datetime) -> JobStatus:
     """Status of a job whose spec cannot run, and that has nothing running."""
     why = Issue(Reason.INVALID_SPEC, refusal)
-    return halted(subject, before, generation, why, now, judged.accepted(refusal))
+    return halted(kind, before, generation, why, now, judged.accepted(refusal))
 
 
 def halted(
-    subject: Subject, before: JobStatus, generation: int, why: Issue, now: datetime, *more: Condition
+    kind: JobKind, before: JobStatus, generation: int, why: Issue, now: datetime, *more: Condition
 ) -> JobStatus:
     """Status of a job that needs help, whatever its spec asks for; `more` are further conditions."""
-    status = _with(subject, before, [*more, *judged.stuck(why)], generation, now)
+    status = _with(kind, before, [*more, *judged.stuck(why)], generation, now)
     return status.model_copy(update={"state": "Stalled", "reason": str(why.reason)})
 
 
-def waiting(subject: Subject, context: Context, why: Issue, now: datetime) -> JobStatus:
+def waiting(kind: JobKind, context: Context, why: Issue, now: datetime) -> JobStatus:
     """Status of a job that cannot begin until another job has progressed far enough."""
     before, job_health = context.job.status, JobHealth(now=now, lacks=why)
     ready = condition(ConditionType.READY, False, why.reason, why.message)
     working = condition(ConditionType.RECONCILING, True, why.reason, why.message)
-    fresh = [judged.accepted(None), *subject.resolution(context, job_health)]
+    fresh = [judged.accepted(None), *kind.resolution(context, job_health)]
     if find(before.conditions, ConditionType.SUSPENDED):
         fresh.append(judged.suspended(context, job_health))
     fresh += judged.trio(ready, working=working)
-    status = _with(subject, before, fresh, context.job.metadata.generation, now)
+    status = _with(kind, before, fresh, context.job.metadata.generation, now)
     seconds = _suspended_seconds(context, job_health)
     return status.model_copy(
         update={"state": "Pending", "reason": str(why.reason), "suspended_seconds": seconds}
     )
 
 
-def of(subject: Subject, context: Context, job_health: JobHealth) -> JobStatus:
+def of(kind: JobKind, context: Context, job_health: JobHealth) -> JobStatus:
     """The operator's part of the status."""
     before, now = context.job.status, job_health.now
     finished = job_health.failure is not None or job_health.complete
-    progressing = judged.progressing(context, job_health, subject.working_state(context)[1])
+    progressing = judged.progressing(context, job_health, kind.working_state(context)[1])
     fresh = [
         judged.accepted(job_health.refusal),
         judged.preflight(context.job),
         judged.suspended(context, job_health),
-        *subject.resolution(context, job_health),
-        *subject.conditions(context, job_health),
+        *kind.resolution(context, job_health),
+        *kind.conditions(context, job_health),
         *judged.serving(job_health),
         progressing,
-        *_terminal(subject, context, job_health),
+        *_terminal(kind, context, job_health),
         *judged.kstatus(context, job_health, progressing),
     ]
-    status = _with(subject, before, fresh, context.job.metadata.generation, now)
-    state, reason = _state(subject, context, job_health, status.conditions)
+    status = _with(kind, before, fresh, context.job.metadata.generation, now)
+    state, reason = _state(kind, context, job_health, status.conditions)
     return status.model_copy(
         update={
             "state": state,
@@ -98,7 +98,7 @@ def of(subject: Subject, context: Context, job_health: JobHealth) -> JobStatus:
             "rollout_replicas": _replicas(job_health),
             "rollout_selector": _selector(context),
         }
-    ).model_copy(update=subject.chosen(context, job_health))
+    ).model_copy(update=kind.chosen(context, job_health))
 
 
 def common_part(status: JobStatus) -> dict[str, Any]:
@@ -119,18 +119,18 @@ def common_part(status: JobStatus) -> dict[str, Any]:
     }
 
 
-def ended(subject: Subject, before: JobStatus, generation: int, now: datetime) -> JobStatus:
+def ended(kind: JobKind, before: JobStatus, generation: int, now: datetime) -> JobStatus:
     """Status of a job that has ended.
 
     Later edits of its spec change none of its conditions, so they are also true of the new generation. Its
     coordinator may have written once more while it was being stopped.
     """
-    own = [known for known in before.conditions if subject.is_own(known)]
-    return _with(subject, before, [*own, *subject.last_words(before)], generation, now)
+    own = [known for known in before.conditions if kind.is_own(known)]
+    return _with(kind, before, [*own, *kind.last_words(before)], generation, now)
 
 
 def _with(
-    subject: Subject, before: JobStatus, fresh: list[Condition], generation: int | None, now: datetime
+    kind: JobKind, before: JobStatus, fresh: list[Condition], generation: int | None, now: datetime
 ) -> JobStatus:
     stamped = [
         item.model_copy(
@@ -139,9 +139,9 @@ def _with(
         for item in fresh
     ]
     # Also merge with the coordinator's conditions: a transition is a change from what it wrote last.
-    own = [known for known in merge(before.conditions, stamped) if subject.is_own(known)]
-    return subject.own_part(before).model_copy(
-        update={"conditions": own, "observed_generation": generation, **subject.fields_of(own)}
+    own = [known for known in merge(before.conditions, stamped) if kind.is_own(known)]
+    return kind.own_part(before).model_copy(
+        update={"conditions": own, "observed_generation": generation, **kind.fields_of(own)}
     )
 
 
@@ -154,14 +154,14 @@ def _suspended_seconds(context: Context, job_health: JobHealth) -> int | None:
     return (before.suspended_seconds or 0) + int(elapsed.total_seconds())
 
 
-def _terminal(subject: Subject, context: Context, job_health: JobHealth) -> list[Condition]:
+def _terminal(kind: JobKind, context: Context, job_health: JobHealth) -> list[Condition]:
     if job_health.failure:
         return [condition(ConditionType.FAILED, True, job_health.failure.reason, job_health.failure.message)]
-    return [subject.completed(context)] if job_health.complete else []
+    return [kind.completed(context)] if job_health.complete else []
 
 
 def _state(
-    subject: Subject, context: Context, job_health: JobHealth, known: list[Condition]
+    kind: JobKind, context: Context, job_health: JobHealth, known: list[Condition]
 ) -> tuple[State, str]:
     """One word for the printer column, and the reason of the condition it comes from."""
     if job_health.failure:
@@ -177,8 +177,8 @@ def _state(
     if any(health.issue and health.issue.reason == Reason.QUEUED for health in job_health.roles):
         return "Queued", str(Reason.QUEUED)
     if job_health.is_running:
-        return subject.working_state(context)[0], _unhealthy(context.job.status) or progressing
-    if state := subject.coming_up(context, job_health):
+        return kind.working_state(context)[0], _unhealthy(context.job.status) or progressing
+    if state := kind.coming_up(context, job_health):
         return state, progressing
     checks = context.job.status.preflight
     if checks and checks.state in ("Running", "Sampling") and not job_health.issues:

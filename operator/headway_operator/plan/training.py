@@ -33,12 +33,12 @@ from headway_operator.plan import conditions as judged
 from headway_operator.plan.context import Context, Job, JobStatus, Wanted
 from headway_operator.plan.health import Issue, RoleHealth, role_health, together
 from headway_operator.plan.job_health import JobHealth
+from headway_operator.plan.job_kind import JobKind, ResolvedReferences
 from headway_operator.plan.observed import Observed
 from headway_operator.plan.status import COMMON, PREFLIGHT_DONE, common_part
-from headway_operator.plan.subject import Settled, Subject
 
 
-class Training(Subject):
+class Training(JobKind):
     """RLTrainingJob."""
 
     model = RLTrainingJob
@@ -53,14 +53,14 @@ class Training(Subject):
     def refusals(self, context: Context) -> list[str]:
         return admission.of_training(context)
 
-    def settle(self, context: Context, observed: Observed) -> Settled:
+    def resolve(self, context: Context, observed: Observed) -> ResolvedReferences:
         other = next(iter(observed.sources.values()), None)
         if messages := warm_start.refusals(context, other, observed.now):
-            return Settled(context, refusals=messages)
+            return ResolvedReferences(context, refusals=messages)
         if text := warm_start.waits_for(context, other):
             lacks = Issue(Reason.WAITING_FOR_WEIGHTS, text)
-            return Settled(context, lacks=lacks, waits_until=datetime.max.replace(tzinfo=UTC))
-        return Settled(warm_start.settled(context, other))
+            return ResolvedReferences(context, lacks=lacks, waits_until=datetime.max.replace(tzinfo=UTC))
+        return ResolvedReferences(warm_start.settled(context, other))
 
     def as_it_runs(self, context: Context, observed: Observed) -> Context:
         return context

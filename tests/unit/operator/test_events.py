@@ -19,8 +19,8 @@ from headway_operator.kube import ApiError
 from headway_operator.plan import events
 from headway_operator.plan.fact import Fact
 from headway_operator.plan.facts import AWAITED, NOT_MADE
+from headway_operator.plan.job_kinds import job_kind_of
 from headway_operator.plan.reading import parse_status
-from headway_operator.plan.subjects import subject_of
 
 
 @pytest.fixture
@@ -313,7 +313,7 @@ def test_a_starting_operator_records_a_pause_it_did_not_see(stage: Stage) -> Non
     starts(stage)
     stage.look()
     stage.set(pause=PAUSE | {"time": stamp(stage.now)}).later(90).restart()
-    status = parse_status(subject_of(stage.body).model, stage.body)
+    status = parse_status(job_kind_of(stage.body).model, stage.body)
     stage.operator.look(stage.body, status)
     for kind in ("Suspended", "Stalled"):
         stage.condition(kind, "True", "Paused")

@@ -14,8 +14,8 @@ from headway_api import names
 from headway_api.document import Json
 from headway_api.exits import PERMANENT, RESTART
 from headway_operator.plan import events
+from headway_operator.plan.job_kinds import job_kind_of
 from headway_operator.plan.reading import parse_status
-from headway_operator.plan.subjects import subject_of
 
 ACTIONS = ("FailJob", "Ignore", "Count", "Restart")
 JUDGE = {"name": "style", "model": {"base": "hf://acme/judge"}}
@@ -87,7 +87,7 @@ def matched(world: World) -> list[tuple[str, str, int]]:
 
 
 def matches(world: World) -> list[str]:
-    status = parse_status(subject_of(world.body).model, world.body)
+    status = parse_status(job_kind_of(world.body).model, world.body)
     found = [fact for fact in events.unrecorded(status, ()) if fact.reason == "FailureRuleMatched"]
     assert len({fact.key for fact in found}) == len(found)
     return [fact.message for fact in found]

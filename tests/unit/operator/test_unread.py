@@ -11,9 +11,9 @@ from observed_cluster import PLATFORM, eval_job, job, running, stamp
 from headway_api import names
 from headway_api.document import Json
 from headway_operator.plan import planner
+from headway_operator.plan.job_kinds import job_kind_of
 from headway_operator.plan.observed import Observed
 from headway_operator.plan.reading import parse_status
-from headway_operator.plan.subjects import subject_of
 from headway_operator.wire import UNREAD
 
 WHY = "spec.environment.config: nested more than 32 levels deep; write it smaller and flatter"
@@ -82,7 +82,7 @@ def test_a_job_that_waits_for_its_weights_says_so() -> None:
 def test_a_status_that_cannot_be_read_is_read_in_part() -> None:
     world = running()
     world.body["status"] |= {"progress": {"step": "many"}, "preflight": [1]}
-    status = parse_status(subject_of(world.body).model, world.body)
+    status = parse_status(job_kind_of(world.body).model, world.body)
     assert status.conditions
     assert status.progress is None
     world.carry_out()

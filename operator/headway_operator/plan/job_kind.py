@@ -21,7 +21,7 @@ from headway_operator.plan.observed import Observed
 
 
 @dataclass(frozen=True)
-class Settled:
+class ResolvedReferences:
     """What a job's references to other jobs resolve to, as far as that is known."""
 
     context: Context
@@ -38,7 +38,7 @@ class Settled:
     """The choice is new: the status must keep it before anything is created from it."""
 
 
-class Subject(ABC):
+class JobKind(ABC):
     """One kind of job."""
 
     model: ClassVar[type[RLTrainingJob] | type[RLEvalJob]]
@@ -58,7 +58,7 @@ class Subject(ABC):
         """Why the job cannot be accepted, regardless of other jobs."""
 
     @abstractmethod
-    def settle(self, context: Context, observed: Observed) -> Settled:
+    def resolve(self, context: Context, observed: Observed) -> ResolvedReferences:
         """Resolve the job's references to other jobs."""
 
     @abstractmethod
