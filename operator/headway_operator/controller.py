@@ -20,7 +20,7 @@ from headway_operator.kube import JOBS, Api, ApiError
 from headway_operator.plan import planner
 from headway_operator.queue import Closed, KeyedQueue
 from headway_operator.reconcile import Key, Reconciler
-from headway_operator.sharing import Sharer, budget_of
+from headway_operator.sharing import BudgetAllocator, budget_of
 from headway_operator.telemetry import SUCCESS, Telemetry
 from headway_operator.wire import UNREAD
 
@@ -56,7 +56,9 @@ class Controller:
         self.queue: KeyedQueue[Key] = KeyedQueue()
         self._jobs = Jobs(api, self.cache)
         self._reconciler = Reconciler(api, self.cache, platform, telemetry.applied, self._jobs.latest)
-        self._sharer = Sharer(api, self.cache, platform.manager, self._jobs.latest, self._jobs.of_namespace)
+        self._allocator = BudgetAllocator(
+            api, self.cache, platform.manager, self._jobs.latest, self._jobs.of_namespace
+        )
         self._informers = [
             Informer(api, self.cache, source, self._child_changed)
             for source in sources(platform.watch_namespaces)
@@ -166,7 +168,7 @@ class Controller:
         """One reconcile: when to come back, and how it ended."""
         try:
             if key[0] == names.BUDGET_KIND:
-                jobs, again = self._sharer.share(key)
+                jobs, again = self._allocator.share(key)
                 for job in jobs:
                     self.queue.add(job)
                 return again, SUCCESS

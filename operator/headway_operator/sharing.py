@@ -46,7 +46,7 @@ def read(raw: Json | None, manager: str) -> RLBudget | Literal["unread"] | None:
         return "unread"
 
 
-class Sharer:
+class BudgetAllocator:
     """Shares the budgets of namespaces among their jobs."""
 
     def __init__(

@@ -14,7 +14,7 @@ from headway_operator import sharing
 from headway_operator.cache import Cache, Ref
 from headway_operator.config import DEFAULT_MANAGER
 from headway_operator.kube import ApiError
-from headway_operator.sharing import Sharer, budget_of
+from headway_operator.sharing import BudgetAllocator, budget_of
 
 BUDGET = budget_of("team")
 
@@ -42,7 +42,9 @@ class Namespace:
         for number in (1, 2):
             self.put(number)
         self.again: float | None = None
-        self.sharer = Sharer(self.server, Cache(), DEFAULT_MANAGER, self.server.objects.get, self._jobs)
+        self.allocator = BudgetAllocator(
+            self.server, Cache(), DEFAULT_MANAGER, self.server.objects.get, self._jobs
+        )
 
     def put(self, number: int, status: Json | None = None, **spec: Any) -> None:
         body = job(f"job{number}", status=status or {}, **spec)
@@ -55,7 +57,7 @@ class Namespace:
 
     def share(self) -> list[str]:
         """Names of the jobs that do not say yet what they may use."""
-        found, self.again = self.sharer.share(BUDGET)
+        found, self.again = self.allocator.share(BUDGET)
         return [name for _, _, name in found]
 
     def granted(self) -> dict[str, str]:
@@ -136,7 +138,7 @@ def test_an_unreadable_job_keeps_its_grant_and_blocks_no_other() -> None:
             raise ApiError(0, "OutOfBounds", "more than 256 KiB")
         return team.server.objects.get(ref)
 
-    team.sharer._latest = latest
+    team.allocator._latest = latest
     team.put(2, needs("5"))
     assert "job2" in team.share()
     assert team.granted() == {"job1": "12.00", "job2": "5.00"}
