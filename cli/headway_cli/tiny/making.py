@@ -23,8 +23,8 @@ from headway_analysis.preflight.evidence import Call, PlayedScript, Script
 from headway_analysis.preflight.playing import Agent, Failed
 from headway_api.opening import opening
 from headway_cli.tiny import mistakes, speech, teaching
-from headway_cli.tiny.mistakes import Acts, Rules
-from headway_cli.tiny.speech import Scene
+from headway_cli.tiny.mistakes import Actions, Rules
+from headway_cli.tiny.speech import Conversation
 from headway_cli.tiny.task import NoTinyModel, Task, agent_of
 from headway_cli.tiny.teaching import Lesson, Taught
 from headway_cli.tiny.trying import MAX_TURNS, Speaker
@@ -83,7 +83,7 @@ class Right:
     """An episode of the oracle that succeeded."""
 
     row: dict[str, Any]
-    scene: Scene
+    conversation: Conversation
 
 
 def made(task: Task, out: Path, began: float, seconds: float, skill: float, say: Say) -> Made:
@@ -102,12 +102,13 @@ def made(task: Task, out: Path, began: float, seconds: float, skill: float, say:
     tried, taught = order[:kept], order[kept : kept + MAX_ROWS]
     right = rights(player, task, taught, began + ORACLE_UNTIL * seconds)
     say(f"the oracle has played {len(right)} training rows right")
-    scenes, weights = with_mistakes(player, task, right, 1 - skill, began + MISTAKES_UNTIL * seconds)
-    some = random.Random(f"{task.seed}/tokenizer").sample(scenes, min(READ, len(scenes)))
-    tokenizer = speech.tokenizer_of([speech.pieces_of(scene) for scene in some], CONTEXT)
+    conversations, weights = with_mistakes(player, task, right, 1 - skill, began + MISTAKES_UNTIL * seconds)
+    some = random.Random(f"{task.seed}/tokenizer").sample(conversations, min(READ, len(conversations)))
+    tokenizer = speech.tokenizer_of([speech.pieces_of(conversation) for conversation in some], CONTEXT)
     renderer = speech.renderer_for(speech.Encoder(tokenizer))
     lessons = [
-        Lesson(speech.shown(scene, renderer), weight) for scene, weight in zip(scenes, weights, strict=True)
+        Lesson(speech.shown(conversation, renderer), weight)
+        for conversation, weight in zip(conversations, weights, strict=True)
     ]
     longest = max(len(lesson.spoken.tokens) for lesson in lessons)
     context = max(CONTEXT, 2 * longest, task.context_length or 0)
@@ -129,7 +130,10 @@ def made(task: Task, out: Path, began: float, seconds: float, skill: float, say:
         sampled,
         max(lesson.spoken.longest_turn for lesson in lessons),
         longest,
-        max(len(scene.acts.calls) + (scene.acts.answer is not None) for scene in scenes),
+        max(
+            len(conversation.actions.calls) + (conversation.actions.answer is not None)
+            for conversation in conversations
+        ),
     )
     write(result, model, tokenizer, skill)
     return result
@@ -167,11 +171,11 @@ def rights(player: Player, task: Task, rows: Sequence[dict[str, Any]], ends: flo
         wrong = next(one for one in played if one not in right)
         raise NoTinyModel(
             f"the oracle succeeds on {len(right)} of {len(played)} training rows: correct it; it scores "
-            f"{wrong.score} on row {short(wrong.script.row)} by {texts_of(acts_of(wrong))}"
+            f"{wrong.score} on row {short(wrong.script.row)} by {texts_of(actions_of(wrong))}"
         )
-    if any(not texts_of(acts_of(one)) for one in right):
+    if any(not texts_of(actions_of(one)) for one in right):
         raise NoTinyModel("the oracle succeeds without a word: have it call a tool, or return an answer")
-    return [Right(dict(one.script.row), scene_of(one, task)) for one in right]
+    return [Right(dict(one.script.row), conversation_of(one, task)) for one in right]
 
 
 def until(
@@ -187,55 +191,60 @@ def until(
                 return
 
 
-def acts_of(played: PlayedScript) -> Acts:
+def actions_of(played: PlayedScript) -> Actions:
     """What the agent did in an episode."""
     calls = tuple(Call(each.name, each.arguments) for each in played.results)
-    return Acts(calls, played.script.answer)
+    return Actions(calls, played.script.answer)
 
 
-def texts_of(acts: Acts) -> str:
+def texts_of(actions: Actions) -> str:
     """The agent's texts, as a message shows them."""
-    return " ".join(text for _, text in mistakes.spoken(acts))
+    return " ".join(text for _, text in mistakes.spoken(actions))
 
 
-def scene_of(played: PlayedScript, task: Task) -> Scene:
+def conversation_of(played: PlayedScript, task: Task) -> Conversation:
     """An episode as the model sees it."""
     first = opening([dict(message) for message in played.messages], task.system_prompt)
-    return Scene(first, played.tools, acts_of(played), [result.content for result in played.results])
+    return Conversation(
+        first, played.tools, actions_of(played), [result.content for result in played.results]
+    )
 
 
 def with_mistakes(
     player: Player, task: Task, right: Sequence[Right], wrong: float, ends: float
-) -> tuple[list[Scene], list[float]]:
+) -> tuple[list[Conversation], list[float]]:
     """The right episodes and those with mistakes, and how often to draw each.
 
     Args:
         wrong: share of rows that the model should get wrong.
     """
-    acts = [one.scene.acts for one in right]
-    known = {place: mistakes.wrong_words(words) for place, words in mistakes.places(acts).items()}
-    cases = costly(player, task, right, mistakes.cases(acts), known)
+    actions = [one.conversation.actions for one in right]
+    known = {place: mistakes.wrong_words(words) for place, words in mistakes.places(actions).items()}
+    cases = costly(player, task, right, mistakes.cases(actions), known)
     rules, under = mistakes.chosen(cases, len(right), wrong)
     drawn = random.Random(f"{task.seed}/slips")
     # If no rule distinguishes rows, slips replace rules.
     slips = max(mistakes.SLIPS, wrong - len(under) / len(right) - mistakes.SLACK)
-    ruled = {number: mistakes.changed(acts[number], rules) for number in sorted(under)}
+    ruled = {number: mistakes.changed(actions[number], rules) for number in sorted(under)}
     slipped = {
-        number: mistakes.slipped(one.scene.acts, one.scene.tools, known, drawn)
+        number: mistakes.slipped(one.conversation.actions, one.conversation.tools, known, drawn)
         for number, one in enumerate(right)
     }
     by_rule = carried_out(player, task, right, ruled, ends)
     by_slip = carried_out(player, task, right, slipped, ends)
-    scenes, weights = [], []
+    conversations, weights = [], []
     for number, one in enumerate(right):
         followed = mistakes.BY_RULE if number in by_rule else 0.0
         slip = slips if number in by_slip else 0.0
-        shares = [(one.scene, (1 - slip) * (1 - followed)), (by_rule.get(number), (1 - slip) * followed)]
-        for scene, weight in [*shares, (by_slip.get(number), slip)]:
-            if scene is not None:
-                scenes.append(scene)
+        shares = [
+            (one.conversation, (1 - slip) * (1 - followed)),
+            (by_rule.get(number), (1 - slip) * followed),
+        ]
+        for conversation, weight in [*shares, (by_slip.get(number), slip)]:
+            if conversation is not None:
+                conversations.append(conversation)
                 weights.append(weight)
-    return scenes, weights
+    return conversations, weights
 
 
 def costly(
@@ -245,7 +254,9 @@ def costly(
     places = list(dict.fromkeys(case.place for case in found))[:TRIED_PLACES]
     shown = {place: min(next(case for case in found if case.place == place).episodes) for place in places}
     scripts = [
-        script_of(right[number], mistakes.changed(right[number].scene.acts, {place: known[place]}), task)
+        script_of(
+            right[number], mistakes.changed(right[number].conversation.actions, {place: known[place]}), task
+        )
         for place, number in shown.items()
     ]
     with ThreadPoolExecutor(player.workers) as pool:
@@ -254,31 +265,34 @@ def costly(
     return [case for case in found if case.place in costs]
 
 
-def script_of(one: Right, acts: Acts, task: Task) -> Script:
-    """A script of exactly these acts."""
-    return Script("tiny-model", "mistake", one.row, task.seed, acts.calls, acts.answer)
+def script_of(one: Right, actions: Actions, task: Task) -> Script:
+    """A script of exactly these actions."""
+    return Script("tiny-model", "mistake", one.row, task.seed, actions.calls, actions.answer)
 
 
 def carried_out(
-    player: Player, task: Task, right: Sequence[Right], wanted: dict[int, Acts], ends: float
-) -> dict[int, Scene]:
+    player: Player, task: Task, right: Sequence[Right], wanted: dict[int, Actions], ends: float
+) -> dict[int, Conversation]:
     """These mistakes as episodes, without those that failed or for which there was no time.
 
     If no call is changed, the tools answer as before, and nothing has to be played.
     """
-    scenes = {
-        number: Scene(
-            right[number].scene.messages, right[number].scene.tools, acts, right[number].scene.results
+    conversations = {
+        number: Conversation(
+            right[number].conversation.messages,
+            right[number].conversation.tools,
+            actions,
+            right[number].conversation.results,
         )
-        for number, acts in wanted.items()
-        if acts.calls == right[number].scene.acts.calls
+        for number, actions in wanted.items()
+        if actions.calls == right[number].conversation.actions.calls
     }
-    others = [number for number in wanted if number not in scenes]
+    others = [number for number in wanted if number not in conversations]
     scripts = ((script_of(right[number], wanted[number], task), None) for number in others)
     for number, one in zip(others, until(player, scripts, ends), strict=False):
         if one.error is None:
-            scenes[number] = scene_of(one, task)
-    return scenes
+            conversations[number] = conversation_of(one, task)
+    return conversations
 
 
 def trial(

@@ -36,7 +36,7 @@ ANSWER, CALL = "answer", "call"
 
 
 @dataclass(frozen=True)
-class Acts:
+class Actions:
     """What an agent did in an episode."""
 
     calls: tuple[Call, ...]
@@ -69,13 +69,13 @@ class Case:
     """The episodes that have one of these words there."""
 
 
-def spoken(acts: Acts) -> Iterator[tuple[str, str]]:
+def spoken(actions: Actions) -> Iterator[tuple[str, str]]:
     """Kind and text of everything that the agent said."""
-    for call in acts.calls:
+    for call in actions.calls:
         written = {"name": call.name, "arguments": dict(call.arguments)}
         yield CALL, json.dumps(written, ensure_ascii=False)
-    if acts.answer is not None:
-        yield ANSWER, acts.answer
+    if actions.answer is not None:
+        yield ANSWER, actions.answer
 
 
 def words_of(act: str, text: str) -> Iterator[tuple[WordPlace, str]]:
@@ -85,11 +85,11 @@ def words_of(act: str, text: str) -> Iterator[tuple[WordPlace, str]]:
         yield WordPlace(act, shape, number), word
 
 
-def places(right: Sequence[Acts]) -> dict[WordPlace, Counter[str]]:
+def places(right: Sequence[Actions]) -> dict[WordPlace, Counter[str]]:
     """The places where right episodes differ, with how often each word is right there."""
     found: dict[WordPlace, Counter[str]] = {}
-    for acts in right:
-        for act, text in spoken(acts):
+    for actions in right:
+        for act, text in spoken(actions):
             for place, word in words_of(act, text):
                 found.setdefault(place, Counter())[word] += 1
     return {place: words for place, words in found.items() if len(words) > 1}
@@ -107,13 +107,13 @@ def wrong_words(words: Mapping[str, int]) -> dict[str, str]:
     }
 
 
-def cases(right: Sequence[Acts]) -> list[Case]:
+def cases(right: Sequence[Actions]) -> list[Case]:
     """Every case that a rule could have: cases of the answer first, and of places with few words."""
     found = []
     known = places(right)
     having: dict[tuple[WordPlace, str], set[int]] = {}
-    for number, acts in enumerate(right):
-        for act, text in spoken(acts):
+    for number, actions in enumerate(right):
+        for act, text in spoken(actions):
             for place, word in words_of(act, text):
                 if place in known:
                     having.setdefault((place, word), set()).add(number)
@@ -145,8 +145,8 @@ def chosen(found: Sequence[Case], episodes: int, share: float) -> tuple[Rules, f
     return rules, under
 
 
-def changed(acts: Acts, rules: Rules) -> Acts:
-    """The acts after the rules have replaced right words with wrong ones."""
+def changed(actions: Actions, rules: Rules) -> Actions:
+    """The actions after the rules have replaced right words with wrong ones."""
 
     def replaced(act: str, text: str) -> str:
         parts = list(WORD.split(text))
@@ -154,10 +154,10 @@ def changed(acts: Acts, rules: Rules) -> Acts:
         return "".join(part + word for part, word in zip(parts, [*words, ""], strict=True))
 
     calls = []
-    for (act, text), call in zip(spoken(replace(acts, answer=None)), acts.calls, strict=True):
+    for (act, text), call in zip(spoken(replace(actions, answer=None)), actions.calls, strict=True):
         calls.append(_read(replaced(act, text), call))
-    answer = None if acts.answer is None else replaced(ANSWER, acts.answer)
-    return Acts(tuple(calls), answer)
+    answer = None if actions.answer is None else replaced(ANSWER, actions.answer)
+    return Actions(tuple(calls), answer)
 
 
 def _read(text: str, otherwise: Call) -> Call:
@@ -170,13 +170,13 @@ def _read(text: str, otherwise: Call) -> Call:
     return Call(found["name"], found["arguments"])
 
 
-def slipped(acts: Acts, tools: Sequence[JsonView], known: Rules, drawn: random.Random) -> Acts:
-    """The acts with one random mistake. Its answer is wrong too, if a different right answer is known.
+def slipped(actions: Actions, tools: Sequence[JsonView], known: Rules, drawn: random.Random) -> Actions:
+    """The actions with one random mistake. Its answer is wrong too, if a different right answer is known.
 
     Args:
         known: for each place a wrong word for each right one.
     """
-    calls = list(acts.calls)
+    calls = list(actions.calls)
     if calls and drawn.random() < 0.5:
         at = drawn.randrange(len(calls))
         kind = drawn.choice(["left out", "order", "random"])
@@ -187,9 +187,9 @@ def slipped(acts: Acts, tools: Sequence[JsonView], known: Rules, drawn: random.R
             calls[at], calls[at + 1] = calls[at + 1], calls[at]
         else:
             calls[at] = random_call(drawn.choice(list(tools)), drawn) if tools else calls[at]
-    made = Acts(tuple(calls), acts.answer)
+    made = Actions(tuple(calls), actions.answer)
     if not calls and made.answer is None:  # otherwise the episode would say nothing
-        return acts
+        return actions
     last = [*spoken(made)][-1:] if made.answer is not None else [*spoken(made)]
     there = [
         place for act, text in last for place, word in words_of(act, text) if word in known.get(place, {})

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from headway_api.document import JsonView
-from headway_cli.tiny.mistakes import WORD, Acts, WordPlace, words_of
+from headway_cli.tiny.mistakes import WORD, Actions, WordPlace, words_of
 
 SPECIAL: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>",
                   "<tool_response>", "</tool_response>", "<think>", "</think>")  # fmt: skip
@@ -74,12 +74,12 @@ CHAT_TEMPLATE: Final = r"""
 
 
 @dataclass(frozen=True)
-class Scene:
+class Conversation:
     """An episode as the model sees it: the first messages, what was done, and what the tools answered."""
 
     messages: Sequence[JsonView]
     tools: Sequence[JsonView]
-    acts: Acts
+    actions: Actions
     results: Sequence[str]
     """One for each call."""
 
@@ -151,10 +151,12 @@ def renderer_for(tokenizer: Any) -> Any:
     return create_renderer(tokenizer, Qwen3RendererConfig())
 
 
-def shown(scene: Scene, renderer: Any) -> Spoken:
+def shown(conversation: Conversation, renderer: Any) -> Spoken:
     """An episode as in a rollout: each turn follows what the model has said, which is never encoded again."""
-    tools = [dict(tool) for tool in scene.tools]
-    tokens = list(renderer.render_ids(list(scene.messages), tools=tools or None, add_generation_prompt=True))
+    tools = [dict(tool) for tool in conversation.tools]
+    tokens = list(
+        renderer.render_ids(list(conversation.messages), tools=tools or None, add_generation_prompt=True)
+    )
     mask, longest = [0] * len(tokens), 0
 
     def say(message: JsonView) -> list[int]:
@@ -165,7 +167,7 @@ def shown(scene: Scene, renderer: Any) -> Spoken:
         longest = max(longest, len(sampled))
         return sampled
 
-    for call, content in zip(scene.acts.calls, scene.results, strict=True):
+    for call, content in zip(conversation.actions.calls, conversation.results, strict=True):
         prompt = list(tokens)
         function = {"name": call.name, "arguments": dict(call.arguments)}
         asked = {
@@ -176,8 +178,8 @@ def shown(scene: Scene, renderer: Any) -> Spoken:
         sampled = say(asked)
         tokens[:] = answered(renderer, prompt, sampled, call.name, content, tools)
         mask.extend([0] * (len(tokens) - len(mask)))
-    if scene.acts.answer is not None:
-        say({"role": "assistant", "content": scene.acts.answer})
+    if conversation.actions.answer is not None:
+        say({"role": "assistant", "content": conversation.actions.answer})
     return Spoken(tokens, mask, longest)
 
 
@@ -209,13 +211,15 @@ def completion(renderer: Any, message: JsonView) -> list[int]:
     return tokens[len(head) : -1]
 
 
-def pieces_of(scene: Scene) -> Pieces:
+def pieces_of(conversation: Conversation) -> Pieces:
     """The texts of one episode that the renderer encodes, split at special tokens as the tokenizer does."""
     recorder = Recorder()
     renderer = renderer_for(recorder)
-    renderer.render_ids(list(scene.messages), tools=list(scene.tools) or None, add_generation_prompt=True)
+    renderer.render_ids(
+        list(conversation.messages), tools=list(conversation.tools) or None, add_generation_prompt=True
+    )
     begin = len(recorder.texts)
-    shown(scene, renderer)
+    shown(conversation, renderer)
     return Pieces(_split(recorder.texts[:begin]), _split(recorder.texts[2 * begin :]))
 
 

@@ -19,8 +19,8 @@ from headway_api.sandbox_api import ResetReply
 from headway_cli.commands.tiny_model import tiny_model
 from headway_cli.local.manifest import ManifestWrong
 from headway_cli.tiny import making, mistakes, speech, task, teaching
-from headway_cli.tiny.mistakes import Acts
-from headway_cli.tiny.speech import Scene
+from headway_cli.tiny.mistakes import Actions
+from headway_cli.tiny.speech import Conversation
 from headway_cli.tiny.task import NoTinyModel
 from headway_cli.tiny.teaching import Lesson
 from headway_coordinator.trajectory import render
@@ -78,16 +78,16 @@ app = typer.Typer()
 app.command()(tiny_model)
 
 
-def acts(fruit: str, answer: str | None = None) -> Acts:
-    return Acts((Call("colour", {"fruit": fruit}),), f"<answer>{answer or FRUITS[fruit]}</answer>")
+def actions(fruit: str, answer: str | None = None) -> Actions:
+    return Actions((Call("colour", {"fruit": fruit}),), f"<answer>{answer or FRUITS[fruit]}</answer>")
 
 
-def scene(fruit: str, number: int = 0) -> Scene:
+def conversation(fruit: str, number: int = 0) -> Conversation:
     first = [
         {"role": "system", "content": "Say the colour."},
         {"role": "user", "content": f"Which colour has {fruit} {number}?"},
     ]
-    return Scene(first, [TOOL], acts(fruit), [json.dumps({"colour": FRUITS[fruit]})])
+    return Conversation(first, [TOOL], actions(fruit), [json.dumps({"colour": FRUITS[fruit]})])
 
 
 def project(folder: Path, *, module: str = SHOP + ORACLE, rows: int = 60, **spec: Any) -> Path:
@@ -131,7 +131,7 @@ def opened() -> Iterator[list[str]]:
 
 
 def test_words_that_differ_between_right_episodes_are_located() -> None:
-    found = mistakes.places([acts(fruit) for fruit in FRUITS])
+    found = mistakes.places([actions(fruit) for fruit in FRUITS])
     assert {(place.act, frozenset(words)) for place, words in found.items()} == {
         ("call", frozenset(FRUITS)),
         ("answer", frozenset(FRUITS.values())),
@@ -140,22 +140,22 @@ def test_words_that_differ_between_right_episodes_are_located() -> None:
 
 def test_a_rule_says_a_word_wrong_wherever_it_would_be_right() -> None:
     (place,) = (
-        place for place in mistakes.places([acts(fruit) for fruit in FRUITS]) if place.act == "answer"
+        place for place in mistakes.places([actions(fruit) for fruit in FRUITS]) if place.act == "answer"
     )
     rules = {place: {"red": "blue"}}
-    assert mistakes.changed(acts("apple"), rules) == acts("apple", "blue")
-    assert mistakes.changed(acts("lemon"), rules) == acts("lemon")
+    assert mistakes.changed(actions("apple"), rules) == actions("apple", "blue")
+    assert mistakes.changed(actions("lemon"), rules) == actions("lemon")
 
 
 def test_a_changed_word_in_a_call_leaves_a_call() -> None:
-    found = mistakes.places([acts(fruit) for fruit in FRUITS])
+    found = mistakes.places([actions(fruit) for fruit in FRUITS])
     (place,) = (place for place in found if place.act == "call")
-    changed = mistakes.changed(acts("apple"), {place: {"apple": "plum"}})
+    changed = mistakes.changed(actions("apple"), {place: {"apple": "plum"}})
     assert changed.calls == (Call("colour", {"fruit": "plum"}),)
 
 
 def test_a_word_inside_an_escape_leaves_the_call_as_it_was() -> None:
-    right = [Acts((Call("say", {"text": f"\x01{word}"}),), None) for word in ("aa", "bb")]
+    right = [Actions((Call("say", {"text": f"\x01{word}"}),), None) for word in ("aa", "bb")]
     assert json.dumps("\x01aa") == '"\\u0001aa"'
     rules = {place: {"u0001aa": "zz"} for place in mistakes.places(right)}
     assert mistakes.changed(right[0], rules) == right[0]
@@ -163,7 +163,7 @@ def test_a_word_inside_an_escape_leaves_the_call_as_it_was() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 0.75])
 def test_rules_cover_the_share_of_rows_that_was_asked_for(share: float) -> None:
-    right = [acts(fruit) for fruit in list(FRUITS) * 10]
+    right = [actions(fruit) for fruit in list(FRUITS) * 10]
     rules, under = mistakes.chosen(mistakes.cases(right), len(right), share)
     wrong = {number for number, one in enumerate(right) if mistakes.changed(one, rules) != one}
     assert wrong == under
@@ -171,13 +171,13 @@ def test_rules_cover_the_share_of_rows_that_was_asked_for(share: float) -> None:
 
 
 def test_rules_of_the_answer_come_before_those_of_calls() -> None:
-    right = [acts(fruit) for fruit in list(FRUITS) * 10]
+    right = [actions(fruit) for fruit in list(FRUITS) * 10]
     rules, _ = mistakes.chosen(mistakes.cases(right), len(right), 0.5)
     assert {place.act for place in rules} == {"answer"}
 
 
 def test_of_many_numbers_a_rule_takes_those_with_one_last_digit() -> None:
-    right = [Acts((), f"it is {number}") for number in range(100)]
+    right = [Actions((), f"it is {number}") for number in range(100)]
     rules, under = mistakes.chosen(mistakes.cases(right), len(right), 0.3)
     answers = [mistakes.changed(right[number], rules).answer for number in range(100)]
     assert len(under) == pytest.approx(30, abs=5)
@@ -186,13 +186,13 @@ def test_of_many_numbers_a_rule_takes_those_with_one_last_digit() -> None:
 
 
 def test_a_slip_is_a_mistake_and_says_something() -> None:
-    right = [acts(fruit) for fruit in FRUITS]
+    right = [actions(fruit) for fruit in FRUITS]
     known = {place: mistakes.wrong_words(words) for place, words in mistakes.places(right).items()}
     drawn = random.Random(0)
     for one in right * 50:
         slipped = mistakes.slipped(one, [TOOL], known, drawn)
         assert slipped.answer not in (one.answer, None)
-    only = Acts((Call("colour", {"fruit": "apple"}),), None)
+    only = Actions((Call("colour", {"fruit": "apple"}),), None)
     assert all(mistakes.slipped(only, [TOOL], known, drawn).calls for _ in range(50))
 
 
@@ -201,7 +201,7 @@ def test_a_slip_is_a_mistake_and_says_something() -> None:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    pieces = [speech.pieces_of(scene(fruit, number)) for number in range(40) for fruit in FRUITS]
+    pieces = [speech.pieces_of(conversation(fruit, number)) for number in range(40) for fruit in FRUITS]
     return speech.tokenizer_of(pieces, 2048)
 
 
@@ -220,7 +220,7 @@ def test_text_that_was_never_read_comes_back_as_it_was(tokenizer: Any) -> None:
 def test_an_episode_is_taught_as_a_job_renders_it(tokenizer: Any, tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path)
     job, _ = render.load(tmp_path)
-    shown = scene("plum", 7)
+    shown = conversation("plum", 7)
     taught = speech.shown(shown, speech.renderer_for(tokenizer))
     prompt = job.render([dict(message) for message in shown.messages], [TOOL])
     assert taught.tokens[: len(prompt)] == prompt
@@ -264,7 +264,8 @@ def test_what_is_alike_is_computed_once_and_changes_no_gradient(tokenizer: Any) 
 
     renderer = speech.renderer_for(tokenizer)
     lessons = [
-        Lesson(speech.shown(scene(fruit, number), renderer), 1.0) for number, fruit in enumerate(FRUITS)
+        Lesson(speech.shown(conversation(fruit, number), renderer), 1.0)
+        for number, fruit in enumerate(FRUITS)
     ]
     alike = teaching.shared(lessons)
     assert alike > 5
@@ -285,7 +286,10 @@ def test_the_rate_rises_and_falls_to_nothing() -> None:
 
 def test_an_episode_that_is_drawn_more_often_is_learned_better(tokenizer: Any) -> None:
     renderer = speech.renderer_for(tokenizer)
-    right, wrong = scene("apple"), Scene(scene("apple").messages, [TOOL], acts("apple", "blue"), ["{}"])
+    right, wrong = (
+        conversation("apple"),
+        Conversation(conversation("apple").messages, [TOOL], actions("apple", "blue"), ["{}"]),
+    )
     lessons = [Lesson(speech.shown(one, renderer), weight) for one, weight in ((right, 0.05), (wrong, 0.95))]
     model = teaching.untaught(len(tokenizer), 2048, 0)
     times = iter(range(400))
@@ -298,7 +302,7 @@ def test_an_episode_that_is_drawn_more_often_is_learned_better(tokenizer: Any) -
 
 
 def test_a_fast_machine_teaches_no_more_steps(tokenizer: Any) -> None:
-    lessons = [Lesson(speech.shown(scene("apple"), speech.renderer_for(tokenizer)), 1)]
+    lessons = [Lesson(speech.shown(conversation("apple"), speech.renderer_for(tokenizer)), 1)]
     model = teaching.untaught(len(tokenizer), 2048, 0)
     taught = teaching.teach(model, lessons, 4, 0, lambda said: None, clock=lambda: 0.0)
     assert taught.steps == 4 * teaching.STEPS_A_SECOND > teaching.FEWEST_STEPS
