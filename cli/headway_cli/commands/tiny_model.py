@@ -88,11 +88,11 @@ def require_packages() -> None:
 
 def described(made: Made) -> str:
     """What was made, in a few lines."""
-    taught = made.taught
+    sft = made.sft
     return "\n".join(
         [
-            f"{made.parameters:,} parameters, taught from {made.rows} training rows in {taught.steps} steps: "
-            f"loss {taught.first_loss:.2f} -> {taught.last_loss:.2f}",
+            f"{made.parameters:,} parameters, taught from {made.rows} training rows in {sft.steps} steps: "
+            f"loss {sft.first_loss:.2f} -> {sft.last_loss:.2f}",
             f"success on other training rows: greedy {share(made.greedy)}, sampled {share(made.sampled)}",
             f"tokens: a turn has {made.longest_turn} at most, an episode {made.longest_episode}",
             f"spec.model.base: {FILE}{made.folder}",

@@ -22,17 +22,17 @@ from typing import Any, Final
 from headway_analysis.preflight.evidence import Call, PlayedScript, Script
 from headway_analysis.preflight.playing import Agent, Failed
 from headway_api.opening import opening
-from headway_cli.tiny import mistakes, speech, teaching
+from headway_cli.tiny import mistakes, sft, speech
 from headway_cli.tiny.mistakes import Actions, Rules
+from headway_cli.tiny.sft import SftExample, SftResult
 from headway_cli.tiny.speech import Conversation
 from headway_cli.tiny.task import NoTinyModel, Task, agent_of
-from headway_cli.tiny.teaching import Lesson, Taught
-from headway_cli.tiny.trying import MAX_TURNS, Speaker
+from headway_cli.tiny.trying import MAX_TURNS, ModelAgent
 from headway_sandbox.testing.playing import Model, Player
 
 NOTE: Final = "tiny-model.json"
 """File beside the weights that says how the model was made."""
-ORACLE_UNTIL, MISTAKES_UNTIL, TAUGHT_UNTIL = 0.22, 0.32, 0.88
+ORACLE_UNTIL, MISTAKES_UNTIL, TRAINED_UNTIL = 0.22, 0.32, 0.88
 """Shares of the time at which each part ends; the rest is for the trial."""
 MAX_ROWS: Final = 500
 """Maximum training rows that the oracle plays."""
@@ -65,7 +65,7 @@ class Made:
     parameters: int
     rows: int
     """Training rows from which it was taught."""
-    taught: Taught
+    sft: SftResult
     greedy: Share
     """On training rows from which it was not taught, with the likeliest token each time."""
     sampled: Share
@@ -106,21 +106,21 @@ def made(task: Task, out: Path, began: float, seconds: float, skill: float, say:
     some = random.Random(f"{task.seed}/tokenizer").sample(conversations, min(READ, len(conversations)))
     tokenizer = speech.tokenizer_of([speech.pieces_of(conversation) for conversation in some], CONTEXT)
     renderer = speech.renderer_for(speech.Encoder(tokenizer))
-    lessons = [
-        Lesson(speech.shown(conversation, renderer), weight)
+    examples = [
+        SftExample(speech.shown(conversation, renderer), weight)
         for conversation, weight in zip(conversations, weights, strict=True)
     ]
-    longest = max(len(lesson.spoken.tokens) for lesson in lessons)
+    longest = max(len(example.episode.tokens) for example in examples)
     context = max(CONTEXT, 2 * longest, task.context_length or 0)
     tokenizer.model_max_length = context
-    model = teaching.untaught(len(tokenizer), context, task.seed)
-    left = began + TAUGHT_UNTIL * seconds - time.monotonic()
-    say(f"teaching from {len(lessons)} episodes of {longest} tokens at most, for up to {max(left, 0):.0f} s")
-    how = teaching.teach(model, lessons, max(left, 0.1), task.seed, say)
-    speaker = Speaker(
+    model = sft.untrained(len(tokenizer), context, task.seed)
+    left = began + TRAINED_UNTIL * seconds - time.monotonic()
+    say(f"teaching from {len(examples)} episodes of {longest} tokens at most, for up to {max(left, 0):.0f} s")
+    how = sft.train(model, examples, max(left, 0.1), task.seed, say)
+    agent = ModelAgent(
         model, renderer, task.max_tokens, task.context_length or context, task.max_turns or MAX_TURNS
     )
-    greedy, sampled = trial(player, task, speaker, tried, began + seconds)
+    greedy, sampled = trial(player, task, agent, tried, began + seconds)
     result = Made(
         out.resolve(),
         model.num_parameters(),
@@ -128,7 +128,7 @@ def made(task: Task, out: Path, began: float, seconds: float, skill: float, say:
         how,
         greedy,
         sampled,
-        max(lesson.spoken.longest_turn for lesson in lessons),
+        max(example.episode.longest_turn for example in examples),
         longest,
         max(
             len(conversation.actions.calls) + (conversation.actions.answer is not None)
@@ -296,18 +296,18 @@ def carried_out(
 
 
 def trial(
-    player: Player, task: Task, speaker: Speaker, rows: Sequence[dict[str, Any]], ends: float
+    player: Player, task: Task, agent: ModelAgent, rows: Sequence[dict[str, Any]], ends: float
 ) -> tuple[Share, Share]:
     """Successes of the model on rows from which it was not taught: greedily, and sampled."""
     now = time.monotonic()
     found = []
     for temperature, by in ((0.0, now + (ends - now) / 2), (1.0, ends)):
-        model: Model = Speaker(
-            speaker.model,
-            speaker.renderer,
-            speaker.max_tokens,
-            speaker.context,
-            speaker.max_turns,
+        model: Model = ModelAgent(
+            agent.model,
+            agent.renderer,
+            agent.max_tokens,
+            agent.context,
+            agent.max_turns,
             temperature,
         )
         wanted = (
@@ -328,7 +328,7 @@ def write(result: Made, model: Any, tokenizer: Any, skill: float) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        teaching.save(model, partial)
+        sft.save(model, partial)
         tokenizer.save_pretrained(partial)
         (partial / NOTE).write_text(json.dumps({"skill": skill, **summary(result)}, indent=2) + "\n")
         partial.chmod(0o755)
@@ -346,8 +346,8 @@ def summary(result: Made) -> dict[str, Any]:
         "model": f"file://{result.folder}",
         "parameters": result.parameters,
         "rows": result.rows,
-        "steps": result.taught.steps,
-        "loss": {"first": result.taught.first_loss, "last": result.taught.last_loss},
+        "steps": result.sft.steps,
+        "loss": {"first": result.sft.first_loss, "last": result.sft.last_loss},
         "success": {name: {"successes": one.successes, "rows": one.rows} for name, one in shares.items()},
         "longest": {"turn": result.longest_turn, "episode": result.longest_episode, "turns": result.turns},
     }

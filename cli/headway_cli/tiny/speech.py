@@ -85,7 +85,7 @@ class Conversation:
 
 
 @dataclass(frozen=True)
-class Spoken:
+class TokenizedEpisode:
     """An episode as tokens."""
 
     tokens: list[int]
@@ -151,7 +151,7 @@ def renderer_for(tokenizer: Any) -> Any:
     return create_renderer(tokenizer, Qwen3RendererConfig())
 
 
-def shown(conversation: Conversation, renderer: Any) -> Spoken:
+def shown(conversation: Conversation, renderer: Any) -> TokenizedEpisode:
     """An episode as in a rollout: each turn follows what the model has said, which is never encoded again."""
     tools = [dict(tool) for tool in conversation.tools]
     tokens = list(
@@ -180,7 +180,7 @@ def shown(conversation: Conversation, renderer: Any) -> Spoken:
         mask.extend([0] * (len(tokens) - len(mask)))
     if conversation.actions.answer is not None:
         say({"role": "assistant", "content": conversation.actions.answer})
-    return Spoken(tokens, mask, longest)
+    return TokenizedEpisode(tokens, mask, longest)
 
 
 def answered(

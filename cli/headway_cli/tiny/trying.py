@@ -15,7 +15,7 @@ MAX_TURNS = 32
 
 
 @dataclass(frozen=True)
-class Speaker:
+class ModelAgent:
     """Plays episodes with what a model says."""
 
     model: Any

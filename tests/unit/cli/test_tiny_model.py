@@ -18,11 +18,11 @@ from headway_analysis.preflight.evidence import Call, ToolResult
 from headway_api.sandbox_api import ResetReply
 from headway_cli.commands.tiny_model import tiny_model
 from headway_cli.local.manifest import ManifestWrong
-from headway_cli.tiny import making, mistakes, speech, task, teaching
+from headway_cli.tiny import making, mistakes, sft, speech, task
 from headway_cli.tiny.mistakes import Actions
+from headway_cli.tiny.sft import SftExample
 from headway_cli.tiny.speech import Conversation
 from headway_cli.tiny.task import NoTinyModel
-from headway_cli.tiny.teaching import Lesson
 from headway_coordinator.trajectory import render
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -263,23 +263,23 @@ def test_what_is_alike_is_computed_once_and_changes_no_gradient(tokenizer: Any) 
     import torch
 
     renderer = speech.renderer_for(tokenizer)
-    lessons = [
-        Lesson(speech.shown(conversation(fruit, number), renderer), 1.0)
+    examples = [
+        SftExample(speech.shown(conversation(fruit, number), renderer), 1.0)
         for number, fruit in enumerate(FRUITS)
     ]
-    alike = teaching.shared(lessons)
+    alike = sft.shared(examples)
     assert alike > 5
-    model = teaching.untaught(len(tokenizer), 2048, 0)
+    model = sft.untrained(len(tokenizer), 2048, 0)
     found = []
     for many in (0, alike):
-        loss = teaching.loss_of(model, *teaching.batch_of(lessons), many)
+        loss = sft.loss_of(model, *sft.batch_of(examples), many)
         found.append([loss, *torch.autograd.grad(loss, list(model.parameters()))])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
 def test_the_rate_rises_and_falls_to_nothing() -> None:
-    rates = [teaching.rate_at(share) for share in (0.0, 0.025, 0.05, 0.5, 1.0, 1.5)]
+    rates = [sft.rate_at(share) for share in (0.0, 0.025, 0.05, 0.5, 1.0, 1.5)]
     assert rates[0] < rates[1] < rates[2] > rates[3] > rates[4] == pytest.approx(0)
     assert rates[5] == pytest.approx(0)
 
@@ -290,22 +290,24 @@ def test_an_episode_that_is_drawn_more_often_is_learned_better(tokenizer: Any) -
         conversation("apple"),
         Conversation(conversation("apple").messages, [TOOL], actions("apple", "blue"), ["{}"]),
     )
-    lessons = [Lesson(speech.shown(one, renderer), weight) for one, weight in ((right, 0.05), (wrong, 0.95))]
-    model = teaching.untaught(len(tokenizer), 2048, 0)
+    examples = [
+        SftExample(speech.shown(one, renderer), weight) for one, weight in ((right, 0.05), (wrong, 0.95))
+    ]
+    model = sft.untrained(len(tokenizer), 2048, 0)
     times = iter(range(400))
     log: list[str] = []
-    taught = teaching.teach(model, lessons, 60, 0, log.append, clock=lambda: float(next(times)))
-    losses = [teaching.loss_of(model, *teaching.batch_of([each])).item() for each in lessons]
+    taught = sft.train(model, examples, 60, 0, log.append, clock=lambda: float(next(times)))
+    losses = [sft.loss_of(model, *sft.batch_of([each])).item() for each in examples]
     assert losses[1] < losses[0]
     assert taught.last_loss < taught.first_loss / 2
     assert log
 
 
 def test_a_fast_machine_teaches_no_more_steps(tokenizer: Any) -> None:
-    lessons = [Lesson(speech.shown(conversation("apple"), speech.renderer_for(tokenizer)), 1)]
-    model = teaching.untaught(len(tokenizer), 2048, 0)
-    taught = teaching.teach(model, lessons, 4, 0, lambda said: None, clock=lambda: 0.0)
-    assert taught.steps == 4 * teaching.STEPS_A_SECOND > teaching.FEWEST_STEPS
+    examples = [SftExample(speech.shown(conversation("apple"), speech.renderer_for(tokenizer)), 1)]
+    model = sft.untrained(len(tokenizer), 2048, 0)
+    taught = sft.train(model, examples, 4, 0, lambda said: None, clock=lambda: 0.0)
+    assert taught.steps == 4 * sft.STEPS_A_SECOND > sft.FEWEST_STEPS
 
 
 # What is refused.
@@ -418,7 +420,7 @@ def test_ctrl_c_leaves_nothing_and_ends_with_130(tmp_path: Path, monkeypatch: py
     def interrupted(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(teaching, "teach", interrupted)
+    monkeypatch.setattr(sft, "train", interrupted)
     done = CliRunner().invoke(app, [str(project(tmp_path)), "--seconds", "1"])
     assert done.exit_code == 130
     assert "stopped; nothing was written" in done.stderr

@@ -1,4 +1,4 @@
-"""The tiny model, and its supervised training on episodes for a given time."""
+"""The tiny model, and its supervised fine-tuning (SFT) on episodes for a given time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from headway_cli.tiny.speech import END, PAD, SPECIAL, Spoken
+from headway_cli.tiny.speech import END, PAD, SPECIAL, TokenizedEpisode
 
 if TYPE_CHECKING:
     import torch
@@ -30,8 +30,8 @@ STEPS_A_SECOND: Final = 15
 well that a short job could not correct them."""
 WARM_UP: Final = 0.05
 """Share of the time in which the learning rate rises."""
-UNTAUGHT: Final = -100
-"""Label of a token that is not taught."""
+IGNORED_LABEL: Final = -100
+"""Label of a token that has no loss."""
 LAST: Final = 10
 """Steps whose mean loss is reported."""
 EVERY_SECONDS: Final = 10.0
@@ -39,17 +39,17 @@ EVERY_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """An episode to teach."""
+class SftExample:
+    """An episode to train on."""
 
-    spoken: Spoken
+    episode: TokenizedEpisode
     weight: float
     """How often it is drawn, relative to the others."""
 
 
 @dataclass(frozen=True)
-class Taught:
-    """The result of teaching."""
+class SftResult:
+    """The result of the training."""
 
     steps: int
     first_loss: float
@@ -58,7 +58,7 @@ class Taught:
     """Mean negative log-likelihood of an assistant's token, in nats, in the last steps."""
 
 
-def untaught(vocabulary: int, context: int, seed: int) -> Any:
+def untrained(vocabulary: int, context: int, seed: int) -> Any:
     """A Qwen3 of some hundred thousand weights, drawn from `seed`; its head size is one that vLLM has on CPU.
 
     Args:
@@ -91,34 +91,34 @@ def untaught(vocabulary: int, context: int, seed: int) -> Any:
 
 
 def rate_at(share: float) -> float:
-    """Learning rate after this share of teaching: a short rise, then half a cosine down to 0."""
+    """Learning rate after this share of the training: a short rise, then half a cosine down to 0."""
     if share < WARM_UP:
         return RATE * max(share, 0.01) / WARM_UP
     return RATE * (1 + math.cos(math.pi * min(share, 1.0))) / 2
 
 
-def batch_of(lessons: Sequence[Lesson]) -> tuple[torch.Tensor, torch.Tensor]:
+def batch_of(examples: Sequence[SftExample]) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens and labels, a row for each episode, padded on the right."""
     import torch
 
-    width = max(len(lesson.spoken.tokens) for lesson in lessons)
-    tokens = torch.zeros(len(lessons), width, dtype=torch.long)
-    labels = torch.full((len(lessons), width), UNTAUGHT)
-    for row, lesson in enumerate(lessons):
-        ids = torch.tensor(lesson.spoken.tokens)
+    width = max(len(example.episode.tokens) for example in examples)
+    tokens = torch.zeros(len(examples), width, dtype=torch.long)
+    labels = torch.full((len(examples), width), IGNORED_LABEL)
+    for row, example in enumerate(examples):
+        ids = torch.tensor(example.episode.tokens)
         tokens[row, : len(ids)] = ids
-        labels[row, : len(ids)] = torch.where(torch.tensor(lesson.spoken.mask) == 1, ids, UNTAUGHT)
+        labels[row, : len(ids)] = torch.where(torch.tensor(example.episode.mask) == 1, ids, IGNORED_LABEL)
     return tokens, labels
 
 
-def shared(lessons: Sequence[Lesson]) -> int:
+def shared(examples: Sequence[SftExample]) -> int:
     """Number of first tokens that all episodes share, before the assistant speaks in any of them."""
-    first = lessons[0].spoken.tokens
+    first = examples[0].episode.tokens
     # The token before the assistant's first is computed for each episode, because it predicts that first
     # token.
-    common = min(lesson.spoken.mask.index(1) for lesson in lessons) - 1
+    common = min(example.episode.mask.index(1) for example in examples) - 1
     differing = (
-        at for at in range(common) if any(lesson.spoken.tokens[at] != first[at] for lesson in lessons)
+        at for at in range(common) if any(example.episode.tokens[at] != first[at] for example in examples)
     )
     return next(differing, max(common, 0))
 
@@ -127,7 +127,7 @@ def loss_of(model: Any, tokens: torch.Tensor, labels: torch.Tensor, alike: int =
     """Mean negative log-likelihood of the labels.
 
     Args:
-        alike: number of untaught first tokens that all rows share: they are computed once for all rows.
+        alike: number of first tokens without loss that all rows share: they are computed once for all rows.
     """
     from torch.nn.functional import cross_entropy
     from transformers import DynamicCache
@@ -139,18 +139,18 @@ def loss_of(model: Any, tokens: torch.Tensor, labels: torch.Tensor, alike: int =
         cache.batch_repeat_interleave(len(tokens))
     output = model.model(input_ids=tokens[:, alike:], past_key_values=cache, use_cache=bool(alike))
     following = labels[:, alike + 1 :]
-    taught = following != UNTAUGHT
-    return cross_entropy(model.lm_head(output.last_hidden_state[:, :-1][taught]), following[taught])
+    labelled = following != IGNORED_LABEL
+    return cross_entropy(model.lm_head(output.last_hidden_state[:, :-1][labelled]), following[labelled])
 
 
-def teach(
+def train(
     model: Any,
-    lessons: Sequence[Lesson],
+    examples: Sequence[SftExample],
     seconds: float,
     seed: int,
     say: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
-) -> Taught:
+) -> SftResult:
     """Train for this many seconds at most, and for at least `FEWEST_STEPS`, because a machine may be busy.
 
     A machine that takes more than `STEPS_A_SECOND` is done before the time is over.
@@ -162,13 +162,13 @@ def teach(
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.01)
     drawn = random.Random(f"{seed}/lessons")
-    weights, alike = [lesson.weight for lesson in lessons], shared(lessons)
+    weights, alike = [example.weight for example in examples], shared(examples)
     model.train()
     began, reported, losses, share = clock(), clock(), list[float](), 0.0
     while share < 1:
         for group in optimizer.param_groups:
             group["lr"] = rate_at(share)
-        loss = loss_of(model, *batch_of(drawn.choices(lessons, weights, k=BATCH)), alike)
+        loss = loss_of(model, *batch_of(drawn.choices(examples, weights, k=BATCH)), alike)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -182,7 +182,7 @@ def teach(
             say(f"taught {len(losses)} steps, loss {losses[-1]:.3f}")
     model.eval()
     last = losses[-LAST:]
-    return Taught(len(losses), losses[0], sum(last) / len(last))
+    return SftResult(len(losses), losses[0], sum(last) / len(last))
 
 
 def save(model: Any, folder: Path) -> None:
