@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from headway_analysis.measures.candidate import ALL
 from headway_analysis.measures.names import hashed
@@ -27,7 +27,14 @@ from headway_api.status import MlflowRun
 from headway_api.store import NotFound, Store
 from headway_api.stored import read
 from headway_coordinator.metrics import traces
-from headway_coordinator.metrics.mlflow import BATCH, DESCRIBED_AT_ONCE, bound_requests, page, put_files
+from headway_coordinator.metrics.mlflow import (
+    BATCH,
+    DESCRIBED_AT_ONCE,
+    batched,
+    bound_requests,
+    page,
+    put_files,
+)
 from headway_coordinator.metrics.parameters import written
 
 MAX_TRACES: Final = 10_000
@@ -48,7 +55,6 @@ ENDS: Final = re.compile(r".*_(low|high|p_holm)")
 """The suffixes of the bounds of an interval, and of a p value."""
 _UNUSABLE = re.compile(r"[^A-Za-z0-9_.\- /]")
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -143,7 +149,7 @@ class Publisher:
         run = self._run(self._layout.mlflow_run_of(name), name, tags, parent)
         self._params(run, parameters(candidate, content.report["job"]))
         found = {**content.figures(name), **metrics(candidate, content.report)}
-        for some in _pieces([Metric(key, value, self._at, 0) for key, value in found.items()], BATCH):
+        for some in batched([Metric(key, value, self._at, 0) for key, value in found.items()], BATCH):
             self._client.log_batch(run.run_id, metrics=some)
         table = as_table(content.lines(name)[:MAX_LINES])
         files: dict[str, str | bytes] = {
@@ -181,7 +187,7 @@ class Publisher:
     def _params(self, run: MlflowRun, wanted: Mapping[str, str]) -> None:
         from mlflow.entities import Param
 
-        for some in _pieces([Param(key, value) for key, value in wanted.items()], DESCRIBED_AT_ONCE):
+        for some in batched([Param(key, value) for key, value in wanted.items()], DESCRIBED_AT_ONCE):
             self._client.log_batch(run.run_id, params=some)
 
     def _episodes(self, run: MlflowRun, candidate: str, limit: int) -> None:
@@ -272,7 +278,3 @@ def ended_ms(report: Mapping[str, Any]) -> int:
     """When the last episode ended, in milliseconds."""
     ended = report["job"]["ended"]
     return 0 if ended is None else int(datetime.fromisoformat(ended).timestamp() * 1000)
-
-
-def _pieces(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    return (items[start : start + size] for start in range(0, len(items), size))

@@ -204,7 +204,7 @@ class Mlflow:
         if isinstance(item, _Tags) or (item.again and self._has(run, item)):
             return
         metrics = [Metric(name, value, item.at_ms, item.step) for name, value in item.figures.items()]
-        for some in _pieces(metrics, BATCH):
+        for some in batched(metrics, BATCH):
             self._client.log_batch(run.run_id, metrics=some)
 
     def _describe(self, run: MlflowRun) -> None:
@@ -218,9 +218,9 @@ class Mlflow:
             f"{NOW}/{name}": value for name, value in wanted.items() if known.get(name, value) != value
         }
         tags = [RunTag(name, value) for name, value in {**self._about.tags, **changed, **self._tags}.items()]
-        for parameters in _pieces(lacking, DESCRIBED_AT_ONCE):
+        for parameters in batched(lacking, DESCRIBED_AT_ONCE):
             self._client.log_batch(run.run_id, params=parameters)
-        for labels in _pieces(tags, DESCRIBED_AT_ONCE):
+        for labels in batched(tags, DESCRIBED_AT_ONCE):
             self._client.log_batch(run.run_id, tags=labels)
         self._described = True
 
@@ -248,7 +248,8 @@ class Mlflow:
         return run
 
 
-def _pieces(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+def batched(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """The items in batches of at most `size`, as `itertools.batched` from Python 3.12 on."""
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
