@@ -46,7 +46,7 @@ class Durable:
         Raises:
             JobError: `Superseded`.
         """
-        return await self._call(self._claimed_put, group)
+        return await self._call(self._spool.put_unless_superseded, group, self._start_number)
 
     async def give_up(self, group: GroupRecord, why: Abandoned) -> GroupRecord:
         """Mark a spooled group as abandoned, and return the marked group.
@@ -116,10 +116,6 @@ class Durable:
     async def latest(self) -> PolicyVersion | None:
         """The version of the newest complete checkpoint."""
         return await self._call(self._spool.latest)
-
-    def _claimed_put(self, group: GroupRecord) -> GroupRecord:
-        self._spool.refuse_superseded(self._start_number)
-        return self._spool.put(group)
 
     def _claimed_give_up(self, group: GroupRecord, why: Abandoned) -> GroupRecord:
         self._spool.refuse_superseded(self._start_number)

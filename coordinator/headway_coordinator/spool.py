@@ -98,6 +98,15 @@ class Spool:
         uri = self._uri(group)
         return group if self._store.put_new(uri, encode(group)) else next(self._groups([uri]))
 
+    def put_unless_superseded(self, group: GroupRecord, start_number: int) -> GroupRecord:
+        """`put`, by the newest coordinator only.
+
+        Raises:
+            JobError: as `refuse_superseded`.
+        """
+        self.refuse_superseded(start_number)
+        return self.put(group)
+
     def give_up(self, group: GroupRecord, why: Abandoned) -> GroupRecord:
         """Mark a stored group as abandoned, keep its content, and return it."""
         group = group.model_copy(update={"abandoned": why})

@@ -292,7 +292,7 @@ class Evaluation:
         """Make a group durable, then count it."""
         if candidate.dropped:
             group = group.model_copy(update={"dropped": candidate.dropped})
-        group = await self._store(self._put, group)
+        group = await self._store(self._spool.put_unless_superseded, group, self._start_number)
         await self._store(self._ledger.group, group)
         self._add(candidate, group)
         self._moved()
@@ -302,11 +302,6 @@ class Evaluation:
             if (found := self.faults.worst_cause()) is not None:
                 raise given_up(found, begun=self.state.own_rows_answered)
             raise _failing(group, candidate, unit, self.state)
-
-    def _put(self, group: GroupRecord) -> GroupRecord:
-        """`Spool.put`, by the newest coordinator only."""
-        self._spool.refuse_superseded(self._start_number)
-        return self._spool.put(group)
 
     def _add(self, candidate: CandidateState, group: GroupRecord) -> None:
         position = position_of(group.group_id)

@@ -276,13 +276,13 @@ async def test_judges_are_billed_to_the_job_and_to_no_candidate(tmp_path: Path) 
 async def test_a_slow_store_leaves_no_place_empty(tmp_path: Path) -> None:
     job = EvalJob(tmp_path, spec(evaluation={"groupSize": 1}), rows=30)
     evaluation = await job.coordinator()
-    answers, put = threading.Event(), evaluation._put
+    answers, put = threading.Event(), evaluation._spool.put
 
     def slow(group: GroupRecord) -> GroupRecord:
         assert answers.wait(60)
         return put(group)
 
-    evaluation._put = slow  # type: ignore[method-assign]
+    evaluation._spool.put = slow  # type: ignore[method-assign]
     running = asyncio.create_task(evaluation.run([job.unit("base", server_set=0, places=2)]))
     try:
         async with asyncio.timeout(30):
@@ -375,7 +375,7 @@ async def test_group_being_written_when_its_candidate_is_lost_counts(tmp_path: P
     """The group was sampled in full and becomes durable, so it is in the figures and on the bill."""
     job = EvalJob(tmp_path)
     evaluation = await job.coordinator()
-    writing, answers, put = threading.Event(), threading.Event(), evaluation._put
+    writing, answers, put = threading.Event(), threading.Event(), evaluation._spool.put
     tuned, episode = evaluation.state.candidates["tuned"], job.episode
 
     def slow(group: GroupRecord) -> GroupRecord:
@@ -388,7 +388,7 @@ async def test_group_being_written_when_its_candidate_is_lost_counts(tmp_path: P
             await asyncio.sleep(3600)
         return await episode(task)
 
-    evaluation._put = slow  # type: ignore[method-assign]
+    evaluation._spool.put = slow  # type: ignore[method-assign]
     job.episode = the_first_row_alone  # type: ignore[method-assign]
     running = asyncio.create_task(evaluation.run([job.unit("tuned", server_set=0)]))
     try:
