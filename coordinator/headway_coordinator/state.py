@@ -30,8 +30,21 @@ class Tested:
     """`tuned` compared with `base`, the untrained weights, if those are stored."""
 
 
+@dataclass(kw_only=True)
+class ProgressTime:
+    """When there was progress last: a start of this process, a scored episode, a group or a step."""
+
+    updated_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    moved_at: float = field(default_factory=time.monotonic)
+    """The moment of `updated_at`, in monotonic seconds."""
+
+    def moved(self) -> None:
+        """Note progress."""
+        self.updated_at, self.moved_at = datetime.now(UTC), time.monotonic()
+
+
 @dataclass
-class State:
+class State(ProgressTime):
     """Changes on the event loop only."""
 
     reports: list[StepReport] = field(default_factory=list)
@@ -51,15 +64,6 @@ class State:
     whole."""
     evaluating: int | None = None
     """The step whose validation runs now."""
-    updated_at: datetime = field(default_factory=lambda: datetime.now(UTC))
-    """When there was progress last: a start of this process, a scored episode, a group or a step."""
-    moved_at: float = field(default_factory=time.monotonic)
-    """The moment of `updated_at`, in monotonic seconds."""
-
-    def moved(self) -> None:
-        """Note progress."""
-        self.updated_at, self.moved_at = datetime.now(UTC), time.monotonic()
-
     in_flight: Counter[str] = field(default_factory=Counter)
     """Episodes that hold a place now, by purpose."""
     ended: Counter[tuple[str, str]] = field(default_factory=Counter)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Literal
 
 from headway_analysis.billing.segments import Days
 from headway_analysis.measures.tries import Try
 from headway_coordinator.endpoint.chat import Notes
 from headway_coordinator.faults import CandidateFault
+from headway_coordinator.state import ProgressTime
 
 Stage = Literal["Pending", "Running", "Complete", "Failed"]
 
@@ -87,7 +86,7 @@ class CandidateState:
 
 
 @dataclass
-class EvalState:
+class EvalState(ProgressTime):
     """The whole job. Changes on the event loop only."""
 
     candidates: dict[str, CandidateState]
@@ -96,20 +95,12 @@ class EvalState:
     server_sets: set[int] = field(default_factory=set)
     """Sets of rollout servers that are needed now."""
     finished: bool = False
-    updated_at: datetime = field(default_factory=lambda: datetime.now(UTC))
-    """When there was progress last."""
-    moved_at: float = field(default_factory=time.monotonic)
-    """The moment of `updated_at`, in monotonic seconds."""
     in_flight: Counter[str] = field(default_factory=Counter)
     """Episodes that hold a place now, by candidate."""
     ended: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Episodes of this process that ended, by outcome and candidate."""
     retried: Counter[str] = field(default_factory=Counter)
     """Episodes that were started again after an InfraError, by candidate."""
-
-    def moved(self) -> None:
-        """Note progress."""
-        self.updated_at, self.moved_at = datetime.now(UTC), time.monotonic()
 
     def live(self) -> Iterator[CandidateState]:
         """Candidates that have not failed."""
