@@ -13,9 +13,8 @@ from typing import Annotated, Final, NamedTuple
 from pydantic import Field
 
 from headway_api.base import StatusModel
-from headway_api.spec.types import Decimal
+from headway_api.spec.types import Decimal, Word
 
-Word = Annotated[str, Field(max_length=128)]
 MAX_PODS: Final = 256
 MAX_TOTALS: Final = 64
 

@@ -7,12 +7,11 @@ from pydantic import Field
 
 from headway_api.base import StatusModel
 from headway_api.spec.failures import FailureAction
+from headway_api.spec.types import Count, Word
 
 MAX_MATCHED: Final = 16
 """Number of decisions that are kept."""
 MAX_PODS: Final = 1024
-Count = Annotated[int, Field(ge=0)]
-Word = Annotated[str, Field(max_length=128)]
 PodName = Annotated[str, Field(max_length=253)]
 ConditionName = Annotated[str, Field(max_length=316)]
 

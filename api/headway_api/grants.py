@@ -12,8 +12,8 @@ from pydantic import Field
 
 from headway_api.base import StatusModel
 from headway_api.conditions import Condition
+from headway_api.spec.types import Word
 
-Word = Annotated[str, Field(max_length=128)]
 Name = Annotated[str, Field(max_length=253)]
 NAMESPACE: Final = "namespace."
 """Prefix of the names of a grant's limits in a job's `status.budget`."""

@@ -37,6 +37,9 @@ Quantity = Annotated[
         }
     ),
 ]
+Count = Annotated[int, Field(ge=0)]
+Word = Annotated[str, Field(max_length=128)]
+"""A short text of `status`, such as a name, a reason or a number."""
 ResourceMap = Annotated[dict[str, Quantity], Field(max_length=16)]
 DECIMAL_LENGTH: Final = 32
 """Maximum characters of a `Decimal`."""

@@ -6,14 +6,12 @@ projections of the ledger and the step reports. Fractions are strings, as everyw
 """
 
 from headway_api.status.common import (
-    Count,
     Generation,
     MlflowRun,
     Role,
     State,
     Text,
     Tracking,
-    Word,
     decimal,
     list_map,
 )
@@ -75,7 +73,6 @@ __all__ = [
     "Check",
     "Checkpoint",
     "Checkpoints",
-    "Count",
     "Difference",
     "Estimate",
     "EvalArtifacts",
@@ -110,7 +107,6 @@ __all__ = [
     "Usage",
     "Validation",
     "Weights",
-    "Word",
     "decimal",
     "list_map",
 ]

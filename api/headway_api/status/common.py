@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from headway_api.base import StatusModel
+from headway_api.spec.types import Count, Word
 
 State = Literal[
     "Pending",
@@ -22,16 +23,10 @@ State = Literal[
 ]
 
 
-Count = Annotated[int, Field(ge=0)]
-
-
 Generation = Annotated[int, Field(ge=-1)]
 
 
 Text = Annotated[str, Field(max_length=1024)]
-
-
-Word = Annotated[str, Field(max_length=128)]
 
 
 def list_map(key: str) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from pydantic import Field
 
 from headway_api.base import StatusModel
 from headway_api.signals import SignalState
-from headway_api.spec.types import Decimal
-from headway_api.status.common import Count, Text, Word
+from headway_api.spec.types import Count, Decimal, Word
+from headway_api.status.common import Text
 
 
 class Signal(StatusModel):

@@ -6,7 +6,8 @@ from pydantic import Field
 
 from headway_api.base import StatusModel
 from headway_api.preflight import Verdict
-from headway_api.status.common import Count, Text, Word
+from headway_api.spec.types import Count, Word
+from headway_api.status.common import Text
 
 
 class Check(StatusModel):

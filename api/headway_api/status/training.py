@@ -11,8 +11,8 @@ from headway_api.conditions import Condition
 from headway_api.failures import Failures
 from headway_api.grants import Grant
 from headway_api.signals import MAX_SHOWN_SIGNALS
-from headway_api.spec.types import Decimal, Uri
-from headway_api.status.common import Count, Generation, Role, State, Text, Tracking, Word, list_map
+from headway_api.spec.types import Count, Decimal, Uri, Word
+from headway_api.status.common import Generation, Role, State, Text, Tracking, list_map
 from headway_api.status.health import Pause, Remediation, RemedyOrder, Signal
 from headway_api.status.preflight import Preflight
 from headway_api.status.usage import Budget, Estimate, Usage

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from pydantic import Field, computed_field
 
 from headway_api.base import StatusModel
-from headway_api.spec.types import Decimal, Money
-from headway_api.status.common import Count, Text, Word, list_map
+from headway_api.spec.types import Count, Decimal, Money, Word
+from headway_api.status.common import Text, list_map
 
 
 class Usage(StatusModel):
