@@ -370,7 +370,8 @@ def assistant(parsed: Parsed, turn: int, may_call: bool) -> Message:
     good = [(i, call) for i, call in enumerate(parsed.calls) if may_call and call.problem is None]
     content = parsed.content
     for call in parsed.calls:
-        if not may_call or call.problem is not None:
+        told = call.written in (parsed.reasoning or "")
+        if (not may_call or call.problem is not None) and not told:
             content = f"{content}\n{call.written}".strip()
     message: Message = {"role": "assistant", "content": content}
     if parsed.reasoning:

@@ -198,11 +198,20 @@ class Probe:
         ways = [self._renderer.force(tool) for tool in (None, "look_up")]
         if turn is None or None in ways:
             return False
-        sampled = "".join(decoded(self._tokenizer, turn.sampled).split())
-        some, named = ["".join(decoded(self._tokenizer, list(way or ())).split()) for way in ways]
-        # Some templates let the model choose how a call goes on after its name.
-        named = named[: named.rfind("look_up") + len("look_up")]
-        return all(text.rpartition("</think>")[2] in sampled for text in (some, named))
+        return all(self._goes_on(turn, list(way or ())) for way in ways)
+
+    def _goes_on(self, turn: Turn, forced: list[int]) -> bool:
+        """Whether the call of `turn` is read if its beginning is `forced`."""
+        begun, sampled = decoded(self._tokenizer, forced), decoded(self._tokenizer, turn.sampled)
+        marks = [closing for _, closing in reasoning.MARKS if begun.lstrip().startswith(closing)]
+        head = begun.lstrip().removeprefix(marks[0]) if marks else begun
+        end = _end_of(sampled, head)
+        if end is None:  # some templates let the model choose how a call goes on after its name
+            name = head.rfind("look_up") + len("look_up")
+            return _end_of(sampled, head[:name]) is not None
+        rest = self._tokenizer.encode(sampled[end:], add_special_tokens=False)
+        read = self._renderer.parse([*forced, *rest], turn.prompt, SIMPLE)
+        return _reads(Turn(turn.prompt, turn.sampled, read), ("look_up", KEY))
 
     def rows(self) -> tuple[bool, bool]:
         """Whether a call, its result and an answer are one row, and whether the user's next message
@@ -367,6 +376,14 @@ class Probe:
 
     def _token_text(self, token: int) -> str:
         return decoded(self._tokenizer, [token])
+
+
+def _end_of(text: str, part: str) -> int | None:
+    """Where the first occurrence of `part` ends, whatever white space is in either; None if there is none."""
+    places = [at for at, letter in enumerate(text) if not letter.isspace()]
+    bare, wanted = "".join(text[at] for at in places), "".join(part.split())
+    found = bare.find(wanted)
+    return None if found < 0 else places[found + len(wanted) - 1] + 1 if wanted else 0
 
 
 def _reads(turn: Turn, *calls: tuple[str, dict[str, Any]]) -> bool:

@@ -178,7 +178,9 @@ class Typed(Bounded):
         return self._reader.read(sampled, prompt, tools)
 
     def force(self, tool: str | None) -> list[int] | None:
-        return forced(self._tokenizer, self.name, tool)
+        reads = self._reader
+        found = reads.force(tool) if isinstance(reads, Written) else forced(self._tokenizer, self.name, tool)
+        return None if found is None else [*self.without_reasoning(), *found]
 
     def thinking(self, effort: str) -> Renderer | None:
         found = variables(self._tokenizer, effort)

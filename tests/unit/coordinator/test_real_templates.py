@@ -242,3 +242,30 @@ def test_ids_are_those_of_the_models_own_tokenizer(family: str, model: str, name
 def _ids(family: str) -> list[dict[str, Any]]:
     paths = sorted(real_templates.file(f"canitoolcall/_data/fixtures/{family}").glob("*.jsonl"))
     return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", ["Qwen3.5 of 4B and more", "Qwen3.6"])
+@pytest.mark.parametrize("tool", [None, "look_up"])
+def test_a_forced_call_ends_the_thought_that_the_prompt_begins(name: str, tool: str | None) -> None:
+    """These prompts end with an open thought, in which a call is no call."""
+    real = BY_NAME[name]
+    tokenizer = real_templates.tokenizer(real)
+    chosen = choose(tokenizer, real.model_type)
+    prompt, forced = chosen.render(ASKED, SIMPLE), chosen.force(tool)
+    assert forced is not None
+    rest = "" if tool else "look_up>\n"
+    rest += "<parameter=key>\nbrave-otter\n</parameter>\n</function>\n</tool_call><|im_end|>"
+    parsed = chosen.parse([*forced, *tokenizer.encode(rest, add_special_tokens=False)], prompt, SIMPLE)
+    assert [(each.name, each.arguments, each.problem) for each in parsed.calls] == [
+        ("look_up", {"key": "brave-otter"}, None)
+    ]
+    assert (parsed.reasoning, parsed.content) == (None, "")
+
+
+def test_the_proof_reads_a_forced_call_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = BY_NAME["Qwen3.6"]
+    tokenizer = real_templates.tokenizer(real)
+    chosen = choose(tokenizer, real.model_type)
+    assert Probe(chosen, tokenizer).begins()
+    monkeypatch.setattr(type(chosen), "without_reasoning", lambda self: [])
+    assert not Probe(chosen, tokenizer).begins(), "the call would be part of the thought"
