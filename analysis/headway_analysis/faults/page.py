@@ -30,8 +30,8 @@ $ kubectl describe rltj NAME                   # the conditions: the same, as it
 Each section has the faults of one kind, in the order in which a job meets them. Look for the REASON, or for
 words of the message: `{VARIES}` stands for text that varies. An evaluation reports the same
 (`kubectl get rlev`). Each fault shows within {SOON} seconds of its cause, unless its row says otherwise.
-After `kubectl apply`, the pods that find it must start first: with four such jobs at once on two cores,
-that took up to half a minute. `make test-faults` provokes every fault on a cluster.
+After `kubectl apply`, the pods that find it must start first. With four such jobs at once on two cores, that
+took up to half a minute. `make test-faults` provokes every fault on a cluster.
 [Evaluation](evaluation.md#candidates) says why a single candidate of an evaluation fails.
 
 If `kubectl apply` refuses a job, nothing is created. Beside the mistake the API server may say

@@ -19,7 +19,8 @@ _STRING_OR_COMMENT = re.compile(
     re.DOTALL,
 )
 _PRAGMA = re.compile(r"#\s*(?:noqa\b|type:|fmt:|isort:|mypy:|ruff:|pragma:|!)[^#]*")
-_CODE = re.compile(r"[{<\n]|&&|\|\|")
+_CODE = re.compile(r"&&|\|\||\{%")
+"""Signs of CEL, of a shell, or of a chat template."""
 _BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
 
 

@@ -117,14 +117,15 @@ def test_the_comments_found_are_those_that_tokenize_finds() -> None:
         ("raise E('the field is 0: '\n  f'write {x} or more')", ["the field is 0: write {} or more"]),
         ("x = 'only four words here'", []),
         ("x = 'has(self.a) && has(self.b) || true or not'", []),
-        ("x = 'a template with {named} fields in it'", []),
-        ("x = f'a template with {{named}} fields in it'", []),
-        ("x = 'a page of <b>bold</b> words in it'", []),
-        ("x = 'two lines\\nof a longer text are left out'", []),
+        ("x = '{%- if it %} is a chat template'", []),
+        ("x = 'a text with {named} fields in it'", ["a text with {named} fields in it"]),
+        ("x = f'a text with {{named}} fields in it'", ["a text with {named} fields in it"]),
+        ("x = 'a page of <b>bold</b> words'", ["a page of <b>bold</b> words"]),
+        ("x = 'two lines\\nof a longer text'", ["two lines\nof a longer text"]),
         ("x = b'bytes are no message of any kind'", []),
     ],
 )
-def test_messages_are_strings_of_words_on_one_line(code: str, text: list[str]) -> None:
+def test_messages_are_strings_of_five_words_or_more(code: str, text: list[str]) -> None:
     assert [each for _, each in read(f"{code}\n")] == text
     assert read(f"{code}\n", messages=False) == []
 
@@ -138,6 +139,11 @@ def test_a_fault_has_the_line_of_the_source() -> None:
     source = f'x = 1\n\n\n"""Short.\n\nShort.\n{SENTENCE}\n"""\n# So is this.\n'
     found = [*faults_of_source(source, messages=False)]
     assert [(each.line, each.sentence) for each in found] == [(7, SENTENCE), (9, "So is this.")]
+
+
+def test_a_fault_of_a_string_of_lines_has_its_own_line() -> None:
+    source = f'x = f"""Short.\n  - Short.\n\n  {SENTENCE}\n"""\n'
+    assert [(each.line, each.sentence) for each in faults_of_source(source, messages=True)] == [(4, SENTENCE)]
 
 
 def test_a_source_that_is_not_python_is_an_error() -> None:

@@ -34,7 +34,7 @@ def rule(mapping: Mapping[str, str]) -> str:
 PROCEDURE = f"""Lending desk.
 1. get_member.
 2. get_book.
-3. Answer with nothing but <answer>{{"days": "...", "place": "..."}}</answer>
+3. Answer with <answer>{{"days": "...", "place": "..."}}</answer> and nothing else.
 days by card ({rule(DAYS)}).
 place by shelf ({rule(PLACE)})."""
 

@@ -33,7 +33,7 @@ def rule(mapping: Mapping[str, str]) -> str:
 PROCEDURE = f"""Parcel desk.
 1. get_parcel.
 2. get_depot of its depot.
-3. Answer with nothing but <answer>{{"action": "...", "day": "..."}}</answer>
+3. Answer with <answer>{{"action": "...", "day": "..."}}</answer> and nothing else.
 action by state ({rule(ACTION)}).
 day by queue ({rule(DAY)})."""
 

@@ -23,7 +23,7 @@ FIELDS = ("packed", "left")
 MAX_NUMBER = 10**6
 """Largest number that the calculator takes."""
 TASK = """Solve the problem. calculate does one step.
-Answer with nothing but <answer>{"packed": ..., "left": ...}</answer>"""
+Answer with <answer>{"packed": ..., "left": ...}</answer> and nothing else."""
 
 
 def solve(row: Mapping[str, Any]) -> dict[str, int]:
