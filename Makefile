@@ -104,7 +104,7 @@ test-traps: venv ## what the preflight's checks find in tasks with one fault eac
 test: export CHAOS_KILLS ?= 1
 test: venv ## unit, integration, end to end; the cluster is stopped again if it was started here (LONG=ci: those that .ci/run adds too, LONG=all: all)
 	$(TOGETHER) -m "$(MARKS_$(LONG))" tests
-test-unit: venv ## pure Python, no process started
+test-unit: venv ## pure functions, and a few small processes of this machine
 	$(TOGETHER) tests/unit
 test-oracles: oracles ## the objective against verl and TRL, value and gradient (a minute; the first time an environment of 7 GB)
 	$(ORACLES) -c "import trl, verl"

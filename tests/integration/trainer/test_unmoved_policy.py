@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from headway_api.records import Batch, TrainingRow
+from headway_api.spec.algorithm import LOSSES, AlgorithmSpec
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -50,6 +51,7 @@ def sampled(model: Any, batch: Batch) -> Batch:
 
 LORA = {"rank": 4, "alpha": 8}
 LONG = pytest.mark.long
+DEFAULT = AlgorithmSpec().loss
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,7 @@ LONG = pytest.mark.long
     [
         ({}, {}),
         pytest.param({"correction": "tis"}, {"lora": LORA, "processes": 2}, marks=LONG),
-        *(pytest.param({"loss": name}, {}, marks=LONG) for name in ("cispo", "importance_sampling", "gspo")),
+        *(pytest.param({"loss": name}, {}, marks=LONG) for name in LOSSES if name != DEFAULT),
         *(
             pytest.param({"correction": name}, {"processes": 2, "zero_stage": stage}, marks=LONG)
             for name, stage in (("none", 3), ("decoupled", 1), ("sequence_mask", 2))
