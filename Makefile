@@ -15,11 +15,11 @@ PYTEST = $(PY) -m pytest --durations=10 $(PYTEST_ARGS)
 WORKERS ?= 3
 TOGETHER = $(PYTEST) -n $(WORKERS) --no-loadscope-reorder
 ORACLES = $(shell $(SYSTEM_PYTHON) hack/python/env.py path --oracles)/bin/python
-# LONG selects which of the long tests `make test` adds.
+# LONG selects which of the longer tests `make test`, `make test-integration` and `make test-e2e` add.
 MARKS_ = not ci and not long and not chaos
 MARKS_ci = not chaos and not long
 MARKS_all = not chaos
-SHORT = -m "$(MARKS_)"
+CHOSEN = -m "$(MARKS_$(LONG))"
 # A folder of them, for `make test-long`.
 IN ?= tests
 SOURCES = api analysis cli coordinator operator rollout trainer sandbox wire tests examples bench hack
@@ -103,19 +103,19 @@ test-traps: venv ## what the preflight's checks find in tasks with one fault eac
 .PHONY: test test-unit test-oracles test-integration test-clients test-e2e test-long test-chaos test-hostile test-remedies test-bill test-faults
 test: export CHAOS_KILLS ?= 1
 test: venv ## unit, integration, end to end; the cluster is stopped again if it was started here (LONG=ci: those that .ci/run adds too, LONG=all: all)
-	$(TOGETHER) -m "$(MARKS_$(LONG))" tests
+	$(TOGETHER) $(CHOSEN) tests
 test-unit: venv ## pure functions, and a few small processes of this machine
 	$(TOGETHER) tests/unit
 test-oracles: oracles ## the objective against verl and TRL, value and gradient (a minute; the first time an environment of 7 GB)
 	$(ORACLES) -c "import trl, verl"
 	$(ORACLES) -m pytest --durations=10 $(PYTEST_ARGS) tests/unit/trainer/test_oracle_*.py
-test-integration: venv ## against real vLLM, DeepSpeed, S3 and MLflow on this machine
-	$(TOGETHER) $(SHORT) tests/integration
+test-integration: venv ## against real vLLM, DeepSpeed, S3 and MLflow on this machine (LONG: as with test)
+	$(TOGETHER) $(CHOSEN) tests/integration
 test-clients: CLIENTS = test_conformance.py test_other_clients.py test_frameworks.py test_two_user_turns.py test_edited_contexts.py test_coding_agent.py test_agent_faults.py
 test-clients: venv ## other people's agents and clients, each with the packages of requirements/guests, through whole episodes (2 minutes)
 	$(TOGETHER) $(addprefix tests/integration/coordinator/,$(CLIENTS))
-test-e2e: venv ## jobs from apply to their end on a real cluster, started and stopped if none is up
-	$(PYTEST) $(SHORT) tests/e2e
+test-e2e: venv ## jobs from apply to their end on a real cluster, started and stopped if none is up (LONG: as with test)
+	$(PYTEST) $(CHOSEN) tests/e2e
 test-long: venv ## the rest: processes killed in a job, full weights in vLLM, learner and vLLM together, clusters killed
 	$(TOGETHER) -m long $(IN)
 test-chaos: export CHAOS_KILLS ?= 20
