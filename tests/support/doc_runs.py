@@ -1,4 +1,4 @@
-"""Which test runs each command that a page shows, or why no test can."""
+"""What runs each command that a page shows, or why nothing does."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class CommandRunner(StrEnum):
     FILES = "tests/unit/docs/test_commands_run.py"
     """On files alone."""
     NEWCOMER = "hack/newcomer/newcomer.py"
-    """As a new user types it, by `make newcomer`."""
+    """As a new user types it. `make newcomer` runs it, and neither `make test` nor CI does."""
     TEMPLATES = "tests/integration/cli/test_templates.py"
-    """In a project of each template."""
+    """In a project of each template. `make test-long` runs it, and neither `make test` nor CI does."""
     CLUSTER = "tests/integration/cluster/test_cluster.py"
     """A cluster is started and stopped."""
     ITSELF = "Makefile"
@@ -32,7 +32,7 @@ class CommandRunner(StrEnum):
 
 @dataclass(frozen=True)
 class NotRun:
-    """Why no test runs a command."""
+    """Why nothing runs a command as the page shows it."""
 
     why: str
 
@@ -71,17 +71,19 @@ RULES: Final = (
     Rule("docs/evaluation-results.md", "python3 hack/recount_eval.py", CommandRunner.JOB),
     Rule("docs/evaluation-results.md", "inspect view", NotRun("it serves until a person stops it")),
     Rule(
-        "docs/evaluation.md", "kubectl apply", NotRun("hack/demo/headway_demo/quickstart.py reads this file")
+        "docs/evaluation.md", "kubectl apply", NotRun("the demo applies this file with an image of its own")
     ),
+    Rule("docs/gitops.md", ANY, NotRun("the evaluation and the folder deploy/ are the reader's")),
+    Rule("examples/promote/README.md", "kubectl get rlev", CommandRunner.JOB),
     Rule(
-        "docs/gitops.md|examples/promote/README.md",
+        "examples/promote/README.md",
         ANY,
-        NotRun("tests/integration/gitops applies these files"),
+        NotRun("it needs Argo CD or Flux, and a repository; tests/integration/gitops reads these files"),
     ),
     Rule(
         "docs/(operations|recipes).md",
         ".*aws s3 ",
-        NotRun("it needs the AWS command line, and a bucket of AWS"),
+        NotRun("it needs the AWS command line, which `make venv` does not install"),
     ),
     Rule("docs/recipes.md", "python -m headway_api.recipes", CommandRunner.FILES),
     Rule("examples/sop-quickstart/README.md", "make demo", CommandRunner.ITSELF),
@@ -95,7 +97,7 @@ RULES: Final = (
     Rule(
         "examples/sop-quickstart/README.md",
         "kubectl apply",
-        NotRun("tests/e2e/test_agents.py applies these files"),
+        NotRun("tests/e2e/test_agents.py applies these files with an image of its own"),
     ),
     Rule("examples/suites/README.md", "python3 hack/images", NotRun("it needs an account at a registry")),
     Rule(
