@@ -288,10 +288,11 @@ class Broker:
     async def lease(self, episode_id: str, deadline_seconds: float, timeout: float) -> AsyncIterator[Sandbox]:
         """A sandbox for one episode, released whatever happens.
 
-        `timeout` bounds each later call to the sandbox; the caller bounds the wait for the lease.
+        `timeout` bounds each later call to the sandbox. The caller bounds the wait for the lease: while the
+        broker says a temporary 503, or does not answer, this asks again.
 
         Raises:
-            InfraFault: the broker refuses permanently, or cannot be reached.
+            InfraFault: the broker refuses otherwise.
             JobError: `Superseded`: another coordinator has claimed the sandboxes.
         """
         request = LeaseRequest(lease=episode_id, owner=self._owner, deadline_seconds=deadline_seconds)

@@ -55,9 +55,9 @@ def proposal(job: dict[str, Any]) -> Proposal:
     wanted = Proposal(name, best["step"], best["uri"])
     if (over := len(wanted.name) - MAX_NAME) > 0:
         raise Unclear(
-            f"metadata.name of the gate would be {wanted.name}, which has {MAX_NAME + over} characters; the "
-            f"API takes {MAX_NAME}: train under a name of at most {len(name) - over} characters, or write "
-            "the promotion by hand, under a shorter metadata.name"
+            f"metadata.name of the gate would be {wanted.name}: {MAX_NAME + over} characters, and the API "
+            f"takes {MAX_NAME}. Train under a name of at most {len(name) - over} characters. Or write the "
+            "promotion by hand, under a shorter metadata.name"
         )
     return wanted
 

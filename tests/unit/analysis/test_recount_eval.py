@@ -384,7 +384,7 @@ def test_the_recount_judges_as_the_gate_does(
     assert [wrong for wrong in counted.wrong if wrong.startswith("gate")] == []
 
 
-def test_the_recount_counts_what_belongs_to_no_try_or_other_models(recount: ModuleType) -> None:
+def test_the_recount_counts_usage_of_no_try_and_of_other_models(recount: ModuleType) -> None:
     """On a day at other prices, by a model of its own."""
     more = {"discarded": 5_000.0, "endpointSample:frontier": 700.0, "acceleratorSeconds:gpu": 30.0}
     run = dataclasses.replace(job.finished(), book=job.BOOK.of("frontier"))

@@ -130,7 +130,7 @@ def test_nothing_is_proposed_before_a_validation() -> None:
 def test_a_name_that_the_api_does_not_take_is_not_proposed() -> None:
     assert propose.MAX_NAME == MAX_JOB_NAME
     assert len(propose.proposal(validated(160, name="r" * 26)).name) == MAX_JOB_NAME
-    with pytest.raises(propose.Unclear, match=r"has 41 characters; the API takes 40: .* at most 26 char"):
+    with pytest.raises(propose.Unclear, match=r": 41 characters, and the API takes 40\. .* at most 26 char"):
         propose.proposal(validated(160, name="r" * 27))
 
 

@@ -281,7 +281,7 @@ CHECK: Final = Check(
     reason=(
         "Training finds the cheapest answer that pays. If that answer is constant, nothing else is learnt."
     ),
-    source=f"{GUIDE}: verify that variance is there, and read what the reward pays; {EXACT}.",
+    source=f"{GUIDE}: verify that variance is there, and read what the reward pays. {EXACT}.",
     advice="Balance the rows, and pay nothing for an answer without content.",
     judge=judge,
     scripts=scripts,

@@ -145,8 +145,8 @@ CHECK: Final = Check(
     f"below {SOME} episodes.",
     reason="An episode that is cut off is judged unfinished, however good it was. The signals "
     "TurnsTruncated, ContextFull and TurnsExhausted have the same thresholds.",
-    source=f"{GUIDE}: if over 5 % of responses reach the cap, raise the cap; under 10 % of episodes use up "
-    f"their turns; {EXACT}.",
+    source=f"{GUIDE}: if over 5 % of responses reach the cap, raise the cap. Under 10 % of episodes use up "
+    f"their turns. {EXACT}.",
     advice="Raise the limit that cuts episodes off, or have tools answer more briefly.",
     judge=judge,
 )

@@ -165,7 +165,7 @@ CHECK: Final = Check(
     threshold="Fails if any replayed episode differs. Unknown if none could be replayed.",
     reason="A group compares episodes on one prompt. If the environment differs between them, the model "
     "learns from luck.",
-    source=f"{GUIDE}: the same call gives the same result, so run an instance twice and compare; {EXACT}.",
+    source=f"{GUIDE}: equal calls give equal results, so run an instance twice and compare. {EXACT}.",
     advice="Make reset depend only on row and seed, and tools only on row, seed and earlier calls.",
     judge=judge,
     scripts=scripts,

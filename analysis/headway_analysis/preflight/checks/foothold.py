@@ -189,7 +189,7 @@ CHECK: Final = Check(
     reason=f"A model that succeeds in {RARELY:.0%} of its episodes shows it within {ENOUGH} with a chance "
     f"of {1 - ALPHA:.0%}. The evidence is a test martingale: it may be looked at after each group "
     "without a larger error.",
-    source=f"{GUIDE}: if the base model scores zero, stop and simplify; {SEQUENTIAL}.",
+    source=f"{GUIDE}: if the base model scores zero, stop and simplify. {SEQUENTIAL}.",
     advice="Simplify the task or use another base model; if it always succeeds, use harder rows.",
     judge=judge,
     stops_early=True,

@@ -209,7 +209,7 @@ CHECK: Final = Check(
     f"Unknown if no judge was asked, or with fewer than {ENOUGH} questions.",
     reason="A group compares episodes by their reward, and a judge that varies adds luck to it. Larger "
     "groups average such luck out, so the check only warns.",
-    source=f"{GUIDE}: run the same instance twice and compare; {EXACT}.",
+    source=f"{GUIDE}: run the same instance twice and compare. {EXACT}.",
     advice=ADVICE,
     judge=judge,
 )

@@ -286,7 +286,7 @@ CHECK: Final = Check(
     "returns the whole label. Unknown if no column is the label.",
     reason="A model cannot learn what the prompt does not ask for, and need not learn a label that it can "
     "read. A field that the full score does not need is not a fault.",
-    source=f"{GUIDE}: an example in the prompt lacked a field that the data had, and used another tag.",
+    source=f"{GUIDE}: an example in the prompt lacked a field of the data. It also used another tag.",
     advice="Give the prompt's example the form of the labels, and keep labels out of what the agent sees.",
     judge=judge,
     scripts=scripts,

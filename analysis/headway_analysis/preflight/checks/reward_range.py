@@ -93,7 +93,7 @@ CHECK: Final = Check(
     "episodes, and empty, odd and very long answers.",
     threshold="Fails if any judgement gives no finite reward in the range. Unknown if nothing was judged.",
     reason="An episode with such a reward is lost and retried, each time for nothing.",
-    source=f"{GUIDE}: rewards in [0, 1], or [-1, 1] with negative terms; {EXACT}.",
+    source=f"{GUIDE}: rewards in [0, 1], or [-1, 1] with negative terms. {EXACT}.",
     advice="Make reward return a finite number in the range for every answer, or correct the range.",
     judge=judge,
     scripts=scripts,

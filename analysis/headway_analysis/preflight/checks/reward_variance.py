@@ -78,7 +78,7 @@ CHECK: Final = Check(
     f"only one of the two is true. Unknown below {FEW} groups.",
     reason="A group whose rewards are equal has no gradient. The signal GroupsUniform has the same "
     "threshold.",
-    source=f"{GUIDE}: the rewards of 100 baseline rollouts vary, and are neither all 0 nor all 1; {EXACT}.",
+    source=f"{GUIDE}: the rewards of 100 baseline rollouts vary. They are neither all 0 nor all 1. {EXACT}.",
     advice="Give partial credit, or choose rows on which the base model sometimes succeeds.",
     judge=judge,
 )

@@ -148,8 +148,7 @@ CHECK: Final = Check(
     "episodes fail so. Warns if failures earn more, but not surely. Unknown if fewer than "
     f"{ENOUGH} episodes were scored and none has a full reward.",
     reason="Partial credit may differ from a strict score. A full reward for a failure teaches the failure.",
-    source=f"{GUIDE}: a base reward well above the external score means that the reward's parser is "
-    f"lenient; {EXACT}.",
+    source=f"{GUIDE}: a base reward well above the external score shows a lenient parser. {EXACT}.",
     advice="Make the reward's reading of answers stricter.",
     judge=judge,
 )

@@ -300,7 +300,7 @@ CHECK: Final = Check(
     "external score is asked: the check is Unknown if it refuses every harmful change.",
     reason="A model under training soon writes what a scorer accepts by mistake. If an "
     "episode has two answers, always count the first, or always the last, but never whichever is right.",
-    source=f"{GUIDE}: a parser more lenient than the evaluation is a hack; {EXACT}.",
+    source=f"{GUIDE}: a parser more lenient than the evaluation is a hack. {EXACT}.",
     advice="Compare every field exactly, in one tag, once.",
     judge=judge,
     scripts=scripts,

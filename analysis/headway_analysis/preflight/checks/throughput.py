@@ -169,7 +169,7 @@ CHECK: Final = Check(
     "an endpoint sampled the baseline.",
     reason="Time costs money, and how much is acceptable is the user's choice. A lost episode is retried, "
     "each time for nothing.",
-    source=f"{GUIDE}: over 1 % permanent failures of rollouts is a bug of the environment; {EXACT}.",
+    source=f"{GUIDE}: over 1 % permanent failures is a bug of the environment. {EXACT}.",
     advice="Let tools replay recorded answers, and correct the calls that lose episodes.",
     judge=judge,
     scripts=scripts,

@@ -163,7 +163,7 @@ CHECK: Final = Check(
     f"{SOME_MALFORMED:.0%}, or if {SILENT} episodes have neither a call nor success. Unknown "
     f"below {SOME} attempts, or if an endpoint sampled the baseline.",
     reason="A call that cannot be read wastes a turn. The signal ToolCallsMalformed has the same threshold.",
-    source=f"{GUIDE}: format compliance is observed beside the reward; {EXACT}.",
+    source=f"{GUIDE}: format compliance is observed beside the reward. {EXACT}.",
     advice="Choose the parser and chat template of the model's family.",
     judge=judge,
 )

@@ -25,7 +25,7 @@ BEHAVIOUR: Final = (
         threshold=behaviour.threshold_of(behaviour.MAX_FAILED),
         reason="A lost episode failed at its first attempt and at every retry that spec.rollout.maxRetries "
         f"allows. {behaviour.BURSTS}",
-        source=f"{GUIDE}: over 1 % permanent failures is a bug of the environment; {behaviour.RAO_SCOTT}.",
+        source=f"{GUIDE}: over 1 % permanent failures is a bug of the environment. {behaviour.RAO_SCOTT}.",
         advice="Correct the environment: the errors of lost episodes name the call that fails.",
         look_at=(
             "The coordinator's log, event `episode-failed`.",
@@ -61,8 +61,8 @@ BEHAVIOUR: Final = (
         number=behaviour.number_of(behaviour.FULL),
         threshold=behaviour.threshold_of(behaviour.MAX_FULL),
         reason=f"An episode that is cut is judged unfinished, however good it was. {behaviour.BURSTS}",
-        source=f"{GUIDE}: truncated rollouts teach that unfinished attempts are bad; the threshold of 5 % "
-        f"is the guide's for responses; {behaviour.RAO_SCOTT}.",
+        source=f"{GUIDE}: truncated rollouts teach that unfinished attempts are bad. The threshold of "
+        f"5 % is the guide's for responses. {behaviour.RAO_SCOTT}.",
         advice="Raise spec.model.contextLength, or have tools answer more briefly.",
         look_at=(
             "`rollout/tokens/prompt_mean`: do prompts and tool results fill the context?",
@@ -78,7 +78,7 @@ BEHAVIOUR: Final = (
         threshold=behaviour.threshold_of(behaviour.MAX_LATE),
         reason="An episode that times out is cut off, and judged unfinished or lost. The longest episodes "
         f"time out first. {behaviour.BURSTS}",
-        source=f"{GUIDE}: the threshold of 5 % is the guide's for truncated responses; "
+        source=f"{GUIDE}: the threshold of 5 % is the guide's for truncated responses. "
         f"{behaviour.RAO_SCOTT}.",
         advice="Raise spec.rollout.timeoutSeconds, or find the slow call and make it faster.",
         look_at=(
@@ -95,7 +95,7 @@ BEHAVIOUR: Final = (
         number=behaviour.number_of(behaviour.EXHAUSTED),
         threshold=behaviour.threshold_of(behaviour.MAX_EXHAUSTED),
         reason=f"The limit is meant for the few episodes that wander. {behaviour.BURSTS}",
-        source=f"{GUIDE}: under 10 % of episodes use up their turns; {behaviour.RAO_SCOTT}.",
+        source=f"{GUIDE}: under 10 % of episodes use up their turns. {behaviour.RAO_SCOTT}.",
         advice="Raise spec.agent.builtin.maxTurns to 1.5 times what a person needs; if the agent goes "
         "round in circles, improve the tools' answers.",
         look_at=(
@@ -115,8 +115,8 @@ BEHAVIOUR: Final = (
         threshold=behaviour.threshold_of(behaviour.MAX_MALFORMED),
         reason="A call that cannot be read wastes a turn. If the share stays high, the reward does not "
         f"punish such calls. {behaviour.BURSTS}",
-        source=f"{GUIDE}: watch format compliance along with the reward; the threshold was chosen on "
-        f"{SERIES}; {behaviour.RAO_SCOTT}.",
+        source=f"{GUIDE}: watch format compliance along with the reward. The threshold was chosen on "
+        f"the recorded runs of tests/signals. {behaviour.RAO_SCOTT}.",
         advice="Check that the tools' schemas have the form that the model was trained on. Let the reward "
         "pay a small part (0.1) for the right format.",
         look_at=("`rollout/tool_calls/malformed_share`", TRAJECTORIES),
@@ -129,7 +129,7 @@ BEHAVIOUR: Final = (
         number=behaviour.growth_of(behaviour.LENGTH),
         threshold=behaviour.growth_threshold(behaviour.LONGER),
         reason=f"Longer turns that do not raise the score only cost tokens. {PASSES}",
-        source=f"DAPO (arXiv 2503.14476) on overlong answers; {SERIES}.",
+        source=f"DAPO (arXiv 2503.14476) on overlong answers. {SERIES}.",
         advice="Check whether the reward pays for length. Then lower spec.rollout.sampling.maxTokens, or "
         "set spec.algorithm.reduction to sequence_mean or constant.",
         look_at=("`rollout/repetition/mean`", "`rollout/reward/mean` against length", TRAJECTORIES),
@@ -143,7 +143,7 @@ BEHAVIOUR: Final = (
         number=behaviour.growth_of(behaviour.CALLS),
         threshold=behaviour.growth_threshold(behaviour.MORE_CALLS),
         reason=f"Calls that do not raise the score only cost money. {PASSES}",
-        source=f"{GUIDE}: if the reward pays for tool calls, the agent calls all it can; {SERIES}.",
+        source=f"{GUIDE}: an agent calls all it can if the reward pays for calls. {SERIES}.",
         advice="Check whether the reward pays for tool calls, and stop paying for them. Then limit calls "
         "in the environment.",
         look_at=("`rollout/tool_calls_of/*`: which tool?", "`rollout/external_score/mean`", TRAJECTORIES),

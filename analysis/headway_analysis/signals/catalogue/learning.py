@@ -22,7 +22,7 @@ LEARNING: Final = (
         "reward.",
         reason="A policy that is merely unlucky keeps most of its reward; one that collapsed keeps about "
         "none.",
-        source=f"{GUIDE}: reward drops to about 0 after step 40 to 80; {SERIES}.",
+        source=f"{GUIDE}: reward drops to about 0 after step 40 to 80. {SERIES}.",
         advice="Set spec.algorithm.maxStepsOffPolicy to 0, and spec.algorithm.loss to ppo with its default "
         "clip (0.8 and 1.2). Start again from the best checkpoint.",
         look_at=(
@@ -78,7 +78,7 @@ LEARNING: Final = (
         "a reward that is gamed stays so. The last two validations are compared, so that successive "
         "validations may agree on one gap. If validations are far apart, the second one comes late. "
         "So a gap whose interval begins above twice the threshold needs no second validation.",
-        source=f"{GUIDE}: training reward rises, `val/reward/mean` stays flat; {SERIES}.",
+        source=f"{GUIDE}: training reward rises, `val/reward/mean` stays flat. {SERIES}.",
         advice="Suspect the reward: read trajectories with a high reward, and make its parser stricter.",
         look_at=(
             "`val/external_score/mean`: does the external score of held-out rows rise?",
@@ -106,7 +106,7 @@ LEARNING: Final = (
         reason="The external score measures what ships. If the reward rises or holds and the score does "
         "not, the reward is being gamed. If both fall, an all-or-nothing score falls further: that "
         "is its scale, and no sign of gaming.",
-        source=f"{GUIDE}: a parser more lenient than the evaluation is a hack; {SERIES}.",
+        source=f"{GUIDE}: a parser more lenient than the evaluation is a hack. {SERIES}.",
         advice="Suspect the reward: read episodes with a high reward and a low score, and align the reward "
         "with the score.",
         look_at=(
@@ -156,7 +156,7 @@ LEARNING: Final = (
         "best.",
         reason="Then surely more than half of the samples teach nothing. The share alone is no evidence: "
         "if half of all groups score alike, five batches of three groups exceed 60% by chance.",
-        source=f"{GUIDE}: training reward flat, groups score alike; {SERIES}.",
+        source=f"{GUIDE}: training reward flat, groups score alike. {SERIES}.",
         advice="Lower spec.algorithm.groupSize, for example from 8 to 4, and raise spec.algorithm.batchSize.",
         look_at=(
             "`analysis/zero_adv_zero_reward` and `analysis/zero_adv_nonzero_reward`: too hard, or too easy?",
@@ -175,7 +175,7 @@ LEARNING: Final = (
         "another rises. Clear at half of that or less, or if the tasks do not move in this way.",
         reason="Tasks that are trained together compete. A task that keeps getting worse costs its "
         "episodes and its success.",
-        source=f"{GUIDE}: tasks that are trained together compete, so train one first; {SERIES}.",
+        source=f"{GUIDE}: tasks that are trained together compete, so train one first. {SERIES}.",
         advice="Train the falling task alone before the others, or give it more weight in "
         "spec.data.taskWeights.",
         look_at=(
@@ -200,7 +200,7 @@ LEARNING: Final = (
         "few groups, each number's share is noisy, so a rise counts only if another number's share "
         "falls. A number that no longer differs within any group does not count as fallen: the "
         "model has learned it.",
-        source=f"{SERIES}; {GUIDE}: an example of a reward that paid for a bare wrapper.",
+        source=f"{SERIES}. {GUIDE}: an example of a reward that paid for a bare wrapper.",
         advice="Limit what that number adds to the reward, or pay for it only if the others are right.",
         look_at=(
             "`rollout/reward_metrics/*`: is this number the one that grows?",

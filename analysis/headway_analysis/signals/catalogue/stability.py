@@ -21,7 +21,7 @@ STABILITY: Final = (
         reason="Without entropy, the episodes of a group are alike, and the model learns nothing more. "
         "In 99 % of their steps, recorded runs without a fault keep a fifth of it. A policy that has solved "
         "its task needs none.",
-        source=f"Cui et al. 2025 (arXiv 2505.22617): a policy pays for reward with entropy; {SERIES}.",
+        source=f"Cui et al. 2025 (arXiv 2505.22617): a policy pays for reward with entropy. {SERIES}.",
         advice="Raise spec.algorithm.entropy.coefficient or spec.rollout.sampling.temperature, and lower "
         "spec.optimizer.learningRate.",
         look_at=(
@@ -50,7 +50,7 @@ STABILITY: Final = (
         "In a solved task few tokens are uncertain, so a ratio alone says nothing. Entropy is "
         "measured on trained groups. If these are few, it may be high for two or three steps, and "
         "then falls again. A policy that becomes noise also loses its reward, or stays noise.",
-        source=f"{SERIES}; the labels of these runs ask for the same fall of the reward.",
+        source=f"{SERIES}. The labels of these runs ask for the same fall of the reward.",
         advice="Lower spec.optimizer.learningRate; remove spec.algorithm.entropy if it is set.",
         look_at=(
             "`training/grad_norm` and `training/mismatch_kl`: which moved first?",
@@ -76,8 +76,8 @@ STABILITY: Final = (
         "square of the gradient. It did no harm in those runs. If the norm was as large twice in "
         "the 20 steps before, its distribution is heavy-tailed. That is normal for the job, and two "
         "such steps side by side are chance.",
-        source="Takase et al. 2023 (arXiv 2312.16903) on loss spikes; Kingma and Ba 2015 (arXiv 1412.6980) "
-        f"on Adam's step; {SERIES}.",
+        source="Takase et al. 2023 (arXiv 2312.16903) on loss spikes. Kingma and Ba 2015 (arXiv 1412.6980) "
+        f"on Adam's step. {SERIES}.",
         advice="Lower spec.optimizer.learningRate, and look at the batch of the first spike.",
         look_at=(
             "`rollout/advantage/max` and `training/ratio_max` of those steps.",
@@ -102,7 +102,7 @@ STABILITY: Final = (
         "wrong, so the signal does not wait. It does not wait either if the two policies are far "
         "apart. With old batches, a collapse shows first in the mismatch, and steps later in the "
         "reward.",
-        source="Yao et al. 2025, Your Efficient RL Framework Secretly Brings You Off-Policy RL Training; "
+        source="Yao et al. 2025, Your Efficient RL Framework Secretly Brings You Off-Policy RL Training. "
         f"{SERIES}.",
         advice="Set spec.algorithm.maxStepsOffPolicy to 0. If the mismatch stays, servers and learner "
         "compute differently: give both the same dtype, and set spec.algorithm.correction to tis.",
@@ -122,7 +122,7 @@ STABILITY: Final = (
         f"{stability.FAR_DRIFTED:.0%} otherwise. Clear at half of the threshold or less.",
         reason="If the loss does not bound ratios, a few such tokens dominate an update long before the "
         "mean shows them.",
-        source=f"Liu et al. 2025, When Speed Kills Stability; {SERIES}.",
+        source=f"Liu et al. 2025, When Speed Kills Stability. {SERIES}.",
         advice="Set spec.algorithm.correction to tis or sequence_mask.",
         look_at=(
             "`training/ratio_max`: how far apart are the probabilities?",
@@ -138,7 +138,7 @@ STABILITY: Final = (
         "size, divided by the number of tokens.",
         threshold=f"Bad below {stability.EFFECTIVE_LEAST:.0%}. Clear from {stability.EFFECTIVE_AGAIN:.0%}.",
         reason="Such a step is as noisy as a step on a batch of that smaller size.",
-        source=f"Kish 1965, Survey Sampling; {SERIES}.",
+        source=f"Kish 1965, Survey Sampling. {SERIES}.",
         advice="Lower spec.algorithm.maxStepsOffPolicy or spec.algorithm.updatesPerBatch.",
         look_at=("`training/ratio_max`, `training/mismatch_far_share`: do a few tokens carry the weight?",),
         confirmed_by="the share rises within a few steps.",
@@ -152,7 +152,7 @@ STABILITY: Final = (
         "of whole rows (gspo). Clear at half of the threshold or less.",
         reason="Clipping is meant for the few tokens whose probability moved too far. If it affects many, "
         "the step is too large or the batch too old.",
-        source=f"Zheng et al. 2025 (arXiv 2507.18071): GRPO clips 0.13 % of tokens, GSPO 15 %; {SERIES}.",
+        source=f"Zheng et al. 2025 (arXiv 2507.18071): GRPO clips 0.13 % of tokens, GSPO 15 %. {SERIES}.",
         advice="Lower spec.optimizer.learningRate or spec.algorithm.updatesPerBatch; if batches are old, "
         "lower spec.algorithm.maxStepsOffPolicy.",
         look_at=("`staleness/lag_mean`", "`training/ratio_max` and `training/ratio_min`"),
@@ -184,7 +184,7 @@ STABILITY: Final = (
         threshold=f"Bad above {stability.STALE:.0%} of maxStepsOffPolicy. Clear at {stability.FRESH:.0%} or "
         "less. Always clear if maxStepsOffPolicy is 0.",
         reason="At the bound, rollout servers wait for the learner: they sample more than it can train on.",
-        source=f"docs/staleness.md; {SERIES}.",
+        source=f"docs/staleness.md. {SERIES}.",
         advice="Give the learner more accelerators, or lower spec.rollout.replicas.",
         look_at=("`timing_s/wait_for_batch` and `timing_s/training`: who waits for whom?",),
         confirmed_by="tokens are younger, and a step (`timing_s/step`) takes no longer than before.",
