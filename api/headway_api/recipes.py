@@ -51,7 +51,7 @@ GPT_OSS_RATE: Final = 2e-5
 CISPO_HIGH: Final = 2.0
 CLIP_LOW, CLIP_HIGH = 0.5, 2.0
 ROW_LOW, ROW_HIGH = 0.95, 1.05
-"""Bounds of the mean ratio of a row, which moves far less than that of a token."""
+"""Bounds of the mean ratio of a training row, which moves far less than that of a token."""
 UPDATES: Final = 16
 UNBOUNDED_UPDATES: Final = 2
 EPISODES: Final = 32
@@ -91,7 +91,7 @@ BY_ROW: Final = (
     f"({ALGORITHM}.loss == 'gspo' || ({ALGORITHM}.loss == 'ppo' && has({ALGORITHM}.ratio) && "
     f"{ALGORITHM}.ratio == 'sequence'))"
 )
-"""Whether the bounds apply to the mean ratio of a row."""
+"""Whether the bounds apply to the mean ratio of a training row."""
 
 
 def longest_turn(spec: RLTrainingJobSpec) -> int:
@@ -191,15 +191,15 @@ GUARD_RAILS: Final = (
     GuardRail(
         f"!{BY_ROW} || (has({ALGORITHM}.clip) && has({ALGORITHM}.clip.low) && "
         f"double({ALGORITHM}.clip.low) >= {ROW_LOW} && double({ALGORITHM}.clip.high) <= {ROW_HIGH})",
-        "spec.algorithm.clip (absent: 0.8 and 1.2) bounds the mean ratio of a row, which moves far less than "
-        f"that of a token. Outside {ROW_LOW} to {ROW_HIGH} next to nothing is clipped; GSPO's bounds are "
-        "low: 0.9997 and high: 1.0004",
+        "spec.algorithm.clip (absent: 0.8 and 1.2) bounds the mean ratio of a training row, which moves far "
+        f"less than that of a token. Outside {ROW_LOW} to {ROW_HIGH} next to nothing is clipped; GSPO's "
+        "bounds are low: 0.9997 and high: 1.0004",
         _clips_rows,
     ),
     GuardRail(
         f"!{BY_ROW} || {ALGORITHM}.correction != 'bypass'",
-        "spec.algorithm.correction: bypass uses the servers' log-probabilities as the old ones, and their "
-        "rounding alone puts most rows outside GSPO's narrow bounds; write none, or tis",
+        "spec.algorithm.correction: bypass uses the servers' log-probabilities as the old ones. Their "
+        "rounding alone puts most training rows outside GSPO's narrow bounds; write none, or tis",
         lambda spec: not _by_row(spec) or spec.algorithm.correction != "bypass",
     ),
     GuardRail(

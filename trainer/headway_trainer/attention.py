@@ -36,11 +36,11 @@ class CannotPack(Exception):
 
 @dataclass(frozen=True)
 class RowSpans:
-    """Where rows lie in one sequence of L tokens."""
+    """Where B training rows lie in one sequence of L tokens."""
 
     lengths: tuple[int, ...]
     bounds: Tensor
-    """Start of each row, and L; int32, on the device."""
+    """(B + 1,): start of each row, and L; int32, on the device."""
     positions_1L: Tensor
     """Position of each token in its row."""
 
@@ -85,8 +85,8 @@ def by_length(
     rows: RowSpans | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention of each row of (1, heads, L, size) to itself; without `rows`, of each row of the
-    batch."""
+    """Causal attention of each row to itself: (1, N, L, D) -> (1, L, N, D). Without `rows`, of each row of
+    the batch: (B, N, L, D) -> (B, L, N, D)."""
     _refuse_unknown(module, attention_mask, others)
     if rows is None:
         return _causal(query, key, value, scaling, sliding_window).transpose(1, 2), None
@@ -110,7 +110,7 @@ def variable(
     rows: RowSpans | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """The attention of `by_length`, with one kernel for all rows, in 16 bits on CUDA."""
+    """The attention and the shapes of `by_length`, with one kernel for all rows, in 16 bits on CUDA."""
     if rows is None:
         options: dict[str, Any] = {"scaling": scaling, "sliding_window": sliding_window, **others}
         return by_length(module, query, key, value, attention_mask, **options)
@@ -165,7 +165,7 @@ def variable_fails(heads: int, groups: int, size: int, device: torch.device, dty
 
 
 def _cut(x_1NLD: Tensor, start: int, count: int, length: int) -> Tensor:
-    """Rows of one length as a batch: (count, heads, length, size)."""
+    """`count` rows of one length as a batch: (B, N, L, D), where L is now that length."""
     part_NLD = x_1NLD[0, :, start : start + count * length]
     return part_NLD.unflatten(1, (count, length)).transpose(0, 1)
 
@@ -199,6 +199,7 @@ def _causal(
 
 
 def _refuse_unknown(module: nn.Module, mask: Tensor | None, others: dict[str, Any]) -> None:
+    """Raise CannotPack for any `mask`, of whatever shape, and for options that these functions lack."""
     asked = {name: value for name, value in others.items() if name not in WITHOUT_EFFECT}
     causal = asked.pop("is_causal", None)
     unknown = [name for name, value in asked.items() if isinstance(value, Tensor) or value]

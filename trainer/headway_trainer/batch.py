@@ -1,9 +1,9 @@
 """Turns a batch record into training rows: token ids, which of them are trained, their advantage and weight.
 
 The advantage is computed once, here, for each turn of the batch's scored episodes. Every token then has the
-advantage of its turn. A group whose advantages are all zero, up to rounding, makes no rows. A token's
-`weight` in the loss of its optimizer step is fixed once its mini-batch is known. Packing, accumulation and
-ranks then leave the sum over tokens the same.
+advantage of its turn. A group whose advantages are all zero, up to rounding, makes no training rows. A
+token's `weight` in the loss of its optimizer step is fixed once its mini-batch is known. Packing,
+accumulation and ranks then leave the sum over tokens the same.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from headway_trainer.objective.reduction import RowShape
 
 
 class MalformedRow(JobError):
-    """A row that no model call can have made: training on it would do harm."""
+    """A training row that no model call can have made: training on it would do harm."""
 
     def __init__(self, group_id: str, what: str) -> None:
         super().__init__("MalformedRow", f"group {group_id}: {what}; this is a fault of the platform")
@@ -43,23 +43,27 @@ class MalformedRow(JobError):
 
 @dataclass(frozen=True)
 class LearnerRow:
-    """A training row with advantages and weights, as it goes through the model."""
+    """A training row with advantages and weights, as it goes through the model.
+
+    L is its length, and T the number of its action tokens.
+    """
 
     group_id: str
     tokens: NDArray[np.int64]
+    """(L,): context and action tokens."""
     mask: NDArray[np.bool_]
-    """True where the model sampled the token. The first token is never sampled."""
+    """(L,): True where the model sampled the token. The first token is never sampled."""
     logprobs: NDArray[np.float32]
-    """The rollout server's, at the sampling temperature; valid where mask is True."""
+    """(L,): the rollout server's, at the sampling temperature; valid where mask is True."""
     advantages: NDArray[np.float32]
-    """One for each token; valid where mask is True."""
+    """(L,): valid where mask is True."""
     episode: int
-    """Index of its episode in the group: an episode whose history forked has several rows."""
+    """Index of its episode in the group: an episode whose history forked has several training rows."""
     weight: float = 0.0
     """Factor of the loss of each of its action tokens in its optimizer step."""
     old: NDArray[np.float32] | None = None
-    """Log-probability of each action token under the weights before the batch's first optimizer step, if the
-    correction needs it."""
+    """(T,): log-probability of each action token under the weights before the batch's first optimizer step.
+    None if the correction does not need it."""
 
     @property
     def length(self) -> int:
@@ -87,7 +91,7 @@ class GroupRows:
     group_id: str
     rows: tuple[LearnerRow, ...]
     episodes: int
-    """Episodes that the rows come from."""
+    """Episodes that the training rows come from."""
 
 
 @dataclass(frozen=True)
@@ -101,16 +105,16 @@ class TrainingBatch:
     groups: tuple[GroupRows, ...]
     """The groups that have a gradient."""
     advantages: NDArray[np.float64]
-    """One for each scored episode of the whole batch, zeros included: the mean over its turns."""
+    """(E,) for E scored episodes of the whole batch, zeros included: the mean over an episode's turns."""
     episodes: int
     """Episodes of the batch, InfraError included."""
     rows_seen: int
-    """Rows of scored episodes, those of filtered groups included."""
+    """Training rows of scored episodes, those of filtered groups included."""
     staleness: Staleness
     in_force: InForce = field(default_factory=InForce)
     """The settings to train it with."""
     idle: dict[str, tuple[RowShape, ...]] = field(default_factory=dict)
-    """Rows of the groups that have no gradient, for denominators that count them too."""
+    """Training rows of the groups that have no gradient, for denominators that count them too."""
     waits: BatchWaits | None = None
     """As `Batch.waits`."""
 
@@ -122,10 +126,10 @@ class TrainingBatch:
 
 
 def training_batch(batch: Batch, objective: Objective) -> TrainingBatch:
-    """Rows and advantages of a batch.
+    """Training rows and advantages of a batch.
 
     Raises:
-        MalformedRow: an action token without context, an empty row, or a reward too large to sum.
+        MalformedRow: an action token without context, an empty training row, or a reward too large to sum.
     """
     groups: list[GroupRows] = []
     idle: dict[str, tuple[RowShape, ...]] = {}
@@ -257,7 +261,7 @@ def _rows(group: GroupRecord, advantages: Sequence[Numbers]) -> list[LearnerRow]
 
 def _training_row(group_id: str, episode: int, row: TrainingRow, by_turn: Mapping[int, float]) -> LearnerRow:
     if row.mask[0]:
-        raise MalformedRow(group_id, "the first token of a row is marked as sampled")
+        raise MalformedRow(group_id, "the first token of a training row is marked as sampled")
     advantages = np.zeros(len(row.tokens), dtype=np.float32)
     for span in _spans(row):
         advantages[span.start : span.end] = by_turn[span.turn]

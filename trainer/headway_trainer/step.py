@@ -81,9 +81,11 @@ class Tally:
     non_finite: NonFiniteLoss | None = None
 
     sums: Tensor = field(default_factory=lambda: torch.zeros(len(SUMS), dtype=torch.float64))
+    """One sum over the action tokens for each name of `SUMS`, in its order; on the CPU."""
     maxima: Tensor = field(
         default_factory=lambda: torch.full((len(MAXIMA),), -torch.inf, dtype=torch.float64)
     )
+    """One maximum over the action tokens for each name of `MAXIMA`, in its order; on the CPU."""
 
     def add(self, tokens: TokenStatistics, entropy_T: Tensor, weight_T: Tensor) -> None:
         """Count the tokens of one micro-batch. `weight_T` is the weight of each token's loss."""

@@ -31,7 +31,7 @@ class Job:
     updates_per_batch: int = 1
     """spec.algorithm.updatesPerBatch."""
     sequence_ratio: bool = False
-    """Whether the loss compares rows and not tokens (gspo)."""
+    """Whether the ratio is that of a whole training row and not of a token, as in gspo."""
     gradient_clip: float = 1.0
     """spec.optimizer.gradientClip; 0 does not clip."""
     validates: bool = True

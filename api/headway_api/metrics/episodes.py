@@ -31,18 +31,20 @@ def behaviour(prefix: str, rates: str, when: str) -> tuple[MetricFamily, ...]:
             f"Share of turns {when} whose history drifted for one of the reasons of docs/operations.md.",
             "ratio",
         ),
-        *spread(f"{prefix}/rows/", f"rows of an episode {when}", only="mean max"),
+        *spread(f"{prefix}/rows/", f"training rows of an episode {when}", only="mean max"),
         MetricFamily(
-            f"{prefix}/rows/branch_share", f"Share of rows {when} without an episode's first turn.", "ratio"
+            f"{prefix}/rows/branch_share",
+            f"Share of training rows {when} without an episode's first turn.",
+            "ratio",
         ),
         MetricFamily(
             f"{prefix}/rows/branch_token_share",
-            f"Share of trained tokens {when} in rows without an episode's first turn.",
+            f"Share of trained tokens {when} in training rows without an episode's first turn.",
             "ratio",
         ),
         MetricFamily(
             f"{prefix}/rows/repeated_share",
-            f"Share of the rows' tokens {when} that rows without an episode's first turn repeat as context.",
+            f"Share of tokens of training rows {when} that rows without an episode's first turn repeat.",
             "ratio",
         ),
         MetricFamily(

@@ -9,10 +9,13 @@ TRAINING: Final = (
     MetricFamily("training/global_step", "Training steps completed.", "steps"),
     MetricFamily("training/num_groups", "Groups in the step's batch."),
     MetricFamily("training/num_trajectories", "Episodes in the step's batch."),
-    MetricFamily("training/total_tokens", "Tokens in the step's rows, context and action.", "tokens"),
-    MetricFamily("training/num_datums", "Rows the step's episodes became."),
     MetricFamily(
-        "training/datums_per_trajectory", "Rows an episode became; 1 where no history was rewritten."
+        "training/total_tokens", "Tokens in the step's training rows, context and action.", "tokens"
+    ),
+    MetricFamily("training/num_datums", "Training rows that the step's episodes became."),
+    MetricFamily(
+        "training/datums_per_trajectory",
+        "Training rows that an episode became; 1 where no history was rewritten.",
     ),
     MetricFamily("training/action_tokens_mean", "Mean sampled tokens of an episode.", "tokens"),
     MetricFamily("training/obs_tokens_mean", "Mean prompt and tool-result tokens of an episode.", "tokens"),

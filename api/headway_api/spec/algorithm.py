@@ -64,7 +64,7 @@ def _built_in_or_plugin(path: str, names: tuple[str, ...]) -> Rule:
 
 class Clip(SpecModel):
     """Bounds of the ratio between the trained and the old policy's probability of a token. With the ratio
-    sequence, as in gspo, they bound the geometric mean of these ratios over a row."""
+    sequence, as in gspo, they bound the geometric mean of these ratios over a training row."""
 
     validations = (
         Rule(
@@ -222,7 +222,7 @@ class AlgorithmSpec(SpecModel):
         ),
         Rule(
             "self.correction != 'sequence_mask' || !has(self.correctionCap) || self.correctionCap > 1.0",
-            "spec.algorithm.correctionCap: 1 keeps no row with sequence_mask; 2 is usual",
+            "spec.algorithm.correctionCap: 1 keeps no training row with sequence_mask; 2 is usual",
             lambda self: (
                 self.correction != "sequence_mask" or self.correction_cap is None or self.correction_cap > 1
             ),
@@ -262,12 +262,12 @@ class AlgorithmSpec(SpecModel):
     a name that a plugin registers."""
     ratio: Method | None = None
     """Which ratio the loss uses. token: the ratio of a token's probabilities under the trained and the old
-    policy. sequence: the geometric mean of these ratios over a row. Absent: sequence with gspo, otherwise
-    token."""
+    policy. sequence: the geometric mean of these ratios over a training row. Absent: sequence with gspo,
+    otherwise token."""
     clip: Clip | None = None
     """Bounds of the ratio. Absent: 0.8 and 1.2 for ppo and gspo, and an upper bound of 6 for cispo. With gspo
-    the ratio is a mean over a row, which moves far less than the ratio of a token. Write 0.9997 and 1.0004
-    there, as in gspo's paper."""
+    the ratio is a mean over a training row, which moves far less than the ratio of a token. Write 0.9997 and
+    1.0004 there, as in gspo's paper."""
     advantage: Advantage = Advantage()
     """How rewards become advantages."""
     reduction: Method = "token_mean"
@@ -280,14 +280,14 @@ class AlgorithmSpec(SpecModel):
     servers' probabilities as the old policy's, which saves a forward pass. The others compute the old
     policy's probabilities with the learner, before the batch's first optimizer step. none ignores the gap.
     tis weighs each token by the learner's probability over the servers', at most correctionCap. decoupled
-    does the same without a bound. sequence_mask drops rows whose mean gap is beyond correctionCap. icepop
-    weighs tokens as decoupled does, and drops tokens whose weight is beyond correctionFloor or correctionCap.
-    sequence_tis weighs each row by the product over its tokens, at most correctionCap. Or a name that a
-    plugin registers."""
+    does the same without a bound. sequence_mask drops training rows whose mean gap is beyond correctionCap.
+    icepop weighs tokens as decoupled does, and drops tokens whose weight is beyond correctionFloor or
+    correctionCap. sequence_tis weighs each training row by the product over its tokens, at most
+    correctionCap. Or a name that a plugin registers."""
     correction_cap: Annotated[float, Field(ge=1, le=100)] | None = None
-    """With tis and icepop, the largest weight of a token; with sequence_tis, the largest weight of a row.
-    With sequence_mask, the largest geometric mean of a row's weights; the inverse of the cap is the smallest.
-    Absent: 5 with icepop, otherwise 2."""
+    """With tis and icepop, the largest weight of a token; with sequence_tis, that of a training row. With
+    sequence_mask, the largest geometric mean of a training row's weights; the inverse of the cap is the
+    smallest. Absent: 5 with icepop, otherwise 2."""
     correction_floor: Annotated[float, Field(ge=0, le=1)] | None = None
     """With icepop, the smallest weight of a token that is trained. Absent: 0.5."""
     denominator: Literal["trained", "all"] | None = None

@@ -151,9 +151,9 @@ def test_a_plugin_advantage_of_an_episode_must_be_one_number(
 @pytest.mark.parametrize(
     ("returns", "says"),
     [
-        ([1.0], "returned 1 values for 2 rows of an optimizer step"),
-        ([0.5, NAN], "returned nan as the weight of a row's tokens"),
-        ([0.5, 1e39], "returned 1e+39 as the weight of a row's tokens"),
+        ([1.0], "returned 1 values for 2 training rows of an optimizer step"),
+        ([0.5, NAN], "returned nan as the weight of a training row's tokens"),
+        ([0.5, 1e39], "returned 1e+39 as the weight of a training row's tokens"),
     ],
 )
 def test_a_weight_that_is_none_is_its_reductions(

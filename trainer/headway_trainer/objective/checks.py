@@ -63,16 +63,16 @@ def fits(values: float | NDArray[np.float64]) -> bool:
 
 
 def fit_weights(found: Any, rows: int) -> list[float]:
-    """One number that float32 can hold for each row of an optimizer step.
+    """One number that float32 can hold for each training row of an optimizer step.
 
     Raises:
         Unfit: `found` is something else.
     """
-    require(len(found), rows, "rows of an optimizer step")
+    require(len(found), rows, "training rows of an optimizer step")
     taken = [float(value) for value in found]
     for value in taken:
         if not fits(value):
-            raise Unfit(f"returned {value} as the weight of a row's tokens")
+            raise Unfit(f"returned {value} as the weight of a training row's tokens")
     return taken
 
 

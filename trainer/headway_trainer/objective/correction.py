@@ -18,7 +18,7 @@ from headway_trainer.objective.ratio import bounded_exp, row_mean, row_sum
 from headway_trainer.objective.registry import Table
 
 CorrectionFunction = Callable[..., tuple[Tensor, Tensor]]
-"""Sampler's and recomputed log-probability, row, cap, floor -> old log-probability, and weight of the loss.
+"""Sampler's and recomputed log-probability, training row, cap, floor -> old log-probability and loss weight.
 
 Only a correction registered as `floored` takes the floor. Neither result has a gradient. A token of weight 0
 is left out.
@@ -88,7 +88,7 @@ def decoupled(sampler_T: Tensor, old_T: Tensor, row_T: Tensor, cap: float) -> tu
 
 @correction("sequence_mask", recomputes=True)
 def sequence_mask(sampler_T: Tensor, old_T: Tensor, row_T: Tensor, cap: float) -> tuple[Tensor, Tensor]:
-    """Rows whose geometric mean of exp(old - sampler) is outside [1 / cap, cap] are left out."""
+    """Training rows whose geometric mean of exp(old - sampler) is outside [1 / cap, cap] are left out."""
     kept_T = row_mean(old_T - sampler_T, row_T).abs() <= log(cap)
     return old_T, kept_T.to(old_T.dtype)
 
@@ -105,6 +105,6 @@ def icepop(
 
 @correction("sequence_tis", recomputes=True)
 def sequence_tis(sampler_T: Tensor, old_T: Tensor, row_T: Tensor, cap: float) -> tuple[Tensor, Tensor]:
-    """Truncated importance sampling of sequences: all tokens of a row have one weight. It is min(product of
-    exp(old - sampler) over the row, cap)."""
+    """Truncated importance sampling of sequences: all tokens of a training row have one weight. It is
+    min(product of exp(old - sampler) over the training row, cap)."""
     return old_T, bounded_exp(row_sum(old_T - sampler_T, row_T)).clamp(max=cap)

@@ -104,7 +104,7 @@ class Objective:
 
     @property
     def counts_all(self) -> bool:
-        """Whether `weights` needs the rows of groups without a gradient too."""
+        """Whether `weights` needs the training rows of groups without a gradient too."""
         return self.preset.denominator == "all"
 
     @property
@@ -137,7 +137,7 @@ class Objective:
             return fit_advantages(self._advantage(groups, self._settings), groups)
 
     def weights(self, rows: Sequence[RowShape]) -> list[float]:
-        """The weight of each action token of each row. `rows` are those of one optimizer step.
+        """The weight of each action token of each training row. `rows` are those of one optimizer step.
 
         Raises:
             JobError: as `advantages`.
@@ -164,7 +164,7 @@ class Objective:
             sampler_T: those the sampler recorded.
             advantage_T: each token's advantage.
             weight_T: each token's weight, from `weights`.
-            row_T: which row each token belongs to, counted from 0; None: all to one.
+            row_T: which training row each token belongs to, counted from 0; None: all to one.
             old_T: log-probabilities before the batch's first optimizer step, if `recomputes`.
             reference_T: those under the base model, if `penalizes_divergence`.
             entropy_T: entropies with a gradient, if `rewards_entropy`.

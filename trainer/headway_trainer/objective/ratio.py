@@ -14,9 +14,9 @@ LOG_RATIO_LIMIT: Final = 20.0
 """A log-ratio is cut at this distance from 0: e^20 is finite in every dtype the sum passes through."""
 
 RatioFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""New and old log-probabilities, and the row of each token -> the ratio of each token.
+"""New and old log-probabilities, and the training row of each token -> the ratio of each token.
 
-The gradient flows through the new ones only. A micro-batch holds every token of each of its rows.
+The gradient flows through the new ones only. A micro-batch holds every token of each of its training rows.
 """
 
 RATIOS: Final[Table[RatioFunction]] = Table("spec.algorithm.ratio")
@@ -38,12 +38,12 @@ def bounded_exp(log_T: Tensor) -> Tensor:
 
 
 def row_sum(values_T: Tensor, row_T: Tensor) -> Tensor:
-    """The sum over each token's row, token by token."""
+    """The sum over each token's training row, token by token."""
     return values_T.new_zeros(int(row_T.max()) + 1).index_add(0, row_T, values_T)[row_T]
 
 
 def row_mean(values_T: Tensor, row_T: Tensor) -> Tensor:
-    """The mean of each token's row, token by token."""
+    """The mean of each token's training row, token by token."""
     return row_sum(values_T, row_T) / torch.bincount(row_T)[row_T]
 
 
@@ -55,10 +55,12 @@ def token_ratio(new_T: Tensor, old_T: Tensor, row_T: Tensor) -> Tensor:
 
 @ratio("sequence")
 def sequence_ratio(new_T: Tensor, old_T: Tensor, row_T: Tensor) -> Tensor:
-    """The geometric mean of a row's token ratios, the same for all its tokens (GSPO, arXiv 2507.18071).
+    """The geometric mean of a training row's token ratios, the same for all its tokens (GSPO).
+
+    The paper is arXiv 2507.18071.
 
     Each token's gradient is that of its own log-probability, as in GSPO-token. If the advantage is the same
-    throughout a row, the sum of these gradients is the gradient of the row's ratio.
+    throughout a training row, the sum of these gradients is the gradient of that row's ratio.
     """
     log_T = row_mean((new_T - old_T).detach(), row_T)
     return bounded_exp(log_T + new_T - new_T.detach())

@@ -1,4 +1,4 @@
-"""How the losses of tokens become one number: the sum, with a weight for the tokens of each row.
+"""How the losses of tokens become one number: the sum, with a weight for the tokens of each training row.
 
 The weights depend on the whole optimizer step, over every micro-batch and every rank. So packing,
 accumulation and the number of ranks do not change the gradient.
@@ -16,7 +16,7 @@ from headway_trainer.objective.registry import Table
 
 @dataclass(frozen=True)
 class RowShape:
-    """What a reduction may know about a row."""
+    """What a reduction may know about a training row."""
 
     group_id: str
     episode: int
@@ -25,7 +25,7 @@ class RowShape:
 
 
 ReductionFunction = Callable[[Sequence[RowShape], int], list[float]]
-"""(rows of an optimizer step, planned length) -> the weight of each action token of each row.
+"""(training rows of an optimizer step, planned length) -> the weight of each action token of each of them.
 
 The planned length is the most tokens that the job plans to sample in an episode.
 """
@@ -52,7 +52,7 @@ def token_mean(rows: Sequence[RowShape], episode_tokens: int) -> list[float]:
 
 @reduction("sequence_mean")
 def sequence_mean(rows: Sequence[RowShape], episode_tokens: int) -> list[float]:
-    """Every episode has the same weight, which the tokens of all its rows share equally (GRPO)."""
+    """Every episode has the same weight, which the tokens of all its training rows share equally (GRPO)."""
     return _shared(rows, _episode)
 
 

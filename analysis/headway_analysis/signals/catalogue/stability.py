@@ -149,7 +149,7 @@ STABILITY: Final = (
         meaning="Clipping takes the gradient from many tokens.",
         number=f"Median of `training/clip_fraction` over {learning.LAST} steps.",
         threshold=f"Bad above {stability.CLIPPED:.0%}, or above {stability.CLIPPED_ROWS:.0%} if ratios are "
-        "of whole rows (gspo). Clear at half of the threshold or less.",
+        "of whole training rows (gspo). Clear at half of the threshold or less.",
         reason="Clipping is meant for the few tokens whose probability moved too far. If it affects many, "
         "the step is too large or the batch too old.",
         source=f"Zheng et al. 2025 (arXiv 2507.18071): GRPO clips 0.13 % of tokens, GSPO 15 %. {SERIES}.",

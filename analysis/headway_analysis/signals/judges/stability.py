@@ -197,7 +197,7 @@ def too_few_effective_samples(history: History) -> Reading | None:
 
 
 def ratios_clipped(history: History) -> Reading | None:
-    """Share of tokens whose ratio is clipped. A ratio of whole rows clips many at once, by design."""
+    """Share of tokens whose ratio is clipped. A ratio of training rows clips many at once, by design."""
     limit = CLIPPED_ROWS if history.job.sequence_ratio else CLIPPED
     return tokens("training/clip_fraction", "have a clipped ratio", limit, limit / 2)(history)
 
