@@ -161,7 +161,7 @@ bench-preflight: venv ## what the preflight's checks cost, and how often they ar
 	PYTHONPATH=.:tests/support $(PY) -m bench.preflight $(if $(ONLY),--only $(ONLY))
 
 .PHONY: record-signals
-record-signals: venv ## record the series that collapse signals are tested on, those that are missing (over an hour for all; SPLIT=held_out, ONLY="clean-*": some)
+record-signals: venv ## record the series that signals are tested on, those that are missing (over an hour for all; SPLIT=held_out, ONLY="clean-*": some)
 	PYTHONPATH=.:tests/support nice -n 15 $(PY) -m tests.signals.record $(if $(SPLIT),--split $(SPLIT)) $(if $(ONLY),--only $(foreach name,$(ONLY),'$(name)'))
 
 .PHONY: try newcomer demo images image-base cluster-up cluster-down

@@ -43,7 +43,7 @@ class ConditionType(StrEnum):
     does not know which generation of the spec it runs. While a job is suspended or has ended, the operator
     sets it to Unknown, until a resumed job has a coordinator again."""
     HEALTHY = "Healthy"
-    """No signal of collapse is raised, and no fault of environment or agent recurs. False: the reason is
+    """No signal is raised, and no fault of environment or agent recurs. False: the reason is
     EpisodesFailing or the most severe signal, and the message names all of them. Unknown: too little is known
     yet. The coordinator sets it, without observedGeneration. An evaluation has it once a fault has recurred.
     While a job is suspended, the condition keeps its status."""

@@ -49,7 +49,7 @@ class Decision(Record):
     undoes: int | None = Field(default=None, ge=1)
     """Number of the decision that it undoes."""
     signal: SignalName | None = None
-    """The signal of collapse that it acts on; None if a person ordered it."""
+    """The signal that it acts on; None if a person ordered it."""
     order: str | None = None
     """What the person wrote."""
     why: str

@@ -76,8 +76,8 @@ def wider(adapter: Lora | AdapterSize) -> AdapterSize | None:
 def largest_rank(model: ModelSpec, collapse: CollapseSpec) -> int | None:
     """The largest rank that a published adapter of a job may have; None if every weight is trained.
 
-    Rollout servers must start with room for it, because they reserve memory only once. A directive must not
-    exceed it.
+    Rollout servers reserve memory for adapters only once, at their start, and need room for this rank. So
+    the remedy WiderAdapter does not apply beyond it.
     """
     lora = model.effective_lora
     if lora is None:

@@ -1,4 +1,4 @@
-"""Pauses a job's training at a collapse signal, until a person resumes it.
+"""Pauses a job's training at a signal, until a person resumes it.
 
 The coordinator decides, and writes `status.pause`. From then on the learner gets no batch and no group
 begins; what runs may end. The operator stops the pods. It writes into `status.resumedPause` which pause a

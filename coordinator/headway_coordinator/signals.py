@@ -175,4 +175,4 @@ def healthy(verdicts: Sequence[Verdict], failing: Sequence[RecurringCause] = ())
             ConditionType.HEALTHY, None, Reason.PENDING, "no step has enough data for a signal yet"
         )
     # The message has no numbers. Otherwise the condition would change at every step.
-    return condition(ConditionType.HEALTHY, True, Reason.NO_SIGNAL_RAISED, "no sign of collapse is raised")
+    return condition(ConditionType.HEALTHY, True, Reason.NO_SIGNAL_RAISED, "no signal is raised")

@@ -143,8 +143,8 @@ def _cpu(model: ServedModel, config: Mapping[str, Any]) -> list[str]:
     # Only whole blocks are cached. The default of 128 tokens would match nothing in short conversations.
     argv += ["--block-size", "32"]
     # vLLM's CPU engine dies if it computes a prompt in parts and the request has a seed, as all of ours do.
-    # It would set back a generator that has no offset. It also dies if it computes turns again after full
-    # weights were loaded.
+    # It would rewind a random generator that has no offset. It also dies if it computes turns again after
+    # full weights were loaded.
     argv += ["--no-enable-chunked-prefill"]
     if model.rollout.engine.tensor_parallel_size == 1:
         argv += ["--distributed-executor-backend", "uni"]

@@ -1,4 +1,4 @@
-"""Recorded series of figures on which the collapse signals' thresholds are chosen and tested.
+"""Recorded series of figures on which the signals' thresholds are chosen and tested.
 
     circumstances.py   what a run is: its spec, what goes on around it, what changes at which step.
     provocations/      runs that provoke a symptom.

@@ -307,7 +307,7 @@ STAGES: Final[dict[str, dict[str, Callable[[], World]]]] = {
     | {
         "the preflight samples": lambda: sampling(readinessPolicy="Running"),
         "running, a validation runs": lambda: reported(running(), progress={"step": 4, "evaluating": 4}),
-        "running, a sign of collapse is raised": lambda: reported(running(), signals.healthy([verdict()])),
+        "running, a signal is raised": lambda: reported(running(), signals.healthy([verdict()])),
         "running, a remedy is watched": lambda: reported(
             running(), signals.healthy([verdict()]), remediations=[WATCHED]
         ),

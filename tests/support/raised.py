@@ -1,4 +1,4 @@
-"""Signals of collapse that a test raises as it likes; the catalogue's own have their own tests."""
+"""Signals that a test raises as it likes; the catalogue's own have their own tests."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def pending() -> Json:
 
 
 def training() -> Json:
-    """In the middle, with a budget, an estimate, and a sign of collapse."""
+    """In the middle, with a budget, an estimate, and a signal."""
     limit = st.BudgetLimit(name="usd", limit="20", spent="3.21", reserved="0.4", left="16.39")
     tokens = st.BudgetLimit(name="tokens.sample", limit="9000000", spent="1204331", reserved="0", left="1")
     signal = st.Signal(
@@ -148,7 +148,7 @@ def stuck() -> Json:
 
 
 def paused() -> Json:
-    """Stopped at a sign of collapse: a person has to say how it goes on."""
+    """Stopped at a signal: a person has to say how it goes on."""
     pause = st.Pause(
         signal="RewardCollapsed",
         step=57,

@@ -71,7 +71,7 @@ FAULTS: tuple[Fault, ...] = (
         "turns-beyond-context",
         FaultKind.MANIFEST,
         "The turns do not fit the context, whatever the prompt is.",
-        "does not fit spec.model.contextLength; lower either, or raise the last",
+        "exceeds spec.model.contextLength: lower maxTokens or maxTurns, or raise contextLength",
         "Lower `spec.rollout.sampling.maxTokens` or `maxTurns`, or raise `spec.model.contextLength`.",
     ),
     at_apply(

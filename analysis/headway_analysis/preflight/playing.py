@@ -1,7 +1,7 @@
-"""Plays a script: the requests to its sandbox, their order, and the result.
+"""Plays a script: yields the requests to its sandbox in their order, and returns the result.
 
-It has no input or output. So a coordinator plays over its broker's leases, a test over a process of its own,
-and both mean the same. Whoever plays sends each request to the sandbox (`headway_api.sandbox_api`) and
+It sends nothing itself. A coordinator plays a script over its broker's leases, and a test over a process of
+its own, with the same result. Whoever plays sends each request to the sandbox (`headway_api.sandbox_api`) and
 its reply back into the generator, or throws `Failed` if there is none:
 
     play = played(script, time.monotonic)

@@ -272,10 +272,10 @@ EPISODES: Final = (
     MetricFamily("episodes/seconds", "How long episodes took.", "seconds", "histogram", ("outcome",)),
 )
 TEST: Final = (
-    MetricFamily("test/base/{name}", "Mean of the weights from before training in the final test."),
+    MetricFamily("test/base/{name}", "Mean in the final test, of the weights that training started from."),
     MetricFamily(
         "test/difference/{name}",
-        "How far the tuned weights are ahead of the weights from before training, row by row.",
+        "How far the tuned weights are ahead of those that training started from, row by row.",
     ),
     MetricFamily(
         "test/difference_low/{name}", "Lower bound of the difference's 95 % interval, if it has one."

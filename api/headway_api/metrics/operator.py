@@ -67,7 +67,7 @@ JOBS: Final = (
     ),
     of_job(
         "signal",
-        "State of a sign of collapse, of a job's 16 worst: 0 clear, 1 suspect, 2 raised.",
+        "State of a signal, of a job's 16 worst: 0 clear, 1 suspect, 2 raised.",
         "",
         "signal",
     ),

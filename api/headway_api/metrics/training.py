@@ -108,8 +108,8 @@ STALENESS: Final = (
 )
 SIGNALS: Final = (
     MetricFamily("signal/state", "0 clear, 1 suspect, 2 raised; absent while unknown.", labels=("signal",)),
-    MetricFamily("signal/value", "The number that a signal of collapse is judged by.", labels=("signal",)),
-    MetricFamily("signal/threshold", "The threshold of a signal of collapse.", labels=("signal",)),
+    MetricFamily("signal/value", "The number that a signal is judged by.", labels=("signal",)),
+    MetricFamily("signal/threshold", "The threshold of a signal.", labels=("signal",)),
 )
 REMEDIES: Final = (
     MetricFamily("remedy/changes", "Changes made to the running job, by result.", labels=("state",)),

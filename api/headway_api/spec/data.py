@@ -70,7 +70,7 @@ class DataSpec(SpecModel):
     test: Dataset | None = None
     """Prompts that are never used to choose anything. After training, the job measures two sets of weights on
     all of them, as spec.evaluation says. One set is from the best validated step, or from the last step
-    without validation. The other set is from before training. The job compares both row by row. The result is
+    without validation. Training started from the other set. The job compares both row by row. The result is
     in status.test and report.json."""
     allow_overlap: bool = False
     """true trains even if held-out rows are also training rows. false: the preflight refuses rows that are

@@ -103,7 +103,8 @@ class RLTrainingJobSpec(SpecModel):
             f"(has(self.agent.builtin) ? self.agent.builtin.maxTurns : {OWN_TURNS} ? 1 : {TURNS}) "
             "<= self.model.contextLength",
             f"spec.rollout.sampling.maxTokens x spec.agent.builtin.maxTurns ({TURNS} by default; 1 with an "
-            "agent of your own) does not fit spec.model.contextLength; lower either, or raise the last",
+            "agent of your own) exceeds spec.model.contextLength: lower maxTokens or maxTurns, or raise "
+            "contextLength",
             lambda self: (
                 self.model.context_length is None
                 or self.rollout.sampling.max_tokens * self.agent.planned_turns <= self.model.context_length
@@ -159,7 +160,7 @@ class RLTrainingJobSpec(SpecModel):
     preflight: PreflightSpec = PreflightSpec()
     """Checks before the first gradient."""
     collapse: CollapseSpec = CollapseSpec()
-    """What happens when signals of collapse are raised."""
+    """What happens when signals are raised."""
     budget: BudgetSpec | None = None
     """The most the job may cost (docs/budget.md). May be changed while the job runs."""
     price_book: Subdomain | None = None

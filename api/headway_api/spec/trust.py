@@ -1,4 +1,4 @@
-"""What is measured besides the reward: evaluation, preflight, signals of collapse."""
+"""What is measured besides the reward: evaluation, preflight, signals."""
 
 from typing import Annotated, Final, Literal, get_args
 
@@ -91,7 +91,7 @@ class EvaluationSpec(MeasureSpec):
     """Training steps between validations. Another validation follows the last step. 0: none after a step;
     atStart still applies. May be changed while the job is suspended."""
     at_start: bool = True
-    """true validates the weights from before training, for comparison."""
+    """true validates the weights that training starts from, for comparison."""
     servers: Literal["Shared", "Dedicated"] = "Shared"
     """Who samples held-out rows. Shared: the servers of training; with full weights, training waits
     meanwhile. Dedicated: one more server, with its own accelerators, while training continues. It samples as
@@ -133,7 +133,7 @@ class PreflightSpec(SpecModel):
 
 
 class CollapseSpec(SpecModel):
-    """What happens when training shows signals of collapse."""
+    """What happens when signals are raised."""
 
     validations = (
         Rule(

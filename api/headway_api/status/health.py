@@ -1,4 +1,4 @@
-"""Signals of collapse, the pause, and remedies."""
+"""Signals, the pause, and remedies."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -30,7 +30,7 @@ class Signal(StatusModel):
 
 
 class Pause(StatusModel):
-    """The job stopped training at a signal of collapse, and waits for a person."""
+    """The job stopped training at a signal, and waits for a person."""
 
     signal: Word
     """The most severe signal that it stopped for."""
@@ -65,7 +65,7 @@ class RemedyFigures(StatusModel):
 
 
 class Remediation(StatusModel):
-    """A change to the running job, made against a signal of collapse or because a person ordered it."""
+    """A change to the running job, made against a signal or because a person ordered it."""
 
     number: Count
     """Ordinal number of this change in the job. Refused changes have one too."""
@@ -74,7 +74,7 @@ class Remediation(StatusModel):
     remedy: Word
     """Name of the remedy; docs/remedies.md explains each."""
     signal: Word | None = None
-    """Signal of collapse that the remedy acts on. Absent if a person ordered it."""
+    """Signal that the remedy acts on. Absent if a person ordered it."""
     order: Word | None = None
     """The annotation with which a person ordered it."""
     action: Text

@@ -241,7 +241,7 @@ class Test(StatusModel):
     tuned: TestResult
     """Result of these weights."""
     base: TestResult | None = None
-    """Result of the weights from before training. Absent if the weights from before training are not kept."""
+    """Result of the weights that training started from. Absent if they are not kept."""
     reward_difference: Word | None = None
     """How far the reward is above the base's, row by row, with the 95 % interval and p."""
     external_score_difference: Word | None = None

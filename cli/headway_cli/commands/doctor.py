@@ -55,7 +55,8 @@ def doctor(
     endpoint: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="Base URL, up to /v1, of an endpoint that plays instead of the job's model."
+            metavar="URL",
+            help="Base URL of an endpoint that plays instead of the job's model. It ends with /v1.",
         ),
     ] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Model at the endpoint.")] = None,

@@ -48,7 +48,7 @@ def report(
     context: Context = None,
     endpoint_url: EndpointUrl = None,
 ) -> None:
-    """Write a run as one HTML page: curves, signs of collapse, preflight, bill and episodes."""
+    """Write a run as one HTML page: curves, signals, preflight, bill and episodes."""
     with reported_errors():
         found = reach(namespace, context, endpoint_url).stored(run, name_of(kind))
         decode = decoder(tokenizer, found.base)

@@ -45,7 +45,7 @@ def run(
     secret: Secrets = None,
     fresh: Annotated[bool, typer.Option(help="Delete the files of an earlier run first.")] = False,
     resume_: Annotated[
-        bool, typer.Option("--resume", help="End the pause of a job that stopped at a sign of collapse.")
+        bool, typer.Option("--resume", help="End the pause of a job that stopped at a signal.")
     ] = False,
     plain: Plain = False,
     output: Output = Form.TEXT,

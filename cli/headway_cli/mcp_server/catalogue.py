@@ -41,8 +41,8 @@ TOOLS: Final[tuple[Tool[Any], ...]] = (
     Tool(
         "status",
         "Status of a job",
-        "Say how far a training job or an evaluation is: state, progress, reward, held-out score, preflight, "
-        "signals of collapse, conditions, usage and results. `spec` adds the job's spec.",
+        "Show a training job or an evaluation: state, progress, reward, held-out score, preflight, "
+        "signals, conditions, usage and results. `spec` adds the job's spec.",
         StatusAsked,
         jobs.status,
     ),
@@ -66,7 +66,7 @@ TOOLS: Final[tuple[Tool[Any], ...]] = (
     Tool(
         "cost",
         "Cost of a job",
-        "Say what a job has used by class, what that costs in US dollars, and what it was to cost.",
+        "Show what a job has used by class, its cost in US dollars, and the estimate of its cost.",
         OfJob,
         jobs.cost,
     ),

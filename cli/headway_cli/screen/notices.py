@@ -84,7 +84,7 @@ def _conditions(status: Json, state: str, signals: set[str]) -> Iterator[Row]:
 
 
 def is_paused(status: Json) -> bool:
-    """Whether training was paused at a collapse signal, and nobody has ended the pause yet."""
+    """Whether training was paused at a signal, and nobody has ended the pause yet."""
     time = status_values.block(status, "pause").get("time")
     return bool(status_values.block(status, "pause")) and time != status.get("resumedPause")
 

@@ -1,4 +1,4 @@
-"""Figures of steps: the latest for `/metrics`, all of them for MLflow and the signals of collapse."""
+"""Figures of steps: the latest for `/metrics`, all of them for MLflow and the signals."""
 
 from __future__ import annotations
 

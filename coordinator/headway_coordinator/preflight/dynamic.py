@@ -224,7 +224,7 @@ class Dynamic:
         bill = self._bill.add
         self._player = Player(self.spec, self.broker, limiter, name, judges, bill, self._moved)
         played = await self._player.play(scripts)
-        tried += await self._probed("after")  # of a sandbox that was started to replace a script's
+        tried += await self._probed("after")  # in a sandbox that replaced a script's
         self._asker = Asker(judges, bill, f"preflight-judge-{self.start_number}", self._moved)
         questions = [] if own.get(judge_varies.ID) == "Off" else judge_varies.questions(baseline)
         twice = await self._asker.ask(questions)

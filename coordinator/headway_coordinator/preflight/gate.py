@@ -45,8 +45,8 @@ def check_tasks(spec: RLEvalJobSpec, rows: Sequence[Row]) -> None:
     asked = {"": spec.gate.task} | {f"noWorse[{number}].": bound.task for number, bound in bounds}
     for block, task in asked.items():
         if task is not None and task not in known:
-            none = "" if column else "; spec.data.taskColumn names none of the rows"
-            text = f"nothing is measured in the task {task}; write one of {_listed(known)}{none}"
+            none = "" if column else ", or give spec.data.taskColumn: without it no row has a task"
+            text = f"no measured task is called {task}; write one of {_listed(known)}{none}"
             raise JobError("GateTaskUnknown", text, field=f"spec.gate.{block}task")
 
 

@@ -58,7 +58,7 @@ def made() -> Board:
     return Board(
         "fleet",
         "Headway / Fleet",
-        "Every job of the chosen namespaces: state, progress, scores, cost, signals of collapse and alerts.",
+        "Every job of the chosen namespaces: state, progress, scores, cost, signals and alerts.",
         [board.namespace(), board.kind()],
         [
             Section("Now", _now()),
@@ -86,7 +86,7 @@ def _now() -> list[Any]:
         ),
         number(
             "Signals raised",
-            "Signs of collapse that are raised, over all jobs. The table below names them.",
+            "Signals that are raised, over all jobs. The table below names them.",
             Query(raised, "raised"),
             limits=[Limit(1)],
         ),

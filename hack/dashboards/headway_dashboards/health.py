@@ -1,4 +1,4 @@
-"""Whether a job is well: signals of collapse, how episodes end, what the agent does."""
+"""Whether a job is well: signals, how episodes end, what the agent does."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _signals() -> list[Any]:
     conditions = f"{by_type['True']} or 0 * {by_type['False']} or -1 * {by_type['Unknown']}"
     return [
         states(
-            "Signals of collapse",
+            "Signals",
             "As the coordinator judges them step by step; docs/signals.md has what each means. "
             "One without a band is unknown: too few steps, or a figure that this job has not.",
             Query(value("signal/state"), "{{job_name}} {{signal}}"),

@@ -58,7 +58,11 @@ def _now() -> list[Any]:
             decimals=3,
         ),
         number(
-            "Signals raised", "Signs of collapse.", Query(raised, "{{job_name}}"), span=3, limits=[Limit(1)]
+            "Signals raised",
+            "Signals that are raised.",
+            Query(raised, "{{job_name}}"),
+            span=3,
+            limits=[Limit(1)],
         ),
         number(
             "Cost an hour",

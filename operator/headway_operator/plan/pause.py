@@ -1,6 +1,6 @@
 """Whether a job is paused, and whether a person has ended the pause. Pure.
 
-The coordinator writes to `status.pause` that a signal of collapse is raised. The job then has no pods, as if
+The coordinator writes to `status.pause` that a signal is raised. The job then has no pods, as if
 its spec said `suspend`, until its annotation `headway.dev/resume` names the pause. (Only people write the
 spec.) The annotation takes effect once every pod is gone, since a coordinator that paused a job keeps it
 paused. Then `status.resumedPause` ends the pause permanently, whatever happens to the annotation.

@@ -72,7 +72,7 @@ def cases(path: Path) -> Json:
 
 
 def of_signals(names: list[str], severity: dict[str, str]) -> Json:
-    """One sign of collapse after another, raised of one job."""
+    """One signal after another, raised of one job."""
     labels = {"kind": "RLTrainingJob", "namespace": "red", "job_name": "a"}
     chosen = ",".join(f'{name}="{value}"' for name, value in labels.items())
     series = [{"series": f"headway_job_active{{{chosen}}}", "values": "1x20"}]

@@ -33,7 +33,7 @@ def wait_for_events(rig: Rig, name: str, *reasons: str) -> None:
 
 
 def signals(state: str, step: int, raised: bool) -> Json:
-    """What the coordinator says of its job, with a sign of collapse."""
+    """What the coordinator says of its job, with a signal."""
     healthy = condition(ConditionType.HEALTHY, not raised, "RewardCollapsed" if raised else "NoSignalRaised")
     return {
         "preflight": PASSED,

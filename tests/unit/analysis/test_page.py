@@ -141,7 +141,7 @@ def test_the_page_says_how_the_run_went(good: Made, good_page: str) -> None:
     assert f"{first.external_score:.0%} → {last.external_score:.0%}" in found
     assert "finished: MaxSteps, step 20" in found
     assert "0.0123 USD" in found
-    assert "No sign of collapse was raised." in found
+    assert "No signal was raised." in found
     assert "Cost of the whole job when each step was taken" in found
     for title in ("Reward", "External score", "Entropy", "Seconds of a step", "Reward by field"):
         assert title in found
@@ -213,7 +213,7 @@ def test_a_collapse_is_shaded_and_named(tmp_path: Path) -> None:
     found = Read(found_page).text
     assert "RewardCollapsed" in found
     assert re.search(r"RewardCollapsed\s*Raised", found)
-    assert "Shaded: a sign of collapse was raised." in found
+    assert "Shaded: a signal was raised." in found
     assert "var(--shade)" in found_page
 
 

@@ -65,7 +65,7 @@ def test_a_gate_on_a_task_that_is_not_measured_is_refused(
 
 
 def test_a_gate_on_a_task_of_the_rows_needs_their_column(tmp_path: Path) -> None:
-    with pytest.raises(JobError, match=r"write one of all, sums, facts; spec\.data\.taskColumn names none"):
+    with pytest.raises(JobError, match=r"write one of all, sums, facts, or give spec\.data\.taskColumn"):
         gated(tmp_path, None, task="order").rows(FileStore())
 
 

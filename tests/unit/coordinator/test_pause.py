@@ -1,4 +1,4 @@
-"""A sign of collapse pauses a job once: nothing is trained after it, whoever dies, until a person says so."""
+"""A signal pauses a job once: nothing is trained after it, whoever dies, until a person says so."""
 
 from __future__ import annotations
 

@@ -183,12 +183,11 @@ CHECK: Final = Check(
     "counts rows as clusters. The result also has pass@G (G is the group size), and the share of "
     "groups with both success and failure.",
     threshold=f"Fails if none of {ENOUGH} episodes on {ROWS_NEVER} rows succeeds. Warns if none of {SOME} "
-    f"does. Fails if the evidence for a share above {NEARLY_ALWAYS:.0%} is {CERTAIN:g} or more, "
-    f"on {ROWS_ALWAYS} rows. Warns if that evidence is {LIKELY:g} or more, or if the share is "
-    f"surely below {RARELY:.0%}. Unknown below {SOME} episodes.",
+    f"does. Warns if the share is surely below {RARELY:.0%}. A test martingale has the evidence for a "
+    f"share above {NEARLY_ALWAYS:.0%}. Fails if it reaches {CERTAIN:g} on at least {ROWS_ALWAYS} rows. "
+    f"Warns if it reaches {LIKELY:g}. Unknown below {SOME} episodes.",
     reason=f"A model that succeeds in {RARELY:.0%} of its episodes shows it within {ENOUGH} with a chance "
-    f"of {1 - ALPHA:.0%}. The evidence is a test martingale: it may be looked at after each group "
-    "without a larger error.",
+    f"of {1 - ALPHA:.0%}. A test martingale may be looked at after each group without a larger error.",
     source=f"{GUIDE}: if the base model scores zero, stop and simplify. {SEQUENTIAL}.",
     advice="Simplify the task or use another base model; if it always succeeds, use harder rows.",
     judge=judge,

@@ -70,8 +70,8 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
         f"{counts} rows: {'; '.join(example.title for example in shown[:6])}.",
         float(len(shown)),
         0.0,
-        advice="Split the rows once, by what they are about, before anything is measured; and correct the "
-        "named ones.",
+        advice="Split the rows once, by their subject, before anything is measured. Correct the rows that "
+        "are named.",
         field="spec.data",
         examples=tuple(shown[:MAX_EXAMPLES]),
     )

@@ -122,9 +122,9 @@ def _signals(spans: Sequence[drawing.Span], verdicts: Sequence[Verdict]) -> Tabl
         rows.append((name, verdict.standing.state, steps or "never", observed, verdict.signal.advice))
     if not verdicts:
         return None
-    note = "" if rows else "No sign of collapse was raised."
+    note = "" if rows else "No signal was raised."
     columns = ("signal", "state at the end", "raised in steps", "seen last", "what to change first")
-    return Table("Signs of collapse", columns, rows, note)
+    return Table("Signals", columns, rows, note)
 
 
 def _remedies(run: TrainingRun) -> Table | None:

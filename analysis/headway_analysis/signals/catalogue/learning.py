@@ -195,7 +195,7 @@ LEARNING: Final = (
         threshold=f"Bad above {learning.ONE_SIDED:.0%} if two things have changed since the first "
         f"{learning.WINDOW} steps. The largest share has risen by at least "
         f"{100 * learning.GROWN:.0f} percentage points, and the rival's share has fallen by as "
-        f"much. Clear at {learning.MANY_SIDED:.0%} or less, or if the shares have not changed so.",
+        f"much. Clear at {learning.MANY_SIDED:.0%} or less, or if the shares have not changed in this way.",
         reason="Within a group, the model learns the number that tells good episodes from bad ones. With "
         "few groups, each number's share is noisy, so a rise counts only if another number's share "
         "falls. A number that no longer differs within any group does not count as fallen: the "

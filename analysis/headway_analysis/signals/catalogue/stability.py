@@ -39,7 +39,7 @@ STABILITY: Final = (
         f"step that trains nothing has no entropy, so the first ratio takes the last {learning.LAST} "
         f"values within {learning.WINDOW} steps.",
         threshold=f"Bad if a ratio exceeds {stability.ENTROPY_HIGH:g} while the reward neither surely rises "
-        f"nor is near its best, and one of two things is true. The entropy of {learning.BACK} "
+        f"nor is near its best. One of two things must also be true. The entropy of {learning.BACK} "
         f"steps is {stability.ENTROPY_LASTS:g} nats above that of the first steps. Or the entropy "
         f"of {learning.LAST} steps is {stability.ENTROPY_MORE:g} nats above it, and the reward "
         "has fallen: then one reading is enough. The reward has fallen if its mean of "
