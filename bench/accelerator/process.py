@@ -21,7 +21,7 @@ from headway_api.config import JobConfig
 from headway_api.records import StepReport
 from headway_api.store import FileStore
 from headway_rollout.weights import chain
-from headway_rollout.weights.chain import Held
+from headway_rollout.weights.chain import VersionOnDisk
 from headway_trainer import model as models
 from headway_trainer.publish.canary import TOLERANCE
 
@@ -69,7 +69,7 @@ class Life:
             return Path(manifest.uri.removeprefix("file://"))
         target = self.folder / "taken" / f"{step:06d}"
         if not target.exists():
-            held: Held | None = None
+            held: VersionOnDisk | None = None
             chain.fetch(FileStore(), manifest, target, held)
         return target
 

@@ -28,7 +28,7 @@ from headway_api.records import PolicyVersion, WeightsManifest
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import FileStore
 from headway_rollout.weights import chain
-from headway_rollout.weights.chain import Held
+from headway_rollout.weights.chain import VersionOnDisk
 from headway_trainer import attention, memory
 from headway_trainer import model as models
 from headway_trainer.adapter import TrainedState
@@ -233,7 +233,7 @@ def published(ours: Ours, rows: Sequence[LearnerRow], folder: Path) -> list[dict
     """Publish versions, with a step between two: how long each stops training. Also whether the version that
     a server loads has the bytes of the tensors on the accelerator."""
     found: list[dict[str, Any]] = []
-    held: Held | None = None
+    held: VersionOnDisk | None = None
     for number in range(VERSIONS):
         if number:
             ours.step(rows)
@@ -245,8 +245,8 @@ def published(ours: Ours, rows: Sequence[LearnerRow], folder: Path) -> list[dict
 
 
 def _version(
-    ours: Ours, version: PolicyVersion, folder: Path, held: Held | None
-) -> tuple[Held, dict[str, Any]]:
+    ours: Ours, version: PolicyVersion, folder: Path, held: VersionOnDisk | None
+) -> tuple[VersionOnDisk, dict[str, Any]]:
     """Publish a version, and load it like a server that holds the version before."""
     store, parts, device = FileStore(), ours.parts, ours.ranks.device
     uri = f"file://{folder}/{version.step:06d}"
@@ -256,7 +256,7 @@ def _version(
     stops = time.perf_counter() - began
     vocabulary, lora = models.vocabulary(ours.model), manifest.kind == "lora"
     taken = folder / "taken" / f"{version.step:06d}"
-    return Held(version, taken), {
+    return VersionOnDisk(version, taken), {
         "kind": manifest.kind,
         "bytes": sum(file.size for file in manifest.files),
         "stops": stops,

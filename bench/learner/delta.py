@@ -19,7 +19,7 @@ from headway_api.spec.model import ModelSpec
 from headway_api.store import FileStore
 from headway_api.weights_format import DELTA_FILE, MODEL_FILE
 from headway_rollout.weights import chain
-from headway_rollout.weights.chain import Held
+from headway_rollout.weights.chain import VersionOnDisk
 from headway_trainer import model as models
 from headway_trainer.publish.backends import (
     DeltaPublisher,
@@ -88,7 +88,7 @@ def _full(folder: Path, base: Path, dtype: str, rate: float) -> Row:
         ),
     }
     found = {name: Found() for name in ways}
-    held: dict[str, Held | None] = dict.fromkeys(ways)
+    held: dict[str, VersionOnDisk | None] = dict.fromkeys(ways)
     changed = []
     for number in range(BEFORE + STEPS + 1):
         step()
@@ -171,9 +171,9 @@ def _once(
     folder: Path,
     step: int,
     tensors: dict[str, torch.Tensor],
-    held: Held | None,
+    held: VersionOnDisk | None,
     found: Found,
-) -> Held:
+) -> VersionOnDisk:
     """Publish one version and load it like a server."""
     store, version = FileStore(), PolicyVersion(incarnation=0, step=step)
     uri = f"file://{folder}/published/{step:06d}"
@@ -187,4 +187,4 @@ def _once(
     found.take.append(time.monotonic() - published_at)
     found.sizes.append(sum(file.size for file in published.files if file.name in WEIGHTS))
     assert published.kind == "lora" or (taken / MODEL_FILE).exists()
-    return Held(version, taken)
+    return VersionOnDisk(version, taken)
