@@ -25,8 +25,8 @@ BENCHMARK = Benchmark(
 
         A section that is not here has not been measured yet.
 
-        What this does not cover: more than one GPU (NCCL between ranks, ZeRO over GPUs, weights from memory
-        to memory over NCCL, which one GPU cannot be both ends of), vLLM on a GPU, and the images for GPUs.
+        This does not cover vLLM on a GPU, and the images for GPUs. It covers one GPU alone: no NCCL between
+        ranks, no ZeRO over GPUs, no weights from memory to memory over NCCL.
     """),
     sections={
         "versions": versions.measure,

@@ -31,15 +31,15 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 READ = prose("""
-    Both attention functions that packed rows may have, on random queries, keys and values: output and
-    gradients of each against softmax written out in float64, a row at a time. The error is the norm of the
-    difference over the norm, the largest of the output and the three gradients. *Row alone* says whether
-    other numbers in one row leave the bits of all other rows' outputs as they are.
+    These are both attention functions that packed rows may have, on random queries, keys and values. Output
+    and gradients of each are compared with softmax written out in float64, a row at a time. The error is the
+    norm of the difference over the norm, the largest of the output and the three gradients. *Row alone* says
+    whether other numbers in one row leave the bits of all other rows' outputs as they are.
 
     Speed and memory are of forward and backward of one layer of Qwen3-8B's heads over so many tokens. Memory
-    is what is allocated at most beyond what is given. *Anew* has rows of unequal lengths that are others each
-    time, as those of a job are. By length, torch may take cuDNN's kernel, which makes a plan for every length
-    that it has not seen: the learner forbids it.
+    is what is allocated at most beyond what is given. *New lengths* has rows of unequal lengths, which are
+    others each time, as in a job. By length, torch may take cuDNN's kernel, which makes a plan for every
+    length that it has not seen: the learner forbids it.
 """)
 
 
@@ -152,7 +152,7 @@ def _cost(
     row: Row = {
         "function": f"{name}, cuDNN allowed" if cudnn else name,
         "dtype": NAMES[dtype],
-        "rows": "4 anew" if lengths is None else f"{len(lengths)} of {lengths[0]}",
+        "rows": "4, new lengths" if lengths is None else f"{len(lengths)} of {lengths[0]}",
         "window": window or "",
         "ms": "",
         "MiB": "",

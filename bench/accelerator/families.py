@@ -48,10 +48,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 READ = prose("""
-    Two layers of each family, with random weights, as the learner loads them: what the proof that is run when
-    a model is loaded decides, and how far the gradient of packed rows is from that of padded rows by the
-    model's own attention. A family whose attention asks for more than packed rows have is padded, with the
-    reason.
+    Two layers of each family, with random weights, are loaded as the learner loads them. The table shows what
+    the proof decides that runs when a model is loaded. It also shows how far the gradient of packed rows is
+    from that of padded rows, with the model's own attention. A family whose attention asks for more than
+    packed rows have is padded, with the reason.
 """)
 
 

@@ -38,13 +38,14 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 READ = prose(f"""
     `python -m headway_trainer.launch`, the process that a learner's pod runs, takes {STEPS} steps of a small
-    model from a coordinator that hands out batches; another one is killed by SIGKILL once step {KILLED_AT} is
-    durable, started again, and goes on. Compared is what the last version changed since the first.
+    model. A coordinator hands out the batches. A second such process is killed by SIGKILL once step
+    {KILLED_AT} is durable, starts again, and goes on. What the last version changed since the first is
+    compared.
 
-    *Canary* is the difference, in nats, between the log-probabilities that the learner publishes with its
-    last weights and those that transformers computes of the published files on the CPU in float32, beside
-    what is tolerated of a rollout server. Weights that travel as deltas are taken as a server takes them, so
-    that every tensor is proven by its digest.
+    *Canary* is a difference of log-probabilities, in nats. The learner publishes some with its last weights,
+    and transformers computes the same of the published files, on the CPU in float32. Beside it is what is
+    tolerated of a rollout server. Weights that travel as deltas are taken as a server takes them, so that
+    every tensor is proven by its digest.
 """)
 
 

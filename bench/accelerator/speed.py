@@ -30,9 +30,9 @@ BYTES = {"full": (2 + 4 + 4 + 8, 0), "lora": (2 + 4 + 4 + 8, 2)}
 """Bytes of a trained weight (bfloat16, float32, the sum of gradients, two moments), and of a frozen one."""
 
 READ = """
-    Episodes of 2 to 10 turns of unequal length, one row each, in bfloat16 with every default of a job on a
-    GPU: ZeRO 2, layers recomputed in the backward pass, {tokens} tokens a micro-batch. The sides take turns
-    in one process; a ratio is the median of those of each time.
+    Episodes have 2 to 10 turns of unequal length, and one row each. They are trained in bfloat16, with the
+    defaults of a job on a GPU. These are ZeRO 2, layers recomputed in the backward pass, and {tokens} tokens
+    a micro-batch. The sides take turns in one process; a ratio is the median of those of each time.
 
     *Bare PyTorch* runs the very micro-batches that the learner plans, with its attention, layers recomputed
     too, and the head only where a token is trained. Gradients and AdamW are in bfloat16 there, the learner's
@@ -40,8 +40,8 @@ READ = """
     rows as TRL lays them out (8 a device batch, padded, PyTorch's attention), with its fused head.
 
     *Of the product* is the share of the rate of a large matrix product in bfloat16, measured in the same
-    process. It counts the operations that the mathematics need: nothing that is computed again, no padding,
-    no half of attention that is masked, no gradient of frozen weights.
+    process. It counts the operations that the mathematics need. It does not count what is computed again,
+    padding, the masked half of attention, or gradients of frozen weights.
 
     Memory is what PyTorch has allocated. *Expected* is bytes by the number formats alone: {bytes}.
 """
@@ -52,13 +52,13 @@ PUBLISHED = """
     each version from there, and its files were compared with the tensors on the GPU bit for bit.
 """
 TURNS = """
-    {shape}, every weight trained: episodes of 128 sampled tokens a turn, after 512 tokens of a prompt or 96
-    of a tool's result, as one row each, and as a row a turn that holds all before. Both train the same
-    tokens. Seconds are of a whole optimizer step, the two sides taken in turns.
+    {shape}, every weight trained. Episodes have 128 sampled tokens a turn, after 512 tokens of a prompt or 96
+    of a tool's result. They are trained as one row each, and as a row a turn that holds all before. Both
+    train the same tokens. Seconds are of a whole optimizer step, the two sides taken in turns.
 
-    Operations are what the mathematics need. They are saved less than tokens are: the head, a third of this
-    model's weights, sees only the tokens that are trained, which are equally many on both sides, and a token
-    of a longer row attends to more.
+    Operations are what the mathematics need. They are saved less than tokens are, for two reasons. The head,
+    a third of this model's weights, sees only the tokens that are trained, and these are equally many on both
+    sides. A token of a longer row attends to more.
 """
 
 

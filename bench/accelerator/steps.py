@@ -66,14 +66,15 @@ def bfloat16() -> Variants:
 
 READ = prose(f"""
     A model of Qwen3's shape with two layers takes {step_variants.STEPS} optimizer steps on packed episodes of
-    several turns, on the accelerator and on the CPU: the very test program that holds the learner to plain
-    PyTorch. Compared are the losses, the norms of the gradients, every metric of the tokens (*metrics*) and
-    what the steps changed in the optimizer's float32 weights (*update*), each relative to the CPU's in
-    float32. *CPU's bf16* is how far the CPU's own bfloat16 is from its float32: what the format costs.
+    several turns, on the accelerator and on the CPU. The program is that of the test which compares the
+    learner with plain PyTorch. It compares the losses, the norms of the gradients, and every metric of the
+    tokens (*metrics*). It also compares what the steps changed in the optimizer's float32 weights (*update*).
+    Each is relative to the CPU's in float32. *CPU's bf16* is how far the CPU's own bfloat16 is from its
+    float32: what the format costs.
 
-    *Twice* says whether another process on the accelerator ends with the same bits. *Resumed* says it of one
-    that loads what was saved before the last step and takes that step; *state* says whether what it loaded,
-    moments included, has the bits that were saved.
+    *Twice* says whether another process on the accelerator ends with the same bits. *Resumed* says the same
+    of a process that loads what was saved before the last step, and takes that step. *State* says whether
+    what it loaded, moments included, has the bits that were saved.
 """)
 
 

@@ -15,8 +15,8 @@ BENCHMARK = Benchmark(
     intro=prose("""
         Made by `make bench-eval`. A goal is a ratio of two sides, measured in one run on one machine and one
         vLLM server. The absolute values beside it say nothing of other machines. All parts are real: the
-        coordinator, vLLM's CPU build under Headway's rollout server, sandbox servers, an
-        S3 server (versitygw), and Inspect AI in the version that is locked.
+        coordinator, vLLM's CPU build under Headway's rollout server, sandbox servers, and an S3 server
+        (versitygw). Inspect AI has the version that is locked.
     """),
     sections={"speed": speed.measure},
 )

@@ -27,33 +27,33 @@ Repetition = Mapping[str, Ran]
 
 READ = prose(f"""
     {ROWS} rows, one greedy try each, {PLACES} episodes at once. An episode has {procedure.SHORTEST} to
-    {procedure.LONGEST} tool calls and then an answer; the model writes {len(clerk.chains()[0])} tokens in a
-    turn that calls, and {len(clerk.chains()[1])} in one that answers. Its weights are written by hand: it
+    {procedure.LONGEST} tool calls and then an answer. The model writes {len(clerk.chains()[0])} tokens in a
+    turn that calls, and {len(clerk.chains()[1])} in one that answers. Its weights are written by hand. It
     reads the tool's answers and ends where the last one says so, so every side samples the same tokens. It
     costs what {SMALL.parameters / 1e6:.0f} M parameters of Qwen3's shape cost.
 
     *Headway* is the coordinator's own program with everything on. Each episode has a sandbox process, and its
     tokens and log-probabilities are recorded. Each group is on an S3 server and on the bill before it counts.
     Figures and gate are computed meanwhile. It ends when the last group is durable and billed. The sandboxes
-    are started before the run, as a warm pool's are on nodes of their own. *vLLM alone* is the limit:
-    Headway's requests, token for token and seed for seed, as bytes made beforehand, from a client that does
-    nothing else, at as many places. A turn is sent once the one before it has its answer, and no tool runs
+    are started before the run, as a warm pool's are on nodes of their own. *vLLM alone* is the limit: the
+    same requests, token for token and seed for seed, at as many places. Their bytes are made beforehand, and
+    the client does nothing else. A turn is sent once the one before it has its answer, and no tool runs
     between two. *Inspect AI* has the task as its users write it: `generate` with a tool, its provider for
     vLLM, the chat endpoint of the same server. `max_connections` and `max_samples` are as many as the places,
-    all else is as it comes. Its tool runs in its own process and its log goes to a local folder: both cost it
-    less than Headway's sandboxes and S3 cost Headway. Its prompts are some tokens longer, since its tool's
-    schema says more.
+    all else is as it comes. Its tool runs in its own process, and its log goes to a local folder. Both cost
+    it less than sandboxes and S3 cost Headway. Its prompts are some tokens longer, since its tool's schema
+    says more.
 
-    Each repetition runs every side once, in another order, with vLLM's prefix cache emptied before each but
-    for the words with which all episodes begin. A ratio is that of two sides of one repetition, its interval
-    by drawing repetitions again. The goal against the limit is judged by the median, so its interval may
-    reach below {OF_LIMIT}; that against Inspect AI by the whole interval. *ms a turn* is what a place takes
-    for a turn, the idle places at the end included. *Outside vLLM* is an episode's time less its calls to
-    vLLM, a turn: lease, reset, tools, judgement and release, by each client's own clock. vLLM's speed, which
-    varies from run to run, hardly moves it. *Client CPU* is of the side's process alone, *vLLM CPU* of the
-    server's. *Whole process* adds what comes before the first episode and after the last one. Of Headway that
-    is its start, preflight, weights proven, comparison, table, report and log; of Inspect AI its own start
-    and log.
+    Each repetition runs every side once, in another order. Before each side vLLM's prefix cache is emptied,
+    except for the words with which all episodes begin. A ratio is that of two sides of one repetition, its
+    interval by drawing repetitions again. The goal against the limit is judged by the median, so its interval
+    may reach below {OF_LIMIT}; that against Inspect AI by the whole interval. *ms a turn* is what a place
+    takes for a turn, the idle places at the end included. *Outside vLLM* is an episode's time less its calls
+    to vLLM, a turn: lease, reset, tools, judgement and release, by each client's own clock. vLLM's speed,
+    which varies from run to run, hardly moves it. *Client CPU* is of the side's process alone, *vLLM CPU* of
+    the server's. *Whole process* adds what comes before the first episode and after the last one. Of Headway
+    that is its start, preflight, weights proven, comparison, table, report and log; of Inspect AI its own
+    start and log.
 
     vLLM computes on one core. The other one holds its HTTP server, the client, the S3 server and all
     sandboxes: what they use, vLLM's HTTP server waits for. On a cluster they have nodes of their own.

@@ -47,12 +47,13 @@ def measure(folder: Path) -> Section:
     return Section(
         title="Operator",
         read=prose(f"""
-            The real operator on a real API server and etcd of its own, with the Lease of a replica that
-            leads, probed and scraped as in a cluster. Each job trains: its four pods are ready, by their
-            records, and nothing changes. Nobody else acts on the cluster. A window is {SECONDS:g} s long.
+            The real operator runs on a real API server and etcd of its own. It has the Lease of a replica
+            that leads, and is probed and scraped as in a cluster. Each job trains: its four pods are ready,
+            by their records, and nothing changes. Nobody else acts on the cluster. A window is {SECONDS:g} s
+            long.
 
-            Every {RESYNC:g} s the operator holds every job against its plan again, and applies a part of the
-            objects anew. "Quiet" is a window without that. "A resync" is what it takes more, by a window of
+            Every {RESYNC:g} s the operator compares every job with its plan again, and applies a part of the
+            objects again. "Quiet" is a window without that. "A resync" is what it takes more, by a window of
             twice the length with {RESYNCS} of them. "Share of a core" and "requests a minute" are of both:
             quiet + resync / {RESYNC:g} s. Requests are counted by the API server's audit log.
         """),

@@ -16,9 +16,9 @@ BENCHMARK = Benchmark(
     title="The learner: what a step costs",
     intro=prose("""
         Made by `make bench-learner` (one section: `make bench-learner ONLY=throughput`). Every figure that is
-        judged is a ratio of two sides measured in one run on one machine, with the absolute values beside it;
-        the absolute values say nothing of other machines. The learner is the product's own (planner, layout,
-        policy, objective, DeepSpeed engine, publishers), on models of random weights.
+        judged is a ratio of two sides, measured in one run on one machine. The absolute values beside it say
+        nothing of other machines. The learner is the product's own (planner, layout, policy, objective,
+        DeepSpeed engine, publishers), on models of random weights.
     """),
     sections={
         "throughput": throughput.measure,

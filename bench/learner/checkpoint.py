@@ -110,8 +110,8 @@ def _row(way: str, found: Found) -> Row:
     return {
         "checkpoint": way,
         "step s": shown(statistics.median(each.step for each in steps)),
-        "stands still s": shown(statistics.median(each.still for each in steps)),
-        "step + still s": shown(statistics.median(each.both for each in steps)),
+        "pause s": shown(statistics.median(each.still for each in steps)),
+        "step + pause s": shown(statistics.median(each.both for each in steps)),
         "longer than without": f"{statistics.median(longer):.1%}",
         "in each round": ", ".join(f"{each:.0%}" for each in longer),
         "durable after s": shown(statistics.median(durable)) if durable else "",
@@ -141,30 +141,30 @@ def _seconds(block: Sequence[Step]) -> float:
 
 def _read(parameters: int) -> list[str]:
     return prose(f"""
-        A model of {parameters / 1e6:.1f} M parameters and its optimizer in float32, all weights trained, in
-        steps of {EPISODES} episodes: without checkpoints, with one after every step *beside training* as the
-        learner makes them, and with one *at once*, which the next step waits for until it is durable. The
-        store is a folder on the same disk, or the same folder over a link of {LINK}. **The link is no
-        network but an injected delay**: after each object the uploading thread sleeps for as long as its
+        A model of {parameters / 1e6:.1f} M parameters and its optimizer are in float32, and all weights are
+        trained, in steps of {EPISODES} episodes. A run has no checkpoints, or one after every step. The
+        learner uploads it *beside training*. *At once* means that the next step waits until it is durable.
+        The store is a folder on the same disk, or the same folder over a link of {LINK}. **The link is no
+        network but an injected delay.** After each object the uploading thread sleeps for as long as its
         bytes would take over such a link. It takes time and no CPU, and has no latency.
 
         The {len(WAYS)} ways take turns of {BLOCK}, in {ROUNDS} rounds, every other one in the order of the
         one before reversed. A turn with checkpoints begins with one that is not counted, so that each step
         *beside training* has an upload beside it.
 
-        *Stands still* is the wait and the copy alone: until the checkpoint before is durable (at once: until
-        this one is), and until the learner's state lies on the local disk. The upload beside training needs
-        cores as well, to hash and to copy, and those it takes from the step: that shows in *step*, the more
-        the fewer cores there are. What a checkpoint costs is therefore *longer than without*: step and
-        standstill together, of each round against the same round's without checkpoints, and the median of the
-        rounds. *Durable after* is from the end of the step until the pointer names it.
+        *Pause* is the wait and the copy alone. The wait lasts until the checkpoint before is durable, or this
+        one at once. The copy lasts until the learner's state lies on the local disk. The upload beside
+        training also takes cores from the step, to hash and to copy. That shows in *step*, the more the fewer
+        cores there are. The cost of a checkpoint is therefore *longer than without*: step and pause together,
+        against the same round without checkpoints. It is the median of the rounds. *Durable after* is from
+        the end of the step until the pointer names it.
 
         An upload is work for cores and disk, and waiting for the store. The step here computes on all cores
-        there are, so beside training that work is not hidden, only moved, and can cost as much as at once or
-        more: the folder is the case of work alone. What can be hidden is the waiting: the link is the case of
-        both. In the second table *at once / beside training* is how many times as long a step takes that
-        waits for its checkpoint; below 1, waiting is the cheaper. Where a step leaves the host's cores free,
-        as on an accelerator, the work could be hidden too: that is not measured here.
+        there are. So beside training that work is not hidden, only moved, and can cost as much as at once or
+        more. The folder is the case of work alone. What can be hidden is the waiting: the link is the case of
+        both. In the second table *at once / beside training* compares a step that waits for its checkpoint
+        with one that does not. Below 1, waiting is cheaper. Where a step leaves the host's cores free, as on
+        an accelerator, the work could be hidden too: that is not measured here.
     """)
 
 

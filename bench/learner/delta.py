@@ -42,13 +42,13 @@ WEIGHTS = (MODEL_FILE, DELTA_FILE, ADAPTER_FILE)
 READ = prose(f"""
     A model of {SMALL.parameters / 1e6:.0f} M parameters takes steps of AdamW on random tokens. Its weights
     are float32 in the optimizer; published they are bfloat16 or float32. After each of {STEPS} steps all
-    weights are published once as `file` and once as `delta`, into a local folder, so that the seconds are
-    those of writing, hashing, comparing and compressing; a server takes them in the same way. Medians.
+    weights are published once as `file` and once as `delta`. They go into a local folder, so the seconds are
+    those of writing, hashing, comparing and compressing. A server takes them in the same way. Medians.
 
-    *Changed* is the share of elements that differ from the step before. *Publish* is the learner's part,
-    *take* the server's until the whole model lies on its disk, proven by its digests: of a delta, from the
-    version before. Over a network the bytes count as well. The ratio is full over delta. A LoRA job publishes
-    its adapter whole, here of rank 32.
+    *Changed* is the share of elements that differ from the step before. *Publish* is the learner's part, and
+    *take* is the server's, until the whole model lies on its disk, proven by its digests. A delta is applied
+    to the version before. Over a network the bytes count as well. The ratio is full over delta. A LoRA job
+    publishes its adapter whole, here of rank 32.
 """)
 
 

@@ -26,16 +26,17 @@ REPEATS = {4: 7, 8: 4, 16: 3}
 WITHIN = 0.05
 
 READ = prose(f"""
-    Episodes of {SAMPLED} sampled tokens a turn and {OBSERVED} of a tool's result between two, as one row
-    each, and as one row a turn that holds all before it as context. Both train the same tokens with the same
-    gradient (a unit test holds them to it). The model has {SIZE.layers} layers of Qwen3-0.6B's shape and a
-    vocabulary of {VOCABULARY}, as the demo's. Seconds are of a whole optimizer step, medians of
-    {" and ".join(f"{times} at {turns} turns" for turns, times in REPEATS.items())}, the two sides taken in
-    turns; the ratio is the median of those of each time.
+    Episodes have {SAMPLED} sampled tokens a turn, and {OBSERVED} of a tool's result between two. They are
+    trained as one row each, and as one row a turn that holds all before it as context. Both train the same
+    tokens with the same gradient (a unit test holds them to it). The model has {SIZE.layers} layers of
+    Qwen3-0.6B's shape and a vocabulary of {VOCABULARY}, as the demo's. Seconds are of a whole optimizer step,
+    and the two sides are taken in turns. They are medians of
+    {" and ".join(f"{times} at {turns} turns" for turns, times in REPEATS.items())}. The ratio is the median
+    of those of each time.
 
     Three things pull the ratio of seconds below that of tokens, by no more than this machine's noise with a
-    model of this width: the head sees only sampled tokens, which are equally many on both sides; AdamW is in
-    both; and a token of a longer row attends to more. The last weighs more the narrower the model is.
+    model of this width. The head sees only sampled tokens, which are equally many on both sides. AdamW is in
+    both. A token of a longer row attends to more. The last weighs more the narrower the model is.
 """)
 
 

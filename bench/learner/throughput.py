@@ -42,32 +42,31 @@ HEAD = (
 )
 
 READ = prose(f"""
-    One batch of {EPISODES} episodes of 2 to 10 turns of unequal length, one row each, in float32 on all
-    cores, by a model of Qwen3's shape with {SIZE.layers} layers of width {SIZE.hidden} and a vocabulary of
-    {VOCABULARY}: as large a head, beside the layers, as that of Qwen3-0.6B. The sides take turns in one
-    process, {REPEATS} times; a ratio is the median of those of each time.
+    One batch has {EPISODES} episodes of 2 to 10 turns of unequal length, one row each. It is trained in
+    float32 on all cores. The model has Qwen3's shape, with {SIZE.layers} layers of width {SIZE.hidden} and a
+    vocabulary of {VOCABULARY}. Its head is as large, beside the layers, as that of Qwen3-0.6B. The sides take
+    turns in one process, {REPEATS} times; a ratio is the median of those of each time.
 
     *Ours* is everything between rows and new weights: planning, packing, forward, backward, statistics,
     gradient norm, clip, AdamW, by DeepSpeed (ZeRO 2, one rank). *TRL* is `GRPOTrainer._compute_loss` called
-    on the same rows as TRL lays them out ({BATCH} rows a device batch, prompts padded on the left,
-    completions on the right, tool results masked), with its fused head, then backward, clip and AdamW;
-    sampling, rewards and logging are left out. TRL's loss and ours agree on the first step to what the table
-    says.
+    on the same rows with its fused head, then backward, clip and AdamW. TRL lays the rows out: {BATCH} rows a
+    device batch, prompts padded on the left, completions on the right, tool results masked. Sampling, rewards
+    and logging are left out. TRL's loss and ours agree on the first step to what the table says.
 
     *Bare* is forward, cross-entropy of the action tokens and backward, in four ways; none has an objective,
-    statistics, a clip or an optimizer. The first is what one would write by hand: batches of {BATCH} rows in
-    their order, padded on the right, a mask, the model's own loss. The second is the same a row at a time, so
+    statistics, a clip or an optimizer. The first is what one writes by hand: batches of {BATCH} rows in
+    order, padded on the right, with a mask and the model's loss. The second is the same a row at a time, so
     that nothing is padded. The third has the head only at the tokens that are trained. The fourth has that
-    too, and runs the very micro-batches that the learner plans, of up to {MICRO_BATCH_TOKENS} tokens, laid
-    out before the clock starts, by the learner's own attention over packed rows: the same tokens through the
-    same layers in the same way as ours. The last two have one loss, as every run asserts. The goal is judged
-    by the fastest of the four.
+    too, and runs the micro-batches that the learner plans, of up to {MICRO_BATCH_TOKENS} tokens. They are
+    laid out before the clock starts, and use the learner's own attention over packed rows. So the same tokens
+    go through the same layers in the same way as ours. The last two have one loss, as every run asserts. The
+    goal is judged by the fastest of the four.
 
     The fourth is not a part of ours, and either may be the faster. Beside what a step adds, two things are
-    done in another way. A gradient of the fourth is PyTorch's own: added up over micro-batches where it
-    stands, thrown away after the step and made anew in the next; ours goes through DeepSpeed's buffers. And
-    the fourth has PyTorch's cross-entropy over the logits, ours a log-probability and an entropy of each
-    token. {HEAD}
+    done in another way. A gradient of the fourth is PyTorch's own. It is added up in place over
+    micro-batches, thrown away after the step, and allocated again in the next. Ours goes through DeepSpeed's
+    buffers. And the fourth has PyTorch's cross-entropy over the logits, ours a log-probability and an entropy
+    of each token. {HEAD}
 """)
 
 

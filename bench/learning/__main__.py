@@ -20,8 +20,8 @@ BENCHMARK = Benchmark(
         Made by `make bench-learning` (one section: `make bench-learning ONLY=cispo`). Each row is one
         `RLTrainingJob`, the example of `make demo` with another loss or seed, from apply to Complete on a
         cluster on one machine. The seed is that of the base model, of sampling and of the order of the data.
-        Which cases are held out goes by their names, whatever the seed: of the same 164 each seed takes its
-        first 64, so that two seeds have a third of theirs in common.
+        The names of the cases decide which are held out, whatever the seed. Each seed takes its first 64 of
+        the same 164, so two seeds have a third of theirs in common.
     """),
     sections={loss: partial(seeds.measure, loss) for loss in seeds.LOSSES},
     from_rows={loss: partial(seeds.section, loss) for loss in seeds.LOSSES},

@@ -28,9 +28,10 @@ GAIN: Final = 30
 JOB_DEADLINE_S: Final = 3000
 
 READ = prose("""
-    Held-out success is the share of 64 cases, never trained on, whose external score is full (it is stricter
-    than the reward): greedy, before the first step and after the last. An episode that the platform failed
-    counts neither way. The bill of every job was recounted from its stored trajectories and is equal.
+    Held-out success is the share of 64 cases, never trained on, whose external score is full. It is stricter
+    than the reward. The cases are sampled greedily, before the first step and after the last. An episode that
+    the platform failed counts neither way. The bill of every job was recounted from its stored trajectories
+    and is equal.
 """)
 
 

@@ -33,8 +33,7 @@ def measure(folder: Path) -> Section:
 
             Then `foothold` alone, for true success rates from 0 to 1: verdicts of {DRAWS} baselines of
             {GROUPS * SIZE} episodes each. A row's own success rate is drawn from a beta distribution with
-            that mean (its parameters add up to {ALIKE:g}), so that rows differ as those of a real dataset
-            do.
+            that mean, so that rows differ as those of a real dataset do. Its parameters add up to {ALIKE:g}.
         """),
         tables=[Table("Clean jobs", table), Table("`foothold` by true success rate", _foothold())],
         goals=[Goal(f"no false alarm in {len(SEEDS)} clean jobs", f"{alarms}", alarms == 0)],

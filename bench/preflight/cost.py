@@ -38,11 +38,11 @@ def measure(folder: Path) -> Section:
     return Section(
         title="Cost",
         read=prose(f"""
-            A baseline of {ROWS * SIZE} episodes on {ROWS} rows, of a dataset of {TRAINING} training rows,
-            and {HELD_OUT} each for validation and test. Seconds are of a processor, the median of {TIMES}
-            runs in one process. A check takes what writing its scripts and judging them take; `findings`
-            is all of them as a job calls it, the scripts written once more; the report is
-            `preflight.json` and `preflight.md`.
+            A baseline of {ROWS * SIZE} episodes on {ROWS} rows, of a dataset of {TRAINING} training rows, and
+            {HELD_OUT} each for validation and test. Seconds are of a processor, the median of {TIMES} runs in
+            one process. A check takes what writing its scripts and judging them take. `findings` is all of
+            them as a job calls it, with the scripts written once more. The report is `preflight.json` and
+            `preflight.md`.
         """),
         tables=[Table(f"{len(played)} scripts for {len(baseline.sampled)} episodes", table)],
         goals=[

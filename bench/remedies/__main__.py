@@ -19,19 +19,18 @@ BENCHMARK = Benchmark(
     title="A collapse, with and without remedies",
     intro=prose(f"""
         Made by `make bench-remedies` (one seed: `make bench-remedies ONLY=seed-0`). Each seed has two jobs.
-        They differ in `spec.collapse.policy` alone: `Alert` reports collapse signals, and `Remediate` also
-        changes the job ([remedies](../../docs/remedies.md)). The model is the demo's, of
-        `examples/sop-quickstart`.
+        They differ in `spec.collapse.policy` alone: `Alert` reports signals, and `Remediate` also changes the
+        job ([remedies](../../docs/remedies.md)). The model is the demo's, of `examples/sop-quickstart`.
 
-        The jobs are set so that CISPO collapses by itself: learning rate {seeds.RATE:g}, and groups whose
-        weights are {seeds.LAG} steps old when they are trained (`maxStepsOffPolicy: {seeds.LAG}`).
+        The jobs are set so that CISPO collapses by itself. The learning rate is {seeds.RATE:g}, and groups
+        are trained when their weights are {seeds.LAG} steps old (`maxStepsOffPolicy: {seeds.LAG}`).
         Environment, reward and spec stay as they are throughout. Thresholds, order of remedies and
         `maxRemedies` are the defaults.
 
         Coordinator's loop, signals, remedies, learner process, their API, checkpoints and published weights
-        are the product's. So are agent, gateway, environment and reward. There are no pods: the servers are a
-        sampler of exact weights in the coordinator's process. They sample a group to its end by the
-        weights that were newest when it began. Training waits for each validation. So nothing
+        are the product's. Agent, gateway, environment and reward are the product's too. There are no pods:
+        the servers are a sampler of exact weights in the coordinator's process. They sample a group to its
+        end by the weights that were newest when it began. Training waits for each validation. So nothing
         depends on a clock, and the two jobs of a seed are the same, bit for bit, until the first remedy. On
         another machine sums round otherwise, and the curves are others.
 
@@ -43,7 +42,7 @@ BENCHMARK = Benchmark(
         {judged}. PolicyMismatch also uses the effective sample size, which is not recorded, so it may be
         raised sooner than stated. Ages are taken as set. No job is trained again.
 
-        Rate, lag and length were chosen by looking at what such jobs came to, seeds 0 to 2 among them. A
+        Rate, lag and length were chosen by looking at the results of such jobs, seeds 0 to 2 among them. A
         validation of 64 rows has a standard error of about 0.05: no gain over the best before is significant.
     """),
     sections={f"seed-{seed}": partial(seeds.measure, seed) for seed in seeds.SEEDS},

@@ -126,14 +126,14 @@ def section(seed: int, rows: list[Row], recorded: str | None = None) -> Section:
     by_policy = {each["policy"]: each for each in rows}
     read = prose(f"""
         Scores are the mean external score of 64 held-out cases, sampled as training samples. *Best before* is
-        the best single validation up to the alert, the first signal that `Remediate` acts upon. *End* is
-        the mean of the last {LAST} validations.
+        the best single validation up to the alert, the first signal that `Remediate` acts on. *End* is the
+        mean of the last {LAST} validations.
 
         ![Held-out score and reward of both jobs](remedies-seed-{seed}.svg)
 
         [All figures]({curves_of(seed)})
 
-        Judged again by the signals of today, the figures of `Alert` raise these:
+        The signals of today judge the figures of `Alert` again. They raise these:
         {replay.summary(figures["Alert"], LAG)}.
     """)
     left, changed = (by_policy[policy] for policy in POLICIES)

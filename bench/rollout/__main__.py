@@ -16,10 +16,10 @@ BENCHMARK = Benchmark(
     title="Rollouts: what the coordinator costs and gains",
     intro=prose("""
         Made by `make bench-rollout` (one section: `make bench-rollout ONLY=gateway`). Every figure that is
-        judged is a ratio of two sides measured in one run on one machine, with the absolute values beside it;
-        the absolute values say nothing of other machines. All parts are the product's own (coordinator,
-        gateway, sampler, fleet, weight agent, ledger, sandbox server) over vLLM's CPU build and models of
-        random weights; the learner is scripted, since none of this depends on what it computes.
+        judged is a ratio of two sides, measured in one run on one machine. The absolute values beside it say
+        nothing of other machines. All parts are the product's own: coordinator, gateway, sampler, fleet,
+        weight agent, ledger, sandbox server. They run over vLLM's CPU build and models of random weights. The
+        learner is scripted, since none of this depends on what it computes.
     """),
     sections={
         "gateway": gateway.measure,

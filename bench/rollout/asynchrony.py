@@ -34,15 +34,15 @@ SIMULATED_STEPS = 100
 
 READ = prose(f"""
     {PLAN.steps} steps of {PLAN.batch_size} groups of {PLAN.group_size} episodes. An episode has {PLAN.turns}
-    turns of {PLAN.tokens} tokens, sampled by vLLM, and between two turns a tool that sleeps in the sandbox's
-    own process: log-normal, {LATENCY.mean:g} s on average, sigma {LATENCY.sigma:g}, drawn by the group's
-    position, so that every run has the same latencies. The agent is a service (`spec.agent.http`). The
-    learner takes {PLAN.train_seconds:g} s a step, as long as the tools of an average episode: that is the
-    useful part of a synchronous rollout phase, and the rest of it is waiting for the slowest.
+    turns of {PLAN.tokens} tokens, sampled by vLLM. Between two turns a tool sleeps in the sandbox's own
+    process: log-normal, {LATENCY.mean:g} s on average, sigma {LATENCY.sigma:g}. The group's position decides
+    the draw, so every run has the same latencies. The agent is a service (`spec.agent.http`). The learner
+    takes {PLAN.train_seconds:g} s a step, as long as the tools of an average episode. That is the useful part
+    of a synchronous rollout phase. The rest of the phase waits for the slowest.
 
     *Speed-up* is the seconds of lag 0 over the row's; with lag 0 all samplers are one, since a batch is all
     there is. *By latencies alone* is the same of a simulation with the product's sampler, the same latencies
-    and a fixed time a turn: what differs is what two cores cannot give so many episodes at once. *Largest
+    and a fixed time a turn. The difference is what two cores cannot give so many episodes at once. *Largest
     lag* is read from the records: the learner's step less the oldest token's, over all groups trained.
     *Places* is `rollout.maxConcurrency`; the last row has as many sandboxes as lag 0 can use. Nothing is ever
     discarded for its age: a group is started only where it can be trained in time.

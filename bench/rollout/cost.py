@@ -25,17 +25,17 @@ WITHIN = 0.05
 """How far from 1 an exponent may be."""
 
 READ = prose(f"""
-    Whole jobs on one server, each with a ledger of its own: {PLAN.batch_size} groups of {PLAN.group_size}
-    episodes a step, {PLAN.tokens} sampled tokens a turn, a tool's result between two. The usage is what the
-    job's status says, the cost is by the default price book. An exponent is the slope of a straight line
-    through the logarithms: 1 is linear, 2 quadratic.
+    Whole jobs run on one server, each with a ledger of its own. They have {PLAN.batch_size} groups of
+    {PLAN.group_size} episodes a step, {PLAN.tokens} sampled tokens a turn, and a tool's result between two.
+    The usage is what the job's status says, the cost is by the default price book. An exponent is the slope
+    of a straight line through the logarithms: 1 is linear, 2 quadratic.
 
     *Prompt* is what the engine was sent, *cached* the part it had; what it had to compute is *prefill*.
-    *Train* is what a step trains on. An episode is one row, in which each sampled token is trained once; *a
+    *Train* is what a step trains on. An episode is one row, in which each sampled token is trained once. *A
     row a turn* is what training each turn with its own prompt would take, counted from the same records. The
     prompt of each turn holds all before it, so prompts grow faster than the turns, in the end as their
-    square, and nearly all of that is cached. Exponents over turns are of what the turns after the first add
-    to an episode of one turn: its prompt is there whatever follows.
+    square. Nearly all of that is cached. Exponents over turns are of what the turns after the first add to an
+    episode of one turn: its prompt is there whatever follows.
 """)
 
 

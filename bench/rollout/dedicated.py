@@ -23,9 +23,9 @@ READ = prose(f"""
     {FULL.batch_size} groups of {FULL.group_size} episodes, {FULL.train_seconds:g} s each in the learner. It
     validates {FULL.validated_rows} held-out rows at the start and every {FULL.validate_every} steps. An
     episode has {FULL.turns} turns with tool calls of {LATENCY.mean:g} s on average. With
-    `evaluation.servers: Shared` training waits for each validation; with `Dedicated` a second server
-    samples them, and takes the weights of validated steps only. Both servers run on the same cores, which a
-    cluster would not make them share: what the second one computes slows the first one down here.
+    `evaluation.servers: Shared` training waits for each validation; with `Dedicated` a second server samples
+    them, and takes the weights of validated steps only. Here both servers run on the same cores, so the
+    second one slows the first one down. On a cluster they would not share cores.
 
     Columns are those of *Validation beside training*; *speed-up* is over `Shared`.
 """)

@@ -73,15 +73,14 @@ TOOLS: list[dict[str, Any]] = [
 
 READ = prose(f"""
     Episodes of 1, 4 and 16 turns, {SHORTEST} to {LONGEST} sampled tokens each, a tool's result between two
-    turns. The gateway runs in a process of its own; agents speak OpenAI's chat completions to it over HTTP,
-    each turn with the whole history and three tools; as many places as the first column says each run
-    episode after episode. *Direct* sends what the gateway sent to `/inference/v1/generate` again, with the
-    same prompts and seeds. A pair is one after the other; the ratio is the median over the pairs. A pair is
-    off by five parts in a hundred and more, since two cores hold all of it, so a cell's ratio is too, and the
-    goal is judged over all cells.
+    turns. The gateway runs in a process of its own. Agents use OpenAI's chat completions over HTTP, each turn
+    with the whole history and three tools. The first column says how many places run episode after episode.
+    *Direct* sends what the gateway sent to `/inference/v1/generate` again, with the same prompts and seeds. A
+    pair is one after the other; the ratio is the median over the pairs. Two cores hold all of it, so a pair
+    is off by five parts in a hundred and more. A cell's ratio is too, so the goal is judged over all cells.
 
-    The model has {SMALL.parameters / 1e6:.0f} M parameters: a token takes about as long as one of a 7 B model
-    takes a GPU, and vLLM computes on one core: it, not the client, is the limit.
+    The model has {SMALL.parameters / 1e6:.0f} M parameters. A token takes about as long as one of a 7 B model
+    takes a GPU. vLLM computes on one core, so it is the limit, and not the client.
 """)
 
 

@@ -33,15 +33,15 @@ UPDATES = 3
 PHASES = 2
 
 READ = prose(f"""
-    {WAYS} sessions sample turns of {TOKENS} tokens through the fleet without a break, from a model of
-    {SMALL.parameters / 1e6:.0f} M parameters in float32, and one more request streams its tokens for as long
-    as it is measured. In every other phase the fleet is told of new weights each {STEP_SECONDS:g} s, a very
-    short step; each time the server fetches, checks, loads and proves them by the canary.
+    {WAYS} sessions sample turns of {TOKENS} tokens through the fleet without a break. The model has
+    {SMALL.parameters / 1e6:.0f} M parameters in float32. One more request streams its tokens for as long as
+    it is measured. In every other phase the fleet learns of new weights each {STEP_SECONDS:g} s, a very short
+    step. Each time the server fetches, checks, loads and proves them by the canary.
 
-    *Stands still* is the longest time between two tokens of the stream around an update, less the usual one:
-    no request gets a token meanwhile. *New turns wait* is from the word to the fleet until the server is in
-    rotation again with the weights proven; turns that run go on. *Of a step* is the first over
-    {STEP_SECONDS:g} s. *Rate* is tokens a second in phases with updates over those without.
+    *Pause* is the longest time between two tokens of the stream around an update, less the usual one: no
+    request gets a token meanwhile. *New turns wait* begins when the fleet learns of the weights. It ends when
+    the server is in rotation again with the weights proven. Turns that run go on. *Of a step* is the first
+    over {STEP_SECONDS:g} s. *Rate* is tokens a second in phases with updates over those without.
 """)
 
 
@@ -192,7 +192,7 @@ def row(found: Found) -> Row:
     return {
         "updates": len(found.updates),
         "usual ms a token": shown(1000 * usual),
-        "stands still, median ms": shown(1000 * statistics.median(still)),
+        "pause, median ms": shown(1000 * statistics.median(still)),
         "most ms": shown(1000 * max(still)),
         "of a step": f"{statistics.median(still) / STEP_SECONDS:.2%}",
         "new turns wait, median ms": shown(1000 * statistics.median(u.seconds for u in found.updates)),

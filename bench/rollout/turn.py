@@ -22,13 +22,13 @@ BRIEF = (4, 12)
 MILLISECONDS = 2.0
 
 READ = prose(f"""
-    *Added* is what an agent waits for beyond vLLM: from its request to its answer, less the seconds of the
-    gateway's own call to vLLM within that turn (JSON both ways included, as a client without a gateway would
-    have it). The engine's time for a turn varies by more than that from one turn to the next, so it is taken
-    out of each turn and not out of the mean. *By a second call* is the same with another call of vLLM in its
-    place, made directly after each turn with the same prompt and seed: right on the whole, and with the
-    engine's own variation in it. *A bare call* is what the same request takes at a route of the same process
-    that answers at once, after a pause as long as the engine's: two idle processes have to wake up for it.
+    *Added* is what an agent waits for beyond vLLM: from its request to its answer, less the gateway's own
+    call to vLLM within that turn. That call includes JSON both ways, as a client without a gateway would have
+    it. The engine's time varies by more than that from turn to turn, so it is taken out of each turn, not out
+    of the mean. *By a second call* subtracts another call of vLLM instead, made directly after each turn with
+    the same prompt and seed. It is right on the whole, and includes the engine's own variation. *A bare call*
+    is what the same request takes at a route of the same process that answers at once. It follows a pause as
+    long as the engine's, so two idle processes have to wake up for it.
 
     Turns sample {BRIEF[0]} to {BRIEF[1]} tokens; the engine and the history are as in the section before.
 """)

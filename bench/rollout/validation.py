@@ -40,8 +40,8 @@ READ = prose(f"""
     One job of {PLAN.steps} steps of {PLAN.batch_size} groups of {PLAN.group_size} episodes with LoRA, a lag
     of {PLAN.lag} and the sampler `{PLAN.sampler}`. {PLAN.validated_rows} held-out rows are validated at the
     start and every {PLAN.validate_every} steps. An episode has {PLAN.turns} turns and three tool calls of
-    {LATENCY.mean:g} s on average (log-normal, sigma {LATENCY.sigma:g}, the same in every run); the learner
-    takes {PLAN.train_seconds:g} s a step; `rollout.maxConcurrency` is {PLAN.concurrency}.
+    {LATENCY.mean:g} s on average (log-normal, sigma {LATENCY.sigma:g}, the same in every run). The learner
+    takes {PLAN.train_seconds:g} s a step. `rollout.maxConcurrency` is {PLAN.concurrency}.
 
     *Seconds* is from the first announcement of weights to the job's end, with its last validation. *Speed-up*
     is over the job whose training waits. *Cost of validating* is the seconds over those of the job without

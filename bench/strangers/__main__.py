@@ -85,8 +85,8 @@ def page(found: dict[str, dict[str, Any]]) -> str:
         "ones, bent at random in up to three places, cut short or packed. "
         f"Of them {HEAVY:.0%} are large: {SIZE // 2**20} MiB of text, 190,000 token ids, or a schema that "
         "would take long to compile. The gateway has a process of its own, a context of 4,000 tokens, and a "
-        "model whose words are written. The longest pause is how long its event loop was kept from other "
-        "work by the process itself: what else ran on the machine is left out.",
+        "model whose words are written. The longest pause is how long the process itself kept its event "
+        "loop from other work. What else ran on the machine is left out.",
         "",
         f"Goals: no answer of 5xx, no pause above {1000 * MAX_PAUSE:.0f} ms, at most "
         f"{MAX_BYTES // 2**20} MiB more memory at the peak.",

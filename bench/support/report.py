@@ -70,13 +70,21 @@ def page(title: str, intro: Sequence[str], results: Mapping[str, Any]) -> str:
         ]
     )
     for section in results.values():
-        measured = section["measured"]
         lines += [f"## {section['title']}", ""]
         lines += _paragraphs(section["read"])
         for table in section["tables"]:
             lines += [f"**{table['caption']}**", "", *_table(table["rows"])]
-        lines += _paragraphs(["Measured: " + "; ".join(f"{k} {v}" for k, v in measured.items()) + "."])
+        lines += _paragraphs(_measured(section["measured"]))
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _measured(measured: Mapping[str, Any]) -> list[str]:
+    """Where and when, in two sentences: the machine, and the rest. Empty if nothing is known of it."""
+    if not measured:
+        return []
+    machine, *rest = (f"{name} {value}" for name, value in measured.items())
+    circumstances = "; ".join(rest)
+    return [f"Measured {machine}. {circumstances[:1].upper()}{circumstances[1:]}."]
 
 
 def _paragraphs(texts: Sequence[str]) -> list[str]:

@@ -145,19 +145,19 @@ def main() -> None:
 INTRO = prose("""
     # How right estimates were: six whole jobs
 
-    Made by `make bench-estimate`. It fails where the preflight's likely cost is more than 20 % off the actual
-    one, the actual one outside low to high, or a job trained nothing.
+    Made by `make bench-estimate`. It fails if the preflight's likely cost is more than 20 % off the actual
+    one, or the actual one is outside low to high. It also fails if a job trained nothing.
     [docs/estimate.md](../../docs/estimate.md) explains how an estimate is made.
 
     Each job is one process. **The product's own** are the coordinator with its whole loop, its HTTP, gateway,
-    preflight, ledger, report and estimate. So are the agent, the chat template, the sandbox's session, and in
-    five jobs the environment of `examples/sop-quickstart` and the learner, one rank of DeepSpeed on the CPU.
-    In these five the demo's tiny model samples every token and is trained, so that its lengths change as they
-    will. **Not real** are pods, GPUs and vLLM: the model is computed by `tests/signals/sampler.py` behind
-    vLLM's route, with a prefix cache. The sixth job's model and environment are played
-    (`tests/estimate/spoken.py`). What it says has log-normal lengths that grow by 2 % a step, and its learner
-    counts tokens without training. The estimate knows nothing of that: it is given the records of episodes
-    and the ledger.
+    preflight, ledger, report and estimate. Agent, chat template and the sandbox's session are the product's
+    too. In five jobs the learner is as well, one rank of DeepSpeed on the CPU, and the environment is that of
+    `examples/sop-quickstart`. In these five the demo's tiny model samples every token and is trained, so that
+    its lengths change as they will. **Not real** are pods, GPUs and vLLM: the model is computed by
+    `tests/signals/sampler.py` behind vLLM's route, with a prefix cache. The sixth job's model and environment
+    are played (`tests/estimate/spoken.py`). What it says has log-normal lengths that grow by 2 % a step, and
+    its learner counts tokens without training. The estimate knows nothing of that: it is given the records of
+    episodes and the ledger.
 
     Costs are US dollars by the default price book, in which sandbox seconds are free.
     """)

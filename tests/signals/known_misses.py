@@ -17,8 +17,8 @@ MISSED: Final[Mapping[tuple[str, SignalName], str]] = {
         "is taken. RewardCollapsed and NothingToTrain are raised three steps later"
     ),
     ("spike-scale-again", SignalName.GRADIENT_SPIKING): (
-        "the norm is six times as large and below gradientClip, where 8 of 52 clean runs have such jumps; "
-        "later it is above for a step at a time"
+        "the norm is six times as large and below gradientClip, where 8 of 52 clean runs have such jumps. "
+        "Later it is above for a step at a time"
     ),
     ("entropy-cold-untouched", SignalName.ENTROPY_FALLING): (
         "until step 20 its median is 0.008 to 0.017 nats, and so above 15 % of the 0.05 of the first steps"
@@ -92,12 +92,12 @@ REDEFINED_UNTOUCHED: Final = (
 """What was redefined after the split `untouched` had been looked at."""
 SEALED: Final = (
     "{found} of its {symptoms} symptoms are found, and {false} alarms of its {steps} clean steps are false: "
-    "{rate} in 1,000 ({low} to {high}). The goal is at most {goal} in 1,000: that is {met} of the rate that "
+    "{rate} in 1,000 ({low} to {high}). The goal is at most {goal} in 1,000. That is {met} of the rate that "
     "was found, and {sure} of the upper end of its interval. One more alarm, of MismatchTail in clean-789, "
     "counts as right by the widened label alone: the reward falls by half at steps 6 to 8. Were it false, "
     "the rate would be {one_more}. Definitions and labels before `untouched` was looked at raise 5 false "
-    "alarms on the same runs: 1.80 in 1,000 (0.58 to 4.20; as told at commit b1edcee). EntropyFalling was "
-    "not made more patient: its symptoms would be told too late."
+    "alarms on the same runs. That is 1.80 in 1,000 (0.58 to 4.20; as told at commit b1edcee). "
+    "EntropyFalling was not made more patient: it would be raised too late."
 )
 """The text about the split `sealed`, with its figures as they are computed."""
 REPLACED: Final[Mapping[str, tuple[str, str, str]]] = {

@@ -44,32 +44,32 @@ INTRODUCTION: Final = """\
 Made by `make test-signals`. The runs are those of tests/signals: the demo's tiny model, trained by the real \
 learner.
 
-Runs of `chosen_on` were recorded before any threshold was chosen, but for {later}. \
+Runs of `chosen_on` were recorded before any threshold was chosen, except {later}. \
 Runs of `held_out` have other seeds and settings, and no threshold was chosen on them. \
 Then these runs were looked at. After that, two signals and a label were redefined: {redefined}. \
 So both splits flatter now. {before}
 
 Runs of `fresh` have other seeds and settings again. The definitions were committed before the first of \
-these runs was recorded. So was the list of the runs, but for clean-225 to clean-244: they were added before \
-any signal was looked at. Their provocations are of signals that few others provoke, at rates and scales \
-that are clearly too much. {before_since} Then these runs were looked at, and more was defined anew. \
+these runs was recorded, and so was the list of the runs. Only clean-225 to clean-244 were added later, \
+before any signal was looked at. Their provocations are of signals that few others provoke, at rates and \
+scales that are clearly too much. {before_since} Then these runs were looked at, and more was redefined. \
 {redefined_since}. The labels hold for runs of all splits, but they were written after these runs were seen. \
 So `fresh` flatters now, too.
 
 Runs of `unseen` are clean ones alone, and have other seeds and settings again. Their list, the definitions \
 and the labels were committed before the first of them was recorded. {before_unseen} Then these runs were \
-looked at, and more was defined anew. {redefined_last} So `unseen` flatters now, too.
+looked at, and more was redefined. {redefined_last} So `unseen` flatters now, too.
 
 Runs of `untouched` have other seeds and settings again. Their list and the labels were committed before \
-the first of them was recorded. So were the definitions, but for one thing, which was committed \
+the first of them was recorded. The definitions were committed then too, except one. It was committed \
 while these runs were recorded: PolicyMismatch and MismatchTail do not wait where policies are far apart. \
-Without it the collapses in [remedies](remedies.md) would be told steps later than before. No signal and \
+Without it the signals of [remedies](remedies.md) would be raised steps later than before. No signal and \
 no clean run of `untouched` had been looked at by then, and nothing was changed since. The runs were \
 recorded in the order of their list until the time was over. They are {provoked} that provoke a symptom, \
 then the first {recorded} of {listed} that were to be clean. So what they showed did not choose them, and \
 the figures of `untouched` were what to expect of another job like them. Its provocations are clearly too \
 much, and several have old batches. {before_untouched} Then these runs were looked at, and more was \
-defined anew. {redefined_untouched} So `untouched` flatters now, too.
+redefined. {redefined_untouched} So `untouched` flatters now, too.
 """
 SEALED: Final = """\
 Runs of `sealed` have other seeds and settings again. Their list, the definitions and the labels were \
@@ -119,7 +119,7 @@ def page(splits: Sequence[Split]) -> str:
         ),
         "## In all\n",
         f"A symptom counts as found where its signal is raised within {WITHIN} steps of its first one. "
-        "A clean run is one that goes as it should: a signal that it raises is a false alarm, unless the raw "
+        "A clean run is one that goes as it should. A signal that it raises is a false alarm, unless the raw "
         "figures show its symptom at some step (tests/signals/labels.py). The interval supposes that false "
         "alarms come independently (Garwood 1936).\n",
         _table(

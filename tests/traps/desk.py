@@ -188,7 +188,7 @@ TRAPS = (
     ),
     Trap(
         "desk-usage-at-random", "deterministic",
-        "get_usage draws anew at each call.",
+        "get_usage draws again at each call.",
         task=DESK, entrypoint="desk_faults:UsageAtRandom",
     ),
     Trap(

@@ -78,7 +78,7 @@ FROM_THE_GUIDE = (
     ),
     Trap(
         "order-of-a-set", "deterministic",
-        "get_carrier lists a set, in an order that each process draws anew.",
+        "get_carrier lists a set, in another order in each process.",
         task=ORDERS, entrypoint="guide:HashOrder",
     ),
     Trap(

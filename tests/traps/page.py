@@ -33,17 +33,17 @@ Found = dict[str, dict[str, str]]
 INTRODUCTION: Final = f"""\
 # What the preflight's checks find in seeded faults
 
-Made by `make test-traps`. A trap is a small task with exactly one fault, made from a clean one, and has the \
-id of the check that is to name it. Each is played over the sandbox's real server: a fresh process for each \
-episode, {EPISODES} episodes in groups of 8, then the scripts that the checks ask for. In place of a model a \
-simulated one plays, which knows the procedure in part and copies the format that the prompt shows \
+Made by `make test-traps`. A trap is a small task with exactly one fault, made from a clean one. It has the \
+id of the check that is to name it. Each is played over the sandbox's real server, with a fresh process for \
+each episode. There are {EPISODES} episodes in groups of 8, then the scripts that the checks ask for. A \
+simulated model plays, which knows the procedure in part and copies the format that the prompt shows \
 (tests/traps/pupils.py). Only {len(DESK_TRAPS)} further traps are played by a model in a real vLLM: see \
 [there](#with-a-real-vllm). A trap counts as found where its check warns or fails.
 
 The traps of *the guide* were written from the practice guide alone, and committed before there was a check. \
 Those of *the list* were written from the list of the checks, before the checks were read. The first run is \
 what the checks said when both met for the first time; nothing of it is changed afterwards. What was changed \
-since is told below.
+since is listed below.
 """
 
 

@@ -58,8 +58,8 @@ def test_upload_counts_as_step_slowdown_standstill_as_wait_copy() -> None:
     none, beside, once, link_beside, link_once = table.rows
     assert [row["checkpoint"] for row in table.rows] == list(WAYS)
     assert [row["step s"] for row in table.rows] == [2.0, 2.4, 2.0, 2.4, 2.0]
-    assert [row["stands still s"] for row in table.rows] == [0.0, 0.1, 1.0, 0.1, 3.0]
-    assert [row["step + still s"] for row in table.rows] == [2.0, 2.5, 3.0, 2.5, 5.0]
+    assert [row["pause s"] for row in table.rows] == [0.0, 0.1, 1.0, 0.1, 3.0]
+    assert [row["step + pause s"] for row in table.rows] == [2.0, 2.5, 3.0, 2.5, 5.0]
     assert [row["longer than without"] for row in table.rows] == LONGER
     assert (link_beside["durable after s"], link_once["durable after s"]) == (2.0, 3.0)
     assert (none["durable after s"], beside["durable after s"], once["durable after s"]) == ("", 1.0, 1.0)
