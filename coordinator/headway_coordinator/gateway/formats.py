@@ -54,6 +54,8 @@ class ResponseFormat(BaseModel):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: Named | None = None
+    plain: dict[str, Any] | None = Field(None, alias="schema")
+    """The schema without a name, as llama.cpp and others take it beside `json_object`."""
 
 
 class TextFormat(BaseModel):
@@ -111,13 +113,8 @@ def of_chat(body: Mapping[str, Any], asked: ResponseFormat | None, *, lenient: b
         GatewayError: a request is malformed, or no JSON schema can express it.
     """
     found = []
-    if asked is not None and asked.type == "json_schema":
-        if asked.json_schema is None:
-            raise bad("response_format.json_schema", f"is missing; write {STANDARD}")
-        at = "response_format.json_schema.schema"
-        found.append(Wanted("response_format", at, asked.json_schema.json_schema))
-    elif asked is not None and asked.type == "json_object":
-        found.append(Wanted("response_format", "response_format", None))
+    if asked is not None and asked.type != "text":
+        found.append(_response_format(asked))
     found += [
         Wanted(name, name, _read(body[name], name))
         for name in ("guided_json", "json_schema")
@@ -130,6 +127,20 @@ def of_chat(body: Mapping[str, Any], asked: ResponseFormat | None, *, lenient: b
     return found
 
 
+def _response_format(asked: ResponseFormat) -> Wanted:
+    """The schema of `response_format`, in any of the fields that may have it."""
+    name, named = "response_format", asked.json_schema
+    if named is not None and asked.plain is not None:
+        raise bad(f"{name}.schema", f"was sent together with json_schema; send one of them: {STANDARD}")
+    if named is not None:
+        return Wanted(name, f"{name}.json_schema.schema", named.json_schema)
+    if asked.plain is not None:
+        return Wanted(name, f"{name}.schema", asked.plain)
+    if asked.type == "json_schema":
+        raise bad(f"{name}.json_schema", f"is missing; write {STANDARD}")
+    return Wanted(name, name, None)
+
+
 def of_text(given: TextFormat | None, name: str) -> list[Wanted]:
     """The requests for JSON in Responses or Messages.
 
@@ -138,7 +149,7 @@ def of_text(given: TextFormat | None, name: str) -> list[Wanted]:
     """
     if given is None or given.type == "text":
         return []
-    if given.type == "json_object":
+    if given.type == "json_object" and given.json_schema is None:
         return [Wanted(name, name, None)]
     if given.json_schema is None:
         raise bad(f"{name}.schema", "is missing: the JSON schema of the answer")

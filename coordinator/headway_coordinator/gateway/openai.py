@@ -93,6 +93,8 @@ class _Message(BaseModel):
     """Not applied: whether the answer continues this message."""
     partial: StrictBool | None = None
     """The same, as Qwen and Kimi write it."""
+    images: Annotated[list[Any], Field(max_length=bounds.MESSAGES, fail_fast=True)] | None = None
+    """Not applied: pictures, as Ollama takes them."""
     function_call: None = None
     """The old way to call a tool, which is not supported."""
 
@@ -120,7 +122,8 @@ class Body(FormatOptions, ReasoningOptions, OtherNames):
     model: str = MODEL
     messages: Annotated[list[_Message], Field(min_length=1, max_length=bounds.MESSAGES, fail_fast=True)]
     tools: Annotated[list[_Tool], Field(max_length=bounds.TOOLS, fail_fast=True)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | _Named | None = None
+    tool_choice: Literal["none", "auto", "required", "any"] | _Named | None = None
+    """`any` is Mistral's name of `required`."""
     max_tokens: Tokens | None = None
     max_completion_tokens: Tokens | None = None
     temperature: Number | None = None
@@ -137,6 +140,7 @@ class Body(FormatOptions, ReasoningOptions, OtherNames):
 
 WITHOUT_EFFECT: Final[Table] = beside({}, Body.model_fields)
 """Fields that are not applied, with the values at which they would change nothing."""
+TEXT_ALONE: Final = "is not applied: this gateway accepts only text; leave it out"
 CONTINUED: Final = (
     "is not applied: every turn begins a message of its own; leave it out, or set spec.agent.lenient: true"
 )
@@ -194,9 +198,14 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
         asked = Body.model_validate(body)
     except ValidationError as error:
         refuse(error)
-    continued = _continued(asked.messages)
+    if asked.tool_choice == "any":
+        asked.tool_choice = "required"
+    continued = _having(asked.messages, "prefix", "partial")
     if continued and not lenient:
         raise bad(continued[0], CONTINUED, UNSUPPORTED)
+    pictures = _having(asked.messages, "images")
+    if pictures and not lenient:
+        raise bad(pictures[0], TEXT_ALONE, UNSUPPORTED)
     tools = [_tool(tool) for tool in asked.tools or []]
     begun = _force(asked, tools)
     options = asked.options or Options()
@@ -222,14 +231,13 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
         must_think=not lenient,
     )
     usage_in_stream = bool((asked.stream_options or StreamOptions()).include_usage)
-    ignored += (*continued, *ignored_format, *variables, *left(asked, lenient=lenient))
+    ignored += (*continued, *pictures, *ignored_format, *variables, *left(asked, lenient=lenient))
     ignored += listed(body, Body.model_fields, WITHOUT_EFFECT)
     return ChatRequest(ask, asked.model, bool(asked.stream), usage_in_stream, ignored)
 
 
-def _continued(messages: Sequence[_Message]) -> tuple[str, ...]:
-    """Fields that ask for the continuation of a message."""
-    names = ("prefix", "partial")
+def _having(messages: Sequence[_Message], *names: str) -> tuple[str, ...]:
+    """The places of fields that are not applied."""
     return bounded(
         f"messages.{at}.{name}"
         for at, message in enumerate(messages)

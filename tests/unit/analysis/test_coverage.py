@@ -65,7 +65,7 @@ def counted(share: float) -> float:
     return sum(comb(30, hits) * share**hits * (1 - share) ** (30 - hits) for hits in held)
 
 
-def test_plain_rates_between_usual_ones_are_held_nearly_as_often() -> None:
+def test_plain_rates_between_the_usual_ones_are_held_as_often() -> None:
     """What docs/evaluation.md says of one try a row: the share depends on the rate, and is worst near 0."""
     held = [counted(share) for share in np.linspace(0.05, 0.5, 901)]
     rare = min(counted(share) for share in np.linspace(0.001, 0.02, 191))

@@ -36,6 +36,11 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 SPELLINGS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {"messages": [USER], "response_format": FORMAT}),
+    (
+        "/v1/chat/completions",
+        {"messages": [USER], "response_format": {"type": "json_object", "schema": SCHEMA}},
+    ),
+    ("/v1/chat/completions", {"messages": [USER], "response_format": FORMAT | {"type": "json_object"}}),
     ("/v1/chat/completions", {"messages": [USER], "guided_json": SCHEMA}),
     ("/v1/chat/completions", {"messages": [USER], "guided_json": json.dumps(SCHEMA)}),
     ("/v1/chat/completions", {"messages": [USER], "json_schema": json.dumps(SCHEMA)}),
@@ -43,6 +48,7 @@ SPELLINGS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {"messages": [USER], "response_format": FORMAT} | NO_TOOL),
     ("/v1/completions", {"prompt": "x", "response_format": FORMAT}),
     ("/v1/responses", {"input": "x", "text": {"format": TEXT | {"name": "m"}}}),
+    ("/v1/responses", {"input": "x", "text": {"format": TEXT | {"type": "json_object"}}}),
     ("/v1/messages", {"messages": [USER], "max_tokens": 50, "output_format": TEXT}),
     ("/v1/messages", {"messages": [USER], "max_tokens": 50, "output_config": {"format": TEXT}}),
 ]

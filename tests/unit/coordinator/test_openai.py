@@ -77,6 +77,7 @@ def test_the_smaller_of_two_bounds_holds() -> None:
         ("none", [TOOL], False, None),
         ("required", [TOOL], True, Force("look_up")),
         ("required", [TOOL, OTHER], True, Force(None)),
+        ("any", [TOOL, OTHER], True, Force(None)),
         ({"type": "function", "function": {"name": "other"}}, [TOOL, OTHER], True, Force("other")),
     ],
 )
@@ -173,7 +174,9 @@ def test_what_makes_no_difference_is_taken(neutral: dict[str, Any]) -> None:
         ("tools", {"tools": [TOOL] * 513}),
         ("messages.0.content", {"messages": [USER | {"content": [{"type": "text", "text": "a"}] * 10_001}]}),
         ("messages.0.tool_calls", {"messages": [{"role": "assistant", "tool_calls": [CALL] * 513}]}),
+        ("messages.0.images", {"messages": [USER | {"images": ["aGk="]}]}),
         ("tool_choice", {"tool_choice": "required"}),
+        ("tool_choice", {"tool_choice": "any"}),
         ("tool_choice", {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "no"}}}),
         ("tools.0.type", {"tools": [{"type": "web_search"}]}),
     ],
@@ -204,6 +207,12 @@ def test_stop_is_a_string_or_a_list(given: Any, stops: tuple[str, ...]) -> None:
 )
 def test_a_refusal_says_why_and_what_to_do(fields: dict[str, Any], message: str) -> None:
     assert message in str(refused(next(iter(fields)), **fields))
+
+
+def test_a_lenient_job_lists_pictures_that_it_ignores() -> None:
+    found = openai.read(body(messages=[USER | {"images": ["aGk="]}]), lenient=True)
+    assert found.ignored == ("messages.0.images",)
+    assert openai.read(body(messages=[USER | {"images": []}])).ignored == ()
 
 
 def test_a_lenient_job_ignores_and_lists_what_is_not_applied() -> None:
