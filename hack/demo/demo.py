@@ -8,6 +8,7 @@ SEED=n STEPS=n     another seed, fewer steps
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -126,6 +127,8 @@ def demo(settings: Settings) -> None:
 
 
 def main() -> int:
+    """Exit code of `make demo`. SIGTERM ends it as Ctrl-C does, so that the cluster is stopped."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         demo(Settings.from_environ(os.environ))
     except (SettingsError, KubeError, bill.BillMismatch, step_times.TimeUnaccounted) as error:
