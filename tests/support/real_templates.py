@@ -112,7 +112,8 @@ REAL: tuple[Real, ...] = (
         TRL,
         "llama3_1.jinja",
         **LLAMA_3,
-        why="It takes one call a turn and no text beside it; nothing has to be done.",
+        why="It takes one call a turn, and leaves out text before it, which the row keeps. Two calls are "
+        "counted as malformed. Nothing has to be done.",
     ),
     Real("Llama 3.2", TRL, "llama3_2.jinja", **LLAMA_3, why="As Llama 3.1."),
     Real("Llama 3.3", LLAMA_CPP, "meta-llama-Llama-3.3-70B-Instruct.jinja", **LLAMA_3, why="As Llama 3.1."),

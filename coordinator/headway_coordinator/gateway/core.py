@@ -74,11 +74,14 @@ class Gateway:
             CannotRender: the chat template does not take this conversation.
             CannotThink: the chat template does not know `ask.effort`.
             SchemaRefused: the engine does not take `ask.schema`.
-            GatewayError: `ask.text` has a token that this model does not have.
+            GatewayError: `ask.text` has a token that this model does not have, or a string of `ask.stop` is
+                part of the family's markup.
             InfraFault: the engine failed.
         """
         if ask.text is not None:
             return await self._continue(session, ask, ask.text)
+        if ask.stop:
+            stops.require_text(ask.stop, self._markup)
         ask = self._accepted(ask)
         if ask.effort is not None and not ask.must_think and not self._efforts.knows(ask.effort):
             if ask.effort != "on":  # a model without a switch thinks anyway
@@ -199,6 +202,11 @@ class Gateway:
     def _closes(self) -> bool:
         """Whether the family closes turns with a token, so that a turn that a string ended can go on."""
         return stops.closer(self._renderer, [ASKED[-1], ANSWER], ()) is not None
+
+    @cached_property
+    def _markup(self) -> tuple[str, ...]:
+        """Tags and words that no stop string may be a part of."""
+        return stops.markup(self._renderer)
 
     async def _tokens(self, ask: Ask, before: RecordedTurn | None) -> list[int]:
         try:

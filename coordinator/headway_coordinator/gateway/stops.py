@@ -6,13 +6,24 @@ context before the conversation goes on: it is in the training row, and is not t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from headway_api.records import VersionSpan
 from headway_coordinator.engines.vllm import Sampled
+from headway_coordinator.gateway.refusals import bad
+from headway_coordinator.gateway.unapplied import shown
+from headway_coordinator.trajectory import reasoning
 from headway_coordinator.trajectory.calls import Message, Tool
+from headway_coordinator.trajectory.probe import ANSWER, ASKED, KEY, SIMPLE, WHY, call, calling
+from headway_coordinator.trajectory.readers import GPT_OSS, TOKENS
 from headway_coordinator.trajectory.render import Renderer
+
+_TAG: Final = re.compile(r"<[^<>\n=]{1,40}[=>]|\[/?[A-Z_]{2,40}\]")
+_HEADER: Final = re.compile(r"<\|(?:start|channel|constrain)\|>([^<]{1,200})")
+"""Words of a header in Harmony."""
 
 
 def ended(
@@ -46,6 +57,60 @@ def ended(
         else:
             low = middle + 1
     return _first(sampled, low), first(text(words[:low]), stops)
+
+
+def markup(renderer: Renderer) -> tuple[str, ...]:
+    """The tags and words that a turn of this family has beside its text, by what the renderer writes.
+
+    The token that closes a turn is none of them: servers search for no string in it.
+    """
+    closing = {renderer.text([token]) for token in renderer.stop_token_ids}
+    return tuple(dict.fromkeys(one for one in _markup(renderer) if one and one not in closing))
+
+
+def _markup(renderer: Renderer) -> Iterator[str]:
+    turns = (
+        calling(call(KEY), content=str(ANSWER["content"]), reasoning=WHY),
+        calling(call(KEY), reasoning=WHY),
+        calling(call(KEY)),
+        ANSWER,
+    )
+    for turn in turns:
+        try:
+            begun = renderer.render_text(ASKED, SIMPLE, generate=True)
+            whole = renderer.render_text([*ASKED, turn], SIMPLE, generate=False)
+        except Exception:  # a template raises what its author chose: it does not take this turn
+            continue
+        marks = reasoning.opened(begun)
+        yield from marks or ()
+        pairs = enumerate(zip(begun, whole, strict=False))
+        said = whole[next((at for at, (one, other) in pairs if one != other), len(begun)) :]
+        yield from _TAG.findall(said)
+        yield from (mark for pair in reasoning.MARKS if pair[0] in said for mark in pair)
+        if headers := _HEADER.findall(said):
+            yield from (*TOKENS[GPT_OSS], "json")
+        for header in headers:
+            yield from (word.partition("look_up")[0] for word in header.split())
+
+
+def require_text(stops: Sequence[str], markup: Sequence[str]) -> None:
+    """Refuse a stop string that is a part of the family's markup: it would end turns within their markup.
+
+    A string with a whole tag is meant, and accepted.
+
+    Raises:
+        GatewayError: 400, for the first such string.
+    """
+    for stop in stops:
+        if stop in markup and _TAG.fullmatch(stop):
+            continue
+        if (found := next((one for one in markup if stop in one), None)) is not None:
+            raise bad(
+                "stop",
+                f"{shown(stop)} is part of {shown(found)}, which marks this model's reasoning, calls or "
+                "channels. Turns would end there. Write a string that the model uses only in its text, such "
+                "as a whole line.",
+            )
 
 
 def first(text: str, stops: Sequence[str]) -> str | None:

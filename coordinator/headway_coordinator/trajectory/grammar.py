@@ -26,6 +26,7 @@ from headway_coordinator.trajectory.notations import (
     past_object,
     pythonic,
 )
+from headway_coordinator.trajectory.unmarked import embedded
 from headway_coordinator.trajectory.values import Schemas
 
 TOOL: Final = "\0"
@@ -198,7 +199,10 @@ class Inner:
 
 @dataclass(frozen=True)
 class Bare:
-    """A turn with only calls in Python, `[f(key="value"), g()]`, perhaps between tags."""
+    """Calls in Python, `[f(key="value"), g()]`, perhaps between tags.
+
+    Text may be around a list that names an offered tool.
+    """
 
     name: str
     tags: Tags = ("<|python_start|>", "<|python_end|>")
@@ -212,10 +216,12 @@ class Bare:
         if tagged:
             bare = bare.removeprefix(self.tags[0]).removesuffix(self.tags[1]).strip()
         head = re.match(r"\[\s*([A-Za-z_][\w.]*)\s*\(", bare[:300])
+        if not tagged and (head is None or head[1] in tools):
+            return embedded(text, tools, objects=False)
         if head is None:
-            return ("", [malformed(bare, f"{STRUCTURE}: no call", self.tags)]) if tagged else (text, [])
+            return "", [malformed(bare, f"{STRUCTURE}: no call", self.tags)]
         calls = pythonic(bare, ("", ""), tools)
-        if any(call.problem for call in calls) and head[1] not in tools and not tagged:
+        if any(call.problem for call in calls) and not tagged:
             return text, []
         return "", calls
 
@@ -224,7 +230,8 @@ class Bare:
 class Objects:
     """A turn that ends in calls as JSON, one object after the other.
 
-    Text between tags may come first. The same models also write calls in Python.
+    Text between tags may come first. The same models also write calls in Python. Without the tags, text may
+    be around the calls of offered tools.
     """
 
     name: str
@@ -247,22 +254,36 @@ class Objects:
         if closed and _HEAD.match(inside.strip()[:MAX_HEAD]) and not bare:
             content, bare = before, inside.strip()
         if _HEAD.match(bare[:MAX_HEAD]) is None:
-            _, in_python = _PYTHON.read(inside + behind, tools)
-            if in_python:
-                return before, in_python
+            around, found = embedded(inside + behind, tools)
+            if not found:
+                around, found = _PYTHON.read(inside + behind, tools)
+            if found:
+                return before + around, found
             return (content + behind, []) if closed else (text, [])
         calls: list[Call] = []
+        unread = False
         while bare and len(calls) < MAX_CALLS:
             try:
                 _, end = _DECODER.raw_decode(bare)
             except UNREADABLE as error:
-                return content, [*calls, malformed(bare, error)]
+                unread = not calls
+                if unread or may_call(bare):
+                    calls.append(malformed(bare, error))
+                else:
+                    content += bare
+                break
             calls += _OBJECT(bare[:end], ("", ""), tools)
             bare = bare[end:].lstrip("\n\r\t ;,")
-        if bare:
-            calls.append(malformed(bare, f"{STRUCTURE}: more than {MAX_CALLS} calls"))
-        meant = closed or any(call.name in tools for call in calls) or '"parameters"' in behind[:MAX_HEAD]
-        return (content, calls) if meant else (text, [])
+        else:
+            if bare:
+                calls.append(malformed(bare, f"{STRUCTURE}: more than {MAX_CALLS} calls"))
+        meant = (
+            closed
+            or unread
+            or any(call.name in tools for call in calls)
+            or '"parameters"' in behind[:MAX_HEAD]
+        )
+        return (content, calls) if meant else embedded(text, tools)
 
 
 @dataclass(frozen=True)

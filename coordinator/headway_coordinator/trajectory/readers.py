@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from itertools import pairwise
+from typing import Any, Final, Protocol
 
-from headway_coordinator.trajectory.calls import UNREADABLE, Call, Parsed, Tool, judged, malformed
+from headway_coordinator.trajectory.calls import STRUCTURE, UNREADABLE, Call, Parsed, Tool, judged, malformed
+from headway_coordinator.trajectory.unmarked import embedded
+from headway_coordinator.trajectory.values import schemas
 
 HERMES, LLAMA, GPT_OSS = "qwen3", "llama-3", "gpt-oss"
 """Styles by the name of their renderer. They are JSON between <tool_call> tags; a turn that is one JSON
@@ -109,9 +112,10 @@ class Tagged:
 
 
 class Llama:
-    """A calling turn is one call, `{"name": ..., "parameters": {...}}`.
+    """A calling turn has one call, `{"name": ..., "parameters": {...}}`.
 
-    Text and <|python_tag|> may come before it.
+    Text and <|python_tag|> may come before it, and text after it. Several calls are one malformed call, since
+    the family's templates refuse a turn that has them.
     """
 
     STOPS = ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>")
@@ -136,15 +140,28 @@ class Llama:
         calls = [judged(call) for call in found.tool_calls]
         if calls and not tagged and not _meant(calls[0], tools):
             return Parsed(calls[0].raw)
-        if not calls and (tagged or self._ATTEMPT.match(found.content)):
+        if calls:
+            return Parsed(before + found.content, calls=calls)
+        around, among = embedded(found.content, schemas(tools))
+        if len(among) == 1:
+            return Parsed((before + around).strip(), calls=among)
+        if among:
+            start = max(found.content.find(among[0].raw), 0)
+            several = malformed(found.content[start:], f"{STRUCTURE}: {len(among)} calls in one turn")
+            return Parsed((before + found.content[:start]).strip(), calls=[several])
+        if tagged or self._ATTEMPT.match(found.content):
             return Parsed(before, calls=[malformed(found.content, "not one call as JSON")])
-        return Parsed(before + found.content, calls=calls)
+        return Parsed(before + found.content)
 
 
 def _meant(call: Call, tools: Sequence[Tool]) -> bool:
     """Whether an object with a name is a call. An answer may also be JSON with a name in it."""
     named = {tool.get("function", tool).get("name") for tool in tools}
     return call.name in named or not {"parameters", "arguments"}.isdisjoint(json.loads(call.raw))
+
+
+CHANNELS: Final = ("analysis", "commentary", "final")
+"""The channels of OpenAI's Harmony."""
 
 
 class Harmony:
@@ -156,12 +173,14 @@ class Harmony:
         self._tokenizer = tokenizer
         self._id: dict[str, int] = {name: tokenizer.convert_tokens_to_ids(name) for name in TOKENS[GPT_OSS]}
         self._begun = [self._id["<|start|>"], *tokenizer.encode("assistant", add_special_tokens=False)]
+        final = tokenizer.encode("final", add_special_tokens=False)
+        self._final = [self._id["<|channel|>"], *final, self._id["<|message|>"]]
         self.stop_token_ids = stops(tokenizer, self.STOPS)
 
     def read(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
         from renderers.parsing import parse_gpt_oss
 
-        ids = [*self._header(prompt), *_until(sampled, self._id["<|return|>"])]
+        ids, skipped = self._readable([*self._header(prompt), *_until(sampled, self._id["<|return|>"])])
         try:
             found = parse_gpt_oss(
                 self._tokenizer,
@@ -171,33 +190,67 @@ class Harmony:
         except UNREADABLE as error:
             return Parsed("", calls=[malformed(text(self._tokenizer, sampled, self.stop_token_ids), error)])
         calls = [judged(call) for call in found.tool_calls]
-        return self._with_last(Parsed(found.content, found.reasoning_content or None, calls), ids)
+        for place, one in reversed(skipped):
+            calls.insert(place, one)
+        return Parsed(found.content, found.reasoning_content or None, calls)
 
     def _header(self, prompt: Sequence[int]) -> list[int]:
         """The part of the turn's first message that the prompt already contains."""
         start = self._id["<|start|>"]
         return list(prompt[last(prompt, start) :]) if start in prompt else list(self._begun)
 
-    def _with_last(self, parsed: Parsed, ids: list[int]) -> Parsed:
-        """Add what the parser skips: a message without a body, a call of something other than a function."""
-        start, body = last(ids, self._id["<|start|>"]), self._id["<|message|>"]
-        message = ids[start + 1 :]
-        split = message.index(body) if body in message else len(message)
-        header = self._text(message[:split])
-        rest = self._text(message[split + 1 :])
-        called = self._id["<|call|>"] in message
-        if split == len(message):
-            written = header.removeprefix("assistant")
-            if called or "to=" in header:
-                return Parsed(
-                    parsed.content, parsed.reasoning, [*parsed.calls, malformed(written, "unclosed block")]
-                )
-            return Parsed(parsed.content + written, parsed.reasoning, parsed.calls)
-        if called and "to=functions." not in header:
-            content = parsed.content.removesuffix(rest.strip()).strip()
-            problem = "it is not addressed to a function"
-            return Parsed(content, parsed.reasoning, [*parsed.calls, malformed(rest, problem)])
-        return parsed
+    def _readable(self, ids: list[int]) -> tuple[list[int], list[tuple[int, Call]]]:
+        """The messages that the parser reads, and the calls that it skips.
+
+        It skips messages without a body, without a known channel, or that call something other than a
+        function. Each skipped call has the number of calls before it that the parser finds.
+        """
+        readable: list[int] = []
+        skipped: list[tuple[int, Call]] = []
+        calls = 0
+        messages = list(self._messages(ids))
+        for number, message in enumerate(messages, 1):
+            split = next((at for at, one in enumerate(message) if one == self._id["<|message|>"]), None)
+            end = len(message) if split is None else split
+            header, body = self._text(message[1:end]), message[end + 1 :]
+            channel = self._channel(message[:end])
+            # Reasoning may mention <|call|>.
+            may_call = number == len(messages) or channel != "analysis"
+            addressed = "to=" in header or (may_call and self._id["<|call|>"] in message)
+            if split is None and addressed:
+                skipped.append((calls, malformed(header.removeprefix("assistant"), "unclosed block")))
+            elif addressed and "to=functions." not in header:
+                skipped.append((calls, malformed(self._text(body), "it is not addressed to a function")))
+            elif split is None:
+                readable += self._answer(self._said(message[1:]))
+            elif "to=" in header or channel in CHANNELS:
+                calls += "to=functions." in header
+                readable += message
+            else:
+                readable += self._answer(body)
+        return readable, skipped
+
+    def _messages(self, ids: list[int]) -> Iterator[list[int]]:
+        """The messages of a turn, each from its <|start|> on."""
+        starts = [at for at, token in enumerate(ids) if token == self._id["<|start|>"]]
+        for start, end in pairwise([*starts, len(ids)]):
+            yield ids[start:end]
+
+    def _channel(self, header: list[int]) -> str:
+        """The first word behind <|channel|>; empty if there is none."""
+        channel = self._id["<|channel|>"]
+        words = self._text(header[header.index(channel) + 1 :]).split() if channel in header else []
+        return words[0] if words else ""
+
+    def _said(self, message: list[int]) -> list[int]:
+        """The text of a message without a body: what comes before its channel."""
+        said = _until(message, self._id["<|channel|>"])
+        role = self._begun[1:]
+        return said[len(role) :] if said[: len(role)] == role else said
+
+    def _answer(self, body: list[int]) -> list[int]:
+        """A message of the final channel."""
+        return [*self._begun, *self._final, *body] if body else []
 
     def _text(self, ids: Sequence[int]) -> str:
         return text(self._tokenizer, ids, [*self.stop_token_ids, self._id["<|end|>"]])

@@ -14,6 +14,7 @@ from headway_coordinator.trajectory.notations import (
     ARGS,
     CALL_ID,
     Pairs,
+    Tags,
     gemma_call,
     json_calls,
     named_json,
@@ -25,7 +26,7 @@ from headway_coordinator.trajectory.notations import (
     without,
 )
 from headway_coordinator.trajectory.template import decoded
-from headway_coordinator.trajectory.values import schemas
+from headway_coordinator.trajectory.values import Schemas, schemas
 
 DSML: Final = "｜DSML｜"
 GRANITE_TEXT: Final = "<tool_call>"
@@ -40,6 +41,26 @@ def _stray(*begins: str, whole: Sequence[str] = ()) -> re.Pattern[str]:
         whole: tags within a call, or at its end.
     """
     return re.compile("|".join([*begins, f"(?P<whole>{'|'.join(map(re.escape, whole))})"]))
+
+
+_FUNCTOOLS: Final = re.compile(r"functools\s+")
+_JSON_CALLS: Final = json_calls()
+
+
+def _functools(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
+    """Calls behind Phi-4's word and blanks, or without the word."""
+    word = _FUNCTOOLS.match(raw)
+    if word is None:
+        return _JSON_CALLS(raw, tags, tools)
+    return _JSON_CALLS(raw[word.end() :], (word[0], tags[1]), tools)
+
+
+def _past_functools(text: str, begin: int, closing: str) -> int:
+    """See `notations.Past`."""
+    word = _FUNCTOOLS.match(text, begin)
+    first = begin if word is None else word.end()
+    end = past_json(text, first, closing)
+    return end if end > first else begin
 
 
 _CODER = Xml("<function=", "</function>", "<parameter=", "</parameter>", trims=True)
@@ -230,7 +251,6 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
                 any_tool="```tool_code\n",
                 named=f"```tool_code\n{TOOL}(",
             ),
-            Bare("gemma3"),
             Objects("gemma3", any_tool=None, named=None),
         ),
     ),
@@ -251,9 +271,10 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "phi4",
         "functools",
         "",
-        json_calls(),
-        past=past_json,
+        _functools,
+        past=_past_functools,
         follows="[",
+        bare=re.compile(r"functools\s+\[\s*\{"),
         any_tool='functools[{"name": "',
         named=f'functools[{{"name": "{TOOL}", "arguments":',
         open_ended=True,

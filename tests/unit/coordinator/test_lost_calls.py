@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+from call_styles import ids, made
 from model_families import FAMILIES, spoken
 
 from headway_coordinator.gateway.core import assistant
 from headway_coordinator.trajectory.calls import kinds
+from headway_coordinator.trajectory.notations import MAX_CALLS
 from headway_coordinator.trajectory.probe import ASKED, KEY, RESULT, SIMPLE, call, calling
 from headway_coordinator.trajectory.proof import Probe
 from headway_coordinator.trajectory.render import choose
@@ -144,3 +148,181 @@ def test_no_beginning_of_a_turn_loses_a_call(name: str) -> None:
         done = (found.calls[0].name, found.calls[0].arguments) == ("look_up", KEY)
         assert done == (found.calls[0].problem is None), tok.decode(cut)
         assert found.calls[0].written.strip() in tok.decode(cut)
+
+
+OBJECT = '{"name": "look_up", "parameters": {"key": "brave-otter"}}'
+LIST = '[look_up(key="brave-otter")]'
+FUNCTOOLS = '[{"name": "look_up", "arguments": {"key": "brave-otter"}}]'
+OFFERED = {"look_up": {}}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "content"),
+    [
+        *(
+            (name, text, content)
+            for name in ("llama4", "gemma3")
+            for text, content in (
+                (f"I look it up.\n{OBJECT}", "I look it up.\n"),
+                (f"I look it up:\n{OBJECT}", "I look it up:\n"),
+                (f"```json\n{OBJECT}\n```", ""),
+                (f"I look.\n```json\n{OBJECT}\n```\nThen more.", "I look.\n\nThen more."),
+                (f"I call `{OBJECT}`", "I call "),
+                (f"Use [{OBJECT}]", "Use "),
+                (f"I look {LIST}", "I look "),
+                ('{"parameters": {"key": "brave-otter"}, "name": "look_up"} now', " now"),
+            )
+        ),
+        ("pythonic", f"I call {LIST}", "I call "),
+        ("pythonic", f"{LIST}\nDone.", "\nDone."),
+        ("pythonic", f"```python\n{LIST}\n```", ""),
+        ("phi4", f"functools {FUNCTOOLS}", ""),
+        ("phi4", f"I look. functools\n{FUNCTOOLS}", "I look. "),
+    ],
+)
+def test_a_call_of_an_offered_tool_is_read_among_text(name: str, text: str, content: str) -> None:
+    found, calls = BY_NAME[name].read(text, OFFERED)
+    assert [(one.name, one.arguments, one.problem) for one in calls] == [("look_up", KEY, None)]
+    assert found == content
+    assert calls[0].written in text
+
+
+@pytest.mark.parametrize("name", ["llama4", "gemma3"])
+@pytest.mark.parametrize("between", [";", "; ", ", ", "\n", " and "])
+def test_several_calls_are_read_among_text(name: str, between: str) -> None:
+    content, calls = BY_NAME[name].read(f"I look: [{OBJECT}{between}{OBJECT}]", OFFERED)
+    assert [one.arguments for one in calls] == [KEY, KEY]
+    assert content == ("I look:  and " if between == " and " else "I look: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("llama4", f'The call is {{"call": {OBJECT}}}'),
+        ("llama4", f'The calls are {{"calls": [{OBJECT}, {OBJECT}]}}'),
+        ("llama4", f'{{"type": "function", "function": {OBJECT}}}'),
+        ("llama4", f"I look {OBJECT[:-9]}"),
+        ("gemma3", f"Say '{LIST}'"),
+        ("pythonic", f"I look {LIST[:-3]}"),
+        ("pythonic", 'I look [look_up("brave-otter")]'),
+    ],
+)
+def test_a_call_that_may_be_meant_otherwise_is_counted(name: str, text: str) -> None:
+    content, calls = BY_NAME[name].read(text, OFFERED)
+    assert all(one.problem for one in calls)
+    assert len(calls) == text.count("look_up")
+    assert all(one.written in text for one in calls)
+    assert text.startswith(content[:5])
+
+
+@pytest.mark.parametrize("name", ["llama4", "gemma3", "pythonic"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        'It is {"name": "Ada", "parameters": {"key": 1}}.',
+        f'{{"used": [{OBJECT}]}}',
+        f'```json\n{{"used": [{OBJECT}]}}\n```',
+        "I called look_up, and it says gold.",
+        'The tool is {"name": "look_up", "description": "Looks.", "parameters": {"type": "object"}}',
+        'The tool {"name": "look_up"} is there.',
+        "See [look_up(key)](https://example.com).",
+        'It has [other(key="x")].',
+        '{"name": "Ada"} is the answer',
+    ],
+)
+def test_an_answer_that_names_no_call_stays_text(name: str, text: str) -> None:
+    assert BY_NAME[name].read(text, OFFERED) == (text, [])
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        '{"name": "look_up", ',
+        '{"name":"look_up","parameters":{}}',
+        '{"type": ',
+        '{"name": "x"}',
+        "[look_up(",
+        '[look_up(key="',
+        '\\"',
+        '"a": {"name": "look_up", "parameters": {}}',
+    ],
+)
+@pytest.mark.parametrize("name", ["llama4", "gemma3", "pythonic"])
+def test_a_megabyte_of_beginnings_is_read_at_once(name: str, piece: str) -> None:
+    began = time.process_time()
+    for head in ("I look ", "[look_up(", '[look_up(key="', '{"name": "look_up", "parameters": '):
+        _, calls = BY_NAME[name].read(head + piece * ((1 << 20) // len(piece)), OFFERED)
+        assert len(calls) <= 2 * MAX_CALLS
+    assert time.process_time() - began < 20
+
+
+@pytest.mark.parametrize("style", ["llama", "llama, own template"])
+def test_llama_reads_a_call_among_text_and_its_row_goes_on(style: str) -> None:
+    reader, tok = made(style)
+    prompt = reader.render(ASKED, SIMPLE)
+    for text, content in (
+        (f"I look it up.\n{OBJECT}", "I look it up."),
+        (f"```json\n{OBJECT}\n```", ""),
+        (f"{OBJECT}\nDone.", "Done."),
+    ):
+        sampled = ids(style, f"{text}<|eot_id|>")
+        found = reader.parse(sampled, prompt, SIMPLE)
+        assert [(one.name, one.arguments, one.problem) for one in found.calls] == [("look_up", KEY, None)]
+        assert found.content == content
+        spoken_call = calling(call(KEY), content=found.content)
+        extended = reader.extend(prompt, sampled, [*ASKED, spoken_call], [RESULT], SIMPLE)
+        assert extended is not None
+        assert extended[: len(prompt) + len(sampled)] == [*prompt, *sampled]
+        assert "gold" in tok.decode(extended[len(prompt) + len(sampled) :])
+
+
+@pytest.mark.parametrize("between", [";", "; ", "\n"])
+def test_two_calls_of_llama_are_one_malformed_call(between: str) -> None:
+    """The family's templates raise if a turn has two, so the conversation could not go on."""
+    reader, _ = made("llama")
+    found = reader.parse(ids("llama", f"I look.\n{OBJECT}{between}{OBJECT}<|eot_id|>"), [], SIMPLE)
+    assert (found.content, kinds(found.calls)) == ("I look.", {"structure": 1})
+    assert found.calls[0].raw == f"{OBJECT}{between}{OBJECT}"
+
+
+SEARCH = '<|channel|>commentary to=browser.search<|message|>{"key": "x"}'
+FINAL = "<|channel|>final<|message|>ok<|return|>"
+NEXT = "<|start|>assistant"
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "counted"),
+    [
+        (f"{SEARCH}<|end|>{NEXT}{FINAL}", "ok", 1),
+        (f"{SEARCH}{NEXT}{FINAL}", "ok", 1),
+        (f"{SEARCH}<|call|>{NEXT}{SEARCH}<|call|>{NEXT}{FINAL}", "ok", 2),
+        (SEARCH, "", 1),
+        (f"<|channel|>commentary to=browser{NEXT}{FINAL}", "ok", 1),
+        ("<|message|>Plain<|return|>", "Plain", 0),
+        (f"<|channel|>other<|message|>Odd <|end|>{NEXT}{FINAL}", "Odd ok", 0),
+        (f"Said first. <|end|>{NEXT}{FINAL}", "Said first. ok", 0),
+        ("<|channel|>", "", 0),
+        ("<|channel|>final", "", 0),
+    ],
+)
+@pytest.mark.parametrize("style", ["gpt-oss", "gpt-oss, own template"])
+def test_harmony_loses_no_message(style: str, text: str, content: str, counted: int) -> None:
+    reader, _ = made(style)
+    found = reader.parse(ids(style, text), reader.render(ASKED, SIMPLE), SIMPLE)
+    assert (found.content, sum(kinds(found.calls).values())) == (content, counted)
+    assert len(found.calls) == counted
+
+
+def test_harmony_keeps_calls_in_order() -> None:
+    reader, _ = made("gpt-oss")
+    good = f"{NEXT}<|channel|>commentary to=functions.look_up<|message|>{{}}<|call|>"
+    text = f"{SEARCH}<|end|>{good}{NEXT}{SEARCH}<|end|>{good}"
+    found = reader.parse(ids("gpt-oss", text), reader.render(ASKED, SIMPLE), SIMPLE)
+    assert [one.name for one in found.calls] == [None, "look_up", None, "look_up"]
+
+
+def test_reasoning_may_mention_the_token_that_ends_a_call() -> None:
+    reader, _ = made("gpt-oss")
+    text = f"<|channel|>analysis<|message|>I write <|call|> myself.<|end|>{NEXT}{FINAL}"
+    found = reader.parse(ids("gpt-oss", text), reader.render(ASKED, SIMPLE), SIMPLE)
+    assert (found.content, found.calls) == ("ok", [])

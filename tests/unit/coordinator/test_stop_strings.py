@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from episodes import version
+from model_families import FAMILIES, spoken
 from open_rollout import USER, rig
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
@@ -16,9 +17,11 @@ from headway_coordinator.engines.vllm import Request, Sampled, _body
 from headway_coordinator.gateway import stops
 from headway_coordinator.gateway.asks import Ask, Sampling, Session
 from headway_coordinator.gateway.core import Gateway
+from headway_coordinator.gateway.refusals import GatewayError
 from headway_coordinator.trajectory.linearize import linearize
 from headway_coordinator.trajectory.render import choose
 
+BY_FAMILY = {family.name: family for family in FAMILIES}
 END = 0
 
 
@@ -94,6 +97,40 @@ def test_only_a_request_with_a_stop_has_the_server_decode() -> None:
     assert (params["detokenize"], "stop" in params) == (False, False)
     params = _body("m", "s", Request([1], 4, 1.0, 1.0, 7, [0], ["END"]))["sampling_params"]
     assert (params["detokenize"], params["stop"]) == (True, ["END"])
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"),
+    [
+        ("gpt-oss", ("final", "message", "analysis", "assistant", "|", "json", "to=")),
+        ("Qwen3.5", ("think", "</", "tool_call", "function")),
+        ("Qwen2.5, Qwen3", ("think", ">")),
+        ("Gemma 4", ("thought", "call")),
+        ("Command", ("END", "THINKING")),
+        ("Mistral Tekken", ("ARGS", "[")),
+    ],
+)
+def test_a_part_of_the_familys_markup_is_no_stop(name: str, refused: tuple[str, ...]) -> None:
+    family = BY_FAMILY[name]
+    markup = stops.markup(choose(spoken(family), family.model_type))
+    for stop in refused:
+        with pytest.raises(GatewayError) as found:
+            stops.require_text(["Observation:", stop], markup)
+        assert (found.value.status, found.value.param) == (400, "stop")
+        assert repr(stop) in str(found.value)
+    stops.require_text(["Observation:", "\n\n", "\n", "</code>", "\nfinal answer:"], markup)
+
+
+def test_a_whole_tag_may_be_a_stop() -> None:
+    family = BY_FAMILY["Qwen2.5, Qwen3"]
+    markup = stops.markup(choose(spoken(family), family.model_type))
+    stops.require_text(["</tool_call>", "</think>"], markup)
+    assert "<|im_end|>" not in markup
+
+
+def test_a_family_without_tags_has_no_markup() -> None:
+    family = BY_FAMILY["Llama 3 JSON"]
+    assert stops.markup(choose(spoken(family), family.model_type)) == ()
 
 
 @pytest.fixture(scope="module")
@@ -235,6 +272,15 @@ async def test_log_probabilities_are_those_of_the_row(tok: Any) -> None:
     assert bytes(byte for one in found for byte in one["bytes"]).decode() == ANSWER
     assert len(found) == answer["usage"]["completion_tokens"]
     assert without["choices"][0]["logprobs"] is None
+
+
+async def test_a_stop_within_markup_is_refused_by_name(tok: Any) -> None:
+    async with rig(tok, ANSWER) as r:
+        status, answer = await r.chat(stop=["think"])
+        assert (status, answer["error"]["param"]) == (400, "stop")
+        assert "'<think>'" in answer["error"]["message"]
+        assert r.rollout.session.turns == []
+        assert (await r.chat(stop=["Observation:"]))[0] == 200
 
 
 async def test_a_lenient_episode_records_what_it_ignored(tok: Any) -> None:

@@ -1,0 +1,217 @@
+"""Calls without a tag of their own, anywhere in a text: objects of JSON, and lists of calls in Python.
+
+Only the name of an offered tool tells them from an answer. So an object or list that names none stays text.
+The search goes through its text once, except for `MAX_TRIES` objects that cannot be read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Final
+
+from headway_coordinator.trajectory.calls import STRUCTURE, UNREADABLE, Call, malformed
+from headway_coordinator.trajectory.notations import (
+    MAX_CALLS,
+    Body,
+    Tags,
+    blank,
+    json_calls,
+    may_call,
+    pythonic,
+)
+from headway_coordinator.trajectory.values import Schemas
+
+MAX_TRIES: Final = 4
+"""The most unreadable objects whose beginning names no offered tool."""
+MAX_FRAME: Final = 64
+"""The most characters before a call that are searched for the mark that frames it."""
+_HEAD: Final = re.compile(
+    r'\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"(?P<object>[^"\\\n]{1,256})"'
+    r'|\{\s*"(?:type|name|function|parameters|arguments)"\s*:'
+    r"|\[\s*(?P<list>[A-Za-z_][\w.]{0,255})\s*\("
+)
+_LIST: Final = re.compile(r"\[\s*[A-Za-z_][\w.]{0,255}\s*\(")
+_OPENS: Final = (
+    re.compile(r"(?:```\w{0,20}\s*|`)?(?:\[\s*)?\Z"),
+    re.compile(r"(?:```\w{0,20}\s*|`)?\Z"),
+)
+"""The mark before an object, and before a list in Python."""
+_QUOTED: Final = re.compile(r"""(?:"\s*:\s*\[?\s*|["'])\Z""")
+_PIECE: Final = re.compile(
+    r"""\"(?:[^"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|(?P<open>[\[({])|(?P<close>[\])}])|(?P<quote>["'])""",
+    re.DOTALL,
+)
+_BETWEEN: Final = "\n\r\t ;,[]"
+_DECODER, _OBJECT = json.JSONDecoder(), json_calls(arguments=("parameters", "arguments"))
+INSIDE: Final = f"{STRUCTURE}: a call within something else"
+
+
+def embedded(text: str, tools: Schemas, *, objects: bool = True) -> tuple[str, list[Call]]:
+    """The text around the calls of offered tools, and the calls.
+
+    Args:
+        text: a turn, or the part of it that may have calls.
+        tools: the offered tools.
+        objects: whether calls are also read as JSON.
+    """
+    if not tools or (objects and _is_other_json(text, tools)):
+        return text, []
+    search = _Search(text, tools, objects=objects)
+    search.run()
+    return "".join(search.around), search.calls
+
+
+class _Search:
+    """A place in a text, and the calls before it."""
+
+    def __init__(self, text: str, tools: Schemas, *, objects: bool) -> None:
+        self.text = text
+        self.around: list[str] = []
+        self.calls: list[Call] = []
+        self._tools = tools
+        self._heads = _HEAD if objects else _LIST
+        self._at = 0
+        """All text before it is in `around` or in `calls`."""
+        self._tries = MAX_TRIES
+        self._frame = ""
+        """The mark before a call whose counterpart has not come yet."""
+        self._quoted = False
+        """Whether the last call was within something else."""
+
+    def run(self) -> None:
+        at = 0
+        while (head := self._heads.search(self.text, at)) is not None:
+            found = self._found(head)
+            if found is None:
+                return
+            at = found
+        self._outside(len(self.text))
+
+    def _found(self, head: re.Match[str]) -> int | None:
+        """The place where the search goes on; None: nowhere, because the rest is one malformed call."""
+        start = head.start()
+        if self.text.startswith("[", start):
+            return self._list(start)
+        named = head["object"] in self._tools
+        if not named and not self._tries:
+            return start + 1
+        try:
+            value, end = _DECODER.raw_decode(self.text, start)
+        except UNREADABLE as error:
+            if named:
+                self._rest(start, error)
+                return None
+            self._tries -= 1
+            return start + 1
+        if _names(value, self._tools):
+            return self._call(start, end, _OBJECT)
+        if isinstance(value, dict) and _names(value.get("function"), self._tools):
+            return self._call(start, end, _within)
+        return end
+
+    def _list(self, start: int) -> int | None:
+        name = _LIST.match(self.text, start)
+        assert name is not None
+        if name[0].strip("[( \n\t\r") not in self._tools:
+            return start + 1
+        end = _closed(self.text, start)
+        if end is None:
+            self._rest(start, f"{STRUCTURE}: a list without an end")
+            return None
+        if self.text.startswith("(", end):  # a link in Markdown
+            return end
+        return self._call(start, end, pythonic)
+
+    def _call(self, start: int, end: int, read: Body) -> int | None:
+        """Read the calls between two places."""
+        if len(self.calls) >= MAX_CALLS:
+            self._rest(start, f"{STRUCTURE}: more than {MAX_CALLS} calls")
+            return None
+        near = self.text[max(self._at, start - MAX_FRAME) : start]
+        self._quoted = bool(_QUOTED.search(near)) or (self._quoted and not near.strip(_BETWEEN))
+        opens = None if self._quoted else _OPENS[read is pythonic].search(near)
+        opening = opens[0] if opens is not None else ""
+        body = self.text[start:end]
+        found = [malformed(body, INSIDE)] if self._quoted else read(body, ("", ""), self._tools)
+        self._frame = opening or self._frame
+        closing = _closing(self.text, end, self._frame)
+        self._frame = "" if closing else self._frame
+        self._outside(start - len(opening))
+        found[0] = replace(found[0], tags=(opening, ""))
+        found[-1] = replace(found[-1], tags=(found[-1].tags[0], closing))
+        self.calls += found
+        self._at = end + len(closing)
+        return self._at
+
+    def _rest(self, start: int, problem: object) -> None:
+        self._outside(start)
+        self.calls.append(malformed(self.text[start:], problem))
+
+    def _outside(self, end: int) -> None:
+        """Add the text up to `end`. After a call, text that may be another call is a malformed one."""
+        between = self.text[self._at : end]
+        if not self.calls:
+            self.around.append(between)
+        elif between.strip(_BETWEEN):
+            if may_call(between):
+                self.calls.append(malformed(between, f"{STRUCTURE}: part of a call beside a call"))
+            else:
+                self.around.append(between)
+        self._at = end
+
+
+def _names(value: object, tools: Schemas) -> bool:
+    """Whether a value of JSON is a call of an offered tool. One with a description only defines a tool."""
+    if not isinstance(value, dict) or "description" in value:
+        return False
+    name = value.get("name")
+    return isinstance(name, str) and name in tools and ("parameters" in value or "arguments" in value)
+
+
+def _is_other_json(text: str, tools: Schemas) -> bool:
+    """Whether a turn is one value of JSON, perhaps fenced, that is no call."""
+    body = text.strip()
+    if body.startswith("```") and body.endswith("```"):
+        body = body.removesuffix("```").partition("\n")[2].strip()
+    if not body.startswith(("{", "[")):
+        return False
+    try:
+        value = json.loads(body)
+    except UNREADABLE:
+        return False
+    items = value if isinstance(value, list) else [value]
+    return not any(
+        _names(item, tools) or (isinstance(item, dict) and _names(item.get("function"), tools))
+        for item in items
+    )
+
+
+def _within(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
+    return [malformed(raw, INSIDE, tags)]
+
+
+def _closed(text: str, start: int) -> int | None:
+    """The place behind the bracket that closes the one at `start`; None: there is none."""
+    depth = 0
+    for piece in _PIECE.finditer(text, start):
+        if piece["quote"]:
+            return None
+        depth += bool(piece["open"]) - bool(piece["close"])
+        if not depth:
+            return piece.end()
+    return None
+
+
+def _closing(text: str, end: int, opening: str) -> str:
+    """The counterpart of `opening` at `end`; empty if another text is there."""
+    at = end
+    fence = "```" if "```" in opening else "`" if "`" in opening else ""
+    for mark in ("]" if "[" in opening else "", fence):
+        if mark:
+            at = blank(text, at)
+            if not text.startswith(mark, at):
+                return ""
+            at += len(mark)
+    return text[end:at]
