@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from headway_api import bounds
@@ -22,6 +22,7 @@ Tool = dict[str, Any]
 
 UNCLOSED, NO_NAME, NO_ARGUMENTS = "unclosed block", "missing name", "arguments are not an object"
 STRUCTURE = "malformed structure"
+CUT: Final = f"{STRUCTURE}: a tag behind it ends nothing, so it may be cut off in a value"
 UNREADABLE: Final = (ValueError, RecursionError, MemoryError)
 """Python's parsers raise these for unbounded text: brackets, numbers, chains of operators."""
 _SIGNS: tuple[tuple[MalformedKind, tuple[str, ...]], ...] = (
@@ -80,6 +81,39 @@ def malformed(raw: str, problem: object, tags: tuple[str, str] = ("", "")) -> Ca
     return Call(raw, None, None, shown, tags)
 
 
+class GivenTwice(ValueError):
+    """An object has two values of one name. Which of them the model means is unknown."""
+
+    def __init__(self) -> None:
+        super().__init__(f"{STRUCTURE}: an argument is given twice")
+
+
+def as_json(text: str) -> Any:
+    """A call as JSON.
+
+    Raises:
+        ValueError: it is not JSON, or an object in it has a name twice.
+    """
+    return json.loads(text, object_pairs_hook=once)
+
+
+def once(given: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """An object with each of its names once.
+
+    Raises:
+        GivenTwice: it has a name twice.
+    """
+    found = dict(given)
+    if len(found) < len(given):
+        raise GivenTwice
+    return found
+
+
+def refused(call: Call, problem: str) -> Call:
+    """The same call, not carried out. A call that has a problem keeps it."""
+    return call if call.problem else replace(call, arguments=None, problem=problem)
+
+
 def judged(found: Any, tags: tuple[str, str] = ("", "")) -> Call:
     """A call that the `renderers` package found, with the reason if it cannot be carried out."""
     arguments, problem = found.arguments, None
@@ -91,7 +125,19 @@ def judged(found: Any, tags: tuple[str, str] = ("", "")) -> Call:
             arguments = json.loads(arguments)
         except UNREADABLE as error:
             problem = f"arguments are not JSON: {error}"
+    problem = problem or _twice(found.raw)
     return called(found.raw, found.name, arguments, problem, tags)
+
+
+def _twice(raw: object) -> str | None:
+    """The problem of a call whose JSON has a name twice. The package's parsers take the last value."""
+    try:
+        as_json(raw if isinstance(raw, str) else "")
+    except GivenTwice as error:
+        return str(error)
+    except UNREADABLE:
+        return None
+    return None
 
 
 def called(

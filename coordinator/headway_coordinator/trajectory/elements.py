@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from headway_coordinator.trajectory import values
-from headway_coordinator.trajectory.calls import NO_NAME, STRUCTURE, UNCLOSED, Call, called, malformed
+from headway_coordinator.trajectory.calls import (
+    CUT,
+    NO_NAME,
+    STRUCTURE,
+    UNCLOSED,
+    Call,
+    called,
+    malformed,
+    refused,
+)
 from headway_coordinator.trajectory.notations import MAX_CALLS, Tags, may_call
 from headway_coordinator.trajectory.values import Schemas
 
@@ -48,7 +57,7 @@ class Xml:
     """Whether values are on lines of their own. A tag within a line of such a value is text."""
 
     def __call__(self, raw: str, tags: Tags, tools: Schemas) -> list[Call]:
-        found = list(self._calls(raw, tools))
+        found = self._calls(raw, tools)
         if not found:
             problem = UNCLOSED if self.call in raw else f"{STRUCTURE}: no call begins"
             return [malformed(raw, problem, tags)]
@@ -58,17 +67,33 @@ class Xml:
         return found
 
     def past(self, text: str, begin: int, closing: str) -> int:
-        """See `notations.Past`. Looks no further than needed, because a text may have many calls."""
+        """See `notations.Past`. Looks no further than needed, because a text may have many calls.
+
+        If the text ends in a value, the place is the end of the text.
+        """
         size = LEAST_WINDOW
         while True:
             stop = min(len(text), begin + size)
             tags = self._tags(text, begin, stop)
-            pairs, at, end = self._paired(text, tags), 0, begin
+            (pairs, open_), at, end = self._paired(text, tags), 0, begin
             while at < len(tags) and at in pairs and not text[end : tags[at].start].strip():
                 at, end = pairs[at] + 1, tags[pairs[at]].end
+            if stop == len(text) and self._cut(tags, open_, at) and not text[end : tags[at].start].strip():
+                return stop
             if stop == len(text) or begin < end < begin + size // 2:
                 return end
             size *= 4
+
+    def _cut(self, tags: Sequence[Tag], open_: Sequence[int], at: int) -> bool:
+        """Whether the text ends in a value of the call that begins with a tag."""
+        if at not in open_[:-1] or tags[at].kind != "call":
+            return False
+        return tags[open_[open_.index(at) + 1]].kind == "parameter"
+
+    @property
+    def ends(self) -> re.Pattern[str]:
+        """See `grammar.Blocks.ends`."""
+        return self._pattern
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -94,8 +119,8 @@ class Xml:
         name, _, rest = text.partition('"')
         return name, 'string="true"' in rest
 
-    def _paired(self, raw: str, tags: Sequence[Tag]) -> dict[int, int]:
-        """Which tag ends the element that another begins, by their places in `tags`.
+    def _paired(self, raw: str, tags: Sequence[Tag]) -> tuple[dict[int, int], list[int]]:
+        """Which tag ends the element that another begins, by their places in `tags`; those without an end.
 
         An element within a value needs an end of its own. A value's own end is followed by another argument,
         or by the end of the call.
@@ -120,7 +145,7 @@ class Xml:
                     open_.pop()
                 if open_:
                     pairs[open_.pop()] = at
-        return pairs
+        return pairs, open_
 
     def _ends_call(self, raw: str, tags: Sequence[Tag], at: int) -> bool:
         """Whether the end of a call is no text of a value: no words, and no end of a value, follow it."""
@@ -131,22 +156,28 @@ class Xml:
         """Whether a value is on lines of its own."""
         return self.trims and raw.startswith("\n", parameter.end)
 
-    def _calls(self, raw: str, tools: Schemas) -> Iterator[Call]:
+    def _calls(self, raw: str, tools: Schemas) -> list[Call]:
         tags = self._tags(raw, 0, len(raw))
-        pairs = self._paired(raw, tags)
-        at = done = count = 0
+        pairs, _ = self._paired(raw, tags)
+        at = done = 0
         around = []
-        while (at := next((i for i in range(at, len(tags)) if tags[i].kind == "call"), -1)) >= 0:
-            if count == MAX_CALLS:
-                yield malformed(raw[done:], f"{STRUCTURE}: more than {MAX_CALLS} calls")
-                return
-            around.append(raw[done : tags[at].start])
-            found, at, done = self._call(raw, tags, pairs, at, tools)
-            count += 1
-            yield found
+        calls: list[Call] = []
+        while True:
+            following = next((i for i in range(at, len(tags)) if tags[i].kind == "call"), len(tags))
+            behind = [tag.kind for tag in tags[at : following + 2] if tag.kind != "call"]
+            if "parameter_end" in behind or (at < following and "end" in behind[: following - at]):
+                calls = [refused(one, CUT) for one in calls]
+            if following == len(tags):
+                break
+            if len(calls) == MAX_CALLS:
+                return [*calls, malformed(raw[done:], f"{STRUCTURE}: more than {MAX_CALLS} calls")]
+            around.append(raw[done : tags[following].start])
+            found, at, done = self._call(raw, tags, pairs, following, tools)
+            calls.append(found)
         rest = self._pattern.sub("", "".join([*around, raw[done:]])).strip()
-        if count and may_call(rest):
-            yield malformed(rest, f"{STRUCTURE}: part of a call beside a call")
+        if calls and may_call(rest):
+            calls.append(malformed(rest, f"{STRUCTURE}: part of a call beside a call"))
+        return calls
 
     def _call(
         self, raw: str, tags: Sequence[Tag], pairs: Mapping[int, int], at: int, tools: Schemas

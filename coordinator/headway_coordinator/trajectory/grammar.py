@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Protocol
 
-from headway_coordinator.trajectory.calls import STRUCTURE, UNCLOSED, UNREADABLE, Call, malformed
+from headway_coordinator.trajectory.calls import (
+    CUT,
+    STRUCTURE,
+    UNCLOSED,
+    UNREADABLE,
+    Call,
+    malformed,
+    refused,
+)
 from headway_coordinator.trajectory.notations import (
     MAX_CALLS,
     Body,
@@ -71,6 +79,8 @@ class Blocks:
     """Whether the end of the turn, or the next opening tag, also closes a block."""
     past: Past | None = None
     """Finds the end of a body, if a tag in one of its values seems to end it."""
+    ends: re.Pattern[str] | None = None
+    """The tags of values and calls. The groups are the kinds of `elements.Tag`."""
     bare: re.Pattern[str] | None = None
     """Begins a call without its opening tag, which models sometimes omit."""
     stray: re.Pattern[str] | None = None
@@ -88,25 +98,74 @@ class Blocks:
         around: list[str] = []
         calls: list[Call] = []
         at, again = 0, MAX_REREADS
-        while (place := self._start(text, at))[0] >= 0:
-            start, begin = place
+        start, begin = self._start(text, 0)
+        while start >= 0:
             self._outside(text[at:start], around, calls)
             if len(calls) >= MAX_CALLS:
+                if self._ends_nothing(text, begin, len(text), calls=True):
+                    calls[:] = [refused(one, CUT) for one in calls]
                 more = f"{STRUCTURE}: more than {MAX_CALLS} calls"
                 calls.append(malformed(text[begin:], more, (text[start:begin], "")))
                 return "".join(around), calls
-            found, end, at = self._block(text, start, begin, begin, tools)
-            if self.past is not None and again and any(one.problem for one in found):
+            bare = begin
+            if start == begin and self.past is not None and again:
+                bare = self.past(text, begin, self.closing)
+                again -= bare == begin
+            found, end, at = self._block(text, start, begin, begin, tools, bare)
+            following = self._start(text, at)
+            if self.past is not None and again and self._doubtful(text, found, at, following[0]):
                 again -= 1
                 past = self.past(text, begin, self.closing)
                 if past > end:
-                    found, _, at = self._block(text, start, begin, past, tools)
+                    found, end, at = self._block(text, start, begin, past, tools)
+                    following = self._start(text, at)
+            if self._goes_on(text, begin, end, found):
+                calls[:] = [refused(one, CUT) for one in calls]
             calls += found
+            start, begin = following
         self._outside(text[at:], around, calls)
         return "".join(around), calls
 
+    def _doubtful(self, text: str, found: list[Call], at: int, following: int) -> bool:
+        """Whether a block may be cut off in a value: it is malformed, or a tag behind it ends nothing."""
+        stop = len(text) if following < 0 else following
+        return any(one.problem for one in found) or self._ends_nothing(text, at, stop)
+
+    def _ends_nothing(self, text: str, begin: int, stop: int, *, calls: bool = False) -> bool:
+        """Whether a tag in a part of the text ends a value or a call that does not begin there.
+
+        If the part has no `calls`, nothing begins there.
+        """
+        depth = 0
+        for tag in () if self.ends is None else self.ends.finditer(text, begin, stop):
+            depth += -1 if tag.lastgroup in ("end", "parameter_end") else calls
+            if depth < 0:
+                return True
+        return False
+
+    def _goes_on(self, text: str, begin: int, stop: int, found: list[Call]) -> bool:
+        """Whether a block seems to be the rest of a value, because it ends a value that does not begin in it.
+
+        Args:
+            text: the whole text.
+            begin: the start of the block's body.
+            stop: its end.
+            found: the calls in it.
+        """
+        value = call = False
+        for tag in () if self.ends is None else self.ends.finditer(text, begin, stop):
+            if tag.lastgroup == "parameter_end" and not value:
+                return True
+            if tag.lastgroup == "end" and not call:
+                return True
+            if not any(one.problem for one in found):
+                return False
+            value = tag.lastgroup == "parameter" or (value and tag.lastgroup == "parameter_end")
+            call = call or tag.lastgroup in ("call", "end")
+        return False
+
     def _block(
-        self, text: str, start: int, begin: int, inside: int, tools: Schemas
+        self, text: str, start: int, begin: int, inside: int, tools: Schemas, bare: int = 0
     ) -> tuple[list[Call], int, int]:
         """The calls of a block, the end of its body, and the place where the text goes on.
 
@@ -116,8 +175,9 @@ class Blocks:
             begin: the start of its body.
             inside: the place before which no tag ends the body.
             tools: the tools that may be called.
+            bare: the place behind a call without an opening tag, if that is known.
         """
-        end, after, closed = self._end(text, start, begin, inside)
+        end, after, closed = self._end(text, begin, inside, bare)
         tags = (text[start:begin], self.closing if after > end else "")
         if closed:
             return self.body(text[begin:end], tags, tools), end, after
@@ -131,16 +191,15 @@ class Blocks:
             return found.start(), found.start()
         return start, start + len(self.opening)
 
-    def _end(self, text: str, start: int, begin: int, inside: int) -> tuple[int, int, bool]:
+    def _end(self, text: str, begin: int, inside: int, bare: int) -> tuple[int, int, bool]:
         """The end of a block's body, the place where the text goes on, and whether anything closed the block.
 
         Without an opening tag, a call needs no closing tag either.
         """
-        if start == begin and self.past is not None:
-            past = self.past(text, begin, self.closing)
-            end = text.find(self.closing, past) if past > begin else -1
-            if past > begin and (end < 0 or text[past:end].strip()):
-                return past, past, True
+        if bare > begin:
+            end = text.find(self.closing, bare)
+            if end < 0 or text[bare:end].strip():
+                return bare, bare, True
         end = text.find(self.closing, inside) if self.closing else -1
         if end >= 0:
             return end, end + len(self.closing), True
@@ -151,7 +210,12 @@ class Blocks:
         return end, end, True
 
     def _outside(self, text: str, around: list[str], calls: list[Call]) -> None:
-        """Add text between blocks to `around`, and each call in it to `calls`, as a malformed one."""
+        """Add text between blocks to `around`, and each call in it to `calls`, as a malformed one.
+
+        A tag that ends nothing may end a value of any call before it. So none of these is carried out.
+        """
+        if calls and self._ends_nothing(text, 0, len(text)):
+            calls[:] = [refused(one, CUT) for one in calls]
         found = [] if self.stray is None else list(self._strays(text))
         starts = [one.start() for one in found if one.lastgroup != "whole"]
         if found and found[0].lastgroup == "whole":
@@ -177,9 +241,12 @@ class Inner:
     closing: str
     body: Body
     after: Past = past_object
+    ends: re.Pattern[str] | None = None
+    """See `Blocks`."""
 
     def __call__(self, raw: str, tags: Tags, tools: Schemas) -> list[Call]:
-        around, calls = Blocks("", self.opening, self.closing, self.body, past=self.after).read(raw, tools)
+        blocks = Blocks("", self.opening, self.closing, self.body, past=self.after, ends=self.ends)
+        around, calls = blocks.read(raw, tools)
         if not calls:
             return [malformed(raw, f"{STRUCTURE}: a section without a call", tags)]
         if may_call(around):
@@ -190,9 +257,10 @@ class Inner:
         """See `notations.Past`."""
         at = begin
         while text.startswith(self.opening, start := blank(text, at)):
-            end = text.find(self.closing, self.after(text, start + len(self.opening), self.closing))
+            past = self.after(text, start + len(self.opening), self.closing)
+            end = text.find(self.closing, past)
             if end < 0:
-                return at
+                return past if past == len(text) else at
             at = end + len(self.closing)
         return at
 

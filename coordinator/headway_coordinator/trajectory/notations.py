@@ -5,12 +5,23 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, NamedTuple
 
 from headway_coordinator.trajectory import values
-from headway_coordinator.trajectory.calls import NO_NAME, STRUCTURE, UNREADABLE, Call, called, malformed
+from headway_coordinator.trajectory.calls import (
+    NO_NAME,
+    STRUCTURE,
+    UNREADABLE,
+    Call,
+    GivenTwice,
+    as_json,
+    called,
+    malformed,
+    once,
+)
 from headway_coordinator.trajectory.values import Schemas
 
 Tags = tuple[str, str]
@@ -85,7 +96,7 @@ def json_calls(name: str = "name", arguments: tuple[str, ...] = ("arguments", "p
 
     def read(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
         try:
-            found = json.loads(raw.strip())
+            found = as_json(raw.strip())
         except UNREADABLE as error:
             return [malformed(raw, error, tags)]
         if not isinstance(found, list):
@@ -110,7 +121,7 @@ def json_calls(name: str = "name", arguments: tuple[str, ...] = ("arguments", "p
         given: object = next((found[key] for key in arguments if key in found), {})
         if isinstance(given, str):
             try:
-                given = json.loads(given)
+                given = as_json(given)
             except UNREADABLE as error:
                 return malformed(raw, error, tags)
         return called(raw, found[name], given, None, tags)
@@ -145,7 +156,7 @@ def named_json(separators: tuple[str, ...], *, fence: bool = False, prefix: str 
         if not name:
             return [malformed(raw, NO_NAME, tags)]
         try:
-            given = json.loads(rest.strip())
+            given = as_json(rest.strip())
         except UNREADABLE as error:
             return [malformed(raw, error, tags)]
         return [called(raw, name, given, None, tags)]
@@ -164,15 +175,52 @@ def without(tag: str, body: Body) -> Body:
     return read
 
 
+MAX_KEY: Final = 256
+"""The most characters of an argument's name between tags."""
+_NO_NAME_HAS: Final = re.compile(r"""[\s{}<>"'`]""")
+
+
+class Argument(NamedTuple):
+    """An argument between tags, by its places in the text."""
+
+    key: str
+    start: int
+    end: int
+
+
+@dataclass
+class Walk:
+    """What a walk through the body of a call found."""
+
+    at: int
+    """The place behind the last argument."""
+    given: list[Argument] = field(default_factory=list)
+    open: re.Match[str] | None = None
+    """The tags before the value in which the walk ended."""
+    strays: bool = False
+    """Whether that value has the end of a call that does not begin in it."""
+    ended: bool = False
+    """Whether the end of the call was found."""
+    complete: bool = False
+    """Whether the walk went through the whole text."""
+
+
 @dataclass(frozen=True)
 class Pairs:
-    """A call as its name, with keys and values in tags: GLM's and Hy3's."""
+    """A call as its name, with keys and values in tags: GLM's and Hy3's.
+
+    A value may hold any text, such as the tags of a call. So the tags are paired as brackets are, in one walk
+    through the text that stops at the end of the call.
+    """
 
     key: str = "<arg_key>"
     key_end: str = "</arg_key>"
     value: str = "<arg_value>"
     value_end: str = "</arg_value>"
     opening: str = "<tool_call>"
+    closing: str = "</tool_call>"
+    section_end: str = ""
+    """Ends all calls of a turn, if anything does."""
     separator: str = ""
     """Ends the name; empty: the first key, or the end of the call, does."""
 
@@ -181,43 +229,105 @@ class Pairs:
         name = (raw if begin < 0 else raw[:begin]).strip()
         if not name:
             return [malformed(raw, NO_NAME, tags)]
-        arguments: dict[str, object] = {}
-        at = len(raw) if begin < 0 else begin + len(self.separator)
-        while (at := blank(raw, at)) < len(raw):
-            key_end = raw.find(self.key_end, at) if raw.startswith(self.key, at) else -1
-            value = blank(raw, key_end + len(self.key_end))
-            end = (
-                self._end(raw, value + len(self.value))
-                if key_end >= 0 and raw.startswith(self.value, value)
-                else -1
-            )
-            if end < 0:
-                return [malformed(raw, f"{STRUCTURE}: a key without a value", tags)]
-            key = raw[at + len(self.key) : key_end].strip()
-            text = raw[value + len(self.value) : end]
-            arguments[key] = values.typed(text, tools.get(name, {}).get(key))
-            at = end + len(self.value_end)
-        return [called(raw, name, arguments, None, tags)]
+        if _NO_NAME_HAS.search(name):
+            return [malformed(raw, f"{STRUCTURE}: blanks, quotes or braces in a name", tags)]
+        begin = len(raw) if begin < 0 else begin + len(self.separator)
+        found, known = self._walk(raw, begin), tools.get(name, {})
+        if found.open is not None:
+            found = self._walk(raw, begin, known)
+        if raw[found.at :].strip():
+            return [malformed(raw, f"{STRUCTURE}: a key without a value", tags)]
+        arguments = {
+            one.key: values.typed(raw[one.start : one.end], known.get(one.key)) for one in found.given
+        }
+        twice = len(arguments) < len(found.given)
+        problem = f"{STRUCTURE}: an argument is given twice" if twice else None
+        return [called(raw, name, arguments, problem, tags)]
 
-    def _end(self, raw: str, at: int) -> int:
-        """Where a value ends: at a tag that another key, or the end of the call, follows; -1: nowhere."""
-        first = end = raw.find(self.value_end, at)
-        while end >= 0:
-            following = blank(raw, end + len(self.value_end))
-            if following == len(raw) or raw.startswith(self.key, following):
-                return end
-            end = raw.find(self.value_end, end + 1)
-        return first
+    @cached_property
+    def ends(self) -> re.Pattern[str]:
+        """See `grammar.Blocks.ends`."""
+        return re.compile(
+            f"(?P<parameter_end>{re.escape(self.value_end)})|(?P<parameter>{re.escape(self.value)})"
+        )
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        key, key_end, value = map(re.escape, (self.key, self.key_end, self.value))
+        value_end, opening, closing = map(re.escape, (self.value_end, self.opening, self.closing))
+        head = f"{key}(?:(?!{key}|{key_end})[\\s\\S]){{0,{MAX_KEY}}}{key_end}\\s*{value}"
+        over = "|".join([opening, *([re.escape(self.section_end)] if self.section_end else []), r"\Z"])
+        return re.compile(
+            rf"(?P<head>{head})"
+            rf"|(?P<last>{value_end}(?=\s*(?:{head}|{closing}|\Z)))|(?P<value_end>{value_end})"
+            rf"|(?P<over>{closing}(?=\s*(?:{over})))|(?P<closing>{closing})|(?P<opening>{opening})"
+        )
+
+    @cached_property
+    def _begin(self) -> re.Pattern[str]:
+        """The name of a call, up to its first argument."""
+        name = rf"[^<>]{{1,{MAX_KEY}}}"
+        return re.compile(name + (re.escape(self.separator) or f"(?={re.escape(self.key)})"))
+
+    def _key(self, head: re.Match[str]) -> str:
+        return head[0][len(self.key) : head[0].index(self.key_end)].strip()
+
+    def _walk(self, text: str, begin: int, known: Container[str] | None = None) -> Walk:
+        """The arguments of a call, whose body, behind its name, begins at a place.
+
+        An element within a value needs an end of its own. A value's own end is followed by another argument,
+        or by the end of the call.
+
+        With `known`, tags of an argument within a value may be text. They are if the tool has no argument of
+        that name, or if the call gives it before.
+        """
+        found = Walk(begin)
+        given: set[str] = set()
+        inner: list[bool] = []  # elements within the value, from outside: whether each is a call
+        for tag in self._pattern.finditer(text, begin):
+            kind = tag.lastgroup
+            if found.open is None:
+                found.ended = kind in ("over", "closing")
+                if kind != "head" or text[found.at : tag.start()].strip():
+                    return found
+                found.open, found.strays = tag, False
+                given.add(self._key(tag))
+            elif kind == "head":
+                key = "" if known is None or inner else self._key(tag)
+                if not key or known is None or (key not in given and (not known or key in known)):
+                    inner.append(False)
+            elif kind == "opening":
+                inner.append(True)
+            elif kind in ("last", "value_end"):
+                while kind == "last" and inner and inner[-1]:
+                    inner.pop()  # the tag of a call in a value, without its end
+                if kind == "last" and not inner:
+                    found.given.append(Argument(self._key(found.open), found.open.end(), tag.start()))
+                    found.open, found.at = None, tag.end()
+                elif inner and not inner[-1] and (kind == "last" or inner[-2:-1] != [True]):
+                    inner.pop()
+            elif inner and inner[-1]:
+                inner.pop()
+            elif kind == "over":
+                while inner and not inner[-1]:
+                    inner.pop()  # a value without an end, in a call within the value
+                if not inner:
+                    return found
+                inner.pop()
+            else:
+                found.strays = True
+        found.complete = True
+        return found
 
     def past(self, text: str, begin: int, closing: str) -> int:
-        """See `Past`: the last value ends before the closing tag, and no other call begins before."""
-        ends = re.compile(rf"{re.escape(self.value_end)}(?=\s*{re.escape(closing)})")
-        found = ends.search(text, begin)
-        if found is None or re.search(
-            rf"{re.escape(closing)}\s*{re.escape(self.opening)}", text[begin : found.end()]
-        ):
+        """See `Past`. If the text ends in a value, the place is the end of the text."""
+        start = self._begin.match(text, begin)
+        if start is None:
             return begin
-        return found.end()
+        found = self._walk(text, start.end())
+        if found.open is not None:
+            return len(text) if found.complete and not found.strays else begin
+        return found.at if found.ended and found.given else begin
 
 
 def pythonic(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
@@ -241,7 +351,9 @@ def _of_node(node: ast.expr, raw: str, tags: Tags) -> Call:
     if node.args or not all(given.arg for given in node.keywords):
         return malformed(raw, f"{STRUCTURE}: an argument has no name", tags)
     try:
-        arguments = {str(given.arg): values.literal(given.value) for given in node.keywords}
+        arguments = once([(str(given.arg), values.literal(given.value)) for given in node.keywords])
+    except GivenTwice as error:
+        return called(raw, _dotted(node.func), {}, str(error), tags)
     except UNREADABLE as error:
         return malformed(raw, f"arguments are no values: {error}", tags)
     return called(raw, _dotted(node.func), arguments, None, tags)
@@ -265,6 +377,8 @@ def gemma_call(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
         return [malformed(raw, NO_NAME, tags)]
     try:
         arguments = values.gemma(rest[:-1])
+    except GivenTwice as error:
+        return [called(raw, name, {}, str(error), tags)]
     except UNREADABLE as error:
         return [malformed(raw, f"arguments cannot be read: {error}", tags)]
     return [called(raw, name, arguments, None, tags)]

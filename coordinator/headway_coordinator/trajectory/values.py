@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from headway_coordinator.trajectory.calls import UNREADABLE, Tool
+from headway_coordinator.trajectory.calls import UNREADABLE, GivenTwice, Tool, once
 
 MAX_PYTHON: Final = 64 * 1024
 """The most characters of Python that are parsed at once: the parser takes hundreds of bytes for each."""
@@ -168,7 +168,7 @@ def literal(node: ast.expr) -> Any:
             named = [None if key is None else literal(key) for key in keys]
             if not all(isinstance(name, str) for name in named):
                 raise ValueError("a name in an object is no string")
-            return dict(zip(named, map(literal, values), strict=True))
+            return once(list(zip(map(str, named), map(literal, values), strict=True)))
     raise ValueError(f"{type(node).__name__} is no value")
 
 
@@ -233,6 +233,8 @@ class _Gemma:
             key = self._until_quote() if self._takes(QUOTE) else self._run(_KEY_ENDS).strip()
             if not key or not self._takes(":"):
                 raise ValueError("an argument has no name")
+            if key in found:
+                raise GivenTwice
             found[key] = self.value(depth + 1)
             self._blanks()
             if self._takes("}"):

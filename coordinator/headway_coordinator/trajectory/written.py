@@ -87,9 +87,13 @@ _HY3_PAIRS = Pairs(
     "<arg_value:opensource>",
     "</arg_value:opensource>",
     "<tool_call:opensource>",
+    "</tool_call:opensource>",
+    "</tool_calls:opensource>",
     "<tool_sep:opensource>",
 )
-_HY3 = Inner("<tool_call:opensource>", "</tool_call:opensource>", _HY3_PAIRS, _HY3_PAIRS.past)
+_HY3 = Inner(
+    "<tool_call:opensource>", "</tool_call:opensource>", _HY3_PAIRS, _HY3_PAIRS.past, _HY3_PAIRS.ends
+)
 
 GRAMMARS: Final[tuple[Grammar, ...]] = (
     Blocks(
@@ -108,6 +112,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "</tool_call>",
         _CODER,
         past=_CODER.past,
+        ends=_CODER.ends,
         stray=_stray(_FUNCTION, whole=("</tool_call>",)),
         any_tool="<tool_call>\n<function=",
         named=f"<tool_call>\n<function={TOOL}>\n",
@@ -119,6 +124,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "</tool_call>",
         _PAIRS,
         past=_PAIRS.past,
+        ends=_PAIRS.ends,
         stray=_stray(whole=("<arg_key>", "</arg_value>", "</tool_call>")),
         any_tool="<tool_call>",
         named=f"<tool_call>{TOOL}\n",
@@ -129,6 +135,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "</tool_calls:opensource>",
         _HY3,
         past=_HY3.past,
+        ends=_HY3.ends,
         stray=_stray(
             "<tool_call:opensource>",
             whole=("<tool_sep:opensource>", "</tool_call:opensource>", "</tool_calls:opensource>"),
@@ -186,6 +193,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         f"</{DSML}function_calls>",
         _DSML_CALL,
         past=_DSML_CALL.past,
+        ends=_DSML_CALL.ends,
         stray=_stray(whole=(f"<{DSML}parameter", f"</{DSML}invoke>", f"</{DSML}function_calls>")),
         any_tool=f'<{DSML}function_calls>\n<{DSML}invoke name="',
         named=f'<{DSML}function_calls>\n<{DSML}invoke name="{TOOL}">\n',
@@ -211,6 +219,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "</minimax:tool_call>",
         _INVOKE,
         past=_INVOKE.past,
+        ends=_INVOKE.ends,
         stray=_stray(
             r'<invoke name="[^"\n]{0,200}(?:\Z|">(?=\s*(?:<|\Z)))',
             whole=("</minimax:tool_call>",),
@@ -224,6 +233,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         "</seed:tool_call>",
         _SEED,
         past=_SEED.past,
+        ends=_SEED.ends,
         stray=_stray(_FUNCTION, whole=("</seed:tool_call>",)),
         any_tool="<seed:tool_call>\n<function=",
         named=f"<seed:tool_call>\n<function={TOOL}>\n",
