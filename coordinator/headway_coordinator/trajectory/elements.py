@@ -100,7 +100,7 @@ class Xml:
         ends = {"parameter_end": self.parameter_end, "end": self.end}
         begins = {"call": self.call, "parameter": self.parameter}
         parts = [f"(?P<{kind}>{re.escape(tag[1:])})" for kind, tag in ends.items()]
-        parts += [f"(?P<{kind}>{re.escape(tag[1:])}[^>]{{0,{MAX_HEAD}}}>)" for kind, tag in begins.items()]
+        parts += [f"(?P<{kind}>{re.escape(tag[1:])}[^<>]{{0,{MAX_HEAD}}}>)" for kind, tag in begins.items()]
         # The common first character lets the search skip what is no tag.
         return re.compile(f"<(?:{'|'.join(parts)})")
 
