@@ -27,6 +27,7 @@ from typing import Any
 from recount_gate import Check, conditions, worst
 from recount_measures import Line, apart, tool, values
 from recount_prices import Costs
+from recount_shown import Part, in_a_line, in_metrics, in_status, models, other_model, read_metrics
 from recount_statistics import SCORES, SHARES, Values, difference, estimate, holm
 
 Json = Any
@@ -45,6 +46,8 @@ COMPARED = (HEADLINE, "success", "reward", "completion")
 """The measures that are compared within tasks."""
 ROUNDED = 0.5001e-4
 """A status has four digits after the point."""
+TENTHS = 0.0501
+"""Its seconds have one."""
 IN_STATUS = (("reward", "reward"), ("externalScore", HEADLINE), ("success", "success"))
 
 
@@ -273,6 +276,15 @@ class Recount:
             else:
                 self.same(f"{what} {key}", reported.get(key), number)
 
+    @cached_property
+    def billed(self) -> list[Line]:
+        """The tries, and what belongs to none, as one more line."""
+        others = self.report["usage"]["ofNoTryByDay"]
+        return [
+            *self.lines,
+            {"usage": [each | {"day": date.fromisoformat(each["day"])} for each in others]},
+        ]
+
     def usage(self) -> None:
         """The bill of the job: that of its tries, and what belongs to none."""
         usage = self.report["usage"]
@@ -281,11 +293,8 @@ class Recount:
         }
         for name, amount in usage["total"].items():
             self.same(f"usage {name}", amount, tried[name] + usage["ofNoTry"].get(name, 0))
-        besides = {
-            "usage": [each | {"day": date.fromisoformat(each["day"])} for each in usage["ofNoTryByDay"]]
-        }
-        self.amounts("usage of no try", usage["ofNoTry"], [besides])
-        billed = [*self.lines, besides]
+        billed = self.billed
+        self.amounts("usage of no try", usage["ofNoTry"], billed[len(self.lines) :])
         self.same("cost", float(usage["cost"]), self.bill.bill(billed))
         self.same("unpriced", usage["unpriced"], self.bill.unpriced(billed))
         self.same("models", sorted(usage["byModel"]), sorted(models(billed)))
@@ -318,6 +327,14 @@ class Recount:
         headline = status.get("headline") or {}
         self.same("status headline candidate", headline.get("candidate"), name)
         self.same("status headline score", headline.get("score"), in_a_line(score))
+        total = self.report["usage"]["total"]
+        for field, amount in in_status(total).items():
+            number = float(status.get("usage", {}).get(field, 0))
+            near = abs(number - amount) <= (TENTHS if field == "sandboxSeconds" else 0)
+            self.same(f"status usage {field}", number, number if near else amount)
+        done = {(line["candidate"], line["row"]) for line in self.lines}
+        if "progress" in status:
+            self.same("status progress", status["progress"].get("groups", 0), len(done))
         self.rounded("status cost", status.get("usage", {}).get("cost"), float(self.report["usage"]["cost"]))
         gate = status.get("gate") or {}
         self.same("status gate result", gate.get("result"), self.verdict)
@@ -380,6 +397,17 @@ class Recount:
         for key in shown.keys() & reported.keys():
             self.same(f"/metrics {' '.join(key)}", shown[key], reported[key])
 
+        self.bill_in_metrics(read_metrics(text))
+
+    def bill_in_metrics(self, shown: Mapping[Part, float]) -> None:
+        """Tokens, seconds and cost in what /metrics answers. The cost has four digits there."""
+        usage = self.report["usage"]
+        counted = in_metrics(usage["total"], float(usage["cost"]), self.billed, self.bill)
+        self.same("bill in /metrics", sorted(shown), sorted(counted))
+        for part in shown.keys() & counted.keys():
+            error = ROUNDED if part == ("usage_cost_usd",) else 1e-7
+            self.same(f"/metrics {' '.join(part)}", shown[part], counted[part], error)
+
     def figures(self) -> Iterator[tuple[tuple[str, str, str, str], Json]]:
         """Every measure and difference of the report: kind, candidate, task, measure -> figure."""
         for each in self.report["candidates"]:
@@ -390,26 +418,6 @@ class Recount:
             for name, by_candidate in of["differences"].items():
                 for candidate, found in by_candidate.items():
                     yield ("difference", candidate, task, name), found
-
-
-def other_model(used: Json) -> str | None:
-    """The model of a line of usage; None for the job's own. An accelerator is no model."""
-    return None if used["class"] == "acceleratorSeconds" else used.get("model")
-
-
-def models(lines: Iterable[Line]) -> set[str]:
-    """Every other model that some lines used."""
-    return {model for line in lines for each in line["usage"] if (model := other_model(each)) is not None}
-
-
-def in_a_line(figure: Json) -> str | None:
-    """A figure as kubectl shows it."""
-    if figure is None:
-        return None
-    if figure["low"] is None:
-        why = "every row alike" if figure.get("why") == "NoSpread" else "too few rows"
-        return f"{figure['value']:.2f} ({why})"
-    return f"{figure['value']:.2f} ± {(figure['high'] - figure['low']) / 2:.2f}"
 
 
 def main() -> int:

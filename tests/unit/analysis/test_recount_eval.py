@@ -8,7 +8,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from statistics import fmean
@@ -20,6 +20,7 @@ import pytest
 from recounting import SCRIPT, lines, recount_module
 from scipy.special import stdtrit
 
+from headway_analysis.billing.segments import by_name
 from headway_analysis.comparison import compare_all
 from headway_analysis.measures.candidate import priced
 from headway_analysis.measures.tries import Try
@@ -31,8 +32,10 @@ from headway_api.spec.gate import Gate
 from headway_api.status import RLEvalJobStatus
 from headway_coordinator.evaluation import view
 from headway_coordinator.evaluation.state import CandidateState, EvalState
+from headway_coordinator.ledger import costs
 from headway_coordinator.ledger.usage import usage
-from headway_coordinator.metrics.prometheus import Exporter
+from headway_coordinator.metrics.prometheus import Exporter, Sample
+from headway_coordinator.view import bill
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +73,15 @@ def status() -> dict[str, Any]:
 
 def metrics() -> str:
     """What /metrics answers at the end."""
-    compared, found = job.compared(), state()
-    return Exporter("ns", "judged", lambda: view.samples(compared, found)).text().decode()
+    compared, found, days = job.compared(), state(), job.days()
+    cost = float(usage(days, job.BOOK, date(2026, 1, 2)).cost or 0)
+
+    def samples() -> Iterator[Sample]:
+        yield from bill(days, cost)
+        yield from costs.samples(by_name(days, {}), {}, job.BOOK)
+        yield from view.samples(compared, found)
+
+    return Exporter("ns", "judged", samples).text().decode()
 
 
 def test_the_recount_runs_over_files(tmp_path: Path, report: dict[str, Any]) -> None:
@@ -116,6 +126,9 @@ def test_the_recount_runs_over_files(tmp_path: Path, report: dict[str, Any]) -> 
         ("headline.score", "0.99 ± 0.01", "status headline score"),
         ("headline", None, "status headline candidate"),
         ("usage.cost", "99999", "status cost"),
+        ("usage.evaluationTokens", 7, "status usage evaluationTokens"),
+        ("usage.endpointTokens", 7, "status usage endpointTokens"),
+        ("usage.sandboxSeconds", "7", "status usage sandboxSeconds"),
         ("gate.result", "Error", "status gate result"),
         ("gate.message", "external_score of tuned is 9.9", "status gate message"),
         ("gate.message", "", "status gate message"),
@@ -207,6 +220,14 @@ def test_without_a_gate_the_best_candidate_is_the_headline(recount: ModuleType, 
         (r'(\w*eval_rows{.*"tuned".*}) 40\.0', r"\1 39.0", "/metrics tuned rows"),
         (r"\w*eval_rows{.*\n", "", "candidates in /metrics"),
         (r"\w*eval_measure_low{.*\n", "", "figures in /metrics"),
+        (r"\w*usage_tokens_total{.*\"discarded\".*\n", "", "bill in /metrics"),
+        (
+            r'(\w*usage_tokens_total{.*"evaluationSample".*}) \S+',
+            r"\1 7.0",
+            "/metrics usage_tokens_total evaluationSample",
+        ),
+        (r'(\w*[a-z]_cost_usd{class="evaluation".*}) \S+', r"\1 7.0", "/metrics cost_usd evaluation "),
+        (r"(\w*usage_cost_usd{.*}) \S+", r"\1 7.0", "/metrics usage_cost_usd"),
         (r"\w*eval_difference_high{.*\n", "", "figures in /metrics"),
         (
             r'(\w*eval_measure{.*"base".*"reward".*"all".*}) \S+',
@@ -397,6 +418,7 @@ def test_the_recount_counts_usage_of_no_try_and_of_other_models(recount: ModuleT
     found["usage"]["byModel"]["frontier"]["endpointSample"] += 1
     line = next(each for each in found["usage"]["ofNoTryByDay"] if each["class"] == "endpointSample")
     line["quantity"] += 2
+    counted = recount.Recount(lines(book=run.book), found)
     counted.usage()
     assert {text.partition(":")[0] for text in counted.wrong} >= {
         "cost",
