@@ -200,10 +200,9 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
         refuse(error)
     if asked.tool_choice == "any":
         asked.tool_choice = "required"
-    continued = _having(asked.messages, "prefix", "partial")
+    continued, pictures = _having(asked.messages, "prefix", "partial"), _having(asked.messages, "images")
     if continued and not lenient:
         raise bad(continued[0], CONTINUED, UNSUPPORTED)
-    pictures = _having(asked.messages, "images")
     if pictures and not lenient:
         raise bad(pictures[0], TEXT_ALONE, UNSUPPORTED)
     tools = [_tool(tool) for tool in asked.tools or []]

@@ -537,7 +537,7 @@ async def test_a_probe_finds_out_early(answer: Answer, models: Answer | None, fi
     assert caught.value.field == f"spec.candidates[other].endpoint.{field}"
 
 
-async def test_a_refused_probe_is_enough_if_the_endpoint_answered_before() -> None:
+async def test_a_refused_probe_is_enough_after_earlier_answers() -> None:
     """It may refuse conversations without tools. Its list of models may be away."""
     async with (
         serving(fails(400, "tools are required"), models=fails(500)) as service,

@@ -165,7 +165,7 @@ ENDS = {
 
 @pytest.mark.parametrize("name", ENDS)
 @pytest.mark.parametrize("value", ["a{0}\nb", "{0}", "a{0}\nb{0}", "a{0}\n{1}\nb", "{1}a{0}\n{1}\nb"])
-def test_a_call_with_another_value_than_was_written_is_not_carried_out(name: str, value: str) -> None:
+def test_a_call_with_a_changed_value_is_not_carried_out(name: str, value: str) -> None:
     """Its tags look like the end of the call. The rest of the value behind them shows that they are not."""
     value = value.format(*ENDS[name])
     renderer, tok = chosen(name)
@@ -177,7 +177,7 @@ def test_a_call_with_another_value_than_was_written_is_not_carried_out(name: str
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_a_turn_cut_off_behind_calls_in_a_value_carries_none_of_them_out(name: str) -> None:
+def test_calls_in_an_unfinished_value_are_not_carried_out(name: str) -> None:
     renderer, tok = chosen(name)
     one = ENDS[name][1]
     turn = Probe(renderer, tok).turn(ASKED, calling(call({"key": f"{one}\n{one}\nzz"})), TOOLS, RESULT)
