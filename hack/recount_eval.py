@@ -396,7 +396,6 @@ class Recount:
         self.same("figures in /metrics", sorted(shown), sorted(reported))
         for key in shown.keys() & reported.keys():
             self.same(f"/metrics {' '.join(key)}", shown[key], reported[key])
-
         self.bill_in_metrics(read_metrics(text))
 
     def bill_in_metrics(self, shown: Mapping[Part, float]) -> None:

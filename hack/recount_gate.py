@@ -81,7 +81,7 @@ def compared(gate: Json, samples: Samples, ends: Callable[..., Sequence[float] |
             tried = samples(both[0], below, task) and samples(both[1], below, task)
             yield Check(without(name, ours is not None) if tried else "Error")
         else:
-            yield is_better(name, ours, theirs, least, ends(name, task, ours, theirs), abs(least))
+            yield is_better(name, ours, theirs, least, ends(name, task, ours, theirs))
 
 
 def losses(gate: Json, found: Iterable[Values | None]) -> list[Check]:
@@ -117,9 +117,7 @@ def minimum(gate: Json, name: str, found: Values | None, ends: Sequence[float] |
     return Check("Passed" if passed else "TooFewRows", numbers)
 
 
-def is_better(
-    name: str, ours: Values, theirs: Values, least: float, ends: Sequence[float] | None, margin: float
-) -> Check:
+def is_better(name: str, ours: Values, theirs: Values, least: float, ends: Sequence[float] | None) -> Check:
     """Whether the difference, in the better direction, is shown to be above `least`."""
     found, sign = difference(name, ours, theirs), 1 if better_high(name) else -1
     if found is None:
@@ -129,7 +127,7 @@ def is_better(
         floor = found["low"] if sign > 0 else -found["high"]
         floor = floor if ends is None else min(floor, least_gain(ours, theirs, sign, ends[0] - ends[1]))
     numbers = {key: found[key] for key in ("candidate", "baseline", "value", "low", "high")}
-    numbers |= {"margin": margin, "shown": floor}
+    numbers |= {"margin": abs(least), "shown": floor}
     if sign * found["value"] <= least + EQUAL * max(1, abs(least)):
         return Check("Refused", numbers)
     return Check("Passed" if floor is not None and floor > least else "TooFewRows", numbers)

@@ -292,7 +292,7 @@ def _floor(found: Estimate, least: float | None) -> float | None:
 
 
 def _reaches(found: Estimate, minimum: float, of: str, floor: float | None) -> tuple[Verdict, str]:
-    if is_below(found.value, minimum):
+    if _is_below(found.value, minimum):
         return Verdict.REFUSED, "the value is below it"
     if of == "Value":
         return Verdict.PASSED, "the value reaches it"
@@ -304,7 +304,7 @@ def _reaches(found: Estimate, minimum: float, of: str, floor: float | None) -> t
     return Verdict.TOO_FEW_ROWS, f"the value reaches it, but {shows}: too few rows to tell"
 
 
-def is_below(value: float, bound: float) -> bool:
+def _is_below(value: float, bound: float) -> bool:
     """Whether a mean is below a bound by more than rounding: 48 times 0.8 has the mean 0.7999999999999999."""
     return value < bound and not isclose(value, bound, rel_tol=ROUNDING, abs_tol=ROUNDING)
 
@@ -387,7 +387,7 @@ def _gained(found: Difference, sign: int, gain: float | None) -> float | None:
 
 def _differs(found: Difference, least: float, sign: int, floor: float | None) -> tuple[Verdict, str]:
     """Whether the difference, in the direction that is better, is shown to be above `least`."""
-    if not is_below(least, sign * found.value):
+    if not _is_below(least, sign * found.value):
         return Verdict.REFUSED, "it is not"
     if floor is None:
         return Verdict.TOO_FEW_ROWS, f"{_counted(found.clusters)} in common cannot tell"

@@ -25,13 +25,13 @@ from headway_api import logs
 from headway_api.artifacts import GROUPS, Layout, written
 from headway_api.config import EvalConfig
 from headway_api.prices import PriceBook
+from headway_api.records import GroupRecord
 from headway_api.status import MlflowRun
 from headway_api.store import Store
 from headway_api.stored import read_each
 from headway_coordinator import spool
 from headway_coordinator.evaluation.state import EvalState
 from headway_coordinator.metrics import evaluations
-from headway_coordinator.spool import Spool
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """The disk takes no more data."""
@@ -109,27 +109,30 @@ def _log_of(store: Store, layout: Layout, run: Finished, standing: CandidateTrie
 def played(store: Store, layout: Layout, standing: CandidateTries) -> Iterator[PlayedEpisode]:
     """The tries of a candidate with their episodes, by row. Each is read when it is needed."""
     by_episode = {each.episode_id: each for each in standing.tries}
+    for group in _groups(store, layout, standing):
+        for episode in group.episodes:
+            if (one := by_episode.get(episode.episode_id)) is not None:
+                yield one, episode, [each for each in group.discarded if each.index == episode.index]
+
+
+def _groups(store: Store, layout: Layout, standing: CandidateTries) -> Iterator[GroupRecord]:
+    """The groups of a candidate's tries, including those without a scored episode, by row."""
+    tries = {each.episode_id for each in standing.tries}
     mine = f"{layout.failed_groups}/e-{standing.name}-"
     failed = written(store.list(layout.failed_groups), layout.failed_groups, GROUPS)
     folder = layout.evaluation_groups(standing.name)
     uris = written(store.list(folder), folder, GROUPS)
     uris += [uri for uri in failed if uri.startswith(mine)]
     for group in read_each(store, uris, spool.decode):
-        for episode in group.episodes:
-            if (one := by_episode.get(episode.episode_id)) is not None:
-                yield one, episode, [each for each in group.discarded if each.index == episode.index]
+        if any(episode.episode_id in tries for episode in group.episodes):
+            yield group
 
 
 def _figures(store: Store, layout: Layout, run: Finished, standing: CandidateTries) -> Figures:
     """A candidate's figures in a validation's form, from the groups of its tries on the job's own rows."""
     spec = run.job.spec
     measure, agent = spec.evaluation, spec.agent
-    spool, mine = Spool(store, layout), {each.episode_id for each in standing.tries}
-    found = [
-        group
-        for group in (*spool.evaluated(standing.name), *spool.unanswered())
-        if group.suite is None and any(episode.episode_id in mine for episode in group.episodes)
-    ]
+    found = [group for group in _groups(store, layout, standing) if group.suite is None]
     turns = agent.effective_builtin.max_turns if agent.is_builtin else None
     return evaluation(found, measure.pass_k, measure.success_threshold, "eval", max_turns=turns)
 

@@ -38,7 +38,6 @@ from headway_coordinator.trajectory.readers import (
     Reader,
     Tagged,
     end_of_last,
-    forced,
     kept,
     token_id,
 )
@@ -46,7 +45,7 @@ from headway_coordinator.trajectory.renderer import Renderer as Renderer
 from headway_coordinator.trajectory.template import PLAIN, decoded, template_text
 from headway_coordinator.trajectory.templated import Template as Template
 from headway_coordinator.trajectory.templated import variables
-from headway_coordinator.trajectory.written import BY_NAME, GRAMMARS, Written
+from headway_coordinator.trajectory.written import BY_NAME, GRAMMARS, Written, call_start
 
 _log = logging.getLogger(__name__)
 
@@ -178,8 +177,7 @@ class Typed(Bounded):
         return self._reader.read(sampled, prompt, tools)
 
     def force(self, tool: str | None) -> list[int] | None:
-        reads = self._reader
-        found = reads.force(tool) if isinstance(reads, Written) else forced(self._tokenizer, self.name, tool)
+        found = call_start(self._tokenizer, self._reader, self.name, tool)
         return None if found is None else [*self.without_reasoning(), *found]
 
     def thinking(self, effort: str) -> Renderer | None:

@@ -10,9 +10,9 @@ from headway_coordinator.trajectory import efforts, reasoning
 from headway_coordinator.trajectory.calls import Message, Parsed, Tool
 from headway_coordinator.trajectory.lengths import Bounded
 from headway_coordinator.trajectory.probe import SIMPLE
-from headway_coordinator.trajectory.readers import GPT_OSS, Reader, forced
+from headway_coordinator.trajectory.readers import GPT_OSS, Reader
 from headway_coordinator.trajectory.template import PLAIN, CallFormat, decoded, inlined, template_text
-from headway_coordinator.trajectory.written import Written
+from headway_coordinator.trajectory.written import call_start
 
 PROBE: Final[list[Message]] = [{"role": "user", "content": "What is 2 + 2?"}]
 
@@ -123,9 +123,7 @@ class Template(Bounded):
         return self._reader.read(sampled, prompt, tools)
 
     def force(self, tool: str | None) -> list[int] | None:
-        if not isinstance(self._reader, Written):
-            return forced(self._tokenizer, self._style, tool)
-        found = self._reader.force(tool)
+        found = call_start(self._tokenizer, self._reader, self._style, tool)
         return None if found is None else [*self.without_reasoning(), *found]
 
     def render_text(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:

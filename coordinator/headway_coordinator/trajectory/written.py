@@ -25,6 +25,7 @@ from headway_coordinator.trajectory.notations import (
     pythonic,
     without,
 )
+from headway_coordinator.trajectory.readers import Reader, forced
 from headway_coordinator.trajectory.template import decoded
 from headway_coordinator.trajectory.values import Schemas, schemas
 
@@ -385,6 +386,11 @@ class Written:
 
     def _text(self, ids: Sequence[int]) -> str:
         return decoded(self._tokenizer, list(ids))
+
+
+def call_start(tokenizer: Any, reader: Reader, style: str | None, tool: str | None) -> list[int] | None:
+    """Ids that begin a call of `tool`, or of any tool, as `reader` reads it. None: there is no known way."""
+    return reader.force(tool) if isinstance(reader, Written) else forced(tokenizer, style, tool)
 
 
 def _answer(content: str, calls: Sequence[Call]) -> str:

@@ -323,3 +323,16 @@ def test_every_familys_marks_separate_reasoning() -> None:
 
 def test_grammars_have_names_of_their_own() -> None:
     assert len(BY_NAME) == len(GRAMMARS)
+
+
+@pytest.mark.parametrize("parser", ["auto", "hermes"])
+def test_a_forced_call_ends_an_open_thought_with_any_reader(parser: str) -> None:
+    tok = spoken(BY_FAMILY["Hermes"])
+    tok.chat_template += "{%- if add_generation_prompt -%}{{- '<think>\\n' -}}{%- endif -%}"
+    reader = choose(tok, "x", parser)
+    prompt, forced = reader.render(ASKED, SIMPLE), reader.force("look_up")
+    assert forced is not None
+    assert tok.decode(forced).lstrip().startswith("</think>")
+    rest = tok.encode(' {"key": "brave-otter"}}\n</tool_call><|im_end|>', add_special_tokens=False)
+    (read,) = reader.parse([*forced, *rest], prompt, SIMPLE).calls
+    assert (read.name, read.arguments, read.problem) == ("look_up", KEY, None)
