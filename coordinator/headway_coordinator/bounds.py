@@ -46,13 +46,14 @@ def has_lost_too_many(size: int, lost: int) -> bool:
 
 def lost(group: GroupRecord) -> JobError:
     """Why a job whose episodes all fail cannot go on, in the words of the last failure."""
+    text = f"all episodes of several groups in a row failed; the last error: {last_error(group)}"
+    return JobError("EpisodesFailing", text, permanent=False)
+
+
+def last_error(group: GroupRecord) -> str:
+    """Why a group has no score."""
     errors = [episode.error for episode in group.episodes if episode.error]
-    message = group.abandoned.message if group.abandoned else errors[-1] if errors else "unknown"
-    return JobError(
-        "EpisodesFailing",
-        f"all episodes of several groups in a row failed; the last error: {message}",
-        permanent=False,
-    )
+    return group.abandoned.message if group.abandoned else errors[-1] if errors else "unknown"
 
 
 def rollback(report: StepReport, last: StepReport, latest: PolicyVersion | None) -> JobError | None:

@@ -92,6 +92,10 @@ class Recurring:
         """Note what part of the job failed in an episode, by its id. A call of `ended` follows."""
         self._causes[episode] = cause
 
+    def cause_of(self, episode: str) -> Cause | None:
+        """The cause that was noted for an episode that has not been counted yet."""
+        return self._causes.get(episode)
+
     def ended(self, episode: str, *, scored: bool, at_once: int = 1) -> bool:
         """Note that an episode ended. Returns whether the standing causes changed.
 

@@ -55,6 +55,8 @@ class EvalJob:
         self.before: Callable[[Task], None] = lambda task: None
         """Called as an episode begins; what it raises, the episode raises."""
         self.fails: Callable[[Task], bool] = lambda task: False
+        self.turns = 2
+        """Turns of each episode."""
         self.judgements: list[Judgement] = []
         """What each episode asks judges."""
         self.open: list[int | None] = []
@@ -67,7 +69,7 @@ class EvalJob:
         await asyncio.sleep(0)
         self.before(task)
         reward = None if self.fails(task) else float(random.Random(task.sampling_seed).random() < 0.5)
-        episode = sealed(task.group_id, task.index, reward=reward, attempt=task.attempt)
+        episode = sealed(task.group_id, task.index, reward=reward, attempt=task.attempt, turns=self.turns)
         return episode.model_copy(update={"judgements": self.judgements})
 
     def unit(self, *names: str, server_set: int | None = None, places: int = 4) -> Unit:

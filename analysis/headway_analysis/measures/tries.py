@@ -351,12 +351,14 @@ def at_context_limit(episode: EpisodeRecord, max_turns: int | None) -> bool:
 
 def tool_calls(episode: EpisodeRecord) -> ToolCalls:
     """Tool calls of the episode's conversation; examples in the environment's first messages do not count."""
-    sampled = sampled_messages(episode)
-    made = [call for message in sampled for call in _calls(message)]
-    identities = {call.get("id") for call in made}
+    made = [call for message in sampled_messages(episode) for call in _calls(message)]
+    identities = Counter(call.get("id") for call in made)
+    failures = Counter(
+        message.get("tool_call_id") for message in played_messages(episode) if _is_failure(message)
+    )
     return ToolCalls(
         by_tool=dict(Counter(str(call.get("function", {}).get("name", "")) for call in made)),
-        failed=sum(_failed(message, identities) for message in episode.messages),
+        failed=(identities & failures).total(),
         malformed=sum(turn.malformed_tool_calls for turn in episode.turns),
     )
 
@@ -368,9 +370,15 @@ def sampled_messages(episode: EpisodeRecord) -> list[dict[str, Any]]:
     return answers[max(0, len(answers) - taken) :]
 
 
-def _failed(message: Mapping[str, Any], identities: set[Any]) -> bool:
-    answers = message.get("role") == "tool" and message.get("tool_call_id") in identities
-    return answers and text_of(message).startswith(TOOL_ERROR)
+def played_messages(episode: EpisodeRecord) -> list[dict[str, Any]]:
+    """The conversation from the first sampled message on. The messages before are the environment's."""
+    first = next(iter(sampled_messages(episode)), None)
+    begin = next((at for at, message in enumerate(episode.messages) if message is first), None)
+    return [] if begin is None else episode.messages[begin:]
+
+
+def _is_failure(message: Mapping[str, Any]) -> bool:
+    return message.get("role") == "tool" and text_of(message).startswith(TOOL_ERROR)
 
 
 def _calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -14,7 +14,6 @@ from headway_coordinator.agents.agent import AgentResult, EpisodeContext
 from headway_coordinator.faults import AgentFault
 from headway_coordinator.gateway.allowance import NoTokensLeft
 from headway_coordinator.gateway.asks import Ask, CannotRender, Chat, Completion
-from headway_coordinator.gateway.core import call_id
 from headway_coordinator.sandboxes import Tools
 from headway_coordinator.trajectory.calls import Call, Message
 
@@ -62,10 +61,9 @@ class Builtin:
 async def _observe(sandbox: Tools, completion: Completion) -> tuple[list[Message], bool]:
     """Answer every attempted call in order. Stop at the first that ends the episode."""
     observations: list[Message] = []
-    for index, call in enumerate(completion.calls):
+    for call in completion.calls:
         content, done = await _answer(sandbox, call)
-        identity = call_id(completion.number, index)
-        observation: Message = {"role": "tool", "tool_call_id": identity, "content": content}
+        observation: Message = {"role": "tool", "tool_call_id": call.id, "content": content}
         observations.append(observation | ({"name": call.name} if call.name else {}))
         if done:
             return observations, True

@@ -50,6 +50,7 @@ from headway_coordinator.gateway.asks import (
 )
 from headway_coordinator.gateway.core import assistant
 from headway_coordinator.gateway.refusals import UNSUPPORTED, bad
+from headway_coordinator.trajectory.call_ids import identified
 from headway_coordinator.trajectory.calls import Parsed, kinds
 
 TRIES = 5
@@ -343,15 +344,16 @@ class EndpointChat:
 
 def _recorded(session: Session, ask: Ask, number: int, reply: Reply) -> Completion:
     """An answer as a turn of the session, without tokens."""
-    message = assistant(reply.parsed, number, ask.may_call)
+    parsed = identified(reply.parsed, number, ask.messages)
+    message = assistant(parsed, ask.may_call)
     turn = Turn(
         index=len(session.turns),
         prompt_tokens=reply.prompt_tokens,
         cached_tokens=reply.cached_tokens,
         sampled_tokens=reply.sampled_tokens,
         finish_reason=reply.finish_reason,
-        malformed_tool_calls=sum(call.problem is not None for call in reply.parsed.calls),
-        malformed_kinds=kinds(reply.parsed.calls),
+        malformed_tool_calls=sum(call.problem is not None for call in parsed.calls),
+        malformed_kinds=kinds(parsed.calls),
         policy_version=ELSEWHERE,
         counted=reply.counted,
     )
@@ -361,4 +363,4 @@ def _recorded(session: Session, ask: Ask, number: int, reply: Reply) -> Completi
     session.nodes.append(node)
     called = "tool_calls" in message and reply.finish_reason == "stop"
     finish = "tool_calls" if called else reply.finish_reason
-    return Completion(number, message, reply.parsed.calls, finish, turn, node)
+    return Completion(number, message, parsed.calls, finish, turn, node)

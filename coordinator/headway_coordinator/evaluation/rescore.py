@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from headway_analysis.measures.tries import sampled_messages, text_of
+from headway_analysis.measures.tries import played_messages, sampled_messages, text_of
 from headway_api.artifacts import GROUPS, written
 from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome, Purpose, Turn
@@ -213,16 +213,10 @@ def calls(episode: EpisodeRecord) -> Iterator[RecordedCall]:
         InfraFault: a recorded call's arguments are not a JSON object.
     """
     answers: dict[Any, deque[str]] = defaultdict(deque)
-    sampled = sampled_messages(episode)
-    begin = (
-        next((at for at, message in enumerate(episode.messages) if message is sampled[0]), 0)
-        if sampled
-        else 0
-    )
-    for message in episode.messages[begin:]:
+    for message in played_messages(episode):
         if message.get("role") == "tool":
             answers[message.get("tool_call_id")].append(text_of(message))
-    for message in sampled:
+    for message in sampled_messages(episode):
         for call in message.get("tool_calls") or ():
             if not (left := answers.get(call.get("id"))):
                 continue

@@ -6,6 +6,7 @@ rows are measured       in the order of the file, every candidate of a unit at a
 a group is done         once it is in the spool and in the ledger; a successor does not sample it again
 a place is free         once its group is sampled: the next group begins while the first is written
 a unit ends             when each of its candidates has every row, or has failed; its servers are released
+a candidate is put off  if it fails before any candidate has an answer; its unit begins again after the others
 a process is stopped    its servers stay: the successor uses them
 """
 
@@ -25,16 +26,15 @@ from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, GroupRecord, Purpose
 from headway_api.rows import Row
 from headway_api.spec.evaluation import RLEvalJobSpec
-from headway_api.spec.suite import field_of as suite_field
 from headway_coordinator import group as groups
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
-from headway_coordinator.bounds import LOST_LIMIT, lost
+from headway_coordinator.bounds import LOST_LIMIT, last_error
 from headway_coordinator.budget.gate import Budget, unbounded
 from headway_coordinator.budget.group_reservation import GroupReservation
 from headway_coordinator.budget.worst import NO_LIMITS, Bill, Limits
 from headway_coordinator.dataset import Order, digest, position_of
-from headway_coordinator.endpoint.owner import OfCandidate
 from headway_coordinator.episode import Task
+from headway_coordinator.evaluation.failing import PUT_OFF, Verdict, after_episode, after_lost_rows
 from headway_coordinator.evaluation.measured import measured
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.faults import CandidateFault
@@ -42,7 +42,7 @@ from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.ledger import events
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.ledger.usage import JUDGE
-from headway_coordinator.recurring import Recurring, given_up
+from headway_coordinator.recurring import Recurring
 from headway_coordinator.serial_executor import SerialExecutor
 from headway_coordinator.spool import Spool
 
@@ -134,8 +134,7 @@ class Evaluation:
                 self._require_same_place(group)
                 await self._store(self._ledger.group, group)
                 self._add(candidate, group)
-            if candidate.stage == "Pending" and len(candidate.tries) == self.state.wanted(candidate):
-                candidate.stage = "Complete"
+            self._end(candidate)
         for group in await self._store(self._spool.unanswered):
             await self._store(self._ledger.group, group)
         if any(candidate.answered for candidate in self.state.candidates.values()):
@@ -171,6 +170,10 @@ class Evaluation:
         async with asyncio.TaskGroup() as tasks:
             for unit in sorted(pending, key=lambda unit: unit.server_set not in had):
                 tasks.create_task(self._unit(unit))
+        put_off = [unit for unit in pending if self._pending(unit)]
+        async with asyncio.TaskGroup() as tasks:
+            for unit in put_off:
+                tasks.create_task(self._unit(unit))
         self.state.finished = True
         self._moved()
 
@@ -202,8 +205,7 @@ class Evaluation:
     async def _measure(self, unit: Unit) -> None:
         async with unit.open() as runs:
             for name in runs:
-                if self.state.candidates[name].stage == "Pending":
-                    self.state.candidates[name].stage = "Running"
+                self.state.candidates[name].begin()
             self._moved()
             left = self._left([*runs])
             places = max(1, unit.limiter.ceiling)
@@ -212,9 +214,14 @@ class Evaluation:
                 for _ in range(places + WRITING):
                     workers.create_task(self._work(unit, runs, left, sampling))
         for name in runs:
-            if self.state.candidates[name].stage == "Running":
-                self.state.candidates[name].stage = "Complete"
+            self._end(self.state.candidates[name])
         self._moved()
+
+    def _end(self, candidate: CandidateState) -> None:
+        """End a candidate that has every row."""
+        has_all = len(candidate.tries) == self.state.wanted(candidate)
+        if candidate.stage == "Running" or (candidate.stage == "Pending" and has_all):
+            candidate.end()
 
     def _left(self, names: Sequence[str]) -> Iterator[tuple[CandidateState, int]]:
         """What is left to measure, row by row.
@@ -281,7 +288,7 @@ class Evaluation:
         name = str(plan.candidate)
         return await groups.run(
             replace(plan, spending=reservation),
-            reservation.watched(lambda task: self._counted(name, run_episode, task), unit.settled),
+            reservation.watched(lambda task: self._counted(unit, name, run_episode, task), unit.settled),
             unit.limiter,
             start_number=self._start_number,
             max_retries=self._spec.rollout.max_retries,
@@ -299,9 +306,8 @@ class Evaluation:
         if not all(episode.episode_id in unit.settled for episode in group.episodes):
             candidate.lost_in_a_row = candidate.lost_in_a_row + 1 if group.unanswered else 0
         if candidate.lost_in_a_row >= LOST_LIMIT and candidate.stage == "Running":
-            if (found := self.faults.worst_cause()) is not None:
-                raise given_up(found, begun=self.state.own_rows_answered)
-            raise _failing(group, candidate, unit, self.state)
+            verdict = after_lost_rows(self.state, candidate, self.faults, group, unit.sampled_by)
+            self._follow(candidate, verdict)
 
     def _add(self, candidate: CandidateState, group: GroupRecord) -> None:
         position = position_of(group.group_id)
@@ -310,6 +316,8 @@ class Evaluation:
         own = (event for event in events.of_group(group) if event.usage_class not in JUDGE)
         candidate.days = fold(own, candidate.days)
         candidate.known_dropped |= group.dropped
+        if group.unanswered:
+            candidate.last_error = last_error(group)
 
     def _place(self, candidate: str, position: int) -> TryPlace:
         one = self._measured[position]
@@ -323,25 +331,36 @@ class Evaluation:
         )
 
     async def _counted(
-        self, name: str, run_episode: Callable[[Task], Awaitable[EpisodeRecord]], task: Task
+        self, unit: Unit, name: str, run_episode: Callable[[Task], Awaitable[EpisodeRecord]], task: Task
     ) -> EpisodeRecord:
-        state = self.state
+        state, candidate = self.state, self.state.candidates[name]
         state.in_flight[name] += 1
         state.retried[name] += groups.is_retry(task.attempt)
         try:
-            record = await _unless_lost(state.candidates[name], run_episode(task))
+            record = await _unless_lost(candidate, run_episode(task))
         finally:
             state.in_flight[name] -= 1
         state.ended[record.outcome.value, name] += 1
         if record.reward is not None:
             state.moved()
         self._on_episode(record)
+        scored, cause = record.reward is not None, self.faults.cause_of(record.episode_id)
+        if cause is not None:
+            candidate.faults.note(record.episode_id, cause)
+        candidate.faults.ended(record.episode_id, scored=scored, at_once=1 + state.in_flight[name])
         at_once = 1 + sum(state.in_flight.values())
-        if self.faults.ended(record.episode_id, scored=record.reward is not None, at_once=at_once):
+        if self.faults.ended(record.episode_id, scored=scored, at_once=at_once):
             self._on_change()
-        if (found := self.faults.fatal_cause) is not None:
-            raise given_up(found, begun=state.own_rows_answered)
+        self._follow(candidate, after_episode(state, candidate, self.faults, record, unit.sampled_by))
         return record
+
+    def _follow(self, candidate: CandidateState, verdict: Verdict) -> None:
+        if isinstance(verdict, Exception):
+            raise verdict
+        if verdict == PUT_OFF:
+            logs.event(_log, "candidate-put-off", level=logging.WARNING, candidate=candidate.name)
+            candidate.put_off()
+            self._moved()
 
     def _moved(self) -> None:
         self.state.moved()
@@ -366,23 +385,6 @@ async def _unless_lost(candidate: CandidateState, episode: Awaitable[EpisodeReco
     raise CandidateFault(
         candidate.reason or "", candidate.message or "", f"spec.candidates[{candidate.name}]"
     )
-
-
-def _failing(group: GroupRecord, candidate: CandidateState, unit: Unit, state: EvalState) -> Exception:
-    """Why a candidate cannot go on after `LOST_LIMIT` lost groups in a row.
-
-    It fails alone if an endpoint samples for it, if its suite is to blame, or if others get answers.
-    """
-    fault = lost(group)
-    at_endpoint = unit.sampled_by == "endpoint"
-    if group.suite is not None and (at_endpoint or state.own_rows_answered):
-        return CandidateFault("SuiteFailing", str(fault), suite_field(group.suite, "task"))
-    if at_endpoint:
-        return CandidateFault("EndpointFailing", str(fault), OfCandidate(candidate.name).field("url"))
-    if state.others_are_answered(candidate):
-        text = f"{fault}; other candidates get answers, so correct what only this candidate has"
-        return CandidateFault(fault.termination.reason, text, f"spec.candidates[{candidate.name}]")
-    return fault
 
 
 def _first(faults: BaseExceptionGroup[CandidateFault]) -> CandidateFault:

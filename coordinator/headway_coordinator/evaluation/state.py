@@ -10,8 +10,10 @@ from typing import Literal
 
 from headway_analysis.billing.segments import Days
 from headway_analysis.measures.tries import Try
+from headway_coordinator.bounds import LOST_LIMIT
 from headway_coordinator.endpoint.chat import Notes
 from headway_coordinator.faults import CandidateFault
+from headway_coordinator.recurring import Recurring
 from headway_coordinator.state import ProgressTime
 
 Stage = Literal["Pending", "Running", "Complete", "Failed"]
@@ -39,8 +41,38 @@ class CandidateState:
     """Set once nothing will sample for it any more. Its running episodes end then."""
     lost_in_a_row: int = 0
     """Groups in a row of which nothing could be scored."""
+    last_error: str = ""
+    """Why its last lost group has no score."""
+    faults: Recurring = field(default_factory=Recurring)
+    """Why its episodes failed in this process."""
+    was_put_off: bool = False
+    """Whether it failed before any candidate had an answer. The rest of its rows comes after the others'."""
     samples: int = 0
     """Samples of suites that it is measured on, besides the rows."""
+
+    def put_off(self) -> None:
+        """Measure the rest of its rows after the others."""
+        self.stage, self.was_put_off, self.lost_in_a_row = "Pending", True, 0
+        self.message = "its episodes fail; the rest of its rows is measured after the other candidates"
+
+    def begin(self) -> None:
+        """Begin its measurement, or go on with it."""
+        if self.stage == "Pending":
+            self.stage, self.message = "Running", None
+
+    def end(self) -> None:
+        """End its measurement after its last row."""
+        if any(one.scored for one in self.own_tries):
+            self.stage = "Complete"
+        else:
+            text = f"no row was scored; the last error: {self.last_error}"
+            self.fail("EpisodesFailing", f"spec.candidates[{self.name}]: {text}")
+
+    @property
+    def may_tell(self) -> bool:
+        """Whether it may still show that what the candidates share works."""
+        failing = self.was_put_off or self.lost_in_a_row >= LOST_LIMIT or self.faults.fatal_cause is not None
+        return self.stage in ("Pending", "Running") and not failing
 
     def fail(self, reason: str, message: str) -> None:
         """End its measurement; its results stay. The first reason is kept."""
@@ -118,6 +150,11 @@ class EvalState(ProgressTime):
         """
         others = (other for other in self.candidates.values() if other is not candidate)
         return any(other.answered and not other.lost_in_a_row for other in others)
+
+    def others_may_tell(self, candidate: CandidateState) -> bool:
+        """Whether no candidate has an answered row, and another may still get one."""
+        others = (other for other in self.candidates.values() if other is not candidate)
+        return not self.own_rows_answered and any(other.may_tell for other in others)
 
     @property
     def own_rows_answered(self) -> bool:

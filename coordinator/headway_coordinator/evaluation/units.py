@@ -239,8 +239,10 @@ class Units:
         """The candidates whose weights are verified on servers. The others have failed."""
 
         async def one(name: str) -> None:
+            field = candidates.model_fields(name, self._spec)[0]
             with self._fault_of(name):
-                await proven(name, found[name].fleet, lambda: self._is_wanted(name))
+                seconds = self._spec.pending_deadline_seconds
+                await proven(field, found[name].fleet, lambda: self._is_wanted(name), seconds)
 
         async with asyncio.TaskGroup() as tasks:
             for name in found:

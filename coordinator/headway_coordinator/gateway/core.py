@@ -31,6 +31,7 @@ from headway_coordinator.gateway.asks import (
 )
 from headway_coordinator.gateway.conversations import RecordedTurn, continued, meaning
 from headway_coordinator.gateway.systems import Systems
+from headway_coordinator.trajectory.call_ids import identified
 from headway_coordinator.trajectory.calls import Call, Message, Parsed, kinds
 from headway_coordinator.trajectory.lengths import Extent, content, extent
 from headway_coordinator.trajectory.probe import ANSWER, ASKED
@@ -262,7 +263,8 @@ class Gateway:
         parsed = self._efforts.of(ask.effort).parse(
             [*forced, *sampled.tokens], prompt[: len(prompt) - len(forced)], ask.tools
         )
-        message = stops.without(assistant(parsed, number, ask.may_call), stopped)
+        parsed = identified(parsed, number, ask.messages)
+        message = stops.without(assistant(parsed, ask.may_call), stopped)
         turn = _turn(session, ask, prompt, sampled, parsed.calls)
         end = session.graph.place(prompt)
         node = session.graph.add_sampled(end, sampled.tokens, sampled.logprobs, sampled.versions)
@@ -368,14 +370,9 @@ def _drift(
     return drift.reason(recorded, meanings, ask.tools, session.unseen)
 
 
-def call_id(turn: int, index: int) -> str:
-    """The id of a turn's tool call: the same at every replay."""
-    return f"call-{turn}-{index}"
-
-
-def assistant(parsed: Parsed, turn: int, may_call: bool) -> Message:
-    """A sampled turn in OpenAI's form."""
-    good = [(i, call) for i, call in enumerate(parsed.calls) if may_call and call.problem is None]
+def assistant(parsed: Parsed, may_call: bool) -> Message:
+    """A sampled turn, whose calls have ids, in OpenAI's form."""
+    good = [call for call in parsed.calls if may_call and call.problem is None]
     content = parsed.content
     for call in parsed.calls:
         told = call.written in (parsed.reasoning or "")
@@ -385,10 +382,10 @@ def assistant(parsed: Parsed, turn: int, may_call: bool) -> Message:
     if parsed.reasoning:
         message["reasoning_content"] = parsed.reasoning
     if good:
-        message["tool_calls"] = [_openai(call, call_id(turn, i)) for i, call in good]
+        message["tool_calls"] = [*map(_openai, good)]
     return message
 
 
-def _openai(call: Call, identity: str) -> dict[str, Any]:
+def _openai(call: Call) -> dict[str, Any]:
     arguments = json.dumps(call.arguments, ensure_ascii=False)
-    return {"id": identity, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}

@@ -86,6 +86,8 @@ class OnServer:
     http: aiohttp.ClientSession
     key: str
     """The coordinator's key for rollout servers."""
+    patience: float
+    """See `servers.proven`."""
     state: Literal["Sampling"] = "Sampling"
     sampled_by: SampledBy = "servers"
     model: str | None = None
@@ -104,7 +106,8 @@ class OnServer:
         fleet = Fleet(http, key, discover, unannounced=NOT_ASKED)
         await fleet.want(manifest)
         # As many episodes as one server of a validation gets.
-        return cls(fleet, note, AdaptiveSemaphore(spec.validation_episodes), http, key)
+        limiter = AdaptiveSemaphore(spec.validation_episodes)
+        return cls(fleet, note, limiter, http, key, spec.pending_deadline_seconds)
 
     @asynccontextmanager
     async def serving(self, *, answered: bool) -> AsyncIterator[None]:
@@ -114,9 +117,9 @@ class OnServer:
         ]
         try:
             try:
-                await proven("", self.fleet, lambda: True)
+                await proven("spec.model.base", self.fleet, lambda: True, self.patience)
             except CandidateFault as fault:
-                raise JobError(fault.reason, str(fault), field="spec.model.base", permanent=False) from fault
+                raise JobError(fault.reason, str(fault), field=fault.field, permanent=False) from fault
             yield
         finally:
             for task in running:

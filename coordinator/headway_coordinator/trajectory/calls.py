@@ -47,6 +47,8 @@ class Call:
     """Why it cannot be carried out; None if it can."""
     tags: tuple[str, str] = ("", "")
     """The tags around `raw`. The second is empty if the call was cut off."""
+    id: str | None = None
+    """The model's own id of the call, or the gateway's. See `call_ids`."""
 
     @property
     def kind(self) -> MalformedKind | None:
@@ -141,12 +143,17 @@ def _twice(raw: object) -> str | None:
 
 
 def called(
-    raw: str, name: object, arguments: object, problem: str | None = None, tags: tuple[str, str] = ("", "")
+    raw: str,
+    name: object,
+    arguments: object,
+    problem: str | None = None,
+    tags: tuple[str, str] = ("", ""),
+    identity: str | None = None,
 ) -> Call:
     """A call of `name` with `arguments`, with the reason if it cannot be carried out."""
     problem = problem or _unusable(name, arguments)
     usable = arguments if problem is None and isinstance(arguments, dict) else None
-    return Call(raw, name if isinstance(name, str) else None, usable, problem, tags)
+    return Call(raw, name if isinstance(name, str) else None, usable, problem, tags, identity)
 
 
 def _unusable(name: object, arguments: object) -> str | None:

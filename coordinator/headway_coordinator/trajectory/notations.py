@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from headway_coordinator.trajectory import values
+from headway_coordinator.trajectory.call_ids import sampled_id
 from headway_coordinator.trajectory.calls import (
     NO_NAME,
     STRUCTURE,
@@ -33,7 +34,7 @@ Past = Callable[[str, int, str], int]
 That is the same place if the notation does not show it.
 """
 CALL_ID, ARGS = "[CALL_ID]", "[ARGS]"
-"""In Mistral's templates: a call's id, which nothing needs, and its arguments."""
+"""In Mistral's templates: a call's id, and its arguments."""
 MAX_CALLS: Final = 128
 """The most calls of one turn that are read separately. The rest is one malformed call."""
 
@@ -124,7 +125,7 @@ def json_calls(name: str = "name", arguments: tuple[str, ...] = ("arguments", "p
                 given = as_json(given)
             except UNREADABLE as error:
                 return malformed(raw, error, tags)
-        return called(raw, found[name], given, None, tags)
+        return called(raw, found[name], given, None, tags, sampled_id(found.get("id")))
 
     return read
 
@@ -136,7 +137,7 @@ def named_json(separators: tuple[str, ...], *, fence: bool = False, prefix: str 
         separators: strings that end the name; the first one in the text counts.
         fence: the JSON is between ```json and ```, below a line with the name.
         prefix: the text before the name.
-        cut: the name ends before the last of these, which begins a number.
+        cut: the name ends before the last of these, which begins a number. Prefix, name and number are an id.
     """
 
     def read(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
@@ -145,8 +146,9 @@ def named_json(separators: tuple[str, ...], *, fence: bool = False, prefix: str 
             return [malformed(raw, f"{STRUCTURE}: nothing ends the name", tags)]
         place, mark = min(places)
         name, rest = raw[:place], raw[place + (0 if mark == "{" else len(mark)) :]
+        identity = name if cut else None
         if mark == CALL_ID:
-            rest = rest.partition(ARGS)[2]
+            identity, _, rest = rest.partition(ARGS)
         if fence:
             name, _, rest = rest.partition("\n")
             rest = rest.strip().removeprefix("```json").removesuffix("```")
@@ -159,7 +161,7 @@ def named_json(separators: tuple[str, ...], *, fence: bool = False, prefix: str 
             given = as_json(rest.strip())
         except UNREADABLE as error:
             return [malformed(raw, error, tags)]
-        return [called(raw, name, given, None, tags)]
+        return [called(raw, name, given, None, tags, sampled_id(identity))]
 
     return read
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, Protocol
 
 from headway_coordinator.trajectory import reasoning
+from headway_coordinator.trajectory.call_ids import call_id
 from headway_coordinator.trajectory.calls import Message, Parsed, Tool
 from headway_coordinator.trajectory.probe import (
     ANSWER,
@@ -172,7 +173,8 @@ class Probe:
         if turn is None:
             return False, False
         read = _reads(turn, ("look_up", KEY), ("count_up", OTHER_KEY))
-        extended = self._extended(turn, [*ASKED, _spoken(turn.read)], RESULT, SECOND_RESULT)
+        spoken = _spoken(turn.read)
+        extended = self._extended(turn, [*ASKED, spoken], *_answers(spoken, RESULT, SECOND_RESULT))
         return read, extended is not None
 
     def writes_reasoning(self) -> bool:
@@ -249,7 +251,8 @@ class Probe:
         thinking = Turn(turn.prompt, sampled, self._renderer.parse(sampled, turn.prompt, SIMPLE))
         if thinking.read.reasoning != WHY or not _reads(thinking, ("look_up", KEY)):
             return False, "none"
-        goes_on = self._extended(thinking, [*ASKED, _spoken(thinking.read)], RESULT)
+        spoken = _spoken(thinking.read)
+        goes_on = self._extended(thinking, [*ASKED, spoken], *_answers(spoken, RESULT))
         return True, "at once" if goes_on is None else "kept"
 
     def _answered(self, why: str, why_gold: str) -> tuple[Turn, list[Message]] | None:
@@ -261,10 +264,11 @@ class Probe:
         if turn is None:
             return None
         history = [*ASKED, _spoken(turn.read)]
-        extended = self._extended(turn, history, RESULT)
+        results = _answers(history[-1], RESULT)
+        extended = self._extended(turn, history, *results)
         if extended is None:
             return None
-        history.append(RESULT)
+        history += results
         answered = ANSWER | ({"reasoning_content": why_gold} if why_gold else {})
         answer = self.turn(history, answered, SIMPLE, ASKED_AGAIN, extended)
         if answer is None or answer.read.content.strip() != ANSWER["content"]:
@@ -274,7 +278,8 @@ class Probe:
     def _extended(self, turn: Turn, history: list[Message], *new: Message) -> list[int] | None:
         """Ids of the conversation with `new`.
 
-        None unless the ids begin with the sampled tokens and go on like a fresh rendering.
+        None unless the ids begin with the sampled tokens and go on like a fresh rendering, with each result
+        under the id of its call.
         """
         tokens = [*turn.prompt, *turn.sampled]
         try:
@@ -286,7 +291,19 @@ class Probe:
             return None
         added = decoded(self._tokenizer, found[len(tokens) :])
         written = all(_words(message) in added for message in new)
-        return found if fresh.endswith(added) and written else None
+        return found if fresh.endswith(added) and written and self._pairs(turn, history, new, added) else None
+
+    def _pairs(self, turn: Turn, history: list[Message], new: Sequence[Message], added: str) -> bool:
+        """Whether results are written under the ids that the model wrote with its calls, or without ids."""
+        own = {one.id for one in turn.read.calls} - {None}
+        if all(message["tool_call_id"] in added for message in new if message.get("tool_call_id") in own):
+            return True
+        histories, messages = [*map(_with_other_ids, history)], [*map(_with_other_ids, new)]
+        try:
+            other = self._renderer.extend(turn.prompt, turn.sampled, histories, messages, SIMPLE)
+        except Exception:  # see `prove`
+            return False
+        return decoded(self._tokenizer, other or []).endswith(added)
 
     def turn(
         self,
@@ -394,9 +411,9 @@ def _reads(turn: Turn, *calls: tuple[str, dict[str, Any]]) -> bool:
 
 def _words(message: Message) -> str:
     """Words of a message that every template writes."""
-    if message is RESULT:
+    if message["content"] == RESULT["content"]:
         return "gold"
-    return "silver" if message is SECOND_RESULT else "calm-heron"
+    return "silver" if message["content"] == SECOND_RESULT["content"] else "calm-heron"
 
 
 def _spoken(parsed: Parsed) -> Message:
@@ -404,5 +421,28 @@ def _spoken(parsed: Parsed) -> Message:
     message: Message = {"role": "assistant", "content": parsed.content}
     if parsed.reasoning:
         message["reasoning_content"] = parsed.reasoning
-    calls = [call(one.arguments or {}, str(one.name), index) for index, one in enumerate(parsed.calls)]
+    calls = [
+        call(one.arguments or {}, str(one.name), index) | {"id": one.id or call_id(0, index)}
+        for index, one in enumerate(parsed.calls)
+    ]
     return message | {"tool_calls": calls} if calls else message
+
+
+def _answers(calling: Message, *results: Message) -> list[Message]:
+    """Results with the ids of a turn's calls."""
+    ids = [call["id"] for call in calling.get("tool_calls") or ()]
+    return [
+        result | {"tool_call_id": ids[at]} if at < len(ids) else result for at, result in enumerate(results)
+    ]
+
+
+def _with_other_ids(message: Message) -> Message:
+    """The message with other ids of the same form."""
+    if "tool_call_id" in message:
+        return message | {"tool_call_id": _other_id(str(message["tool_call_id"]))}
+    calls = [call | {"id": _other_id(str(call["id"]))} for call in message.get("tool_calls") or ()]
+    return message | {"tool_calls": calls} if calls else message
+
+
+def _other_id(identity: str) -> str:
+    return identity[:-1] + ("9" if identity.endswith("8") else "8")

@@ -10,6 +10,7 @@ from hashlib import sha256
 from typing import Any, Final, Literal
 
 from headway_api.chat_template import TODAY, object_arguments
+from headway_coordinator.trajectory.call_ids import as_written, is_numbered, is_short
 from headway_coordinator.trajectory.calls import Message, Tool
 
 LETTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -24,7 +25,8 @@ class CallFormat:
     text: bool = False
     """Arguments as JSON in a string; else as an object."""
     ids: Literal["given", "short", "numbered"] = "given"
-    """Ids as given; shortened to nine letters (Mistral); or functions.NAME:COUNT (Kimi)."""
+    """Ids as given; shortened to nine letters (Mistral); or functions.NAME:COUNT (Kimi). The model's own ids
+    stay."""
     named: bool = False
     """Whether a tool's answer has the tool's name."""
     null: bool = False
@@ -39,7 +41,8 @@ class CallFormat:
             found = [_with_reasoning(message, self.reasoning) for message in found]
         if self.null:
             found = [_without_blank(message) for message in found]
-        return found if self.ids == "given" and not self.named else _renamed(found, self)
+        plain = self.ids == "given" and not self.named and not any(map(_has_own_ids, found))
+        return found if plain else _renamed(found, self)
 
 
 PLAIN: Final = CallFormat()
@@ -170,11 +173,16 @@ def _renamed(messages: list[Message], call_format: CallFormat) -> list[Message]:
     return found
 
 
+def _has_own_ids(message: Message) -> bool:
+    return any("functions." in str(call.get("id", "")) for call in message.get("tool_calls") or ())
+
+
 def _id(given: str, name: str, count: int, call_format: CallFormat) -> str:
+    own = as_written(given)
+    if call_format.ids == "given" or (is_short(own) if call_format.ids == "short" else is_numbered(own)):
+        return own
     if call_format.ids == "numbered":
         return f"functions.{name}:{count}"
-    if call_format.ids == "given" or (len(given) == SHORT and given.isascii() and given.isalnum()):
-        return given
     number, letters = int.from_bytes(sha256(given.encode()).digest()[:8]), ""
     for _ in range(SHORT):
         number, place = divmod(number, len(LETTERS))

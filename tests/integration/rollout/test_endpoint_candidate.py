@@ -34,10 +34,10 @@ from headway_coordinator.episode import Episodes, Rules
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.gateway import schemas
 from headway_coordinator.gateway.asks import Ask, ContextFull, Force, Sampling, Session
-from headway_coordinator.gateway.core import call_id
 from headway_coordinator.http import connector
 from headway_coordinator.ledger.events import of_group
 from headway_coordinator.sandboxes import Broker
+from headway_coordinator.trajectory.call_ids import call_id
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900)]
 

@@ -90,12 +90,14 @@ def test_success_is_judged_by_score_and_by_reward(
     assert (found.success, found.success_by_reward) == expected
 
 
-def test_tool_calls_are_counted_by_tool_failed_and_malformed() -> None:
+@pytest.mark.parametrize("example", ["example", "call-1-0"])
+def test_tool_calls_are_counted_by_tool_failed_and_malformed(example: str) -> None:
+    """An example may be from a recorded conversation, with an id that a call of this episode has too."""
     broken = {"role": "assistant", "content": "<tool_call>{"}
     messages = [
         USER,
-        call("example", "get_case"),  # shown by the environment, not made by the model
-        result("example", "error: shown as well"),
+        call(example, "get_case"),  # shown by the environment, not made by the model
+        result(example, "error: shown as well"),
         call("call-0-0"),
         result("call-0-0", "error: there is no case 9"),
         call("call-1-0", "close_case"),

@@ -22,7 +22,8 @@ from headway_coordinator.endpoint.refused import RefusalKind, judge
 from headway_coordinator.endpoint.reply import MAX_CALLS, MAX_DEPTH, Failed, Reply, Unreadable, read
 from headway_coordinator.endpoint.wire import DROPPABLE, Dialect, conversation
 from headway_coordinator.gateway.asks import Ask, Force, Sampling, Session
-from headway_coordinator.gateway.core import assistant, call_id
+from headway_coordinator.gateway.core import assistant
+from headway_coordinator.trajectory.call_ids import call_id, identified
 
 USER = {"role": "user", "content": "What is x?"}
 LOOK_UP = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
@@ -73,7 +74,7 @@ def test_unexecutable_arguments_are_the_models_mistake(arguments: Any, problem: 
     [call] = found.parsed.calls
     assert call.arguments is None
     assert problem in str(call.problem)
-    message = assistant(found.parsed, 0, True)
+    message = assistant(identified(found.parsed, 0, ()), True)
     assert "tool_calls" not in message
     assert "look_up" in message["content"], "what the model wrote stays in its text"
     json.dumps(message, ensure_ascii=False).encode()
@@ -226,7 +227,7 @@ def test_whatever_json_comes_it_is_read_or_refused(body: Any) -> None:
             found = read(json.dumps(wrapped).encode())
         except (Unreadable, Failed):
             continue
-        json.dumps(assistant(found.parsed, 0, True), ensure_ascii=False).encode()
+        json.dumps(assistant(found.parsed, True), ensure_ascii=False).encode()
 
 
 OPENAI_LIMIT = (

@@ -15,12 +15,14 @@ from faulty_servers import Scripted, engine, serving
 from role_keys import TO_ROLLOUT
 from scripted_fleet import REQUEST, manifest, until
 
+from headway_api.conditions import Reason
 from headway_api.records import Canary, WeightsManifest, WeightsState
 from headway_coordinator.engines import fleet as fleets
 from headway_coordinator.engines import vllm
 from headway_coordinator.engines.fleet import Fleet
-from headway_coordinator.engines.router import Endpoint
-from headway_coordinator.faults import InfraFault
+from headway_coordinator.engines.router import Endpoint, Failure
+from headway_coordinator.evaluation import servers
+from headway_coordinator.faults import CandidateFault, InfraFault
 from headway_rollout.agent import application
 from headway_rollout.weights.slots import SlotRefused
 from headway_rollout.weights.updater import NOTHING
@@ -32,6 +34,8 @@ class Agent:
     def __init__(self) -> None:
         self.slots: dict[str, WeightsState] = {}
         self.bad: set[str] = set()
+        self.unreachable = False
+        """Whether the artifact store is."""
 
     def state(self, slot: str) -> WeightsState:
         return self.slots.get(slot, NOTHING)
@@ -41,7 +45,8 @@ class Agent:
             raise SlotRefused("it has room for 2; release one")
         good = WeightsState(version=manifest.version, ready=True)
         bad = NOTHING.model_copy(update={"error": "canary off by 3.1", "reason": "VerificationFailed"})
-        self.slots[slot] = bad if slot in self.bad else good
+        unreachable = NOTHING.model_copy(update={"error": "connection refused", "reason": "UpdateFailed"})
+        self.slots[slot] = bad if slot in self.bad else unreachable if self.unreachable else good
         return self.slots[slot]
 
     def release(self, slot: str) -> None:
@@ -150,6 +155,67 @@ async def test_weights_failing_in_one_slot_leave_others_in_rotation() -> None:
         assert bad.verification_failures == 1
         assert (await good.generate("e", REQUEST, 5)).tokens == [4, 9]
         assert good.router.problem() is None
+
+
+async def test_a_candidate_waits_for_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "REFUSED_SECONDS", 0.0)
+    monkeypatch.setattr(servers, "LOOK_SECONDS", 0.01)
+    async with a_rig() as rig:
+        rig.agent.unreachable = True
+        fleet = rig.fleet("slot")
+        await fleet.want(manifest(0))
+        looks = 0
+
+        def is_wanted() -> bool:
+            nonlocal looks
+            if "connection refused" in str(fleet.router.problem()):
+                looks += 1
+            rig.agent.unreachable = looks < 3
+            return True
+
+        await servers.proven("spec.candidates[slot].checkpoint.job", fleet, is_wanted, 20)
+        assert looks >= 3
+        assert fleet.router.in_rotation()
+
+
+@pytest.mark.parametrize("patience", [0.0, 20.0])
+async def test_candidate_with_wrong_weights_fails_with_field_and_fix(
+    monkeypatch: pytest.MonkeyPatch, patience: float
+) -> None:
+    monkeypatch.setattr(servers, "REFUSED_SECONDS", 0.0)
+    monkeypatch.setattr(servers, "LOOK_SECONDS", 0.01)
+    async with a_rig() as rig:
+        rig.agent.bad = {"slot"}
+        fleet = rig.fleet("slot")
+        await fleet.want(manifest(0))
+        with pytest.raises(CandidateFault) as raised:
+            await servers.proven("spec.candidates[slot].checkpoint.job", fleet, lambda: True, patience)
+    assert raised.value.reason == "VerificationFailed"
+    assert raised.value.field == "spec.candidates[slot].checkpoint.job"
+    assert "canary off by 3.1; restore the base model" in str(raised.value)
+
+
+UNREACHABLE = Failure(Reason.UPDATE_FAILED, "connection refused")
+WRONG = Failure(Reason.VERIFICATION_FAILED, "canary off")
+
+
+@pytest.mark.parametrize(
+    ("failures", "seconds", "reason"),
+    [
+        ([WRONG, WRONG], servers.REFUSED_SECONDS + 1, "VerificationFailed"),
+        ([WRONG, WRONG], servers.REFUSED_SECONDS - 1, None),
+        ([WRONG, UNREACHABLE], servers.REFUSED_SECONDS + 1, None),
+        ([UNREACHABLE], servers.REFUSED_SECONDS + 1, None),
+        ([UNREACHABLE], 601, "UpdateFailed"),
+    ],
+)
+def test_servers_without_the_weights_are_given_up(
+    failures: list[Failure], seconds: float, reason: str | None
+) -> None:
+    fault = servers.refusal("spec.candidates[c].model.base", failures, seconds, 600)
+    assert (fault and fault.reason) == reason
+    if reason == "UpdateFailed":
+        assert str(fault).endswith("raise spec.pendingDeadlineSeconds")
 
 
 async def test_a_slot_that_is_released_makes_room_for_another() -> None:

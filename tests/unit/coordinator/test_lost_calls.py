@@ -124,7 +124,7 @@ def test_a_call_at_the_end_of_open_reasoning_is_counted(family: str, call_text: 
     found = reader.parse(tok.encode(text, add_special_tokens=False), prompt, SIMPLE)
     assert kinds(found.calls) == {"structure": call_text.count("[TOOL_CALLS]") or 1}
     assert (found.content, call_text in str(found.reasoning)) == ("", True)
-    assert assistant(found, 0, may_call=True).get("tool_calls") is None
+    assert assistant(found, may_call=True).get("tool_calls") is None
 
 
 @pytest.mark.parametrize("name", BY_FAMILY)

@@ -1,0 +1,79 @@
+"""Decides what to do with a candidate whose episodes all fail. Pure.
+
+While no candidate has an answered row, either the candidate is at fault or what all candidates share. Another
+candidate that can still be measured may tell. So the failing one is put off: the rest of its rows is measured
+after the others. If no other candidate can tell, the job ends.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+from headway_api.exits import JobError
+from headway_api.records import EpisodeRecord, GroupRecord, SampledBy
+from headway_api.spec.suite import field_of as suite_field
+from headway_coordinator.bounds import lost
+from headway_coordinator.endpoint.owner import OfCandidate
+from headway_coordinator.evaluation.state import CandidateState, EvalState
+from headway_coordinator.faults import CandidateFault
+from headway_coordinator.recurring import Recurring, given_up
+
+Verdict: TypeAlias = Literal["go on", "put off"] | JobError | CandidateFault
+"""What to do with the candidate. An error ends the job, or the candidate alone."""
+GO_ON: Final = "go on"
+PUT_OFF: Final = "put off"
+
+
+def after_episode(
+    state: EvalState,
+    candidate: CandidateState,
+    faults: Recurring,
+    record: EpisodeRecord,
+    sampled_by: SampledBy,
+) -> Verdict:
+    """Decide after an episode.
+
+    Args:
+        candidate: whose episode it was.
+        faults: why episodes of all candidates failed.
+        record: the episode.
+    """
+    found = faults.fatal_cause
+    if found is None or candidate.stage != "Running":
+        return GO_ON
+    # Before its first turn, a model cannot have caused anything. A rescored run samples no turn.
+    shared = not record.turns and sampled_by != "nobody"
+    own = candidate.faults.fatal_cause
+    if own is None and not shared:
+        return GO_ON
+    if state.others_may_tell(candidate) and not shared:
+        return PUT_OFF
+    return given_up(own or found, begun=state.own_rows_answered)
+
+
+def after_lost_rows(
+    state: EvalState, candidate: CandidateState, faults: Recurring, group: GroupRecord, sampled_by: SampledBy
+) -> Verdict:
+    """Decide after `LOST_LIMIT` rows of a running candidate were lost in a row.
+
+    It fails alone if an endpoint samples for it, if its suite is to blame, or if others get answers.
+
+    Args:
+        candidate: whose rows they are.
+        faults: why episodes of all candidates failed.
+        group: the last one.
+    """
+    if faults.worst_cause() is not None and (cause := candidate.faults.worst_cause()) is not None:
+        if state.others_may_tell(candidate):
+            return PUT_OFF
+        return given_up(cause, begun=state.own_rows_answered)
+    fault = lost(group)
+    at_endpoint = sampled_by == "endpoint"
+    if group.suite is not None and (at_endpoint or state.own_rows_answered):
+        return CandidateFault("SuiteFailing", str(fault), suite_field(group.suite, "task"))
+    if at_endpoint:
+        return CandidateFault("EndpointFailing", str(fault), OfCandidate(candidate.name).field("url"))
+    if state.others_are_answered(candidate):
+        text = f"{fault}; other candidates get answers, so correct what only this candidate has"
+        return CandidateFault(fault.termination.reason, text, f"spec.candidates[{candidate.name}]")
+    return PUT_OFF if state.others_may_tell(candidate) else fault

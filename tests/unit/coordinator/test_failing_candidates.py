@@ -1,0 +1,131 @@
+"""A candidate whose episodes all fail before any candidate has an answer: whose fault it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from evaluation_rig import EvalJob, spec
+
+from headway_api.exits import JobError, job_error
+from headway_coordinator.bounds import LIKE_LIMIT, LOST_LIMIT
+from headway_coordinator.episode import Task
+from headway_coordinator.evaluation.run import Evaluation
+from headway_coordinator.evaluation.state import CandidateState
+from headway_coordinator.faults import Cause
+
+TOOL = Cause("ToolFailed", "the tool refund raised KeyError", "spec.environment.entrypoint")
+ROWS = 4 * LOST_LIMIT
+
+
+def fails_by(
+    evaluation: Evaluation, job: EvalJob, cause: Cause | None, fails: Callable[[Task], bool]
+) -> None:
+    """Let episodes fail, by one cause or by none."""
+
+    def one(task: Task) -> bool:
+        if (failed := fails(task)) and cause is not None:
+            evaluation.faults.note(task.episode_id, cause)
+        return failed
+
+    job.fails = one
+
+
+def is_of(name: str) -> Callable[[Task], bool]:
+    """Whether an episode is a candidate's."""
+    return lambda task: task.group_id.startswith(f"e-{name}-")
+
+
+def states(evaluation: Evaluation) -> tuple[CandidateState, CandidateState]:
+    return evaluation.state.candidates["base"], evaluation.state.candidates["tuned"]
+
+
+async def ending(evaluation: Evaluation, job: EvalJob, *sets: int) -> JobError:
+    """How a job ends whose candidates share one set of servers, or have a set each."""
+    members = NAMES[len(sets)]
+    units = [job.unit(*names, server_set=at) for names, at in zip(members, sets, strict=True)]
+    with pytest.raises(ExceptionGroup) as raised:
+        await evaluation.run(units)
+    error = job_error(raised.value)
+    assert error is not None
+    return error
+
+
+NAMES = {1: [("base", "tuned")], 2: [("base",), ("tuned",)]}
+
+
+@pytest.mark.parametrize("cause", [None, TOOL])
+async def test_the_first_candidate_that_fails_leaves_others_measured(
+    tmp_path: Path, cause: Cause | None
+) -> None:
+    job = EvalJob(tmp_path, rows=ROWS)
+    evaluation = await job.coordinator()
+    fails_by(evaluation, job, cause, is_of("base"))
+    await evaluation.run([job.unit("base", server_set=0), job.unit("tuned", server_set=1)])
+    base, tuned = states(evaluation)
+    assert (tuned.stage, len(tuned.tries)) == ("Complete", ROWS)
+    assert (base.stage, base.reason) == ("Failed", "EpisodesFailing")
+    assert "correct what only this candidate has" in str(base.message)
+    assert len(base.tries) < ROWS
+
+
+@pytest.mark.parametrize("cause", [None, TOOL])
+async def test_candidate_that_is_put_off_is_measured_in_the_end(tmp_path: Path, cause: Cause | None) -> None:
+    """What failed works again, and no episode of it runs twice."""
+    job = EvalJob(tmp_path, rows=ROWS)
+    evaluation = await job.coordinator()
+    base, tuned = states(evaluation)
+    fails_by(evaluation, job, cause, lambda task: not base.was_put_off)
+    await evaluation.run([job.unit("base", server_set=0), job.unit("tuned", server_set=1)])
+    assert {base.stage, tuned.stage} == {"Complete"}
+    assert base.was_put_off
+    assert base.message is None
+    assert len(base.tries) == len(tuned.tries) == ROWS
+    assert len({task.episode_id for task in job.tasks}) == len(job.tasks)
+
+
+@pytest.mark.parametrize("sets", [(0,), (0, 1)])
+async def test_one_cause_for_all_candidates_ends_the_job(tmp_path: Path, sets: tuple[int, ...]) -> None:
+    job = EvalJob(tmp_path, rows=ROWS)
+    evaluation = await job.coordinator()
+    fails_by(evaluation, job, TOOL, lambda task: True)
+    error = await ending(evaluation, job, *sets)
+    assert error.permanent
+    assert error.termination.reason == "ToolFailed"
+    assert error.termination.field == TOOL.field
+    assert len(job.tasks) < 2 * (LIKE_LIMIT + 4 * job.spec.rollout.max_concurrency)
+
+
+@pytest.mark.parametrize("sets", [(0,), (0, 1)])
+async def test_lost_rows_of_all_candidates_end_the_process(tmp_path: Path, sets: tuple[int, ...]) -> None:
+    job = EvalJob(tmp_path, rows=ROWS)
+    evaluation = await job.coordinator()
+    fails_by(evaluation, job, None, lambda task: True)
+    error = await ending(evaluation, job, *sets)
+    assert (error.permanent, error.termination.reason) == (False, "EpisodesFailing")
+
+
+async def test_what_fails_before_the_first_turn_ends_the_job_at_once(tmp_path: Path) -> None:
+    """No candidate has said a word, so the others would fail too."""
+    job = EvalJob(tmp_path, rows=ROWS)
+    job.turns = 0
+    evaluation = await job.coordinator()
+    fails_by(evaluation, job, TOOL, lambda task: True)
+    error = await ending(evaluation, job, 0, 1)
+    assert (error.permanent, error.termination.reason) == (True, "ToolFailed")
+    assert not any(map(is_of("tuned"), job.tasks))
+
+
+@pytest.mark.parametrize("cause", [None, TOOL])
+async def test_a_candidate_without_a_scored_row_has_failed(tmp_path: Path, cause: Cause | None) -> None:
+    """Also if it has too few rows to lose `LOST_LIMIT` of them."""
+    job = EvalJob(tmp_path, spec(rollout={"maxConcurrency": 4, "maxRetries": 1}), rows=3)
+    evaluation = await job.coordinator()
+    fails_by(evaluation, job, cause, is_of("base"))
+    await evaluation.run([job.unit("base", server_set=0), job.unit("tuned", server_set=1)])
+    base, tuned = states(evaluation)
+    assert tuned.stage == "Complete"
+    assert (base.stage, base.reason) == ("Failed", "EpisodesFailing")
+    assert "spec.candidates[base]: no row was scored" in str(base.message)
+    assert str(base.message).endswith("the last error: lost")
