@@ -143,7 +143,7 @@ class EvalConfig(Identity):
     @property
     def model(self) -> str:
         """The base model of all candidates, whose prices apply; empty if there are several."""
-        found = {candidate.base for candidate in self.candidates if candidate.base is not None}
+        found = {each.base_model for each in self.candidates if each.base_model is not None}
         return found.pop() if len(found) == 1 else ""
 
     @property
@@ -158,7 +158,7 @@ class EvalConfig(Identity):
     def priced_as(self, candidate: ResolvedCandidate) -> str | None:
         """The model whose prices apply to the tokens of a candidate that servers sample for, as in
         `GroupRecord.model`. None: the job's own model."""
-        return None if candidate.base == self.model else candidate.base
+        return None if candidate.base_model == self.model else candidate.base_model
 
     def suite_broker_url(self, suite: str) -> str:
         """Base URL of the sandbox broker of a suite."""

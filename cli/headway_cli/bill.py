@@ -149,7 +149,8 @@ def model_of(job: Mapping[str, Any]) -> str | None:
         candidates = [each["model"] for each in spec.get("candidates", ()) if "model" in each]
     if candidates is None:
         return None
-    found = {each["base"] for each in candidates if each.get("base") is not None}
+    bases = (each.get("trainedFrom") or each.get("base") for each in candidates)
+    found = {base for base in bases if base is not None}
     return found.pop() if len(found) == 1 else ""
 
 

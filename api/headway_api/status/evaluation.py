@@ -27,6 +27,8 @@ class ResolvedCandidate(StatusModel):
     trained model. Endpoint: a model served elsewhere. Rescore: stored episodes."""
     base: Uri | None = None
     """Model that the servers load. Absent for Endpoint and Rescore."""
+    trained_from: Uri | None = None
+    """spec.model.base of the training job, for Weights. Its prices apply to the candidate's tokens."""
     revision: Word | None = None
     """Revision of that model."""
     dtype: Literal["bfloat16", "float32"] | None = None
@@ -47,6 +49,12 @@ class ResolvedCandidate(StatusModel):
     """Why the job gave up on its servers, in one word. Absent: the job did not."""
     lost_message: Text | None = None
     """Why the job gave up on its servers, in the Kubernetes API's own words."""
+
+    @property
+    def base_model(self) -> str | None:
+        """The model that the weights were trained from, or `base` if nothing else is known. None: it has no
+        servers."""
+        return self.trained_from or self.base
 
 
 class Interval(StatusModel):

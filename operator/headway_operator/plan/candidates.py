@@ -8,6 +8,7 @@ spec.pendingDeadlineSeconds old, not counting suspended time. It then continues 
 there are none. It does not wait if the training job has ended without the weights, or never validates.
 
 Candidates with the same base, revision and dtype share a set of rollout servers, and so their context length.
+Their tokens also have the same prices, so full weights share no set with a plain model at the same address.
 Sets are numbered in the order of the candidates. The operator gives up a set that cannot start, and notes it
 in the status of its candidates. The coordinator reads that, and measures the others.
 """
@@ -186,7 +187,7 @@ def _suspended(job: RLEvalJob, now: datetime) -> timedelta:
 
 def _served(candidate: ResolvedCandidate) -> tuple[str | None, ...]:
     base = None if candidate.base is None else candidate.base.rstrip("/")
-    return base, candidate.revision, candidate.dtype
+    return base, candidate.revision, candidate.dtype, candidate.trained_from
 
 
 def _plain(candidate: Candidate) -> ResolvedCandidate:
@@ -238,6 +239,7 @@ def _trained(name: str, wanted: CandidateCheckpoint, jobs: Mapping[str, Json]) -
         name=name,
         kind="Adapter" if lora else "Weights",
         base=model.base if lora else weights.uri,
+        trained_from=None if lora else model.base,
         revision=model.revision if lora else None,
         dtype=model.dtype,
         context_length=model.context_length,

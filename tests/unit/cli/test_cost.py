@@ -177,6 +177,14 @@ def test_prices_of_single_models_need_the_runs_own_model(tmp_path: Path) -> None
         ({"kind": "RLEvalJob", "spec": {"candidates": [{"model": {"base": "x"}}, {"endpoint": {}}]}}, "x"),
         ({"kind": "RLEvalJob", "spec": {"candidates": []}, "candidates": [{"base": "x"}, {"base": "y"}]}, ""),
         ({"kind": "RLEvalJob", "spec": {"candidates": []}, "candidates": [{"base": "x"}, {}]}, "x"),
+        (
+            {
+                "kind": "RLEvalJob",
+                "spec": {"candidates": []},
+                "candidates": [{"base": "s3://b/w/000020", "trainedFrom": "x"}, {"base": "x"}],
+            },
+            "x",
+        ),
     ],
 )
 def test_whose_prices_hold_is_what_all_candidates_share(job: dict[str, Any], model: str | None) -> None:

@@ -10,6 +10,7 @@ from datetime import date
 from decimal import Decimal, localcontext
 from pathlib import Path
 
+import finished_evaluation
 import pytest
 from episodes import a_group
 from hypothesis import given
@@ -18,15 +19,22 @@ from hypothesis import strategies as st
 from headway_analysis.billing.segments import by_name, decode, encode, fold, total
 from headway_api import prices
 from headway_api.artifacts import Layout
-from headway_api.config import Identity
+from headway_api.config import EvalConfig, Identity
 from headway_api.prices import DatedPrices, PriceBook, Prices, cost_by_day
 from headway_api.records import GroupRecord, Judgement, Purpose, UsageClass, UsageEvent
+from headway_api.status import ResolvedCandidate
 from headway_api.store import FileStore
 from headway_coordinator.ledger import costs, events, export
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.ledger.usage import MAX_UNPRICED, NAME_LENGTH, usage, without_price
 
 QWEN = "hf://Qwen/Qwen3-32B"
+FOLDER = "s3://b/runs/ns/train/u/weights/000012"
+FULL = ResolvedCandidate(
+    name="tuned", kind="Weights", base=FOLDER, trained_from=QWEN, step=12, uri=FOLDER, server_set=0
+)
+UNTRAINED = ResolvedCandidate(name="tuned-base", kind="Model", base=QWEN, server_set=1)
+OTHER = ResolvedCandidate(name="other", kind="Model", base="hf://org/other", server_set=2)
 JOB = Identity(name="job", namespace="ns", uid="uid", kind="RLEvalJob")
 DAY = date(2026, 2, 1)
 BOOK = PriceBook(
@@ -79,6 +87,33 @@ def test_a_candidates_turns_are_of_its_model(sampled_by: str, model: str | None,
     unnamed = events.of_group(evaluated("one", sampled_by, None))
     assert [event.id for event in found] == [event.id for event in unnamed]
     assert total(fold(found)) == total(fold(unnamed))
+
+
+def judged(*candidates: ResolvedCandidate) -> EvalConfig:
+    return finished_evaluation.config().model_copy(update={"candidates": candidates})
+
+
+def cost_of(model: str | None, book: PriceBook) -> Decimal:
+    """The cost of a group of a candidate whose tokens are of this model."""
+    used = fold(events.of_group(evaluated("one", "servers", model)))
+    return cost_by_day(by_name(used, {}), book)
+
+
+@pytest.mark.parametrize("others", [(), (OTHER,)])
+def test_full_weights_cost_what_their_base_costs(others: tuple[ResolvedCandidate, ...]) -> None:
+    job = judged(FULL, UNTRAINED, *others)
+    book = BOOK.of(job.model)
+    tuned, base = (cost_of(job.priced_as(each), book) for each in (FULL, UNTRAINED))
+    assert tuned == base != cost_of(FOLDER, BOOK)
+
+
+def test_a_job_of_an_older_release_keeps_its_prices() -> None:
+    """Its config has no `trainedFrom`, and its ledger names the folder."""
+    stored = json.loads(judged(FULL, UNTRAINED).model_dump_json(by_alias=True, exclude_none=True))
+    del stored["candidates"][0]["trainedFrom"]
+    job = EvalConfig.model_validate(stored)
+    assert job.model == ""
+    assert [job.priced_as(each) for each in job.candidates] == [FOLDER, QWEN]
 
 
 def test_judges_are_kept_apart_through_a_restart(tmp_path: Path) -> None:

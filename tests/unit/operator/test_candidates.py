@@ -111,8 +111,28 @@ def test_full_weights_are_a_model_of_their_own() -> None:
     assert (tuned["kind"], tuned["base"], tuned["serverSet"]) == ("Weights", BEST["uri"], 0)
     assert "revision" not in tuned
     assert "loraRank" not in tuned
+    assert (tuned["trainedFrom"], "trainedFrom" in base) == (BASE, False)
     assert (base["name"], base["kind"], base["base"], base["revision"]) == ("tuned-base", "Model", BASE, "v1")
     assert (base["serverSet"], base["contextLength"]) == (1, 4096)
+
+
+def test_full_weights_have_the_prices_of_their_base() -> None:
+    source = trained(model={"base": BASE, "full": {}}, best=BEST)
+    alone = config_of(chosen(source, candidates=[checkpoint(withBase=True)]))
+    assert alone.model == BASE
+    assert [alone.priced_as(each) for each in alone.candidates] == [None, None]
+    other = {"name": "other", "model": {"base": "hf://org/other"}}
+    several = config_of(chosen(source, candidates=[checkpoint(withBase=True), other]))
+    assert several.model == ""
+    assert [several.priced_as(each) for each in several.candidates] == [BASE, BASE, "hf://org/other"]
+
+
+def test_candidates_with_different_prices_share_no_servers() -> None:
+    """The same folder as a plain model is a base model of its own."""
+    source = trained(model={"base": BASE, "full": {}}, best=BEST)
+    plain = {"name": "plain", "model": {"base": BEST["uri"]}}
+    found = status_of(chosen(source, candidates=[TUNED, plain]))
+    assert [(each["base"], each["serverSet"]) for each in found] == [(BEST["uri"], 0), (BEST["uri"], 1)]
 
 
 def test_candidates_of_one_base_share_a_set_of_servers() -> None:
