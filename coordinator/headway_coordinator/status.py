@@ -104,10 +104,12 @@ def previous_evaluation_status(stored: StoredJob) -> RLEvalJobStatus:
         progress=known.progress,
         results=known.results,
         headline=known.headline,
+        gate=known.gate,
         usage=known.usage,
         estimate=known.estimate,
         accelerators=known.accelerators,
         budget=known.budget,
+        tracking=known.tracking,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from pathlib import Path
+from unittest.mock import Mock
 
 import finished_evaluation as job
 import numpy as np
@@ -27,6 +28,8 @@ from headway_coordinator import view as job_view
 from headway_coordinator.evaluation import view
 from headway_coordinator.evaluation.job import EvalCoordinator
 from headway_coordinator.evaluation.state import CandidateState, EvalState
+from headway_coordinator.status import previous_evaluation_status
+from headway_coordinator.stored_job import StoredJob
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 VERDICT = condition(ConditionType.GATE_PASSED, False, Reason.GATE_NOT_PASSED, "0.5 (0.4 to 0.6)")
@@ -49,19 +52,25 @@ def test_a_condition_that_stays_keeps_its_time(tmp_path: Path) -> None:
 
 
 def test_a_predecessors_status_remains_until_there_is_more(tmp_path: Path) -> None:
-    previous = RLEvalJobStatus.model_validate(
+    stored = RLEvalJobStatus.model_validate(
         {
             "progress": {"groups": 3, "serverSets": [1]},
             "results": [{"name": "tuned", "state": "Running", "rows": 3}],
             "headline": {"candidate": "tuned", "score": "0.50 ± 0.10"},
             "gate": {"result": "Refused", "message": "0.5 (0.4 to 0.6)"},
             "tracking": {"mlflow": {"runId": "a", "experimentId": "1"}},
+            "usage": {"cost": "1.20", "evaluationTokens": 7},
+            "estimate": {"basis": "Data", "time": LONG_AGO, "likely": "2.40"},
+            "budget": {
+                "limits": [{"name": "usd", "limit": "5", "spent": "1.2", "reserved": "0", "left": "3.8"}]
+            },
             "conditions": [VERDICT.model_dump(mode="json", by_alias=True)],
         }
     )
-    found = coordinator(tmp_path, previous).status()
-    for field in ("progress", "results", "headline", "gate", "tracking", "conditions"):
-        assert getattr(found, field) == getattr(previous, field), field
+    job_at_server = Mock(spec=StoredJob, read_status=stored.as_object)
+    found = coordinator(tmp_path, previous_evaluation_status(job_at_server)).status()
+    for field in stored.model_fields_set:
+        assert getattr(found, field) == getattr(stored, field), field
 
 
 def test_a_figure_without_an_interval_says_why() -> None:
