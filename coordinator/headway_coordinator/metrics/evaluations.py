@@ -30,10 +30,11 @@ from headway_coordinator.metrics import traces
 from headway_coordinator.metrics.mlflow import (
     BATCH,
     DESCRIBED_AT_ONCE,
+    About,
     batched,
     bound_requests,
-    page,
     put_files,
+    run_of,
 )
 from headway_coordinator.metrics.parameters import written
 
@@ -177,10 +178,7 @@ class Publisher:
             return read(self._store, kept_at, MlflowRun)
         except NotFound:
             pass
-        known = self._client.get_experiment_by_name(self._experiment)
-        identity = str(known.experiment_id if known else self._client.create_experiment(self._experiment))
-        run_id = str(self._client.create_run(identity, run_name=name, tags=labels).info.run_id)
-        run = MlflowRun(experiment_id=identity, run_id=run_id, url=page(self._uri, identity, run_id))
+        run = run_of(self._client, self._uri, self._experiment, About(name, tags=labels))
         self._store.put(kept_at, run.model_dump_json(by_alias=True).encode())
         return run
 

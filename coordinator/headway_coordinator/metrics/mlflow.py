@@ -2,7 +2,8 @@
 
 Everything is logged from a thread. A failing tracking server never stops training.
 
-A coordinator that starts again logs nothing twice. The run's id is in the artifact store. A figure that an
+A coordinator that starts again logs nothing twice. The run's id is in the artifact store, or the run is found
+by its tags. A figure that an
 earlier process may have logged is only sent if the run lacks it. A file replaces the file of its name. The
 job's stored records alone decide which episodes become traces, and a trace's id is a function of its episode.
 """
@@ -38,6 +39,10 @@ BATCH = 900
 """Metrics in one request; MLflow takes at most 1,000."""
 DESCRIBED_AT_ONCE = 100
 """Parameters, or tags, in one request; MLflow takes at most 100 of each."""
+UID = f"{names.GROUP}/uid"
+"""The tag with the uid of a run's job."""
+CANDIDATE = f"{names.GROUP}/candidate"
+"""The tag with the candidate of a run. An evaluation's own run and a training job's have none."""
 NOW = f"{names.GROUP}/now"
 """The folder of the tags for parameters that a person has changed, because MLflow never changes a
 parameter."""
@@ -87,7 +92,7 @@ class Ending:
 
 
 class Mlflow:
-    """One run. After a restart it is found again by its id in the artifact store."""
+    """One run. After a restart it is found again by its id in the artifact store, or by its tags."""
 
     def __init__(
         self, client: Any, uri: str, store: Store, layout: Layout, experiment: str, about: About
@@ -239,13 +244,38 @@ class Mlflow:
             return kept.model_copy(update={"url": page(self._server, kept.experiment_id, kept.run_id)})
         except NotFound:
             pass
-        found = self._client.get_experiment_by_name(self._experiment)
-        identity = found.experiment_id if found else self._client.create_experiment(self._experiment)
-        created = self._client.create_run(identity, run_name=self._about.name, tags=dict(self._about.tags))
-        experiment, run_id = str(identity), str(created.info.run_id)
-        run = MlflowRun(experiment_id=experiment, run_id=run_id, url=page(self._server, experiment, run_id))
+        run = run_of(self._client, self._server, self._experiment, self._about)
         self._store.put(self._kept_at, run.model_dump_json(by_alias=True).encode())
         return run
+
+
+def run_of(client: Any, server: str, experiment: str, about: About) -> MlflowRun:
+    """The run that an earlier process created for the same job and candidate, or a new one. Blocking.
+
+    Args:
+        client: an `mlflow.MlflowClient`; what it raises is raised.
+        server: the tracking server's address.
+        experiment: name of the experiment, which is created if there is none.
+        about: its tags name job and candidate. A run without a uid is always new.
+    """
+    known = client.get_experiment_by_name(experiment)
+    identity = str(known.experiment_id if known else client.create_experiment(experiment))
+    run_id = _created(client, identity, about.tags)
+    if run_id is None:
+        run_id = str(client.create_run(identity, run_name=about.name, tags=dict(about.tags)).info.run_id)
+    return MlflowRun(experiment_id=identity, run_id=run_id, url=page(server, identity, run_id))
+
+
+def _created(client: Any, experiment: str, tags: Mapping[str, str]) -> str | None:
+    """Id of the first run with the uid and the candidate of these tags."""
+    if UID not in tags:
+        return None
+    # MLflow's filter has no way to say that a tag is absent, as the candidate is of a job's own run.
+    of_job = client.search_runs(
+        [experiment], f"tags.`{UID}` = '{tags[UID]}'", order_by=["attributes.start_time ASC"]
+    )
+    wanted = tags.get(CANDIDATE)
+    return next((str(run.info.run_id) for run in of_job if run.data.tags.get(CANDIDATE) == wanted), None)
 
 
 def batched(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

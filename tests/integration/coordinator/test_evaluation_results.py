@@ -9,6 +9,7 @@ import json
 import logging
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -322,6 +323,41 @@ def test_an_unwritable_log_leaves_the_other_results_intact(
     assert found.report()["job"]["name"] == "judged"
     assert len(FileStore().list(found.layout.logs)) == len(NAMES) - 1
     assert "inspect-log-failed" in caplog.text
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def test_a_crash_before_the_id_is_kept_makes_no_second_run(
+    written: Written, client: MlflowClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = written.run.job.spec.tracking.mlflow
+    assert wanted is not None
+    found = of(tmp_path, wanted.uri)
+    crashed = found.run.job.model_copy(update={"name": "crashed", "uid": "crashed"})
+    found.run = results.Run(crashed, found.run.state, found.run.days, job.BOOK)
+    put, lost = FileStore.put, {found.layout.mlflow_run, found.layout.mlflow_run_of("tuned")}
+
+    def killed(store: FileStore, uri: str, data: bytes) -> None:
+        if uri in lost:
+            lost.remove(uri)
+            raise Killed
+        put(store, uri, data)
+
+    monkeypatch.setattr(FileStore, "put", killed)
+    for _ in range(2):
+        with pytest.raises(Killed):
+            found.write()
+    parent = found.write()
+    assert parent is not None
+    runs = client.search_runs([parent.experiment_id])
+    by_candidate = Counter(run.data.tags.get("headway.dev/candidate") for run in runs)
+    assert by_candidate == dict.fromkeys((None, *NAMES), 1)
+    assert {run.data.tags.get("mlflow.parentRunId") for run in runs} == {None, parent.run_id}
+    report, shown = found.report(), recount_mlflow().runs(wanted.uri, "ns/crashed", "crashed")
+    checked, wrong = recount_mlflow().compare(report, shown)
+    assert (checked > 0, wrong) == (True, [])
 
 
 def test_traces_are_bounded(

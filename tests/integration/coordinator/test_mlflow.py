@@ -212,6 +212,30 @@ def test_each_change_of_the_running_job_is_a_tag_of_the_run(tmp_path: Path, serv
     assert run.data.params["learning_rate"] == "4e-05", "what the job was given stays"
 
 
+class UnkeptIds(FileStore):
+    """A store that takes nothing: its process ended before the run's id was kept."""
+
+    def put(self, uri: str, data: bytes) -> None:
+        raise ConnectionError(uri)
+
+
+def test_a_crash_before_the_id_is_kept_makes_no_second_run(tmp_path: Path, server: str) -> None:
+    client, layout = MlflowClient(tracking_uri=server), Layout(f"file://{tmp_path}", "ns", "crashed", "uid")
+    experiment = client.create_experiment("ns/crashed")
+    client.create_run(experiment, tags={"headway.dev/uid": "of another job"})
+    for step, store in enumerate((UnkeptIds(), FileStore(), FileStore()), 1):
+        about = About("crashed", {}, {"headway.dev/uid": "crashed"})
+        tracker = connect(server, store, layout, "ns/crashed", about)
+        tracker.start()
+        tracker.log({"a": float(step)}, step, at_ms=step)
+        tracker.close()
+    runs = client.search_runs([experiment])
+    mine = [run for run in runs if run.data.tags["headway.dev/uid"] == "crashed"]
+    assert (len(mine), len(runs)) == (1, 2)
+    points = client.get_metric_history(mine[0].info.run_id, "a")
+    assert [point.step for point in points] == [2, 3]
+
+
 def test_a_running_job_tells_its_run_of_signals_and_of_a_change(tmp_path: Path, server: str) -> None:
     rig = Rig(tmp_path, server, order="LowerLearningRate")
     asyncio.run(rig.live(steps=None))
