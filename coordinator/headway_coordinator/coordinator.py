@@ -253,6 +253,7 @@ class Coordinator(Process):
         )  # fmt: skip
         await self._blocking(self._store.put, self.layout.report, json.dumps(report, indent=2).encode())
         self._reported = True
+        self._status.changed()  # the operator then allows `FINISHING_SECONDS` beyond the deadline
         await self._show_end()
         await self._last_word()
         await until_informed(self._api)
@@ -260,7 +261,7 @@ class Coordinator(Process):
 
     async def _show_end(self) -> None:
         """Write the report that people open, and have the run in MLflow show it."""
-        await self._write_page(self._decode)
+        await self._write_page(lambda: self._decode)
         self._outlets.finish(self._store, self.layout)
 
     def status(self) -> st.RLTrainingJobStatus:

@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from headway_analysis.report.page import evaluation, reading, training
 from headway_analysis.report.page.episodes import Decode
 from headway_api import logs, names
 from headway_api.artifacts import Layout
+from headway_api.finishing import PAGE_SECONDS
 from headway_api.run_files import RunFiles
 from headway_api.store import Store
+from headway_coordinator.left_call import within
 
 _log = logging.getLogger(__name__)
 
 
-def write(store: Store, layout: Layout, kind: str, decode: Decode | None) -> bool:
+async def write_in_time(store: Store, layout: Layout, kind: str, decode: Callable[[], Decode | None]) -> bool:
+    """`write`, for up to `PAGE_SECONDS`."""
+    try:
+        return await within(PAGE_SECONDS, write, store, layout, kind, decode)
+    except TimeoutError:
+        text = f"it was not written within {PAGE_SECONDS:g} s"
+        logs.event(_log, "page-not-written", level=logging.WARNING, error=text)
+        return False
+
+
+def write(store: Store, layout: Layout, kind: str, decode: Callable[[], Decode | None]) -> bool:
     """Write the page of a job from its current files. Returns whether it was written. Blocking.
 
     Args:
         kind: `RLTrainingJob` or `RLEvalJob`.
-        decode: text of token ids; None: tokens are not shown.
+        decode: loads what gives the text of token ids; None: tokens are not shown.
     """
     try:
-        html = page(RunFiles(store, layout), kind, decode)
+        html = page(RunFiles(store, layout), kind, decode())
         if html is None:
             return False
         store.put(layout.page, html.encode())

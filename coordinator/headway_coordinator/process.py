@@ -29,6 +29,7 @@ from headway_api.artifacts import Layout
 from headway_api.conditions import Condition, merge
 from headway_api.config import Identity
 from headway_api.exits import JobError, job_error, not_final
+from headway_api.finishing import LAST_WORD_SECONDS
 from headway_api.grants import Grant
 from headway_api.keys import Key, Keys
 from headway_api.records import EpisodeRecord
@@ -57,8 +58,6 @@ from headway_coordinator.scrapes import Scrapes
 from headway_coordinator.spool import Spool
 from headway_wire.listening import listening
 
-LAST_WORD_SECONDS: Final = 600.0
-"""How long to try to write the last status: an API server may be away for minutes during an upgrade."""
 CLAIM_SECONDS: Final = 600.0
 COUNT_SECONDS: Final = 60.0
 """How often accelerator seconds go to the ledger: as often as the operator reports them."""
@@ -353,9 +352,9 @@ class Process(ABC):
             await self._blocking(self._spool.describe, self._identity)
             return number
 
-    async def _write_page(self, decode: Decode | None) -> None:
-        """Write the report that people open. `decode`: text of token ids; None: tokens are not shown."""
-        self._paged = await self._blocking(page.write, self._store, self.layout, self._identity.kind, decode)
+    async def _write_page(self, decode: Callable[[], Decode | None]) -> None:
+        """Write the report that people open. `decode`: as `page.write` takes it."""
+        self._paged = await page.write_in_time(self._store, self.layout, self._identity.kind, decode)
 
     async def _claimed(
         self, http: aiohttp.ClientSession, start_number: int, url: str | None = None

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Final
 
-LAST_SCRAPE_SECONDS: Final = 30.0
-"""The longest that a finished coordinator waits for the last scrape. Prometheus usually scrapes as often."""
+from headway_api.finishing import LAST_SCRAPE_SECONDS
 
 
 class Scrapes:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+from headway_api.finishing import FAREWELL_SECONDS
 from headway_api.store import Store
 from headway_coordinator import whole_weights
 from headway_coordinator.learner_api import LearnerApi
 from headway_coordinator.training import Training
 
-FAREWELL_SECONDS = 60.0
-"""The longest that a finished coordinator waits for the learner to hear of the end."""
 LAST_CHECKPOINT_SECONDS = 3600.0
 """The longest wait for a checkpoint of the last step. Then the job ends without it."""
 

@@ -364,7 +364,7 @@ class RLEvalJobSpec(SpecModel):
     succeeded. Succeeded makes the job a gate for tools that wait for this condition."""
     active_deadline_seconds: Deadline | None = None
     """Maximum seconds that the job may take, without suspended time. After that the job fails. A job whose
-    report is written has 60 seconds more to end. Absent: no limit. May be changed while the job runs."""
+    report is written has 25 minutes more to end. Absent: no limit. May be changed while the job runs."""
     pending_deadline_seconds: Deadline = 3600
     """Maximum seconds that the job waits for a candidate to exist, and for a role's pods to be ready, without
     suspended time. After that, candidates without a model or without servers fail. If pods of another role

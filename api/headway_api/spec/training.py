@@ -179,7 +179,7 @@ class RLTrainingJobSpec(SpecModel):
     job is ready too, unless the policy is Succeeded. A job that paused itself is not ready."""
     active_deadline_seconds: Deadline | None = None
     """Maximum seconds that the job may take, without suspended time. After that the job fails. A job whose
-    report is written has 60 seconds more to end. Absent: no limit. May be changed while the job runs."""
+    report is written has 25 minutes more to end. Absent: no limit. May be changed while the job runs."""
     pending_deadline_seconds: Deadline = 3600
     """Maximum seconds that the job may wait for its pods to be ready, without suspended time. After that the
     job fails, and names what it waited for. May be changed while the job is suspended."""

@@ -23,6 +23,7 @@ from headway_api import logs, names, prices
 from headway_api import status as st
 from headway_api.conditions import merge
 from headway_api.config import EvalConfig
+from headway_api.finishing import TRACKING_SECONDS
 from headway_api.keys import Key, Keys
 from headway_api.sandbox_api import ResetReply
 from headway_api.store import Store
@@ -45,6 +46,7 @@ from headway_coordinator.judges.answering import Judges
 from headway_coordinator.judges.connected import of_job
 from headway_coordinator.learner_api import Probes
 from headway_coordinator.ledger import costs
+from headway_coordinator.left_call import within
 from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.preflight.evaluation import EvalRunner
 from headway_coordinator.process import Process
@@ -270,12 +272,26 @@ class EvalCoordinator(Process):
         run = self._run_of(evaluation)
         written = await self._blocking(results.write, self._store, self.layout, run, compared)
         self._final = True
-        await self._write_page(await self._blocking(self._decoder))
-        self._tracked = await self._blocking(results.track, self._store, self.layout, written)
+        self._status.changed()  # the operator then allows `FINISHING_SECONDS` beyond the deadline
+        await self._write_page(self._decoder)
+        await self._track(written)
         await self._last_word()
         logs.event(_log, "finished", groups=evaluation.state.groups_done)
         if (error := view.ending(evaluation.state, compared)) is not None:
             raise error
+
+    async def _track(self, written: results.Written) -> None:
+        """Log to MLflow, if the spec asks for it, for up to `TRACKING_SECONDS`."""
+        wanted = self._store, self.layout, written, self._show_run
+        try:
+            await within(TRACKING_SECONDS, results.track, *wanted)
+        except TimeoutError:
+            text = f"the tracking server did not take everything within {TRACKING_SECONDS:g} s"
+            logs.event(_log, "mlflow-failed", level=logging.WARNING, error=text)
+
+    def _show_run(self, run: st.MlflowRun) -> None:
+        """Show the job's run in MLflow. May be called from another thread."""
+        self._tracked = run
 
     def _decoder(self) -> Decode | None:
         """Text of the token ids of every candidate; None if they belong to several models."""

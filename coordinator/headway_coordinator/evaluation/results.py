@@ -6,7 +6,7 @@ import errno
 import json
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,15 +137,15 @@ def _figures(store: Store, layout: Layout, run: Finished, standing: CandidateTri
     return evaluation(found, measure.pass_k, measure.success_threshold, "eval", max_turns=turns)
 
 
-def track(store: Store, layout: Layout, results: Written) -> MlflowRun | None:
-    """Log to MLflow if the spec asks for it. Returns the job's run there, or None if there is none.
+def track(store: Store, layout: Layout, results: Written, found: Callable[[MlflowRun], None]) -> None:
+    """Log to MLflow if the spec asks for it. `found` gets the job's run there, as soon as it exists.
 
     Blocking, as `write` is. Call it once `report.html` is written, because the run has it too.
     """
     run = results.run
     wanted, job = run.job.spec.tracking.mlflow, run.job
     if wanted is None:
-        return None
+        return
     by_name = {standing.name: standing for standing in run.standings}
     price = priced(run.book)
     content = evaluations.Content(
@@ -158,4 +158,4 @@ def track(store: Store, layout: Layout, results: Written) -> MlflowRun | None:
         lambda name: played(store, layout, by_name[name]),
     )
     experiment = wanted.experiment or f"{job.namespace}/{job.name}"
-    return evaluations.publish(wanted.uri, experiment, store, layout, content)
+    evaluations.publish(wanted.uri, experiment, store, layout, content, found)

@@ -11,7 +11,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -23,6 +23,7 @@ from headway_analysis.report.inspect_log import PlayedEpisode
 from headway_api import logs, names
 from headway_api.artifacts import Layout
 from headway_api.config import EvalConfig
+from headway_api.finishing import TRACKING_SECONDS
 from headway_api.status import MlflowRun
 from headway_api.store import NotFound, Store
 from headway_api.stored import read
@@ -41,8 +42,8 @@ from headway_coordinator.metrics.parameters import written
 MAX_TRACES: Final = 10_000
 """The most episodes of a job that become traces, in equal numbers for each candidate, from the first rows.
 The Inspect logs have all of them."""
-MAX_SECONDS: Final = 300.0
-"""The longest time for sending traces. The log reports the rest, which is dropped."""
+MAX_SECONDS: Final = TRACKING_SECONDS - 60.0
+"""The time after which no more traces are sent. The log reports the rest, which is dropped."""
 MAX_LINES: Final = 10_000
 """The most tries of a candidate in MLflow's own table; `results.parquet` beside it has all of them."""
 TABLE: Final = "results.json"
@@ -77,20 +78,27 @@ class Content:
     """A candidate's episodes, one by one."""
 
 
-def publish(uri: str, experiment: str, store: Store, layout: Layout, content: Content) -> MlflowRun | None:
-    """Log everything to the tracking server at `uri`. Returns the job's run, or None if there is none.
+def publish(
+    uri: str,
+    experiment: str,
+    store: Store,
+    layout: Layout,
+    content: Content,
+    found: Callable[[MlflowRun], None],
+) -> None:
+    """Log everything to the tracking server at `uri`. `found` gets the job's run as soon as it exists.
 
     Blocking. Logging it again, after a restart, changes nothing.
     """
     bound_requests()
-    found: MlflowRun | None = None
     try:
         publisher = Publisher(uri, experiment, store, layout, content)
-        found = publisher.parent()
-        publisher.candidates(found)
+        run = publisher.run()
+        found(run)
+        publisher.parent(run)
+        publisher.candidates(run)
     except Exception as error:  # an optional part failed: log it, and let the job go on to its end
         logs.event(_log, "mlflow-failed", level=logging.WARNING, error=str(error))
-    return found
 
 
 class Publisher:
@@ -110,12 +118,15 @@ class Publisher:
         self._ends = time.monotonic() + MAX_SECONDS
         self._at = ended_ms(content.report)
 
-    def parent(self) -> MlflowRun:
-        """The job's own run: its parameters, the report, and the gate's verdict."""
-        job, report = self._content.job, self._content.report
-        gate = report["gate"]
+    def run(self) -> MlflowRun:
+        """The job's own run, with the gate's verdict."""
+        job, gate = self._content.job, self._content.report["gate"]
         tags = {"gate": gate["verdict"]} if gate is not None else {}
-        run = self._run(self._layout.mlflow_run, f"{job.name}-{job.uid[:8]}", tags)
+        return self._run(self._layout.mlflow_run, f"{job.name}-{job.uid[:8]}", tags)
+
+    def parent(self, run: MlflowRun) -> None:
+        """Log the parameters and the report to the job's own run."""
+        report = self._content.report
         self._params(run, settings(report["job"]))
         files: dict[str, str | bytes] = {
             "report.json": json.dumps(report, indent=2),
@@ -125,24 +136,24 @@ class Publisher:
             files["report.html"] = self._store.get(self._layout.page)
         put_files(self._client, run.run_id, files)
         self._client.set_terminated(run.run_id)
-        return run
 
     def candidates(self, parent: MlflowRun) -> None:
-        """Log a run below the job's for each measured candidate. If one fails, the others go on."""
-        measured = [each for each in self._content.report["candidates"] if each["tries"]]
-        for candidate in measured:
-            try:
-                self._candidate(candidate, parent, MAX_TRACES // len(measured))
-            except Exception as error:  # as in `publish`: one failure says nothing about the others
-                logs.event(
-                    _log,
-                    "mlflow-failed",
-                    level=logging.WARNING,
-                    candidate=candidate["name"],
-                    error=str(error),
-                )
+        """Log a run below the job's for each measured candidate. If one fails, the others go on.
 
-    def _candidate(self, candidate: Mapping[str, Any], parent: MlflowRun, limit: int) -> None:
+        Traces follow all figures, because a slow server takes only some of them.
+        """
+        measured = [each for each in self._content.report["candidates"] if each["tries"]]
+        runs = dict[str, MlflowRun]()
+        for candidate in measured:
+            with _others_go_on(candidate["name"]):
+                runs[candidate["name"]] = self._figures(candidate, parent)
+        for candidate in measured:
+            if (run := runs.get(candidate["name"])) is not None:
+                with _others_go_on(candidate["name"]):
+                    self._episodes(run, candidate, MAX_TRACES // len(measured))
+
+    def _figures(self, candidate: Mapping[str, Any], parent: MlflowRun) -> MlflowRun:
+        """Log a candidate's parameters, figures and files. Returns its run, which has not ended."""
         from mlflow.entities import Metric
 
         name, content = candidate["name"], self._content
@@ -162,8 +173,7 @@ class Publisher:
         self._client.set_tag(
             run.run_id, "mlflow.loggedArtifacts", json.dumps([{"path": TABLE, "type": "table"}])
         )
-        self._episodes(run, name, limit)
-        self._client.set_terminated(run.run_id, "FAILED" if candidate["state"] == "Failed" else "FINISHED")
+        return run
 
     def _run(
         self, kept_at: str, name: str, tags: Mapping[str, str], parent: MlflowRun | None = None
@@ -188,11 +198,22 @@ class Publisher:
         for some in batched([Param(key, value) for key, value in wanted.items()], DESCRIBED_AT_ONCE):
             self._client.log_batch(run.run_id, params=some)
 
-    def _episodes(self, run: MlflowRun, candidate: str, limit: int) -> None:
-        """Log traces of the first episodes."""
-        played = islice(self._content.episodes(candidate), limit)
+    def _episodes(self, run: MlflowRun, candidate: Mapping[str, Any], limit: int) -> None:
+        """Log traces of the first episodes, and end the candidate's run."""
+        name = candidate["name"]
+        played = islice(self._content.episodes(name), limit)
         found = (traces.Traced(one, episode) for one, episode, _ in played)
-        traces.log(self._traces, run, self._content.job.uid, found, self._ends, candidate=candidate)
+        traces.log(self._traces, run, self._content.job.uid, found, self._ends, candidate=name)
+        self._client.set_terminated(run.run_id, "FAILED" if candidate["state"] == "Failed" else "FINISHED")
+
+
+@contextmanager
+def _others_go_on(candidate: str) -> Iterator[None]:
+    """Log a failure of one candidate: it says nothing about the others."""
+    try:
+        yield
+    except Exception as error:  # as in `publish`
+        logs.event(_log, "mlflow-failed", level=logging.WARNING, candidate=candidate, error=str(error))
 
 
 def metrics(candidate: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, float]:

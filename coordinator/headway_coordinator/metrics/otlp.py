@@ -12,6 +12,7 @@ import aiohttp
 
 from headway_api import logs
 from headway_api.config import Identity
+from headway_api.finishing import SPANS_SECONDS
 from headway_api.withheld import without_secret
 from headway_coordinator.metrics.otel import Span, request
 
@@ -23,8 +24,6 @@ SECONDS: Final = 10.0
 """The longest that a request may take."""
 TRIES: Final = 3
 PAUSE_SECONDS: Final = 1.0
-LAST_SECONDS: Final = 15.0
-"""The longest time for sending the remaining spans when the job ends."""
 AGAIN: Final = frozenset({429, 502, 503, 504})
 """Statuses after which OTLP requires a client to try again."""
 _log = logging.getLogger(__name__)
@@ -67,9 +66,9 @@ class Otlp:
             await self._send_all()
 
     async def close(self) -> None:
-        """Send what still waits, for up to `LAST_SECONDS`."""
+        """Send what still waits, for up to `SPANS_SECONDS`."""
         try:
-            async with asyncio.timeout(LAST_SECONDS):
+            async with asyncio.timeout(SPANS_SECONDS):
                 await self._send_all()
         except TimeoutError:
             self.dropped += len(self._waiting)

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Final
 
 from headway_api.conditions import ConditionType, Reason, find
+from headway_api.finishing import FINISHING_SECONDS
 from headway_operator.plan.context import Context
 from headway_operator.plan.health import Issue
-
-FINISHING_SECONDS: Final = 60.0
-"""How much longer a job may run once report.json is written. Its coordinator then only writes report.html and
-the final status, logs to MLflow, and waits at most 30 s for the last scrape."""
 
 
 def ends_at(context: Context, now: datetime) -> datetime | None:

@@ -64,8 +64,10 @@ class Written:
     def write(self) -> MlflowRun | None:
         store = FileStore()
         written = results.write(store, self.layout, self.run, self.compared)
-        assert page.write(store, self.layout, EVAL_KIND, None)
-        return results.track(store, self.layout, written)
+        assert page.write(store, self.layout, EVAL_KIND, lambda: None)
+        found: list[MlflowRun | None] = [None]
+        results.track(store, self.layout, written, found.append)
+        return found[-1]
 
     def report(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(FileStore().get(self.layout.report))

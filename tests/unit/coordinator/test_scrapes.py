@@ -25,6 +25,7 @@ from scripted_learner import ScriptedLearner
 
 from headway_api.config import EvalConfig
 from headway_api.exits import JobError
+from headway_api.finishing import LAST_SCRAPE_SECONDS
 from headway_api.records import EpisodeRecord
 from headway_api.store import FileStore
 from headway_coordinator.coordinator import Coordinator
@@ -32,7 +33,7 @@ from headway_coordinator.engines.router import Endpoint
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.job import EvalCoordinator
 from headway_coordinator.lifetime import serve
-from headway_coordinator.scrapes import LAST_SCRAPE_SECONDS, Scrapes
+from headway_coordinator.scrapes import Scrapes
 
 
 class Skipping(selectors.SelectSelector):

@@ -11,6 +11,7 @@ from observed_cluster import PASSED, PLATFORM, World, job, running, stamp
 
 from headway_api import names
 from headway_api.document import Json
+from headway_api.finishing import FINISHING_SECONDS, TRACKING_SECONDS
 from headway_operator.plan.observed import Observed
 
 
@@ -54,11 +55,11 @@ def test_resuming_restores_all_workloads_and_counts_the_pause() -> None:
 
 
 def test_a_job_whose_report_is_written_may_end_past_its_deadline() -> None:
-    """Its coordinator waits for the last scrape, for half a minute."""
+    """Its coordinator logs to MLflow for some minutes, and waits for the last scrape."""
     world = running(activeDeadlineSeconds=100)
     world.body["status"]["artifacts"] = {"report": "s3://bucket/runs/job/report.json"}
-    assert world.plan().requeue_after == pytest.approx(160)
-    world.later(150).carry_out()
+    assert world.plan().requeue_after == pytest.approx(100 + FINISHING_SECONDS)
+    world.later(100 + TRACKING_SECONDS).carry_out()
     assert not world.is_true("Failed")
     complete(world).carry_out()
     assert world.is_true("Complete")
@@ -67,7 +68,7 @@ def test_a_job_whose_report_is_written_may_end_past_its_deadline() -> None:
 def test_a_job_that_does_not_end_after_its_report_fails() -> None:
     world = running(activeDeadlineSeconds=100)
     world.body["status"]["artifacts"] = {"report": "s3://bucket/runs/job/report.json"}
-    world.later(161).carry_out()
+    world.later(101 + FINISHING_SECONDS).carry_out()
     assert world.status_condition("Failed")["reason"] == "ActiveDeadlineExceeded"
 
 
