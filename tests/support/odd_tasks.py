@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any
 
 from inspect_ai import Task, task
 from inspect_ai.dataset import MemoryDataset, Sample
-from inspect_ai.model import ChatMessageUser
-from inspect_ai.scorer import Score, Target, includes, match, mean, scorer
+from inspect_ai.model import ChatMessageUser, get_model
+from inspect_ai.scorer import Score, Target, includes, match, mean, model_graded_qa, scorer
+from inspect_ai.scorer import score as scores_of
 from inspect_ai.solver import Generate, Solver, TaskState, generate, solver, use_tools
 from inspect_ai.tool import Tool, tool
 
@@ -69,6 +71,44 @@ def nothing() -> Any:
         return Score(value={})
 
     return score
+
+
+@scorer(metrics=[mean()])
+def asks(by: str) -> Any:
+    """Asks a model for the score, in one of several ways."""
+
+    def by_a_client_of_its_own() -> None:
+        from openai import OpenAI
+
+        asked = {"role": "user", "content": "Is it right?"}
+        OpenAI().chat.completions.create(model="any", messages=[asked])  # type: ignore[list-item]
+
+    async def score(state: TaskState, target: Target) -> Score:
+        if by == "client":
+            await asyncio.get_running_loop().run_in_executor(None, by_a_client_of_its_own)
+            return Score(value="C")
+        model = get_model(role="grader") if by == "role" else get_model("openai/gpt-4o")
+        try:
+            await model.generate("Is it right?")
+        except Exception:
+            if by != "caught":
+                raise
+        return Score(value="C")
+
+    return score
+
+
+@solver
+def reflects() -> Solver:
+    """Asks for an answer, scores it, and asks a critic and for another answer."""
+
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        state = await generate(state)
+        await scores_of(state)
+        await get_model(role="grader").generate("Is it right?")
+        return await generate(state)
+
+    return solve
 
 
 @solver
@@ -150,6 +190,21 @@ def of_messages() -> Task:
 @task
 def broken() -> Task:
     return Task(dataset=dataset(), solver=breaks(), scorer=match())
+
+
+@task
+def graded() -> Task:
+    return Task(dataset=dataset(), solver=generate(), scorer=[match(), model_graded_qa()])
+
+
+@task
+def asked(by: str) -> Task:
+    return Task(dataset=dataset(), solver=generate(), scorer=asks(by))
+
+
+@task
+def reflected() -> Task:
+    return Task(dataset=dataset(), solver=reflects(), scorer=match())
 
 
 @task

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 
-from headway_sandbox.suites import files
+from headway_sandbox.suites import files, grading
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ def check(asked: Mapping[str, Any]) -> dict[str, Any]:
         raise Unusable("limit", text)
     if not task.scorer:
         raise Unusable("task", "the task has no scorer; name one that judges its samples")
+    if (grader := grading.own_grader(task)) is not None:
+        raise Unusable("task", grading.fault(grader))
     if task.sandbox is not None or any(sample.sandbox is not None for sample in task.dataset):
         text = "the task runs its tools in a sandbox of Inspect's own, which a pod cannot start"
         raise Unusable("task", f"{text}; name a task whose tools need none")
@@ -160,23 +162,26 @@ def scored(asked: Mapping[str, Any]) -> dict[str, Any]:
     """
     from inspect_ai import eval as run
 
-    at = asked["sample"]
+    at, task = asked["sample"], one(asked)
+    refusals = grading.Refusals(task)
     try:
-        [log] = run(
-            asked["task"],
-            task_args=dict(asked["args"]),
-            model=MODEL,
-            limit=(at, at + 1),
-            epochs=1,
-            fail_on_error=True,
-            retry_on_error=0,
-            max_retries=RETRIES,
-            display="none",
-            log_dir=os.path.join(os.environ.get("TMPDIR", "/tmp"), "inspect-logs"),
-            log_level="warning",
-        )
+        with refusals.applied():
+            [log] = run(
+                task,
+                model=MODEL,
+                limit=(at, at + 1),
+                epochs=1,
+                fail_on_error=True,
+                retry_on_error=0,
+                max_retries=RETRIES,
+                display="none",
+                log_dir=os.path.join(os.environ.get("TMPDIR", "/tmp"), "inspect-logs"),
+                log_level="warning",
+            )
     except Exception as error:
-        raise Unusable("task", described(error)) from error
+        raise Unusable("task", refusals.fault or described(error)) from error
+    if refusals.fault is not None:  # the task may have caught the refusal
+        raise Unusable("task", refusals.fault)
     if log.status != "success":
         raise Unusable("task", log.error.message if log.error else f"Inspect AI ended with {log.status}")
     samples = log.samples or []

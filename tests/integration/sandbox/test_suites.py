@@ -71,6 +71,13 @@ def sample_of(task: str, **args: Any) -> InspectSample:
         later("nowhere/sums", {}, 0, "task", "nowhere/sums stands for 0 tasks; name one of the image"),
         ("odd_tasks.py@without_data", {}, 0, "task", "FileNotFoundError: no file letters.jsonl"),
         later("odd_tasks.py@unjudged", {}, 0, "task", "has no scorer"),
+        (
+            "odd_tasks.py@graded",
+            {},
+            0,
+            "task",
+            "the scorer inspect_ai/model_graded_qa asks a model, which is the candidate itself; use scorers",
+        ),
         later("odd_tasks.py@boxed", {}, 0, "task", "a sandbox of Inspect's own, which a pod cannot start"),
         ("odd_tasks.py@shuffled", {}, 0, "task", ANOTHER_ORDER),
         later("odd_tasks.py@of_a_set", {}, 0, "task", ANOTHER_ORDER),
@@ -175,6 +182,41 @@ async def test_a_sample_without_a_score_has_no_reward(pod: Path, task: str, why:
     assert why in output
     with pytest.raises(ValueError, match=why):
         sample.reward(ENDED)
+
+
+@pytest.mark.parametrize(
+    ("task", "args", "scorer"),
+    [
+        ("graded", {}, "inspect_ai/model_graded_qa"),
+        ("asked", {"by": "name"}, "asks"),
+        later("asked", {"by": "role"}, "asks"),
+        ("asked", {"by": "caught"}, "asks"),
+        ("asked", {"by": "client"}, "asks"),
+    ],
+)
+async def test_a_candidate_never_grades_itself(
+    pod: Path, task: str, args: dict[str, Any], scorer: str
+) -> None:
+    """Whichever model the scorer asks, only the candidate would answer."""
+    sample = sample_of(f"odd_tasks.py@{task}", **args)
+    sample.reset({"sample": 0}, 0)
+    async with serving(gateway_turn("GRADE: C")) as service:
+        code, output = await run(pod, service.url)
+        asked = [message["content"] for message in service.bodies[-1]["messages"]]
+        assert (len(service.bodies), asked) == (1, ["Say a."]), "the solver's own turn alone"
+    assert code == 1, output
+    with pytest.raises(ValueError, match=f"the scorer {scorer} asks a model.*use scorers that ask none"):
+        sample.reward(ENDED)
+
+
+async def test_a_solver_asks_its_critic_also_after_a_score(pod: Path) -> None:
+    sample = sample_of("odd_tasks.py@reflected")
+    sample.reset({"sample": 0}, 0)
+    async with serving(gateway_turn("a")) as service:
+        code, output = await run(pod, service.url)
+        assert len(service.bodies) == 3
+    assert code == 0, output
+    assert sample.score(ENDED) == 1.0
 
 
 async def test_a_request_that_is_refused_ends_the_sample(pod: Path) -> None:
