@@ -96,7 +96,7 @@ class Coordinator(Process):
         self._addresses = at or addresses_of(job, os.environ.get(names.ENV_POD_IP, "127.0.0.1"), gateway_port)
         self._api = LearnerApi(keys[Key.LEARNER_TO_COORDINATOR], self._metrics)
         self._replicas = job.spec.rollout.replicas
-        self._reported = False
+        self._reported = status_writer.has_report(self._previous)
         """Whether report.json was written."""
         self._order: str | None = None
         """A person's latest order for a remedy."""

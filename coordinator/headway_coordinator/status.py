@@ -85,6 +85,7 @@ def previous_status(stored: StoredJob) -> RLTrainingJobStatus:
         remediations=known.remediations,
         remedy_order=known.remedy_order,
         accelerators=known.accelerators,
+        artifacts=known.artifacts,
         budget=known.budget,
     )
 
@@ -108,9 +109,15 @@ def previous_evaluation_status(stored: StoredJob) -> RLEvalJobStatus:
         usage=known.usage,
         estimate=known.estimate,
         accelerators=known.accelerators,
+        artifacts=known.artifacts,
         budget=known.budget,
         tracking=known.tracking,
     )
+
+
+def has_report(status: RLTrainingJobStatus | RLEvalJobStatus) -> bool:
+    """Whether report.json was written. The operator then allows `FINISHING_SECONDS` beyond the deadline."""
+    return status.artifacts is not None and status.artifacts.report is not None
 
 
 def _read(stored: StoredJob) -> dict[str, Any]:

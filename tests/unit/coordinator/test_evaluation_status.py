@@ -67,6 +67,8 @@ def test_a_predecessors_status_remains_until_there_is_more(tmp_path: Path) -> No
             "conditions": [VERDICT.model_dump(mode="json", by_alias=True)],
         }
     )
+    written = coordinator(tmp_path).layout
+    stored.artifacts = view.artifacts(written, finished=True, paged=False)
     job_at_server = Mock(spec=StoredJob, read_status=stored.as_object)
     found = coordinator(tmp_path, previous_evaluation_status(job_at_server)).status()
     for field in stored.model_fields_set:
