@@ -53,7 +53,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
-from headway_api.bounds import KIB, OutOfBounds, json_within
+from headway_api.bounds import KIB, OutOfBoundsError, json_within
 
 MAX_STEPS: Final = 10**9
 
@@ -379,12 +379,12 @@ def pointed(pointer: bytes) -> int:
     """The step that the pointer to the newest complete checkpoint names.
 
     Raises:
-        OutOfBounds: it is not such a pointer.
+        OutOfBoundsError: it is not such a pointer.
     """
     found = json_within(pointer, KIB)
     step = found.get("step") if isinstance(found, dict) else None
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < MAX_STEPS:
-        raise OutOfBounds('it holds no {"step": n}')
+        raise OutOfBoundsError('it holds no {"step": n}')
     return step
 
 

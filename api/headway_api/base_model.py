@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from headway_api.bounds import MIB, OutOfBounds, json_within
+from headway_api.bounds import MIB, OutOfBoundsError, json_within
 from headway_api.exits import JobError
-from headway_api.store import Corrupt, Denied, NotFound, Store, download_folder
+from headway_api.store import CorruptFileError, ObjectNotFoundError, Store, StoreDeniedError, download_folder
 from headway_api.store_refused import ERRNO
 
 FIELD: Final = "spec.model.base"
@@ -31,13 +31,13 @@ def read_config(path: Path) -> dict[str, Any]:
     The model's author wrote the file. It may contain Infinity, as configurations of some families do.
 
     Raises:
-        OutOfBounds: it exceeds the bounds, or is not a JSON object.
+        OutOfBoundsError: it exceeds the bounds, or is not a JSON object.
         OSError: it cannot be read.
     """
     with path.open("rb") as stream:
         found = json_within(stream.read(MAX_CONFIG + 1), MAX_CONFIG, finite=False)
     if not isinstance(found, dict):
-        raise OutOfBounds("not a JSON object")
+        raise OutOfBoundsError("not a JSON object")
     return found
 
 
@@ -93,19 +93,19 @@ def _fetched(model: Source, store: Store, cache: Path, weights: bool, field: str
         return folder
     try:
         download_folder(store, model.base, folder, without=_unwanted(weights))
-    except NotFound as error:
+    except ObjectNotFoundError as error:
         raise JobError(
             "ModelUnavailable",
             f"there is nothing at {model.base}; upload a Hugging Face folder there, or correct the address",
             field=field,
         ) from error
-    except Denied as error:
+    except StoreDeniedError as error:
         raise JobError(
             "ModelUnavailable",
             f"{error}; correct the address, or let the credentials of spec.output read it",
             field=field,
         ) from error
-    except Corrupt as error:
+    except CorruptFileError as error:
         raise JobError(
             "ModelUnavailable", f"{model.base} cannot be fetched: {error}, or remove it", field=field
         ) from error

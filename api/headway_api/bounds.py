@@ -2,7 +2,7 @@
 
 A value is from outside if another user, program or machine wrote it. Examples are a custom resource, a
 request or an answer, a dataset row, an object in the store, and a termination message. Every reader takes its
-bounds from here and reads JSON with `json_within`. So a bad value ends in one `OutOfBounds`, and harms
+bounds from here and reads JSON with `json_within`. So a bad value ends in one `OutOfBoundsError`, and harms
 nothing else.
 
 This module needs only the standard library, because sandboxes import it before an episode. Decompression,
@@ -93,7 +93,7 @@ MEMBERS: Final = 10_000
 """Members of one object, or elements of one list, that are split apart."""
 
 
-class OutOfBounds(ValueError):
+class OutOfBoundsError(ValueError):
     """A value from outside is malformed, or exceeds a bound of its reader. The message says which."""
 
 
@@ -114,17 +114,17 @@ def json_within(
     them replaces them.
 
     Raises:
-        OutOfBounds: one of these limits is exceeded, or it is not JSON.
+        OutOfBoundsError: one of these limits is exceeded, or it is not JSON.
     """
     # A text has at most as many characters as bytes, so one that is too long need not be encoded.
     if len(data) > limit:
-        raise OutOfBounds(f"more than {limit} bytes")
+        raise OutOfBoundsError(f"more than {limit} bytes")
     try:
         raw = data.encode() if isinstance(data, str) else data
     except UnicodeEncodeError as error:
-        raise OutOfBounds(_HALF) from error
+        raise OutOfBoundsError(_HALF) from error
     if len(raw) > limit:
-        raise OutOfBounds(f"more than {limit} bytes")
+        raise OutOfBoundsError(f"more than {limit} bytes")
     # Counts with those inside strings are bounds too, and strings are slow to leave out.
     opened = raw.count(b"[") + raw.count(b"{")
     small = opened <= _FEW_BRACKETS and opened + raw.count(b",") <= values
@@ -135,9 +135,9 @@ def json_within(
         if small and opened > depth:
             nesting(found, depth, values)
     except (ValueError, RecursionError) as error:
-        if isinstance(error, OutOfBounds):
+        if isinstance(error, OutOfBoundsError):
             raise
-        raise OutOfBounds(f"not JSON: {error}") from error
+        raise OutOfBoundsError(f"not JSON: {error}") from error
     if not halves and b"\\u" in raw:
         _check_text(found)
     return found
@@ -149,14 +149,14 @@ def containers_within(raw: bytes, limit: int) -> bytes:
     For large values, because nothing is copied. Text that is not JSON is counted too.
 
     Raises:
-        OutOfBounds: it has more.
+        OutOfBoundsError: it has more.
     """
     count = raw.count(b"[") + raw.count(b"{")
     if count > limit:
         for text in _STRINGS.finditer(raw):
             count -= raw.count(b"[", *text.span()) + raw.count(b"{", *text.span())
     if count > limit:
-        raise OutOfBounds(f"more than {limit} lists and objects")
+        raise OutOfBoundsError(f"more than {limit} lists and objects")
     return raw
 
 
@@ -166,7 +166,7 @@ def json_members(raw: bytes, limit: int) -> dict[str, bytes]:
     So a reader can read an object without the one part that is out of bounds.
 
     Raises:
-        OutOfBounds: it has more than `limit` bytes or `MEMBERS` members, or is not an object.
+        OutOfBoundsError: it has more than `limit` bytes or `MEMBERS` members, or is not an object.
     """
     found: dict[str, bytes] = {}
     for key, value in _parts(raw, limit, b"{"):
@@ -183,10 +183,10 @@ def json_elements(raw: bytes, limit: int) -> list[bytes]:
 def _parts(raw: bytes, limit: int, opens: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Name (only for an object's member) and text of each part."""
     if len(raw) > limit:
-        raise OutOfBounds(f"more than {limit} bytes")
+        raise OutOfBoundsError(f"more than {limit} bytes")
     place = _blank(raw, 0)
     if raw[place : place + 1] != opens:
-        raise OutOfBounds(f"not JSON that begins with {opens.decode()}")
+        raise OutOfBoundsError(f"not JSON that begins with {opens.decode()}")
     place = _blank(raw, place + 1)
     closes = b"}" if opens == b"{" else b"]"
     if raw[place : place + 1] == closes:
@@ -196,17 +196,17 @@ def _parts(raw: bytes, limit: int, opens: bytes) -> Iterator[tuple[bytes, bytes]
         if opens == b"{":
             named = _KEY.match(raw, place)
             if named is None:
-                raise OutOfBounds("not JSON: a member has no name")
+                raise OutOfBoundsError("not JSON: a member has no name")
             key, place = named.group(1), named.end()
         end = _end_of(raw, place)
         yield key, raw[place:end]
         following = _BETWEEN.match(raw, end)
         if following is None or following.group(1) not in (b",", closes):
-            raise OutOfBounds("not JSON: neither a comma nor an end follows a value")
+            raise OutOfBoundsError("not JSON: neither a comma nor an end follows a value")
         if following.group(1) == closes:
             return
         place = following.end()
-    raise OutOfBounds(f"more than {MEMBERS} values")
+    raise OutOfBoundsError(f"more than {MEMBERS} values")
 
 
 def _blank(raw: bytes, place: int) -> int:
@@ -219,7 +219,7 @@ def _end_of(raw: bytes, place: int) -> int:
     if raw[place : place + 1] not in (b"{", b"["):
         scalar = _SCALAR.match(raw, place)
         if scalar is None:
-            raise OutOfBounds("not JSON: a value is missing")
+            raise OutOfBoundsError("not JSON: a value is missing")
         return scalar.end()
     depth = 0
     for token in _BRACKETS.finditer(raw, place):
@@ -230,20 +230,20 @@ def _end_of(raw: bytes, place: int) -> int:
             if len(text) >= depth:
                 return token.start() + depth
             depth -= len(text)
-    raise OutOfBounds("not JSON: a list or an object does not end")
+    raise OutOfBoundsError("not JSON: a list or an object does not end")
 
 
 def nesting(value: Any, max_depth: int, max_values: int) -> None:
     """Check depth and count of a parsed value, without recursion.
 
     Raises:
-        OutOfBounds: it is deeper, or has more values.
+        OutOfBoundsError: it is deeper, or has more values.
     """
     level, count = [value] if isinstance(value, _CONTAINERS) else [], 0
     for _ in range(max_depth):
         count += sum(map(len, level))
         if count > max_values:
-            raise OutOfBounds(f"more than {max_values} values")
+            raise OutOfBoundsError(f"more than {max_values} values")
         level = [
             inner
             for outer in level
@@ -251,7 +251,7 @@ def nesting(value: Any, max_depth: int, max_values: int) -> None:
             if type(inner) not in _SCALARS and isinstance(inner, _CONTAINERS)
         ]
     if level:
-        raise OutOfBounds(f"nested more than {max_depth} levels deep")
+        raise OutOfBoundsError(f"nested more than {max_depth} levels deep")
 
 
 def _check_structure(raw: bytes, max_depth: int, max_values: int) -> None:
@@ -259,14 +259,14 @@ def _check_structure(raw: bytes, max_depth: int, max_values: int) -> None:
     structure = _STRINGS.sub(b"", raw).translate(None, _REST)
     opened = structure.count(b"[") + structure.count(b"{")
     if opened + structure.count(b",") > max_values:
-        raise OutOfBounds(f"more than {max_values} values")
+        raise OutOfBoundsError(f"more than {max_values} values")
     if opened <= max_depth:
         return
     depth = 0
     for byte in structure.translate(None, b","):
         depth += 1 if byte in b"[{" else -1
         if depth > max_depth:
-            raise OutOfBounds(f"nested more than {max_depth} levels deep")
+            raise OutOfBoundsError(f"nested more than {max_depth} levels deep")
 
 
 def _check_text(value: Any) -> None:
@@ -274,19 +274,19 @@ def _check_text(value: Any) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise OutOfBounds(_HALF) from error
+        raise OutOfBoundsError(_HALF) from error
 
 
 def _finite(text: str) -> float:
     """Parse a finite number: 1e999 is valid JSON, but infinite."""
     number = float(text)
     if not math.isfinite(number):
-        raise OutOfBounds(f"{text[:32]} is not a finite number")
+        raise OutOfBoundsError(f"{text[:32]} is not a finite number")
     return number
 
 
 def _not_finite(name: str) -> NoReturn:
-    raise OutOfBounds(f"{name} is not a finite number")
+    raise OutOfBoundsError(f"{name} is not a finite number")
 
 
 _FINITE: Final = json.JSONDecoder(parse_constant=_not_finite, parse_float=_finite)
@@ -312,12 +312,12 @@ def named_numbers(value: object) -> object:
     """`value`, if it does not have more numbers, or longer names, than its reader accepts.
 
     Raises:
-        OutOfBounds: it has more than `METRICS`, or a name of more than `NAME` characters.
+        OutOfBoundsError: it has more than `METRICS`, or a name of more than `NAME` characters.
     """
     if not few(value, METRICS):
-        raise OutOfBounds(f"more than {METRICS} numbers")
+        raise OutOfBoundsError(f"more than {METRICS} numbers")
     if isinstance(value, dict) and any(len(str(name)) > NAME for name in value):
-        raise OutOfBounds(f"a name has more than {NAME} characters")
+        raise OutOfBoundsError(f"a name has more than {NAME} characters")
     return value
 
 

@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from headway_api import names
-from headway_api.bounds import OutOfBounds, json_within, shortened
+from headway_api.bounds import OutOfBoundsError, json_within, shortened
 
 PERMANENT: Final = 42
 """Exit code: a restart without a change cannot help."""
@@ -109,7 +109,7 @@ def parse(message: str | None) -> Termination | None:
         return None
     try:
         found = Termination.model_validate(json_within(message, 2 * MAX_BYTES, depth=2, values=16))
-    except (OutOfBounds, ValidationError):
+    except (OutOfBoundsError, ValidationError):
         return None
     path = found.field if found.field and len(found.field) <= FIELD_CHARACTERS else None
     return Termination(

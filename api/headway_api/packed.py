@@ -6,7 +6,7 @@ import zlib
 from typing import Final
 
 from headway_api import bounds
-from headway_api.bounds import OutOfBounds
+from headway_api.bounds import OutOfBoundsError
 
 MAGIC: Final = b"\x1f\x8b"
 FREE: Final = 8 * bounds.MIB
@@ -20,18 +20,19 @@ def unpacked(data: bytes, limit: int) -> bytes:
     """The decompressed content: one member, and nothing after it.
 
     Raises:
-        OutOfBounds: it is no gzip, is cut short, or holds more than `limit` bytes or `RATIO` times its own.
+        OutOfBoundsError: it is no gzip, is cut short, or holds more than `limit` bytes or `RATIO` times its
+            own.
     """
     limit = min(limit, FREE + RATIO * len(data))
     unpacker = zlib.decompressobj(_GZIP)
     try:
         plain = unpacker.decompress(data, limit + 1)
     except zlib.error as error:
-        raise OutOfBounds(f"not gzip: {error}") from error
+        raise OutOfBoundsError(f"not gzip: {error}") from error
     if len(plain) > limit:
-        raise OutOfBounds(f"more than {limit} bytes, decompressed from {len(data)}")
+        raise OutOfBoundsError(f"more than {limit} bytes, decompressed from {len(data)}")
     if not unpacker.eof:
-        raise OutOfBounds("gzip that is cut short")
+        raise OutOfBoundsError("gzip that is cut short")
     if unpacker.unused_data:
-        raise OutOfBounds("gzip with something behind it")
+        raise OutOfBoundsError("gzip with something behind it")
     return plain

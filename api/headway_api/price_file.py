@@ -19,7 +19,7 @@ DEEPEST: Final = 8
 MAX_FAULTS: Final = 4
 
 
-class PriceBookFault(ValueError):
+class PriceBookError(ValueError):
     """The text is not a price book. The message names the entry and the field, and says what to write."""
 
 
@@ -30,10 +30,10 @@ class _Loader(yaml.BaseLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise PriceBookFault(f"line {self.line + 1}: an alias (*name) is not accepted; write its value")
+            raise PriceBookError(f"line {self.line + 1}: an alias (*name) is not accepted; write its value")
         self.depth += 1
         if self.depth > DEEPEST:
-            raise PriceBookFault(f"nested deeper than {DEEPEST} levels; a price book has five")
+            raise PriceBookError(f"nested deeper than {DEEPEST} levels; a price book has five")
         try:
             return super().compose_node(parent, index)
         finally:
@@ -44,7 +44,7 @@ class _Loader(yaml.BaseLoader):
         twice = next((key for key in keys if keys.count(key) > 1), None)
         if twice is not None:
             line = node.start_mark.line + 1
-            raise PriceBookFault(f"line {line}: {twice!r} is written twice; remove one of them")
+            raise PriceBookError(f"line {line}: {twice!r} is written twice; remove one of them")
         return super().construct_mapping(node, deep=True)
 
 
@@ -52,25 +52,25 @@ def parse(text: bytes) -> PriceBook:
     """Parse the price book in a text.
 
     Raises:
-        PriceBookFault: it is not a price book.
+        PriceBookError: it is not a price book.
     """
     if len(text) > MAX_BYTES:
-        raise PriceBookFault(f"more than {MAX_BYTES} bytes")
+        raise PriceBookError(f"more than {MAX_BYTES} bytes")
     try:
         document = yaml.load(text.decode(), Loader=_Loader)
     except UnicodeDecodeError as error:
-        raise PriceBookFault("not UTF-8") from error
+        raise PriceBookError("not UTF-8") from error
     except (yaml.YAMLError, RecursionError) as error:
-        raise PriceBookFault(f"not YAML: {' '.join(str(error).split())[:300]}") from error
+        raise PriceBookError(f"not YAML: {' '.join(str(error).split())[:300]}") from error
     if not isinstance(document, dict):
-        raise PriceBookFault("must be an object with name and entries")
+        raise PriceBookError("must be an object with name and entries")
     try:
         return PriceBook.model_validate(document)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False)
         sentences = "; ".join(_sentence(fault) for fault in faults[:MAX_FAULTS])
         more = len(faults) - MAX_FAULTS
-        raise PriceBookFault(sentences + (f"; and {more} more" if more > 0 else "")) from error
+        raise PriceBookError(sentences + (f"; and {more} more" if more > 0 else "")) from error
 
 
 def _sentence(fault: Any) -> str:

@@ -22,7 +22,7 @@ WATCH: Final = 25
 judged."""
 
 
-class NotApplicable(ValueError):
+class NotApplicableError(ValueError):
     """What is to be in force does not fit the spec; the message says why."""
 
 
@@ -30,12 +30,12 @@ def applied(spec: RLTrainingJobSpec, in_force: InForce) -> RLTrainingJobSpec:
     """`spec` with what is in force instead of its own values, checked against every rule of a spec.
 
     Raises:
-        NotApplicable: the two together are not a valid spec.
+        NotApplicableError: the two together are not a valid spec.
     """
     if not in_force.changed:
         return spec
     if in_force.adapter is not None and spec.model.effective_lora is None:
-        raise NotApplicable("every weight of the model is trained: there is no adapter to change")
+        raise NotApplicableError("every weight of the model is trained: there is no adapter to change")
     content = spec.as_object()
     content.pop("collapse")  # its rules are about remedies, not about the result of one
     content["algorithm"] = _algorithm(content["algorithm"], in_force)
@@ -46,7 +46,7 @@ def applied(spec: RLTrainingJobSpec, in_force: InForce) -> RLTrainingJobSpec:
     try:
         found = RLTrainingJobSpec.model_validate(content)
     except ValidationError as invalid:
-        raise NotApplicable("; ".join(error["msg"] for error in invalid.errors())) from invalid
+        raise NotApplicableError("; ".join(error["msg"] for error in invalid.errors())) from invalid
     return found.model_copy(update={"collapse": spec.collapse})
 
 

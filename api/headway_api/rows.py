@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 from pydantic_core import to_jsonable_python
 
 from headway_api import bounds
-from headway_api.bounds import OutOfBounds, json_within, shortened
+from headway_api.bounds import OutOfBoundsError, json_within, shortened
 from headway_api.exits import JobError
 from headway_api.spec.data import Dataset, Format
-from headway_api.store import Denied, NotFound, Store
+from headway_api.store import ObjectNotFoundError, Store, StoreDeniedError
 
 Row = dict[str, Any]
 ROWS_AT_ONCE: Final = 256
@@ -83,7 +83,7 @@ def _lines(data: bytes) -> Iterator[Any]:
             continue
         try:
             yield json_within(line.strip(), bounds.ROW, halves=True, finite=False)
-        except OutOfBounds as error:
+        except OutOfBoundsError as error:
             raise ValueError(f"row {number} cannot be read: {error}; correct or remove it") from error
         number += 1
 
@@ -143,11 +143,11 @@ def load(dataset: Dataset, store: Store, block: str) -> list[Row]:
         )
     try:
         data = store.get_start(dataset.uri, bounds.DATASET + 1)
-    except NotFound:
+    except ObjectNotFoundError:
         raise JobError(
             "DatasetNotFound", f"no object at {dataset.uri}; correct the URI", field=field
         ) from None
-    except Denied as error:
+    except StoreDeniedError as error:
         text = f"{error}; correct the URI, or let the credentials of spec.output read it"
         raise JobError("DatasetNotFound", text, field=field) from error
     except Exception as error:  # the store did not answer; its refusals are handled above

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any, Final
 
 from headway_api.artifacts import GROUPS, NUMBERED, Layout, written
-from headway_api.bounds import MIB, OutOfBounds, json_within
+from headway_api.bounds import MIB, OutOfBoundsError, json_within
 from headway_api.decisions import Decision
 from headway_api.records import BatchFigures, GroupRecord, Purpose, StepReport, ValidationRecord
-from headway_api.store import NotFound, Store, unreadable
+from headway_api.store import ObjectNotFoundError, Store, unreadable
 from headway_api.stored import group, parsed, read_each
 
 DOCUMENT: Final = 64 * MIB
@@ -54,9 +54,9 @@ class RunFiles:
         """A JSON object that was written for readers, such as `layout.report`; None if there is none."""
         try:
             found = json_within(self._store.get(uri), DOCUMENT)
-        except NotFound:
+        except ObjectNotFoundError:
             return None
-        except OutOfBounds as error:
+        except OutOfBoundsError as error:
             raise unreadable(uri, str(error)) from error
         if not isinstance(found, dict):
             raise unreadable(uri, "it is not a JSON object")

@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 from headway_api import bounds
 from headway_api.bounds import is_below, shortened
 from headway_api.records import FileDigest
-from headway_api.store_faults import Denied as Denied
-from headway_api.store_faults import NotFound as NotFound
+from headway_api.store_faults import ObjectNotFoundError as ObjectNotFoundError
+from headway_api.store_faults import StoreDeniedError as StoreDeniedError
 from headway_api.store_faults import bucket_unavailable as bucket_unavailable
 from headway_api.store_faults import listed, require_small
 from headway_api.store_faults import unreadable as unreadable
@@ -84,13 +84,13 @@ class FileStore:
             with self._path(uri).open("rb") as stream:
                 return stream.read(min(size, os.fstat(stream.fileno()).st_size))
         except FileNotFoundError:
-            raise NotFound(uri) from None
+            raise ObjectNotFoundError(uri) from None
 
     def size(self, uri: str) -> int:
         try:
             return self._path(uri).stat().st_size
         except FileNotFoundError:
-            raise NotFound(uri) from None
+            raise ObjectNotFoundError(uri) from None
 
     def put(self, uri: str, data: bytes) -> None:
         path = self._path(uri)
@@ -125,7 +125,7 @@ class FileStore:
         try:
             shutil.copyfile(self._path(uri), path)
         except FileNotFoundError:
-            raise NotFound(uri) from None
+            raise ObjectNotFoundError(uri) from None
 
     def upload(self, path: Path, uri: str) -> None:
         target = self._path(uri)
@@ -233,7 +233,7 @@ class S3Store:
 
 @contextmanager
 def _translated(uri: str) -> Iterator[None]:
-    """Translate S3's refusals into `NotFound` or `Denied`; any other error stays as it is."""
+    """Translate S3's refusals into `ObjectNotFoundError` or `StoreDeniedError`. Other errors stay."""
     from boto3.exceptions import S3UploadFailedError
     from botocore.exceptions import ClientError, ParamValidationError
 
@@ -246,12 +246,12 @@ def _translated(uri: str) -> Iterator[None]:
                 raise
             raise error.__context__ from None
     except ParamValidationError as error:  # no bucket can have this name
-        raise Denied(f"{uri}: {refusal(error).wrong}") from error
+        raise StoreDeniedError(f"{uri}: {refusal(error).wrong}") from error
     except ClientError as error:
         if error.response["Error"]["Code"] == "NoSuchBucket" or status_of(error) == HTTPStatus.FORBIDDEN:
-            raise Denied(f"{uri}: {refusal(error).wrong}") from error
+            raise StoreDeniedError(f"{uri}: {refusal(error).wrong}") from error
         if status_of(error) == HTTPStatus.NOT_FOUND:
-            raise NotFound(uri) from None
+            raise ObjectNotFoundError(uri) from None
         raise
 
 
@@ -340,7 +340,7 @@ def get_each(store: Store, uris: Sequence[str]) -> Iterator[bytes]:
     """Contents of many small objects in their order, several read at the same time.
 
     Raises:
-        NotFound: one of them is missing; also the other errors of `Store.get`.
+        ObjectNotFoundError: one of them is missing; also the other errors of `Store.get`.
     """
     with ThreadPoolExecutor(READERS, thread_name_prefix="store-reader") as pool:
         for start in range(0, len(uris), READ_AHEAD):
@@ -362,7 +362,7 @@ def upload_folder(store: Store, folder: Path, uri: str) -> list[FileDigest]:
     return [digest(path) for path in files]
 
 
-class Corrupt(Exception):
+class CorruptFileError(Exception):
     """A downloaded file does not match its manifest, or its name leaves its folder."""
 
 
@@ -370,11 +370,13 @@ def below(folder: Path, name: str) -> Path:
     """The path of a file in `folder`, by a name from the store or a manifest.
 
     Raises:
-        Corrupt: it would be outside the folder.
+        CorruptFileError: it would be outside the folder.
     """
     path = folder / name
     if not is_below(name) or not path.resolve().is_relative_to(folder.resolve()):
-        raise Corrupt(f"{shortened(name, 200)!r} is not the name of a file below a folder; rename the object")
+        raise CorruptFileError(
+            f"{shortened(name, 200)!r} is not the name of a file below a folder; rename the object"
+        )
     return path
 
 
@@ -389,8 +391,9 @@ def download_folder(
     against its digest.
 
     Raises:
-        Corrupt: a file differs from its digest, or a name would be outside `folder`: nothing is written.
-        NotFound: there is nothing at `uri`.
+        CorruptFileError: a file differs from its digest, or a name would be outside `folder`. Nothing is
+            written.
+        ObjectNotFoundError: there is nothing at `uri`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if files is None:
@@ -398,7 +401,7 @@ def download_folder(
         # S3's consoles and some tools mark a folder with an empty object of the same name.
         uris = [item for item in store.list(uri) if not item.endswith("/")]
         if not uris:
-            raise NotFound(uri)
+            raise ObjectNotFoundError(uri)
         places = [(item, below(folder, item.removeprefix(prefix))) for item in uris]
         for item, path in places:
             if any(path.match(pattern) for pattern in without):
@@ -411,5 +414,7 @@ def download_folder(
         store.download(f"{uri.rstrip('/')}/{expected.name}", path)
         found = digest(path)
         if found != expected:
-            raise Corrupt(f"{uri}/{expected.name}: expected sha256 {expected.sha256}, found {found.sha256}")
+            raise CorruptFileError(
+                f"{uri}/{expected.name}: expected sha256 {expected.sha256}, found {found.sha256}"
+            )
     return folder

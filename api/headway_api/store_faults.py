@@ -12,11 +12,11 @@ from headway_api.store_refused import refusal
 from headway_api.store_unavailable import may_pass
 
 
-class NotFound(KeyError):
+class ObjectNotFoundError(KeyError):
     """No object at this URI."""
 
 
-class Denied(PermissionError):
+class StoreDeniedError(PermissionError):
     """There is no such bucket, or the credentials may not do this; the text says which."""
 
 

@@ -11,8 +11,13 @@ class Store(Protocol):
     """What a process may do with the artifact store."""
 
     def get(self, uri: str) -> bytes:
-        """Content of an object. Raises `NotFound` if there is none, and `Denied` if it may not be read.
-        Raises a JobError, `RecordUnreadable`, if it has more than `bounds.OBJECT` bytes."""
+        """Content of an object.
+
+        Raises:
+            ObjectNotFoundError: there is none.
+            StoreDeniedError: it may not be read.
+            JobError: `RecordUnreadable`: it has more than `bounds.OBJECT` bytes.
+        """
 
     def get_start(self, uri: str, size: int) -> bytes:
         """The first `size` bytes of an object, or all if it has fewer; raises as `get` does."""

@@ -31,7 +31,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class StoreUnavailable(Exception):
+class StoreUnavailableError(Exception):
     """The store gave no answer, or failed itself, for as long as a process waits. The message is for
     people."""
 
@@ -48,10 +48,10 @@ class Patience:
         """Seconds until the next attempt of a request that has had no success `since`.
 
         Raises:
-            StoreUnavailable: it has waited long enough; `why` is the last error.
+            StoreUnavailableError: it has waited long enough; `why` is the last error.
         """
         if self.over.is_set() or now - since >= self.seconds:
-            raise StoreUnavailable(
+            raise StoreUnavailableError(
                 f"the artifact store has been unavailable for {now - since:.0f} s ({why}); durable data is "
                 "safe, and work continues from it once the store is available"
             )
@@ -106,7 +106,7 @@ class Patient:
                 since = now if since is None else since
                 try:
                     pause = self._patience.pause(since, now, error)
-                except StoreUnavailable as given_up:
+                except StoreUnavailableError as given_up:
                     raise given_up from error
             time.sleep(pause)
 
@@ -194,7 +194,7 @@ def _absence(error: BaseException) -> Exception | None:
     """The error that shows the store's absence, or the first one in `error` if it is a group."""
     if isinstance(error, BaseExceptionGroup):
         return next((found for found in map(_absence, error.exceptions) if found is not None), None)
-    if isinstance(error, StoreUnavailable) or (isinstance(error, Exception) and may_pass(error)):
+    if isinstance(error, StoreUnavailableError) or (isinstance(error, Exception) and may_pass(error)):
         return error
     return None
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from headway_api import bounds
-from headway_api.bounds import OutOfBounds, containers_within
+from headway_api.bounds import OutOfBoundsError, containers_within
 from headway_api.packed import unpacked
 from headway_api.record import explained
 from headway_api.records import GroupRecord
@@ -25,18 +25,18 @@ def parsed(record: type[Stored], data: bytes) -> Stored:
     """Parse an object as a record.
 
     Raises:
-        OutOfBounds: it is not one, or too large; the text names the field and what is wrong with it.
+        OutOfBoundsError: it is not one, or too large; the text names the field and what is wrong with it.
     """
     if len(data) > bounds.UNPACKED:
-        raise OutOfBounds(f"more than {bounds.UNPACKED} bytes")
+        raise OutOfBoundsError(f"more than {bounds.UNPACKED} bytes")
     try:
         return record.model_validate_json(containers_within(data, bounds.CONTAINERS))
     except ValidationError as error:
-        raise OutOfBounds(f"no {record.__name__}: {explained(error)}") from error
+        raise OutOfBoundsError(f"no {record.__name__}: {explained(error)}") from error
 
 
 def group(data: bytes) -> GroupRecord:
-    """Parse an object of the spool as a group; raises OutOfBounds."""
+    """Parse an object of the spool as a group; raises OutOfBoundsError."""
     return parsed(GroupRecord, unpacked(data, bounds.UNPACKED))
 
 
@@ -45,7 +45,7 @@ def read(store: Store, uri: str, record: type[Stored]) -> Stored:
 
     Raises:
         JobError: `RecordUnreadable`.
-        NotFound: there is none; also the other errors of `Store.get`.
+        ObjectNotFoundError: there is none; also the other errors of `Store.get`.
     """
     return _decoded(uri, store.get(uri), lambda data: parsed(record, data))
 
@@ -54,7 +54,7 @@ def read_each(store: Store, uris: Sequence[str], decode: Callable[[bytes], T]) -
     """Decode many small objects with `decode`, in their order; raises as `read` does.
 
     Args:
-        decode: raises OutOfBounds.
+        decode: raises OutOfBoundsError.
     """
     for uri, data in zip(uris, get_each(store, uris), strict=True):
         yield _decoded(uri, data, decode)
@@ -63,5 +63,5 @@ def read_each(store: Store, uris: Sequence[str], decode: Callable[[bytes], T]) -
 def _decoded(uri: str, data: bytes, decode: Callable[[bytes], T]) -> T:
     try:
         return decode(data)
-    except OutOfBounds as error:
+    except OutOfBoundsError as error:
         raise unreadable(uri, str(error)) from error

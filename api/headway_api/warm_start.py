@@ -16,10 +16,10 @@ from pydantic import ValidationError
 
 from headway_api import base_model, bounds, lora_targets
 from headway_api.base_model import HUB
-from headway_api.bounds import OutOfBounds, json_within
+from headway_api.bounds import OutOfBoundsError, json_within
 from headway_api.exits import JobError
 from headway_api.records import FileDigest
-from headway_api.store import NotFound, Store, digest
+from headway_api.store import ObjectNotFoundError, Store, digest
 
 if TYPE_CHECKING:
     from headway_api.spec.model import Lora, ModelSpec
@@ -189,9 +189,9 @@ def _digests(store: Store, uri: str) -> list[FileDigest]:
         weights = report["weights"]
         described = str(weights["uri"]).rstrip("/") == uri
         return [FileDigest.model_validate(file) for file in weights["files"]] if described else []
-    except NotFound:
+    except ObjectNotFoundError:
         return []
-    except (OutOfBounds, ValidationError, KeyError, TypeError) as error:
+    except (OutOfBoundsError, ValidationError, KeyError, TypeError) as error:
         raise _unusable(f"{where} is not the report of a step; restore what the job wrote there") from error
 
 

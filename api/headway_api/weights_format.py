@@ -41,7 +41,7 @@ LENGTHS: Final = struct.Struct("<II")
 LONGEST_HEADER: Final = 100 << 20
 
 
-class NotSafetensors(ValueError):
+class InvalidSafetensorsError(ValueError):
     """A file is not a complete safetensors file."""
 
 
@@ -68,13 +68,13 @@ def read_spans(path: Path) -> dict[str, Span]:
     """Where each tensor of a safetensors file is; the file's size is checked against its header.
 
     Raises:
-        NotSafetensors: saying what is wrong with it.
+        InvalidSafetensorsError: saying what is wrong with it.
     """
     size = path.stat().st_size
     with path.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         if not 2 <= length <= min(LONGEST_HEADER, size - 8):
-            raise NotSafetensors(f"{path.name} is not a safetensors file")
+            raise InvalidSafetensorsError(f"{path.name} is not a safetensors file")
         start = 8 + length
         try:
             entries = json_within(stream.read(length), LONGEST_HEADER)
@@ -82,9 +82,9 @@ def read_spans(path: Path) -> dict[str, Span]:
             spans = {name: _span(entry, start) for name, entry in entries.items()}
             end = max((span.end for span in spans.values()), default=start)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise NotSafetensors(f"the header of {path.name} cannot be read: {error}") from error
+            raise InvalidSafetensorsError(f"the header of {path.name} cannot be read: {error}") from error
     if end != size:
-        raise NotSafetensors(f"{path.name} is {size} bytes long; its header describes {end}")
+        raise InvalidSafetensorsError(f"{path.name} is {size} bytes long; its header describes {end}")
     return spans
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from headway_api import names
 from headway_api.baseline_endpoint import OPTIONS, BaselineEndpoint
 from headway_api.spec.candidate import CandidateEndpoint
-from headway_cli.local.manifest import ManifestWrong
+from headway_cli.local.manifest import ManifestError
 
 FOLDER: Final = "baseline-endpoint"
 
@@ -34,7 +34,7 @@ def chosen(options: Options, environ: Mapping[str, str]) -> BaselineEndpoint | N
     """The endpoint; None if the job's own model plays.
 
     Raises:
-        ManifestWrong: an option is missing, wrong, or of no use without another.
+        ManifestError: an option is missing, wrong, or of no use without another.
     """
     given = {
         "url": options.endpoint,
@@ -45,17 +45,17 @@ def chosen(options: Options, environ: Mapping[str, str]) -> BaselineEndpoint | N
     }
     if options.endpoint is None:
         if alone := [name for name, value in given.items() if value is not None]:
-            raise ManifestWrong(f"{OPTIONS[alone[0]]} needs an endpoint: add --endpoint URL")
+            raise ManifestError(f"{OPTIONS[alone[0]]} needs an endpoint: add --endpoint URL")
         return None
     if options.model is None:
-        raise ManifestWrong("--endpoint needs the name of a model there: add --model NAME")
+        raise ManifestError("--endpoint needs the name of a model there: add --model NAME")
     wanted = {key: value for key, value in given.items() if value is not None and key != "secretRef"}
     try:
         spec = CandidateEndpoint.model_validate(wanted)
     except ValidationError as error:
         first = error.errors()[0]
         field = str(first["loc"][0]) if first["loc"] else "url"
-        raise ManifestWrong(f"{OPTIONS[field]} {given[field]}: {first['msg']}") from error
+        raise ManifestError(f"{OPTIONS[field]} {given[field]}: {first['msg']}") from error
     return BaselineEndpoint(spec, _token(options.token_env, environ))
 
 
@@ -65,7 +65,7 @@ def _token(variable: str | None, environ: Mapping[str, str]) -> str | None:
     token = environ.get(variable, "").strip()
     if not (token and token.isascii() and token.isprintable()):
         what = "holds characters that no header can" if token else "is not set or empty"
-        raise ManifestWrong(f"--token-env {variable}: the variable {what}; write the endpoint's token there")
+        raise ManifestError(f"--token-env {variable}: the variable {what}; write the endpoint's token there")
     return token
 
 

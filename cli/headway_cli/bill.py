@@ -17,7 +17,7 @@ from headway_api.prices import DEFAULT, PriceBook, cost_by_day, shown, unpriced
 from headway_api.records import UsageEvent
 from headway_api.stored import parsed, read_each
 from headway_cli.artifact_list import aligned
-from headway_cli.runs import NoRun
+from headway_cli.runs import RunNotFoundError
 from headway_cli.stored_run import StoredRun, readable
 
 HASH: Final = 12
@@ -82,14 +82,15 @@ def read(run: StoredRun, base: str | None) -> Bill:
     Args:
         base: the job's base model, if the store does not name it.
     Raises:
-        NoRun: a part of the ledger is torn or is there twice, or nothing says which model's prices apply.
+        RunNotFoundError: a part of the ledger is torn or is there twice, or nothing says which model's prices
+            apply.
     """
     days = _usage(run)
     editions = _editions(run)
     whole = editions[-1].book if editions else DEFAULT
     model = base if base is not None else model_of(run.job)
     if model is None and any(entry.models for entry in whole.entries):
-        raise NoRun(
+        raise RunNotFoundError(
             "the price book has prices of single models, but this run does not name its own model: write "
             "--base URI, as in spec.model.base"
         )
@@ -209,11 +210,11 @@ def from_status(status: Mapping[str, Any]) -> Bill:
     """The bill from a job's status: classes are summed as the status counts them, with one cost.
 
     Raises:
-        NoRun: the status has none yet.
+        RunNotFoundError: the status has none yet.
     """
     usage = status.get("usage")
     if usage is None:
-        raise NoRun("the job has used nothing yet: its status has no usage")
+        raise RunNotFoundError("the job has used nothing yet: its status has no usage")
     counted = {key: float(value) for key, value in usage.items() if key.endswith(UNITS)}
     counted.pop("totalTokens", None)
     return Bill(

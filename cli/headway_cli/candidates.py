@@ -7,18 +7,18 @@ from collections.abc import Callable
 from headway_api.document import Json
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.status import ResolvedCandidate
-from headway_cli.local.manifest import ManifestWrong
+from headway_cli.local.manifest import ManifestError
 from headway_operator.plan.candidates import Missing, conflicts, numbered, resolve
 
 Trained = Callable[[str], Json]
-"""Name of a training job -> the job, as an API server holds it; raises ManifestWrong if nobody has it."""
+"""Name of a training job -> the job, as an API server holds it; raises ManifestError if nobody has it."""
 
 
 def resolved(spec: RLEvalJobSpec, trained: Trained) -> tuple[ResolvedCandidate, ...]:
     """The candidates as the operator will choose them. Weights that do not exist yet are assumed to appear.
 
     Raises:
-        ManifestWrong: a candidate has no weights, or cannot share its servers.
+        ManifestError: a candidate has no weights, or cannot share its servers.
     """
     jobs: dict[str, Json] = {}
     for each in spec.candidates:
@@ -27,10 +27,10 @@ def resolved(spec: RLEvalJobSpec, trained: Trained) -> tuple[ResolvedCandidate, 
             jobs[wanted.job] = with_weights(before, wanted.step or 0)
     outcomes = resolve(spec, jobs)
     if missing := [each.message for each in outcomes.values() if isinstance(each, Missing)]:
-        raise ManifestWrong("; ".join(missing))
+        raise ManifestError("; ".join(missing))
     found = numbered([each for each in outcomes.values() if isinstance(each, ResolvedCandidate)])
     if wrong := conflicts(spec, found):
-        raise ManifestWrong("; ".join(wrong))
+        raise ManifestError("; ".join(wrong))
     return found
 
 

@@ -19,7 +19,7 @@ RESEND_SECONDS: Final = 0.1
 call does not interrupt the call."""
 
 
-class ReaderGone(Exception):
+class ClosedPipeError(Exception):
     """Nobody reads the output any more."""
 
 
@@ -35,7 +35,7 @@ def out() -> int | None:
 
 @contextmanager
 def looked_after() -> Iterator[None]:
-    """Raise ReaderGone in the main thread once the reader has ended, even while that thread waits.
+    """Raise ClosedPipeError in the main thread once the reader has ended, even while that thread waits.
 
     Otherwise a command would notice only at its next line, which may be hours away.
     """
@@ -64,10 +64,10 @@ class _Reader:
         self._gone = self._handled = False
 
     def handle(self, *_: object) -> None:
-        """Raise ReaderGone once in the main thread, as the handler of SIGPIPE."""
+        """Raise ClosedPipeError once in the main thread, as the handler of SIGPIPE."""
         if self._gone and not self._handled:  # a broken network connection sends the same signal
             self._handled = True
-            raise ReaderGone
+            raise ClosedPipeError
 
     def look(self, descriptor: int) -> None:
         """Wait until the other end is closed, and wake the main thread."""

@@ -35,15 +35,15 @@ class ClusterError(Exception):
     """The cluster refuses, or there is none; the message says what to do."""
 
 
-class NoSuchJob(ClusterError):
+class JobNotFoundError(ClusterError):
     """There is no job of that name."""
 
 
-class Unreachable(ClusterError):
+class ClusterUnreachableError(ClusterError):
     """The cluster does not answer."""
 
 
-class JobGone(Exception):
+class JobDeletedError(Exception):
     """The job was deleted while it was watched."""
 
 
@@ -120,7 +120,7 @@ class Cluster:
         """The job now, and after each change, without end.
 
         Raises:
-            JobGone: it was deleted.
+            JobDeletedError: it was deleted.
         """
         seen, since = False, time.monotonic()
         while True:
@@ -131,11 +131,11 @@ class Cluster:
                 version = found["metadata"]["resourceVersion"]
                 with self._explained(kind, name, gone_is_old=True):
                     yield from self._changes(kind, name, version)
-            except NoSuchJob as error:
+            except JobNotFoundError as error:
                 if seen:
-                    raise JobGone(f"{kind} {name} was deleted") from error
+                    raise JobDeletedError(f"{kind} {name} was deleted") from error
                 raise
-            except Unreachable:
+            except ClusterUnreachableError:
                 if not seen or time.monotonic() - since > UNREACHABLE_SECONDS:
                     raise
                 time.sleep(RETRY_SECONDS)
@@ -151,7 +151,7 @@ class Cluster:
         )
         for event in stream:
             if event["type"] == "DELETED":
-                raise JobGone(f"{kind} {name} was deleted")
+                raise JobDeletedError(f"{kind} {name} was deleted")
             yield event["object"]
 
     def _listed(self, kind: str) -> list[Json]:
@@ -170,10 +170,10 @@ class Cluster:
             if error.status == 410 and gone_is_old:
                 return
             message = self._words(error, kind, name)
-            raise (NoSuchJob if _is_absent(error) else ClusterError)(message) from error
+            raise (JobNotFoundError if _is_absent(error) else ClusterError)(message) from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
             host = self._api.api_client.configuration.host
-            raise Unreachable(
+            raise ClusterUnreachableError(
                 f"the cluster at {host} (context {self.context}) does not answer: {_cause(error)}; start it, "
                 "or choose another with --context"
             ) from error

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from headway_analysis.report.page.episodes import Decode
-from headway_cli.runs import NoRun
+from headway_cli.runs import RunNotFoundError
 
 FILE: Final = "tokenizer.json"
 
@@ -18,7 +18,7 @@ def decoder(folder: Path | None, base: str | None) -> Decode | None:
         folder: folder that a person named, so it must have a tokenizer.
         base: `spec.model.base` of the run, used without a `folder` if it is a folder of this machine.
     Raises:
-        NoRun: the tokenizer cannot be read, or the package tokenizers is not installed.
+        RunNotFoundError: the tokenizer cannot be read, or the package tokenizers is not installed.
     """
     if folder is None and base is not None and base.startswith("file://"):
         at = Path(base.removeprefix("file://"))
@@ -32,7 +32,9 @@ def _read(file: Path) -> Decode:
 
         found = Tokenizer.from_file(str(file))
     except ModuleNotFoundError as error:
-        raise NoRun("reading tokens needs the package tokenizers: pip install headway[cli]") from error
+        raise RunNotFoundError(
+            "reading tokens needs the package tokenizers: pip install headway[cli]"
+        ) from error
     except Exception as error:  # the library raises its own plain Exception
-        raise NoRun(f"--tokenizer: {file} cannot be read: {error}") from error
+        raise RunNotFoundError(f"--tokenizer: {file} cannot be read: {error}") from error
     return lambda ids: str(found.decode(list(ids), skip_special_tokens=False))

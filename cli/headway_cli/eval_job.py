@@ -13,7 +13,7 @@ from headway_cli import eval_manifest, job_file, near_names, where
 from headway_cli.cluster import Cluster
 from headway_cli.eval_manifest import EvalOptions
 from headway_cli.local import manifest
-from headway_cli.local.manifest import ManifestWrong
+from headway_cli.local.manifest import ManifestError
 
 
 def written(
@@ -27,7 +27,7 @@ def written(
         file: the file to write.
         local: it runs on this machine, whatever its output says.
     Raises:
-        ManifestWrong: an option or a field is wrong, or one is missing.
+        ManifestError: an option or a field is wrong, or one is missing.
     """
     text = yaml.safe_dump(eval_manifest.manifest(asked, training), sort_keys=False)
     file.write_text(text)
@@ -37,15 +37,15 @@ def written(
 
 
 def _check(document: Json, training: Json | None, *, local: bool) -> None:
-    """Raise ManifestWrong if a field is wrong. A local job's output is its folder, whatever it says."""
+    """Raise ManifestError if a field is wrong. A local job's output is its folder, whatever it says."""
     if local:
         document = {**document, "spec": {**document["spec"], "output": {"uri": "file:///"}}}
     try:
         job_file.checked(document)
-    except ManifestWrong as error:
+    except ManifestError as error:
         if training is not None:
             raise
-        raise ManifestWrong(f"{error}; --from FILE takes missing fields from a training job") from error
+        raise ManifestError(f"{error}; --from FILE takes missing fields from a training job") from error
 
 
 def training(
@@ -58,13 +58,13 @@ def training(
         job: name of a training job.
         jobs: folder with the folders of local jobs; None: the job is on the cluster.
     Raises:
-        ManifestWrong: the file has another kind of job, or the job does not exist.
+        ManifestError: the file has another kind of job, or the job does not exist.
         ClusterError: the cluster does not have it.
     """
     if file is not None:
         found = manifest.read(file)
         if found["kind"] != names.TRAINING_KIND:
-            raise ManifestWrong(
+            raise ManifestError(
                 f"--from {file}: write the file of an RLTrainingJob, not of an {found['kind']}"
             )
         return found
@@ -74,7 +74,7 @@ def training(
         return _bare(Cluster(context, namespace).job(names.TRAINING_KIND, job))
     if not where.is_local_job(jobs / job):
         hint = near_names.question(job, (each.name for each in where.local_jobs(jobs))) or "write --from FILE"
-        raise ManifestWrong(f"--job {job}: no job of that name ran here ({jobs / job}); {hint}")
+        raise ManifestError(f"--job {job}: no job of that name ran here ({jobs / job}); {hint}")
     return _bare(JobFolder(jobs / job).whole())
 
 

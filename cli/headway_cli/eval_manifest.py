@@ -12,7 +12,7 @@ from headway_api.document import Json
 from headway_api.spec.candidate import BASE_SUFFIX
 from headway_api.spec.rollout import RolloutSpec, ServersSpec
 from headway_api.spec.trust import MeasureSpec
-from headway_cli.local.manifest import ManifestWrong
+from headway_cli.local.manifest import ManifestError
 
 MODELS: Final = ("hf://", "s3://", "file://")
 CHECKPOINT: Final = "checkpoint:"
@@ -52,7 +52,7 @@ def manifest(asked: EvalOptions, training: Json | None) -> Json:
         asked: the options.
         training: the training job that has the rest; None: there is none.
     Raises:
-        ManifestWrong: an option is wrong, or one is missing.
+        ManifestError: an option is wrong, or one is missing.
     """
     borrowed = borrowed_of(training) if training is not None else {}
     candidates = candidates_of(asked, training)
@@ -61,7 +61,7 @@ def manifest(asked: EvalOptions, training: Json | None) -> Json:
         columns = {key: value for key, value in (spec.get("data") or {}).items() if key.endswith("Column")}
         spec["data"] = {"uri": asked.data, **columns}
     if "data" not in spec:
-        raise ManifestWrong("write --data URI of the rows to measure on")
+        raise ManifestError("write --data URI of the rows to measure on")
     environment = {"entrypoint": asked.environment, "image": asked.image}
     spec["environment"] = {**spec.get("environment", {}), **{k: v for k, v in environment.items() if v}}
     if asked.agent_turns is not None:
@@ -133,7 +133,7 @@ def candidates_of(asked: EvalOptions, training: Json | None) -> list[Json]:
     By default they are those of the given training job: its best weights, and the model before training.
 
     Raises:
-        ManifestWrong: one cannot be read, or there is none.
+        ManifestError: one cannot be read, or there is none.
     """
     found: list[Json] = []
     job = asked.job
@@ -145,7 +145,7 @@ def candidates_of(asked: EvalOptions, training: Json | None) -> list[Json]:
     found += [{"name": _named(uri), "model": {"base": _model(uri, "--model")}} for uri in asked.models]
     found = [_as_trained(each, training) for each in found]
     if not found:
-        raise ManifestWrong(f"write what to measure: --job NAME, --model URI, or --candidate {FORMS}")
+        raise ManifestError(f"write what to measure: --job NAME, --model URI, or --candidate {FORMS}")
     _require_apart(found)
     return found
 
@@ -154,16 +154,16 @@ def candidate(text: str) -> Json:
     """The candidate of an option NAME=WHAT.
 
     Raises:
-        ManifestWrong: it cannot be read.
+        ManifestError: it cannot be read.
     """
     name, equals, what = text.partition("=")
     if not equals or not name:
-        raise ManifestWrong(f"--candidate {text}: write {FORMS}")
+        raise ManifestError(f"--candidate {text}: write {FORMS}")
     if not what.startswith(CHECKPOINT):
         return {"name": name, "model": {"base": _model(what, f"--candidate {name}")}}
     job, _, which = what.removeprefix(CHECKPOINT).partition(":")
     if which not in ("", "best", "latest") and not which.isdecimal():
-        raise ManifestWrong(f"--candidate {text}: after the job write best, latest or a step")
+        raise ManifestError(f"--candidate {text}: after the job write best, latest or a step")
     chosen: Json = {"step": int(which)} if which.isdecimal() else {"which": which or "best"}
     return {"name": name, "checkpoint": {"job": job, **chosen}}
 
@@ -179,7 +179,7 @@ def _as_trained(each: Json, training: Json | None) -> Json:
 
 def _model(uri: str, option: str) -> str:
     if not uri.startswith(MODELS):
-        raise ManifestWrong(f"{option} {uri}: write {FORMS}")
+        raise ManifestError(f"{option} {uri}: write {FORMS}")
     return uri
 
 
@@ -193,7 +193,7 @@ def _require_apart(found: Iterable[Json]) -> None:
     seen: set[str] = set()
     for name in names_of(found):
         if name in seen:
-            raise ManifestWrong(f"two candidates are called {name}: write --candidate OTHER_NAME=...")
+            raise ManifestError(f"two candidates are called {name}: write --candidate OTHER_NAME=...")
         seen.add(name)
 
 
@@ -213,18 +213,18 @@ def gate_of(asked: EvalOptions, candidates: Sequence[Json]) -> Json:
     It judges the first candidate other than the one to beat.
 
     Raises:
-        ManifestWrong: nothing is left to judge, or a margin is given alone.
+        ManifestError: nothing is left to judge, or a margin is given alone.
     """
     if asked.must_beat is None:
         if asked.margin is not None:
-            raise ManifestWrong(
+            raise ManifestError(
                 "--margin says by how much a candidate must be better: write --must-beat NAME"
             )
         return {}
     judged = [name for name in names_of(candidates) if name != asked.must_beat]
     if len(judged) == len(names_of(candidates)) or not judged:
         there = ", ".join(names_of(candidates))
-        raise ManifestWrong(
+        raise ManifestError(
             f"--must-beat {asked.must_beat}: name one of several candidates; there are {there}"
         )
     gate: Json = {"candidate": judged[0], "mustBeat": asked.must_beat}
@@ -233,7 +233,7 @@ def gate_of(asked: EvalOptions, candidates: Sequence[Json]) -> Json:
 
 def _with_turns(agent: Mapping[str, Any], turns: int) -> Json:
     if other := [key for key in ("http", "sandboxed") if agent.get(key)]:
-        raise ManifestWrong(
+        raise ManifestError(
             f"--agent-turns: spec.agent.{other[0]} has a loop of its own; leave the option out"
         )
     return {**agent, "builtin": {**(agent.get("builtin") or {}), "maxTurns": turns}}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from headway_analysis.preflight.playing import Failed
+from headway_analysis.preflight.playing import NoReplyError
 from headway_api.rows import Row
 from headway_api.sandbox_api import ResetReply, ResetRequest
 from headway_api.seeds import seed
@@ -51,7 +51,7 @@ def beginning(
     try:
         with sandboxes.start() as sandbox:
             reply = sandbox.ask(ResetRequest(row=row, seed=seed(spec.seed, PREFLIGHT)))
-    except Failed as error:
+    except NoReplyError as error:
         note(f"the environment fails on this machine, so a prompt may have any length: {error}")
         return None
     assert isinstance(reply, ResetReply)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from headway_cli.local.manifest import ManifestWrong
+from headway_cli.local.manifest import ManifestError
 
 BUILDERS: Final = ("buildah", "docker")
 """The first of these that is installed is used."""
@@ -31,11 +31,11 @@ LAST: Final = 100
 Show = Callable[[str], None]
 
 
-class ImageWrong(ManifestWrong):
+class ImageError(ManifestError):
     """Nothing can be built from what was given; the message says what to write or install."""
 
 
-class BuilderFailed(Exception):
+class ImageBuildError(Exception):
     """The builder ran and failed; its output says why."""
 
 
@@ -54,21 +54,21 @@ def order(folder: Path, tag: str | None, base: str | None, *, push: bool) -> Ord
     """What to build, checked before anything is started.
 
     Raises:
-        ImageWrong: the folder has no Dockerfile, or the reference cannot be built or pushed.
+        ImageError: the folder has no Dockerfile, or the reference cannot be built or pushed.
     """
     if not (folder / "Dockerfile").is_file():
         lack = f"{folder} has no Dockerfile" if folder.is_dir() else f"{folder} is not a folder"
-        raise ImageWrong(f"{lack}: name the folder of an environment that `headway init` has made")
+        raise ImageError(f"{lack}: name the folder of an environment that `headway init` has made")
     reference = tag or f"{LOCAL}/{folder.resolve().name}"
     found = REFERENCE.fullmatch(reference)
     if found is None:
-        raise ImageWrong(
+        raise ImageError(
             f"{reference} is not REGISTRY/NAME:TAG with a name in lower case: write "
             "--tag registry.example.com/team/desk:1"
         )
     host = found["host"]
     if push and (host == "localhost" or not ("." in host or ":" in host)):
-        raise ImageWrong(
+        raise ImageError(
             f"{reference} names no registry to push to: write --tag registry.example.com/team/desk:1"
         )
     return Order(folder, reference if found["tag"] else f"{reference}:{TAG}", base)
@@ -86,19 +86,19 @@ def builder() -> str:
     """The program that builds images here.
 
     Raises:
-        ImageWrong: there is none.
+        ImageError: there is none.
     """
     for program in BUILDERS:
         if shutil.which(program):
             return program
-    raise ImageWrong("no program here builds images: install buildah (apt-get install buildah) or docker")
+    raise ImageError("no program here builds images: install buildah (apt-get install buildah) or docker")
 
 
 def build(program: str, wanted: Order, show: Show) -> None:
     """Build, and show the program's output line by line.
 
     Raises:
-        BuilderFailed: it failed.
+        ImageBuildError: it failed.
     """
     based = [] if wanted.base is None else ["--build-arg", f"BASE={wanted.base}"]
     file = ["-f", str(wanted.folder / "Dockerfile")]
@@ -109,7 +109,7 @@ def push(program: str, reference: str, show: Show) -> str:
     """Push with the program's own login. Return the reference by digest.
 
     Raises:
-        BuilderFailed: it failed, or reported no digest.
+        ImageBuildError: it failed, or reported no digest.
     """
     with tempfile.TemporaryDirectory(prefix="headway-image-") as scratch:
         file = Path(scratch) / "digest"
@@ -120,7 +120,7 @@ def push(program: str, reference: str, show: Show) -> str:
             output = run(["docker", "push", reference], show)
     found = DIGEST.search(output)
     if found is None:
-        raise BuilderFailed(f"{program} pushed {reference} but reported no digest")
+        raise ImageBuildError(f"{program} pushed {reference} but reported no digest")
     return f"{reference.rpartition(':')[0]}@{found[0]}"
 
 
@@ -128,7 +128,7 @@ def run(command: Sequence[str], show: Show) -> str:
     """Run a program to its end and show its output as it comes. Return the last lines.
 
     Raises:
-        BuilderFailed: its exit status was not 0, or it could not be started.
+        ImageBuildError: its exit status was not 0, or it could not be started.
     """
     try:
         running = subprocess.Popen(
@@ -140,7 +140,7 @@ def run(command: Sequence[str], show: Show) -> str:
             errors="replace",
         )
     except OSError as error:
-        raise BuilderFailed(f"{command[0]} cannot be started: {error.strerror}") from error
+        raise ImageBuildError(f"{command[0]} cannot be started: {error.strerror}") from error
     last: deque[str] = deque(maxlen=LAST)
     with running:
         try:
@@ -151,5 +151,5 @@ def run(command: Sequence[str], show: Show) -> str:
             running.terminate()
             raise
     if running.returncode != 0:
-        raise BuilderFailed(f"`{' '.join(command[:2])}` ended with status {running.returncode}")
+        raise ImageBuildError(f"`{' '.join(command[:2])}` ended with status {running.returncode}")
     return "".join(last)

@@ -13,7 +13,7 @@ from headway_analysis.report import inspect_log
 from headway_analysis.report.inspect_log import Head, PlayedEpisode
 from headway_api.spec.agent import AgentSpec
 from headway_cli.episodes import Shown
-from headway_cli.runs import NoRun
+from headway_cli.runs import RunNotFoundError
 from headway_cli.stored_run import StoredRun
 from headway_cli.task_rows import SPLITS
 
@@ -29,20 +29,20 @@ def write(path: Path, run: StoredRun, shown: Sequence[Shown], task: str = "") ->
         path: the file, with the ending `.eval`.
         task: the task of all of them; empty if it is not known.
     Raises:
-        NoRun: Inspect AI is not installed, or the file cannot be written.
+        RunNotFoundError: Inspect AI is not installed, or the file cannot be written.
     """
     if not path.parent.is_dir():
-        raise NoRun(f"--out {path}: there is no folder {path.parent}")
+        raise RunNotFoundError(f"--out {path}: there is no folder {path.parent}")
     head = head_of(run, shown)
     try:
         inspect_log.write_episodes(path, head, played(run, shown, head, task))
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]
-        raise NoRun(
+        raise RunNotFoundError(
             f"{package} is not installed, and it writes the log: pip install 'headway[coordinator]'"
         ) from error
     except OSError as error:
-        raise NoRun(f"--out {path}: {error.strerror or error}") from error
+        raise RunNotFoundError(f"--out {path}: {error.strerror or error}") from error
 
 
 def head_of(run: StoredRun, shown: Sequence[Shown]) -> Head:

@@ -10,7 +10,7 @@ from headway_api.job_folder import JobFolder
 from headway_cli import log_lines, stored_run
 from headway_cli.log_lines import Line, Wanted
 from headway_cli.pod_logs import PodLogs
-from headway_cli.runs import NoRun
+from headway_cli.runs import RunNotFoundError
 from headway_cli.stored_run import StoredRun
 from headway_cli.where import LocalJob, Stored
 
@@ -46,7 +46,7 @@ def of_cluster(there: PodLogs, kind: str, name: str, asked: LogOptions) -> Itera
 
     Raises:
         ClusterError: the job does not exist, or the cluster refuses.
-        NoRun: there is no pod, and the store cannot be read.
+        RunNotFoundError: there is no pod, and the store cannot be read.
     """
     raw = there.job(kind, name)
     uid = raw["metadata"]["uid"]
@@ -69,14 +69,14 @@ def _kept(raw: Json, uri: str, asked: LogOptions) -> list[Line]:
     """What a job's processes kept of their logs.
 
     Raises:
-        NoRun: the store cannot be read from here.
+        RunNotFoundError: the store cannot be read from here.
     """
     url = asked.endpoint_url or raw["spec"].get("output", {}).get("endpointUrl")
     begins = log_lines.stems(raw["kind"], raw["metadata"]["name"])
     try:
         return [*log_lines.of_store(stored_run.opened(Stored(uri), url), begins, asked.wanted)]
-    except NoRun as error:
-        raise NoRun(
+    except RunNotFoundError as error:
+        raise RunNotFoundError(
             f"there is no such pod now, and its last logs cannot be read: {error}; name a store that this "
             "machine reaches with --endpoint-url"
         ) from error

@@ -11,9 +11,9 @@ from headway_analysis.preflight.answers import parsed
 from headway_analysis.preflight.arguments import random_call
 from headway_analysis.preflight.evidence import Call
 from headway_analysis.preflight.mutants import altered
-from headway_analysis.preflight.playing import Cut, Turns
+from headway_analysis.preflight.playing import EpisodeCutError, Turns
 from headway_api.sandbox_api import ResetReply
-from headway_cli.tiny.task import NoTinyModel, agent_of
+from headway_cli.tiny.task import TinyModelError, agent_of
 from headway_sandbox.testing import Seen
 from headway_sandbox.testing.playing import Model
 
@@ -34,9 +34,9 @@ def expert(oracle: Model, faults: list[str]) -> Player:
         first = ResetReply(messages=[*map(dict, seen.messages)], tools=[*map(dict, seen.tools)])
         try:
             return (yield from agent_of(oracle, dict(seen.row), seen.random)(first))
-        except NoTinyModel as fault:
+        except TinyModelError as fault:
             faults.append(str(fault))
-            raise Cut from fault
+            raise EpisodeCutError from fault
 
     return player
 

@@ -29,9 +29,9 @@ from headway_api.store import LocalStore, Store
 from headway_cli import tokens
 from headway_cli.candidates import Trained, resolved
 from headway_cli.first_prompt import Note, beginning
-from headway_cli.local.manifest import ManifestWrong
+from headway_cli.local.manifest import ManifestError
 from headway_cli.stored_run import readable
-from headway_cli.tokens import ModelUnavailable
+from headway_cli.tokens import ModelUnavailableError
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ def of_training(job: RLTrainingJob, book: PriceBook, here: Here) -> DescribedEst
     """What a training job will cost.
 
     Raises:
-        ManifestWrong: nothing says how long an episode may be.
-        NoRun: its rows cannot be read.
+        ManifestError: nothing says how long an episode may be.
+        RunNotFoundError: its rows cannot be read.
     """
     spec = job.spec
     store = LocalStore(spec.output)
@@ -91,8 +91,8 @@ def of_evaluation(job: RLEvalJob, book: PriceBook, here: Here, trained: Trained)
     """What an evaluation will cost. `trained` returns a training job that a candidate names.
 
     Raises:
-        ManifestWrong: a candidate has no weights.
-        NoRun: its rows cannot be read.
+        ManifestError: a candidate has no weights.
+        RunNotFoundError: its rows cannot be read.
     """
     spec = job.spec
     store = LocalStore(spec.output)
@@ -130,7 +130,7 @@ def rows_of(dataset: Dataset | None, store: Store, block: str) -> list[Row]:
     """The rows of a block of the spec; none if the spec lacks the block.
 
     Raises:
-        NoRun: they cannot be read; the message says why, and what to write.
+        RunNotFoundError: they cannot be read; the message says why, and what to write.
     """
     if dataset is None:
         return []
@@ -159,7 +159,7 @@ def _model(source: ModelSpec, asked: int | None, store: Store, here: Here) -> Kn
     try:
         folder = here.model or tokens.folder_of(source, store, here.cache)
         return tokens.known(folder, asked)
-    except ModelUnavailable as error:
+    except ModelUnavailableError as error:
         here.note(
             f"the tokenizer of {source.base} is not available, so the limits decide how long a prompt is: "
             f"{error}; write --model FOLDER of one"
@@ -171,12 +171,12 @@ def _longest(spec: RLTrainingJobSpec) -> int:
     """Maximum tokens of an episode if the model is not available.
 
     Raises:
-        ManifestWrong: nothing says it.
+        ManifestError: nothing says it.
     """
     if spec.model.context_length is not None:
         return spec.model.context_length
     if (known := recipe(spec.model.base)) is None:
-        raise ManifestWrong(
+        raise ManifestError(
             "spec.model.contextLength is not given, and the model that names it is not available: write "
             "it, or --model FOLDER of the model's configuration and tokenizer"
         )

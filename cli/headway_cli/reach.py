@@ -8,9 +8,9 @@ from pathlib import Path
 from headway_api import names
 from headway_cli import near_names, stored_run, where
 from headway_cli.client.on_cluster import ClusterJob, OnCluster
-from headway_cli.cluster import Cluster, ClusterError, NoSuchJob
+from headway_cli.cluster import Cluster, ClusterError, JobNotFoundError
 from headway_cli.local.manifest import NAME
-from headway_cli.runs import NoRun
+from headway_cli.runs import RunNotFoundError
 from headway_cli.stored_run import StoredRun
 from headway_cli.where import Named, RunPlace
 
@@ -37,7 +37,7 @@ class Reach:
         """The place that a word means.
 
         Raises:
-            NoRun: it is no folder, no address and no name.
+            RunNotFoundError: it is no folder, no address and no name.
         """
         if self.names_a_cluster and NAME.fullmatch(word):
             return Named(word)
@@ -50,7 +50,7 @@ class Reach:
             word: a folder, an address, or the name of a job.
             kind: kind of a job on the cluster; None: either, and a training job if both exist.
         Raises:
-            NoRun, ClusterError: there is none, or its store cannot be used.
+            RunNotFoundError, ClusterError: there is none, or its store cannot be used.
         """
         return self.opened(self.place(word), kind)
 
@@ -65,7 +65,8 @@ class Reach:
 
         Raises:
             ClusterError: the cluster was chosen, and lacks the job or does not answer.
-            NoRun: neither this machine nor the cluster has the job; the message suggests similar names.
+            RunNotFoundError: neither this machine nor the cluster has the job; the message suggests similar
+                names.
         """
         kinds = tuple(names.PLURALS) if kind is None else (kind,)
         try:
@@ -74,5 +75,5 @@ class Reach:
             if self.names_a_cluster:
                 raise
             near = near_names.clause(name, (each.name for each in where.local_jobs(self.jobs)))
-            there = "" if isinstance(error, NoSuchJob) else "of a cluster: "
-            raise NoRun(f"{self.jobs} has no job {name}{near}; {there}{error}") from error
+            there = "" if isinstance(error, JobNotFoundError) else "of a cluster: "
+            raise RunNotFoundError(f"{self.jobs} has no job {name}{near}; {there}{error}") from error

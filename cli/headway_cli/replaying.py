@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from headway_api import names
 from headway_api.artifacts import Layout
-from headway_api.bounds import OutOfBounds, json_within
+from headway_api.bounds import OutOfBoundsError, json_within
 from headway_api.config import JobConfig
 from headway_api.exits import Termination
 from headway_api.keys import Key
@@ -21,8 +21,8 @@ from headway_api.records import StepReport
 from headway_api.remedies import applied
 from headway_api.replay import STORE, ReplayRequest, ReplayResult
 from headway_api.spec.training import RLTrainingJob, RLTrainingJobSpec
-from headway_cli.local.manifest import ManifestWrong, changed
-from headway_cli.runs import NoRun
+from headway_cli.local.manifest import ManifestError, changed
+from headway_cli.runs import RunNotFoundError
 from headway_cli.stored_run import StoredRun
 from headway_cli.where import LocalJob, RunPlace
 
@@ -69,18 +69,18 @@ def config_of(run: StoredRun) -> JobConfig:
     """The run's job, as its learner read it.
 
     Raises:
-        NoRun: it belongs to an evaluation, was not kept, or is of another version.
+        RunNotFoundError: it belongs to an evaluation, was not kept, or is of another version.
     """
     if run.evaluates:
-        raise NoRun(f"{run.layout.root} is an evaluation, and has no steps: name a training job")
+        raise RunNotFoundError(f"{run.layout.root} is an evaluation, and has no steps: name a training job")
     if not run.spec:
-        raise NoRun(
+        raise RunNotFoundError(
             f"{run.layout.job} is missing, so the settings of the run are not known; copy it to its place"
         )
     try:
         return JobConfig.model_validate(run.job)
     except ValidationError as error:
-        raise NoRun(
+        raise RunNotFoundError(
             f"{run.layout.job} is not one of this version's ({explained(error)}): replay the run with the "
             "version of headway that wrote it"
         ) from error
@@ -90,16 +90,16 @@ def recorded_step(reports: Sequence[StepReport], step: int) -> StepReport:
     """A run's report of a step.
 
     Raises:
-        NoRun: there is none, or it is the untrained model.
+        RunNotFoundError: there is none, or it is the untrained model.
     """
     found = next((report for report in reports if report.step == step), None)
     if found is not None and step > 0:
         return found
     there = [report.step for report in reports if report.step > 0]
     if not there:
-        raise NoRun("--step: the run has taken no step yet")
+        raise RunNotFoundError("--step: the run has taken no step yet")
     why = "is the untrained model" if step == 0 else "is not recorded"
-    raise NoRun(f"--step {step}: step {step} {why}; there are {spans(there)}")
+    raise RunNotFoundError(f"--step {step}: step {step} {why}; there are {spans(there)}")
 
 
 def spans(steps: Iterable[int]) -> str:
@@ -124,12 +124,12 @@ def changed_spec(
         loss: for spec.algorithm.loss. Bounds belong to a loss, so the previous `clip` is dropped.
         settings: `spec.algorithm.FIELD=VALUE`.
     Raises:
-        ManifestWrong: one changes another field, or the resulting spec is wrong.
+        ManifestError: one changes another field, or the resulting spec is wrong.
     """
     if loss is None and not settings:
         return None
     if report.directive is not None:
-        raise ManifestWrong(
+        raise ManifestError(
             f"--loss, --set: step {report.step} is the remedy {report.directive.remedy}, which trains "
             "nothing: name another step"
         )
@@ -138,7 +138,7 @@ def changed_spec(
         if path.removeprefix(ALGORITHM).split(".")[0] not in REPLAYABLE_FIELDS or not path.startswith(
             ALGORITHM
         ):
-            raise ManifestWrong(
+            raise ManifestError(
                 f"--set {setting}: a replay uses the recorded batch, so it cannot change this field; change "
                 f"one of these fields of spec.algorithm: {', '.join(REPLAYABLE_FIELDS)}"
             )
@@ -155,7 +155,7 @@ def changed_spec(
     try:
         return RLTrainingJob.model_validate(made).spec
     except ValidationError as error:
-        raise ManifestWrong("; ".join(mistakes(error, RLTrainingJob))) from error
+        raise ManifestError("; ".join(mistakes(error, RLTrainingJob))) from error
 
 
 def key_file(place: RunPlace, config: JobConfig) -> Path | None:
@@ -175,7 +175,7 @@ def failure_message(termination: bytes, request: ReplayRequest, folder: Path) ->
     """
     try:
         ending = Termination.model_validate(json_within(termination, len(termination)))
-    except (OutOfBounds, ValidationError):
+    except (OutOfBoundsError, ValidationError):
         return None
     config = request.config
     seen = Layout(f"file://{folder / STORE}", config.namespace, config.name, config.uid)

@@ -15,7 +15,7 @@ def keys(run: StoredRun) -> list[str]:
     """Keys of all its objects below its folder, in order.
 
     Raises:
-        NoRun: the store cannot be read.
+        RunNotFoundError: the store cannot be read.
     """
     root = run.layout.root
     with readable(root):
@@ -26,7 +26,7 @@ def read(run: StoredRun, of: Sequence[str]) -> tuple[Contents, Marks]:
     """The kinds and sizes of the objects with these keys, and which steps are the best and the newest.
 
     Raises:
-        NoRun: the store cannot be read.
+        RunNotFoundError: the store cannot be read.
     """
     root, kept = run.layout.root, run.weights()
     with readable(root), ThreadPoolExecutor(READERS) as pool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headway_analysis.report.page import evaluation, reading, training
 from headway_analysis.report.page.episodes import Decode
-from headway_cli.runs import NoRun
+from headway_cli.runs import RunNotFoundError
 from headway_cli.stored_run import StoredRun, readable
 
 
@@ -15,14 +15,14 @@ def page(found: StoredRun, decode: Decode | None) -> str:
         decode: text of token ids; None: the page shows no tokens.
 
     Raises:
-        NoRun: a record cannot be read, or an evaluation has not ended.
+        RunNotFoundError: a record cannot be read, or an evaluation has not ended.
     """
     with readable(found.layout.root):
         if not found.evaluates:
             return training.page(reading.training(found.files, decode))
         ended = reading.evaluation(found.files, decode)
         if ended is None:
-            raise NoRun(
+            raise RunNotFoundError(
                 f"{found.layout.root}: the evaluation has not ended, and its report is written at its end"
             )
         return evaluation.page(ended)

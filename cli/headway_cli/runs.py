@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 
-class NoRun(Exception):
+class RunNotFoundError(Exception):
     """There is no run there, or it cannot be read; the message says what to name instead."""

@@ -35,7 +35,7 @@ class Template(StrEnum):
     AGENT_HTTP = "agent-http"
 
 
-class ProjectWrong(Exception):
+class ProjectError(Exception):
     """The project cannot be written this way; the message says what to write instead."""
 
 
@@ -43,7 +43,7 @@ def name_of(folder: Path, given: str | None) -> str:
     """The name of the project and of its job: the given name, else one made from the folder's.
 
     Raises:
-        ProjectWrong: it is no valid name for a job.
+        ProjectError: it is no valid name for a job.
     """
     name = given if given is not None else re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-")
     if len(name) <= MAX_JOB_NAME and re.fullmatch(NAME_PATTERN, name):
@@ -51,7 +51,7 @@ def name_of(folder: Path, given: str | None) -> str:
     message = (
         f"--name {name}" if given is not None else f"the folder's name {folder.name!r} cannot be a job's name"
     )
-    raise ProjectWrong(
+    raise ProjectError(
         f"{message}: write --name with a name of a-z, 0-9 and -, which begins with a letter and has at most "
         f"{MAX_JOB_NAME} characters, such as my-desk"
     )
@@ -81,7 +81,7 @@ def write(folder: Path, template: Template, given: str | None = None) -> list[Pa
     Args:
         given: name of the project; None: it is made from the folder's.
     Raises:
-        ProjectWrong: the folder has files already, or cannot be written.
+        ProjectError: the folder has files already, or cannot be written.
     """
     folder = folder.absolute()
     made = texts(template, name_of(folder, given), folder)
@@ -92,17 +92,17 @@ def write(folder: Path, template: Template, given: str | None = None) -> list[Pa
             (folder / name).write_text(text, encoding="utf-8")
         _generate(folder)
     except OSError as error:
-        raise ProjectWrong(f"{error.filename or folder}: {error.strerror}: write another folder") from error
+        raise ProjectError(f"{error.filename or folder}: {error.strerror}: write another folder") from error
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def _require_empty(folder: Path) -> None:
     if UNQUOTED.search(str(folder)):
-        raise ProjectWrong(f"{folder}: write a folder whose path has no quotes and no backslashes")
+        raise ProjectError(f"{folder}: write a folder whose path has no quotes and no backslashes")
     if folder.exists() and not folder.is_dir():
-        raise ProjectWrong(f"{folder} is a file: write the name of a folder")
+        raise ProjectError(f"{folder} is a file: write the name of a folder")
     if folder.is_dir() and any(folder.iterdir()):
-        raise ProjectWrong(f"{folder} is not empty: write the name of a new folder, such as {folder}/my-desk")
+        raise ProjectError(f"{folder} is not empty: write the name of a new folder, such as {folder}/my-desk")
 
 
 def _generate(folder: Path) -> None:
@@ -111,4 +111,4 @@ def _generate(folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=GENERATE_SECONDS)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
-        raise ProjectWrong(f"{folder / GENERATOR} failed: {last}; correct it, and run it in its folder")
+        raise ProjectError(f"{folder / GENERATOR} failed: {last}; correct it, and run it in its folder")

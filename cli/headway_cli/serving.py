@@ -12,15 +12,15 @@ from pydantic import ValidationError
 
 from headway_api import names
 from headway_api.base_model import fetch, read_config
-from headway_api.bounds import OutOfBounds
+from headway_api.bounds import OutOfBoundsError
 from headway_api.mistakes import mistakes
 from headway_api.model_names import BASE_MODEL
 from headway_api.records import FileDigest, StepReport, WeightsManifest
 from headway_api.spec.model import ModelSpec
-from headway_api.store import Corrupt, NotFound, below, digest, download_folder
+from headway_api.store import CorruptFileError, ObjectNotFoundError, below, digest, download_folder
 from headway_api.stored import read
 from headway_api.weights_format import EXPORT_FILE
-from headway_cli.runs import NoRun
+from headway_cli.runs import RunNotFoundError
 from headway_cli.stored_run import StoredRun, readable
 
 HOST: Final = "127.0.0.1"
@@ -65,10 +65,10 @@ def chosen(run: StoredRun, which: str, base: str | None) -> Chosen:
         which: `best`, `latest`, or a step.
         base: URI of the base model, if the run does not name it.
     Raises:
-        NoRun: there are none, or nothing says which model they belong to.
+        RunNotFoundError: there are none, or nothing says which model they belong to.
     """
     if run.job.get("kind") == names.EVAL_KIND:
-        raise NoRun(
+        raise RunNotFoundError(
             f"{run.layout.root} is of an RLEvalJob, which trains nothing: name the training job's run"
         )
     step = _step(run, which)
@@ -76,7 +76,7 @@ def chosen(run: StoredRun, which: str, base: str | None) -> Chosen:
     with readable(where):
         weights = read(run.store, where, StepReport).weights
         if not weights.whole and not _is_complete(run, step):
-            raise NoRun(
+            raise RunNotFoundError(
                 f"until the job has ended, step {step} is stored as a change of an earlier step: write "
                 "another --checkpoint"
             )
@@ -87,23 +87,27 @@ def _is_complete(run: StoredRun, step: int) -> bool:
     """Whether the job's end has written the whole model beside a delta."""
     try:
         return run.store.size(f"{run.layout.weights(step)}/{EXPORT_FILE}") >= 0
-    except NotFound:
+    except ObjectNotFoundError:
         return False
 
 
 def _step(run: StoredRun, which: str) -> int:
     kept = run.weights()
     if not kept:
-        raise NoRun(f"{run.layout.root} has no weights that can be served yet")
+        raise RunNotFoundError(f"{run.layout.root} has no weights that can be served yet")
     if which == LATEST:
         return kept[-1]
     if which == BEST:
         if (best := run.best()) is None:
-            raise NoRun("no step was validated yet, so there is no best one: write --checkpoint latest")
+            raise RunNotFoundError(
+                "no step was validated yet, so there is no best one: write --checkpoint latest"
+            )
         return best
     if not which.isdecimal() or int(which) not in kept:
         there = ", ".join(map(str, kept))
-        raise NoRun(f"--checkpoint {which}: write best, latest, or a step whose weights are kept: {there}")
+        raise RunNotFoundError(
+            f"--checkpoint {which}: write best, latest, or a step whose weights are kept: {there}"
+        )
     return int(which)
 
 
@@ -112,11 +116,13 @@ def _model(run: StoredRun, base: str | None) -> ModelSpec:
     if base is not None:
         fields = {key: value for key, value in fields.items() if key != "revision"} | {"base": base}
     if "base" not in fields:
-        raise NoRun("this run does not name its base model: write --base URI, as in spec.model.base")
+        raise RunNotFoundError(
+            "this run does not name its base model: write --base URI, as in spec.model.base"
+        )
     try:
         return ModelSpec.model_validate(fields)
     except ValidationError as error:
-        raise NoRun(f"spec.model: {'; '.join(mistakes(error, ModelSpec))}") from error
+        raise RunNotFoundError(f"spec.model: {'; '.join(mistakes(error, ModelSpec))}") from error
 
 
 def default_cache(environ: Mapping[str, str]) -> Path:
@@ -137,7 +143,7 @@ def fetched(run: StoredRun, of: Chosen, cache: Path) -> OnDisk:
     Correct files that are already there are not fetched again.
 
     Raises:
-        NoRun: a file differs, or cannot be fetched.
+        RunNotFoundError: a file differs, or cannot be fetched.
     """
     weights = _place(of.uri, cache / "weights")
     # Files that only the job's end wrote have no digests.
@@ -154,7 +160,7 @@ def fetched(run: StoredRun, of: Chosen, cache: Path) -> OnDisk:
         if of.model.base.startswith(FILES):
             base = Path(of.model.base.removeprefix(FILES))
             if not base.is_dir():
-                raise NoRun(f"the base model is no longer at {of.model.base}: write --base URI")
+                raise RunNotFoundError(f"the base model is no longer at {of.model.base}: write --base URI")
             return OnDisk(weights, base, rank)
         return OnDisk(weights, fetch(of.model, run.store, cache), rank)
 
@@ -169,16 +175,20 @@ def wrong_files(folder: Path, files: Sequence[FileDigest]) -> list[str]:
 
 
 def _require(folder: Path, files: Sequence[FileDigest] | None) -> None:
-    """Raise Corrupt if a file on this machine is not what the learner wrote."""
+    """Raise CorruptFileError if a file on this machine is not what the learner wrote."""
     if wrong := wrong_files(folder, files or ()):
-        raise Corrupt(f"{folder / wrong[0]} is not what the learner wrote: restore it, or serve another step")
+        raise CorruptFileError(
+            f"{folder / wrong[0]} is not what the learner wrote: restore it, or serve another step"
+        )
 
 
 def _rank(folder: Path) -> int:
     try:
         return int(read_config(folder / ADAPTER_CONFIG)["r"])
-    except (OSError, OutOfBounds, KeyError, TypeError, ValueError) as error:
-        raise NoRun(f"{folder / ADAPTER_CONFIG} does not say the adapter's rank: {error!r}") from error
+    except (OSError, OutOfBoundsError, KeyError, TypeError, ValueError) as error:
+        raise RunNotFoundError(
+            f"{folder / ADAPTER_CONFIG} does not say the adapter's rank: {error!r}"
+        ) from error
 
 
 def command(

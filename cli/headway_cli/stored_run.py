@@ -12,15 +12,15 @@ from pydantic import ValidationError
 from headway_analysis.measures.episodes import Evaluation, ranked
 from headway_api import names
 from headway_api.artifacts import Layout, RunLayout, by_number, pointed
-from headway_api.bounds import OutOfBounds
+from headway_api.bounds import OutOfBoundsError
 from headway_api.exits import JobError
 from headway_api.job_folder import JobFolder
 from headway_api.records import GroupRecord, Purpose
 from headway_api.run_files import RunFiles
 from headway_api.spec.lifecycle import OutputSpec
-from headway_api.store import Corrupt, Denied, NotFound, Store, open_store
+from headway_api.store import CorruptFileError, ObjectNotFoundError, Store, StoreDeniedError, open_store
 from headway_api.weights_format import MODEL_FILE
-from headway_cli.runs import NoRun
+from headway_cli.runs import RunNotFoundError
 from headway_cli.where import LocalJob, Stored
 
 MARKS = ("trajectories", "usage", "steps", "checkpoints", "logs", "coordinators", "prices")
@@ -80,7 +80,7 @@ class StoredRun:
         Args:
             lost: also those without any scored episode, which are kept apart; they come last.
         Raises:
-            NoRun: one cannot be read.
+            RunNotFoundError: one cannot be read.
         """
         with readable(self.layout.root):
             yield from self.files.groups(self.files.addresses(purpose))
@@ -93,10 +93,10 @@ class StoredRun:
         with readable(self.layout.latest):
             try:
                 return pointed(self.store.get(self.layout.latest))
-            except NotFound:
+            except ObjectNotFoundError:
                 return None
-            except OutOfBounds as error:
-                raise NoRun(f"{self.layout.latest} cannot be read: {error}") from error
+            except OutOfBoundsError as error:
+                raise RunNotFoundError(f"{self.layout.latest} cannot be read: {error}") from error
 
     def weights(self) -> list[int]:
         """Steps with published weights that are kept and can be served alone: no deltas."""
@@ -123,7 +123,7 @@ def opened(place: LocalJob | Stored, endpoint_url: str | None = None) -> StoredR
         place: a place from `where.meant` that is no job's name.
         endpoint_url: address of an S3-compatible store.
     Raises:
-        NoRun: there is none, or the store cannot be used.
+        RunNotFoundError: there is none, or the store cannot be used.
     """
     if isinstance(place, LocalJob):
         return _of_local_job(place)
@@ -132,7 +132,7 @@ def opened(place: LocalJob | Stored, endpoint_url: str | None = None) -> StoredR
     with readable(uri):
         job = run.files.document(run.layout.job)
         if job is None and not _has_written(run, uri):
-            raise NoRun(
+            raise RunNotFoundError(
                 f"{uri} has no run: name the folder of a local job (.headway/NAME), or "
                 "status.artifacts.uri of a job on a cluster"
             )
@@ -151,7 +151,7 @@ def _of_local_job(place: LocalJob) -> StoredRun:
     # The folder's present place: a person may have moved it.
     layout = RunLayout.of(Layout(f"file://{place.folder / 'artifacts'}", *identity).root)
     if not place.folder.joinpath("artifacts", *identity).is_dir():
-        raise NoRun(f"{place.folder}: the job has written nothing yet")
+        raise RunNotFoundError(f"{place.folder}: the job has written nothing yet")
     store = store_at({**(spec.get("output") or {}), "uri": layout.root})
     job = {"kind": raw.get("kind", names.TRAINING_KIND), "spec": spec}
     job |= dict(zip(("namespace", "name", "uid"), identity, strict=True))
@@ -164,38 +164,40 @@ def store_at(output: Mapping[str, Any]) -> Store:
     """The store of `spec.output`.
 
     Raises:
-        NoRun: it cannot be used.
+        RunNotFoundError: it cannot be used.
     """
     where = output.get("uri")
     try:
         return open_store(OutputSpec.model_validate(output), quick=True)
     except ModuleNotFoundError as error:
-        raise NoRun(f"{where}: reading buckets needs boto3: pip install headway[coordinator]") from error
+        raise RunNotFoundError(
+            f"{where}: reading buckets needs boto3: pip install headway[coordinator]"
+        ) from error
     except JobError as error:
-        raise NoRun(f"{where}: {error}") from error
+        raise RunNotFoundError(f"{where}: {error}") from error
     except ValidationError as error:
-        raise NoRun(f"{where}: {error.errors()[0]['msg']}") from error
+        raise RunNotFoundError(f"{where}: {error.errors()[0]['msg']}") from error
 
 
 @contextmanager
 def readable(where: str) -> Iterator[None]:
-    """Turn errors of a store into NoRun with an explanation.
+    """Turn errors of a store into RunNotFoundError with an explanation.
 
     Raises:
-        NoRun: the store refused or failed.
+        RunNotFoundError: the store refused or failed.
     """
     try:
         yield
-    except NotFound as error:
-        raise NoRun(f"{where}: there is no object {error.args[0]}") from error
+    except ObjectNotFoundError as error:
+        raise RunNotFoundError(f"{where}: there is no object {error.args[0]}") from error
     except JobError as error:
-        raise NoRun(error.termination.sentence) from error
-    except (Denied, Corrupt) as error:
-        raise NoRun(str(error)) from error
+        raise RunNotFoundError(error.termination.sentence) from error
+    except (StoreDeniedError, CorruptFileError) as error:
+        raise RunNotFoundError(str(error)) from error
     except OSError as error:
-        raise NoRun(f"{error.filename or where}: {error.strerror or error}") from error
+        raise RunNotFoundError(f"{error.filename or where}: {error.strerror or error}") from error
     except _of_clients() as error:
-        raise NoRun(f"{where}: the store does not answer: {error}") from error
+        raise RunNotFoundError(f"{where}: the store does not answer: {error}") from error
 
 
 def _of_clients() -> tuple[type[Exception], ...]:

@@ -11,7 +11,7 @@ from headway_api.rows import check_column, load, tasks_of
 from headway_api.spec.data import Dataset
 from headway_cli import near_names
 from headway_cli.episodes import Task
-from headway_cli.runs import NoRun
+from headway_cli.runs import RunNotFoundError
 from headway_cli.stored_run import StoredRun, readable
 
 SPLITS: Final = {
@@ -29,7 +29,7 @@ def task(run: StoredRun, purpose: Purpose, name: str, option: str = "--task") ->
     """The rows of a task among those that the episodes of a purpose are on. `option` is what a user wrote.
 
     Raises:
-        NoRun: the job names no column of tasks, its dataset cannot be read, or has no such task.
+        RunNotFoundError: the job names no column of tasks, its dataset cannot be read, or has no such task.
     """
     suites = [str(each.get("name")) for each in run.spec.get("suites") or ()]
     if name in suites:
@@ -37,7 +37,7 @@ def task(run: StoredRun, purpose: Purpose, name: str, option: str = "--task") ->
     block, dataset = _dataset(run, purpose, option)
     if dataset is None or dataset.task_column is None:
         known = f"; write a suite: {', '.join(suites)}" if suites else f", so leave {option} out"
-        raise NoRun(f"{option} {name}: {block}.taskColumn of {run.name} names no tasks{known}")
+        raise RunNotFoundError(f"{option} {name}: {block}.taskColumn of {run.name} names no tasks{known}")
     with readable(dataset.uri):
         rows = load(dataset, run.store, block)
         check_column(rows, dataset.task_column, f"{block}.taskColumn")
@@ -45,7 +45,7 @@ def task(run: StoredRun, purpose: Purpose, name: str, option: str = "--task") ->
     if name not in tasks:
         there = [*dict.fromkeys(tasks), *suites]
         hint = near_names.question(name, there) or f"there are {', '.join(sorted(there)[:MAX_NAMED])}"
-        raise NoRun(
+        raise RunNotFoundError(
             f"{option} {name}: {dataset.uri} has no such task in column {dataset.task_column}; {hint}"
         )
     return Task(name, frozenset(number for number, each in enumerate(tasks) if each == name))
@@ -54,7 +54,9 @@ def task(run: StoredRun, purpose: Purpose, name: str, option: str = "--task") ->
 def _dataset(run: StoredRun, purpose: Purpose, option: str) -> tuple[str, Dataset | None]:
     """The block of the spec that names the dataset, and the dataset; None if there is none."""
     if not run.job:
-        raise NoRun(f"{run.layout.root} has no job.json, which names the tasks' column: leave {option} out")
+        raise RunNotFoundError(
+            f"{run.layout.root} has no job.json, which names the tasks' column: leave {option} out"
+        )
     data: dict[str, Any] = run.spec.get("data") or {}
     block = "spec.data" if run.evaluates else f"spec.data.{SPLITS[purpose]}"
     found = data if run.evaluates else data.get(SPLITS[purpose])
@@ -63,4 +65,4 @@ def _dataset(run: StoredRun, purpose: Purpose, option: str) -> tuple[str, Datase
     try:
         return block, Dataset.model_validate(found)
     except ValidationError as error:
-        raise NoRun(f"{block} of {run.name} cannot be read: {error.errors()[0]['msg']}") from error
+        raise RunNotFoundError(f"{block} of {run.name} cannot be read: {error.errors()[0]['msg']}") from error

@@ -9,17 +9,17 @@ from typing import Any, Final
 from headway_analysis.estimate.prompts import Known
 from headway_api import rope
 from headway_api.base_model import HUB, Source, fetch, read_config
-from headway_api.bounds import OutOfBounds
+from headway_api.bounds import OutOfBoundsError
 from headway_api.chat_template import TODAY, object_arguments
 from headway_api.document import Json
 from headway_api.store import Store
-from headway_cli.runs import NoRun
+from headway_cli.runs import RunNotFoundError
 from headway_cli.stored_run import readable
 
 CONFIG: Final = "config.json"
 
 
-class ModelUnavailable(Exception):
+class ModelUnavailableError(Exception):
     """A model cannot count the tokens of a text here; the message says why."""
 
 
@@ -29,7 +29,7 @@ def folder_of(model: Source, store: Store, cache: Path) -> Path:
     Nothing is fetched from the hub: for a hf:// model an earlier download is used.
 
     Raises:
-        ModelUnavailable: there is none.
+        ModelUnavailableError: there is none.
     """
     if model.base.startswith("file://"):
         return Path(model.base.removeprefix("file://"))
@@ -38,8 +38,8 @@ def folder_of(model: Source, store: Store, cache: Path) -> Path:
     try:
         with readable(model.base):
             return fetch(model, store, cache, weights=False)
-    except NoRun as error:
-        raise ModelUnavailable(str(error)) from error
+    except RunNotFoundError as error:
+        raise ModelUnavailableError(str(error)) from error
 
 
 def _of_hub(model: Source) -> Path:
@@ -47,12 +47,12 @@ def _of_hub(model: Source) -> Path:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HFValidationError
     except ModuleNotFoundError as error:
-        raise ModelUnavailable("huggingface-hub is missing: pip install headway[coordinator]") from error
+        raise ModelUnavailableError("huggingface-hub is missing: pip install headway[coordinator]") from error
     name = model.base.removeprefix(HUB)
     try:
         found = snapshot_download(name, revision=model.revision, local_files_only=True)
     except (OSError, HFValidationError) as error:  # it raises the first if nothing is there
-        raise ModelUnavailable(f"{name} was not downloaded to this machine") from error
+        raise ModelUnavailableError(f"{name} was not downloaded to this machine") from error
     return Path(found)
 
 
@@ -64,7 +64,7 @@ def context_length(folder: Path, asked: int | None) -> int | None:
         config = read_config(folder / CONFIG)
         limit = (config.get("text_config") or config).get("max_position_embeddings")
         return rope.own_length(config, int(limit)) if limit else None
-    except (OSError, OutOfBounds, ValueError, TypeError, AttributeError):
+    except (OSError, OutOfBoundsError, ValueError, TypeError, AttributeError):
         return None
 
 
@@ -75,11 +75,11 @@ def known(folder: Path, asked: int | None) -> Known:
         folder: folder with its tokenizer and configuration.
         asked: most tokens of an episode, if the job says it.
     Raises:
-        ModelUnavailable: the tokenizer, the template or the context's length is missing.
+        ModelUnavailableError: the tokenizer, the template or the context's length is missing.
     """
     length = context_length(folder, asked)
     if length is None:
-        raise ModelUnavailable(f"{CONFIG} of the model does not say how many tokens it takes")
+        raise ModelUnavailableError(f"{CONFIG} of the model does not say how many tokens it takes")
     tokenizer = _tokenizer(folder)
 
     def size(messages: Sequence[Json], tools: Sequence[Json]) -> int:
@@ -99,13 +99,13 @@ def _tokenizer(folder: Path) -> Any:
     try:
         from transformers import AutoTokenizer
     except ModuleNotFoundError as error:
-        raise ModelUnavailable("transformers is missing: pip install headway[coordinator]") from error
+        raise ModelUnavailableError("transformers is missing: pip install headway[coordinator]") from error
     try:
         found: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:  # the remedy is the same for every error of transformers
-        raise ModelUnavailable(f"the tokenizer in {folder} cannot be loaded: {error}") from error
+        raise ModelUnavailableError(f"the tokenizer in {folder} cannot be loaded: {error}") from error
     if not found.chat_template:
-        raise ModelUnavailable(f"the model in {folder} has no chat template")
+        raise ModelUnavailableError(f"the model in {folder} has no chat template")
     return found
 
 

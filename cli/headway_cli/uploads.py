@@ -22,8 +22,8 @@ from headway_api.bounds import shortened
 from headway_api.exits import JobError
 from headway_api.spec.data import FORMATS, Format
 from headway_api.spec.lifecycle import OutputSpec
-from headway_api.store import Denied, Store, digest, open_store, upload_folder
-from headway_cli.local.manifest import ManifestWrong
+from headway_api.store import Store, StoreDeniedError, digest, open_store, upload_folder
+from headway_cli.local.manifest import ManifestError
 
 PROMPT: Final = "prompt"
 """Column that no row may leave empty, if the file has it and a job names no other."""
@@ -46,11 +46,11 @@ NUMBERED: Final = re.compile(r"\brow (\d+)\b")
 """How the reader of rows names a row: from 0."""
 
 
-class RowsWrong(ManifestWrong):
+class InvalidRowsError(ManifestError):
     """A file has rows that no job could read; the message names file, line and fix."""
 
 
-class NotPushed(ManifestWrong):
+class PushError(ManifestError):
     """The target cannot be written to; the message says why, and what to write."""
 
 
@@ -83,30 +83,32 @@ def read(path: Path) -> Table:
     """Read and check a file, as a job does.
 
     Raises:
-        RowsWrong: no job could read it; the message names the line if there is one.
+        InvalidRowsError: no job could read it; the message names the line if there is one.
     """
     form = format_of(path)
     try:
         size = path.stat().st_size
         if size > bounds.DATASET:
-            raise RowsWrong(f"{path} has more than {bounds.DATASET} bytes: split it over several jobs")
+            raise InvalidRowsError(f"{path} has more than {bounds.DATASET} bytes: split it over several jobs")
         data, file = path.read_bytes(), digest(path)
     except OSError as error:
-        raise RowsWrong(f"{path}: {error.strerror}") from error
+        raise InvalidRowsError(f"{path}: {error.strerror}") from error
     try:
         found = rows.parse(data, form)
     except ModuleNotFoundError as error:
-        raise RowsWrong(f"{path}: reading {form} needs {error.name}: pip install {error.name}") from error
+        raise InvalidRowsError(
+            f"{path}: reading {form} needs {error.name}: pip install {error.name}"
+        ) from error
     except Exception as error:  # the remedy is the same for every error of a parser
         why = shortened(str(error), 500)
         named = NUMBERED.search(why)
         line = None if named is None else line_of(data, form, int(named[1]))
-        raise RowsWrong(f"{_place(path, line)}: {why}") from error
+        raise InvalidRowsError(f"{_place(path, line)}: {why}") from error
     if not found:
-        raise RowsWrong(f"{path} has no rows: write one JSON object a line")
+        raise InvalidRowsError(f"{path} has no rows: write one JSON object a line")
     if (bad := unusable(found)) is not None:
         row, why = bad
-        raise RowsWrong(f"{_place(path, line_of(data, form, row))}: row {row} {why}")
+        raise InvalidRowsError(f"{_place(path, line_of(data, form, row))}: row {row} {why}")
     keys = tuple(sha256(overlaps.content(row).encode(errors="replace")).digest() for row in found)
     return Table(path, len(found), columns_of(found), file.size, file.sha256, keys)
 
@@ -115,12 +117,12 @@ def format_of(path: Path) -> Format:
     """The format, from the file's extension.
 
     Raises:
-        RowsWrong: a job would not know it.
+        InvalidRowsError: a job would not know it.
     """
     for form in FORMATS:
         if path.suffix == f".{form}":
             return form
-    raise RowsWrong(f"{path}: a job finds the format by the name: end it in .{', .'.join(FORMATS)}")
+    raise InvalidRowsError(f"{path}: a job finds the format by the name: end it in .{', .'.join(FORMATS)}")
 
 
 def unusable(found: Sequence[rows.Row]) -> tuple[int, str] | None:
@@ -180,11 +182,11 @@ def target_of(where: str) -> str:
     """The address of a folder, without a slash at its end.
 
     Raises:
-        NotPushed: no job could read from it.
+        PushError: no job could read from it.
     """
     folder = where.rstrip("/")
     if not (where.startswith("s3://") and folder != "s3:") and not where.startswith("file:///"):
-        raise NotPushed(f"{where}: write s3://BUCKET/PREFIX, or file:///FOLDER on this machine")
+        raise PushError(f"{where}: write s3://BUCKET/PREFIX, or file:///FOLDER on this machine")
     return folder
 
 
@@ -192,30 +194,30 @@ def opened(target: str, endpoint_url: str | None) -> Store:
     """The store of a target, with the credentials of this process.
 
     Raises:
-        NotPushed: it cannot be used.
+        PushError: it cannot be used.
     """
     try:
         return open_store(OutputSpec(uri=target, endpoint_url=endpoint_url))
     except ModuleNotFoundError as error:
-        raise NotPushed(f"{target}: writing to buckets needs boto3: pip install boto3") from error
+        raise PushError(f"{target}: writing to buckets needs boto3: pip install boto3") from error
     except ValidationError as error:
-        raise NotPushed(f"--endpoint-url {endpoint_url}: write http://HOST:PORT or https://HOST") from error
+        raise PushError(f"--endpoint-url {endpoint_url}: write http://HOST:PORT or https://HOST") from error
     except (JobError, ValueError) as error:
-        raise NotPushed(f"{target}: {error}. Here {HERE}") from error
+        raise PushError(f"{target}: {error}. Here {HERE}") from error
 
 
 def push(store: Store, table: Table, target: str) -> str:
     """Upload a file that was read. Return its address there.
 
     Raises:
-        NotPushed: the store refuses it, or the file was changed since it was read.
+        PushError: the store refuses it, or the file was changed since it was read.
     """
     uri = f"{target}/{table.path.name}"
     with _reported(uri):
         store.upload(table.path, uri)
         arrived = store.size(uri)
     if digest(table.path).sha256 != table.sha256 or arrived != table.size:
-        raise NotPushed(f"{table.path} was changed while it was uploaded: push it again")
+        raise PushError(f"{table.path} was changed while it was uploaded: push it again")
     return uri
 
 
@@ -223,10 +225,10 @@ def model_of(folder: Path) -> Path:
     """The folder, as a full path.
 
     Raises:
-        NotPushed: it has no model.
+        PushError: it has no model.
     """
     if not (folder / CONFIG).is_file():
-        raise NotPushed(
+        raise PushError(
             f"--model {folder}: it has no {CONFIG}: name the folder of a model, such as tiny-model"
         )
     return folder.resolve()
@@ -236,7 +238,7 @@ def push_model(store: Store, folder: Path, target: str) -> str:
     """Upload the files of a model. Return the address of its folder there.
 
     Raises:
-        NotPushed: the store refuses one.
+        PushError: the store refuses one.
     """
     uri = f"{target}/{folder.name}"
     with _reported(uri):
@@ -246,13 +248,13 @@ def push_model(store: Store, folder: Path, target: str) -> str:
 
 @contextmanager
 def _reported(uri: str) -> Iterator[None]:
-    """Turn every error of a store into NotPushed."""
+    """Turn every error of a store into PushError."""
     try:
         yield
-    except Denied as error:
-        raise NotPushed(f"{error}: give this shell credentials that may write there") from error
+    except StoreDeniedError as error:
+        raise PushError(f"{error}: give this shell credentials that may write there") from error
     except Exception as error:  # of boto3, its transport, or the file system: shown as it is
-        raise NotPushed(f"{uri}: {shortened(str(error), 500)}") from error
+        raise PushError(f"{uri}: {shortened(str(error), 500)}") from error
 
 
 def block_of(path: Path) -> str | None:

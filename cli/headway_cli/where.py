@@ -9,7 +9,7 @@ from typing import Final
 
 from headway_cli import near_names
 from headway_cli.local.manifest import NAME
-from headway_cli.runs import NoRun
+from headway_cli.runs import RunNotFoundError
 
 ADDRESSES: Final = ("s3://", "file://")
 
@@ -46,7 +46,7 @@ def meant(word: str, jobs: Path) -> RunPlace:
         word: a folder, an address, or a name.
         jobs: folder with the folders of local jobs: a name there comes before one on a cluster.
     Raises:
-        NoRun: it is none of them.
+        RunNotFoundError: it is none of them.
     """
     if word.startswith("s3://"):
         return Stored(word.rstrip("/"))
@@ -62,7 +62,7 @@ def meant(word: str, jobs: Path) -> RunPlace:
     hint = near_names.question(path.name, known) or (
         "name the folder of a local job (.headway/NAME), a job on a cluster, or its status.artifacts.uri"
     )
-    raise NoRun(f"{word} does not exist: {hint}")
+    raise RunNotFoundError(f"{word} does not exist: {hint}")
 
 
 def local_jobs(jobs: Path) -> list[Path]:

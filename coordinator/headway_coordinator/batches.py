@@ -10,7 +10,7 @@ from headway_api.exits import JobError
 from headway_api.records import Batch, BatchWaits, Finished
 from headway_api.rows import Row
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_coordinator.bounds import Conflict, check_staleness
+from headway_coordinator.bounds import StepConflictError, check_staleness
 from headway_coordinator.dataset import Order, position_of
 from headway_coordinator.mixing import Mixture
 from headway_coordinator.progress import ProgressCondition
@@ -71,13 +71,15 @@ class Batches:
         """The batch of `step`, once it can be cut; None until then.
 
         Raises:
-            Conflict: the learner is not at the expected step.
+            StepConflictError: the learner is not at the expected step.
             JobError: `StaleBatch`, if a batch breaks the staleness bound.
         """
         if self.state.finished is not None:
             return Finished(reason=self.state.finished, validated=self.state.validated)
         if step != self.state.step + 1 or self.state.step < 0:
-            raise Conflict(f"step {step} was asked for, but step {self.state.step} is the last one reported")
+            raise StepConflictError(
+                f"step {step} was asked for, but step {self.state.step} is the last one reported"
+            )
         withheld, change = self.withholds() or self.remedies.busy, self.remedies.due(step)
         if change is not None and not withheld and not self.done:
             return self.remedies.batch(

@@ -32,7 +32,7 @@ LOST_LIMIT = 8
 more."""
 
 
-class Conflict(Exception):
+class StepConflictError(Exception):
     """The learner asks for, or reports, a step that does not follow."""
 
 

@@ -1,6 +1,6 @@
 """Cancels what runs for a group once nothing can be trained on it, and reports that as a separate fault.
 
-    async with stop.guard():      # raises Stopped as soon as, or if already, `stop.now(why)` was called ...
+    async with stop.guard():  # raises StoppedError as soon as, or if already, `stop.now(why)` was called ...
 
 A cancellation from outside, such as the end of the process, passes through unchanged.
 """
@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from headway_api.records import Abandoned
-from headway_coordinator.faults import InfraFault
+from headway_coordinator.faults import InfraError
 
 
-class Stopped(InfraFault):
+class StoppedError(InfraError):
     """Nothing can be trained on the episode any more: an InfraError, which is never scored or billed."""
 
     def __init__(self, why: Abandoned) -> None:
@@ -41,7 +41,7 @@ class CancelToken:
         """Run the block until it ends or is stopped. Guards of one task must not be nested.
 
         Raises:
-            Stopped: the block was stopped, or must not begin.
+            StoppedError: the block was stopped, or must not begin.
         """
         if self.why is not None:
             raise self._stopped()
@@ -57,6 +57,6 @@ class CancelToken:
                 raise
             raise self._stopped() from None
 
-    def _stopped(self) -> Stopped:
+    def _stopped(self) -> StoppedError:
         assert self.why is not None
-        return Stopped(self.why)
+        return StoppedError(self.why)

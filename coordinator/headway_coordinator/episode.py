@@ -28,7 +28,7 @@ from headway_api.spec.judge import field_of as judge_field
 from headway_coordinator.agents.agent import Agent, AgentResult, EpisodeContext
 from headway_coordinator.budget.spending import UNBOUNDED, Spending
 from headway_coordinator.cancel_token import CancelToken
-from headway_coordinator.faults import AgentFault, CandidateFault, Cause, InfraFault
+from headway_coordinator.faults import AgentError, CandidateError, Cause, InfraError
 from headway_coordinator.finish_reply import by_index, check_reward, check_sizes
 from headway_coordinator.gateway.allowance import WholeAllowance
 from headway_coordinator.gateway.asks import Sampling, Session
@@ -144,7 +144,7 @@ async def _within(seconds: float) -> AsyncIterator[None]:
     async with asyncio.timeout(seconds) as limit:
         try:
             yield
-        except InfraFault as fault:
+        except InfraError as fault:
             deadline = limit.when()
             if deadline is None or asyncio.get_running_loop().time() < deadline:
                 raise
@@ -184,7 +184,7 @@ class Episodes:
 
         Raises:
             JobError: `Superseded`: another coordinator has claimed the sandboxes.
-            CandidateFault: the candidate that the episode measures cannot go on.
+            CandidateError: the candidate that the episode measures cannot go on.
         """
         session = Session(
             episode_id=task.episode_id,
@@ -202,13 +202,13 @@ class Episodes:
                 ending = await self._live(task, progress)
         except TimeoutError:
             ending = self._out_of_time(progress)
-        except InfraFault as fault:
+        except InfraError as fault:
             text = f"{fault}; the agent: {progress.why}" if progress.why else str(fault)
             ending = Ending(Outcome.INFRA_ERROR, text, fault.cause)
         except ValidationError as error:
             text = f"{progress.stage} gave an invalid answer: {explained(error)}"
             ending = Ending(Outcome.INFRA_ERROR, text)
-        except (JobError, CandidateFault):  # ends the whole process, or the whole candidate
+        except (JobError, CandidateError):  # ends the whole process, or the whole candidate
             raise
         except Exception as error:  # a bug costs its group a retry, not the job
             _log.exception("an episode failed while it waited for %s", progress.stage)
@@ -270,7 +270,7 @@ class Episodes:
                     if not progress.session.taken and outcome is not Outcome.TRUNCATED:
                         why = played.why or "it gave no reason"
                         cause = self._agents(f"it ended without a single turn: {why}")
-                        raise InfraFault(f"the agent ended without a single turn: {why}", cause)
+                        raise InfraError(f"the agent ended without a single turn: {why}", cause)
                     return await self._judged(sandbox, progress, outcome, played)
             except TimeoutError:
                 if context is None or not _slow_by_itself(context, progress):
@@ -309,7 +309,7 @@ class Episodes:
     async def _act(self, context: EpisodeContext) -> tuple[Outcome, AgentResult]:
         try:
             played = await self._agent.play(context)
-        except AgentFault as fault:
+        except AgentError as fault:
             return Outcome.AGENT_ERROR, AgentResult(truncated=True, why=str(fault))
         return (Outcome.TRUNCATED if played.truncated else Outcome.COMPLETED), played
 

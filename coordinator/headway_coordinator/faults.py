@@ -1,6 +1,6 @@
 """Why an episode failed, as exceptions. They become outcomes in `episode.py` and nowhere else.
 
-Only a `CandidateFault` belongs to no episode: it passes through `episode.py` and `group.py` to whoever runs
+Only a `CandidateError` belongs to no episode: it passes through `episode.py` and `group.py` to whoever runs
 the candidate.
 """
 
@@ -21,7 +21,7 @@ class Cause:
     """Field of the spec that names the part."""
 
 
-class InfraFault(Exception):
+class InfraError(Exception):
     """The episode proves nothing about the model: it is retried and never scored.
 
     `cause`: the part of the job that failed; None if a part of the platform failed.
@@ -32,11 +32,11 @@ class InfraFault(Exception):
         self.cause = cause
 
 
-class AgentFault(Exception):
+class AgentError(Exception):
     """The agent itself failed; the environment scores the episode as unfinished, if the model took a turn."""
 
 
-class CandidateFault(Exception):
+class CandidateError(Exception):
     """A candidate of an evaluation cannot go on; the other candidates can. A person must change `field`."""
 
     def __init__(self, reason: str, message: str, field: str) -> None:
@@ -52,14 +52,14 @@ class CandidateFault(Exception):
         return f"{self.field}: {self}"
 
 
-class AnswerFault(InfraFault):
+class InvalidAnswerError(InfraError):
     """A part of the platform gave an answer that it must not give.
 
     Usually the environment's own code caused it.
     """
 
 
-class PermanentFault(InfraFault):
+class PermanentInfraError(InfraError):
     """The failing part says that another call cannot help. `reason` and `field` are its own words."""
 
     def __init__(self, message: str, reason: str, field: str | None) -> None:

@@ -42,7 +42,7 @@ def name_of(step: int) -> str:
     return f"step-{step}"
 
 
-class OverBudget(Exception):
+class OverBudgetError(Exception):
     """The test does not fit the budget, and the job ends for that reason."""
 
 
@@ -116,7 +116,7 @@ class FinalTest:
         judged = chosen(self._state, await self._kept())
         try:
             await self._judge(judged)
-        except OverBudget:
+        except OverBudgetError:
             logs.event(_log, "test-refused", level=logging.WARNING, why="BudgetExhausted")
 
     async def _judge(self, judged: Judged) -> None:
@@ -149,7 +149,7 @@ class FinalTest:
             finally:
                 self._state.evaluating = None
         if driver.refused(have):
-            raise OverBudget
+            raise OverBudgetError
         if not driver.complete(have, len(wanted)):
             raise lost(have[0])
         return have

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headway_api import bounds
 from headway_api.records import Turn
 from headway_api.sandbox_api import TURN_REWARDS_TOLERANCE, FinishReply
-from headway_coordinator.faults import Cause, InfraFault
+from headway_coordinator.faults import Cause, InfraError
 from headway_coordinator.sandboxes import ENTRYPOINT
 
 
@@ -24,29 +24,29 @@ def check_reward(reply: FinishReply, within: tuple[float, float], turns: int) ->
     """Refuse a judgement that must not reach the learner.
 
     Raises:
-        InfraFault: the reward is out of range, or the turn rewards do not match `turns` turns.
+        InfraError: the reward is out of range, or the turn rewards do not match `turns` turns.
     """
     given = reply.turn_rewards
     if given is not None and len(given) != turns:
         message = (
             f"the environment gave {len(given)} turn rewards for {turns} turns; give one for each, or none"
         )
-        raise InfraFault(message, Cause("TurnRewardsWrong", message, ENTRYPOINT))
+        raise InfraError(message, Cause("TurnRewardsWrong", message, ENTRYPOINT))
     if given is not None and abs(sum(given) - reply.reward) > TURN_REWARDS_TOLERANCE:
         message = "the environment's turn rewards add up to"
         message += f" {sum(given):g}, and its reward is {reply.reward:g}"
-        raise InfraFault(message, Cause("TurnRewardsWrong", message, ENTRYPOINT))
+        raise InfraError(message, Cause("TurnRewardsWrong", message, ENTRYPOINT))
     low, high = within
     if not low <= reply.reward <= high:
         message = f"the environment's reward is {reply.reward}, outside spec.reward.range [{low:g}, {high:g}]"
-        raise InfraFault(message, Cause("RewardOutOfRange", message, "spec.reward.range"))
+        raise InfraError(message, Cause("RewardOutOfRange", message, "spec.reward.range"))
 
 
 def check_sizes(reply: FinishReply) -> None:
     """Refuse a judgement whose numbers are too large for any figure.
 
     Raises:
-        InfraFault: the reward, one of a turn, the score or a metric is too large.
+        InfraError: the reward, one of a turn, the score or a metric is too large.
     """
     sizes = [("reward", reply.reward, bounds.SCORE), ("score", reply.score, bounds.SCORE)]
     sizes += [
@@ -57,4 +57,4 @@ def check_sizes(reply: FinishReply) -> None:
         if not bounds.within(value, limit):
             message = f"the environment's {name} is {value}, beyond {limit:g}: have the code of "
             message += f"{ENTRYPOINT} return it in a larger unit, or leave it out"
-            raise InfraFault(message, Cause("RewardOutOfBounds", message, ENTRYPOINT))
+            raise InfraError(message, Cause("RewardOutOfBounds", message, ENTRYPOINT))

@@ -13,7 +13,7 @@ from headway_api.records import Abandoned, EpisodeRecord, GroupRecord, Outcome, 
 from headway_api.seeds import seed
 from headway_coordinator.bounds import has_lost_too_many
 from headway_coordinator.budget.spending import UNBOUNDED, Spending
-from headway_coordinator.cancel_token import CancelToken, Stopped
+from headway_coordinator.cancel_token import CancelToken, StoppedError
 from headway_coordinator.dataset import Slot
 from headway_coordinator.episode import Task
 from headway_coordinator.gateway.asks import Sampling
@@ -121,7 +121,7 @@ async def run(
     is in `settled` when it has ended is not retried, because another attempt would end alike.
 
     Raises:
-        ExceptionGroup: with a CandidateFault: the group's candidate cannot go on; nothing is sealed.
+        ExceptionGroup: with a CandidateError: the group's candidate cannot go on; nothing is sealed.
     """
     first = ATTEMPTS_PER_START * start_number
     lost = 0
@@ -135,7 +135,7 @@ async def run(
                 try:
                     async with plan.stop.guard():
                         await place.enter_async_context(limiter)
-                except Stopped:
+                except StoppedError:
                     return records
                 records.append(await episode(replace(plan.task(index, attempt), queued_at=queued_at)))
             if records[-1].outcome is not Outcome.INFRA_ERROR or records[-1].episode_id in settled:

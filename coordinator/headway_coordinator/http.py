@@ -11,9 +11,9 @@ import aiohttp
 from pydantic import ValidationError
 
 from headway_api import bounds
-from headway_api.bounds import OutOfBounds, json_within, shortened
+from headway_api.bounds import OutOfBoundsError, json_within, shortened
 from headway_api.sandbox_api import Problem
-from headway_coordinator.faults import Cause, InfraFault, PermanentFault
+from headway_coordinator.faults import Cause, InfraError, PermanentInfraError
 from headway_coordinator.resolving import HostsResolver, hosts_file
 from headway_wire.contents import content
 
@@ -65,19 +65,19 @@ class UpstreamError(Exception):
         self.retry_after = retry_after
         """Seconds, `bounds.WAIT_SECONDS` at most."""
 
-    def fault(self) -> InfraFault:
+    def fault(self) -> InfraError:
         """The fault of an episode, in the other process's own words."""
         found = self.problem
         if found.reason in (UNEXPECTED, REDIRECTED):
-            return InfraFault(str(self))
+            return InfraError(str(self))
         if found.permanent:
-            return PermanentFault(found.message, found.reason, found.field)
+            return PermanentInfraError(found.message, found.reason, found.field)
         if found.field is None:
-            return InfraFault(f"{found.reason}: {found.message}")
-        return InfraFault(found.message, Cause(found.reason, found.message, found.field))
+            return InfraError(f"{found.reason}: {found.message}")
+        return InfraError(found.message, Cause(found.reason, found.message, found.field))
 
 
-class Unreachable(Exception):
+class PeerUnreachableError(Exception):
     """No usable answer: the connection failed, broke or took too long, or the answer was refused."""
 
     def __init__(self, message: str, *, answered: bool = False) -> None:
@@ -102,7 +102,7 @@ async def call(
 
     Raises:
         UpstreamError: an answer outside 2xx.
-        Unreachable: no answer within `timeout` seconds, or none that is JSON `within` its bounds.
+        PeerUnreachableError: no answer within `timeout` seconds, or none that is JSON `within` its bounds.
     """
     headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
     limit = aiohttp.ClientTimeout(total=timeout, sock_connect=min(CONNECT_SECONDS, timeout))
@@ -125,21 +125,23 @@ async def call(
                 )
             return await _json(response, within) if response.status != 204 else None
     except TimeoutError as error:
-        raise Unreachable(f"{method} {url}: no answer within {timeout:.1f} s") from error
+        raise PeerUnreachableError(f"{method} {url}: no answer within {timeout:.1f} s") from error
     except aiohttp.ClientError as error:
         words = shortened(str(error), SHOWN)
-        raise Unreachable(f"{method} {url}: {type(error).__name__}: {words}") from error
-    except OutOfBounds as error:
-        raise Unreachable(f"{method} {url}: the answer cannot be read: {error}", answered=True) from error
+        raise PeerUnreachableError(f"{method} {url}: {type(error).__name__}: {words}") from error
+    except OutOfBoundsError as error:
+        raise PeerUnreachableError(
+            f"{method} {url}: the answer cannot be read: {error}", answered=True
+        ) from error
 
 
 async def _json(response: aiohttp.ClientResponse, within: AnswerBounds) -> Any:
     """The answer's JSON. All of it can be written again as JSON."""
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding.lower() != "identity":
-        raise OutOfBounds(f"compressed ({shortened(encoding, 40)}), which was not asked for")
+        raise OutOfBoundsError(f"compressed ({shortened(encoding, 40)}), which was not asked for")
     if (response.content_length or 0) > within.size:
-        raise OutOfBounds(f"more than {within.size} bytes")
+        raise OutOfBoundsError(f"more than {within.size} bytes")
     data = await content(response, within.size)
     if len(data) <= INLINE_BYTES:
         return json_within(data, within.size, depth=within.depth, values=within.values)
@@ -154,7 +156,7 @@ async def _refusal(response: aiohttp.ClientResponse) -> Problem:
         return Problem(reason=REDIRECTED, message=message)
     try:
         data = await content(response, bounds.CALL)
-    except OutOfBounds as error:
+    except OutOfBoundsError as error:
         return Problem(reason=UNEXPECTED, message=f"the answer cannot be read: {error}")
     return problem_in(data)
 
@@ -163,7 +165,7 @@ def problem_in(data: bytes) -> Problem:
     """The problem in an answer's content, cut to what a message shows."""
     try:
         found = Problem.model_validate(json_within(data, bounds.CALL))
-    except (OutOfBounds, ValidationError):
+    except (OutOfBoundsError, ValidationError):
         return Problem(reason=UNEXPECTED, message=shortened(data.decode(errors="replace"), 500))
     field = None if found.field is None else shortened(found.field, bounds.NAME)
     return found.model_copy(update={"message": _lines(found.message), "field": field})

@@ -17,15 +17,15 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import ValidationError
 
 from headway_api import bounds, names
-from headway_api.bounds import OutOfBounds, json_within, shortened
+from headway_api.bounds import OutOfBoundsError, json_within, shortened
 from headway_api.exits import JobError
 from headway_api.keys import Key
 from headway_api.record import explained
 from headway_api.records import Batch, Finished, StepReport
 from headway_api.sandbox_api import Problem
-from headway_coordinator.bounds import Conflict
+from headway_coordinator.bounds import StepConflictError
 from headway_coordinator.training import Training
-from headway_wire.contents import TooLarge, TooSlow, body
+from headway_wire.contents import BodyTimeoutError, BodyTooLargeError, body
 from headway_wire.listening import known
 
 POLL_SECONDS = 30.0
@@ -119,7 +119,7 @@ class LearnerApi:
             return problem(503, names.STARTING, "the coordinator is still starting")
         try:
             found = await self.training.wait_for_batch(step, min(max(0.0, wait), POLL_SECONDS))
-        except Conflict as conflict:
+        except StepConflictError as conflict:
             return problem(409, "StepMismatch", str(conflict))
         except JobError as fault:
             return problem(503, fault.termination.reason, str(fault))
@@ -137,11 +137,11 @@ class LearnerApi:
     async def _steps(self, request: web.Request) -> web.StreamResponse:
         try:
             report = await _report(request)
-        except TooLarge as error:
+        except BodyTooLargeError as error:
             return problem(413, "BodyTooLarge", f"the report has {error}")
-        except TooSlow as error:
+        except BodyTimeoutError as error:
             return problem(408, "BodyTooSlow", str(error))
-        except (OutOfBounds, web.RequestPayloadError) as error:
+        except (OutOfBoundsError, web.RequestPayloadError) as error:
             return problem(400, "BadRequest", f"the report cannot be read: {shortened(str(error), 500)}")
         except ValidationError as error:
             return problem(400, "BadRequest", f"not a StepReport: {explained(error)}")
@@ -149,7 +149,7 @@ class LearnerApi:
             return problem(503, names.STARTING, "the coordinator is still starting")
         try:
             await self.training.report(report)
-        except Conflict as conflict:
+        except StepConflictError as conflict:
             return problem(409, "StepMismatch", str(conflict))
         except JobError as fault:
             return problem(503, fault.termination.reason, str(fault))

@@ -26,9 +26,9 @@ from headway_api.sandbox_api import (
 )
 from headway_coordinator import group as groups
 from headway_coordinator.bounds import MIN_SCORED
-from headway_coordinator.cancel_token import Stopped
+from headway_coordinator.cancel_token import StoppedError
 from headway_coordinator.episode import Rules
-from headway_coordinator.faults import Cause, InfraFault
+from headway_coordinator.faults import Cause, InfraError
 from headway_coordinator.finish_reply import by_index, check_reward, check_sizes
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.recurring import Recurring
@@ -68,15 +68,15 @@ class RelativeJudge:
         if group.abandoned is not None or len(scored) < MIN_SCORED:
             return lost(group, TOO_FEW) if plan.size >= MIN_SCORED else group
         judgements: list[Judgement] = []
-        began, fault = time.monotonic(), InfraFault("it was not tried")
+        began, fault = time.monotonic(), InfraError("it was not tried")
         for attempt in attempts:
             lease = f"{leases_of(plan.group_id)}{attempt}"
             try:
                 rewards = await self._once(plan, scored, lease, judgements, broker or self.broker)
                 return rewarded(group, rewards, judgements, time.monotonic() - began)
-            except Stopped:
+            except StoppedError:
                 return group.model_copy(update={"judgements": judgements, "abandoned": plan.stop.why})
-            except InfraFault as found:
+            except InfraError as found:
                 fault = found
                 if found.cause is not None:
                     self.faults.note(lease, found.cause)
@@ -116,17 +116,17 @@ class RelativeJudge:
                         sandbox, ask, judgements.append, spending=plan.spending
                     )
         except TimeoutError as error:
-            raise InfraFault(f"no judgement of the group within {2 * limit:g} s") from error
+            raise InfraError(f"no judgement of the group within {2 * limit:g} s") from error
         self._check(reply, scored)
         return reply.rewards
 
     def _check(self, reply: GroupReply, scored: list[EpisodeRecord]) -> None:
-        """Check the rewards against the rules for any reward. Raises InfraFault."""
+        """Check the rewards against the rules for any reward. Raises InfraError."""
         if len(reply.rewards) != len(scored):
             message = (
                 f"the environment gave {len(reply.rewards)} rewards for {len(scored)} episodes of a group"
             )
-            raise InfraFault(message, Cause("GroupRewardsWrong", message, ENTRYPOINT))
+            raise InfraError(message, Cause("GroupRewardsWrong", message, ENTRYPOINT))
         for reward, episode in zip(reply.rewards, scored, strict=True):
             one = FinishReply(**reward.model_dump(), score=0.0)
             check_reward(one, self.rules.reward_range, delivered(episode))

@@ -44,8 +44,8 @@ from headway_api.sandbox_api import (
 )
 from headway_coordinator.bounds import superseded
 from headway_coordinator.episode_clock import EpisodeClock
-from headway_coordinator.faults import AnswerFault, Cause, InfraFault
-from headway_coordinator.http import Unreachable, UpstreamError, call
+from headway_coordinator.faults import Cause, InfraError, InvalidAnswerError
+from headway_coordinator.http import PeerUnreachableError, UpstreamError, call
 
 ENTRYPOINT: Final = "spec.environment.entrypoint"
 RESOURCES: Final = "spec.environment.sandbox.resources"
@@ -174,11 +174,11 @@ class Sandbox:
         """What the environment asks of judges: new questions, or none after `seconds`."""
         try:
             found = await self._post("judge/questions", QuestionWait(seconds=seconds), Questions)
-        except InfraFault as fault:
+        except InfraError as fault:
             refused = fault.__cause__
             if not isinstance(refused, UpstreamError) or refused.status != 404:
                 raise
-            raise InfraFault(NO_JUDGES, Cause("JudgesUnsupported", NO_JUDGES, IMAGE)) from fault
+            raise InfraError(NO_JUDGES, Cause("JudgesUnsupported", NO_JUDGES, IMAGE)) from fault
         if self._witness is not None:
             self._witness.asked(found.questions)
         return found.questions
@@ -201,14 +201,14 @@ class Sandbox:
         except ValidationError as error:
             what = f"answered /{path} with an invalid reply: {explained(error)}"
             cause = Cause("AnswerUnusable", f"the environment {what}", ENTRYPOINT)
-            raise AnswerFault(f"sandbox {self.lease.pod} {what}", cause) from error
+            raise InvalidAnswerError(f"sandbox {self.lease.pod} {what}", cause) from error
         except UpstreamError as error:
             raise error.fault() from error
-        except Unreachable as error:
-            fault = AnswerFault if error.answered else InfraFault
+        except PeerUnreachableError as error:
+            fault = InvalidAnswerError if error.answered else InfraError
             raise fault(f"sandbox {self.lease.pod}: {error}", self._lost(path, error)) from error
 
-    def _lost(self, path: str, error: Unreachable) -> Cause | None:
+    def _lost(self, path: str, error: PeerUnreachableError) -> Cause | None:
         """Why a sandbox may have been lost while a tool ran: the tool's memory use, or its node."""
         if path != "tool" or error.answered or isinstance(error.__cause__, TimeoutError):
             return None
@@ -267,7 +267,7 @@ class Broker:
                     try:
                         await self._call("POST", "owners", OwnerClaim(owner=self._owner).model_dump())
                         return
-                    except (Unreachable, UpstreamError) as found:
+                    except (PeerUnreachableError, UpstreamError) as found:
                         error = found
                         logs.event(_log, "broker-not-ready", level=logging.WARNING, error=str(error))
                         await asyncio.sleep(PAUSE_SECONDS)
@@ -280,7 +280,7 @@ class Broker:
 
         Raises:
             UpstreamError: the broker refuses.
-            Unreachable: it does not answer, or its answer is not a pool.
+            PeerUnreachableError: it does not answer, or its answer is not a pool.
         """
         return self._understood(await self._call("GET", "pool"), PoolState)
 
@@ -292,7 +292,7 @@ class Broker:
         broker says a temporary 503, or does not answer, this asks again.
 
         Raises:
-            InfraFault: the broker refuses otherwise.
+            InfraError: the broker refuses otherwise.
             JobError: `Superseded`: another coordinator has claimed the sandboxes.
         """
         request = LeaseRequest(lease=episode_id, owner=self._owner, deadline_seconds=deadline_seconds)
@@ -313,7 +313,7 @@ class Broker:
                 if error.status != 503 or error.problem.permanent:
                     raise error.fault() from error
                 await asyncio.sleep(error.retry_after or PAUSE_SECONDS)
-            except Unreachable as error:
+            except PeerUnreachableError as error:
                 logs.event(_log, "broker-unreachable", level=logging.WARNING, error=str(error))
                 await asyncio.sleep(PAUSE_SECONDS)
 
@@ -321,7 +321,7 @@ class Broker:
         """Best effort: a sandbox that is not released dies at its own deadline."""
         try:
             await self._call("DELETE", f"leases/{quote(episode_id, safe='')}", timeout=RELEASE_SECONDS)
-        except (UpstreamError, Unreachable) as error:
+        except (UpstreamError, PeerUnreachableError) as error:
             logs.event(_log, "release-failed", level=logging.WARNING, lease=episode_id, error=str(error))
 
     def _understood(self, answer: Any, kind: type[Reply]) -> Reply:
@@ -329,7 +329,7 @@ class Broker:
             return kind.model_validate(answer)
         except ValidationError as error:
             message = f"{self._url} answered with an invalid {kind.__name__}: {explained(error)}"
-            raise Unreachable(message, answered=True) from error
+            raise PeerUnreachableError(message, answered=True) from error
 
     async def _call(self, method: str, path: str, body: Any = None, timeout: float = ASK_SECONDS) -> Any:
         return await call(

@@ -18,7 +18,7 @@ from hashlib import sha256
 from typing import Final
 
 from headway_api.artifacts import GROUPS, NUMBERED, Layout, by_number, pointed, written
-from headway_api.bounds import OutOfBounds
+from headway_api.bounds import OutOfBoundsError
 from headway_api.config import Identity
 from headway_api.records import (
     Abandoned,
@@ -30,7 +30,7 @@ from headway_api.records import (
     WeightsManifest,
 )
 from headway_api.run_files import standing
-from headway_api.store import Denied, NotFound, Store, bucket_unavailable, get_each
+from headway_api.store import ObjectNotFoundError, Store, StoreDeniedError, bucket_unavailable, get_each
 from headway_api.stored import group as stored_group
 from headway_api.stored import parsed, read_each
 from headway_api.withheld import public
@@ -48,7 +48,7 @@ def encode(group: GroupRecord) -> bytes:
 
 
 def decode(data: bytes) -> GroupRecord:
-    """Inverse of `encode`; raises OutOfBounds."""
+    """Inverse of `encode`; raises OutOfBoundsError."""
     return stored_group(data)
 
 
@@ -203,7 +203,7 @@ class Spool:
         """A group that a step has taken; None if it is not there any more."""
         try:
             return next(self._groups([self._layout.train_group(group)]))
-        except NotFound:
+        except ObjectNotFoundError:
             return None
 
     def published(self, weights: WeightsManifest) -> bool:
@@ -225,7 +225,7 @@ class Spool:
             number = len(self._store.list(self._layout.coordinator_starts))
             while not self._store.put_new(self._layout.coordinator_start(number), b""):
                 number += 1
-        except Denied as error:
+        except StoreDeniedError as error:
             raise bucket_unavailable(self._layout.root, error) from error
         return number
 
@@ -250,7 +250,7 @@ class Spool:
         """
         try:
             self._store.get(self._layout.coordinator_start(start_number + 1))
-        except NotFound:
+        except ObjectNotFoundError:
             return
         newer = start_number + 1
         raise superseded(f"start {newer} of the coordinator has begun, and this is {start_number}")
@@ -291,7 +291,7 @@ class Spool:
         """The newest durable step. Steps that became durable after the last report count too."""
         try:
             pointed_to = pointed(self._store.get(self._layout.latest))
-        except (NotFound, OutOfBounds):
+        except (ObjectNotFoundError, OutOfBoundsError):
             # It is missing or unreadable. The learner resumes there and reports the error.
             return last.durable
         return min(pointed_to, last.step)
@@ -305,7 +305,7 @@ def _summary(data: bytes) -> Summary | None:
     """A stored summary; None if another version of this program wrote it in another form."""
     try:
         return parsed(Summary, data)
-    except OutOfBounds:
+    except OutOfBoundsError:
         return None
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from headway_api.sandbox_api import PoolState
 from headway_coordinator.engines.router import Router
-from headway_coordinator.http import Unreachable, UpstreamError
+from headway_coordinator.http import PeerUnreachableError, UpstreamError
 from headway_coordinator.recurring import Recurring, causes_message
 from headway_coordinator.training import Training
 
@@ -122,7 +122,7 @@ class Watch:
             return None
         try:
             pool: PoolState | str = await self._pool()
-        except (UpstreamError, Unreachable) as error:
+        except (UpstreamError, PeerUnreachableError) as error:
             pool = str(error)
         found = self._blame(pool)
         return found.words if idle > found.patience else None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from headway_api import logs
 from headway_api.records import Abandoned, GroupRecord, StepReport
-from headway_coordinator.bounds import Conflict, rollback
+from headway_coordinator.bounds import StepConflictError, rollback
 from headway_coordinator.budget.gate import Budget
 from headway_coordinator.dataset import position_of
 from headway_coordinator.durable import Durable
@@ -49,20 +49,22 @@ class StepReports:
         """Take the learner's report of a step. Repeating it changes nothing.
 
         Raises:
-            Conflict: the step does not follow, names other groups than its batch, or its learner was
+            StepConflictError: the step does not follow, names other groups than its batch, or its learner was
                 replaced.
             JobError: `LearnerRolledBack`: the learner goes on from an older step. It ends `run` too.
         """
         async with self._lock:
             newest = self.state.reports[-1].version if self.state.reports else report.version
             if report.version.incarnation < newest.incarnation:
-                raise Conflict(f"version {report.version} is from an earlier learner than version {newest}")
+                raise StepConflictError(
+                    f"version {report.version} is from an earlier learner than version {newest}"
+                )
             if report.step == self.state.step and set(report.groups) == set(self.state.reports[-1].groups):
                 await self._again(report)
                 return
             if report.step != self.state.step + 1:
                 await self._refuse_rollback(report)
-                raise Conflict(f"step {report.step} does not follow step {self.state.step}")
+                raise StepConflictError(f"step {report.step} does not follow step {self.state.step}")
             await self._take_next(report)
 
     async def _refuse_rollback(self, report: StepReport) -> None:
@@ -91,7 +93,7 @@ class StepReports:
         if report.directive is not None:
             self._refuse_undecided(report)
         elif report.step > 0 and not self.scheduler.accepts(report.step, positions):
-            raise Conflict(f"step {report.step} names other groups than its batch")
+            raise StepConflictError(f"step {report.step} names other groups than its batch")
         await self.durable.keep(report)
         for group_id in report.groups:
             self.budget.settled(group_id)
@@ -115,11 +117,11 @@ class StepReports:
         """Refuse a step without groups that nobody decided.
 
         Raises:
-            Conflict: it is such a step, or its directive differs from the decision.
+            StepConflictError: it is such a step, or its directive differs from the decision.
         """
         change = self.remedies.due(report.step)
         if change is None or report.directive != change.directive or report.groups:
-            raise Conflict(f"step {report.step} is a remedy that was not decided")
+            raise StepConflictError(f"step {report.step} is a remedy that was not decided")
 
     async def _want(self, report: StepReport, reported: float) -> None:
         """Ask the fleet to sample with the weights of a step."""

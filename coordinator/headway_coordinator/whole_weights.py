@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from headway_api.records import PolicyVersion, WeightsManifest
-from headway_api.store import NotFound, Store
+from headway_api.store import ObjectNotFoundError, Store
 from headway_api.stored import read
 from headway_api.weights_format import EXPORT_FILE
 
@@ -25,5 +25,5 @@ def _is_exported(store: Store, weights: WeightsManifest) -> bool:
     # Another file there may come from a learner whose step was undone, or be the first of many.
     try:
         return read(store, f"{weights.uri}/{EXPORT_FILE}", PolicyVersion) == weights.version
-    except NotFound:
+    except ObjectNotFoundError:
         return False

@@ -21,7 +21,7 @@ MAX_NAME = 40
 """Maximum characters that the API takes in an RLEvalJob's name."""
 
 
-class Unclear(Exception):
+class NotProposableError(Exception):
     """What cannot be proposed, and what to do about it."""
 
 
@@ -46,15 +46,17 @@ def proposal(job: dict[str, Any]) -> Proposal:
     """The weights of an RLTrainingJob, as the API shows it, that validated best.
 
     Raises:
-        Unclear: the job has no validated weights, or its name is too long for an evaluation's.
+        NotProposableError: the job has no validated weights, or its name is too long for an evaluation's.
     """
     best = job.get("status", {}).get("checkpoints", {}).get("best")
     name: str = job["metadata"]["name"]
     if best is None:
-        raise Unclear(f"status.checkpoints.best of {name} is empty: wait until the job has validated")
+        raise NotProposableError(
+            f"status.checkpoints.best of {name} is empty: wait until the job has validated"
+        )
     wanted = Proposal(name, best["step"], best["uri"])
     if (over := len(wanted.name) - MAX_NAME) > 0:
-        raise Unclear(
+        raise NotProposableError(
             f"metadata.name of the gate would be {wanted.name}: {MAX_NAME + over} characters, and the API "
             f"takes {MAX_NAME}. Train under a name of at most {len(name) - over} characters. Or write the "
             "promotion by hand, under a shorter metadata.name"
@@ -66,7 +68,7 @@ def gate(text: str, wanted: Proposal) -> str:
     """The evaluation's file with the weights that it judges.
 
     Raises:
-        Unclear: the file does not look as expected.
+        NotProposableError: the file does not look as expected.
     """
     job = re.escape(wanted.job)
     text = _once(rf"^  name: {job}-\d{{6}}-\S+", f"  name: {wanted.name}", text, GATE)
@@ -79,7 +81,7 @@ def serving(text: str, wanted: Proposal) -> str:
     """The file of what serves, with the address of the weights.
 
     Raises:
-        Unclear: the file does not look as expected.
+        NotProposableError: the file does not look as expected.
     """
     return _once(r"(?<=- name: WEIGHTS\n          value: )\S+", wanted.uri, text, SERVING)
 
@@ -87,7 +89,9 @@ def serving(text: str, wanted: Proposal) -> str:
 def _once(pattern: str, by: str, text: str, file: Path) -> str:
     changed, count = re.subn(pattern, lambda _: by, text, flags=re.MULTILINE)
     if count != 1:
-        raise Unclear(f"{file} has {count} places like {pattern!r}, not one: write the promotion by hand")
+        raise NotProposableError(
+            f"{file} has {count} places like {pattern!r}, not one: write the promotion by hand"
+        )
     return changed
 
 
@@ -105,6 +109,6 @@ if __name__ == "__main__":
     try:
         found = proposal(json.load(sys.stdin))
         write(Path(sys.argv[1]), found)
-    except Unclear as unclear:
+    except NotProposableError as unclear:
         sys.exit(f"propose.py: {unclear}")
     print(f"proposed {found.name}: {found.uri}; commit it, and let the gate judge")

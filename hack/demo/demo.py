@@ -131,7 +131,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         demo(Settings.from_environ(os.environ))
-    except (SettingsError, KubeError, bill.BillMismatch, step_times.TimeUnaccounted) as error:
+    except (SettingsError, KubeError, bill.BillMismatchError, step_times.TimeUnaccountedError) as error:
         fail(str(error))
         return 1
     except subprocess.CalledProcessError as error:

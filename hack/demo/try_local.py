@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from headway_cli import progress
 from headway_cli.commands.common import INTERRUPTED, WRONG, ProgressPrinter
 from headway_cli.local import engine, run
-from headway_cli.local.machine import MachineBusy
-from headway_cli.local.manifest import ManifestWrong
+from headway_cli.local.machine import MachineBusyError
+from headway_cli.local.manifest import ManifestError
 from headway_demo import bill, quickstart, report
 from headway_demo.console import Timings, fail
 from headway_demo.settings import ROOT, Settings, SettingsError
@@ -73,13 +73,13 @@ def main() -> int:
     fresh = os.environ.get("FRESH", "") not in ("", "0")
     try:
         return 0 if tried(Settings.from_environ(os.environ), fresh=fresh) else 1
-    except (SettingsError, ManifestWrong, MachineBusy, bill.BillMismatch) as error:
+    except (SettingsError, ManifestError, MachineBusyError, bill.BillMismatchError) as error:
         fail(str(error))
         return WRONG
     except subprocess.CalledProcessError as error:
         fail(f"{error.cmd} exited {error.returncode}")
         return 1
-    except (run.Stopped, KeyboardInterrupt):
+    except (run.RunStoppedError, KeyboardInterrupt):
         fail("stopped; `make try` continues where it stopped")
         return INTERRUPTED
 

@@ -119,7 +119,7 @@ PROCESSES: Final[Mapping[str, Process]] = {
 """All processes, and under `dev` the programs that check and build them: together they cover every file."""
 
 
-class Wrong(Exception):
+class UndeclaredExtrasError(Exception):
     """What is configured here does not fit the repository; the message says what to write."""
 
 
@@ -174,7 +174,7 @@ def files_of(process: Process, known: Mapping[str, Path]) -> list[Path]:
     """The files of this repository that a process can import, sorted."""
     for path in (*process.roots, *process.apart):
         if not (ROOT / path).exists():
-            raise Wrong(f"{path} does not exist: correct it in hack/python/extras.py")
+            raise UndeclaredExtrasError(f"{path} does not exist: correct it in hack/python/extras.py")
     starts = [file for root in process.roots for file in python_files(ROOT / root)]
     return sorted(reached(starts, known, [ROOT / path for path in process.apart]))
 
@@ -191,7 +191,9 @@ def project(process: Process, ours: Sequence[str], pyproject: Mapping[str, Any])
     """A pyproject.toml of that process alone, for deptry."""
     extras = pyproject["project"]["optional-dependencies"]
     if missing := [extra for extra in (*process.extras, *process.beside) if extra not in extras]:
-        raise Wrong(f"pyproject.toml has no extra {missing[0]}: correct it in hack/python/extras.py")
+        raise UndeclaredExtrasError(
+            f"pyproject.toml has no extra {missing[0]}: correct it in hack/python/extras.py"
+        )
     held = [
         *pyproject["project"]["dependencies"],
         *(each for extra in process.extras for each in extras[extra]),
@@ -199,7 +201,9 @@ def project(process: Process, ours: Sequence[str], pyproject: Mapping[str, Any])
     others = [each for extra in process.beside for each in extras[extra]]
     may_be_unused = {*process.unused, *({named(each) for each in others} - {named(each) for each in held})}
     if stale := sorted(set(process.unused) - {named(each) for each in held}):
-        raise Wrong(f"{stale[0]} is excepted and not declared: remove it in hack/python/extras.py")
+        raise UndeclaredExtrasError(
+            f"{stale[0]} is excepted and not declared: remove it in hack/python/extras.py"
+        )
     lines = [
         "[project]",
         'name = "one-process"',
@@ -247,7 +251,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             found = dict(zip(names, pool.map(check, names), strict=True))
-    except Wrong as error:
+    except UndeclaredExtrasError as error:
         print(f"[extras] {error}", file=sys.stderr)
         return 1
     for name, (code, words) in found.items():

@@ -38,7 +38,7 @@ CONTEST_SECONDS: Final = 60.0
 off."""
 
 
-class Blocked(Exception):
+class PlanBlockedError(Exception):
     """The plan cannot be carried out now; `issue` is for the job's status."""
 
     def __init__(self, issue: Issue) -> None:
@@ -46,7 +46,7 @@ class Blocked(Exception):
         self.issue = issue
 
 
-class Outdated(Exception):
+class OutdatedError(Exception):
     """The job has changed since it was read."""
 
 
@@ -82,8 +82,8 @@ class Applier:
         applied too, from a copy of the job: such a job could never be deleted.
 
         Raises:
-            Outdated: the job has changed; read it again.
-            Blocked: the API server refuses to add the finalizer, so nothing may be created.
+            OutdatedError: the job has changed; read it again.
+            PlanBlockedError: the API server refuses to add the finalizer, so nothing may be created.
             ApiError: the API server refuses to remove it.
         """
         metadata = raw["metadata"]
@@ -95,11 +95,11 @@ class Applier:
             made = self._api.merge(KINDS[kind], namespace, name, {"metadata": change})
         except ApiError as error:
             if error.status in (404, 409):
-                raise Outdated from error
+                raise OutdatedError from error
             if not wanted:
                 raise
             text = f"finalizer {names.FINALIZER_TEARDOWN}: {error}"
-            raise Blocked(Issue(Reason.CREATE_FAILED, text)) from error
+            raise PlanBlockedError(Issue(Reason.CREATE_FAILED, text)) from error
         self._cache.put(made)
         self._count(raw["kind"], "changed")
         return made
@@ -108,7 +108,7 @@ class Applier:
         """Apply and delete as planned; returns the number of requests that changed something.
 
         Raises:
-            Blocked: an object is in the way, or the API server refuses one.
+            PlanBlockedError: an object is in the way, or the API server refuses one.
         """
         writes = sum(self._delete(body) for body in to_delete)
         for item in wanted:
@@ -117,7 +117,7 @@ class Applier:
             except ApiError as error:
                 kind, _, name = item.ref
                 reason = Reason.CREATE_FAILED
-                raise Blocked(Issue(reason, f"{kind} {name}: {error}")) from error
+                raise PlanBlockedError(Issue(reason, f"{kind} {name}: {error}")) from error
         return writes
 
     def _bring_about(self, uid: str, item: Wanted) -> int:
@@ -125,7 +125,9 @@ class Applier:
             return self._create_secret(item)
         known = self._known(uid, item)
         if known is not None and known["metadata"].get("deletionTimestamp"):
-            raise Blocked(Issue(Reason.RECONCILING, f"{item.ref[0]} {item.ref[2]} is still being deleted"))
+            raise PlanBlockedError(
+                Issue(Reason.RECONCILING, f"{item.ref[0]} {item.ref[2]} is still being deleted")
+            )
         if known is not None and item.mode == Mode.PIN:
             return self._scale(item, known)
         digest = hashlib.sha256(json.dumps(item.body, sort_keys=True).encode()).hexdigest()
@@ -146,7 +148,7 @@ class Applier:
         now = time.monotonic()
         recent = [moment for moment in self._mended.get(ref, []) if now - moment < CONTEST_SECONDS]
         if len(recent) >= CONTEST_MENDS:
-            raise Blocked(
+            raise PlanBlockedError(
                 Issue(
                     Reason.CONTESTED,
                     f"another client changes {ref[0]} {ref[2]} after each correction; its managedFields "
@@ -167,9 +169,9 @@ class Applier:
         owner, ours = controller(known), controller(item.body)
         if owner and all(owner[key] == ours[key] for key in ("kind", "name")):
             text = f"{kind} {name} of a deleted job with the same name still exists"
-            raise Blocked(Issue(Reason.RECONCILING, text))
+            raise PlanBlockedError(Issue(Reason.RECONCILING, text))
         whose = f"{owner['kind']} {owner['name']}" if owner else "an unknown owner"
-        raise Blocked(
+        raise PlanBlockedError(
             Issue(
                 Reason.NAME_CONFLICT,
                 f"{kind} {name} exists and belongs to {whose}; delete it, or give the job another "

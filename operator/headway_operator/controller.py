@@ -11,14 +11,14 @@ import urllib3
 
 from headway_api import logs, names
 from headway_api.document import Json
-from headway_operator.apply import Blocked
+from headway_operator.apply import PlanBlockedError
 from headway_operator.cache import Cache, Ref, particulars, ref_of
 from headway_operator.config import OperatorConfig
 from headway_operator.informer import Informer, sources
 from headway_operator.jobs import Jobs
 from headway_operator.kube import JOBS, Api, ApiError
 from headway_operator.plan import planner
-from headway_operator.queue import Closed, KeyedQueue
+from headway_operator.queue import KeyedQueue, QueueClosedError
 from headway_operator.reconcile import Key, Reconciler
 from headway_operator.sharing import BudgetAllocator, budget_of
 from headway_operator.telemetry import SUCCESS, Telemetry
@@ -148,7 +148,7 @@ class Controller:
         while True:
             try:
                 key = self.queue.get()
-            except Closed:
+            except QueueClosedError:
                 return
             if key is not None:
                 self._attend(key)
@@ -175,7 +175,7 @@ class Controller:
             again = self._reconciler.reconcile(key)
             known = self.cache.get(*key)
             return again, UNREADABLE if known is not None and UNREAD in known else SUCCESS
-        except Blocked as blocked:
+        except PlanBlockedError as blocked:
             reason, words = blocked.issue.reason, str(blocked)
             logs.event(
                 log, "reconcile-blocked", logging.WARNING, **particulars(key), reason=reason, error=words

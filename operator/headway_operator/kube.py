@@ -16,7 +16,7 @@ import urllib3
 from kubernetes import client, config
 
 from headway_api import names
-from headway_api.bounds import KIB, OutOfBounds, json_within
+from headway_api.bounds import KIB, OutOfBoundsError, json_within
 from headway_api.document import Json
 from headway_operator import wire
 
@@ -89,7 +89,7 @@ class ApiError(Exception):
         try:
             document = json_within(body, REFUSAL_BYTES)
             return cls(status, str(document.get("reason", "")), str(document.get("message", "")))
-        except (OutOfBounds, AttributeError):
+        except (OutOfBoundsError, AttributeError):
             return cls(status, "", body.decode(errors="replace")[:500])
 
 
@@ -145,7 +145,7 @@ class Api:
         while True:
             try:
                 return self._read("GET", path, query=query, accept=accept, max_bytes=wire.PAGE_BYTES)
-            except OutOfBounds:
+            except OutOfBoundsError:
                 if query["limit"] == "1":
                     raise
                 query["limit"] = str(max(1, int(query["limit"]) // 8))
@@ -186,7 +186,7 @@ class Api:
             for line in _lines(response):
                 try:
                     event = wire.event(line)
-                except OutOfBounds:
+                except OutOfBoundsError:
                     continue
                 if event["type"] == "ERROR":
                     status = event["object"]
@@ -240,14 +240,14 @@ class Api:
         raw = self._read(method, path, max_bytes=wire.OBJECT_BYTES, **request)
         try:
             return wire.job(raw) if kind.kind in names.CUSTOM else wire.document(raw)
-        except OutOfBounds as error:
+        except OutOfBoundsError as error:
             raise ApiError(0, "OutOfBounds", f"{kind.kind} {path.rpartition('/')[2]}: {error}") from error
 
     def _read(self, method: str, path: str, *, max_bytes: int, **request: Any) -> bytes:
         """The body of an answer.
 
         Raises:
-            OutOfBounds: the body has more than `max_bytes` bytes.
+            OutOfBoundsError: the body has more than `max_bytes` bytes.
         """
         timeout = urllib3.Timeout(total=REQUEST_SECONDS)
         response = self._send(method, path, timeout=timeout, **request)
@@ -285,7 +285,7 @@ class Api:
         if response.status >= 400:
             try:
                 refusal = _within(response, REFUSAL_BYTES)
-            except OutOfBounds as error:
+            except OutOfBoundsError as error:
                 refusal = str(error).encode()
             finally:
                 response.release_conn()
@@ -304,7 +304,7 @@ def _within(response: urllib3.BaseHTTPResponse, max_bytes: int) -> bytes:
         found += chunk
         if len(found) > max_bytes:
             response.close()
-            raise OutOfBounds(f"more than {max_bytes} bytes")
+            raise OutOfBoundsError(f"more than {max_bytes} bytes")
     return bytes(found)
 
 

@@ -22,7 +22,7 @@ BACKOFF_FIRST_SECONDS = 0.2
 MAX_BACKOFF_SECONDS = 60.0
 
 
-class Closed(Exception):
+class QueueClosedError(Exception):
     """The queue takes no more work."""
 
 
@@ -54,7 +54,7 @@ class KeyedQueue(Generic[Key]):
         """The next key that is due, or None after `timeout`; call `done` or `retry` with it.
 
         Raises:
-            Closed: the queue was closed.
+            QueueClosedError: the queue was closed.
         """
         deadline = None if timeout is None else self._clock() + timeout
         with self._changed:
@@ -67,7 +67,7 @@ class KeyedQueue(Generic[Key]):
                 if wait is not None and wait <= 0:
                     return None
                 self._changed.wait(wait)
-            raise Closed
+            raise QueueClosedError
 
     def _pop(self) -> Key | None:
         busy = []

@@ -9,7 +9,7 @@ from dataclasses import replace
 from headway_api import logs, names
 from headway_api.document import Json
 from headway_api.names import TRAINING_KIND
-from headway_operator.apply import Applier, Blocked, Outdated
+from headway_operator.apply import Applier, OutdatedError, PlanBlockedError
 from headway_operator.cache import Cache, Ref, particulars, ref_of
 from headway_operator.config import OperatorConfig
 from headway_operator.kube import EVENT, KINDS, NAMESPACE, Api, ApiError
@@ -57,7 +57,7 @@ class Reconciler:
         """Reconcile once; returns the seconds until the next round if nothing happens before.
 
         Raises:
-            Blocked: the plan could not be carried out; the job's status says why.
+            PlanBlockedError: the plan could not be carried out; the job's status says why.
             ApiError: the API server refused something that no status can explain.
         """
         raw = self._latest(key)
@@ -73,9 +73,9 @@ class Reconciler:
         try:
             raw = self._set_finalizer(raw, made.finalizer)
             writes = self._applier.carry_out(raw["metadata"]["uid"], made.wanted, made.to_delete)
-        except Outdated:
+        except OutdatedError:
             return None if self._look_again(raw) is None else 0.0
-        except Blocked as blocked:
+        except PlanBlockedError as blocked:
             plan = planner.make(raw, self._platform, self._observed(raw), blocked.issue)
             self._report(raw, plan.status)
             raise

@@ -17,7 +17,7 @@ from aiohttp.tracing import TraceRequestStartParams
 from yarl import URL
 
 from headway_api import logs, names
-from headway_api.bounds import OutOfBounds
+from headway_api.bounds import OutOfBoundsError
 from headway_operator import wire
 from headway_operator.kube import METADATA_ONLY
 
@@ -84,7 +84,7 @@ def _identity(line: bytes) -> bytes:
         return b""
     try:
         event = wire.event(line, identity=True)
-    except OutOfBounds as error:
+    except OutOfBoundsError as error:
         logs.event(log, "event-unread", logging.WARNING, error=str(error))
         return b""
     if event["type"] == "ERROR":

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from headway_api import names
-from headway_api.bounds import KIB, MIB, OutOfBounds, json_elements, json_members, json_within
+from headway_api.bounds import KIB, MIB, OutOfBoundsError, json_elements, json_members, json_within
 from headway_api.document import Json
 
 OBJECT_BYTES: Final = 4 * MIB
@@ -48,11 +48,11 @@ def document(raw: bytes) -> Json:
     """Parse an answer: one object of Kubernetes' own kinds, or a Status.
 
     Raises:
-        OutOfBounds: the answer cannot be read.
+        OutOfBoundsError: the answer cannot be read.
     """
     found = json_within(raw, OBJECT_BYTES, depth=DEPTH, values=VALUES)
     if not isinstance(found, dict):
-        raise OutOfBounds("not a JSON object")
+        raise OutOfBoundsError("not a JSON object")
     return found
 
 
@@ -60,7 +60,7 @@ def identity_of(raw: bytes) -> Json:
     """Name, namespace, uid, resource version and deletion time of an object. No other field is parsed.
 
     Raises:
-        OutOfBounds: the object has no readable identity.
+        OutOfBoundsError: the object has no readable identity.
     """
     metadata = json_members(json_members(raw, OBJECT_BYTES).get("metadata", b"{}"), OBJECT_BYTES)
     found: Json = {key: _word(metadata[key]) for key in IDENTITY if key in metadata}
@@ -75,7 +75,7 @@ def _identified(body: Any) -> Json:
     known = metadata if isinstance(metadata, dict) else {}
     texts = [known.get(key) for key in ("name", "uid", "resourceVersion")]
     if not all(isinstance(text, str) and text for text in texts) or not str(texts[-1]).isdigit():
-        raise OutOfBounds("an object without name, uid or resourceVersion")
+        raise OutOfBoundsError("an object without name, uid or resourceVersion")
     found: Json = body
     return found
 
@@ -83,7 +83,7 @@ def _identified(body: Any) -> Json:
 def _word(raw: bytes) -> str:
     found = json_within(raw, WORD_BYTES)
     if not isinstance(found, str):
-        raise OutOfBounds("a value in metadata that is not text")
+        raise OutOfBoundsError("a value in metadata that is not text")
     return found
 
 
@@ -91,11 +91,11 @@ def some_object(raw: bytes) -> Json:
     """An object of Kubernetes' own kinds, or its identity with `UNREAD`.
 
     Raises:
-        OutOfBounds: not even the identity can be read.
+        OutOfBoundsError: not even the identity can be read.
     """
     try:
         found = document(raw)
-    except OutOfBounds as error:
+    except OutOfBoundsError as error:
         return identity_of(raw) | {UNREAD: str(error)}
     return _identified(found)
 
@@ -104,7 +104,7 @@ def event(line: bytes, *, identity: bool = False) -> Json:
     """A line of a watch: `type` and `object`. With `identity`, only the object's identity is read.
 
     Raises:
-        OutOfBounds: the line does not show what happened to which object.
+        OutOfBoundsError: the line does not show what happened to which object.
     """
     parts = json_members(line, OBJECT_BYTES)
     kind, body = _word(parts.get("type", b"")), parts.get("object", b"")
@@ -123,13 +123,13 @@ def page(raw: bytes, *, identity: bool = False) -> tuple[Iterator[Json], Json]:
     Objects without an identity are omitted.
 
     Raises:
-        OutOfBounds: the page is not a list.
+        OutOfBoundsError: the page is not a list.
     """
     if not identity and len(raw) <= WHOLE_BYTES:
         try:
             whole = json_within(raw, WHOLE_BYTES, depth=DEPTH, values=VALUES)
             return _each(whole["items"] or [], _identified), whole["metadata"]
-        except (OutOfBounds, KeyError, TypeError):
+        except (OutOfBoundsError, KeyError, TypeError):
             pass
     parts = json_members(raw, PAGE_BYTES)
     metadata = document(parts.get("metadata", b"{}"))
@@ -141,7 +141,7 @@ def _each(items: list[Any], read: Callable[[Any], Json]) -> Iterator[Json]:
     for item in items:
         try:
             yield read(item)
-        except OutOfBounds:
+        except OutOfBoundsError:
             continue
 
 
@@ -151,7 +151,7 @@ def job(raw: bytes) -> Json:
     `UNREAD` names each missing block, and says why and what to write.
 
     Raises:
-        OutOfBounds: the text does not show which object it is.
+        OutOfBoundsError: the text does not show which object it is.
     """
     parts = json_members(raw, OBJECT_BYTES)
     metadata = {
@@ -164,7 +164,7 @@ def job(raw: bytes) -> Json:
     body |= {"metadata": metadata, "spec": spec}
     try:
         body["status"] = json_within(parts.get("status", b"{}"), STATUS_BYTES, values=STATUS_VALUES)
-    except OutOfBounds as error:
+    except OutOfBoundsError as error:
         body["status"] = {}
         issues.append(f"status: {error}; delete the job and create it again")
     return body | ({UNREAD: "; ".join(issues)} if issues else {})
@@ -173,7 +173,7 @@ def job(raw: bytes) -> Json:
 def _spec(raw: bytes) -> tuple[Json, list[str]]:
     try:
         found = json_within(raw, SPEC_BYTES, values=SPEC_VALUES)
-    except OutOfBounds:
+    except OutOfBoundsError:
         return _blocks(raw)
     return (found, []) if isinstance(found, dict) else ({}, ["spec: must be an object"])
 
@@ -184,7 +184,7 @@ def _blocks(raw: bytes) -> tuple[Json, list[str]]:
     for name, text in json_members(raw, OBJECT_BYTES).items():
         try:
             spec[name] = json_within(text, BLOCK_BYTES, values=BLOCK_VALUES)
-        except OutOfBounds as error:
+        except OutOfBoundsError as error:
             issues.append(f"{_field_out_of_bounds(f'spec.{name}', text)}: {error}; {SMALLER}")
     return spec, issues
 
@@ -196,7 +196,7 @@ def _field_out_of_bounds(field: str, raw: bytes) -> str:
             break
         try:
             beyond = next((part for part in _inner(raw) if not _is_within(part[1])), None)
-        except OutOfBounds:
+        except OutOfBoundsError:
             break
         if beyond is None:
             break
@@ -214,7 +214,7 @@ def _inner(raw: bytes) -> list[tuple[str, bytes]]:
 def _is_within(raw: bytes) -> bool:
     try:
         json_within(raw, BLOCK_BYTES, values=BLOCK_VALUES)
-    except OutOfBounds:
+    except OutOfBoundsError:
         return False
     return True
 

@@ -11,14 +11,14 @@ from aiohttp.typedefs import Handler, Middleware
 from pydantic import ValidationError
 
 from headway_api import bounds
-from headway_api.bounds import OutOfBounds, json_within, shortened
+from headway_api.bounds import OutOfBoundsError, json_within, shortened
 from headway_api.keys import Key
 from headway_api.model_names import POLICY, is_slot
 from headway_api.record import explained
 from headway_api.records import WeightsManifest, WeightsState
 from headway_api.sandbox_api import Problem
-from headway_rollout.weights.slots import SlotRefused
-from headway_wire.contents import TooLarge, TooSlow, body
+from headway_rollout.weights.slots import SlotRefusedError
+from headway_wire.contents import BodyTimeoutError, BodyTooLargeError, body
 from headway_wire.listening import known
 
 RETRY_SECONDS: Final = 5
@@ -37,10 +37,10 @@ class Server(Protocol):
         """The weights that a slot of the engine holds."""
 
     async def take(self, slot: str, manifest: WeightsManifest) -> WeightsState | None:
-        """Load weights into a slot; None while the engine is not up. Raises `SlotRefused`."""
+        """Load weights into a slot; None while the engine is not up. Raises `SlotRefusedError`."""
 
     def release(self, slot: str) -> None:
-        """Release a slot once no request uses its weights. Raises `SlotRefused`."""
+        """Release a slot once no request uses its weights. Raises `SlotRefusedError`."""
 
     def alive(self) -> bool:
         """Whether everything that should run is running."""
@@ -64,18 +64,18 @@ def application(server: Server, key: str) -> web.Application:
             raw = await body(request, bounds.REPORT, BODY_SECONDS)
             found = await asyncio.to_thread(json_within, raw, bounds.REPORT)
             manifest = WeightsManifest.model_validate(found)
-        except TooLarge as error:
+        except BodyTooLargeError as error:
             return _problem(413, "BodyTooLarge", f"the manifest has {error}")
-        except TooSlow as error:
+        except BodyTimeoutError as error:
             return _problem(408, "BodyTooSlow", f"{error}; send it at once")
         except ValidationError as error:
             return _problem(400, "InvalidManifest", f"this is not a manifest: {explained(error)}")
-        except (OutOfBounds, web.RequestPayloadError) as error:
+        except (OutOfBoundsError, web.RequestPayloadError) as error:
             why = shortened(str(error), SHOWN_CHARACTERS)
             return _problem(400, "InvalidManifest", f"the manifest cannot be read: {why}")
         try:
             state = await server.take(_slot(request), manifest)
-        except SlotRefused as error:
+        except SlotRefusedError as error:
             return _problem(409, "SlotRefused", str(error))
         if state is None:
             return _problem(503, "EngineStarting", "vLLM is still loading the base model; ask again")
@@ -87,7 +87,7 @@ def application(server: Server, key: str) -> web.Application:
     async def delete_weights(request: web.Request) -> web.Response:
         try:
             server.release(_slot(request))
-        except SlotRefused as error:
+        except SlotRefusedError as error:
             return _problem(409, "SlotRefused", str(error))
         return _state(server.state(_slot(request)))
 

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import aiohttp
 
 from headway_api import bounds
-from headway_api.bounds import OutOfBounds, json_within, shortened
+from headway_api.bounds import OutOfBoundsError, json_within, shortened
 from headway_api.weights_direct import MEET_SECONDS, STEP_SECONDS, DirectPlace
 from headway_wire.contents import content
 
@@ -26,19 +26,19 @@ WRONG_TENSOR: Final = "wrong tensor: "
 only the message of a worker's exception."""
 
 
-class EngineRefused(Exception):
+class EngineError(Exception):
     """vLLM answered with an error, or not at all."""
 
 
-class UnknownThere(EngineRefused):
+class UnknownToEngineError(EngineError):
     """vLLM knows nothing of that name."""
 
 
-class NotJoined(Exception):
+class LearnerNotMetError(Exception):
     """The engine's workers could not meet the learner; the engine's weights are unchanged."""
 
 
-class WrongWeights(EngineRefused):
+class WrongWeightsError(EngineError):
     """A worker received, or holds, another tensor than the learner published."""
 
 
@@ -78,7 +78,7 @@ class Engine:
 
         A name that vLLM does not know is already refused.
         """
-        with suppress(UnknownThere):
+        with suppress(UnknownToEngineError):
             await self._post("/v1/unload_lora_adapter", {"lora_name": name}, SHORT_SECONDS)
 
     async def adapters_in_use(self) -> frozenset[str]:
@@ -86,7 +86,7 @@ class Engine:
         try:
             return parse_adapters_in_use(await self.metrics())
         except (LookupError, ValueError) as error:
-            raise EngineRefused(f"vLLM's metrics cannot be read: {shortened(str(error), 200)}") from error
+            raise EngineError(f"vLLM's metrics cannot be read: {shortened(str(error), 200)}") from error
 
     async def metrics(self, seconds: float = SHORT_SECONDS) -> str:
         """All of vLLM's metrics."""
@@ -96,20 +96,20 @@ class Engine:
         """All of vLLM's metrics, unparsed: within `seconds`, and at most `maximum` bytes.
 
         Raises:
-            EngineRefused: it did not answer, or the answer is larger.
+            EngineError: it did not answer, or the answer is larger.
         """
         limit, plain = aiohttp.ClientTimeout(total=seconds), self._headers | {"Accept-Encoding": "identity"}
         url = f"{self._url}/metrics"
         try:
             async with self._http.get(url, timeout=limit, headers=plain, allow_redirects=False) as response:
                 if response.status != 200:
-                    raise EngineRefused(f"GET /metrics: {response.status}")
+                    raise EngineError(f"GET /metrics: {response.status}")
                 body = await content(response, maximum)
                 return Exposition(body, response.headers.get("Content-Type", "text/plain"))
-        except OutOfBounds as error:
-            raise EngineRefused(f"GET /metrics: vLLM says {error}") from error
+        except OutOfBoundsError as error:
+            raise EngineError(f"GET /metrics: vLLM says {error}") from error
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise EngineRefused(f"GET /metrics: {type(error).__name__}: {error}") from error
+            raise EngineError(f"GET /metrics: {type(error).__name__}: {error}") from error
 
     async def next_logprob(self, model: str, context: list[int], token: int) -> float:
         """Log-probability of `token` after `context`, by the very path that samples.
@@ -137,9 +137,9 @@ class Engine:
             entries = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
             found = [float(entry["logprob"]) for entry in entries if entry["token_id"] == token]
         except (LookupError, TypeError, ValueError, OverflowError) as error:
-            raise EngineRefused(f"vLLM's answer has no log-probabilities: {error!r}"[:500]) from error
+            raise EngineError(f"vLLM's answer has no log-probabilities: {error!r}"[:500]) from error
         if not found:
-            raise EngineRefused(f"vLLM returned no log-probability for token {token}")
+            raise EngineError(f"vLLM returned no log-probability for token {token}")
         return found[0]
 
     async def pause(self) -> None:
@@ -163,23 +163,25 @@ class Engine:
         """Make the workers meet the learner on `host`; their weights are unchanged.
 
         Raises:
-            NotJoined: some or all of them could not.
+            LearnerNotMetError: some or all of them could not.
         """
         where = {"host": host, "place": place.model_dump_json()}
         body = {"method": "meet_learner", "kwargs": where}
         self.suspended = True
         try:
             answer = await self._post("/collective_rpc", body, JOIN_SECONDS)
-        except EngineRefused as error:
-            raise NotJoined(str(error)) from error
+        except EngineError as error:
+            raise LearnerNotMetError(str(error)) from error
         finally:
             self.suspended = False
         results = answer.get("results") if isinstance(answer, dict) else None
         if not isinstance(results, list):
-            raise NotJoined("vLLM's answer does not say whether its workers reached the learner")
+            raise LearnerNotMetError("vLLM's answer does not say whether its workers reached the learner")
         failures = [why for why in results if why is not None]
         if failures:
-            raise NotJoined(f"a worker did not reach the learner: {shortened(str(failures[0]), 2000)}")
+            raise LearnerNotMetError(
+                f"a worker did not reach the learner: {shortened(str(failures[0]), 2000)}"
+            )
 
     async def take_joined(self, folder: str, header: str, version: str) -> None:
         """Load the joined learner's weights into the paused engine; later tokens carry `version`.
@@ -209,16 +211,16 @@ class Engine:
                     text = data.decode(errors="replace")
                     raise _refusal(response.status, text)(f"POST {path}: {response.status}: {_message(text)}")
             return json_within(data, bounds.ANSWER) if data.startswith(b"{") else None
-        except OutOfBounds as error:
-            raise EngineRefused(f"POST {path}: the answer cannot be read: {error}") from error
+        except OutOfBoundsError as error:
+            raise EngineError(f"POST {path}: the answer cannot be read: {error}") from error
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise EngineRefused(f"POST {path}: {type(error).__name__}: {error}") from error
+            raise EngineError(f"POST {path}: {type(error).__name__}: {error}") from error
 
 
-def _refusal(status: int, text: str) -> type[EngineRefused]:
+def _refusal(status: int, text: str) -> type[EngineError]:
     if WRONG_TENSOR in text:
-        return WrongWeights
-    return UnknownThere if status == 404 else EngineRefused
+        return WrongWeightsError
+    return UnknownToEngineError if status == 404 else EngineError
 
 
 def _message(text: str) -> str:

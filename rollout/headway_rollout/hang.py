@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from headway_api import engine_metrics
 from headway_api.model_names import BASE_MODEL
-from headway_rollout.engine import Engine, EngineRefused
+from headway_rollout.engine import Engine, EngineError
 
 LOOK_SECONDS = 5.0
 """Seconds between two looks, and most seconds that one may take."""
@@ -80,7 +80,7 @@ async def found(engine: Engine) -> str:
             now = time.monotonic()
             try:
                 progress = read(await engine.metrics(LOOK_SECONDS))
-            except EngineRefused:  # an engine that does not even answer has computed nothing new
+            except EngineError:  # an engine that does not even answer has computed nothing new
                 progress = EngineProgress(running=1, tokens=stall.tokens if stall is not None else 0.0)
             if engine.suspended:
                 progress = None
@@ -99,5 +99,5 @@ async def found(engine: Engine) -> str:
 
 async def _request_token(engine: Engine) -> None:
     """Ask for one token; the counters show whether the engine computed it."""
-    with suppress(EngineRefused):
+    with suppress(EngineError):
         await engine.next_logprob(BASE_MODEL, [0], 0)

@@ -13,7 +13,7 @@ from typing import Final
 
 from aiohttp import web
 
-from headway_rollout.engine import Engine, EngineRefused
+from headway_rollout.engine import Engine, EngineError
 
 ANSWER_SECONDS: Final = 8.0
 """Longest that a scrape waits; Prometheus gives up after 10 s by default."""
@@ -32,7 +32,7 @@ def application(engine: Callable[[], Engine | None]) -> web.Application:
         try:
             async with asyncio.timeout(ANSWER_SECONDS), one_at_a_time:
                 text = await found.exposition(ANSWER_SECONDS, MAX_BYTES)
-        except EngineRefused as error:
+        except EngineError as error:
             return web.Response(status=502, text=f"{error}\n")
         except TimeoutError:
             return web.Response(status=504, text=f"vLLM did not answer within {ANSWER_SECONDS:.0f} s\n")

@@ -33,7 +33,7 @@ from headway_rollout.process import EngineProcess
 from headway_rollout.weights.checks import read_headers
 from headway_rollout.weights.learner_client import LearnerClient
 from headway_rollout.weights.loaders import BaseLoader, FullLoader, Loader, LoraLoader
-from headway_rollout.weights.slots import Failed, SlotRefused, Slots
+from headway_rollout.weights.slots import Failed, SlotRefusedError, Slots
 from headway_rollout.weights.updater import NOTHING, WeightUpdater
 from headway_wire.listening import listening
 
@@ -227,7 +227,7 @@ class RolloutServer:
         """How weights are loaded into a slot.
 
         Raises:
-            SlotRefused: this server has no such slot.
+            SlotRefusedError: this server has no such slot.
         """
         served, trained = self._served, self._served.updates and slot == POLICY
         if served.lora_rank is not None:
@@ -235,7 +235,9 @@ class RolloutServer:
         if not served.updates:
             return BaseLoader()
         if not trained:
-            raise SlotRefused(f"this server replaces all weights at once, so it has only the slot {POLICY}")
+            raise SlotRefusedError(
+                f"this server replaces all weights at once, so it has only the slot {POLICY}"
+            )
         workers, host = served.rollout.engine.tensor_parallel_size, self._settings.host()
         join = DirectJoin(workers=workers, accelerated=host.accelerator)
         learner = LearnerClient(http, self._keys[Key.ROLLOUT_TO_LEARNER], join)

@@ -46,7 +46,7 @@ HASHED_AHEAD_DIRECT = 2
 """Tensors that are hashed while earlier ones are loaded, if they arrive in the device's memory."""
 
 
-class WrongTensor(Exception):
+class WrongTensorError(Exception):
     """A tensor is not the one that the learner published."""
 
 
@@ -173,7 +173,7 @@ def verified(
     `dtypes` is filled with the number format of each.
 
     Raises:
-        WrongTensor: one is not what it should be, or they are not all there.
+        WrongTensorError: one is not what it should be, or they are not all there.
     """
     with ThreadPoolExecutor(HASHED_AHEAD) as threads:
         ahead: deque[tuple[str, torch.Tensor, Future[str]]] = deque()
@@ -192,7 +192,7 @@ def verified(
             yield first()
     missing = sorted(expected.keys() - dtypes.keys())
     if missing:
-        raise WrongTensor(f"{WRONG_TENSOR}{missing[0]} was not handed over")
+        raise WrongTensorError(f"{WRONG_TENSOR}{missing[0]} was not handed over")
 
 
 def kept_as_they_are(model: torch.nn.Module, base: Path) -> frozenset[str]:
@@ -213,7 +213,7 @@ def _same(parameter: torch.Tensor, tensor: torch.Tensor) -> bool:
 
 
 def check_kept(model: torch.nn.Module, kept: Mapping[str, torch.dtype], expected: Mapping[str, str]) -> None:
-    """Raise `WrongTensor` if a parameter that is kept unchanged does not have the expected digest.
+    """Raise `WrongTensorError` if a parameter that is kept unchanged does not have the expected digest.
 
     `kept` has the number format in which each was received. A parameter held in another format has other
     bytes, and is skipped.
@@ -232,9 +232,9 @@ def digest(tensor: torch.Tensor) -> str:
 
 
 def check(name: str, found: str, expected: Mapping[str, str]) -> None:
-    """Raise `WrongTensor` if a digest is not the expected one."""
+    """Raise `WrongTensorError` if a digest is not the expected one."""
     if found != expected.get(name):
-        raise WrongTensor(
+        raise WrongTensorError(
             f"{WRONG_TENSOR}{name} has sha256 {found}; the learner published {expected.get(name)}"
         )
 

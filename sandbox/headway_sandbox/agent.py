@@ -40,10 +40,10 @@ class Agent:
     """One program, from its start to its end."""
 
     def __init__(self, command: list[str], variables: Mapping[str, str]) -> None:
-        """Start the program; raises NotStarted, Lost."""
+        """Start the program; raises CommandStartError, RunnerLostError."""
         self._tail = b""
         self._exit_code: int | None = None
-        self._lost: runner.Lost | None = None
+        self._lost: runner.RunnerLostError | None = None
         self._ended, self._drained = _thread.allocate_lock(), _thread.allocate_lock()
         self._runner = runner.current()
         self._running = self._runner.start(command, variables, merged=True)
@@ -79,7 +79,7 @@ class Agent:
         try:
             code = self._running.wait()
             self._runner.sweep()
-        except runner.Lost as error:
+        except runner.RunnerLostError as error:
             # Without a runner in its own container, a program that ends the runner has ended itself.
             code, self._lost = KILLED, error if self._runner.walled else None
         self._drained.acquire(timeout=END_SECONDS)
@@ -97,11 +97,11 @@ def start(command: list[str], episode: Mapping[str, Any], variables: Mapping[str
     try:
         runner.put(path, json.dumps(episode))
         return Agent(command, variables)
-    except runner.Lost as error:
+    except runner.RunnerLostError as error:
         raise HttpError(500, "RunnerLost", str(error)) from error
-    except runner.NotStarted as error:
+    except runner.CommandStartError as error:
         raise not_started(command[0], f"{error.errno} {error.strerror}".encode()) from error
-    except (OSError, runner.NoRunner) as error:
+    except (OSError, runner.NoRunnerError) as error:
         raise HttpError(500, "AgentNotStarted", f"the agent's program was not started: {error}") from error
 
 

@@ -46,11 +46,11 @@ BODIES = {
 """Bytes of a request's body, by path; `SMALL` for any other path."""
 
 
-class OutOfBounds(ValueError):
+class DocumentTooLargeError(ValueError):
     """A received document is larger or deeper than allowed."""
 
 
-class NotGiven(ValueError):
+class InvalidReturnError(ValueError):
     """A value that an environment returned cannot be sent; the message continues after `returned`."""
 
 
@@ -58,17 +58,17 @@ def parsed(body: bytes) -> Any:
     """Parse the JSON of a body whose size is known to be within bounds.
 
     Raises:
-        OutOfBounds: the document has too many values, or is too deep.
+        DocumentTooLargeError: the document has too many values, or is too deep.
         ValueError: the body is not JSON.
     """
     if body.count(b",") + body.count(b"[") + body.count(b"{") > VALUES:
-        raise OutOfBounds(f"more than {VALUES} values")
+        raise DocumentTooLargeError(f"more than {VALUES} values")
     try:
         document = json.loads(body)
         if deeper(document):
             raise RecursionError
     except RecursionError:
-        raise OutOfBounds(f"nested more than {DEPTH} levels deep") from None
+        raise DocumentTooLargeError(f"nested more than {DEPTH} levels deep") from None
     return document
 
 
@@ -76,16 +76,16 @@ def written(value: object, *, finite: bool = True) -> str:
     """The JSON of what an environment returned.
 
     Raises:
-        NotGiven: the value is not JSON, or deeper than a reader accepts.
+        InvalidReturnError: the value is not JSON, or deeper than a reader accepts.
     """
     try:
         text = json.dumps(value, allow_nan=not finite)
         if deeper(value):
             raise RecursionError
     except RecursionError:
-        raise NotGiven(f"a value nested more than {DEPTH} levels deep") from None
+        raise InvalidReturnError(f"a value nested more than {DEPTH} levels deep") from None
     except (TypeError, ValueError) as error:
-        raise NotGiven(f"a value that is not JSON: {error}") from None
+        raise InvalidReturnError(f"a value that is not JSON: {error}") from None
     return text
 
 

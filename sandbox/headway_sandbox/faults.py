@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from headway_sandbox.bounds import NotGiven, shortened
+from headway_sandbox.bounds import InvalidReturnError, shortened
 from headway_sandbox.http import HttpError
 
 TYPE_CHECKING = False
@@ -23,7 +23,7 @@ def fault(reason: str, where: str, error: BaseException, method: object = None) 
     `method`: the method that was called, for an error that no line of the environment raised.
     """
     sys.excepthook(type(error), error, error.__traceback__)
-    if isinstance(error, NotGiven):
+    if isinstance(error, InvalidReturnError):
         at = home(method)
         what = f"returned {error}" + (f" ({at})" if at else "")
     else:

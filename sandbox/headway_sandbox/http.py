@@ -61,7 +61,7 @@ class HttpError(Exception):
         self.problem = {"reason": reason, "message": message, "field": field, "permanent": permanent}
 
 
-class Malformed(HttpError):
+class MalformedRequestError(HttpError):
     """The received bytes are not a valid request. The server closes the connection after its answer."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -228,7 +228,7 @@ def read_head(connection: socket.socket, pending: bytes) -> tuple[bytes, bytes]:
     began = bool(pending)
     while (end_of_head := pending.find(b"\r\n\r\n")) < 0:
         if len(pending) > MAX_HEAD:
-            raise Malformed(400, f"request head above {MAX_HEAD} bytes")
+            raise MalformedRequestError(400, f"request head above {MAX_HEAD} bytes")
         piece = received(connection, MAX_HEAD, deadline)
         if not piece:
             return b"", b""
@@ -243,12 +243,12 @@ def parse_head(head: bytes) -> tuple[str, str, dict[str, str]]:
     first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or words[2] not in ("HTTP/1.1", "HTTP/1.0"):
-        raise Malformed(400, "not an HTTP/1.1 request")
+        raise MalformedRequestError(400, "not an HTTP/1.1 request")
     headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon or not name or name != name.strip() or (name.lower() in headers and is_framing(name)):
-            raise Malformed(400, "malformed header")
+            raise MalformedRequestError(400, "malformed header")
         headers[name.lower()] = value.strip()
     if words[2] == "HTTP/1.0":
         headers["connection"] = "close"
@@ -263,13 +263,13 @@ def is_framing(name: str) -> bool:
 def length_of(headers: dict[str, str], limit: int) -> int:
     """Number of bytes of the body that a head announces, at most `limit`."""
     if "transfer-encoding" in headers:
-        raise Malformed(411, "send a Content-Length; chunked bodies are not read")
+        raise MalformedRequestError(411, "send a Content-Length; chunked bodies are not read")
     text = headers.get("content-length", "0")
     if not (text.isascii() and text.isdigit() and len(text) <= 12):
-        raise Malformed(413 if text.isdigit() else 400, "Content-Length is not a number of bytes")
+        raise MalformedRequestError(413 if text.isdigit() else 400, "Content-Length is not a number of bytes")
     length = int(text)
     if length > limit:
-        raise Malformed(413, f"body above {limit} bytes")
+        raise MalformedRequestError(413, f"body above {limit} bytes")
     return length
 
 

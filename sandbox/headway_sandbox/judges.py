@@ -132,7 +132,7 @@ def written(name: object, messages: object, schema: object) -> dict[str, Any]:
     try:
         size = len(bounds.written(document, finite=True))
         text = bounds.text(json.dumps(document, ensure_ascii=False))
-    except bounds.NotGiven as error:
+    except bounds.InvalidReturnError as error:
         raise ValueError(f"the question is {error}") from None
     if size > bounds.QUESTION:
         raise ValueError(f"the question has {size} bytes; shorten it to {bounds.QUESTION} bytes")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 
 from headway_sandbox import bounds
-from headway_sandbox.bounds import NotGiven, shortened
+from headway_sandbox.bounds import InvalidReturnError, shortened
 from headway_sandbox.environment import Reward
 
 TYPE_CHECKING = False
@@ -30,7 +30,7 @@ QUOTED = 60
 """Maximum characters of a returned text that a message repeats."""
 
 
-class Unusable(Exception):
+class UnusableReturnError(Exception):
     """The returned numbers cannot be used, and a retry would not help."""
 
     def __init__(self, reason: str, words: str) -> None:
@@ -45,14 +45,14 @@ def reward_of(returned: object, turns: int) -> Reward:
         turns: number of turns that reached the agent.
 
     Raises:
-        NotGiven: the value does not have the shape of a reward.
-        Unusable: it has too many numbers, or numbers that are too large or not finite.
+        InvalidReturnError: the value does not have the shape of a reward.
+        UnusableReturnError: it has too many numbers, or numbers that are too large or not finite.
     """
     value, fields, each = parts_of(returned)
     metrics = metrics_of(fields)
     if isinstance(value, list | tuple):
         if len(value) > bounds.MESSAGES:
-            raise Unusable("RewardOutOfBounds", too_many(len(value)))
+            raise UnusableReturnError("RewardOutOfBounds", too_many(len(value)))
         given = [number(one, f"turn {place}: ", SHAPES) for place, one in enumerate(value)]
         whole = len(given) == 1 and turns != 1
         value, each = sum(given), None if whole else given
@@ -65,16 +65,18 @@ def reward_of(returned: object, turns: int) -> Reward:
     if not turns:
         of_turns = None
     if of_turns is not None and (wrong := wrong_turns(of_turns, turns, total)):
-        raise Unusable("TurnRewardsWrong", wrong)
+        raise UnusableReturnError("TurnRewardsWrong", wrong)
     return Reward(total, metrics, of_turns)
 
 
 def rewards_of(returned: object, turns: list[int]) -> list[Reward]:
     """What `group_reward` returned; raises like `reward_of`. `turns`: number of turns of each episode."""
     if not isinstance(returned, list | tuple):
-        raise NotGiven(f"a {type(returned).__name__}; return a list of rewards, one for each transcript")
+        raise InvalidReturnError(
+            f"a {type(returned).__name__}; return a list of rewards, one for each transcript"
+        )
     if len(returned) != len(turns):
-        raise NotGiven(f"{len(returned)} rewards for {len(turns)} transcripts; return one for each")
+        raise InvalidReturnError(f"{len(returned)} rewards for {len(turns)} transcripts; return one for each")
     return [reward_of(one, of) for one, of in zip(returned, turns, strict=True)]
 
 
@@ -98,13 +100,13 @@ def metrics_of(fields: Mapping[Any, object]) -> dict[str, float]:
     """Metrics by name, at most as many and with names at most as long as a coordinator reads."""
     if len(fields) > bounds.METRICS:
         message = f"there are {len(fields)} metrics; give {bounds.METRICS} at most"
-        raise Unusable("RewardOutOfBounds", message)
+        raise UnusableReturnError("RewardOutOfBounds", message)
     found: dict[str, float] = {}
     for key, value in fields.items():
         name = str(key)
         if len(name) > bounds.NAME:
             message = f"the metric {shortened(name, 50)} has a name of {len(name)} characters"
-            raise Unusable("RewardOutOfBounds", f"{message}; give {bounds.NAME} at most")
+            raise UnusableReturnError("RewardOutOfBounds", f"{message}; give {bounds.NAME} at most")
         found[bounds.text(name)] = number(value, f"metric {name}: ", "a number for it")
     return found
 
@@ -112,7 +114,7 @@ def metrics_of(fields: Mapping[Any, object]) -> dict[str, float]:
 def turns_of(given: Any) -> list[float]:
     """The numbers of `Reward.turns`."""
     if len(given) > bounds.MESSAGES:
-        raise Unusable("RewardOutOfBounds", too_many(len(given)))
+        raise UnusableReturnError("RewardOutOfBounds", too_many(len(given)))
     return [number(one, f"turn {place}: ", "a number for each turn") for place, one in enumerate(given)]
 
 
@@ -125,28 +127,28 @@ def number(value: Any, where: str, instead: str) -> float:
     """A number of any class. Text is not a number, even if it reads like one.
 
     Raises:
-        NotGiven: the value is not a number.
-        Unusable: it is an integer that no float holds.
+        InvalidReturnError: the value is not a number.
+        UnusableReturnError: it is an integer that no float holds.
     """
     if value is None:
-        raise NotGiven(f"{where}nothing (None); return {instead}")
+        raise InvalidReturnError(f"{where}nothing (None); return {instead}")
     if isinstance(value, str | bytes | bytearray):
-        raise NotGiven(f"{where}the text {value[:QUOTED]!r}; return {instead}")
+        raise InvalidReturnError(f"{where}the text {value[:QUOTED]!r}; return {instead}")
     try:
         return float(value)
     except OverflowError:
         message = f"{where}an integer of more than 308 digits; return {instead}"
-        raise Unusable("RewardOutOfBounds", message) from None
+        raise UnusableReturnError("RewardOutOfBounds", message) from None
     except (TypeError, ValueError):
-        raise NotGiven(f"{where}a {type(value).__name__}; return {instead}") from None
+        raise InvalidReturnError(f"{where}a {type(value).__name__}; return {instead}") from None
 
 
 def check(found: float, name: str, limit: float = bounds.SCORE) -> None:
-    """Raise Unusable if a number is not finite, or beyond `limit`."""
+    """Raise UnusableReturnError if a number is not finite, or beyond `limit`."""
     if not math.isfinite(found):
-        raise Unusable("RewardNotFinite", f"{name} is {found}; return a finite number")
+        raise UnusableReturnError("RewardNotFinite", f"{name} is {found}; return a finite number")
     if not bounds.within(found, limit):
-        raise Unusable("RewardOutOfBounds", f"{name} is {found:g}; beyond {limit:g}")
+        raise UnusableReturnError("RewardOutOfBounds", f"{name} is {found:g}; beyond {limit:g}")
 
 
 def wrong_turns(rewards: list[float], turns: int, reward: float) -> str:

@@ -43,7 +43,7 @@ NAMED = 5
 """Maximum environments of a module that an error names."""
 
 
-class NotImportable(Exception):
+class EnvironmentLoadError(Exception):
     """The environment cannot be loaded: change the entrypoint or its configuration."""
 
 
@@ -51,7 +51,7 @@ def load(entrypoint: str, config: Mapping[str, Any]) -> Environment:
     """Import `module:Class` and construct it.
 
     Raises:
-        NotImportable: anything went wrong; the message says where.
+        EnvironmentLoadError: anything went wrong; the message says where.
     """
     module_name, _, class_name = entrypoint.partition(":")
     module: object = None
@@ -60,15 +60,17 @@ def load(entrypoint: str, config: Mapping[str, Any]) -> Environment:
         cls = getattr(module, class_name)
     except BaseException as error:  # also SystemExit: an environment must not end its server
         message = f"{entrypoint} cannot be imported: {described(error)}"
-        raise NotImportable(message + (instead(module_name, module) if module else "")) from error
+        raise EnvironmentLoadError(message + (instead(module_name, module) if module else "")) from error
     if not is_environment(cls):
         message = f"{entrypoint} is not a subclass of headway_sandbox.environment.Environment"
-        raise NotImportable(message + instead(module_name, module))
+        raise EnvironmentLoadError(message + instead(module_name, module))
     try:
         environment: Environment = cls(config)
         settled(environment.tools())
     except BaseException as error:
-        raise NotImportable(f"{entrypoint} refused spec.environment.config: {described(error)}") from error
+        raise EnvironmentLoadError(
+            f"{entrypoint} refused spec.environment.config: {described(error)}"
+        ) from error
     return environment
 
 
@@ -138,7 +140,7 @@ def routes(session: Session) -> Handler:
     return handle
 
 
-def leave(error: NotImportable) -> NoReturn:
+def leave(error: EnvironmentLoadError) -> NoReturn:
     """End the process with a termination message (`headway_api.exits.Termination`)."""
     message = str(error)
     sys.excepthook(type(error), error, error.__traceback__)
@@ -171,7 +173,7 @@ def main(environ: MutableMapping[str, str] = os.environ) -> None:
             arrived = runner.awaited(where)
             session = Session(lambda: load(entrypoint, config), runner.sweep)
             arrived()
-    except NotImportable as error:
+    except EnvironmentLoadError as error:
         leave(error)
     served = Served(routes(session), admission(session))
     session.answer_for = served.answer_for

@@ -22,7 +22,7 @@ from headway_sandbox.faults import ENTRYPOINT_FIELD, fault, place, stack, unusab
 from headway_sandbox.grouped import grouped
 from headway_sandbox.http import HttpError
 from headway_sandbox.returns import TURN_REWARDS_TOLERANCE as TURN_REWARDS_TOLERANCE
-from headway_sandbox.returns import Unusable, reward_of, rewards_of, score_of
+from headway_sandbox.returns import UnusableReturnError, reward_of, rewards_of, score_of
 from headway_sandbox.returns import wrong_turns as wrong_turns
 
 TYPE_CHECKING = False
@@ -131,12 +131,12 @@ class Session:
                 messages, tools = observation.messages, [tool.spec for tool in offered]
                 if len(messages) > bounds.MESSAGES or len(tools) > bounds.TOOLS:
                     text = f"at most {bounds.MESSAGES} messages and {bounds.TOOLS} tools"
-                    raise bounds.NotGiven(f"more than is read: {text}")
+                    raise bounds.InvalidReturnError(f"more than is read: {text}")
                 answer = {"messages": messages, "tools": tools}
                 if self._environment.group_reward is not None:
                     answer["grouped"] = True
                 if (size := len(bounds.written(answer))) > bounds.ANSWER:
-                    raise bounds.NotGiven(f"{size} bytes, and the most is {bounds.ANSWER}")
+                    raise bounds.InvalidReturnError(f"{size} bytes, and the most is {bounds.ANSWER}")
             self._tools = {tool.name: tool for tool in offered}
             return answer
 
@@ -272,7 +272,7 @@ class Session:
             yield
         except HttpError:  # it has the environment's own message and field
             raise
-        except Unusable as error:
+        except UnusableReturnError as error:
             raise unusable(error.reason, str(error), method) from error
         except BaseException as error:
             raise fault(reason, where, error, method) from error

@@ -86,7 +86,7 @@ class Tool:
 
         Raises:
             ToolError: the tool refuses the call, or its arguments do not match the spec.
-            NotGiven: the tool returned something that is not JSON, or too much of it.
+            InvalidReturnError: the tool returned something that is not JSON, or too much of it.
         """
         self.check(arguments)
         result = settled(self.function(**arguments))
@@ -94,7 +94,9 @@ class Tool:
         content = result.content if done else result
         text = content if isinstance(content, str) else bounds.written(content, finite=False)
         if len(text) > bounds.CONTENT:
-            raise bounds.NotGiven(f"{len(text)} characters; show the agent {bounds.CONTENT} at most")
+            raise bounds.InvalidReturnError(
+                f"{len(text)} characters; show the agent {bounds.CONTENT} at most"
+            )
         return bounds.text(text), done
 
 

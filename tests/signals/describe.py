@@ -18,7 +18,7 @@ FALL: Final = 0.25
 """How far it may fall on the way: a run that collapses and recovers has been ill."""
 
 
-class NeverBegins(Exception):
+class NeverBeginsError(Exception):
     """A run does not show what it was made for."""
 
 
@@ -26,7 +26,7 @@ def described(circumstances: Circumstances, steps: Sequence[Step]) -> Series:
     """The figures with what is to be expected of them.
 
     Raises:
-        NeverBegins: a symptom that was to be provoked.
+        NeverBeginsError: a symptom that was to be provoked.
     """
     spec, world = circumstances.at(0)
     expected = []
@@ -35,7 +35,7 @@ def described(circumstances: Circumstances, steps: Sequence[Step]) -> Series:
         if not isinstance(begin, int):
             found = begin([step.figures for step in steps if step.step])
             if found is None:
-                raise NeverBegins(f"{symptom.signal} never begins: {symptom.why}")
+                raise NeverBeginsError(f"{symptom.signal} never begins: {symptom.why}")
             begin = found
         expected.append(Expected(symptom.signal, begin, symptom.why))
     return Series(

@@ -18,7 +18,7 @@ from typing import get_args
 
 from tests.signals import clean, provocations, series
 from tests.signals.circumstances import Circumstances, Split
-from tests.signals.describe import NeverBegins, described
+from tests.signals.describe import NeverBeginsError, described
 
 
 def every_run() -> list[Circumstances]:
@@ -83,7 +83,7 @@ def record(runs: Sequence[Circumstances]) -> None:
         started = time.monotonic()
         try:
             found = rig.run(run)
-        except NeverBegins as error:
+        except NeverBeginsError as error:
             print(f"{number}/{len(runs)} {run.name} is not recorded: {error}", flush=True)
             continue
         series.write(found)

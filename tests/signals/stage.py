@@ -28,7 +28,7 @@ from headway_coordinator.agents.builtin import Builtin
 from headway_coordinator.dataset import Order
 from headway_coordinator.episode import Episodes, Rules, Task
 from headway_coordinator.evaluation import driver
-from headway_coordinator.faults import InfraFault
+from headway_coordinator.faults import InfraError
 from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.trajectory import render
@@ -95,7 +95,7 @@ class Box:
         if self._late:
             raise TimeoutError
         if self._lost:
-            raise InfraFault("sandbox gone: the node was drained")
+            raise InfraError("sandbox gone: the node was drained")
 
 
 class Boxes:

@@ -31,7 +31,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
 """What an operator makes for a job: kind -> group with version, and plural."""
 
 
-class Refused(Exception):
+class ApiRefusedError(Exception):
     """The API server's answer is no object."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -50,7 +50,7 @@ class ApiReader:
         """An object as the server has it.
 
         Raises:
-            Refused: with status 404 where it is not there.
+            ApiRefusedError: with status 404 where it is not there.
         """
         return self._get(f"/{group}/namespaces/{self._namespace}/{plural}/{name}")
 
@@ -93,7 +93,7 @@ class ApiReader:
         answer = self._api.call_api("GET", f"{host}{path}?{urlencode(query)}", _request_timeout=limit)
         try:
             if answer.status != 200:
-                raise Refused(answer.status, f"GET {path}: {answer.status}: {answer.read().decode()}")
+                raise ApiRefusedError(answer.status, f"GET {path}: {answer.status}: {answer.read().decode()}")
             for line in answer.response:
                 yield json.loads(line)
         finally:
@@ -103,7 +103,7 @@ class ApiReader:
         """Whether there is an object of this name."""
         try:
             self.one(group, plural, name)
-        except Refused as error:
+        except ApiRefusedError as error:
             if error.status == 404:
                 return False
             raise
@@ -130,6 +130,6 @@ class ApiReader:
         )
         body = answer.read()
         if answer.status != 200:
-            raise Refused(answer.status, f"GET {path}{query}: {answer.status}: {body.decode()}")
+            raise ApiRefusedError(answer.status, f"GET {path}{query}: {answer.status}: {body.decode()}")
         found: Json = json.loads(body)
         return found

@@ -44,7 +44,7 @@ BUILT_IN = ("job", "svc", "cm", "secret", "events", "nodes")
 """Kinds of Kubernetes that the pages name."""
 
 
-class Refused(Exception):
+class CommandRefusedError(Exception):
     """What is wrong with a command."""
 
 
@@ -52,14 +52,16 @@ def exists(page: str, path: str) -> None:
     """Refuse a path that neither the repository has, nor its reader."""
     homes = (ROOT, (ROOT / page).parent, HOMES.get(page, ROOT))
     if path not in READERS and not any((home / path).exists() for home in homes):
-        raise Refused(f"there is no {path}; correct it, or name it in READERS if the reader writes it")
+        raise CommandRefusedError(
+            f"there is no {path}; correct it, or name it in READERS if the reader writes it"
+        )
 
 
 class Strict(argparse.ArgumentParser):
     """A command line whose faults are raised."""
 
     def error(self, message: str) -> NoReturn:
-        raise Refused(f"{self.prog}: {message}")
+        raise CommandRefusedError(f"{self.prog}: {message}")
 
 
 # headway
@@ -75,12 +77,12 @@ def headway(page: str, call: Call) -> None:
     words = [*call.words]
     while commands := getattr(command, "commands", None):
         if not words or words[0] not in commands:
-            raise Refused(f"No such command {' '.join(words[:1])!r}")
+            raise CommandRefusedError(f"No such command {' '.join(words[:1])!r}")
         command = commands[words.pop(0)]
     try:
         command.make_context(command.name, words)
     except WRONG_USE as error:
-        raise Refused(error.format_message()) from error
+        raise CommandRefusedError(error.format_message()) from error
     for path in re.findall(r"(?<=--set )spec\S*(?==)", " ".join(call.words)):
         field("RLTrainingJob", path)
 
@@ -109,7 +111,7 @@ def field(kind: str, path: str) -> Json:
     node = schema(definitions()[kind.lower()])
     for name in path.strip(".").split("."):
         if name not in node.get("properties", {}):
-            raise Refused(f"{kind} has no field {path}")
+            raise CommandRefusedError(f"{kind} has no field {path}")
         node = node["properties"][name]
     return node
 
@@ -119,10 +121,10 @@ def kind_of(resource: str) -> str:
     kind, _, name = resource.partition("/")
     if kind in BUILT_IN:
         if name.startswith("NAME-") and name.removeprefix("NAME-") not in names.ROLES:
-            raise Refused(f"no role has objects called {name}")
+            raise CommandRefusedError(f"no role has objects called {name}")
         return ""
     if kind not in definitions():
-        raise Refused(f"there is no resource {kind}; add it to BUILT_IN if Kubernetes has it")
+        raise CommandRefusedError(f"there is no resource {kind}; add it to BUILT_IN if Kubernetes has it")
     return str(definitions()[kind]["spec"]["names"]["kind"])
 
 
@@ -162,7 +164,7 @@ def parsed(call: Call) -> tuple[str, Json]:
     """The verb of kubectl, and its options by name."""
     verb = next((word for word in call.words if word in verbs()), "")
     if not verb:
-        raise Refused("the pages use no such verb of kubectl: add it to verbs()")
+        raise CommandRefusedError("the pages use no such verb of kubectl: add it to verbs()")
     at = call.words.index(verb)  # options of all verbs may come before it
     words = [*call.words[:at], *call.words[at + 1 :]]
     return verb, vars(verbs()[verb].parse_intermixed_args(words))
@@ -186,7 +188,7 @@ def kubectl(page: str, call: Call) -> None:
         label(*line["l"].split("="))
     for port in line.get("ports") or ():
         if int(port) not in PORTS and not served_by_the_demo(resource, port):
-            raise Refused(f"nothing of ours listens at {port}")
+            raise CommandRefusedError(f"nothing of ours listens at {port}")
     for name in json.loads(line.get("p") or "{}").get("spec", ()):
         field(kind, f"spec.{name}")
     for path in (line.get("f"), line.get("patch_file")):
@@ -208,16 +210,16 @@ def served_by_the_demo(resource: str | None, port: str) -> bool:
 def annotation(key: str, value: str) -> None:
     """Refuse one that nothing reads."""
     if key == names.ANNOTATION_REMEDY and value not in REMEDIES:
-        raise Refused(f"there is no remedy {value}")
+        raise CommandRefusedError(f"there is no remedy {value}")
     if key not in (names.ANNOTATION_REMEDY, names.ANNOTATION_RESUME):
-        raise Refused(f"nothing reads the annotation {key}")
+        raise CommandRefusedError(f"nothing reads the annotation {key}")
 
 
 def label(key: str, value: str) -> None:
     """Refuse one that the chart's pods do not have."""
     helpers = "".join(path.read_text() for path in (ROOT / "charts" / "headway" / "templates").glob("*.*"))
     if not re.search(rf"{re.escape(key)}: {value}\b", helpers):
-        raise Refused(f"the chart has no label {key}={value}")
+        raise CommandRefusedError(f"the chart has no label {key}={value}")
 
 
 # programs of the repository, and others
@@ -230,14 +232,14 @@ def make(page: str, call: Call) -> None:
     for word in (each for each in call.words if not each.startswith("-")):
         name, equals, value = word.partition("=")
         if not equals and not re.search(rf"^{re.escape(name)}:", text, re.MULTILINE):
-            raise Refused(f"the Makefile has no target {name}")
+            raise CommandRefusedError(f"the Makefile has no target {name}")
         if equals and f"$({name})" not in text:
-            raise Refused(f"the Makefile has no variable {name}")
+            raise CommandRefusedError(f"the Makefile has no variable {name}")
         if name == "IMAGE_ARGS":
             images(page, ["--all", *value.split()])
     for name in call.variables:
         if f'"{name}"' not in demo:
-            raise Refused(f"nothing in hack/demo reads {name}")
+            raise CommandRefusedError(f"nothing in hack/demo reads {name}")
 
 
 def images(page: str, words: list[str]) -> None:
@@ -250,9 +252,9 @@ def images(page: str, words: list[str]) -> None:
         try:
             status = build_images.main(words, None)
         except SystemExit as error:
-            raise Refused("hack/images/build.py does not take these arguments") from error
+            raise CommandRefusedError("hack/images/build.py does not take these arguments") from error
     if status:
-        raise Refused("hack/images/build.py refuses these arguments")
+        raise CommandRefusedError("hack/images/build.py refuses these arguments")
 
 
 def python(page: str, call: Call) -> None:
@@ -262,7 +264,7 @@ def python(page: str, call: Call) -> None:
     if first == "-m":
         module, *words = words
         if importlib.util.find_spec(module) is None:
-            raise Refused(f"there is no module {module}")
+            raise CommandRefusedError(f"there is no module {module}")
         if module == "pytest":
             pytest_(page, Call("pytest", tuple(words)))
         return
@@ -274,7 +276,7 @@ def python(page: str, call: Call) -> None:
     [script] = {home / first for home in homes if (home / first).exists()}
     for option in (word for word in words if word.startswith("--")):
         if f'"{option}"' not in script.read_text():
-            raise Refused(f"{first} has no option {option}")
+            raise CommandRefusedError(f"{first} has no option {option}")
 
 
 def pytest_(page: str, call: Call) -> None:
@@ -302,7 +304,7 @@ def inspect(page: str, call: Call) -> None:
         if at:
             exists(page, path)
             if f"def {task}(" not in (ROOT / path).read_text():
-                raise Refused(f"{path} has no task {task}")
+                raise CommandRefusedError(f"{path} has no task {task}")
 
 
 def grep(page: str, call: Call) -> None:
@@ -310,7 +312,7 @@ def grep(page: str, call: Call) -> None:
     words = call.words[1].split("|") if call.words[0] == "-Ex" else []
     for word in words:
         if word not in get_args(State):
-            raise Refused(f"no job is ever {word}")
+            raise CommandRefusedError(f"no job is ever {word}")
 
 
 PROGRAMS: dict[str, Callable[[str, Call], None]] = {
@@ -352,6 +354,6 @@ def fault(page: str, text: str) -> str:
         try:
             if check := PROGRAMS.get(call.program):
                 check(page, call)
-        except (Refused, ValueError) as error:
+        except (CommandRefusedError, ValueError) as error:
             return str(error)
     return ""

@@ -30,7 +30,7 @@ from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.budget.gate import Budget
 from headway_coordinator.budget.priced import Priced
 from headway_coordinator.budget.worst import Limits
-from headway_coordinator.cancel_token import Stopped
+from headway_coordinator.cancel_token import StoppedError
 from headway_coordinator.dataset import Data
 from headway_coordinator.engines.router import Router
 from headway_coordinator.episode import Task
@@ -156,7 +156,7 @@ class Job:
         try:
             async with task.stop.guard():
                 await asyncio.sleep(self.pause(task))
-        except Stopped:
+        except StoppedError:
             reward = None
         rotation = self.slot if self.beside and task.purpose is not Purpose.TRAIN else self.rotation
         step = rotation.wanted[-1]

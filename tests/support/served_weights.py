@@ -15,7 +15,7 @@ from headway_api.records import WeightsManifest, WeightsState
 from headway_api.store import FileStore, Store
 from headway_api.weights_direct import DirectHeader, DirectPlace
 from headway_api.weights_format import DIGESTS_FILE, MODEL_FILE
-from headway_rollout.engine import Engine, EngineRefused, NotJoined
+from headway_rollout.engine import Engine, EngineError, LearnerNotMetError
 from headway_rollout.weights.checks import read_headers
 from headway_rollout.weights.learner_client import LearnerClient
 from headway_rollout.weights.loaders import FullLoader
@@ -51,7 +51,7 @@ class ScriptedEngine(Engine):
 
     async def update_weights(self, folder: str, files: list[str], digests: str | None, version: str) -> None:
         if self.refuses:
-            raise EngineRefused("no")
+            raise EngineError("no")
         assert digests == DIGESTS_FILE
         assert files == [MODEL_FILE]
         self.calls.append(f"update {version}")
@@ -63,7 +63,7 @@ class ScriptedEngine(Engine):
         from headway_rollout.receiver import Receiver
 
         if not self.joins:
-            raise NotJoined("no")
+            raise LearnerNotMetError("no")
         self._joined = await asyncio.to_thread(
             Receiver, host, place, rank=1, size=2, device=device("cpu"), step_seconds=10.0
         )
@@ -71,7 +71,7 @@ class ScriptedEngine(Engine):
 
     async def take_joined(self, folder: str, header: str, version: str) -> None:
         if self.refuses:
-            raise EngineRefused("no")
+            raise EngineError("no")
         assert self._joined is not None
         described = DirectHeader.model_validate_json((Path(folder) / header).read_bytes())
         self.taken.append(await asyncio.to_thread(lambda: dict(self._joined.tensors(described))))

@@ -21,7 +21,7 @@ TURNS = 8
 _open = build_opener(ProxyHandler({})).open
 
 
-class Refused(Exception):
+class PlatformRefusedError(Exception):
     """The platform said no."""
 
 
@@ -33,14 +33,14 @@ def ask(url: str, body: Json | None = None) -> Json:
             found: Json = json.load(answer)
             return found
     except HTTPError as error:
-        raise Refused(f"{error.code} {error.read().decode()}") from error
+        raise PlatformRefusedError(f"{error.code} {error.read().decode()}") from error
 
 
 def play(endpoint: str, messages: list[Json], mood: str | None) -> None:
     """Let the model speak and call the environment's tools until it calls none."""
     try:
         _play(endpoint, list(messages), mood)
-    except Refused:
+    except PlatformRefusedError:
         if mood != "shrug":
             raise
 

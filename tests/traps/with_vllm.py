@@ -9,7 +9,7 @@ import base_model
 from rollout_server import RolloutServer
 from tests.traps.desk import CONTEXT
 
-from headway_sandbox.testing import Call, Cut, Malformed, Seen, ToolResult
+from headway_sandbox.testing import Call, EpisodeCutError, Malformed, Seen, ToolResult
 
 Turns = Generator[Call, ToolResult, str]
 
@@ -23,13 +23,13 @@ def model(server: RolloutServer, tokenizer: Any, max_tokens: int) -> Callable[[S
         while True:
             drawn = seen.random.randrange(2**31)
             if len(prompt) + max_tokens > CONTEXT:
-                raise Cut
+                raise EpisodeCutError
             stops = renderer.get_stop_token_ids()
             answer = server.generate("base", prompt, max_tokens=max_tokens, seed=drawn, stop_token_ids=stops)
             [choice] = answer["choices"]
             sampled = list(choice["token_ids"])
             if choice["finish_reason"] == "length":
-                raise Cut(tokenizer.decode(sampled))
+                raise EpisodeCutError(tokenizer.decode(sampled))
             parsed = renderer.parse_response(sampled, tools=list(seen.tools), prompt_ids=prompt)
             calls = [each for each in parsed.tool_calls or [] if each.name]
             good = [each for each in calls if isinstance(each.arguments, dict)]

@@ -28,10 +28,10 @@ from headway_api.run_files import RunFiles
 from headway_api.spec.candidate import CandidateRescore
 from headway_api.spec.model import ModelSpec
 from headway_api.status import MlflowRun, ResolvedCandidate
-from headway_api.store import FileStore, NotFound, S3Store
+from headway_api.store import FileStore, ObjectNotFoundError, S3Store
 from headway_api.stored import read
 from headway_coordinator.evaluation import candidates, rescore
-from headway_coordinator.faults import CandidateFault
+from headway_coordinator.faults import CandidateError
 from headway_coordinator.judges.kept import KeptAnswer
 from headway_coordinator.ledger.books import Books
 from headway_coordinator.ledger.segments import Ledger
@@ -41,12 +41,12 @@ from headway_coordinator.remedies import journal as decided
 from headway_coordinator.spool import Spool
 from headway_trainer.checkpoint import state
 from headway_trainer.checkpoint.journal import Journal
-from headway_trainer.checkpoint.manifest import NotWhole
+from headway_trainer.checkpoint.manifest import IncompleteCheckpointError
 from headway_trainer.checkpoint.signer import Signer
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_MEMORY = 64 * MIB
-FAULTS = (JobError, CandidateFault, NotWhole)
+FAULTS = (JobError, CandidateError, IncompleteCheckpointError)
 
 CONTENTS: dict[str, bytes] = {
     "nothing": b"",
@@ -261,7 +261,7 @@ def outcome(reader: Reader, store: FileStore, layout: Layout) -> str:
             deque(found, 0)
     except FAULTS as fault:
         return str(fault)
-    except NotFound:
+    except ObjectNotFoundError:
         return ""
     return ""
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from headway_api import base_model, warm_start
-from headway_api.bounds import OutOfBounds
+from headway_api.bounds import OutOfBoundsError
 from headway_api.exits import JobError
 from headway_api.records import PolicyVersion, WeightsManifest
 from headway_api.store import FileStore, upload_folder
-from headway_api.weights_format import NotSafetensors, read_spans
+from headway_api.weights_format import InvalidSafetensorsError, read_spans
 from headway_coordinator.trajectory.render import model_type
 from headway_rollout.model import read_config
-from headway_rollout.weights.checks import Unusable
+from headway_rollout.weights.checks import UnusableManifestError
 from headway_rollout.weights.loaders import LoraLoader
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ each = pytest.mark.parametrize(("text", "says"), WRONG.values(), ids=WRONG)
 def test_a_configuration_out_of_bounds_is_refused(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "config.json"
     path.write_text(text)
-    with pytest.raises(OutOfBounds, match=says):
+    with pytest.raises(OutOfBoundsError, match=says):
         base_model.read_config(path)
 
 
@@ -67,7 +67,7 @@ async def test_an_adapter_that_cannot_be_read_is_an_error(tmp_path: Path, text: 
         version=PolicyVersion(incarnation=0, step=0), kind="base", uri=uri, files=files
     )
     loader = LoraLoader(cast("Engine", None), 8)  # fetching touches no engine
-    with pytest.raises(Unusable, match=rf"adapter_config\.json is not valid JSON: .*{says}"):
+    with pytest.raises(UnusableManifestError, match=rf"adapter_config\.json is not valid JSON: .*{says}"):
         await loader.fetch(store, manifest, tmp_path / "here")
 
 
@@ -80,5 +80,7 @@ def test_infinity_in_a_configuration_is_read(tmp_path: Path) -> None:
 def test_a_header_of_weights_without_end_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(len(DEEP).to_bytes(8, "little") + DEEP.encode())
-    with pytest.raises(NotSafetensors, match=r"the header of model\.safetensors cannot be read: nested more"):
+    with pytest.raises(
+        InvalidSafetensorsError, match=r"the header of model\.safetensors cannot be read: nested more"
+    ):
         read_spans(path)

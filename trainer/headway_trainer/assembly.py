@@ -16,7 +16,7 @@ from torch import nn
 from headway_api.exits import JobError
 from headway_api.in_force import DirectiveRefusal, InForce
 from headway_api.objective import episode_tokens
-from headway_api.remedies import NotApplicable, applied
+from headway_api.remedies import NotApplicableError, applied
 from headway_api.spec.model import Lora
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_trainer import adapter, layout, memory
@@ -114,7 +114,7 @@ class Assembly:
         try:
             spec = applied(self._given, in_force)
             Objective.of(spec.algorithm, episode_tokens(spec))
-        except NotApplicable as why:
+        except NotApplicableError as why:
             return DirectiveRefusal(reason="NotApplicable", message=str(why))
         except JobError as error:
             return DirectiveRefusal(reason="NotApplicable", message=error.termination.sentence)
@@ -137,7 +137,7 @@ class Assembly:
         """Rank of the adapter under `in_force`; 0 if every weight is trained.
 
         Raises:
-            NotApplicable: it does not fit the spec.
+            NotApplicableError: it does not fit the spec.
         """
         return _rank(applied(self._given, in_force))
 
@@ -208,7 +208,7 @@ def _rank(spec: RLTrainingJobSpec) -> int:
 def _resumed(spec: RLTrainingJobSpec, in_force: InForce) -> RLTrainingJobSpec:
     try:
         return applied(spec, in_force)
-    except NotApplicable as why:
+    except NotApplicableError as why:
         raise JobError(
             "CheckpointUnusable",
             f"directive {in_force.number}, in force at the checkpoint, does not fit the spec ({why}); set "

@@ -30,7 +30,7 @@ KERNELS_APART: Final = 0.02
 """Largest relative difference between two kernels of 16 bits, in values or gradients."""
 
 
-class CannotPack(Exception):
+class UnsupportedAttentionError(Exception):
     """A model's attention asks for something that these functions do not know."""
 
 
@@ -199,7 +199,7 @@ def _causal(
 
 
 def _refuse_unknown(module: nn.Module, mask: Tensor | None, others: dict[str, Any]) -> None:
-    """Raise CannotPack for any `mask`, of whatever shape, and for options that these functions lack."""
+    """Raise UnsupportedAttentionError for any `mask`, and for options that these functions lack."""
     asked = {name: value for name, value in others.items() if name not in WITHOUT_EFFECT}
     causal = asked.pop("is_causal", None)
     unknown = [name for name, value in asked.items() if isinstance(value, Tensor) or value]
@@ -208,4 +208,4 @@ def _refuse_unknown(module: nn.Module, mask: Tensor | None, others: dict[str, An
     if causal is False or not getattr(module, "is_causal", True):
         unknown.append("is_causal")
     if unknown:
-        raise CannotPack(f"attention asks for {', '.join(unknown)}")
+        raise UnsupportedAttentionError(f"attention asks for {', '.join(unknown)}")

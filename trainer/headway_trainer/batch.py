@@ -34,7 +34,7 @@ from headway_trainer.objective.presets import Objective
 from headway_trainer.objective.reduction import RowShape
 
 
-class MalformedRow(JobError):
+class MalformedRowError(JobError):
     """A training row that no model call can have made: training on it would do harm."""
 
     def __init__(self, group_id: str, what: str) -> None:
@@ -129,7 +129,8 @@ def training_batch(batch: Batch, objective: Objective) -> TrainingBatch:
     """Training rows and advantages of a batch.
 
     Raises:
-        MalformedRow: an action token without context, an empty training row, or a reward too large to sum.
+        MalformedRowError: an action token without context, an empty training row, or a reward too large to
+            sum.
     """
     groups: list[GroupRows] = []
     idle: dict[str, tuple[RowShape, ...]] = {}
@@ -166,14 +167,14 @@ def scored_episodes(group: GroupRecord) -> list[Scored]:
 
 def _scored(group_id: str, episode: EpisodeRecord) -> Scored:
     if episode.reward is None:
-        raise MalformedRow(group_id, "a scored episode has no reward")
+        raise MalformedRowError(group_id, "a scored episode has no reward")
     tokens = _turn_tokens(episode)
     rewards = episode.turn_rewards
     if rewards is not None and tokens and max(tokens) >= len(rewards):
-        raise MalformedRow(group_id, f"turn {max(tokens)} has no reward, though turns have rewards")
+        raise MalformedRowError(group_id, f"turn {max(tokens)} has no reward, though turns have rewards")
     for earned in (episode.reward, *(rewards or ())):
         if not abs(earned) <= SCORE:  # its square would spoil the whole batch
-            raise MalformedRow(
+            raise MalformedRowError(
                 group_id, f"episode {episode.index} has a reward of {earned}, beyond {SCORE:g}"
             )
     return Scored(
@@ -261,7 +262,7 @@ def _rows(group: GroupRecord, advantages: Sequence[Numbers]) -> list[LearnerRow]
 
 def _training_row(group_id: str, episode: int, row: TrainingRow, by_turn: Mapping[int, float]) -> LearnerRow:
     if row.mask[0]:
-        raise MalformedRow(group_id, "the first token of a training row is marked as sampled")
+        raise MalformedRowError(group_id, "the first token of a training row is marked as sampled")
     advantages = np.zeros(len(row.tokens), dtype=np.float32)
     for span in _spans(row):
         advantages[span.start : span.end] = by_turn[span.turn]

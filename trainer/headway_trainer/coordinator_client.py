@@ -18,14 +18,14 @@ from pydantic import ValidationError
 
 from headway_api import bounds
 from headway_api.backoff import doubled
-from headway_api.bounds import OutOfBounds, containers_within, shortened
+from headway_api.bounds import OutOfBoundsError, containers_within, shortened
 from headway_api.exits import JobError
 from headway_api.names import STARTING
 from headway_api.packed import MAGIC, unpacked
 from headway_api.record import explained
 from headway_api.records import Batch, Finished, StepReport
 from headway_api.sandbox_api import Problem
-from headway_trainer.exchange import ExchangeLimits, ExchangeResponse, NoResponse, Request, exchange
+from headway_trainer.exchange import ExchangeLimits, ExchangeResponse, NoResponseError, Request, exchange
 from headway_trainer.logs import log
 
 LONG_POLL: Final = 30.0
@@ -49,11 +49,11 @@ SHOWN: Final = 500
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
-class StepNotAnnounced(Exception):
+class StepNotAnnouncedError(Exception):
     """The coordinator does not know this learner's step."""
 
 
-class Unreachable(JobError):
+class CoordinatorUnreachableError(JobError):
     """The coordinator did not answer within the learner's patience. It pickles, so that every rank can
     receive it."""
 
@@ -78,7 +78,7 @@ class CoordinatorClient:
         report again.
 
         Raises:
-            Unreachable: the coordinator did not answer.
+            CoordinatorUnreachableError: the coordinator did not answer.
             JobError: it refuses this learner.
         """
         body = report.model_dump_json().encode()
@@ -86,7 +86,7 @@ class CoordinatorClient:
             try:
                 self._exchange("POST", "/v1/steps", body)
                 return
-            except NoResponse as error:
+            except NoResponseError as error:
                 if give_up():
                     return
                 self._wait(error)
@@ -95,13 +95,13 @@ class CoordinatorClient:
         """Ask once for the batch of `step`; None if there is none within `wait` seconds, or no answer.
 
         Raises:
-            StepNotAnnounced: announce the latest step, then ask again.
-            Unreachable: the coordinator did not answer.
+            StepNotAnnouncedError: announce the latest step, then ask again.
+            CoordinatorUnreachableError: the coordinator did not answer.
             JobError: it refuses this learner.
         """
         try:
             answer = self._exchange("GET", f"/v1/batch?step={step}&wait={wait:g}", wait=wait)
-        except NoResponse as error:
+        except NoResponseError as error:
             self._wait(error)
             return None
         if answer.status == http.client.NO_CONTENT:
@@ -109,7 +109,7 @@ class CoordinatorClient:
         record = Finished if answer.status == http.client.GONE else Batch
         try:
             return record.model_validate_json(_plain(answer.body))
-        except (ValidationError, OutOfBounds) as error:
+        except (ValidationError, OutOfBoundsError) as error:
             why = explained(error) if isinstance(error, ValidationError) else shortened(str(error), SHOWN)
             raise JobError("ContractMismatch", f"the coordinator's answer cannot be read: {why}") from error
 
@@ -122,22 +122,24 @@ class CoordinatorClient:
         within = ExchangeLimits(head=wait + SILENCE, silence=SILENCE, whole=WHOLE, size=MAX_PACKED)
         try:
             answer = exchange(self._url, Request(method, path, headers, body), within)
-        except OutOfBounds as error:
+        except OutOfBoundsError as error:
             raise JobError("ContractMismatch", f"the coordinator answers with {error}") from error
         if answer.status in AGAIN:
             if _is_starting(answer):
                 self._silent_since = None
-            raise NoResponse(f"HTTP {answer.status}")
+            raise NoResponseError(f"HTTP {answer.status}")
         self._silent_since, self._failures = None, 0
         _refuse(answer, method, path)
         return answer
 
-    def _wait(self, error: NoResponse) -> None:
+    def _wait(self, error: NoResponseError) -> None:
         now = time.monotonic()
         self._silent_since = self._silent_since or now
         silent = now - self._silent_since
         if silent > self._patience:
-            raise Unreachable(f"no answer from {self._url} for {silent:.0f} s ({error})") from error
+            raise CoordinatorUnreachableError(
+                f"no answer from {self._url} for {silent:.0f} s ({error})"
+            ) from error
         log("coordinator away", seconds=round(silent, 1), error=str(error))
         self._failures += 1
         time.sleep(doubled(self._failures, FIRST_PAUSE, LONGEST_PAUSE))
@@ -156,7 +158,7 @@ def _refuse(answer: ExchangeResponse, method: str, path: str) -> None:
         return
     message = shortened(answer.body[:SHOWN].decode(errors="replace"), SHOWN)
     if answer.status == http.client.CONFLICT and method == "GET":
-        raise StepNotAnnounced(message)
+        raise StepNotAnnouncedError(message)
     refused = answer.status in (401, 403, 409)
     raise JobError(
         "CoordinatorRefused" if refused else "ContractMismatch",
@@ -169,7 +171,7 @@ def _plain(body: bytes) -> bytes:
     """An answer's content, decompressed.
 
     Raises:
-        OutOfBounds: it is far larger, or has more lists and objects, than any batch.
+        OutOfBoundsError: it is far larger, or has more lists and objects, than any batch.
     """
     if not body.startswith(MAGIC):
         return containers_within(body, CONTAINERS)

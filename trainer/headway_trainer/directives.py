@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from headway_api.in_force import DirectiveRefusal, InForce
 from headway_api.records import Batch
-from headway_api.remedies import NotApplicable
+from headway_api.remedies import NotApplicableError
 from headway_trainer.assembly import Assembly
 from headway_trainer.checkpoint.journal import Journal
 from headway_trainer.checkpoint.manager import CheckpointManager
-from headway_trainer.checkpoint.manifest import Checkpoint, NotWhole
+from headway_trainer.checkpoint.manifest import Checkpoint, IncompleteCheckpointError
 from headway_trainer.ranks import Ranks
 
 
@@ -63,6 +63,6 @@ class Directives:
         try:
             found = self._journal.find(step, last)
             own, wanted = self._parts.rank(found.report.in_force), self._parts.rank(in_force)
-        except (NotWhole, NotApplicable) as error:
+        except (IncompleteCheckpointError, NotApplicableError) as error:
             return str(error)
         return found if own <= wanted else f"its adapter has rank {own}, but rank {wanted} must be in force"

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headway_api import bounds
-from headway_api.bounds import OutOfBounds
+from headway_api.bounds import OutOfBoundsError
 
 PART: Final = 64 * bounds.KIB
 
 
-class NoResponse(Exception):
+class NoResponseError(Exception):
     """No answer, or an answer that asks to try again."""
 
 
@@ -61,8 +61,8 @@ def exchange(url: str, request: Request, within: ExchangeLimits) -> ExchangeResp
     """Send a request to the server at `url` over a new connection. Only scheme, host and port of `url` count.
 
     Raises:
-        NoResponse: there is no answer in time, or none that is HTTP.
-        OutOfBounds: it is larger than `within` allows.
+        NoResponseError: there is no answer in time, or none that is HTTP.
+        OutOfBoundsError: it is larger than `within` allows.
     """
     place = urllib.parse.urlsplit(url)
     connection = _Connection(place.hostname or "", place.port or 80, timeout=within.silence)
@@ -76,7 +76,7 @@ def exchange(url: str, request: Request, within: ExchangeLimits) -> ExchangeResp
             return ExchangeResponse(response.status, response.read(bounds.CALL))
         return ExchangeResponse(response.status, _content(response, within.size))
     except (OSError, http.client.HTTPException) as error:
-        raise NoResponse(f"{type(error).__name__}: {error}") from error
+        raise NoResponseError(f"{type(error).__name__}: {error}") from error
     finally:
         connection.close()
 
@@ -87,7 +87,7 @@ def _content(response: http.client.HTTPResponse, maximum: int) -> bytes:
     while part := response.read1(PART):
         size += len(part)
         if size > maximum:
-            raise OutOfBounds(f"more than {maximum} bytes")
+            raise OutOfBoundsError(f"more than {maximum} bytes")
         parts.append(part)
     if response.length:  # promised bytes never came
         raise http.client.IncompleteRead(b"")

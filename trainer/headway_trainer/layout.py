@@ -33,7 +33,14 @@ AGREEMENT: Final = {torch.float32: 2e-4, torch.bfloat16: 0.2}
 """Mean absolute difference, in nats, that two kernels of one dtype may show (see `publish.canary`)."""
 ISOLATION: Final = {torch.float32: 1e-5, torch.bfloat16: 0.02}
 """Largest difference, in nats, that a change of one row may make in another, with one kernel on one shape."""
-FAILURES: Final = (attention.CannotPack, TypeError, ValueError, RuntimeError, AttributeError, KeyError)
+FAILURES: Final = (
+    attention.UnsupportedAttentionError,
+    TypeError,
+    ValueError,
+    RuntimeError,
+    AttributeError,
+    KeyError,
+)
 """What a model raises if it does not pass on what attention needs."""
 
 

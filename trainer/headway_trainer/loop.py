@@ -21,7 +21,12 @@ from typing import Final, Protocol
 from headway_api.records import Batch, Finished, StepReport
 from headway_trainer.batch import TrainingBatch
 from headway_trainer.checkpoint.manager import CheckpointManager
-from headway_trainer.coordinator_client import LONG_POLL, CoordinatorClient, StepNotAnnounced, Unreachable
+from headway_trainer.coordinator_client import (
+    LONG_POLL,
+    CoordinatorClient,
+    CoordinatorUnreachableError,
+    StepNotAnnouncedError,
+)
 from headway_trainer.logs import log
 from headway_trainer.probes import Probes
 from headway_trainer.ranks import Ranks
@@ -64,7 +69,7 @@ class LearnerProtocol(Protocol):
 class RankMessage:
     """What rank 0 received, for all ranks."""
 
-    received: TrainingBatch | Batch | Finished | Unreachable | None
+    received: TrainingBatch | Batch | Finished | CoordinatorUnreachableError | None
     """A `Batch` is sent only for its directive, and has no groups."""
     durable: int
     """The newest step that a restart would resume from."""
@@ -89,7 +94,7 @@ def serve(
         started: when this process started, in Unix time.
 
     Raises:
-        Unreachable: the coordinator did not answer; what was trained is durable then too.
+        CoordinatorUnreachableError: the coordinator did not answer; what was trained is durable then too.
     """
     report = learner.resume()
     if coordinator:
@@ -100,7 +105,7 @@ def serve(
     while True:
         with watch("wait_for_batch"):
             if coordinator and not SHUTDOWN_GUARD.asked:
-                with suppress(Unreachable):  # `_next` tries again, and informs every rank
+                with suppress(CoordinatorUnreachableError):  # `_next` tries again, and informs every rank
                     report = _announced_again(learner, coordinator, report)
             message = ranks.share(
                 _next(learner, coordinator, report) if coordinator else RankMessage(None, -1)
@@ -111,9 +116,9 @@ def serve(
         # Every rank holds it, and none releases it before rank 0 knows that all is durable.
         SHUTDOWN_GUARD.set(message.durable < report.step)
         stopped = _stopped(ranks)
-        if stopped or isinstance(message.received, Finished | Unreachable):
+        if stopped or isinstance(message.received, Finished | CoordinatorUnreachableError):
             _save(learner, report)
-            if isinstance(message.received, Unreachable) and not stopped:
+            if isinstance(message.received, CoordinatorUnreachableError) and not stopped:
                 raise message.received
             if not isinstance(message.received, Finished):
                 return None
@@ -128,7 +133,7 @@ def serve(
             return None
         ended = time.time() if report.ended_at is None else report.ended_at
         if coordinator:
-            with suppress(Unreachable):  # as above
+            with suppress(CoordinatorUnreachableError):  # as above
                 _announce(learner, coordinator, report)
         watch = Stopwatch({"report": max(0.0, time.time() - ended)}, ended)
         with watch("save_checkpoint"):
@@ -183,7 +188,7 @@ def _next(learner: LearnerProtocol, coordinator: CoordinatorClient, report: Step
         return RankMessage(None, durable)
     try:
         answer = _asked(learner, coordinator, report)
-    except Unreachable as error:
+    except CoordinatorUnreachableError as error:
         return RankMessage(error, durable)
     if isinstance(answer, Batch):
         received = learner.prepare(answer) if answer.directive is None else answer
@@ -196,7 +201,7 @@ def _asked(
 ) -> Batch | Finished | None:
     try:
         return coordinator.poll(report.step + 1, SHORT_POLL if SHUTDOWN_GUARD.held else LONG_POLL)
-    except StepNotAnnounced as unknown:
+    except StepNotAnnouncedError as unknown:
         log("announced again", why=str(unknown))
         _announce(learner, coordinator, report)
         return None

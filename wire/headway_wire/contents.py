@@ -8,17 +8,17 @@ from typing import Final, Protocol
 
 from aiohttp import web
 
-from headway_api.bounds import OutOfBounds
+from headway_api.bounds import OutOfBoundsError
 
 BODY_SECONDS: Final = 60.0
 """Longest time that a request's body may take, if its route sets no other."""
 
 
-class TooLarge(OutOfBounds):
+class BodyTooLargeError(OutOfBoundsError):
     """A request or a response has more bytes than its reader accepts."""
 
 
-class TooSlow(Exception):
+class BodyTimeoutError(Exception):
     """A body did not arrive in time."""
 
 
@@ -37,13 +37,13 @@ async def content(message: Message, limit: int) -> bytes:
     """The whole content of a message, decompressed if aiohttp decompresses it.
 
     Raises:
-        TooLarge: the content has more than `limit` bytes.
+        BodyTooLargeError: the content has more than `limit` bytes.
     """
     data = bytearray()
     async for part in message.content.iter_any():
         data += part
         if len(data) > limit:
-            raise TooLarge(f"more than {limit} bytes")
+            raise BodyTooLargeError(f"more than {limit} bytes")
     return bytes(data)
 
 
@@ -61,15 +61,15 @@ async def body(request: web.Request, limit: int, seconds: float | None = None) -
     """A request's body.
 
     Raises:
-        TooLarge: the body has, or announces, more than `limit` bytes.
-        TooSlow: it did not arrive within `seconds`, by default `BODY_SECONDS`.
+        BodyTooLargeError: the body has, or announces, more than `limit` bytes.
+        BodyTimeoutError: it did not arrive within `seconds`, by default `BODY_SECONDS`.
         web.RequestPayloadError: it does not match its headers.
     """
     seconds = BODY_SECONDS if seconds is None else seconds
     if (request.content_length or 0) > limit:
-        raise TooLarge(f"more than {limit} bytes")
+        raise BodyTooLargeError(f"more than {limit} bytes")
     try:
         async with asyncio.timeout(seconds):
             return await content(request, limit)
     except TimeoutError as error:
-        raise TooSlow(f"the body did not come within {seconds:g} s") from error
+        raise BodyTimeoutError(f"the body did not come within {seconds:g} s") from error

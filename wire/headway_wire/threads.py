@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 from headway_api import names
-from headway_api.bounds import OutOfBounds
+from headway_api.bounds import OutOfBoundsError
 
 MAX_CONNECTIONS: Final = 64
 """Most connections, and so threads, at once. There are only a few probes and scrapes a minute."""
@@ -86,11 +86,11 @@ def body(handler: BaseHTTPRequestHandler, limit: int) -> bytes:
     """The body of the request that `handler` answers.
 
     Raises:
-        OutOfBounds: the request announces more than `limit` bytes, or its length is not in digits.
+        OutOfBoundsError: the request announces more than `limit` bytes, or its length is not in digits.
     """
     text = handler.headers.get("Content-Length", "0")
     if not (text.isascii() and text.isdigit() and len(text) <= LENGTH_DIGITS):
-        raise OutOfBounds("not of a length that Content-Length says in digits")
+        raise OutOfBoundsError("not of a length that Content-Length says in digits")
     if int(text) > limit:
-        raise OutOfBounds(f"more than {limit} bytes")
+        raise OutOfBoundsError(f"more than {limit} bytes")
     return handler.rfile.read(int(text))

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 
 from headway_api import prices
 from headway_api.accelerators import Holder
-from headway_api.bounds import OutOfBounds
+from headway_api.bounds import OutOfBoundsError
 from headway_api.exits import JobError
 from headway_api.records import UsageClass, UsageEvent
 from headway_api.stored import parsed
@@ -30,14 +30,14 @@ def decode(data: bytes) -> list[UsageEvent]:
     """Inverse of `encode`.
 
     Raises:
-        OutOfBounds: the data is no segment, it is incomplete, or it has an event twice.
+        OutOfBoundsError: the data is no segment, it is incomplete, or it has an event twice.
     """
     if not data.endswith(b"\n"):
-        raise OutOfBounds("its last line does not end: a part is missing")
+        raise OutOfBoundsError("its last line does not end: a part is missing")
     found = [parsed(UsageEvent, line) for line in data.splitlines() if line]
     twice = [each for each, count in Counter(event.id for event in found).items() if count > 1]
     if twice:
-        raise OutOfBounds(f"event {twice[0]} is in it twice")
+        raise OutOfBoundsError(f"event {twice[0]} is in it twice")
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from jsonschema import Draft202012Validator, validators
 from jsonschema.exceptions import ValidationError
 
-from headway_api.bounds import OutOfBounds
+from headway_api.bounds import OutOfBoundsError
 
 Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
 
@@ -24,11 +24,11 @@ class Steps:
         """Use up some steps.
 
         Raises:
-            OutOfBounds: fewer steps are left.
+            OutOfBoundsError: fewer steps are left.
         """
         self._left -= steps
         if self._left < 0:
-            raise OutOfBounds(f"more than {self._max_steps} steps")
+            raise OutOfBoundsError(f"more than {self._max_steps} steps")
 
 
 def validator(steps: Steps, weight: int = 1) -> Any:

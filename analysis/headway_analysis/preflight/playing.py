@@ -2,7 +2,7 @@
 
 It sends nothing itself. A coordinator plays a script over its broker's leases, and a test over a process of
 its own, with the same result. Whoever plays sends each request to the sandbox (`headway_api.sandbox_api`) and
-its reply back into the generator, or throws `Failed` if there is none:
+its reply back into the generator, or throws `NoReplyError` if there is none:
 
     play = played(script, time.monotonic)
     request = next(play)
@@ -30,7 +30,7 @@ Agent = Callable[[ResetReply], Turns]
 """Begins with what the environment's reset said."""
 
 
-class Failed(Exception):
+class NoReplyError(Exception):
     """A request had no reply. The message is in the sandbox's or the environment's own words.
 
     Args:
@@ -42,7 +42,7 @@ class Failed(Exception):
         self.cause = cause
 
 
-class Cut(Exception):
+class EpisodeCutError(Exception):
     """Raised by an agent that is out of turns, tokens or context. `answer`: its unfinished answer."""
 
     def __init__(self, answer: str | None = None) -> None:
@@ -82,7 +82,7 @@ def played(script: Script, clock: Callable[[], float], agent: Agent | None = Non
         truncated = script.truncated
         try:
             answer = yield from _called(turns, results, clock)
-        except Cut as cut:
+        except EpisodeCutError as cut:
             answer, truncated = cut.answer, True
         so_far = dataclasses.replace(
             so_far,
@@ -93,7 +93,7 @@ def played(script: Script, clock: Callable[[], float], agent: Agent | None = Non
         asked = len(results) + (answer is not None)
         judged = yield FinishRequest(messages=messages, truncated=truncated, turns=asked)
         assert isinstance(judged, FinishReply)
-    except Failed as failure:
+    except NoReplyError as failure:
         return dataclasses.replace(
             so_far,
             results=tuple(results),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headway_api.in_force import InForce
-from headway_api.remedies import NotApplicable, applied, largest_rank, wider
+from headway_api.remedies import NotApplicableError, applied, largest_rank, wider
 from headway_api.signals import SignalName as S
 from headway_api.spec.algorithm import Kl
 from headway_api.spec.training import RLTrainingJobSpec
@@ -23,7 +23,7 @@ LEAST_GROUP: Final = 2
 LARGEST_BATCH: Final = 4096
 
 
-class NotNow(ValueError):
+class RemedyNotApplicableError(ValueError):
     """A remedy does not apply now; says why."""
 
 
@@ -44,27 +44,27 @@ class Circumstances:
 
 
 Change = Callable[[Circumstances], Mapping[str, Any]]
-"""The settings that a remedy puts in force, as fields of InForce. Raises NotNow."""
+"""The settings that a remedy puts in force, as fields of InForce. Raises RemedyNotApplicableError."""
 
 
 def roll_back(found: Circumstances) -> Mapping[str, Any]:
     """Weights and optimizer become those of a validated step; no setting changes."""
     if not found.back:
-        raise NotNow("no validated step is better than the job is now")
+        raise RemedyNotApplicableError("no validated step is better than the job is now")
     return {}
 
 
 def on_policy(found: Circumstances) -> Mapping[str, Any]:
     """maxStepsOffPolicy 0."""
     if found.now.algorithm.max_steps_off_policy == 0:
-        raise NotNow("maxStepsOffPolicy is 0 already")
+        raise RemedyNotApplicableError("maxStepsOffPolicy is 0 already")
     return {"max_steps_off_policy": 0}
 
 
 def cispo_to_ppo(found: Circumstances) -> Mapping[str, Any]:
     """ppo with its bounds, 0.8 and 1.2."""
     if found.now.algorithm.loss != "cispo":
-        raise NotNow(f"the loss is {found.now.algorithm.loss} and not cispo")
+        raise RemedyNotApplicableError(f"the loss is {found.now.algorithm.loss} and not cispo")
     return {"loss": "ppo", "clip": None}
 
 
@@ -77,7 +77,9 @@ def smaller_groups(found: Circumstances) -> Mapping[str, Any]:
     """Half of groupSize."""
     size = found.now.algorithm.group_size
     if size <= LEAST_GROUP:
-        raise NotNow(f"groupSize is {size}: an episode must have another to be compared with")
+        raise RemedyNotApplicableError(
+            f"groupSize is {size}: an episode must have another to be compared with"
+        )
     return {"group_size": max(LEAST_GROUP, size // 2)}
 
 
@@ -85,9 +87,9 @@ def larger_batch(found: Circumstances) -> Mapping[str, Any]:
     """Twice batchSize."""
     size = 2 * found.now.algorithm.batch_size
     if size > LARGEST_BATCH:
-        raise NotNow(f"batchSize cannot be above {LARGEST_BATCH}")
+        raise RemedyNotApplicableError(f"batchSize cannot be above {LARGEST_BATCH}")
     if found.groups_left < size * found.least_batches:
-        raise NotNow(
+        raise RemedyNotApplicableError(
             f"{found.groups_left} groups are left in the data: fewer than {found.least_batches} batches of "
             f"{size}"
         )
@@ -98,12 +100,14 @@ def wider_adapter(found: Circumstances) -> Mapping[str, Any]:
     """Twice rank and alpha."""
     lora, limit = found.now.model.effective_lora, largest_rank(found.spec.model, found.spec.collapse)
     if lora is None or limit is None:
-        raise NotNow("every weight of the model is trained: there is no adapter")
+        raise RemedyNotApplicableError("every weight of the model is trained: there is no adapter")
     grown = wider(lora)
     if grown is None:
-        raise NotNow(f"an adapter of rank {lora.rank} and alpha {lora.alpha} cannot be twice as wide")
+        raise RemedyNotApplicableError(
+            f"an adapter of rank {lora.rank} and alpha {lora.alpha} cannot be twice as wide"
+        )
     if grown.rank > limit:
-        raise NotNow(
+        raise RemedyNotApplicableError(
             f"rollout servers were started with room for adapters of rank {limit}. They have room for one "
             "twice as wide as spec.model.lora if spec.collapse.policy is Remediate and its remedies name "
             "WiderAdapter"
@@ -114,7 +118,9 @@ def wider_adapter(found: Circumstances) -> Mapping[str, Any]:
 def reference_kl(found: Circumstances) -> Mapping[str, Any]:
     """A penalty on distance from the base model."""
     if found.now.algorithm.kl.coefficient > 0:
-        raise NotNow(f"the penalty has a coefficient already, {found.now.algorithm.kl.coefficient:g}")
+        raise RemedyNotApplicableError(
+            f"the penalty has a coefficient already, {found.now.algorithm.kl.coefficient:g}"
+        )
     return {"kl": Kl(coefficient=PENALTY)}
 
 
@@ -189,13 +195,13 @@ def changed(name: RemedyName, found: Circumstances, in_force: InForce, number: i
     """The settings in force after remedy `name`, which gets the number `number`.
 
     Raises:
-        NotNow: the remedy does not apply, or the spec with it would be invalid.
+        RemedyNotApplicableError: the remedy does not apply, or the spec with it would be invalid.
     """
     after = in_force.model_copy(update={**CHANGES[name](found), "number": number})
     try:
         applied(found.spec, after)
-    except NotApplicable as wrong:
-        raise NotNow(str(wrong)) from wrong
+    except NotApplicableError as wrong:
+        raise RemedyNotApplicableError(str(wrong)) from wrong
     return after
 
 

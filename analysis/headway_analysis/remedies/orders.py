@@ -16,7 +16,7 @@ UNDO: Final = "Undo"
 _ORDER: Final = re.compile(r"([A-Za-z]+)(@[0-9]{1,9})?")
 
 
-class NotAnOrder(ValueError):
+class InvalidOrderError(ValueError):
     """Nobody can tell what is wanted; says what to write instead."""
 
 
@@ -24,7 +24,7 @@ def read(order: str) -> RemedyName | Literal["Undo"]:
     """The remedy that an annotation names.
 
     Raises:
-        NotAnOrder: it names none.
+        InvalidOrderError: it names none.
     """
     found = _ORDER.fullmatch(order.strip())
     name = None if found is None else found[1]
@@ -34,4 +34,4 @@ def read(order: str) -> RemedyName | Literal["Undo"]:
         if name == remedy:
             return remedy
     names = ", ".join((*REMEDIES, UNDO))
-    raise NotAnOrder(f"it names no remedy; write one of {names}, or NAME@2 to repeat one")
+    raise InvalidOrderError(f"it names no remedy; write one of {names}, or NAME@2 to repeat one")

@@ -14,12 +14,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from headway_analysis.remedies.catalogue import Circumstances, NotNow, changed, ordered, reverted
+from headway_analysis.remedies.catalogue import (
+    Circumstances,
+    RemedyNotApplicableError,
+    changed,
+    ordered,
+    reverted,
+)
 from headway_analysis.remedies.context import RemedyContext
 from headway_analysis.remedies.course import Entry
 from headway_analysis.remedies.judgement import judge, over, returned
 from headway_analysis.remedies.measured import measured, steps_back
-from headway_analysis.remedies.orders import UNDO, NotAnOrder, read
+from headway_analysis.remedies.orders import UNDO, InvalidOrderError, read
 from headway_analysis.signals.watch import Verdict
 from headway_api.decisions import Decision, Kept, RefusedOrder
 from headway_api.in_force import Directive, InForce
@@ -55,7 +61,7 @@ def obey(order: str, context: RemedyContext) -> Decision | RefusedOrder:
         name = read(order)
         _needs_a_later_step(context)
         return _undone_by_hand(order, context) if name == UNDO else _by_hand(order, name, context)
-    except (NotAnOrder, NotNow) as why:
+    except (InvalidOrderError, RemedyNotApplicableError) as why:
         return RefusedOrder(order=order, step=context.step, why=str(why))
 
 
@@ -80,7 +86,7 @@ def _against(
     goes_back = name == "RollBack" or _tried_to_go_back(context)
     try:
         found = _decision(name, context, better, goes_back=goes_back, least_batches=WATCH)
-    except NotNow:
+    except RemedyNotApplicableError:
         return None
     observed = signal.value if reading is None else f"{signal.value}: {reading.observed}"
     return found.model_copy(update={"signal": signal, "why": observed})
@@ -103,14 +109,14 @@ def _decision(
         goes_back: whether the remedy goes back to one of them, if it can.
 
     Raises:
-        NotNow: it does not apply.
+        RemedyNotApplicableError: it does not apply.
     """
     number = context.course.numbered + 1
     found = Circumstances(context.spec, context.now, back, context.groups_left, least_batches)
     in_force = changed(name, found, context.in_force, number)
     restore = _fitting(back, in_force, context) if goes_back else []
     if name == "RollBack" and not restore:
-        raise NotNow("no step to go back to has an adapter that fits")
+        raise RemedyNotApplicableError("no step to go back to has an adapter that fits")
     return Decision(
         number=number,
         step=context.step + 1,
@@ -134,7 +140,7 @@ def _judged(entry: Entry, context: RemedyContext) -> Decision | Kept:
         return _keep(entry, context)
     try:
         return _taken_back(entry, context, found.why)
-    except NotNow as never:
+    except RemedyNotApplicableError as never:
         kept = _keep(entry, context)
         return kept.model_copy(update={"why": f"{kept.why}; it could not be taken back: {never}"})
 
@@ -152,7 +158,8 @@ def _taken_back(entry: Entry, context: RemedyContext, why: str) -> Decision:
     """A directive that brings back what was in force before a remedy.
 
     Raises:
-        NotNow: it narrows an adapter, and there is no step from before to go back to; or no step is left.
+        RemedyNotApplicableError: it narrows an adapter, and there is no step from before to go back to; or no
+            step is left.
     """
     _needs_a_later_step(context)
     number = context.course.numbered + 1
@@ -161,7 +168,7 @@ def _taken_back(entry: Entry, context: RemedyContext, why: str) -> Decision:
     before = _from_before(entry, context) if narrows else []
     restore = _fitting(before, in_force, context)
     if narrows and not restore:
-        raise NotNow("there is no step from before the wider adapter to go back to")
+        raise RemedyNotApplicableError("there is no step from before the wider adapter to go back to")
     return Decision(
         number=number,
         step=context.step + 1,
@@ -177,10 +184,10 @@ def _needs_a_later_step(context: RemedyContext) -> None:
     """Refuse a change that nothing would be trained under.
 
     Raises:
-        NotNow: the next step is the last one.
+        RemedyNotApplicableError: the next step is the last one.
     """
     if context.step + 1 >= context.steps:
-        raise NotNow("no step is left that would be trained with it")
+        raise RemedyNotApplicableError("no step is left that would be trained with it")
 
 
 def _from_before(entry: Entry, context: RemedyContext) -> list[int]:
@@ -192,9 +199,9 @@ def _from_before(entry: Entry, context: RemedyContext) -> list[int]:
 def _by_hand(order: str, name: RemedyName, context: RemedyContext) -> Decision:
     steps = [each.step for each in context.validations]
     if name == "RollBack" and not steps:
-        raise NotNow("no complete validation shows which step to go back to")
+        raise RemedyNotApplicableError("no complete validation shows which step to go back to")
     if name == "RollBack" and steps[0] == context.step:
-        raise NotNow("the newest step is the best validated one")
+        raise RemedyNotApplicableError("the newest step is the best validated one")
     others = [step for step in steps if step != context.step]
     found = _decision(name, context, others, goes_back=name == "RollBack", least_batches=1)
     return found.model_copy(update={"order": order, "why": "a person ordered it"})
@@ -204,10 +211,10 @@ def _undone_by_hand(order: str, context: RemedyContext) -> Decision:
     """Take back the newest change of a setting that is in force.
 
     Raises:
-        NotNow: there is none.
+        RemedyNotApplicableError: there is none.
     """
     standing = [e for e in context.course.entries if e.is_in_force and e.decision.in_force.set_apart(e.was)]
     if not standing:
-        raise NotNow("no change of a setting is in force to take back")
+        raise RemedyNotApplicableError("no change of a setting is in force to take back")
     found = _taken_back(standing[-1], context, "a person took it back")
     return found.model_copy(update={"order": order})

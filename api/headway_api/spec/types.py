@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from headway_api.base import SpecModel
-from headway_api.bounds import KIB, OutOfBounds, nesting
+from headway_api.bounds import KIB, OutOfBoundsError, nesting
 from headway_api.rules import Rule
 
 QUANTITY_PATTERN = r"^(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE][+-]?[0-9]+))?$"
@@ -62,7 +62,7 @@ def _bounded(value: dict[str, Any]) -> dict[str, Any]:
     """The value, if it is within bounds; otherwise ValueError with what to write instead."""
     try:
         nesting(value, FREE_DEPTH, FREE_VALUES)
-    except OutOfBounds as error:
+    except OutOfBoundsError as error:
         raise ValueError(f"{error}; write it smaller and flatter") from error
     if len(json.dumps(value)) > FREE_BYTES:
         raise ValueError(f"more than {FREE_BYTES} bytes as JSON; write it smaller")

@@ -21,7 +21,7 @@ from headway_analysis.preflight.choose import is_full
 from headway_analysis.preflight.conversation import answer_of, excerpt, results_text
 from headway_analysis.preflight.definition import MAX_EXAMPLES, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Facts, Sampled
-from headway_analysis.preflight.playing import Failed
+from headway_analysis.preflight.playing import NoReplyError
 from headway_api.recipes import room
 from headway_api.records import Outcome
 from headway_api.spec.training import RLTrainingJobSpec
@@ -31,7 +31,7 @@ from headway_cli.checking.episodes import ENVIRONMENT, PlayRequest, to_json
 from headway_cli.checking.job import Spec
 from headway_cli.checking.rows import TRAIN, Data
 from headway_cli.players import expert, novice, wanderer
-from headway_cli.tiny.task import NoTinyModel, oracle_of
+from headway_cli.tiny.task import TinyModelError, oracle_of
 from headway_sandbox.testing import MODEL_FREE, Report, Sandboxes, examine
 from headway_sandbox.testing.playing import Model, Player, baseline
 
@@ -63,14 +63,14 @@ def play(spec: Spec, data: Data, folder: Path, max_rows: int, say: Say) -> None:
     )
     try:
         Player(sandboxes).start()
-    except Failed as failure:
+    except NoReplyError as failure:
         say(_unusable(str(failure)))
         return
     facts = facts_of(spec, data)
     count = min(max_rows, len(facts.rows))
     try:
         oracle, lacks = oracle_of(asked.entrypoint, folder), ""
-    except NoTinyModel as error:
+    except TinyModelError as error:
         oracle, lacks = None, str(error)
     faults: list[str] = []
     timed = Clocked(**vars(sandboxes))

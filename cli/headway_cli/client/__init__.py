@@ -18,24 +18,24 @@ from headway_api.records import Outcome, Purpose
 from headway_cli.bill import Bill
 from headway_cli.client.asynchronous import AsyncRun, AsyncTrainingClient
 from headway_cli.client.client import TrainingClient
-from headway_cli.client.outcome import RunFailed, RunHeld
+from headway_cli.client.outcome import RunFailedError, RunHeldError
 from headway_cli.client.run import Run, Trajectory
 from headway_cli.cluster import ClusterError
-from headway_cli.local.manifest import ManifestWrong
-from headway_cli.runs import NoRun
+from headway_cli.local.manifest import ManifestError
+from headway_cli.runs import RunNotFoundError
 
 __all__ = [
     "AsyncRun",
     "AsyncTrainingClient",
     "Bill",
     "ClusterError",
-    "ManifestWrong",
-    "NoRun",
+    "ManifestError",
     "Outcome",
     "Purpose",
     "Run",
-    "RunFailed",
-    "RunHeld",
+    "RunFailedError",
+    "RunHeldError",
+    "RunNotFoundError",
     "TrainingClient",
     "Trajectory",
 ]

@@ -74,9 +74,9 @@ class TrainingClient:
             fresh: on this machine: delete what an earlier run left.
             changes: fields of `spec`, merged into it mapping by mapping: `schedule={"maxSteps": 3}`.
         Raises:
-            ManifestWrong: the job is wrong, or already runs on this machine.
+            ManifestError: the job is wrong, or already runs on this machine.
             ClusterError: the cluster refuses it, or does not answer.
-            RunFailed: the process that should run it on this machine has crashed.
+            RunFailedError: the process that should run it on this machine has crashed.
         """
         job = document.made(spec, names.TRAINING_KIND, name, changes)
         return Run(self._place.begin(job, document.home(spec), fresh=fresh), RLTrainingJobStatus)
@@ -97,7 +97,7 @@ class TrainingClient:
 
         Raises:
             ClusterError: the cluster has none of this kind and name, or does not answer.
-            NoRun: this machine has none.
+            RunNotFoundError: this machine has none.
         """
         if kind == "eval":
             return Run(self._place.find(names.EVAL_KIND, name), RLEvalJobStatus)

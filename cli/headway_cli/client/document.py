@@ -10,7 +10,7 @@ from typing import Any
 from headway_api import names
 from headway_api.document import Json
 from headway_cli.local import manifest
-from headway_cli.local.manifest import ManifestWrong
+from headway_cli.local.manifest import ManifestError
 
 Spec = str | Path | Mapping[str, Any]
 """A file with one job, or the job itself, as in its file."""
@@ -26,21 +26,21 @@ def made(spec: Spec, kind: str, name: str | None, changes: Mapping[str, Any]) ->
         name: another name for the job.
         changes: fields of its spec, merged into it mapping by mapping.
     Raises:
-        ManifestWrong: it is no job, of another kind, or has no name.
+        ManifestError: it is no job, of another kind, or has no name.
     """
     read = dict(spec) if isinstance(spec, Mapping) else manifest.read(Path(spec))
     job: Json = json.loads(json.dumps(read, default=str))
     if job.get("kind") not in BEGINS:
-        raise ManifestWrong(f"kind: write {' or '.join(BEGINS)}")
+        raise ManifestError(f"kind: write {' or '.join(BEGINS)}")
     if job["kind"] != kind:
-        raise ManifestWrong(f"kind: this is an {job['kind']}: call {BEGINS[job['kind']]}")
+        raise ManifestError(f"kind: this is an {job['kind']}: call {BEGINS[job['kind']]}")
     for part in ("metadata", "spec"):
         if not isinstance(job.setdefault(part, {}), dict):
-            raise ManifestWrong(f"{part}: write fields below it")
+            raise ManifestError(f"{part}: write fields below it")
     if name is not None:
         job["metadata"]["name"] = name
     if not manifest.NAME.fullmatch(str(job["metadata"].get("name"))):
-        raise ManifestWrong("metadata.name: write a name of a-z, 0-9 and -, such as my-job")
+        raise ManifestError("metadata.name: write a name of a-z, 0-9 and -, such as my-job")
     return {"apiVersion": names.API_VERSION, **job, "spec": laid_over(job["spec"], changes)}
 
 

@@ -10,9 +10,9 @@ from headway_api.document import Json
 from headway_cli import bill, patches, stored_run
 from headway_cli.bill import Bill
 from headway_cli.client import outcome
-from headway_cli.cluster import Cluster, NoSuchJob
-from headway_cli.local.manifest import ManifestWrong
-from headway_cli.runs import NoRun
+from headway_cli.cluster import Cluster, JobNotFoundError
+from headway_cli.local.manifest import ManifestError
+from headway_cli.runs import RunNotFoundError
 from headway_cli.stored_run import StoredRun
 from headway_cli.where import Stored
 
@@ -28,7 +28,7 @@ class OnCluster:
     def begin(self, job: Json, home: Path | None, *, fresh: bool) -> ClusterJob:
         """Apply a job. See `places.JobPlace`."""
         if fresh:
-            raise ManifestWrong(
+            raise ManifestError(
                 "fresh: applies only to jobs on this machine; delete the job, or give another name"
             )
         kind, namespace, name = self.cluster.submit(job)
@@ -46,14 +46,14 @@ class OnCluster:
         """The job of this name, of the first of `kinds` that has one.
 
         Raises:
-            NoSuchJob: none of them has one.
+            JobNotFoundError: none of them has one.
             ClusterError: the cluster refuses, or does not answer.
         """
-        absent: NoSuchJob | None = None
+        absent: JobNotFoundError | None = None
         for kind in kinds:
             try:
                 return self.find(kind, name)
-            except NoSuchJob as error:
+            except JobNotFoundError as error:
                 absent = absent or error
         assert absent is not None
         raise absent
@@ -90,12 +90,12 @@ class ClusterJob:
         job = self.now()
         uri = job.get("status", {}).get("artifacts", {}).get("uri")
         if uri is None:
-            raise NoRun(f"{self.name}: the job has written nothing yet")
+            raise RunNotFoundError(f"{self.name}: the job has written nothing yet")
         endpoint = self.endpoint_url or job["spec"].get("output", {}).get("endpointUrl")
         try:
             return stored_run.opened(Stored(str(uri)), endpoint)
-        except NoRun as error:
-            raise NoRun(
+        except RunNotFoundError as error:
+            raise RunNotFoundError(
                 f"{error}; if this machine reaches the store at another address, write --endpoint-url"
             ) from error
 

@@ -19,11 +19,11 @@ from headway_cli import bill, near_names, stored_run, where
 from headway_cli.bill import Bill
 from headway_cli.client import outcome
 from headway_cli.client.child import Child, children
-from headway_cli.client.outcome import RunFailed
+from headway_cli.client.outcome import RunFailedError
 from headway_cli.local import engine, manifest
-from headway_cli.local.manifest import ManifestWrong
+from headway_cli.local.manifest import ManifestError
 from headway_cli.local.pod import kill_all, left_over
-from headway_cli.runs import NoRun
+from headway_cli.runs import RunNotFoundError
 from headway_cli.stored_run import StoredRun
 from headway_cli.where import LocalJob
 
@@ -59,10 +59,12 @@ class OnThisMachine:
         if not manifest.NAME.fullmatch(name) or not where.is_local_job(self.jobs / name):
             there = (each.name for each in where.local_jobs(self.jobs))
             hint = near_names.question(name, there) or "write folder= of the jobs, or train it"
-            raise NoRun(f"{self.jobs} has no job {name}; {hint}")
+            raise RunNotFoundError(f"{self.jobs} has no job {name}; {hint}")
         found = self._of(kind, name, self.modules)
         if (stored := found.now()["kind"]) != kind:
-            raise NoRun(f"{self.jobs / name} has an {stored}, not an {kind}: write the other kind=")
+            raise RunNotFoundError(
+                f"{self.jobs / name} has an {stored}, not an {kind}: write the other kind="
+            )
         return found
 
     def _of(self, kind: str, name: str, modules: Path | None) -> LocalRun:
@@ -88,11 +90,11 @@ class LocalRun:
         Args:
             more: options of `headway run`.
         Raises:
-            ManifestWrong: the job is wrong, already runs, or names no modules.
-            RunFailed: the process has crashed.
+            ManifestError: the job is wrong, already runs, or names no modules.
+            RunFailedError: the process has crashed.
         """
         if self.modules is None:
-            raise ManifestWrong(
+            raise ManifestError(
                 "modules: this client does not know the folder of the environment's modules; write "
                 "TrainingClient(local=True, modules=FOLDER)"
             )
@@ -116,22 +118,22 @@ class LocalRun:
         noted = child.noted
         if child.code == WRONG and not child.has_begun:
             wrong = [each.removeprefix(ERROR) for each in noted if each.startswith(ERROR)]
-            raise ManifestWrong("\n".join(wrong or noted))
+            raise ManifestError("\n".join(wrong or noted))
         self._require_orderly(child)
         for each in noted:
             warnings.warn(each.removeprefix("warning: "), stacklevel=5)
 
     def _require_orderly(self, child: Child) -> None:
-        """Raise RunFailed if the process has crashed, and end what is left of the job."""
+        """Raise RunFailedError if the process has crashed, and end what is left of the job."""
         if child.code is not None and child.code not in ORDERLY:
             kill_all(left_over(self.folder))
             output = "\n".join(child.noted[-LAST_LINES:])
-            raise RunFailed(self.name, "Crashed", f"its process ended with {child.code}: {output}")
+            raise RunFailedError(self.name, "Crashed", f"its process ended with {child.code}: {output}")
 
     def now(self) -> Json:
         """The job with its status."""
         if not where.is_local_job(self.folder):
-            raise NoRun(f"{self.folder} no longer has a job")
+            raise RunNotFoundError(f"{self.folder} no longer has a job")
         return JobFolder(self.folder).whole()
 
     def still(self) -> Json | None:

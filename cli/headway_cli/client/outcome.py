@@ -10,7 +10,7 @@ HOLDING = ("BudgetExhausted", "Suspended", "Stalled")
 """Conditions that hold a job; the most informative one first."""
 
 
-class RunFailed(Exception):
+class RunFailedError(Exception):
     """The job has failed."""
 
     def __init__(self, name: str, reason: str, message: str) -> None:
@@ -25,7 +25,7 @@ class RunFailed(Exception):
         self.message = message
 
 
-class RunHeld(Exception):
+class RunHeldError(Exception):
     """The job is held until somebody changes something; the message says what."""
 
 
@@ -33,18 +33,18 @@ def require_complete(job: Json) -> None:
     """Check a job that has stopped.
 
     Raises:
-        RunFailed: it has failed.
-        RunHeld: it has not ended.
+        RunFailedError: it has failed.
+        RunHeldError: it has not ended.
     """
     if progress.is_true(job, "Complete"):
         return
     name, by_type = job["metadata"]["name"], _conditions(job)
     if progress.is_true(job, "Failed"):
-        raise RunFailed(name, by_type["Failed"].get("reason", ""), by_type["Failed"].get("message", ""))
+        raise RunFailedError(name, by_type["Failed"].get("reason", ""), by_type["Failed"].get("message", ""))
     kind = next((each for each in HOLDING if progress.is_true(job, each)), None)
     if kind is None:
-        raise RunHeld(f"{name} is not running: no process runs it; train it again to continue")
-    raise RunHeld(
+        raise RunHeldError(f"{name} is not running: no process runs it; train it again to continue")
+    raise RunHeldError(
         f"{name} is not running: {by_type[kind].get('reason', '')}: {by_type[kind].get('message', '')}"
     )
 

@@ -11,7 +11,7 @@ from headway_cli.stored_run import StoredRun
 
 
 class Job(Protocol):
-    """One job. Every method raises ClusterError or NoRun if the job does not exist."""
+    """One job. Every method raises ClusterError or RunNotFoundError if the job does not exist."""
 
     @property
     def kind(self) -> str:
@@ -27,7 +27,7 @@ class Job(Protocol):
         """The job once it has stopped; None while it runs.
 
         Raises:
-            RunFailed: the process that runs it has crashed.
+            RunFailedError: the process that runs it has crashed.
         """
 
     def suspend(self) -> None:
@@ -40,14 +40,14 @@ class Job(Protocol):
         """What it has written.
 
         Raises:
-            NoRun: nothing yet.
+            RunNotFoundError: nothing yet.
         """
 
     def bill(self) -> Bill:
         """What it has used.
 
         Raises:
-            NoRun: nothing yet.
+            RunNotFoundError: nothing yet.
         """
 
 
@@ -61,12 +61,13 @@ class JobPlace(Protocol):
             home: folder of the job's file.
             fresh: delete what an earlier run left.
         Raises:
-            ManifestWrong: the job or an argument is wrong.
+            ManifestError: the job or an argument is wrong.
         """
 
     def find(self, kind: str, name: str) -> Job:
         """An existing job.
 
         Raises:
-            ClusterError, NoRun: there is none of this kind and name; the message suggests similar names.
+            ClusterError, RunNotFoundError: there is none of this kind and name; the message suggests similar
+                names.
         """

@@ -22,7 +22,7 @@ from headway_cli.client.waiting import Waiting
 from headway_cli.decoding import decoder
 from headway_cli.episodes import Filter, Shown
 from headway_cli.local.manifest import KINDS
-from headway_cli.runs import NoRun
+from headway_cli.runs import RunNotFoundError
 from headway_cli.stored_run import readable
 from headway_operator.plan.reading import parse_status
 
@@ -62,7 +62,7 @@ class Trajectory(Shown):
 class Run(Generic[Status]):
     """One job, on a cluster or on this machine. Every method blocks.
 
-    Each raises ClusterError or NoRun if the job no longer exists, or its cluster does not answer.
+    Each raises ClusterError or RunNotFoundError if the job no longer exists, or its cluster does not answer.
     """
 
     def __init__(self, job: Job, form: type[Status]) -> None:
@@ -96,8 +96,8 @@ class Run(Generic[Status]):
         """Its status once it is Complete; None while it runs.
 
         Raises:
-            RunFailed: it has failed.
-            RunHeld: it is held until somebody changes something.
+            RunFailedError: it has failed.
+            RunHeldError: it is held until somebody changes something.
         """
         job = self._job.still()
         if job is None:
@@ -111,8 +111,8 @@ class Run(Generic[Status]):
         Args:
             timeout: in seconds; None: no limit.
         Raises:
-            RunFailed: it has failed.
-            RunHeld: it is held until somebody changes something.
+            RunFailedError: it has failed.
+            RunHeldError: it is held until somebody changes something.
             TimeoutError: it still runs after the timeout.
         """
         waiting = Waiting(self.name, self.poll, timeout)
@@ -128,7 +128,7 @@ class Run(Generic[Status]):
         """Resume it if it is suspended or paused, or if the process that ran it has ended.
 
         Raises:
-            ManifestWrong: the client of a job on this machine that `run` found names no `modules`.
+            ManifestError: the client of a job on this machine that `run` found names no `modules`.
         """
         self._job.resume()
 
@@ -138,7 +138,7 @@ class Run(Generic[Status]):
         They are those of the learner and of the step's batch. NaN if a step lacks a metric.
 
         Raises:
-            NoRun: it has written nothing yet, a record cannot be read, or it is an evaluation.
+            RunNotFoundError: it has written nothing yet, a record cannot be read, or it is an evaluation.
             ModuleNotFoundError: pandas is not installed.
         """
         with self._trained() as files:
@@ -151,7 +151,7 @@ class Run(Generic[Status]):
         each metric (`val/...`).
 
         Raises:
-            NoRun: it has written nothing yet, a record cannot be read, or it is an evaluation.
+            RunNotFoundError: it has written nothing yet, a record cannot be read, or it is an evaluation.
             ModuleNotFoundError: pandas is not installed.
         """
         with self._trained() as files:
@@ -180,7 +180,7 @@ class Run(Generic[Status]):
             failed: only those that ended with `AgentError` or `InfraError`.
             task: only those of one task: a value of the data's `taskColumn`, or a suite.
         Raises:
-            NoRun: it has written nothing yet, a group cannot be read, or there is no such task.
+            RunNotFoundError: it has written nothing yet, a group cannot be read, or there is no such task.
             ValueError: there is no such purpose or outcome.
         """
         ended = None if outcome is None else Outcome(outcome)
@@ -199,7 +199,8 @@ class Run(Generic[Status]):
             path: the file to write.
             tokenizer: folder with tokenizer.json; default: spec.model.base, if that is a folder.
         Raises:
-            NoRun: it has written nothing yet, a record cannot be read, or an evaluation has not ended.
+            RunNotFoundError: it has written nothing yet, a record cannot be read, or an evaluation has not
+                ended.
             OSError: the file cannot be written.
         """
         stored, out = self._job.stored(), Path(path)
@@ -211,7 +212,7 @@ class Run(Generic[Status]):
         """What it has used, in tokens and seconds, and what that costs, in US dollars.
 
         Raises:
-            NoRun: it has used nothing yet, or its ledger cannot be read.
+            RunNotFoundError: it has used nothing yet, or its ledger cannot be read.
         """
         return self._job.bill()
 
@@ -222,9 +223,11 @@ class Run(Generic[Status]):
 
     @contextmanager
     def _trained(self) -> Iterator[RunFiles]:
-        """The files of a training job; errors of reading them become NoRun."""
+        """The files of a training job; errors of reading them become RunNotFoundError."""
         stored = self._job.stored()
         if stored.evaluates:
-            raise NoRun(f"{self.name} is an evaluation and has no steps: call report() or trajectories()")
+            raise RunNotFoundError(
+                f"{self.name} is an evaluation and has no steps: call report() or trajectories()"
+            )
         with readable(stored.layout.root):
             yield stored.files

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from headway_cli.cluster import UNREACHABLE_SECONDS, Unreachable
+from headway_cli.cluster import UNREACHABLE_SECONDS, ClusterUnreachableError
 
 LOOK_SECONDS: Final = 2.0
 """Seconds between two looks."""
@@ -33,11 +33,11 @@ class Waiting(Generic[T]):
         """The result, if there is one. A cluster that has answered may be away for UNREACHABLE_SECONDS.
 
         Raises:
-            Unreachable: it never answered, or is away for longer.
+            ClusterUnreachableError: it never answered, or is away for longer.
         """
         try:
             found = self._ask()
-        except Unreachable:
+        except ClusterUnreachableError:
             if self._answered is None or time.monotonic() - self._answered > UNREACHABLE_SECONDS:
                 raise
             return None

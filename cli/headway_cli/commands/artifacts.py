@@ -59,7 +59,7 @@ def _copy(run: StoredRun, keys: list[str], pattern: str, folder: Path) -> None:
     """Copy what matches into a folder, each object under its key.
 
     Raises:
-        NoRun: a key would leave the folder, or the store cannot be read.
+        RunNotFoundError: a key would leave the folder, or the store cannot be read.
     """
     chosen = artifact_list.matching(keys, pattern)
     if not chosen:

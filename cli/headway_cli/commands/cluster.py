@@ -9,7 +9,7 @@ import typer
 
 from headway_api import names
 from headway_cli import closed_pipe, patches, progress
-from headway_cli.cluster import Cluster, JobGone
+from headway_cli.cluster import Cluster, JobDeletedError
 from headway_cli.commands import following
 from headway_cli.commands.common import (
     FAILED,
@@ -115,6 +115,6 @@ def _watch(there: Cluster, kind: str, name: str, mode: Mode) -> None:
                     break
         if mode is Mode.LINES:  # the screen has them
             typer.echo("\n".join(progress.conditions(job)))
-    except JobGone as error:
+    except JobDeletedError as error:
         note(f"headway: {error}")
     raise typer.Exit(FAILED)

@@ -38,7 +38,7 @@ def push(
     with reported_errors():
         folder = uploads.target_of(target)
         if len({each.name for each in files}) < len(files):
-            raise uploads.NotPushed(
+            raise uploads.PushError(
                 "two files have the same name: rename one, because both go into one folder"
             )
         tables = [uploads.read(each) for each in files]

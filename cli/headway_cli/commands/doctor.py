@@ -39,7 +39,7 @@ OVER: Final = ("Passed", "Warned", "Skipped")
 """States after which a learner starts. A preflight that fails ends its job, which says why."""
 
 
-class _Over(Exception):
+class _OverError(Exception):
     """The preflight is over: the rest of the job is not needed."""
 
 
@@ -98,7 +98,7 @@ def doctor(
                 machine = engine.platform(engine.has_accelerator())
                 running = engine.Engine(stored, modules, machine, variables)
                 found = _until_over(running, ProgressPrinter(note, preflight=False))
-        except local_run.Stopped:
+        except local_run.RunStoppedError:
             raise typer.Exit(INTERRUPTED) from None
     _write_result(found, output)
     _leave(found)
@@ -122,11 +122,11 @@ def _until_over(running: engine.Engine, shown: ProgressPrinter) -> Json:
         last = job
         shown.show(job)
         if job.get("status", {}).get("preflight", {}).get("state") in OVER:
-            raise _Over
+            raise _OverError
 
     try:
         return local_run.followed(running, look)
-    except _Over:
+    except _OverError:
         return last
 
 

@@ -28,7 +28,7 @@ from headway_cli.commands.common import (
     reported_errors,
 )
 from headway_cli.local import manifest
-from headway_cli.local.manifest import ManifestWrong
+from headway_cli.local.manifest import ManifestError
 
 
 def estimate(
@@ -94,7 +94,7 @@ def _trained(name: str, known: list[Json], context: str | None, namespace: str |
     """A training job: of this machine, of a file, or of the cluster.
 
     Raises:
-        ManifestWrong: none of them has it.
+        ManifestError: none of them has it.
     """
     if where.is_local_job(JOBS / name):
         return JobFolder(JOBS / name).whole()
@@ -104,7 +104,7 @@ def _trained(name: str, known: list[Json], context: str | None, namespace: str |
     try:
         return Cluster(context, namespace).job(names.TRAINING_KIND, name)
     except ClusterError as error:
-        raise ManifestWrong(
+        raise ManifestError(
             f"a candidate names the training job {name}: write --training FILE of it; it is not in {JOBS}, "
             f"and {error}"
         ) from error

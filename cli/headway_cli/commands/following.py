@@ -15,7 +15,7 @@ from rich.console import Console
 
 from headway_api.document import Json
 from headway_cli import closed_pipe, foreground, status_values
-from headway_cli.closed_pipe import ReaderGone
+from headway_cli.closed_pipe import ClosedPipeError
 from headway_cli.commands.common import CLOSED, Form, ProgressPrinter
 from headway_cli.terminal import Terminal, utc_now
 
@@ -55,7 +55,7 @@ def shown(mode: Mode) -> Iterator[Show]:
                 yield there.show
         else:
             yield _piped(JsonLines().show if mode is Mode.JSON else ProgressPrinter().show)
-    except ReaderGone:
+    except ClosedPipeError:
         closed_pipe.give_up()
         raise typer.Exit(CLOSED) from None
 
@@ -88,6 +88,6 @@ def _piped(show: Show) -> Show:
         try:
             show(job)
         except BrokenPipeError:
-            raise ReaderGone from None
+            raise ClosedPipeError from None
 
     return shown

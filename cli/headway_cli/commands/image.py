@@ -32,7 +32,7 @@ def image(
     try:
         images.build(program, wanted, note)
         reference = images.push(program, wanted.reference, note) if push else wanted.reference
-    except images.BuilderFailed as error:
+    except images.ImageBuildError as error:
         note(f"headway: {error}; its output is above")
         if (base := images.base_of(wanted)) is not None:
             note(f"if {base} is not on this machine, write --base registry.example.com/headway/sandbox:1")

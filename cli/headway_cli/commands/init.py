@@ -31,7 +31,7 @@ def init(
     """Write a new project: environment, rows, tests, job and image. It runs as written."""
     try:
         written = scaffold.write(folder, template, name)
-    except scaffold.ProjectWrong as error:
+    except scaffold.ProjectError as error:
         raise wrong(str(error)) from error
     home = folder.absolute()
     made = [str(path.relative_to(home)) for path in written]

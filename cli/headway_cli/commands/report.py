@@ -27,7 +27,7 @@ from headway_cli.commands.common import (
 )
 from headway_cli.decoding import decoder
 from headway_cli.run_page import page
-from headway_cli.runs import NoRun
+from headway_cli.runs import RunNotFoundError
 from headway_cli.stored_run import StoredRun, readable
 
 PAGE: Final = Path("report.html")
@@ -74,7 +74,7 @@ def compare(
         for word in run:
             at = there.stored(word, names.TRAINING_KIND)
             if any(at.layout == each.layout for each in read):
-                raise NoRun(f"{word} is named twice: name different runs")
+                raise RunNotFoundError(f"{word} is named twice: name different runs")
             read.append(at)
             with readable(at.layout.root):
                 found.append(reading.curves(at.files))

@@ -67,7 +67,7 @@ def run(
                 running = engine.Engine(stored, modules, engine.platform(engine.has_accelerator()))
                 with following.shown(mode) as show:
                     ended = local_run.followed(running, show)
-        except local_run.Stopped:
+        except local_run.RunStoppedError:
             note(f"stopped; run it again to continue; its files are in {where}")
             raise typer.Exit(INTERRUPTED) from None
     if mode is Mode.LINES:  # the screen has them

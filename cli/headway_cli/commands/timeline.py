@@ -22,7 +22,7 @@ from headway_cli.commands.common import (
     reported_errors,
     wrong,
 )
-from headway_cli.runs import NoRun
+from headway_cli.runs import RunNotFoundError
 from headway_cli.stored_run import readable
 
 
@@ -41,7 +41,7 @@ def timeline(
     with reported_errors():
         found = reach(namespace, context, endpoint_url).stored(run, names.TRAINING_KIND)
         if found.evaluates:
-            raise NoRun(f"{run} is an evaluation, and has no steps: name a training job")
+            raise RunNotFoundError(f"{run} is an evaluation, and has no steps: name a training job")
         with readable(found.layout.root):
             read = reading.timed(found.files, step or ())
     times = read.times()

@@ -16,7 +16,7 @@ from headway_cli.commands.common import INTERRUPTED, Changes, Form, Output, note
 from headway_cli.local import manifest
 from headway_cli.tiny import making, task
 from headway_cli.tiny.making import Made, Share
-from headway_cli.tiny.task import NoTinyModel, Task
+from headway_cli.tiny.task import Task, TinyModelError
 
 FILE: Final = "file://"
 DTYPE: Final = "float32"
@@ -75,12 +75,12 @@ def place(found: Task, job: Path) -> Path:
 
 
 def require_packages() -> None:
-    """Raise NoTinyModel if a package is missing that teaching needs."""
+    """Raise TinyModelError if a package is missing that teaching needs."""
     for name in NEEDED:
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
-            raise NoTinyModel(
+            raise TinyModelError(
                 f"teaching a model needs {error.name}: pip install 'headway[cli,coordinator,trainer]'. Or "
                 "name a model of the hub in spec.model.base, such as hf://Qwen/Qwen3-0.6B"
             ) from error

@@ -38,7 +38,7 @@ Ref = tuple[str, str]
 """Kind and name; one job has one namespace."""
 
 
-class MachineBusy(Exception):
+class MachineBusyError(Exception):
     """No part of the loopback network is free."""
 
 
@@ -54,7 +54,7 @@ class Network:
         """Take the first free part.
 
         Raises:
-            MachineBusy: none is free.
+            MachineBusyError: none is free.
         """
         for number in NETWORKS:
             lock = socket.socket(socket.AF_UNIX)
@@ -64,7 +64,7 @@ class Network:
                 lock.close()
                 continue
             return cls(number, lock)
-        raise MachineBusy(f"{len(NETWORKS)} jobs run on this machine: wait until one of them has ended")
+        raise MachineBusyError(f"{len(NETWORKS)} jobs run on this machine: wait until one of them has ended")
 
     def address(self, host: int) -> str:
         """Address of a pod."""

@@ -29,7 +29,7 @@ KINDS: Final[Mapping[str, type[RLTrainingJob] | type[RLEvalJob]]] = {
 }
 
 
-class ManifestWrong(Exception):
+class ManifestError(Exception):
     """The file has no job that can run; the message names the field and the fix."""
 
 
@@ -37,25 +37,25 @@ def read(path: Path) -> Json:
     """The only job in a file of YAML documents.
 
     Raises:
-        ManifestWrong: there is none, or more than one.
+        ManifestError: there is none, or more than one.
     """
     try:
         documents = list(yaml.safe_load_all(path.read_text()))
     except OSError as error:
-        raise ManifestWrong(f"{path}: {error.strerror}") from error
+        raise ManifestError(f"{path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ManifestWrong(f"{path} cannot be read as YAML: {error}") from error
+        raise ManifestError(f"{path} cannot be read as YAML: {error}") from error
     jobs = [each for each in documents if isinstance(each, dict) and each.get("kind") in KINDS]
     if len(jobs) != 1:
-        raise ManifestWrong(f"{path} has {len(jobs)} jobs: write one {' or '.join(KINDS)}")
+        raise ManifestError(f"{path} has {len(jobs)} jobs: write one {' or '.join(KINDS)}")
     job: Json = jobs[0]
     name = job["metadata"].get("name") if isinstance(job.get("metadata"), dict) else None
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise ManifestWrong(f"{path}: metadata.name: write a name of a-z, 0-9 and -, such as my-job")
+        raise ManifestError(f"{path}: metadata.name: write a name of a-z, 0-9 and -, such as my-job")
     for part in ("spec", "metadata.labels"):
         value = job["metadata"].get("labels") if "." in part else job.get(part)
         if not isinstance(value, dict | None):
-            raise ManifestWrong(f"{path}: {part}: write fields below it")
+            raise ManifestError(f"{path}: {part}: write fields below it")
     return job
 
 
@@ -63,23 +63,23 @@ def changed(job: Json, settings: Iterable[str]) -> Json:
     """The job with `PATH=VALUE` set, such as `spec.schedule.maxSteps=3`; the value is YAML.
 
     Raises:
-        ManifestWrong: a setting has another form.
+        ManifestError: a setting has another form.
     """
     made: Json = json.loads(json.dumps(job, default=str))
     for setting in settings:
         path, equals, text = setting.partition("=")
         *parents, last = path.split(".")
         if not equals or not last or parents[:1] != ["spec"]:
-            raise ManifestWrong(f"--set {setting}: write spec.FIELD=VALUE, such as spec.schedule.maxSteps=3")
+            raise ManifestError(f"--set {setting}: write spec.FIELD=VALUE, such as spec.schedule.maxSteps=3")
         at = made
         for key in parents:
             at = at.setdefault(key, {})
             if not isinstance(at, dict):
-                raise ManifestWrong(f"--set {setting}: {key} has a value, not fields")
+                raise ManifestError(f"--set {setting}: {key} has a value, not fields")
         try:
             at[last] = yaml.safe_load(text)
         except yaml.YAMLError as error:
-            raise ManifestWrong(f"--set {setting}: the value cannot be read as YAML") from error
+            raise ManifestError(f"--set {setting}: the value cannot be read as YAML") from error
     return made
 
 
@@ -87,7 +87,7 @@ def local(job: Json, folder: Path, now: datetime) -> tuple[Json, tuple[str, ...]
     """The job as an API server would hold it, with its artifacts in `folder`; and notes of what was left out.
 
     Raises:
-        ManifestWrong: its spec is wrong.
+        ManifestError: its spec is wrong.
     """
     spec, notes = dict(job.get("spec") or {}), []
     store = spec["output"] if isinstance(spec.get("output"), dict) else {}
@@ -118,10 +118,10 @@ def local(job: Json, folder: Path, now: datetime) -> tuple[Json, tuple[str, ...]
     try:
         model.model_validate(made)
     except ValidationError as error:
-        raise ManifestWrong("; ".join(mistakes(error, model))) from error
+        raise ManifestError("; ".join(mistakes(error, model))) from error
     if (spec.get("agent") or {}).get("sandboxed") or spec.get("suites"):
         field = "spec.suites" if spec.get("suites") else "spec.agent.sandboxed"
-        raise ManifestWrong(f"{field}: a sandbox on one machine does not reach the gateway; use a cluster")
+        raise ManifestError(f"{field}: a sandbox on one machine does not reach the gateway; use a cluster")
     return made, tuple(notes)
 
 
@@ -132,7 +132,7 @@ def lend(stored: JobFolder, job: Json, prices: Path | None, secrets: Iterable[st
         prices: the price book's file; None leaves the price book as it is.
         secrets: NAME=FILE, with the token of a Secret.
     Raises:
-        ManifestWrong: a file cannot be read.
+        ManifestError: a file cannot be read.
     """
     try:
         if prices is not None:
@@ -141,12 +141,12 @@ def lend(stored: JobFolder, job: Json, prices: Path | None, secrets: Iterable[st
         for each in secrets:
             name, equals, file = each.partition("=")
             if not equals:
-                raise ManifestWrong(f"--secret {each}: write NAME=FILE")
+                raise ManifestError(f"--secret {each}: write NAME=FILE")
             stored.lend(f"secrets/{name}/{names.TOKEN_KEY}", Path(file).read_text())
     except OSError as error:
-        raise ManifestWrong(f"{error.filename}: {error.strerror}") from error
+        raise ManifestError(f"{error.filename}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ManifestWrong("--prices and --secret: write files of text") from error
+        raise ManifestError("--prices and --secret: write files of text") from error
 
 
 def continued(stored: Json, made: Json, *, resume: bool) -> Json:
@@ -155,11 +155,11 @@ def continued(stored: Json, made: Json, *, resume: bool) -> Json:
     Args:
         resume: end the job's present pause.
     Raises:
-        ManifestWrong: a field was changed that no job may change.
+        ManifestError: a field was changed that no job may change.
     """
     model = KINDS[stored["kind"]]
     if made["kind"] != stored["kind"]:
-        raise ManifestWrong(
+        raise ManifestError(
             f"this folder has an {stored['kind']}, but the file is an {made['kind']}; name another with "
             "--folder, or write --fresh to delete the job in this one"
         )
@@ -167,10 +167,10 @@ def continued(stored: Json, made: Json, *, resume: bool) -> Json:
         before = model.model_validate({**stored, "status": {}}).spec
     except ValidationError as error:
         wrong = "; ".join(mistakes(error, model))
-        raise ManifestWrong(f"the job of this folder cannot be read: {wrong}; write --fresh") from error
+        raise ManifestError(f"the job of this folder cannot be read: {wrong}; write --fresh") from error
     now = model.model_validate(made).spec
     if fixed := list(frozen(before, now)):
-        raise ManifestWrong(
+        raise ManifestError(
             f"a job that has begun keeps {', '.join(fixed[:3])}: write --fresh to delete it, or --folder "
             "to keep both"
         )

@@ -15,11 +15,11 @@ from headway_api.document import Json
 from headway_api.job_folder import JobFolder
 from headway_cli.local import manifest
 from headway_cli.local.engine import Engine
-from headway_cli.local.manifest import ManifestWrong
+from headway_cli.local.manifest import ManifestError
 from headway_cli.local.pod import kill_all, left_over
 
 
-class Stopped(Exception):
+class RunStoppedError(Exception):
     """A person ended the command before the job's end."""
 
 
@@ -34,13 +34,13 @@ def opened(
         fresh: delete the job that is there.
         resume: end the job's present pause.
     Raises:
-        ManifestWrong: the spec is wrong, the folder is another job's, or the job already runs.
+        ManifestError: the spec is wrong, the folder is another job's, or the job already runs.
     """
     folder = folder.resolve()
     made, notes = manifest.local(document, folder, manifest.utc_now())
     stored = JobFolder(folder)
     if not stored.exists() and folder.exists() and any(folder.iterdir()):
-        raise ManifestWrong(
+        raise ManifestError(
             f"{folder} is not the folder of a job, and is not empty: write another with --folder"
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ def opened(
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ManifestWrong(f"the job of {folder} is already running: end that command first") from None
+            raise ManifestError(f"the job of {folder} is already running: end that command first") from None
         kill_all(left_over(folder))
         if fresh and stored.exists():
             shutil.rmtree(folder)
@@ -66,13 +66,13 @@ def followed(running: Engine, show: Callable[[Json], None]) -> Json:
     """Run a job until it ends or is held, and return it. `show` gets the job at each look.
 
     Raises:
-        Stopped: by SIGINT, SIGTERM, or a closed terminal.
-        MachineBusy: no more jobs can run here.
+        RunStoppedError: by SIGINT, SIGTERM, or a closed terminal.
+        MachineBusyError: no more jobs can run here.
     """
     try:
         return asyncio.run(_until_end(running, show, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)))
     except asyncio.CancelledError:
-        raise Stopped from None
+        raise RunStoppedError from None
 
 
 async def _until_end(running: Engine, show: Callable[[Json], None], signals: Iterable[int]) -> Json:

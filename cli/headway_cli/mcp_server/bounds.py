@@ -38,7 +38,7 @@ LADDER: Final = (
 """Pairs of limits, tried in turn until an answer fits: characters of a text, and entries of a list."""
 
 
-class TooLong(Exception):
+class AnswerTooLongError(Exception):
     """No cut makes the answer fit."""
 
 
@@ -60,10 +60,10 @@ class Cuts:
             self.more += 1
 
     def take(self, characters: int) -> None:
-        """Use up characters. Raise TooLong if not enough remain."""
+        """Use up characters. Raise AnswerTooLongError if not enough remain."""
         self.room -= characters
         if self.room < 0:
-            raise TooLong
+            raise AnswerTooLongError
 
     def lines(self) -> list[str]:
         """The notes, as the answer lists them."""
@@ -80,18 +80,18 @@ def fitted(
         limit: maximum characters of it as JSON.
         text: most characters of one text; None: as many as fit.
     Raises:
-        TooLong: it has too many parts.
+        AnswerTooLongError: it has too many parts.
     """
     for characters, entries in LADDER:
         cuts = Cuts(limit)
         max_text = characters if text is None else min(text, characters)
         try:
             made: Json = _cut(answer, "", max_text, entries, cuts, 0)
-        except TooLong:
+        except AnswerTooLongError:
             continue
         if size(made) <= limit:
             return made, cuts.lines()
-    raise TooLong
+    raise AnswerTooLongError
 
 
 def size(value: object) -> int:

@@ -14,7 +14,7 @@ from headway_cli.eval_manifest import EvalOptions
 from headway_cli.local import manifest
 from headway_cli.mcp_server.arguments import EvalAsked, OfFile, OfJob
 from headway_cli.mcp_server.jobs import head
-from headway_cli.mcp_server.words import ToolWrong
+from headway_cli.mcp_server.words import InvalidToolCallError
 from headway_cli.mcp_server.workspace import Workspace
 
 
@@ -29,7 +29,7 @@ def suspend(workspace: Workspace, asked: OfJob) -> Json:
     """Stop a job's pods, or its processes on this machine."""
     found = workspace.find(asked.job, asked.kind)
     if not isinstance(found, ClusterJob | LocalRun):
-        raise ToolWrong(f"job: {asked.job} is a stored run: name a job")
+        raise InvalidToolCallError(f"job: {asked.job} is a stored run: name a job")
     found.suspend()
     return {
         **head(workspace, found),
@@ -42,12 +42,12 @@ def resume(workspace: Workspace, asked: OfJob) -> Json:
     """Resume a job on the cluster."""
     found = workspace.find(asked.job, asked.kind)
     if isinstance(found, LocalRun):
-        raise ToolWrong(
+        raise InvalidToolCallError(
             f"job: {found.name} is a job of this machine, which needs a terminal: write `headway run FILE "
             "--local --resume` there"
         )
     if not isinstance(found, ClusterJob):
-        raise ToolWrong(f"job: {asked.job} is a stored run: name a job on the cluster")
+        raise InvalidToolCallError(f"job: {asked.job} is a stored run: name a job on the cluster")
     patch = patches.resumption(found.now())
     found.cluster.change(found.kind, found.name, patch)
     paused = patch.get("metadata", {}).get("annotations", {}).get(names.ANNOTATION_RESUME)
@@ -83,7 +83,7 @@ def _applied(workspace: Workspace, document: Json) -> Json:
     there = workspace.cluster()
     asked = document["metadata"].get("namespace")
     if asked not in (None, there.namespace):
-        raise ToolWrong(
+        raise InvalidToolCallError(
             f"metadata.namespace is {asked}, and this server changes only jobs of {there.namespace}: write "
             f"that, or start a server with -n {asked}"
         )

@@ -14,9 +14,9 @@ from headway_cli.client import frames
 from headway_cli.mcp_server import bounds
 from headway_cli.mcp_server.arguments import CompareAsked, ReportAsked, TimelineAsked
 from headway_cli.mcp_server.jobs import head
-from headway_cli.mcp_server.words import ToolWrong
+from headway_cli.mcp_server.words import InvalidToolCallError
 from headway_cli.mcp_server.workspace import Workspace
-from headway_cli.runs import NoRun
+from headway_cli.runs import RunNotFoundError
 from headway_cli.stored_run import StoredRun, readable
 
 MAX_FIGURES: Final = 40
@@ -38,7 +38,9 @@ def _report(run: StoredRun) -> Json:
     with readable(run.layout.root):
         found = run.files.document(run.layout.report)
     if found is None:
-        raise NoRun(f"{run.name}: the evaluation has not ended, and its report is written then: call status")
+        raise RunNotFoundError(
+            f"{run.name}: the evaluation has not ended, and its report is written then: call status"
+        )
     return found
 
 
@@ -47,7 +49,7 @@ def figures(run: TrainingRun, patterns: Sequence[str], last: int) -> Json:
     Pure.
 
     Raises:
-        ToolWrong: a pattern matches no metric.
+        InvalidToolCallError: a pattern matches no metric.
     """
     by_step = run.by_step
     known = sorted({name for of in by_step.values() for name in of})
@@ -83,7 +85,7 @@ def _chosen(known: Sequence[str], patterns: Sequence[str]) -> list[str]:
     for each in patterns:
         if known and not each.startswith("val/") and not any(fnmatchcase(name, each) for name in known):
             near = near_names.clause(each, known) or "; known has their names"
-            raise ToolWrong(f"figures: this run has no figure {each}{near}")
+            raise InvalidToolCallError(f"figures: this run has no figure {each}{near}")
     return [name for name in known if _is_meant(name, patterns)]
 
 
@@ -98,9 +100,9 @@ def compare(workspace: Workspace, asked: CompareAsked) -> Json:
     for word in asked.jobs:
         at = workspace.find(word, "training" if workspace.names_a_cluster else None).stored()
         if at.evaluates:
-            raise ToolWrong(f"jobs: {word} is an evaluation, and has no steps: name training jobs")
+            raise InvalidToolCallError(f"jobs: {word} is an evaluation, and has no steps: name training jobs")
         if any(at.layout == each.layout for each in read):
-            raise ToolWrong(f"jobs: {word} is named twice: name different runs")
+            raise InvalidToolCallError(f"jobs: {word} is named twice: name different runs")
         read.append(at)
         with readable(at.layout.root):
             runs.append(reading.curves(at.files))
@@ -133,11 +135,13 @@ def timeline(workspace: Workspace, asked: TimelineAsked) -> Json:
     found = workspace.find(asked.job, asked.kind)
     run = found.stored()
     if run.evaluates:
-        raise ToolWrong(f"job: {asked.job} is an evaluation, and has no steps: name a training job")
+        raise InvalidToolCallError(
+            f"job: {asked.job} is an evaluation, and has no steps: name a training job"
+        )
     with readable(run.layout.root):
         read = reading.timed(run.files, asked.steps)
     if absent := {*asked.steps} - read.timings.keys():
-        raise ToolWrong(
+        raise InvalidToolCallError(
             f"steps: the run has no step {min(absent)} that was trained, or its batch is too large"
         )
     times = read.times()

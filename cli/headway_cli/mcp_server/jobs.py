@@ -19,7 +19,7 @@ from headway_cli.episodes import Filter, Shown
 from headway_cli.log_lines import Line, Wanted
 from headway_cli.mcp_server import bounds
 from headway_cli.mcp_server.arguments import JobsAsked, LogsAsked, OfJob, StatusAsked, TrajectoriesAsked
-from headway_cli.mcp_server.words import ToolWrong
+from headway_cli.mcp_server.words import InvalidToolCallError
 from headway_cli.mcp_server.workspace import HERE, KINDS, JobOrRun, Workspace, in_words
 from headway_cli.stored_run import StoredRun
 from headway_cli.where import LocalJob
@@ -122,10 +122,10 @@ def trajectories(workspace: Workspace, asked: TrajectoriesAsked) -> Json:
     """Episodes with their conversations, some at a time.
 
     Raises:
-        ToolWrong: both `failed` and `outcome` are asked for.
+        InvalidToolCallError: both `failed` and `outcome` are asked for.
     """
     if asked.failed and asked.outcome is not None:
-        raise ToolWrong("failed: write failed or outcome, not both")
+        raise InvalidToolCallError("failed: write failed or outcome, not both")
     found = workspace.find(asked.job, asked.kind)
     run = found.stored()
     purpose = asked.purpose or run.purpose

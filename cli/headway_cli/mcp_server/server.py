@@ -35,12 +35,12 @@ from pydantic import ValidationError
 
 from headway_api.document import Json
 from headway_cli import near_names
-from headway_cli.client.outcome import RunFailed
+from headway_cli.client.outcome import RunFailedError
 from headway_cli.commands.common import EXPECTED_ERRORS
 from headway_cli.mcp_server import bounds, catalogue, verb, words
-from headway_cli.mcp_server.bounds import TooLong
+from headway_cli.mcp_server.bounds import AnswerTooLongError
 from headway_cli.mcp_server.definition import Tool
-from headway_cli.mcp_server.words import ToolWrong
+from headway_cli.mcp_server.words import InvalidToolCallError
 from headway_cli.mcp_server.workspace import Workspace
 
 Context = ServerRequestContext[dict[str, Any]]
@@ -158,9 +158,9 @@ def answered(workspace: Workspace, tool: Tool[Any], arguments: Json) -> CallTool
         return _error(words.of_arguments(error, tool.arguments))
     try:
         fitted, cut = bounds.fitted(tool.run(workspace, asked))
-    except (ToolWrong, RunFailed, *EXPECTED_ERRORS) as error:
+    except (InvalidToolCallError, RunFailedError, *EXPECTED_ERRORS) as error:
         return _error(str(error))
-    except TooLong:
+    except AnswerTooLongError:
         return _error(f"{tool.name}: the answer is too long: ask for less")
     except Exception:
         log.exception("%s failed", tool.name)

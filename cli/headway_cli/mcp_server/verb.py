@@ -14,7 +14,7 @@ from typing import Final
 
 import psutil
 
-from headway_cli.mcp_server.words import ToolWrong
+from headway_cli.mcp_server.words import InvalidToolCallError
 
 ERROR: Final = "headway: "
 """Prefix of an error message of `headway`."""
@@ -52,7 +52,7 @@ def output(words: Sequence[str], seconds: float) -> str:
         words: verb and options.
         seconds: most seconds that it may take.
     Raises:
-        ToolWrong: it reports an error, or takes longer.
+        InvalidToolCallError: it reports an error, or takes longer.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "headway_cli", *words],
@@ -71,7 +71,7 @@ def output(words: Sequence[str], seconds: float) -> str:
         out, noted = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         _end(process)
-        raise ToolWrong(
+        raise InvalidToolCallError(
             f"headway {words[0]} took more than {seconds:g} s and was ended: run it on the command line"
         ) from None
     finally:
@@ -80,7 +80,9 @@ def output(words: Sequence[str], seconds: float) -> str:
     lines = noted.splitlines()
     errors = [each.removeprefix(ERROR) for each in lines if each.startswith(ERROR)]
     if process.returncode == WRONG or not out:
-        raise ToolWrong("\n".join(errors or lines[-LAST_LINES:]) or f"headway {words[0]} printed nothing")
+        raise InvalidToolCallError(
+            "\n".join(errors or lines[-LAST_LINES:]) or f"headway {words[0]} printed nothing"
+        )
     return out
 
 

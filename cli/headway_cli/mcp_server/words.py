@@ -7,7 +7,7 @@ from pydantic import BaseModel, ValidationError
 from headway_api.mistakes import mistakes
 
 
-class ToolWrong(Exception):
+class InvalidToolCallError(Exception):
     """The call is wrong; the message names the argument and what to write."""
 
 

@@ -18,11 +18,11 @@ from headway_cli import bill, stored_run, where
 from headway_cli.bill import Bill
 from headway_cli.client.on_cluster import ClusterJob
 from headway_cli.client.on_machine import LocalRun
-from headway_cli.cluster import Cluster, NoSuchJob
-from headway_cli.mcp_server.words import ToolWrong
+from headway_cli.cluster import Cluster, JobNotFoundError
+from headway_cli.mcp_server.words import InvalidToolCallError
 from headway_cli.pod_logs import PodLogs
 from headway_cli.reach import Reach
-from headway_cli.runs import NoRun
+from headway_cli.runs import RunNotFoundError
 from headway_cli.stored_run import StoredRun
 from headway_cli.where import LocalJob, Named, RunPlace
 
@@ -68,8 +68,8 @@ class StoredJob:
         return self.run.name
 
     def now(self) -> Json:
-        """Raise ToolWrong: only a job has a status."""
-        raise ToolWrong(f"job: {self.name} is a stored run, and has no status: call report")
+        """Raise InvalidToolCallError: only a job has a status."""
+        raise InvalidToolCallError(f"job: {self.name} is a stored run, and has no status: call report")
 
     def stored(self) -> StoredRun:
         """What the job has written."""
@@ -123,11 +123,13 @@ class Workspace:
         """A file of the project.
 
         Raises:
-            ToolWrong: it is elsewhere, or does not exist.
+            InvalidToolCallError: it is elsewhere, or does not exist.
         """
         path = self._inside(Path(word), argument)
         if not path.is_file():
-            raise ToolWrong(f"{argument}: {word} does not exist: write a file below {self.project}")
+            raise InvalidToolCallError(
+                f"{argument}: {word} does not exist: write a file below {self.project}"
+            )
         return path
 
     def local_jobs(self) -> Iterator[Path]:
@@ -142,12 +144,12 @@ class Workspace:
             word: a name, a folder of the project, or an address below one of `stores`.
             kind: `training` or `eval`, for a job on the cluster; None: either.
         Raises:
-            ToolWrong, NoRun, ClusterError: there is none.
+            InvalidToolCallError, RunNotFoundError, ClusterError: there is none.
         """
         if word.startswith(where.ADDRESSES):
             self._require_reachable(word)
         elif not word.strip():
-            raise ToolWrong("job: write a name; call jobs to see them")
+            raise InvalidToolCallError("job: write a name; call jobs to see them")
         place = self._meant(word)
         if isinstance(place, Named):
             return self._on_cluster(place.name, kind)
@@ -168,19 +170,21 @@ class Workspace:
         try:
             return self.reach.place(word)
         except (OSError, ValueError) as error:  # a name that no file system allows
-            raise ToolWrong(f"job: {word!r} is not the name of a job: call jobs to see them") from error
+            raise InvalidToolCallError(
+                f"job: {word!r} is not the name of a job: call jobs to see them"
+            ) from error
 
     def _on_cluster(self, name: str, kind: str | None) -> ClusterJob:
         try:
             return self.reach.on_cluster(name, None if kind is None else KINDS[kind])
-        except (NoRun, NoSuchJob) as error:
-            raise ToolWrong(f"job: {error}") from error
+        except (RunNotFoundError, JobNotFoundError) as error:
+            raise InvalidToolCallError(f"job: {error}") from error
 
     def _require_reachable(self, address: str) -> None:
         if self._is_store(address) or (not address.startswith(S3)):
             return
         known = f"write an address below {', '.join(self.stores)}" if self.stores else "write a job's name"
-        raise ToolWrong(
+        raise InvalidToolCallError(
             f"job: {address} is not an address that this server reads: {known}, or start it with --store"
         )
 
@@ -199,10 +203,14 @@ class Workspace:
             found = (self.project / path).resolve()
             found.is_file()
         except (OSError, ValueError, RuntimeError) as error:  # a circular link raises the last of these
-            raise ToolWrong(f"{argument}: {str(path)!r} cannot be read: write another path") from error
+            raise InvalidToolCallError(
+                f"{argument}: {str(path)!r} cannot be read: write another path"
+            ) from error
         homes = [self.project.resolve(), *([] if link is None else [link.resolve()])]
         if not any(found.is_relative_to(home) for home in homes):
-            raise ToolWrong(f"{argument}: {path} is outside of {self.project}: write a path below it")
+            raise InvalidToolCallError(
+                f"{argument}: {path} is outside of {self.project}: write a path below it"
+            )
         return found
 
 
@@ -210,7 +218,7 @@ def _local(folder: Path, kind: str | None) -> LocalRun:
     raw = JobFolder(folder).whole()
     found = str(raw.get("kind", names.TRAINING_KIND))
     if kind is not None and found != KINDS[kind]:
-        raise ToolWrong(f"kind: {folder.name} is an {found}: leave kind out")
+        raise InvalidToolCallError(f"kind: {folder.name} is an {found}: leave kind out")
     return LocalRun(folder, found, str(raw["metadata"]["name"]), None, ())
 
 

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from headway_analysis.preflight.evidence import Call, PlayedScript, Script
-from headway_analysis.preflight.playing import Agent, Failed
+from headway_analysis.preflight.playing import Agent, NoReplyError
 from headway_api.opening import opening
 from headway_cli.tiny import mistakes, sft, speech
 from headway_cli.tiny.mistakes import Actions, Rules
 from headway_cli.tiny.sft import SftExample, SftResult
 from headway_cli.tiny.speech import Conversation
-from headway_cli.tiny.task import NoTinyModel, Task, agent_of
+from headway_cli.tiny.task import Task, TinyModelError, agent_of
 from headway_cli.tiny.trying import MAX_TURNS, ModelAgent
 from headway_sandbox.testing.playing import Model, Player
 
@@ -93,7 +93,7 @@ def made(task: Task, out: Path, began: float, seconds: float, skill: float, say:
         began: when the command began (monotonic time); it ends about `seconds` later.
         skill: share of rows that the model should get right when it samples greedily.
     Raises:
-        NoTinyModel: `out` has something else, or environment and oracle do not match.
+        TinyModelError: `out` has something else, or environment and oracle do not match.
     """
     require_replaceable(out)
     player = Player(task.sandboxes)
@@ -140,9 +140,9 @@ def made(task: Task, out: Path, began: float, seconds: float, skill: float, say:
 
 
 def require_replaceable(out: Path) -> None:
-    """Raise NoTinyModel if there is something at `out` that is no tiny model."""
+    """Raise TinyModelError if there is something at `out` that is no tiny model."""
     if out.exists() and not (out / NOTE).exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise NoTinyModel(
+        raise TinyModelError(
             f"{out} is not a tiny model, and is not empty: write --out FOLDER for another place"
         )
 
@@ -151,12 +151,12 @@ def rights(player: Player, task: Task, rows: Sequence[dict[str, Any]], ends: flo
     """The oracle's right episodes, on as many rows as there is time for.
 
     Raises:
-        NoTinyModel: the environment cannot be loaded, or fails; or the oracle is right too rarely.
+        TinyModelError: the environment cannot be loaded, or fails; or the oracle is right too rarely.
     """
     try:
         player.start()
-    except Failed as failure:
-        raise NoTinyModel(f"spec.environment: {failure}") from failure
+    except NoReplyError as failure:
+        raise TinyModelError(f"spec.environment: {failure}") from failure
 
     def episode(row: dict[str, Any]) -> tuple[Script, Agent]:
         drawn = random.Random(f"{task.seed}/{json.dumps(row, sort_keys=True, default=str)}")
@@ -165,16 +165,16 @@ def rights(player: Player, task: Task, rows: Sequence[dict[str, Any]], ends: flo
 
     played = list(until(player, map(episode, rows), ends, least=2 * FEWEST))
     if failed := [one for one in played if one.error is not None]:
-        raise NoTinyModel(f"row {short(failed[0].script.row)}: {failed[0].error}")
+        raise TinyModelError(f"row {short(failed[0].script.row)}: {failed[0].error}")
     right = [one for one in played if (one.score or 0.0) >= task.threshold]
     if len(right) < max(FEWEST, len(played) / 2):
         wrong = next(one for one in played if one not in right)
-        raise NoTinyModel(
+        raise TinyModelError(
             f"the oracle succeeds on {len(right)} of {len(played)} training rows: correct it; it scores "
             f"{wrong.score} on row {short(wrong.script.row)} by {texts_of(actions_of(wrong))}"
         )
     if any(not texts_of(actions_of(one)) for one in right):
-        raise NoTinyModel("the oracle succeeds without a word: have it call a tool, or return an answer")
+        raise TinyModelError("the oracle succeeds without a word: have it call a tool, or return an answer")
     return [Right(dict(one.script.row), conversation_of(one, task)) for one in right]
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pydantic_core import to_jsonable_python
 
-from headway_analysis.preflight.playing import Agent, Cut, Turns
+from headway_analysis.preflight.playing import Agent, EpisodeCutError, Turns
 from headway_api import names, rows
 from headway_api.exits import JobError
 from headway_api.opening import opening
@@ -21,7 +21,7 @@ from headway_api.sandbox_api import ResetReply
 from headway_api.spec.training import RLTrainingJob
 from headway_api.store import open_store
 from headway_cli.local import manifest
-from headway_cli.local.manifest import ManifestWrong
+from headway_cli.local.manifest import ManifestError
 from headway_sandbox.testing import Call, Sandboxes, Seen, ToolResult
 from headway_sandbox.testing.playing import Model
 
@@ -39,7 +39,7 @@ FEWEST_ROWS: Final = 16
 """Fewest training rows: some are taught, and some show what was learned."""
 
 
-class NoTinyModel(ManifestWrong):
+class TinyModelError(ManifestError):
     """No model can be taught from the input; the message says what to write."""
 
 
@@ -69,19 +69,19 @@ def of(job: dict[str, Any], folder: Path) -> Task:
     """The task of a job whose environment's modules are in `folder`.
 
     Raises:
-        ManifestWrong: the job's spec is wrong.
-        NoTinyModel: it is no training job, its training rows cannot be read, or there is no oracle.
+        ManifestError: the job's spec is wrong.
+        TinyModelError: it is no training job, its training rows cannot be read, or there is no oracle.
     """
     if job["kind"] != names.TRAINING_KIND:
-        raise NoTinyModel(f"the file has an {job['kind']}: name one with an {names.TRAINING_KIND}")
+        raise TinyModelError(f"the file has an {job['kind']}: name one with an {names.TRAINING_KIND}")
     made, _ = manifest.local(job, folder, manifest.utc_now())
     spec = RLTrainingJob.model_validate(made).spec
     try:
         found = rows.load(spec.data.train, open_store(spec.output), "spec.data.train")
     except JobError as error:
-        raise NoTinyModel(error.termination.sentence) from error
+        raise TinyModelError(error.termination.sentence) from error
     if len(found) < FEWEST_ROWS:
-        raise NoTinyModel(f"spec.data.train has {len(found)} rows: write {FEWEST_ROWS} or more")
+        raise TinyModelError(f"spec.data.train has {len(found)} rows: write {FEWEST_ROWS} or more")
     builtin, environment = spec.agent.builtin, spec.environment
     return Task(
         Sandboxes(
@@ -108,7 +108,7 @@ def oracle_of(entrypoint: str, folder: Path) -> Model:
     """The oracle of the environment's module.
 
     Raises:
-        NoTinyModel: the module cannot be imported, or has none.
+        TinyModelError: the module cannot be imported, or has none.
     """
     name = entrypoint.partition(":")[0]
     known = getattr(sys.modules.get(name), "__file__", None)
@@ -121,13 +121,13 @@ def oracle_of(entrypoint: str, folder: Path) -> Model:
     try:
         module = importlib.import_module(name)
     except (Exception, SystemExit) as error:
-        raise NoTinyModel(
+        raise TinyModelError(
             f"spec.environment.entrypoint: {name} cannot be imported from {folder}: {_error_text(error)}; "
             "write --environment FOLDER if its modules are elsewhere"
         ) from error
     oracle: Model | None = getattr(module, ORACLE, None)
     if not callable(oracle):
-        raise NoTinyModel(
+        raise TinyModelError(
             f"{name} has no oracle: write a function that plays a row right, such as\n{EXAMPLE}"
         )
     return oracle
@@ -136,7 +136,7 @@ def oracle_of(entrypoint: str, folder: Path) -> Model:
 def agent_of(model: Model, row: rows.Row, drawn: random.Random, system_prompt: str | None = None) -> Agent:
     """What a model does in the sandbox of one row.
 
-    The agent raises NoTinyModel if the model itself is at fault. Such a model raises an error, yields
+    The agent raises TinyModelError if the model itself is at fault. Such a model raises an error, yields
     something that is no call, or returns something that is no text.
     """
 
@@ -145,16 +145,20 @@ def agent_of(model: Model, row: rows.Row, drawn: random.Random, system_prompt: s
         if isinstance(turns, str):
             return turns
         if not hasattr(turns, "send"):
-            raise NoTinyModel(f"oracle returned {_shown(turns)}: yield Calls, and return the answer's text")
+            raise TinyModelError(
+                f"oracle returned {_shown(turns)}: yield Calls, and return the answer's text"
+            )
         result: ToolResult | None = None
         while True:
             ended, call = _asked(lambda: _next(turns, result))  # noqa: B023  # called at once
             if ended and (call is None or isinstance(call, str)):
                 return call
             if ended:
-                raise NoTinyModel(f"oracle ended with {_shown(call)}: return the answer's text, or nothing")
+                raise TinyModelError(
+                    f"oracle ended with {_shown(call)}: return the answer's text, or nothing"
+                )
             if not isinstance(call, Call):
-                raise NoTinyModel(
+                raise TinyModelError(
                     f"oracle yielded {_shown(call)}: yield Call(NAME, {{...}}) of headway_sandbox.testing"
                 )
             result = yield call
@@ -173,10 +177,10 @@ def _next(turns: Any, result: ToolResult | None) -> tuple[bool, Any]:
 def _asked(step: Any) -> Any:
     try:
         return step()
-    except Cut:  # a model raises it when it is out of turns or tokens
+    except EpisodeCutError:  # a model raises it when it is out of turns or tokens
         raise
     except Exception as error:
-        raise NoTinyModel(f"oracle raised {_error_text(error)}") from error
+        raise TinyModelError(f"oracle raised {_error_text(error)}") from error
 
 
 def _error_text(error: BaseException) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headway_analysis.preflight.playing import Cut, Turns
+from headway_analysis.preflight.playing import EpisodeCutError, Turns
 from headway_cli.tiny.speech import answered
 from headway_sandbox.testing import Call, Seen
 
@@ -32,7 +32,7 @@ class ModelAgent:
         """Play one episode.
 
         Raises:
-            Cut: it is out of turns, tokens or context.
+            EpisodeCutError: it is out of turns, tokens or context.
         """
         tools = [dict(tool) for tool in seen.tools]
         tokens = list(
@@ -52,12 +52,12 @@ class ModelAgent:
             # The model is taught to call one tool a turn, so the rest of the turn is ignored.
             result = yield Call(calls[0].name, calls[0].arguments)
             tokens = answered(self.renderer, prompt, sampled, calls[0].name, result.content, tools)
-        raise Cut
+        raise EpisodeCutError
 
     def _room(self, tokens: Sequence[int]) -> int:
         limit = min(self.max_tokens, self.context - len(tokens))
         if limit < 1:
-            raise Cut
+            raise EpisodeCutError
         return limit
 
 
@@ -76,7 +76,7 @@ class _Talk:
         """Sample a turn after `tokens`, including its stop token.
 
         Raises:
-            Cut: it does not stop within `limit` tokens.
+            EpisodeCutError: it does not stop within `limit` tokens.
         """
         import torch
 
@@ -95,7 +95,7 @@ class _Talk:
                 sampled.append(token)
                 if token in stops:
                     return sampled
-        raise Cut
+        raise EpisodeCutError
 
     def _chosen(self, logits: Any) -> int:
         import torch

@@ -50,6 +50,6 @@ class Agent(Protocol):
         """Play the episode. The caller sets the deadline.
 
         Raises:
-            AgentFault: the agent itself failed.
-            InfraFault: a part of the platform failed, or the cause is unknown.
+            AgentError: the agent itself failed.
+            InfraError: a part of the platform failed, or the cause is unknown.
         """

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from headway_api.opening import opening
 from headway_coordinator.agents.agent import AgentResult, EpisodeContext
-from headway_coordinator.faults import AgentFault
-from headway_coordinator.gateway.allowance import NoTokensLeft
-from headway_coordinator.gateway.asks import Ask, CannotRender, Chat, Completion
+from headway_coordinator.faults import AgentError
+from headway_coordinator.gateway.allowance import NoTokensLeftError
+from headway_coordinator.gateway.asks import Ask, Chat, Completion, RenderError
 from headway_coordinator.sandboxes import Tools
 from headway_coordinator.trajectory.calls import Call, Message
 
@@ -31,21 +31,21 @@ class Builtin:
         """Play one episode, from the environment's first messages to the model's last.
 
         Raises:
-            AgentFault: the model's family has no way to go on from what the model said.
+            AgentError: the model's family has no way to go on from what the model said.
         """
         messages = context.messages
         messages += opening(context.first, self.system_prompt)
         for _ in range(self.max_turns):
             try:
                 completion = await self.chat.chat(context.session, Ask(list(messages), list(context.tools)))
-            except NoTokensLeft as full:
+            except NoTokensLeftError as full:
                 return AgentResult(truncated=True, why=str(full))
-            except CannotRender as error:
+            except RenderError as error:
                 if not context.session.turns:
                     raise  # the environment wrote the conversation: the model has said nothing yet
                 # Some templates take no tool answer without a call, as after a call that could not be read.
                 # If such episodes were dropped, the model could not learn from its mistakes.
-                raise AgentFault(str(error)) from error
+                raise AgentError(str(error)) from error
             messages.append(completion.message)
             if completion.finish_reason == "length":
                 return AgentResult(truncated=True, why=context.session.cut)

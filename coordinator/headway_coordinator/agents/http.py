@@ -21,9 +21,9 @@ from headway_api import logs
 from headway_api.backoff import doubled
 from headway_coordinator.agents.agent import AgentResult, EpisodeContext
 from headway_coordinator.agents.remote import RemoteAgentHost, failed, played
-from headway_coordinator.faults import AgentFault, InfraFault
+from headway_coordinator.faults import AgentError, InfraError
 from headway_coordinator.gateway.rollouts import Rollout, Status
-from headway_coordinator.http import Unreachable, UpstreamError, call
+from headway_coordinator.http import PeerUnreachableError, UpstreamError, call
 
 REWARD_SECONDS = 60.0
 """The longest wait for the reward of a completed rollout."""
@@ -90,7 +90,7 @@ class HttpAgent:
                 async with asyncio.timeout(REWARD_SECONDS):
                     await rollout.until(Status.REWARD_RECEIVED)
             except TimeoutError as error:
-                raise InfraFault(_without_reward(rollout)) from error
+                raise InfraError(_without_reward(rollout)) from error
         return played(rollout)
 
     async def _watched(self, context: EpisodeContext, rollout: Rollout) -> AgentResult:
@@ -99,8 +99,8 @@ class HttpAgent:
         Ends once the agent must have lost the prompt, or has reported a failure.
 
         Raises:
-            AgentFault: it failed.
-            InfraFault: it lost the prompt, or failed because of the platform.
+            AgentError: it failed.
+            InfraError: it lost the prompt, or failed because of the platform.
         """
         taken = await self._deliver(context, rollout)
         since = time.monotonic()
@@ -111,7 +111,7 @@ class HttpAgent:
             if silent > taken.patience:
                 if taken.failure is not None:
                     return failed(rollout, taken.failure)
-                raise InfraFault(self._silence(rollout, taken, silent))
+                raise InfraError(self._silence(rollout, taken, silent))
             await asyncio.sleep(LOOK_SECONDS)
 
     def _silence(self, rollout: Rollout, taken: _Taken, seconds: float) -> str:
@@ -133,7 +133,7 @@ class HttpAgent:
         Each post has a new address. If an earlier one did arrive, only one of the two runs acts.
 
         Raises:
-            AgentFault: the agent refuses this prompt.
+            AgentError: the agent refuses this prompt.
         """
         failures = 0
         while True:
@@ -149,9 +149,9 @@ class HttpAgent:
                     slow = error.status == GATEWAY_TIMEOUT
                     return _Taken(self.idle_seconds) if slow else self._ended(rollout, str(error))
                 if error.status not in LATER:
-                    raise AgentFault(rollout.redacted(str(error))) from error
+                    raise AgentError(rollout.redacted(str(error))) from error
                 problem: Exception = error
-            except Unreachable as error:
+            except PeerUnreachableError as error:
                 if rollout.begun:
                     return _Taken(min(self.idle_seconds, BROKEN_SECONDS), broke=True)
                 if error.answered:

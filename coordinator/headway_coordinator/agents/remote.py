@@ -14,7 +14,7 @@ from typing import Any
 
 from headway_api.records import Purpose
 from headway_coordinator.agents.agent import AgentResult, EpisodeContext
-from headway_coordinator.faults import AgentFault, InfraFault
+from headway_coordinator.faults import AgentError, InfraError
 from headway_coordinator.gateway.rollouts import Rollout, Status
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.gateway.turns import Backend
@@ -87,13 +87,13 @@ def played(rollout: Rollout) -> AgentResult:
     """The result of a rollout whose agent is done.
 
     Raises:
-        InfraFault: the last answer to the agent was a fault of the platform, so its result does not measure
+        InfraError: the last answer to the agent was a fault of the platform, so its result does not measure
             the model.
-        CandidateFault: no model answers any more.
+        CandidateError: no model answers any more.
     """
     rollout.require_candidate()
     if rollout.fault is not None:
-        raise InfraFault(f"the agent ended its work after a fault: {rollout.fault}", rollout.cause)
+        raise InfraError(f"the agent ended its work after a fault: {rollout.fault}", rollout.cause)
     return AgentResult(
         truncated=rollout.truncated is not None,
         why=rollout.truncated,
@@ -106,17 +106,17 @@ def failed(rollout: Rollout, why: str) -> AgentResult:
     """The result of a rollout whose agent gave up. It depends on whose fault that was.
 
     Raises:
-        InfraFault: the platform failed the agent first, or the agent did not wait for a turn's answer.
-        AgentFault: the agent itself was at fault.
-        CandidateFault: no model answers any more.
+        InfraError: the platform failed the agent first, or the agent did not wait for a turn's answer.
+        AgentError: the agent itself was at fault.
+        CandidateError: no model answers any more.
     """
     rollout.require_candidate()
     if rollout.fault is not None:
-        raise InfraFault(f"the agent gave up ({why}) after a fault: {rollout.fault}", rollout.cause)
+        raise InfraError(f"the agent gave up ({why}) after a fault: {rollout.fault}", rollout.cause)
     if rollout.lost:
-        raise InfraFault(f"the agent gave up ({why}) without waiting for a turn's answer")
+        raise InfraError(f"the agent gave up ({why}) without waiting for a turn's answer")
     if rollout.truncated is not None:
         return played(rollout)
     if rollout.status is Status.REWARD_RECEIVED:  # it had finished its work, and has a reward
         return played(rollout)
-    raise AgentFault(why)
+    raise AgentError(why)

@@ -42,7 +42,7 @@ from headway_coordinator.budget.account import (
 from headway_coordinator.budget.group_reservation import GroupReservation
 from headway_coordinator.budget.spending import Used
 from headway_coordinator.budget.worst import Amounts, Bill, Limits, Slot
-from headway_coordinator.cancel_token import CancelToken, Stopped
+from headway_coordinator.cancel_token import CancelToken, StoppedError
 
 SPENT: Final = Abandoned(reason="BudgetExhausted", message="its possible cost does not fit spec.budget")
 UNGROUPED: Final = "ungrouped/"
@@ -233,7 +233,7 @@ class Budget:
             try:
                 async with plan.stop.guard():
                     await self._take(amounts, lambda: self._begin(group))
-            except Stopped:  # the group is sealed without an episode
+            except StoppedError:  # the group is sealed without an episode
                 group.left, group.judging = {}, Counter()
                 self._begin(group)
             yield group

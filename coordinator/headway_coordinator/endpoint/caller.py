@@ -12,9 +12,16 @@ from yarl import URL
 
 from headway_api.bounds import shortened
 from headway_coordinator.endpoint.refused import RefusalKind, Verdict, judge
-from headway_coordinator.endpoint.reply import MAX_BYTES, Failed, Reply, Unreadable, document, read
+from headway_coordinator.endpoint.reply import (
+    MAX_BYTES,
+    EndpointReplyError,
+    Reply,
+    UnreadableReplyError,
+    document,
+    read,
+)
 from headway_coordinator.endpoint.wire import sent
-from headway_wire.contents import TooLarge, content
+from headway_wire.contents import BodyTooLargeError, content
 
 CONNECT_SECONDS = 10.0
 QUOTED_BYTES = 64 * 1024
@@ -56,11 +63,11 @@ class Caller:
             if not 200 <= answer.status < 300:
                 return self._judged(answer, body)
             return read(answer.data)
-        except Failed as error:
+        except EndpointReplyError as error:
             return self._judged(
                 _EndpointResponse(error.status, {}, str(error).encode(errors="replace")), body
             )
-        except Unreadable as error:
+        except UnreadableReplyError as error:
             return Verdict(RefusalKind.UNREADABLE, str(error), reason="EndpointUnreadable")
         except aiohttp.ClientPayloadError:
             message = "the answer is cut off"
@@ -78,7 +85,7 @@ class Caller:
             answer = await self._call("GET", "models", None)
             found = document(answer.data)["data"] if answer.status == 200 else []
             return any(model["id"] == self.spec.model for model in found)
-        except (aiohttp.ClientError, OSError, Unreadable, ValueError, TypeError, KeyError):
+        except (aiohttp.ClientError, OSError, UnreadableReplyError, ValueError, TypeError, KeyError):
             return False
 
     @property
@@ -127,12 +134,12 @@ async def _content(response: aiohttp.ClientResponse) -> bytes:
     """An answer's content, decompressed.
 
     Raises:
-        Unreadable: it is longer than any answer.
+        UnreadableReplyError: it is longer than any answer.
     """
     try:
         return await content(response, MAX_BYTES)
-    except TooLarge as error:
-        raise Unreadable(f"the answer is longer than {MAX_BYTES} bytes") from error
+    except BodyTooLargeError as error:
+        raise UnreadableReplyError(f"the answer is longer than {MAX_BYTES} bytes") from error
 
 
 def _forms(token: str) -> list[str]:

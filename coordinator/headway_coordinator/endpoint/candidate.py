@@ -17,9 +17,9 @@ from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.endpoint.chat import EndpointChat
 from headway_coordinator.endpoint.owner import OfCandidate, Owner
-from headway_coordinator.endpoint.token import TokenWrong, read_token
+from headway_coordinator.endpoint.token import InvalidTokenError, read_token
 from headway_coordinator.episode import Task
-from headway_coordinator.faults import CandidateFault
+from headway_coordinator.faults import CandidateError
 from headway_coordinator.group import Run
 from headway_coordinator.http import connector
 
@@ -64,15 +64,15 @@ def token_of(candidate: str, spec: CandidateEndpoint, folder: Path) -> str | Non
         folder: where each candidate's token lies, as `names.ENDPOINTS_DIR`.
 
     Raises:
-        CandidateFault: it is missing, empty, or holds what no header can.
+        CandidateError: it is missing, empty, or holds what no header can.
     """
     if spec.secret_ref is None:
         return None
     try:
         return read_token(folder / candidate)
-    except TokenWrong as wrong:
+    except InvalidTokenError as wrong:
         field = OfCandidate(candidate).field("secretRef")
-        raise CandidateFault(
+        raise CandidateError(
             "EndpointDenied",
             f"candidate {candidate}: the key `token` of the Secret {spec.secret_ref.name} {wrong}; write the "
             f"endpoint's token there, or another Secret in {field}",
@@ -92,13 +92,13 @@ async def token_in_time(
         still: called at each look with the reason why there is no token yet; returns whether to go on.
 
     Raises:
-        CandidateFault: as `token_of`, after that time.
+        CandidateError: as `token_of`, after that time.
     """
     ends = time.monotonic() + seconds
     while True:
         try:
             return token_of(candidate, spec, folder)
-        except CandidateFault as fault:
+        except CandidateError as fault:
             if time.monotonic() > ends or not still(fault.sentence):
                 raise
         await asyncio.sleep(LOOK_SECONDS)

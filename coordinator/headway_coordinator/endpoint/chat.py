@@ -7,7 +7,7 @@ A turn is one POST to `<url>/chat/completions`, without a stream and without log
     HTML, no JSON, no choices     the same; if nothing was ever answered, the candidate ends instead
     a parameter is refused        later requests omit it, and `Notes.dropped` lists it
     the conversation is too long  tried once without a bound on the answer; then the episode is truncated
-    401, 403, 404, a redirect     the candidate ends: a `CandidateFault` names the field to change
+    401, 403, 404, a redirect     the candidate ends: a `CandidateError` names the field to change
     any other refusal             before a first answer, the candidate ends. Later the episode is lost at its
                                   first turn, and at a later turn it is the agent's error
 
@@ -38,13 +38,13 @@ from headway_coordinator.endpoint.pace import Pace, backoff, pause
 from headway_coordinator.endpoint.refused import RefusalKind, Verdict
 from headway_coordinator.endpoint.reply import Reply
 from headway_coordinator.endpoint.wire import Dialect
-from headway_coordinator.faults import CandidateFault, InfraFault
+from headway_coordinator.faults import CandidateError, InfraError
 from headway_coordinator.gateway.asks import (
     Ask,
-    CannotForce,
-    CannotRender,
     Completion,
-    ContextFull,
+    ContextFullError,
+    ForcedCallError,
+    RenderError,
     Sampling,
     Session,
 )
@@ -77,7 +77,7 @@ class Notes:
     """Requests after which all had to wait."""
 
 
-class FirstTurnRefused(InfraFault):
+class FirstTurnRefusedError(InfraError):
     """An endpoint that answered before refuses the first turn of a conversation."""
 
 
@@ -117,7 +117,7 @@ class EndpointChat:
         """Whether a turn of an episode succeeded. A probe does not count, because it has no tools."""
         self._failing: tuple[float, Verdict] | None = None
         """Since when nothing has succeeded, and the last failure."""
-        self.fault: CandidateFault | None = None
+        self.fault: CandidateError | None = None
         """Why the candidate cannot go on; every later turn raises it at once."""
         self.notes = Notes(dropped=self._dialect.dropped)
 
@@ -140,12 +140,12 @@ class EndpointChat:
         """Have the endpoint answer one turn.
 
         Raises:
-            ContextFull: the endpoint says that the conversation is too long.
-            CannotForce: it refuses `tool_choice`.
+            ContextFullError: the endpoint says that the conversation is too long.
+            ForcedCallError: it refuses `tool_choice`.
             GatewayError: the request has no conversation.
-            CannotRender: it refuses a conversation that goes on from an answer of its own.
-            InfraFault: it failed; the episode may be retried.
-            CandidateFault: it will not answer before a person changes something.
+            RenderError: it refuses a conversation that goes on from an answer of its own.
+            InfraError: it failed; the episode may be retried.
+            CandidateError: it will not answer before a person changes something.
         """
         if ask.text is not None:
             raise bad("prompt", "an endpoint answers conversations; use /v1/chat/completions", UNSUPPORTED)
@@ -179,7 +179,7 @@ class EndpointChat:
         to start. No record has the cost of a probe.
 
         Raises:
-            CandidateFault: it does not answer, or not within `patience`.
+            CandidateError: it does not answer, or not within `patience`.
         """
         session = Session("probe", 0, Sampling(temperature=1.0, top_p=1.0, max_tokens=PROBE_TOKENS))
         tries = 0
@@ -187,14 +187,14 @@ class EndpointChat:
             try:
                 await self._in_time(session, Ask([{"role": "user", "content": "Say ok."}]), 0)
                 return
-            except FirstTurnRefused:  # it has answered episodes, which have tools, and is up
+            except FirstTurnRefusedError:  # it has answered episodes, which have tools, and is up
                 return
-            except InfraFault as fault:
+            except InfraError as fault:
                 tries += 1
                 wait = backoff(tries)
                 self._failed(Verdict(RefusalKind.BROKEN, str(fault), reason="EndpointFailing"), wait)
                 await asyncio.sleep(wait)
-            except ContextFull as error:
+            except ContextFullError as error:
                 raise self._end("EndpointRefused", "url", str(error)) from error
 
     async def _listed(self) -> bool:
@@ -216,7 +216,7 @@ class EndpointChat:
                 else Verdict(RefusalKind.BROKEN, message, reason="EndpointFailing")
             )
             self._failed(last, 0.0)
-            raise InfraFault(f"{self._at}: {message}; last: {last.message}") from error
+            raise InfraError(f"{self._at}: {message}; last: {last.message}") from error
 
     async def _reply(self, session: Session, ask: Ask, number: int) -> Reply:
         """The answer, after as many tries as it takes."""
@@ -248,11 +248,13 @@ class EndpointChat:
         """Return if the request should be sent again after an error; otherwise raise."""
         match verdict.kind:
             case RefusalKind.DROP if verdict.name == "tool_choice" and ask.force is not None:
-                raise CannotForce(f"{self._at} refuses tool_choice: {verdict.message}")
+                raise ForcedCallError(f"{self._at} refuses tool_choice: {verdict.message}")
             case RefusalKind.DROP:
                 self._drop(verdict)
             case RefusalKind.FULL:
-                raise ContextFull(f"{self._at} says that the conversation is too long: {verdict.message}")
+                raise ContextFullError(
+                    f"{self._at} says that the conversation is too long: {verdict.message}"
+                )
             case RefusalKind.FAULT:
                 raise self._end(verdict.reason, verdict.name, verdict.message)
             case RefusalKind.REFUSED:
@@ -267,8 +269,8 @@ class EndpointChat:
         if not self._answered:
             return self._end(verdict.reason, verdict.name, verdict.message)
         if session.turns:
-            return CannotRender(f"{self._at} does not accept this conversation: {verdict.message}")
-        return FirstTurnRefused(f"{self._at} refuses the episode's first turn: {verdict.message}")
+            return RenderError(f"{self._at} does not accept this conversation: {verdict.message}")
+        return FirstTurnRefusedError(f"{self._at} refuses the episode's first turn: {verdict.message}")
 
     def _pause(self, verdict: Verdict, tries: int) -> None:
         """Make every request wait: at least as long as asked, and not all for the same time."""
@@ -284,14 +286,14 @@ class EndpointChat:
         if tries >= TRIES and verdict.kind is RefusalKind.UNREADABLE and not self._answered:
             raise self._end(verdict.reason, "url", verdict.message)
         if tries >= TRIES:
-            raise InfraFault(f"{self._at} failed {tries} times, last: {verdict.message}")
+            raise InfraError(f"{self._at} failed {tries} times, last: {verdict.message}")
         await asyncio.sleep(wait)
 
     def _failed(self, verdict: Verdict, wait: float) -> None:
         """Note a failure after which the endpoint rests for `wait` seconds.
 
         Raises:
-            CandidateFault: patience ends before that.
+            CandidateError: patience ends before that.
         """
         now = time.monotonic()
         since = self._failing[0] if self._failing else now
@@ -315,11 +317,11 @@ class EndpointChat:
 
     def _require(self) -> None:
         if self.fault is not None:
-            raise CandidateFault(self.fault.reason, str(self.fault), self.fault.field)
+            raise CandidateError(self.fault.reason, str(self.fault), self.fault.field)
 
-    def _end(self, reason: str, name: str, message: str) -> CandidateFault:
+    def _end(self, reason: str, name: str, message: str) -> CandidateError:
         """The end of the candidate, and what to change."""
-        self.fault = CandidateFault(
+        self.fault = CandidateError(
             reason, f"{self._at}: {message}; {self._remedy(reason, name)}", self._owner.field(name)
         )
         return self.fault

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from headway_api import bounds
-from headway_api.bounds import OutOfBounds, json_within, shortened
+from headway_api.bounds import OutOfBoundsError, json_within, shortened
 from headway_coordinator.endpoint.pace import asked_for
 
 SHOWN = 400
@@ -144,7 +144,7 @@ def _words(text: str) -> tuple[str, str, str]:
     """Message, code and parameter of an error, in any of the usual forms."""
     try:
         body = json_within(text, bounds.ANSWER)
-    except OutOfBounds:
+    except OutOfBoundsError:
         page = text.lstrip().startswith("<")
         return ("an HTML page" if page else " ".join(text.split())), "", ""
     body = body[0] if isinstance(body, list) and body else body

@@ -47,11 +47,11 @@ MAX_TOKENS = 10**9
 _FINISH = {name: reason for reason, names in FINISH.items() for name in names}
 
 
-class Unreadable(Exception):
+class UnreadableReplyError(Exception):
     """The answer is not a chat completion, or not a complete one."""
 
 
-class Failed(Exception):
+class EndpointReplyError(Exception):
     """A success by its status, but an error by its content, as some proxies send."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -79,20 +79,20 @@ def read(data: bytes) -> Reply:
     """Check and read an answer's body.
 
     Raises:
-        Unreadable: says what is wrong with it.
-        Failed: it is an error.
+        UnreadableReplyError: says what is wrong with it.
+        EndpointReplyError: it is an error.
     """
     body = _json(data)
     choices = body.get("choices")
     if not choices and body.get("error"):
         raise _failed(body["error"], data)
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise Unreadable("the answer has no choices")
+        raise UnreadableReplyError("the answer has no choices")
     if choices[0].get("error"):
         raise _failed(choices[0]["error"], data)
     message = choices[0].get("message")
     if not isinstance(message, dict):
-        raise Unreadable("the answer's first choice has no message")
+        raise UnreadableReplyError("the answer's first choice has no message")
     field = next((name for name in REASONING if isinstance(message.get(name), str) and message[name]), None)
     parsed = Parsed(
         content=_content(message),
@@ -118,27 +118,29 @@ def document(data: bytes) -> Any:
 def _json(data: bytes) -> dict[str, Any]:
     start = data[:64].lstrip()
     if start.startswith(b"<"):
-        raise Unreadable("the answer is an HTML page")
+        raise UnreadableReplyError("the answer is an HTML page")
     if start.startswith((b"data:", b"event:", b":")):
-        raise Unreadable("the answer is a stream, though `stream` was false")
+        raise UnreadableReplyError("the answer is a stream, though `stream` was false")
     try:
         found = document(data)
     except ValueError as error:
-        raise Unreadable(f"the answer is not complete JSON: {error}") from error
+        raise UnreadableReplyError(f"the answer is not complete JSON: {error}") from error
     if not isinstance(found, dict):
-        raise Unreadable("the answer is not a JSON object")
+        raise UnreadableReplyError("the answer is not a JSON object")
     return found
 
 
-def _failed(error: Any, data: bytes) -> Failed:
+def _failed(error: Any, data: bytes) -> EndpointReplyError:
     code = error.get("code") if isinstance(error, dict) else None
     known = isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600
-    return Failed(int(code or 0) if known else 500, data.decode(errors="replace"))
+    return EndpointReplyError(int(code or 0) if known else 500, data.decode(errors="replace"))
 
 
 def _finish(reason: object) -> str:
     if not isinstance(reason, str) or not reason or CUT.search(reason):
-        raise Unreadable(f"the answer's finish_reason is {str(reason)[:100]!r}: it may be cut short")
+        raise UnreadableReplyError(
+            f"the answer's finish_reason is {str(reason)[:100]!r}: it may be cut short"
+        )
     known = _FINISH.get(reason.lower())
     return known or next((means for means, words in OTHER_FINISH if words.search(reason)), "stop")
 
@@ -149,7 +151,7 @@ def _content(message: dict[str, Any]) -> str:
         parts = [part for part in content if isinstance(part, dict) and part.get("type") == "text"]
         content = "".join(str(part.get("text", "")) for part in parts)
     if not isinstance(content, str):
-        raise Unreadable("the answer's content is neither text nor a list of parts")
+        raise UnreadableReplyError("the answer's content is neither text nor a list of parts")
     return _text(content)
 
 
@@ -166,7 +168,7 @@ def _calls(message: dict[str, Any]) -> list[Call]:
     if calls is None and isinstance(message.get("function_call"), dict):
         calls = [{"function": message["function_call"]}]
     if not isinstance(calls, list | None):
-        raise Unreadable("the answer's tool_calls are not a list")
+        raise UnreadableReplyError("the answer's tool_calls are not a list")
     found = [_call(call) for call in (calls or [])[:MAX_CALLS]]
     if calls and len(calls) > MAX_CALLS:
         found.append(malformed("", f"one turn has {len(calls)} calls; at most {MAX_CALLS} are carried out"))

@@ -7,7 +7,7 @@ from pathlib import Path
 from headway_api import names
 
 
-class TokenWrong(Exception):
+class InvalidTokenError(Exception):
     """There is no token that can be sent; says what is wrong with it."""
 
 
@@ -15,7 +15,7 @@ def read_token(folder: Path) -> str:
     """The token in a folder that the operator mounts from a Secret.
 
     Raises:
-        TokenWrong: it is missing, empty, or holds what no header can.
+        InvalidTokenError: it is missing, empty, or holds what no header can.
     """
     try:
         token = (folder / names.TOKEN_KEY).read_text(errors="replace").strip()
@@ -23,4 +23,4 @@ def read_token(folder: Path) -> str:
         token = ""
     if token and token.isascii() and token.isprintable():
         return token
-    raise TokenWrong("has characters that a header cannot have" if token else "is missing or empty")
+    raise InvalidTokenError("has characters that a header cannot have" if token else "is missing or empty")

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 import aiohttp
 
 from headway_api import bounds, engine_metrics, logs
-from headway_api.bounds import OutOfBounds
+from headway_api.bounds import OutOfBoundsError
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.engines.router import Reading, Router, Server
 from headway_wire.contents import content
@@ -158,7 +158,7 @@ class Concurrency:
             async with asked as answer:
                 answer.raise_for_status()
                 found = read((await content(answer, MAX_BYTES)).decode())
-        except (aiohttp.ClientError, TimeoutError, UnicodeDecodeError, OutOfBounds):
+        except (aiohttp.ClientError, TimeoutError, UnicodeDecodeError, OutOfBoundsError):
             return None
         if found is None or version is None or not version == server.version == self._router.wanted:
             return None

@@ -25,8 +25,8 @@ from headway_coordinator.engines import vllm, weights
 from headway_coordinator.engines.discovery import Discover
 from headway_coordinator.engines.router import UNANNOUNCED, Endpoint, Failure, Router, Server
 from headway_coordinator.engines.schemas import Suspects
-from headway_coordinator.faults import InfraFault
-from headway_coordinator.http import Unreachable, UpstreamError
+from headway_coordinator.faults import InfraError
+from headway_coordinator.http import PeerUnreachableError, UpstreamError
 
 DISCOVER_SECONDS = 1.0
 CHECK_SECONDS = 5.0
@@ -53,9 +53,9 @@ weights."""
 _log = logging.getLogger(__name__)
 
 
-def _reason(error: UpstreamError | Unreachable | ValidationError, seconds: float) -> Reason:
+def _reason(error: UpstreamError | PeerUnreachableError | ValidationError, seconds: float) -> Reason:
     """The kind of failure of a load that took `seconds` and gave no usable answer."""
-    if not isinstance(error, Unreachable) or error.answered:
+    if not isinstance(error, PeerUnreachableError) or error.answered:
         return Reason.UPDATE_FAILED
     return Reason.UPDATE_TIMED_OUT if seconds >= weights.LOAD_SECONDS else Reason.SERVER_SILENT
 
@@ -65,7 +65,7 @@ def retry_after(failures: int) -> float:
     return doubled(failures, RETRY_SECONDS, LAST_RETRY_SECONDS)
 
 
-class NotTaken(Exception):
+class WeightsRefusedError(Exception):
     """A server answered that it does not take the weights, and why."""
 
 
@@ -142,7 +142,7 @@ class Fleet:
     async def _release(self, endpoint: Endpoint) -> None:
         try:
             await weights.release(self._http, endpoint.weights, self._key, self._slot)
-        except (UpstreamError, Unreachable) as error:
+        except (UpstreamError, PeerUnreachableError) as error:
             logs.event(_log, "not-released", level=logging.WARNING, slot=self._slot, error=str(error))
 
     async def ready(self) -> None:
@@ -154,8 +154,8 @@ class Fleet:
         """Sample from the wanted version; `timeout` seconds for each server asked.
 
         Raises:
-            SchemaRefused: the servers refuse the schema, or servers were lost with it.
-            InfraFault: the request itself was refused, or every server that was asked failed.
+            SchemaRefusedError: the servers refuse the schema, or servers were lost with it.
+            InfraError: the request itself was refused, or every server that was asked failed.
         """
         failures, failed = 0, set[Endpoint]()
         while True:
@@ -166,12 +166,12 @@ class Fleet:
             try:
                 with self._schemas.watched(request.schema):
                     return await self._ask(server, manifest, request, timeout)
-            except vllm.ServerLost as error:
+            except vllm.ServerLostError as error:
                 failures, lost = failures + 1, error
             failed.add(server.endpoint)
             logs.event(_log, "server-lost", level=logging.WARNING, session=session, error=str(lost))
             if failures == TRIES:
-                raise InfraFault(f"{failures} servers in a row failed this turn; the last error: {lost}")
+                raise InfraError(f"{failures} servers in a row failed this turn; the last error: {lost}")
             self.reroutes += 1
             if manifest.version == self.router.wanted:
                 self.router.lost_request(server.endpoint, str(lost))
@@ -185,8 +185,8 @@ class Fleet:
         """Sample from one server.
 
         Raises:
-            ServerLost: it failed, left or stopped responding.
-            InfraFault: the request itself was refused.
+            ServerLostError: it failed, left or stopped responding.
+            InfraError: the request itself was refused.
         """
         url, version = server.endpoint.engine, manifest.version
         asking, patience = self._asking[server.endpoint], asyncio.timeout(None)
@@ -202,7 +202,7 @@ class Fleet:
                 server.losses = 0
                 return sampled
         except TimeoutError as error:
-            raise vllm.ServerLost(f"{url} ended or stopped responding") from error
+            raise vllm.ServerLostError(f"{url} ended or stopped responding") from error
         finally:
             asking.discard(patience)
             server.inflight -= 1
@@ -219,7 +219,7 @@ class Fleet:
         Only then does the turn count. `newest` may be more than one version ahead of `asked`.
 
         Raises:
-            ServerLost: the server did not prove them.
+            ServerLostError: the server did not prove them.
         """
 
         def gone() -> bool:
@@ -233,7 +233,7 @@ class Fleet:
         async with self._changed:
             await self._changed.wait_for(lambda: gone() or proven())
         if gone():
-            raise vllm.ServerLost(f"weights {newest}, loaded during the turn, were not verified")
+            raise vllm.ServerLostError(f"weights {newest}, loaded during the turn, were not verified")
 
     async def run(self) -> None:
         """Discover servers and keep their weights up to date, until cancelled."""
@@ -276,7 +276,7 @@ class Fleet:
                 await self._state(endpoint)
             except (UpstreamError, ValidationError):
                 pass
-            except Unreachable as error:
+            except PeerUnreachableError as error:
                 if not error.answered:
                     self._give_up(endpoint)
             await asyncio.sleep(RETRY_SECONDS)
@@ -291,7 +291,7 @@ class Fleet:
                 self._look_again(endpoint, state)
             except (UpstreamError, ValidationError):
                 silent = 0
-            except Unreachable as error:
+            except PeerUnreachableError as error:
                 silent = 0 if error.answered else silent + 1
                 if silent >= SILENT_LOOKS:
                     self.router.silent(endpoint, str(error))
@@ -319,11 +319,11 @@ class Fleet:
                 seen, failures = manifest, 0
             try:
                 pause = CHECK_SECONDS if await self._bring(endpoint, manifest) else RETRY_SECONDS
-            except NotTaken as error:
+            except WeightsRefusedError as error:
                 self.router.lost(endpoint, str(error))
                 failures += 1
                 pause = retry_after(failures)
-            except (UpstreamError, Unreachable, ValidationError) as error:
+            except (UpstreamError, PeerUnreachableError, ValidationError) as error:
                 self.router.lost(endpoint, str(error))
                 failures, pause = 0, RETRY_SECONDS
             await self._notify()
@@ -333,7 +333,7 @@ class Fleet:
         """Look at a server once, and load the wanted weights if it lacks them. Returns whether it has them.
 
         Raises:
-            NotTaken: it answered the load with an error.
+            WeightsRefusedError: it answered the load with an error.
         """
         state = await self._state(endpoint)
         if manifest is None:
@@ -359,12 +359,12 @@ class Fleet:
         already.
 
         Raises:
-            NotTaken: it answered with an error.
+            WeightsRefusedError: it answered with an error.
         """
         started = time.monotonic()
         try:
             after = await self._loaded(endpoint, manifest)
-        except (UpstreamError, Unreachable, ValidationError) as error:
+        except (UpstreamError, PeerUnreachableError, ValidationError) as error:
             if isinstance(error, UpstreamError) and error.status == STARTING:
                 self.router.starting(endpoint)
             elif manifest.version == self.router.wanted:
@@ -383,7 +383,7 @@ class Fleet:
                 self.router.failed(endpoint, failure)
             # A server with a permanent failure repeats it until it has ended. That counts as one failure.
             self.verification_failures += wrong and after != before
-            raise NotTaken(after.error)
+            raise WeightsRefusedError(after.error)
         return after
 
     async def _loaded(self, endpoint: Endpoint, manifest: WeightsManifest) -> WeightsState:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from hashlib import sha256
 from typing import Final
 
-from headway_coordinator.engines.vllm import SchemaRefused, ServerLost
+from headway_coordinator.engines.vllm import SchemaRefusedError, ServerLostError
 
 LOSSES: Final = 2
 """Servers that may be lost with one schema, because the first may be a coincidence."""
@@ -30,7 +30,7 @@ class Suspects:
         """Watch one server's turn.
 
         Raises:
-            SchemaRefused: servers were lost with this schema, including the one of this block.
+            SchemaRefusedError: servers were lost with this schema, including the one of this block.
         """
         if schema is None:
             yield
@@ -39,7 +39,7 @@ class Suspects:
         self._require(key)
         try:
             yield
-        except ServerLost:
+        except ServerLostError:
             self._lost[key] = self._lost.pop(key, 0) + 1
             while len(self._lost) > KEPT:
                 del self._lost[next(iter(self._lost))]
@@ -49,4 +49,4 @@ class Suspects:
 
     def _require(self, key: str) -> None:
         if self._lost.get(key, 0) >= LOSSES:
-            raise SchemaRefused(f"{LOSSES} servers were lost with this schema; send another one")
+            raise SchemaRefusedError(f"{LOSSES} servers were lost with this schema; send another one")

@@ -13,8 +13,8 @@ from headway_api import bounds
 from headway_api.bounds import shortened
 from headway_api.model_names import BASE_MODEL, POLICY, salt_of
 from headway_api.records import PolicyVersion, VersionSpan
-from headway_coordinator.faults import InfraFault
-from headway_coordinator.http import AnswerBounds, Unreachable, UpstreamError, call
+from headway_coordinator.faults import InfraError
+from headway_coordinator.http import AnswerBounds, PeerUnreachableError, UpstreamError, call
 
 MISSING_LOGPROB = -9999.0
 """vLLM writes this if it has no log-probability."""
@@ -57,11 +57,11 @@ class Sampled:
     """Prompt tokens that the engine found in its prefix cache; 0 if it does not report them."""
 
 
-class SchemaRefused(Exception):
+class SchemaRefusedError(Exception):
     """The server does not take the schema."""
 
 
-class ServerLost(Exception):
+class ServerLostError(Exception):
     """The server cannot serve this request now; another one may."""
 
 
@@ -86,9 +86,9 @@ async def generate(
             for the base model's name.
 
     Raises:
-        ServerLost: it is unreachable, fails, lacks the model, or aborted the request.
-        SchemaRefused: it refuses a request that has a schema.
-        InfraFault: the server refuses the request itself, or gives an answer that cannot be trusted.
+        ServerLostError: it is unreachable, fails, lacks the model, or aborted the request.
+        SchemaRefusedError: it refuses a request that has a schema.
+        InfraError: the server refuses the request itself, or gives an answer that cannot be trusted.
     """
     body = _body(model, salt_of(version, slot), request)
     try:
@@ -101,19 +101,19 @@ async def generate(
             body=body,
             within=largest(request.max_tokens),
         )
-    except Unreachable as error:
-        raise ServerLost(str(error)) from error
+    except PeerUnreachableError as error:
+        raise ServerLostError(str(error)) from error
     except UpstreamError as error:
         if error.status >= 500 or error.status in (404, 429):
-            raise ServerLost(str(error)) from error
+            raise ServerLostError(str(error)) from error
         if error.status == 400 and request.schema is not None:
-            raise SchemaRefused(str(error)) from error
-        raise InfraFault(str(error)) from error
+            raise SchemaRefusedError(str(error)) from error
+        raise InfraError(str(error)) from error
     try:
         return read(answer, version, static=model != BASE_MODEL if static is None else static)
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         words = shortened(str(error), 200)
-        raise InfraFault(
+        raise InfraError(
             f"{url} gave an answer that cannot be read: {type(error).__name__}: {words}"
         ) from error
 
@@ -151,16 +151,16 @@ def read(answer: dict[str, Any], version: PolicyVersion, *, static: bool = True)
     """Check an answer: as many log-probabilities as tokens, each one finite and of the token itself.
 
     Raises:
-        ServerLost: the server aborted the request, or used foreign weights (if they are not static).
-        InfraFault: evidence for a sampled token is missing.
+        ServerLostError: the server aborted the request, or used foreign weights (if they are not static).
+        InfraError: evidence for a sampled token is missing.
     """
     choice = answer["choices"][0]
     if choice["finish_reason"] not in ("stop", "length"):
-        raise ServerLost(f"the server ended the request with {_shown(choice['finish_reason'])}")
+        raise ServerLostError(f"the server ended the request with {_shown(choice['finish_reason'])}")
     tokens = [_whole(token) for token in choice.get("token_ids") or []]
     content = (choice.get("logprobs") or {}).get("content") or []
     if not tokens or len(content) != len(tokens):
-        raise InfraFault(f"the server answered {len(tokens)} tokens with {len(content)} log-probabilities")
+        raise InfraError(f"the server answered {len(tokens)} tokens with {len(content)} log-probabilities")
     logprobs = [_logprob(entry, token) for entry, token in zip(content, tokens, strict=True)]
     details = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
     return Sampled(
@@ -189,12 +189,12 @@ def _shown(value: object) -> str:
 
 def _logprob(entry: dict[str, Any], token: int) -> float:
     if entry.get("token_id", token) != token:
-        raise InfraFault(f"log-probability of token {_shown(entry['token_id'])} came with token {token}")
+        raise InfraError(f"log-probability of token {_shown(entry['token_id'])} came with token {token}")
     value = entry["logprob"]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InfraFault(f"log-probability of token {token} is {_shown(value)}")
+        raise InfraError(f"log-probability of token {token} is {_shown(value)}")
     if not math.isfinite(value) or value <= MISSING_LOGPROB or value > ROUNDING:
-        raise InfraFault(f"log-probability of token {token} is {value}")
+        raise InfraError(f"log-probability of token {token} is {value}")
     return float(value)
 
 
@@ -207,11 +207,11 @@ def _versions(
     or a base model that nothing replaces, has one version, which the server calls `default`.
     """
     if not spans and not static:
-        raise InfraFault("the server does not say which weights sampled, and they may have changed meanwhile")
+        raise InfraError("the server does not say which weights sampled, and they may have changed meanwhile")
     known = spans and all("." in str(span["version"]) for span in spans)
     if spans and not known and not static:
         # The server was restarted, and has received no weights since.
-        raise ServerLost(f"the server sampled from weights it calls {_shown(spans[0]['version'])}")
+        raise ServerLostError(f"the server sampled from weights it calls {_shown(spans[0]['version'])}")
     if not spans or not known:
         return [VersionSpan(start=0, end=length, version=version)]
     return [

@@ -24,7 +24,7 @@ from headway_api.artifacts import Layout
 from headway_api.exits import JobError
 from headway_api.prices import Tariff
 from headway_api.records import UsageEvent
-from headway_api.store import NotFound, Store
+from headway_api.store import ObjectNotFoundError, Store
 from headway_api.stored import read
 from headway_coordinator.estimate.made import of_status
 from headway_coordinator.ledger.segments import Ledger
@@ -105,7 +105,7 @@ class Estimates(ABC, Generic[T]):
         for basis in KEPT:
             try:
                 found = read(self._store, self._layout.estimate(basis.lower()), Made)
-            except NotFound:
+            except ObjectNotFoundError:
                 continue
             except JobError as error:
                 logs.event(_log, "estimate-unreadable", level=logging.WARNING, error=str(error))

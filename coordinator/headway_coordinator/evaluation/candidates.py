@@ -1,6 +1,6 @@
 """Prepares a candidate's measurement: tokenizer, context, and proof of its weights.
 
-Everything here is read from the artifact store. A candidate that cannot be loaded is a `CandidateFault`; the
+Everything here is read from the artifact store. A candidate that cannot be loaded is a `CandidateError`; the
 other candidates go on.
 """
 
@@ -25,9 +25,9 @@ from headway_api.sandbox_api import ResetReply
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.spec.model import ModelSpec
 from headway_api.status import ResolvedCandidate
-from headway_api.store import Denied, NotFound, Store
+from headway_api.store import ObjectNotFoundError, Store, StoreDeniedError
 from headway_api.stored import read
-from headway_coordinator.faults import CandidateFault
+from headway_coordinator.faults import CandidateError
 from headway_coordinator.preflight import calls, checks
 from headway_coordinator.trajectory import render
 from headway_coordinator.trajectory.render import Renderer
@@ -71,7 +71,7 @@ def readable(
     """Tokenizer and context of the model that the candidate's servers load. Blocking: run it in a thread.
 
     Raises:
-        CandidateFault: the model cannot be loaded or rendered, or an episode does not fit its context.
+        CandidateError: the model cannot be loaded or rendered, or an episode does not fit its context.
     """
     with _faults_of(candidate, spec):
         found = _loaded(candidate, spec, store, cache)
@@ -103,7 +103,7 @@ def readable_models(job: EvalConfig, store: Store, cache: Path) -> dict[str, Rea
                 with _faults_of(candidate, job.spec):
                     known[key] = _loaded(candidate, job.spec, store, cache)
             found[candidate.name] = known[key]
-        except CandidateFault as fault:
+        except CandidateError as fault:
             logs.event(
                 _log, "model-not-at-hand", level=logging.WARNING, candidate=candidate.name, error=str(fault)
             )
@@ -141,14 +141,14 @@ def _faults_of(candidate: ResolvedCandidate, spec: RLEvalJobSpec) -> Iterator[No
         ending, base = error.termination, model_fields(candidate.name, spec)[0]
         # A fault in the model's own files names the field of a training job.
         field = base if ending.field is None or ending.field.startswith("spec.model.") else ending.field
-        raise CandidateFault(ending.reason, ending.message, field) from error
+        raise CandidateError(ending.reason, ending.message, field) from error
 
 
 def manifest(candidate: ResolvedCandidate, store: Store) -> WeightsManifest:
     """The weights that the servers must hold for a candidate. Blocking: run it in a thread.
 
     Raises:
-        CandidateFault: its weights are not stored, or servers cannot take them.
+        CandidateError: its weights are not stored, or servers cannot take them.
     """
     if candidate.kind == "Model":
         assert candidate.base is not None
@@ -171,7 +171,7 @@ def check_template(candidate: ResolvedCandidate, found: Readable, store: Store) 
     thread. A run of an earlier version kept no template, and passes.
 
     Raises:
-        CandidateFault: `ChatTemplateDiffers`.
+        CandidateError: `ChatTemplateDiffers`.
     """
     trained = WEIGHTS_FOLDER.fullmatch(candidate.uri or "")
     if trained is None:
@@ -187,7 +187,7 @@ def check_template(candidate: ResolvedCandidate, found: Readable, store: Store) 
     )
     if (candidate.base or "").startswith(HUB):
         text += ", or move its branch back, and pin spec.model.revision to a commit in later jobs"
-    raise CandidateFault("ChatTemplateDiffers", text, field_of(candidate.name, "checkpoint"))
+    raise CandidateError("ChatTemplateDiffers", text, field_of(candidate.name, "checkpoint"))
 
 
 def _published(candidate: ResolvedCandidate, store: Store) -> WeightsManifest:
@@ -195,20 +195,20 @@ def _published(candidate: ResolvedCandidate, store: Store) -> WeightsManifest:
     which, uri = field_of(candidate.name, "checkpoint"), candidate.uri or ""
     found = WEIGHTS_FOLDER.fullmatch(uri)
     if found is None:
-        raise CandidateFault("CheckpointMissing", f"{uri} is not a folder of published weights", which)
+        raise CandidateError("CheckpointMissing", f"{uri} is not a folder of published weights", which)
     step = int(found["step"])
     try:
         report = read(store, f"{found['root']}/steps/{step:06d}.json", StepReport)
         kept = bool(store.list(uri))
-    except (NotFound, JobError):
+    except (ObjectNotFoundError, JobError):
         kept = False
-    except Denied as error:
+    except StoreDeniedError as error:
         text = f"{error}; let the credentials of spec.output read it"
-        raise CandidateFault("CheckpointMissing", text, which) from error
+        raise CandidateError("CheckpointMissing", text, which) from error
     if not kept:
         text = (
             f"job {candidate.job} keeps no weights of step {step}: write best or a validated step in "
             f"{which}.step, or raise spec.checkpoints.keepLast of that job"
         )
-        raise CandidateFault("CheckpointMissing", text, which)
+        raise CandidateError("CheckpointMissing", text, which)
     return report.weights

@@ -15,10 +15,10 @@ from headway_api.spec.suite import field_of as suite_field
 from headway_coordinator.bounds import lost
 from headway_coordinator.endpoint.owner import OfCandidate
 from headway_coordinator.evaluation.state import CandidateState, EvalState
-from headway_coordinator.faults import CandidateFault
+from headway_coordinator.faults import CandidateError
 from headway_coordinator.recurring import Recurring, given_up
 
-Verdict: TypeAlias = Literal["go on", "put off"] | JobError | CandidateFault
+Verdict: TypeAlias = Literal["go on", "put off"] | JobError | CandidateError
 """What to do with the candidate. An error ends the job, or the candidate alone."""
 GO_ON: Final = "go on"
 PUT_OFF: Final = "put off"
@@ -70,10 +70,10 @@ def after_lost_rows(
     fault = lost(group)
     at_endpoint = sampled_by == "endpoint"
     if group.suite is not None and (at_endpoint or state.own_rows_answered):
-        return CandidateFault("SuiteFailing", str(fault), suite_field(group.suite, "task"))
+        return CandidateError("SuiteFailing", str(fault), suite_field(group.suite, "task"))
     if at_endpoint:
-        return CandidateFault("EndpointFailing", str(fault), OfCandidate(candidate.name).field("url"))
+        return CandidateError("EndpointFailing", str(fault), OfCandidate(candidate.name).field("url"))
     if state.others_are_answered(candidate):
         text = f"{fault}; other candidates get answers, so correct what only this candidate has"
-        return CandidateFault(fault.termination.reason, text, f"spec.candidates[{candidate.name}]")
+        return CandidateError(fault.termination.reason, text, f"spec.candidates[{candidate.name}]")
     return PUT_OFF if state.others_may_tell(candidate) else fault

@@ -14,13 +14,13 @@ from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome, Purpose, Turn
 from headway_api.seeds import seed
 from headway_api.spec.candidate import CandidateRescore
-from headway_api.store import Denied, NotFound, Store
+from headway_api.store import ObjectNotFoundError, Store, StoreDeniedError
 from headway_api.stored import read_each
 from headway_coordinator import spool
 from headway_coordinator.agents.agent import AgentResult, EpisodeContext
 from headway_coordinator.dataset import position_of
 from headway_coordinator.evaluation.candidates import field_of
-from headway_coordinator.faults import AgentFault, CandidateFault, InfraFault
+from headway_coordinator.faults import AgentError, CandidateError, InfraError
 from headway_coordinator.gateway.asks import Session
 
 Stored = Mapping[tuple[int, int], EpisodeRecord]
@@ -33,7 +33,7 @@ def stored(name: str, asked: CandidateRescore, store: Store) -> Stored:
     Blocking: run it in a thread.
 
     Raises:
-        CandidateFault: there is nothing readable in the folder.
+        CandidateError: there is nothing readable in the folder.
     """
     root, where = asked.uri.rstrip("/"), field_of(name, "rescore.uri")
     folder = f"{root}/trajectories/{_what(asked)}"
@@ -42,18 +42,18 @@ def stored(name: str, asked: CandidateRescore, store: Store) -> Stored:
         # The last one of a row counts, so an answered group comes after the others.
         found = dict(_episodes(_unanswered(root, asked, store)))
         found |= _episodes(read_each(store, uris, spool.decode))
-    except Denied as error:
+    except StoreDeniedError as error:
         text = f"{error}; let the credentials of spec.output read it"
-        raise CandidateFault("RunUnreadable", text, where) from error
-    except (NotFound, JobError, ValueError) as error:
+        raise CandidateError("RunUnreadable", text, where) from error
+    except (ObjectNotFoundError, JobError, ValueError) as error:
         text = f"{folder} holds no episodes that can be read: {error}"
-        raise CandidateFault("RunUnreadable", text, where) from error
+        raise CandidateError("RunUnreadable", text, where) from error
     if not uris:
         text = (
             f"there are no episodes at {folder}; name the folder of a run, and one of its candidates, "
             "validated steps or epochs"
         )
-        raise CandidateFault("RunMissing", text, where)
+        raise CandidateError("RunMissing", text, where)
     return found
 
 
@@ -114,14 +114,14 @@ class Rescorer:
         """Run the recorded tool calls again, and have the environment judge the recorded conversation.
 
         Raises:
-            AgentFault: the recorded agent failed.
-            InfraFault: the record has only a failure of the platform.
-            CandidateFault: the run has no such episode, or made it on another row.
+            AgentError: the recorded agent failed.
+            InfraError: the record has only a failure of the platform.
+            CandidateError: the run has no such episode, or made it on another row.
         """
         before = self._recorded(context.session.episode_id)
         if before.outcome is Outcome.INFRA_ERROR:
             self.lost.add(context.session.episode_id)
-            raise InfraFault(f"the recorded episode failed, so it has no answer of the model: {before.error}")
+            raise InfraError(f"the recorded episode failed, so it has no answer of the model: {before.error}")
         if not self.own_loop:
             self._require_same_row(context.first, before)
         context.messages[:] = before.messages
@@ -132,7 +132,7 @@ class Rescorer:
             differing += reply.content != call.answer
         self.differing[context.session.episode_id] = differing
         if before.outcome is Outcome.AGENT_ERROR:
-            raise AgentFault(before.error or "the recorded agent failed")
+            raise AgentError(before.error or "the recorded agent failed")
         reported = [before.reward] if self.reports_reward and before.reward is not None else None
         # The record does not say which metrics came with the agent's reward, so all are reported again.
         metrics = before.metrics if reported else {}
@@ -163,14 +163,14 @@ class Rescorer:
         if (found := self.episodes.get(place)) is None:
             if self.asked.epoch is not None:
                 self.lost.add(episode_id)
-                raise InfraFault(
+                raise InfraError(
                     f"training has no episode of row {place[0]}, try {place[1]} in epoch {self.asked.epoch}"
                 )
             text = (
                 f"the run has no episode of row {place[0]}, try {place[1]}; write spec.data and "
                 "spec.evaluation.groupSize as in the run, or a smaller spec.evaluation.maxRows"
             )
-            raise CandidateFault("RunIncomplete", text, field_of(self.name, "rescore.uri"))
+            raise CandidateError("RunIncomplete", text, field_of(self.name, "rescore.uri"))
         return found
 
     def _require_same_row(self, first: Sequence[Mapping[str, Any]], before: EpisodeRecord) -> None:
@@ -179,7 +179,7 @@ class Rescorer:
         questions = [message.get("content") for message in before.messages if message.get("role") == "user"]
         if questions[: len(asked)] != asked:
             text = "the rows of the run begin with other messages; name the dataset of the run"
-            raise CandidateFault("RowsDiffer", text, "spec.data.uri")
+            raise CandidateError("RowsDiffer", text, "spec.data.uri")
 
 
 def _place(episode_id: str) -> tuple[int, int]:
@@ -210,7 +210,7 @@ def calls(episode: EpisodeRecord) -> Iterator[RecordedCall]:
     may use an id twice. The answers to an id belong to its calls in order.
 
     Raises:
-        InfraFault: a recorded call's arguments are not a JSON object.
+        InfraError: a recorded call's arguments are not a JSON object.
     """
     answers: dict[Any, deque[str]] = defaultdict(deque)
     for message in played_messages(episode):
@@ -224,5 +224,5 @@ def calls(episode: EpisodeRecord) -> Iterator[RecordedCall]:
             try:
                 arguments = json.loads(function["arguments"])
             except ValueError as error:
-                raise InfraFault(f"a recorded tool call's arguments are not JSON: {error}") from error
+                raise InfraError(f"a recorded tool call's arguments are not JSON: {error}") from error
             yield RecordedCall(function["name"], arguments, left.popleft())

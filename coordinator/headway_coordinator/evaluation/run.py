@@ -37,7 +37,7 @@ from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.failing import PUT_OFF, Verdict, after_episode, after_lost_rows
 from headway_coordinator.evaluation.measured import measured
 from headway_coordinator.evaluation.state import CandidateState, EvalState
-from headway_coordinator.faults import CandidateFault
+from headway_coordinator.faults import CandidateError
 from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.ledger import events
 from headway_coordinator.ledger.segments import Ledger
@@ -256,10 +256,10 @@ class Evaluation:
                         group = await self._sampled(unit, runs[candidate.name], plan, reservation)
                         await place.aclose()
                         await self._keep(unit, candidate, group)
-                except* CandidateFault as faults:
+                except* CandidateError as faults:
                     self._failed(candidate, _first(faults))
 
-    def _failed(self, candidate: CandidateState, fault: CandidateFault) -> None:
+    def _failed(self, candidate: CandidateState, fault: CandidateError) -> None:
         logs.event(
             _log, "candidate-failed", level=logging.ERROR, candidate=candidate.name, error=fault.sentence
         )
@@ -371,7 +371,7 @@ async def _unless_lost(candidate: CandidateState, episode: Awaitable[EpisodeReco
     """Run an episode, but only as long as something can sample it.
 
     Raises:
-        CandidateFault: the candidate was lost; its episode is ended.
+        CandidateError: the candidate was lost; its episode is ended.
     """
     running, lost = asyncio.ensure_future(episode), asyncio.ensure_future(candidate.lost.wait())
     try:
@@ -382,14 +382,14 @@ async def _unless_lost(candidate: CandidateState, episode: Awaitable[EpisodeReco
         lost.cancel()
         running.cancel()
         await asyncio.wait({running, lost})
-    raise CandidateFault(
+    raise CandidateError(
         candidate.reason or "", candidate.message or "", f"spec.candidates[{candidate.name}]"
     )
 
 
-def _first(faults: BaseExceptionGroup[CandidateFault]) -> CandidateFault:
+def _first(faults: BaseExceptionGroup[CandidateError]) -> CandidateError:
     error: BaseException = faults
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    assert isinstance(error, CandidateFault)
+    assert isinstance(error, CandidateError)
     return error

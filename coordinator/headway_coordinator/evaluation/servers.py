@@ -23,7 +23,7 @@ from headway_coordinator.engines.discovery import Discover
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Failure
 from headway_coordinator.evaluation.candidates import Readable
-from headway_coordinator.faults import CandidateFault
+from headway_coordinator.faults import CandidateError
 from headway_coordinator.gateway.turns import Backend, TurnLimiter
 
 LOOK_SECONDS: Final = 0.5
@@ -80,7 +80,7 @@ async def proven(field: str, fleet: Fleet, is_wanted: Callable[[], bool], patien
         patience: how many seconds no server may have the weights, as while the artifact store is away.
 
     Raises:
-        CandidateFault: there are servers, and none of them can have the weights.
+        CandidateError: there are servers, and none of them can have the weights.
     """
     failed_at: float | None = None
     while is_wanted() and not fleet.router.in_rotation():
@@ -97,7 +97,7 @@ async def proven(field: str, fleet: Fleet, is_wanted: Callable[[], bool], patien
 
 def refusal(
     field: str, failures: Sequence[Failure], seconds: float, patience: float
-) -> CandidateFault | None:
+) -> CandidateError | None:
     """Why a candidate's servers are given up, if they are.
 
     Args:
@@ -110,9 +110,9 @@ def refusal(
     if len(wrong) == len(failures) and seconds > REFUSED_SECONDS:
         text = f"the rollout servers refuse the candidate's weights: {wrong[0].message}"
         fix = "restore the base model with which they were trained, or name a model that fits them"
-        return CandidateFault(str(wrong[0].reason), f"{text}; {fix}", field)
+        return CandidateError(str(wrong[0].reason), f"{text}; {fix}", field)
     if seconds <= patience:
         return None
     text = f"no rollout server could load the candidate's weights for {patience:.0f} s: {failures[0].message}"
     fix = "let the rollout pods reach the artifact store, or raise spec.pendingDeadlineSeconds"
-    return CandidateFault(str(failures[0].reason), f"{text}; {fix}", field)
+    return CandidateError(str(failures[0].reason), f"{text}; {fix}", field)

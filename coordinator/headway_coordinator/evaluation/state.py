@@ -12,7 +12,7 @@ from headway_analysis.billing.segments import Days
 from headway_analysis.measures.tries import Try
 from headway_coordinator.bounds import LOST_LIMIT
 from headway_coordinator.endpoint.chat import Notes
-from headway_coordinator.faults import CandidateFault
+from headway_coordinator.faults import CandidateError
 from headway_coordinator.recurring import Recurring
 from headway_coordinator.state import ProgressTime
 
@@ -89,7 +89,7 @@ class CandidateState:
         self.fail(reason, message)
         self.lost.set()
 
-    def fault(self, fault: CandidateFault) -> None:
+    def fault(self, fault: CandidateError) -> None:
         """Fail it because of a fault that names its field."""
         self.fail(fault.reason, fault.sentence)
 

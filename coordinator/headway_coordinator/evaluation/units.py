@@ -49,7 +49,7 @@ from headway_coordinator.evaluation.candidates import Readable
 from headway_coordinator.evaluation.run import RunOfCandidate, Unit
 from headway_coordinator.evaluation.servers import Served, proven, served
 from headway_coordinator.evaluation.state import EvalState
-from headway_coordinator.faults import CandidateFault, Cause
+from headway_coordinator.faults import CandidateError, Cause
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.gateway.turns import Backend, TurnLimiter
 from headway_coordinator.judges.answering import Judges
@@ -209,7 +209,7 @@ class Units:
         A hub that does not answer is retried while the other candidates go on.
 
         Raises:
-            CandidateFault: it cannot be loaded, or not within `spec.pendingDeadlineSeconds`.
+            CandidateError: it cannot be loaded, or not within `spec.pendingDeadlineSeconds`.
         """
         ends = time.monotonic() + self._spec.pending_deadline_seconds
         while True:
@@ -226,7 +226,7 @@ class Units:
                 )
                 if time.monotonic() > ends or not self._is_wanted(candidate.name):
                     field = candidates.model_fields(candidate.name, self._spec)[0]
-                    raise CandidateFault(ending.reason, ending.message, ending.field or field) from error
+                    raise CandidateError(ending.reason, ending.message, ending.field or field) from error
             await asyncio.sleep(RETRY_SECONDS)
 
     def _prepare(self, candidate: ResolvedCandidate) -> tuple[Readable, WeightsManifest]:
@@ -323,6 +323,6 @@ class Units:
         """Turn errors of the block into faults of the candidate."""
         try:
             yield
-        except CandidateFault as fault:
+        except CandidateError as fault:
             self.state.candidates[name].fault(fault)
             self.changed()

@@ -12,11 +12,11 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 
-class NoTokensLeft(Exception):
+class NoTokensLeftError(Exception):
     """No further token may be sampled: the episode is truncated, not failed."""
 
 
-class AllowanceSpent(NoTokensLeft):
+class AllowanceSpentError(NoTokensLeftError):
     """The episode has sampled all the tokens that it may."""
 
 
@@ -52,12 +52,12 @@ class WholeAllowance:
         """Hold a turn's tokens. Tokens that the turn does not sample are given back.
 
         Raises:
-            AllowanceSpent: too few are left for the prompt and one more token.
+            AllowanceSpentError: too few are left for the prompt and one more token.
         """
         room = wanted if self.limit is None else min(wanted, self.limit - self.used - prompt)
         if room < 1:
             self.reached = True
-            raise AllowanceSpent(str(self))
+            raise AllowanceSpentError(str(self))
         reservation = Reservation(room, is_last=room < wanted)
         self.used += prompt + room
         try:
@@ -89,7 +89,7 @@ class TokenAllowance:
         If too few are left, a turn waits for running turns, because they may give some back.
 
         Raises:
-            AllowanceSpent: none are left.
+            AllowanceSpentError: none are left.
         """
         if self.limit is None:
             yield Reservation(wanted, is_last=False)
@@ -98,7 +98,7 @@ class TokenAllowance:
             await self._given_back.wait()
         if self._left < 1:
             self.reached = True
-            raise AllowanceSpent(str(self))
+            raise AllowanceSpentError(str(self))
         reservation = Reservation(min(wanted, self._left), is_last=self._left < wanted)
         self._reserved += reservation.tokens
         try:

@@ -15,7 +15,7 @@ from headway_api.records import MAX_IGNORED, Drift, ForkReason, Turn
 from headway_coordinator.budget.spending import UNBOUNDED, Spending
 from headway_coordinator.episode_clock import EpisodeClock
 from headway_coordinator.gateway import drift
-from headway_coordinator.gateway.allowance import NoTokensLeft, TokenAllowance, WholeAllowance
+from headway_coordinator.gateway.allowance import NoTokensLeftError, TokenAllowance, WholeAllowance
 from headway_coordinator.gateway.conversations import RecordedTurn
 from headway_coordinator.gateway.texts import Continued
 from headway_coordinator.trajectory.calls import Call, Message, Tool
@@ -28,19 +28,19 @@ OTHERS: Final = "others"
 """Stands for the names of fields beyond the most that an episode's record may have."""
 
 
-class ContextFull(NoTokensLeft):
+class ContextFullError(NoTokensLeftError):
     """The conversation leaves no room for another token."""
 
 
-class CannotForce(Exception):
+class ForcedCallError(Exception):
     """The model's family has no known way to begin a tool call on the model's behalf."""
 
 
-class CannotRender(Exception):
+class RenderError(Exception):
     """The model's chat template does not take this conversation."""
 
 
-class CannotThink(Exception):
+class UnknownEffortError(Exception):
     """The model's chat template does not know the requested effort."""
 
 
@@ -263,12 +263,12 @@ class Chat(Protocol):
         """Answer one turn, and record it in `session`.
 
         Raises:
-            NoTokensLeft: no token fits the context, or the episode's limit, any more.
-            CannotForce: this model cannot do `ask.force`.
-            CannotRender: the chat template does not take this conversation.
-            CannotThink: the chat template does not know `ask.effort`.
-            SchemaRefused: the servers do not take `ask.schema`.
+            NoTokensLeftError: no token fits the context, or the episode's limit, any more.
+            ForcedCallError: this model cannot do `ask.force`.
+            RenderError: the chat template does not take this conversation.
+            UnknownEffortError: the chat template does not know `ask.effort`.
+            SchemaRefusedError: the servers do not take `ask.schema`.
             GatewayError: a field of the request is refused.
-            InfraFault: the servers failed.
-            CandidateFault: the candidate cannot go on.
+            InfraError: the servers failed.
+            CandidateError: the candidate cannot go on.
         """

@@ -10,11 +10,11 @@ from typing import Any, Final
 from aiohttp import web
 
 from headway_api import bounds
-from headway_api.bounds import OutOfBounds, json_within
+from headway_api.bounds import OutOfBoundsError, json_within
 from headway_coordinator.gateway.dialect import TurnRequest
 from headway_coordinator.gateway.refusals import GatewayError, bad
 from headway_wire import contents
-from headway_wire.contents import TooSlow
+from headway_wire.contents import BodyTimeoutError
 
 CALL_SECONDS: Final = 10.0
 """The longest that a call of a few hundred bytes may take to arrive."""
@@ -30,7 +30,7 @@ async def call(request: web.Request, limit: int) -> dict[str, Any]:
 
     Raises:
         GatewayError: the body is not an object, or did not arrive in time.
-        TooLarge: it has more than `limit` bytes.
+        BodyTooLargeError: it has more than `limit` bytes.
     """
     raw = await _received(request, limit, CALL_SECONDS)
     # A number that is not finite is refused later, with a code of its own.
@@ -94,14 +94,14 @@ def document(
     """
     try:
         return json_within(raw, limit, depth=depth, values=values, finite=finite)
-    except OutOfBounds as error:
+    except OutOfBoundsError as error:
         raise bad("body", f"cannot be read: {error}") from error
 
 
 async def _received(request: web.Request, limit: int, seconds: float) -> bytes:
     try:
         return await contents.body(request, limit, seconds)
-    except TooSlow as error:
+    except BodyTimeoutError as error:
         raise GatewayError(408, "request_too_slow", f"{error}; send it at once") from error
     except web.RequestPayloadError as error:
         raise bad("body", f"does not match its headers: {bounds.shortened(str(error), 200)}") from error

@@ -22,10 +22,10 @@ from headway_coordinator.engines.vllm import Request, Sampled
 from headway_coordinator.gateway import drift, efforts, stops, texts
 from headway_coordinator.gateway.asks import (
     Ask,
-    CannotForce,
-    CannotRender,
     Completion,
-    ContextFull,
+    ContextFullError,
+    ForcedCallError,
+    RenderError,
     Scored,
     Session,
 )
@@ -70,14 +70,14 @@ class Gateway:
         """Sample the next assistant message.
 
         Raises:
-            NoTokensLeft: no token fits the context, or the episode's limit, any more.
-            CannotForce: this model cannot do `ask.force`.
-            CannotRender: the chat template does not take this conversation.
-            CannotThink: the chat template does not know `ask.effort`.
-            SchemaRefused: the engine does not take `ask.schema`.
+            NoTokensLeftError: no token fits the context, or the episode's limit, any more.
+            ForcedCallError: this model cannot do `ask.force`.
+            RenderError: the chat template does not take this conversation.
+            UnknownEffortError: the chat template does not know `ask.effort`.
+            SchemaRefusedError: the engine does not take `ask.schema`.
             GatewayError: `ask.text` has a token that this model does not have, or a string of `ask.stop` is
                 part of the family's markup.
-            InfraFault: the engine failed.
+            InfraError: the engine failed.
         """
         if ask.text is not None:
             return await self._continue(session, ask, ask.text)
@@ -103,7 +103,7 @@ class Gateway:
     async def _sample(self, session: Session, ask: Ask, number: int, prompt: list[int]) -> Sampled:
         room = self._context_length - len(prompt)
         if room < 1:
-            raise ContextFull(f"{len(prompt)} tokens fill the context of {self._context_length}")
+            raise ContextFullError(f"{len(prompt)} tokens fill the context of {self._context_length}")
         wanted = min(room, session.sampling.max_tokens, ask.max_tokens or room)
         with session.whole.turn(len(prompt), wanted) as whole:
             async with session.allowance.reserved(whole.tokens) as reservation:
@@ -128,7 +128,7 @@ class Gateway:
         """The number of tokens in a turn's prompt. Nothing is sampled or recorded.
 
         Raises:
-            ContextFull, CannotForce, CannotRender, CannotThink: as in `chat`.
+            ContextFullError, ForcedCallError, RenderError, UnknownEffortError: as in `chat`.
         """
         ask = self._accepted(ask)
         if not ask.must_think and ask.effort is not None and not self._efforts.knows(ask.effort):
@@ -145,7 +145,7 @@ class Gateway:
             return [] if ask.schema is None else renderer.without_reasoning()
         tokens = renderer.force(ask.force.tool)
         if tokens is None:
-            raise CannotForce(f"{self._renderer.name} cannot begin a tool call for the model")
+            raise ForcedCallError(f"{self._renderer.name} cannot begin a tool call for the model")
         return tokens
 
     def _accepted(self, ask: Ask) -> Ask:
@@ -169,7 +169,7 @@ class Gateway:
             await asyncio.to_thread(self._require_words, ask.messages)
             limit = self._context_length
             if await asyncio.to_thread(self._renderer.exceeds, ask.messages, ask.tools, limit):
-                raise ContextFull(f"more than {limit} tokens fill the context of {limit}")
+                raise ContextFullError(f"more than {limit} tokens fill the context of {limit}")
 
     def _surely_fits(self, ask: Ask) -> bool:
         """Whether not even the shortest words would fill the context. Then there is no need to count them."""
@@ -182,7 +182,7 @@ class Gateway:
             return
         length = extent(content(message) for message in messages if message.get("role") in ("user", "tool"))
         if (least := length.tokens(self._longest_token)) > self._context_length:
-            raise ContextFull(f"at least {least} tokens fill the context of {self._context_length}")
+            raise ContextFullError(f"at least {least} tokens fill the context of {self._context_length}")
 
     async def _prompt(
         self, session: Session, ask: Ask, meanings: Sequence[object], before: RecordedTurn | None, number: int
@@ -217,7 +217,7 @@ class Gateway:
             return self._rendered(ask, before)
         except Exception as error:  # a template raises whatever its author chose
             why = shortened(str(error), 500)
-            raise CannotRender(f"the chat template does not accept this conversation: {why}") from error
+            raise RenderError(f"the chat template does not accept this conversation: {why}") from error
 
     def _rendered(self, ask: Ask, before: RecordedTurn | None) -> list[int]:
         """Ids that extend the recorded conversation that `ask` continues.
@@ -291,9 +291,9 @@ class Gateway:
             self._require_words([{"role": "user", "content": given}])
             async with self._large if long else nullcontext():
                 if long and await asyncio.to_thread(renderer.longer, given, limit):
-                    raise ContextFull(f"more than {limit} tokens fill the context of {limit}")
+                    raise ContextFullError(f"more than {limit} tokens fill the context of {limit}")
         elif len(given) >= limit:
-            raise ContextFull(f"{len(given)} tokens fill the context of {limit}")
+            raise ContextFullError(f"{len(given)} tokens fill the context of {limit}")
         recorded, number, session.begun = list(session.texts), session.begun, session.begun + 1
         place = partial(texts.placed, renderer, session.graph, recorded, given, frozenset(session.unseen))
         found = await asyncio.to_thread(place) if long else place()

@@ -6,7 +6,7 @@ Chat templates know two kinds of variables: a switch (`enable_thinking`, `thinki
 
 from __future__ import annotations
 
-from headway_coordinator.gateway.asks import CannotThink
+from headway_coordinator.gateway.asks import UnknownEffortError
 from headway_coordinator.trajectory.renderer import Renderer
 
 
@@ -21,7 +21,7 @@ class Efforts:
         """The renderer of a turn.
 
         Raises:
-            CannotThink: the template does not know `effort`.
+            UnknownEffortError: the template does not know `effort`.
         """
         if effort is None:
             return self._usual
@@ -29,12 +29,14 @@ class Efforts:
             self._known[effort] = self._usual.thinking(effort)
         found = self._known[effort]
         if found is None:
-            raise CannotThink(f"the model's chat template writes the same prompt with {effort!r} as without")
+            raise UnknownEffortError(
+                f"the model's chat template writes the same prompt with {effort!r} as without"
+            )
         return found
 
     def knows(self, effort: str) -> bool:
         """Whether the template renders another prompt for this effort."""
         try:
             return self.of(effort) is not None
-        except CannotThink:
+        except UnknownEffortError:
             return False

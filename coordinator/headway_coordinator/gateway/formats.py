@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, Field, StrictBool
 
 from headway_api import bounds
-from headway_api.bounds import OutOfBounds, json_within
+from headway_api.bounds import OutOfBoundsError, json_within
 from headway_coordinator.gateway import schemas
 from headway_coordinator.gateway.asks import ANY_OBJECT
 from headway_coordinator.gateway.refusals import UNSUPPORTED, bad
@@ -183,5 +183,5 @@ def _read(given: object, at: str) -> object:
         return given
     try:
         return json_within(given, bounds.SCHEMA, depth=schemas.MAX_DEPTH, values=schemas.MAX_VALUES)
-    except OutOfBounds as error:
+    except OutOfBoundsError as error:
         raise bad(at, f"cannot be read: {error}; send a JSON schema as an object") from error

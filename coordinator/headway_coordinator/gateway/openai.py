@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal, NoReturn
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
 from headway_api import bounds
-from headway_api.bounds import OutOfBounds, json_within
+from headway_api.bounds import OutOfBoundsError, json_within
 from headway_coordinator.gateway import formats, spellings
 from headway_coordinator.gateway.asks import Ask, Completion, Force
 from headway_coordinator.gateway.fields import (
@@ -425,7 +425,7 @@ def arguments(given: str | dict[str, Any], at: str) -> str:
     if isinstance(given, str):
         try:
             given = json_within(given or "{}", bounds.ARGUMENTS)
-        except OutOfBounds as error:
+        except OutOfBoundsError as error:
             raise bad(at, f"cannot be read: {error}") from error
         if not isinstance(given, dict):
             raise bad(at, "is not a JSON object")

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from headway_api.bounds import shortened
-from headway_coordinator.faults import CandidateFault, Cause
+from headway_coordinator.faults import CandidateError, Cause
 from headway_coordinator.gateway.asks import Session
 from headway_coordinator.gateway.refusals import GatewayError, bad, not_in_valid_status
 from headway_coordinator.gateway.rewards import metrics_in, rewards_in
@@ -84,7 +84,7 @@ class Rollout:
     """Faults of the platform, by the request that met them. An entry goes once its request is answered."""
     cause: Cause | None = None
     """The part of the job that failed when the agent called a tool."""
-    candidate_fault: CandidateFault | None = None
+    candidate_fault: CandidateError | None = None
     """Why no model answers any more."""
     lost: set[str] = field(default_factory=set)
     """Requests for a turn whose client left before the answer."""
@@ -260,7 +260,7 @@ class Rollout:
         self.status, self.rewards, self.metrics = Status.REWARD_RECEIVED, found, named
         self._done("reward", client_token)
 
-    def end(self, fault: CandidateFault) -> None:
+    def end(self, fault: CandidateError) -> None:
         """Note that no model answers this agent any more: `until` and `require_candidate` raise `fault`."""
         self.candidate_fault = fault
         self._changed.set()
@@ -285,7 +285,7 @@ class Rollout:
         """Return once the status is one of these. The caller sets the deadline.
 
         Raises:
-            CandidateFault: no model answers any more.
+            CandidateError: no model answers any more.
         """
         while self.status not in wanted:
             self.require_candidate()

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from headway_api import bounds
-from headway_api.bounds import OutOfBounds, nesting, shortened
+from headway_api.bounds import OutOfBoundsError, nesting, shortened
 from headway_coordinator.gateway.refusals import bad
 
 TYPES: Final = ("object", "array", "string", "number", "integer", "boolean", "null")
@@ -91,7 +91,7 @@ def text(schema: object, at: str) -> str:
         raise bad(at, 'must be an object, such as {"type": "object", "properties": {...}}')
     try:
         nesting(schema, MAX_DEPTH, MAX_VALUES)
-    except OutOfBounds as error:
+    except OutOfBoundsError as error:
         raise bad(at, f"{error}; send a smaller schema") from error
     reader = _Reader(schema, at)
     found = json.dumps(reader.read(schema, at, root=True), ensure_ascii=False)

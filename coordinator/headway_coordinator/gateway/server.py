@@ -35,16 +35,16 @@ from aiohttp import web
 
 from headway_api import bounds, logs
 from headway_api.bounds import shortened
-from headway_coordinator.engines.vllm import SchemaRefused
-from headway_coordinator.faults import CandidateFault, InfraFault
+from headway_coordinator.engines.vllm import SchemaRefusedError
+from headway_coordinator.faults import CandidateError, InfraError
 from headway_coordinator.gateway import bodies, completions, messages, openai, openapi, responses
-from headway_coordinator.gateway.allowance import AllowanceSpent, NoTokensLeft
-from headway_coordinator.gateway.asks import Ask, CannotForce, CannotRender, CannotThink, Completion
+from headway_coordinator.gateway.allowance import AllowanceSpentError, NoTokensLeftError
+from headway_coordinator.gateway.asks import Ask, Completion, ForcedCallError, RenderError, UnknownEffortError
 from headway_coordinator.gateway.dialect import Read, TurnRequest
 from headway_coordinator.gateway.refusals import UNSUPPORTED, GatewayError, bad
 from headway_coordinator.gateway.rollouts import Rollout, Rollouts, token_in
 from headway_coordinator.gateway.turns import Backend, Client, Counts, Turn, Turns
-from headway_wire.contents import TooLarge
+from headway_wire.contents import BodyTooLargeError
 from headway_wire.listening import known, on_reset
 
 MAX_BODY = bounds.CONVERSATION
@@ -59,7 +59,7 @@ RETRIES = "X-Stainless-Retry-Count"
 """The header in which OpenAI's clients count their retries."""
 RETRIES_DIGITS = 9
 
-IMPOSSIBLE = (NoTokensLeft, CannotForce, CannotRender, CannotThink, SchemaRefused)
+IMPOSSIBLE = (NoTokensLeftError, ForcedCallError, RenderError, UnknownEffortError, SchemaRefusedError)
 """The errors of a turn that this model cannot do."""
 
 LENIENT = "spec.agent.lenient: true lets the request go on"
@@ -142,7 +142,7 @@ class GatewayServer:
         try:
             reader = partial(read, lenient=rollout.lenient)
             asked = await bodies.turn_request(request, MAX_BODY, turns.big, self._parsing, reader)
-        except TooLarge as error:
+        except BodyTooLargeError as error:
             rollout.truncated = f"a request of more than {MAX_BODY} bytes fits no context"
             raise GatewayError(400, "context_length_exceeded", rollout.truncated, param="messages") from error
         rollout.require_open("a turn")
@@ -295,7 +295,7 @@ async def _outcome(rollout: Rollout, ask: Ask, turn: Turn) -> Completion:
     try:
         found = await asyncio.shield(turn.task)
     except IMPOSSIBLE as error:
-        if isinstance(error, NoTokensLeft):
+        if isinstance(error, NoTokensLeftError):
             rollout.truncated = str(error)
         raise _impossible(error, ask) from error
     except GatewayError as refusal:
@@ -314,16 +314,16 @@ async def _outcome(rollout: Rollout, ask: Ask, turn: Turn) -> Completion:
 
 def _impossible(error: Exception, ask: Ask) -> GatewayError:
     """Why this model cannot do the turn."""
-    if isinstance(error, AllowanceSpent):
+    if isinstance(error, AllowanceSpentError):
         return GatewayError(400, "episode_token_limit_reached", str(error), param="max_tokens")
-    if isinstance(error, CannotThink):
+    if isinstance(error, UnknownEffortError):
         message = f"{error}; leave it out, or set spec.agent.lenient: true"
         return bad(ask.effort_at, message, "unsupported_parameter")
-    if isinstance(error, SchemaRefused):
+    if isinstance(error, SchemaRefusedError):
         return bad("response_format", f"{error}; simplify the schema, or ask for the JSON in the prompt")
-    if isinstance(error, NoTokensLeft):
+    if isinstance(error, NoTokensLeftError):
         return GatewayError(400, "context_length_exceeded", str(error), param="messages")
-    if isinstance(error, CannotForce):
+    if isinstance(error, ForcedCallError):
         message = f"{error}; use auto, and ask for the call in the prompt"
         return bad("tool_choice", message, "unsupported_parameter")
     return bad("messages", str(error), "unrenderable")
@@ -342,15 +342,15 @@ def _cut_off(rollout: Rollout, ask: Ask, found: Completion) -> bool:
 
 def _faulted(rollout: Rollout, request: str, error: Exception) -> GatewayError:
     """Note a fault of the platform, so that the model is not judged by the agent's reaction to it."""
-    if isinstance(error, CandidateFault):
+    if isinstance(error, CandidateError):
         rollout.end(error)
         return GatewayError(502, "candidate_fault", str(error))
-    if not isinstance(error, InfraFault):
+    if not isinstance(error, InfraError):
         _log.exception("a call of %s failed", rollout.trajectory_id)
-    if isinstance(error, InfraFault) and error.cause is not None:
+    if isinstance(error, InfraError) and error.cause is not None:
         rollout.cause = error.cause
     rollout.faults[request] = (
-        str(error) if isinstance(error, InfraFault) else f"{type(error).__name__}: {error}"
+        str(error) if isinstance(error, InfraError) else f"{type(error).__name__}: {error}"
     )
     return GatewayError(502, "platform_fault", rollout.faults[request])
 
@@ -394,7 +394,7 @@ async def _answer_refusals(request: web.Request, handler: Handler) -> web.Stream
         if refusal.status == 408:
             answer.force_close()
         return answer
-    except TooLarge as error:
+    except BodyTooLargeError as error:
         message = f"the body has {error}, the limit of this gateway"
         answer = web.json_response(GatewayError(413, "request_too_large", message).body, status=413)
         answer.force_close()

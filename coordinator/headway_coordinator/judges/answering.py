@@ -12,15 +12,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from headway_api.bounds import OutOfBounds
+from headway_api.bounds import OutOfBoundsError
 from headway_api.records import Judgement
 from headway_api.sandbox_api import Question
 from headway_coordinator.budget.spending import UNBOUNDED, Spending
 from headway_coordinator.budget.worst import of_judgements
-from headway_coordinator.faults import Cause, InfraFault
+from headway_coordinator.faults import Cause, InfraError
 from headway_coordinator.judges.judge import Judge
 from headway_coordinator.judges.question import prepared, worst_question
-from headway_coordinator.judges.schema import BadSchema, require
+from headway_coordinator.judges.schema import InvalidSchemaError, require
 from headway_coordinator.sandboxes import ENTRYPOINT, Sandbox
 
 Reply = TypeVar("Reply")
@@ -62,7 +62,7 @@ class Judges:
             spending: reserves what each question may cost; None: as for those that belong to no group.
 
         Raises:
-            InfraFault: a judge failed, or the sandbox did.
+            InfraError: a judge failed, or the sandbox did.
         """
         if not self.by_name:
             return await finish([])
@@ -98,7 +98,7 @@ class _Judgement:
         """Take questions and deliver answers, until cancelled.
 
         Raises:
-            InfraFault: a judge failed, or the sandbox asked a question that it must not.
+            InfraError: a judge failed, or the sandbox asked a question that it must not.
         """
         running: set[asyncio.Task[None]] = set()
         looking = asyncio.create_task(self.sandbox.questions(LOOK_SECONDS))
@@ -124,7 +124,7 @@ class _Judgement:
             if question.answer_schema is not None:
                 require(question.answer_schema)
             put = prepared(question, judge.spec)
-        except (BadSchema, OutOfBounds) as error:
+        except (InvalidSchemaError, OutOfBoundsError) as error:
             raise _misused(
                 "JudgeMisused", f"asks judge {question.name} an invalid question: {error}"
             ) from error
@@ -146,12 +146,12 @@ class _Judgement:
         await self.sandbox.answer(question, found)
 
     def require_all_answered(self) -> None:
-        """Raise InfraFault if the environment did not wait for its answers."""
+        """Raise InfraError if the environment did not wait for its answers."""
         if self.open:
             names = ", ".join(sorted({*self.open.values()}))
             raise _misused("JudgeNotAwaited", f"returned before judge {names} had answered; wait for it")
 
 
-def _misused(reason: str, message: str) -> InfraFault:
+def _misused(reason: str, message: str) -> InfraError:
     message = f"the environment {message}"
-    return InfraFault(message, Cause(reason, message, ENTRYPOINT))
+    return InfraError(message, Cause(reason, message, ENTRYPOINT))

@@ -17,7 +17,7 @@ from headway_api.spec.judge import Judge as JudgeSpec
 from headway_api.spec.judge import JudgeEndpoint
 from headway_api.store import Store
 from headway_coordinator.endpoint.caller import ModelEndpoint
-from headway_coordinator.endpoint.token import TokenWrong, read_token
+from headway_coordinator.endpoint.token import InvalidTokenError, read_token
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.judges.judge import Judge
 from headway_coordinator.judges.kept import Kept
@@ -65,9 +65,11 @@ def token_of(spec: JudgeSpec, folder: Path) -> Callable[[], str | None]:
             return None
         try:
             return read_token(folder / spec.name)
-        except TokenWrong as wrong:
+        except InvalidTokenError as wrong:
             if spec.secret_ref is None:
-                raise TokenWrong(f"the job's key {Key.COORDINATOR_TO_JUDGE} {wrong}") from wrong
-            raise TokenWrong(f"the key `token` of the Secret {spec.secret_ref.name} {wrong}") from wrong
+                raise InvalidTokenError(f"the job's key {Key.COORDINATOR_TO_JUDGE} {wrong}") from wrong
+            raise InvalidTokenError(
+                f"the key `token` of the Secret {spec.secret_ref.name} {wrong}"
+            ) from wrong
 
     return read

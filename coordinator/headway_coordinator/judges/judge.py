@@ -7,7 +7,7 @@
     anything else that is refused  not asked again: the fault names the field to change
     no answer within its time      the question is given up
 
-A question that is given up is an InfraFault. Its episode is retried, and no episode begins before the
+A question that is given up is an InfraError. Its episode is retried, and no episode begins before the
 judge answers. Waiting episodes cost no tokens.
 """
 
@@ -30,11 +30,18 @@ from headway_coordinator.endpoint.caller import Caller, ModelEndpoint
 from headway_coordinator.endpoint.pace import Pace, backoff, pause
 from headway_coordinator.endpoint.refused import RefusalKind, Verdict
 from headway_coordinator.endpoint.reply import Reply
-from headway_coordinator.endpoint.token import TokenWrong
+from headway_coordinator.endpoint.token import InvalidTokenError
 from headway_coordinator.endpoint.wire import LIMIT, NEW_LIMIT
-from headway_coordinator.faults import Cause, InfraFault
+from headway_coordinator.faults import Cause, InfraError
 from headway_coordinator.judges.kept import Kept
-from headway_coordinator.judges.question import TRIES, PreparedQuestion, UnusableAnswer, answer, body, fits
+from headway_coordinator.judges.question import (
+    TRIES,
+    PreparedQuestion,
+    UnusableAnswerError,
+    answer,
+    body,
+    fits,
+)
 
 PROBE: Final = PreparedQuestion([{"role": "user", "content": "Say ok."}], None, "0" * 64)
 PROBE_TOKENS: Final = 16
@@ -96,7 +103,7 @@ class Judge:
             http: for endpoints, without cookies.
             spec: which model it is, and its limits.
             place: where it is served.
-            token: reads its bearer token; None if it has none. Raises TokenWrong.
+            token: reads its bearer token; None if it has none. Raises InvalidTokenError.
             kept: answers that were given.
         """
         self.spec = spec
@@ -124,7 +131,7 @@ class Judge:
             on_judgement: called once with the cost, whatever the result.
 
         Raises:
-            InfraFault: there is none; its cause names the judge and the field to change.
+            InfraError: there is none; its cause names the judge and the field to change.
         """
         if not self.spec.cache:
             return await self._shared(self._begun(question), question, on_judgement)
@@ -187,7 +194,7 @@ class Judge:
                 await asyncio.sleep(backoff(tries))
                 await self.probe()
 
-    async def probe(self) -> InfraFault | None:
+    async def probe(self) -> InfraError | None:
         """Send a tiny request once. Returns why the judge does not answer, or None if it does."""
         short = self.spec.model_copy(update={"max_tokens": PROBE_TOKENS})
         try:
@@ -228,7 +235,7 @@ class Judge:
                 spent.add(found)
                 try:
                     return answer(found, question)
-                except UnusableAnswer as error:
+                except UnusableAnswerError as error:
                     attempt += 1
                     found = Verdict(RefusalKind.UNREADABLE, str(error), "answer", "JudgeAnswerUnusable")
             if found.kind is RefusalKind.DROP:
@@ -245,7 +252,7 @@ class Judge:
     ) -> Reply | Verdict:
         try:
             caller = Caller(self._http, self._place, self._token())
-        except TokenWrong as wrong:
+        except InvalidTokenError as wrong:
             return Verdict(RefusalKind.FAULT, str(wrong), "secretRef", "JudgeDenied")
         wanted = body(spec or self.spec, self._place.model, question, self._without, attempt)
         return await caller.complete(wanted)
@@ -270,20 +277,20 @@ class Judge:
         self._without.add(name)
         self._event("judge-dropped", parameter=name, error=verdict.message)
 
-    def _given_up(self, verdict: Verdict) -> InfraFault:
+    def _given_up(self, verdict: Verdict) -> InfraError:
         fault = self._fault(verdict)
         if verdict.kind in (*WAITS, RefusalKind.FAULT) and verdict.name != "answer":
             self._down = str(fault)
         self._event("judge-given-up", error=str(fault))
         return fault
 
-    def _fault(self, verdict: Verdict) -> InfraFault:
+    def _fault(self, verdict: Verdict) -> InfraError:
         reason = verdict.reason.replace("Endpoint", "Judge") or _reason(verdict.kind)
         fields = FIELDS if self.spec.model is None else FIELDS | OF_A_MODEL
         where = field_of(self.spec.name, fields.get(verdict.name, ""))
         message = f"judge {self.spec.name}: {shortened(verdict.message, SHOWN)} ({self.shown})"
         message += f"; {_remedy(reason, where, served=self.spec.model is not None)}"
-        return InfraFault(message, Cause(reason, message, where))
+        return InfraError(message, Cause(reason, message, where))
 
     def _event(self, name: str, **fields: Any) -> None:
         logs.event(_log, name, level=logging.WARNING, judge=self.spec.name, **fields)

@@ -18,8 +18,8 @@ from headway_api import logs
 from headway_api.artifacts import Layout
 from headway_api.exits import JobError
 from headway_api.record import Record
-from headway_api.store import Denied, NotFound, Store
-from headway_api.store_unavailable import StoreUnavailable
+from headway_api.store import ObjectNotFoundError, Store, StoreDeniedError
+from headway_api.store_unavailable import StoreUnavailableError
 from headway_api.stored import read
 
 MAX_IN_MEMORY: Final = 1024
@@ -79,12 +79,12 @@ class Kept:
         try:
             async with asyncio.timeout(STORE_SECONDS):
                 return await asyncio.to_thread(call)
-        except NotFound:
+        except ObjectNotFoundError:
             return None
         except JobError as error:  # a foreign object
             logs.event(_log, "judgement-unreadable", level=logging.WARNING, error=str(error))
             return None
-        except (Denied, StoreUnavailable, OSError) as error:  # TimeoutError is an OSError
+        except (StoreDeniedError, StoreUnavailableError, OSError) as error:  # TimeoutError is an OSError
             logs.event(_log, "judgements-not-kept", level=logging.WARNING, error=str(error))
             self._left_alone_until = time.monotonic() + ALONE_SECONDS
             return None

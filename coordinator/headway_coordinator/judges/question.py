@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headway_api import bounds
-from headway_api.bounds import KIB, OutOfBounds, json_within, shortened
+from headway_api.bounds import KIB, OutOfBoundsError, json_within, shortened
 from headway_api.prices import of
 from headway_api.records import UsageClass
 from headway_api.sandbox_api import Question
@@ -32,7 +32,7 @@ SHOWN: Final = 100
 """The most characters of an unusable answer in a message."""
 
 
-class UnusableAnswer(Exception):
+class UnusableAnswerError(Exception):
     """The judge's text does not answer the question. Another try may give something else."""
 
 
@@ -50,13 +50,13 @@ def prepared(question: Question, judge: Judge) -> PreparedQuestion:
     """A question in the form for `judge`.
 
     Raises:
-        OutOfBounds: it is too large.
+        OutOfBoundsError: it is too large.
     """
     whom = {**judge.whom, "most": judge.max_tokens}
     what = {"messages": question.messages, "schema": question.answer_schema}
     text = json.dumps({"judge": whom, **what}, sort_keys=True, allow_nan=False)
     if len(text) > MAX_QUESTION:
-        raise OutOfBounds(f"the question has {len(text)} bytes; ask with {MAX_QUESTION} at most")
+        raise OutOfBoundsError(f"the question has {len(text)} bytes; ask with {MAX_QUESTION} at most")
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
     return PreparedQuestion(question.messages, question.answer_schema, digest)
 
@@ -109,7 +109,7 @@ def fits(found: Any, question: PreparedQuestion) -> bool:
         return isinstance(found, str) and bool(found)
     try:
         return not mismatch(found, question.schema)
-    except OutOfBounds:
+    except OutOfBoundsError:
         return False
 
 
@@ -117,32 +117,34 @@ def answer(reply: Reply, question: PreparedQuestion) -> Any:
     """The answer for the environment: text, or JSON if the question has a schema.
 
     Raises:
-        UnusableAnswer: says what is wrong with it.
+        UnusableAnswerError: says what is wrong with it.
     """
     if reply.finish_reason == "length":
-        raise UnusableAnswer("its answer is cut off at maxTokens; raise it")
+        raise UnusableAnswerError("its answer is cut off at maxTokens; raise it")
     if reply.finish_reason == "content_filter":
-        raise UnusableAnswer("it refused to answer")
+        raise UnusableAnswerError("it refused to answer")
     if reply.parsed.calls:
-        raise UnusableAnswer("it called a tool, but has none")
+        raise UnusableAnswerError("it called a tool, but has none")
     text = reply.parsed.content.strip()
     if not text:
-        raise UnusableAnswer("its answer is empty")
+        raise UnusableAnswerError("its answer is empty")
     if len(text.encode()) > MAX_ANSWER:
-        raise UnusableAnswer(f"its answer has more than {MAX_ANSWER} bytes")
+        raise UnusableAnswerError(f"its answer has more than {MAX_ANSWER} bytes")
     if question.schema is None:
         return text
     try:
         found = json_within(text, MAX_ANSWER, depth=ANSWER_DEPTH, values=bounds.ANSWER_VALUES)
-    except OutOfBounds as error:
-        raise UnusableAnswer(f"its answer is not valid JSON: {error}: {shortened(text, SHOWN)}") from error
+    except OutOfBoundsError as error:
+        raise UnusableAnswerError(
+            f"its answer is not valid JSON: {error}: {shortened(text, SHOWN)}"
+        ) from error
     try:
         wrong = mismatch(found, question.schema)
-    except OutOfBounds as error:
-        raise UnusableAnswer(
+    except OutOfBoundsError as error:
+        raise UnusableAnswerError(
             f"its answer cannot be compared with the schema: {error}; ask for fewer values, or write fewer "
             "alternatives in anyOf and enum"
         ) from error
     if wrong:
-        raise UnusableAnswer(f"{wrong}, against the schema")
+        raise UnusableAnswerError(f"{wrong}, against the schema")
     return found

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headway_api.bounds import OutOfBounds, nesting, shortened
+from headway_api.bounds import OutOfBoundsError, nesting, shortened
 
 TYPES: Final[dict[str, Callable[[Any], bool]]] = {
     "object": lambda value: isinstance(value, dict),
@@ -51,21 +51,21 @@ MAX_NAMED: Final = 8
 """The most types that a message names."""
 
 
-class BadSchema(ValueError):
+class InvalidSchemaError(ValueError):
     """An environment's schema cannot be used for answers; says where, and why."""
 
 
 def require(schema: Any) -> None:
-    """Raise BadSchema if answers cannot be checked against `schema`."""
+    """Raise InvalidSchemaError if answers cannot be checked against `schema`."""
     try:
         nesting(schema, MAX_DEPTH, MAX_VALUES)
-    except OutOfBounds as error:
-        raise BadSchema(f"schema: {error}") from error
+    except OutOfBoundsError as error:
+        raise InvalidSchemaError(f"schema: {error}") from error
     for place, one in _parts(schema, "schema"):
         if isinstance(one, bool):
             continue
         if not isinstance(one, dict):
-            raise BadSchema(f"{place} must be an object, such as {{'type': 'number'}}")
+            raise InvalidSchemaError(f"{place} must be an object, such as {{'type': 'number'}}")
         _require_one(one, place)
 
 
@@ -75,16 +75,16 @@ def _require_one(schema: Mapping[str, Any], place: str) -> None:
         at = f"{place}.{shortened(name, SHOWN)}"
         if name not in KEYWORDS:
             known = ", ".join(word for word in KEYWORDS if word not in REMARKS)
-            raise BadSchema(f"{at} is not supported; the keywords are {known}")
+            raise InvalidSchemaError(f"{at} is not supported; the keywords are {known}")
         if name == "type" and not all(isinstance(one, str) and one in TYPES for one in _listed(value)):
-            raise BadSchema(f"{at} must be one of {', '.join(TYPES)}, or a list of them")
+            raise InvalidSchemaError(f"{at} must be one of {', '.join(TYPES)}, or a list of them")
         if name in LIMITS and not _is_number(value):
-            raise BadSchema(f"{at} must be a number")
+            raise InvalidSchemaError(f"{at} must be a number")
         wants = {"required": list, "enum": list, "anyOf": list, "properties": dict}.get(name)
         if wants is not None and not isinstance(value, wants):
-            raise BadSchema(f"{at} must be {'a list' if wants is list else 'an object'}")
+            raise InvalidSchemaError(f"{at} must be {'a list' if wants is list else 'an object'}")
         if name == "required" and not all(isinstance(one, str) for one in value):
-            raise BadSchema(f"{at} must be a list of names")
+            raise InvalidSchemaError(f"{at} must be a list of names")
 
 
 def _parts(schema: Any, place: str) -> Iterator[tuple[str, Any]]:
@@ -112,7 +112,7 @@ def mismatch(value: Any, schema: Any, place: str = "the answer") -> str:
         place: the name of `value` in the text.
 
     Raises:
-        OutOfBounds: it takes more than `MAX_COMPARISONS`: values times alternatives.
+        OutOfBoundsError: it takes more than `MAX_COMPARISONS`: values times alternatives.
     """
     found = _Comparison().fault(value, schema, place)
     return "" if found is None else found.words()
@@ -140,7 +140,7 @@ class _Comparison:
     def _spend(self, steps: int) -> None:
         self._left -= steps
         if self._left < 0:
-            raise OutOfBounds(f"more than {MAX_COMPARISONS} comparisons of a value with its schema")
+            raise OutOfBoundsError(f"more than {MAX_COMPARISONS} comparisons of a value with its schema")
 
     def fault(self, value: Any, schema: Any, place: str) -> _Fault | None:
         """The first mismatch."""

@@ -17,7 +17,7 @@ from headway_api import logs, names
 from headway_api.artifacts import NUMBERED, Layout, written
 from headway_api.exits import JobError
 from headway_api.price_editions import Edition
-from headway_api.price_file import MAX_BYTES, PriceBookFault, parse
+from headway_api.price_file import MAX_BYTES, PriceBookError, parse
 from headway_api.prices import DEFAULT, EXACT, PriceBook, cost_by_day
 from headway_api.store import Store
 from headway_api.stored import read
@@ -94,7 +94,7 @@ class Books:
             self._take(self.editions[-1].book)
         try:
             found = self._read()
-        except PriceBookFault as fault:
+        except PriceBookError as fault:
             if not self.editions:
                 raise JobError("PriceBookInvalid", f"{self._where}: {fault}", field=FIELD) from fault
             found = None
@@ -116,7 +116,7 @@ class Books:
         before = (self.whole, self.problem)
         try:
             found = self._read()
-        except PriceBookFault as fault:
+        except PriceBookError as fault:
             self._say(str(fault))
             return before != (self.whole, self.problem)
         if found is None:

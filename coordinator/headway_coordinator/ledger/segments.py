@@ -23,7 +23,7 @@ from headway_analysis.billing.segments import (
 from headway_api.accelerators import Holder
 from headway_api.artifacts import SEGMENTS, Layout, accelerators_number, written
 from headway_api.records import GroupRecord, Judgement, StepReport, UsageEvent
-from headway_api.store import NotFound, Store
+from headway_api.store import ObjectNotFoundError, Store
 from headway_api.stored import read_each
 from headway_coordinator.bounds import GIVEN_UP
 from headway_coordinator.ledger import events
@@ -83,7 +83,7 @@ class Ledger:
     def _read_stored(self, uri: str) -> list[UsageEvent]:
         try:
             return next(read_each(self._store, [uri], decode))
-        except NotFound:  # it had no cost
+        except ObjectNotFoundError:  # it had no cost
             return []
 
     def events(self) -> list[UsageEvent]:

@@ -25,7 +25,7 @@ from headway_api.artifacts import Layout
 from headway_api.config import EvalConfig
 from headway_api.finishing import TRACKING_SECONDS
 from headway_api.status import MlflowRun
-from headway_api.store import NotFound, Store
+from headway_api.store import ObjectNotFoundError, Store
 from headway_api.stored import read
 from headway_coordinator.metrics import traces
 from headway_coordinator.metrics.mlflow import (
@@ -132,7 +132,7 @@ class Publisher:
             "report.json": json.dumps(report, indent=2),
             "report.md": self._content.text,
         }
-        with suppress(NotFound):  # it may have failed, and no job fails for it
+        with suppress(ObjectNotFoundError):  # it may have failed, and no job fails for it
             files["report.html"] = self._store.get(self._layout.page)
         put_files(self._client, run.run_id, files)
         self._client.set_terminated(run.run_id)
@@ -186,7 +186,7 @@ class Publisher:
             labels["mlflow.parentRunId"] = parent.run_id
         try:
             return read(self._store, kept_at, MlflowRun)
-        except NotFound:
+        except ObjectNotFoundError:
             pass
         run = run_of(self._client, self._uri, self._experiment, About(name, tags=labels))
         self._store.put(kept_at, run.model_dump_json(by_alias=True).encode())

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from headway_api import logs, names
 from headway_api.artifacts import Layout
 from headway_api.status import MlflowRun
-from headway_api.store import NotFound, Store
+from headway_api.store import ObjectNotFoundError, Store
 from headway_api.stored import read
 from headway_api.withheld import without_secret
 from headway_coordinator.metrics import traces
@@ -242,7 +242,7 @@ class Mlflow:
         try:
             kept = read(self._store, self._kept_at, MlflowRun)
             return kept.model_copy(update={"url": page(self._server, kept.experiment_id, kept.run_id)})
-        except NotFound:
+        except ObjectNotFoundError:
             pass
         run = run_of(self._client, self._server, self._experiment, self._about)
         self._store.put(self._kept_at, run.model_dump_json(by_alias=True).encode())

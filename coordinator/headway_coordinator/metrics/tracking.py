@@ -8,7 +8,7 @@ from contextlib import suppress
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
 from headway_api.run_files import RunFiles
-from headway_api.store import NotFound, Store
+from headway_api.store import ObjectNotFoundError, Store
 from headway_coordinator.metrics import mlflow, sample
 from headway_coordinator.metrics.parameters import parameters, tags
 
@@ -37,5 +37,5 @@ def final_artifacts(job: JobConfig, store: Store, layout: Layout) -> mlflow.Endi
 def _files(store: Store, layout: Layout) -> Iterator[tuple[str, bytes]]:
     """The job's own files. A job that fails has no report."""
     for uri in (layout.page, layout.report, layout.job):
-        with suppress(NotFound):
+        with suppress(ObjectNotFoundError):
             yield uri.rpartition("/")[2], store.get(uri)

@@ -10,15 +10,15 @@ from typing import Any
 
 from headway_analysis.preflight.evidence import AskedTwice, JudgeQuestion
 from headway_api import logs
-from headway_api.bounds import OutOfBounds
+from headway_api.bounds import OutOfBoundsError
 from headway_api.records import Judgement
 from headway_api.sandbox_api import Question
 from headway_coordinator.budget.worst import of_judgements
-from headway_coordinator.faults import InfraFault
+from headway_coordinator.faults import InfraError
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.judges.judge import Judge
 from headway_coordinator.judges.question import PreparedQuestion, prepared, worst_question
-from headway_coordinator.judges.schema import BadSchema, require
+from headway_coordinator.judges.schema import InvalidSchemaError, require
 from headway_coordinator.preflight.scripted import ERROR_LENGTH, TRIES, Bill
 
 _log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Asker:
             judge, put = self._put(question)
             for number in range(2):
                 answers.append(await self._once_more(f"{whose}-{number}", judge, put))
-        except (InfraFault, BadSchema, OutOfBounds) as error:
+        except (InfraError, InvalidSchemaError, OutOfBoundsError) as error:
             logs.event(_log, "judge-not-asked-twice", level=logging.WARNING, error=str(error))
             return AskedTwice(question, tuple(answers), str(error)[:ERROR_LENGTH])
         return AskedTwice(question, tuple(answers))
@@ -65,12 +65,12 @@ class Asker:
         """The judge, and the question in its form.
 
         Raises:
-            InfraFault: the job has no such judge.
-            BadSchema, OutOfBounds: the question may not be asked.
+            InfraError: the job has no such judge.
+            InvalidSchemaError, OutOfBoundsError: the question may not be asked.
         """
         judge = self.judges.by_name.get(question.judge)
         if judge is None:
-            raise InfraFault(f"spec.judges has no judge {question.judge}")
+            raise InfraError(f"spec.judges has no judge {question.judge}")
         schema = None if question.schema is None else dict(question.schema)
         if schema is not None:
             require(schema)
@@ -82,7 +82,7 @@ class Asker:
         """The judge's answer. It is asked again if the judge failed.
 
         Raises:
-            InfraFault: it failed `TRIES` times.
+            InfraError: it failed `TRIES` times.
         """
         for attempt in range(TRIES):
             judgements: list[Judgement] = []
@@ -92,7 +92,7 @@ class Asker:
                         return await judge.ask_without_cache(put, judgements.append)
                     finally:
                         used(of_judgements(judgements))
-            except InfraFault as fault:
+            except InfraError as fault:
                 last = fault
             finally:
                 if judgements:

@@ -52,7 +52,7 @@ LOOKS: Final = 16
 _log = logging.getLogger(__name__)
 
 
-class CertainFailure(Exception):
+class CertainFailureError(Exception):
     """A check fails, and no later episode would change that."""
 
     def __init__(self, finding: Finding) -> None:
@@ -142,13 +142,13 @@ class BaselineSampler:
                 for group_id, plan in self.plans.items():
                     if group_id not in self.finished:
                         tasks.create_task(self._one(plan, episode))
-        except* CertainFailure as found:
+        except* CertainFailureError as found:
             ended = _first(found).finding
         return ended
 
     def _ask(self, finding: Finding | None) -> None:
         if finding is not None:
-            raise CertainFailure(finding)
+            raise CertainFailureError(finding)
 
     @cached_property
     def plans(self) -> dict[str, groups.Plan]:
@@ -273,9 +273,9 @@ class BaselineSampler:
         return record
 
 
-def _first(found: BaseExceptionGroup[CertainFailure]) -> CertainFailure:
+def _first(found: BaseExceptionGroup[CertainFailureError]) -> CertainFailureError:
     error: BaseException = found
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    assert isinstance(error, CertainFailure)
+    assert isinstance(error, CertainFailureError)
     return error

@@ -26,8 +26,8 @@ from headway_api.spec.judge import field_of
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Check, Preflight
 from headway_api.store import Store
-from headway_coordinator.faults import AnswerFault, InfraFault, PermanentFault
-from headway_coordinator.http import Unreachable, UpstreamError
+from headway_coordinator.faults import InfraError, InvalidAnswerError, PermanentInfraError
+from headway_coordinator.http import PeerUnreachableError, UpstreamError
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.judges.judge import PASSING, Judge
 from headway_coordinator.ledger.books import Books
@@ -146,15 +146,15 @@ class Checklist:
                     first, reply = await self._once(
                         row, broker, f"{LEASE_ID}-{start_number}", judges or Judges()
                     )
-        except AnswerFault as fault:
+        except InvalidAnswerError as fault:
             what = f"the environment gave an invalid answer: {fault}"
             self._failed("Environment", JobError("AnswerUnusable", what, field="spec.environment.entrypoint"))
             return None
-        except PermanentFault as fault:
+        except PermanentInfraError as fault:
             self._failed("Environment", JobError(fault.reason, str(fault), field=fault.field))
             return None
-        except (InfraFault, TimeoutError) as fault:
-            if isinstance(fault, InfraFault) and (cause := fault.cause) is not None:
+        except (InfraError, TimeoutError) as fault:
+            if isinstance(fault, InfraError) and (cause := fault.cause) is not None:
                 self._failed("Environment", JobError(cause.reason, cause.message, field=cause.field))
                 return None
             text = str(fault) or f"no sandbox within {spec.pending_deadline_seconds} s"
@@ -182,7 +182,7 @@ class Checklist:
             await asyncio.sleep(PAUSE_SECONDS)
             try:
                 problem = (await broker.pool()).problem
-            except (UpstreamError, Unreachable):
+            except (UpstreamError, PeerUnreachableError):
                 continue
             waits = None if problem is None else _waits_for(problem)
             if waits != reported:
@@ -203,8 +203,8 @@ class Checklist:
         while True:
             try:
                 return await self._there(row, broker, lease if visit == 1 else f"{lease}-{visit}", judges)
-            except InfraFault as fault:
-                if visit == VISITS or fault.cause is None or isinstance(fault, PermanentFault):
+            except InfraError as fault:
+                if visit == VISITS or fault.cause is None or isinstance(fault, PermanentInfraError):
                     raise
                 logs.event(_log, "environment-failed", level=logging.WARNING, error=str(fault))
             visit += 1

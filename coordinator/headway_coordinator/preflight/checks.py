@@ -18,7 +18,7 @@ from headway_api.spec.agent import AgentSpec
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.spec.model import Lora
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_coordinator.faults import InfraFault
+from headway_coordinator.faults import InfraError
 from headway_coordinator.finish_reply import check_reward, check_sizes
 from headway_coordinator.trajectory.calls import Message, Tool
 from headway_coordinator.trajectory.render import Renderer
@@ -168,7 +168,7 @@ def reward(reply: FinishReply, spec: RLTrainingJobSpec | RLEvalJobSpec) -> str:
     low, high = spec.reward.range
     try:
         check_reward(reply, (low, high), turns=0)
-    except InfraFault as fault:
+    except InfraError as fault:
         raise JobError(
             "RewardOutOfRange",
             f"{fault}; correct the environment's reward, or the range",
@@ -176,7 +176,7 @@ def reward(reply: FinishReply, spec: RLTrainingJobSpec | RLEvalJobSpec) -> str:
         ) from fault
     try:
         check_sizes(reply)
-    except InfraFault as fault:
+    except InfraError as fault:
         raise JobError("RewardOutOfRange", str(fault), field="spec.environment.entrypoint") from fault
     return f"an episode without an answer has reward {reply.reward:g} and score {reply.score:g}"
 

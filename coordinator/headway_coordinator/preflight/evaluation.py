@@ -16,7 +16,7 @@ from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.spec.suite import Suite, field_in_suite, field_of
 from headway_api.status import Preflight
 from headway_api.store import Store
-from headway_coordinator.faults import InfraFault, PermanentFault
+from headway_coordinator.faults import InfraError, PermanentInfraError
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.preflight import checks, gate
 from headway_coordinator.preflight.checklist import LEASE_ID, Checklist, rows_message
@@ -103,12 +103,12 @@ class EvalRunner(Checklist):
             async with asyncio.timeout(spec.pending_deadline_seconds):
                 async with broker.lease(lease, seconds, spec.rollout.timeout_seconds) as sandbox:
                     await sandbox.reset(suite.last_row, seed(spec.seed, LEASE_ID))
-        except PermanentFault as fault:
+        except PermanentInfraError as fault:
             self._failed(
                 check, JobError(fault.reason, str(fault), field=field_in_suite(suite.name, fault.field))
             )
             return
-        except (InfraFault, TimeoutError) as fault:
+        except (InfraError, TimeoutError) as fault:
             text = str(fault) or f"no sandbox within {spec.pending_deadline_seconds} s"
             field = field_of(suite.name, "image")
             raise JobError("SandboxUnavailable", text, field=field, permanent=False) from fault

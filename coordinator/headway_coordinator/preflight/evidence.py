@@ -20,7 +20,7 @@ from headway_api.exits import JobError
 from headway_api.record import Record
 from headway_api.records import EpisodeRecord, GroupRecord
 from headway_api.sandbox_api import Question, ResetReply, ToolReply
-from headway_api.store import NotFound, Store
+from headway_api.store import ObjectNotFoundError, Store
 from headway_api.stored import read
 from headway_coordinator.relative import leases_of
 
@@ -134,7 +134,7 @@ def answers_of(store: Store, layout: Layout, group: GroupRecord) -> GroupAnswers
     """The stored answers of a group's sandboxes; empty if they are lost or unreadable. Blocking."""
     try:
         return read(store, layout.preflight_answers(group.key), GroupAnswers)
-    except (NotFound, JobError):
+    except (ObjectNotFoundError, JobError):
         return GroupAnswers()
 
 

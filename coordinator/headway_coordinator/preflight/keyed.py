@@ -28,7 +28,7 @@ from headway_api.document import Json
 from headway_api.exits import JobError
 from headway_api.record import Record
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_api.store import NotFound, Store
+from headway_api.store import ObjectNotFoundError, Store
 from headway_api.stored import read
 from headway_coordinator.dataset import Data, digest
 from headway_coordinator.preflight import tensors
@@ -151,7 +151,7 @@ def _kept(store: Store, uri: str) -> Kept | None:
     """A stored result; None if there is none, or if another version of this program wrote it."""
     try:
         return read(store, uri, Kept)
-    except (NotFound, JobError):
+    except (ObjectNotFoundError, JobError):
         return None
 
 

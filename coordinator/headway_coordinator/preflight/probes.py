@@ -13,7 +13,7 @@ from headway_analysis.preflight.evidence import Probe
 from headway_api import logs
 from headway_api.sandbox_api import Destination, ProbedAtStart
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_coordinator.faults import InfraFault
+from headway_coordinator.faults import InfraError
 from headway_coordinator.sandboxes import Broker
 
 METADATA: Final = Destination(name="metadata address", address="169.254.169.254", port=80)
@@ -56,7 +56,7 @@ async def probe(
     try:
         async with asyncio.timeout(limit), broker.lease(lease, seconds, limit) as sandbox:
             probed = await sandbox.probe(wanted)
-    except (InfraFault, TimeoutError) as fault:
+    except (InfraError, TimeoutError) as fault:
         logs.event(_log, "not-probed", level=logging.WARNING, error=str(fault))
         return []
     found = [

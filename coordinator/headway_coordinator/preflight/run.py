@@ -24,7 +24,7 @@ from headway_api.rows import Row
 from headway_api.sandbox_api import ResetReply
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Preflight
-from headway_api.store import Denied, NotFound, Store, bucket_unavailable
+from headway_api.store import ObjectNotFoundError, Store, StoreDeniedError, bucket_unavailable
 from headway_coordinator.dataset import Data
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.preflight import calls, checks, tensors
@@ -175,9 +175,9 @@ class Runner(Checklist):
         """Whether the learner has a step to resume from. The learner decides whether that step is usable."""
         try:
             store.get(self.layout.latest)
-        except NotFound:
+        except ObjectNotFoundError:
             return False
-        except Denied as error:
+        except StoreDeniedError as error:
             with not_final(self.begun):
                 raise bucket_unavailable(self.layout.latest, error) from error
         return True

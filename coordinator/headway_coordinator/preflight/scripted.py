@@ -18,7 +18,7 @@ from headway_api.records import Judgement
 from headway_api.sandbox_api import FinishReply, FinishRequest, ResetRequest, ToolCall
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
-from headway_coordinator.faults import InfraFault
+from headway_coordinator.faults import InfraError
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.preflight.checks import lowest_report
 from headway_coordinator.sandboxes import Broker, Sandbox
@@ -33,7 +33,7 @@ Bill = Callable[[str, Sequence[Judgement]], Awaitable[None]]
 _log = logging.getLogger(__name__)
 
 
-class _Lost(Exception):
+class _LostError(Exception):
     """The platform or a judge failed, not the environment; `so_far` is the script's result until then."""
 
     def __init__(self, so_far: PlayedScript) -> None:
@@ -57,21 +57,23 @@ class _Try:
     def waits(self, judge: str | None) -> None:
         self.judge = judge
 
-    def others(self, fault: InfraFault | TimeoutError) -> bool:
+    def others(self, fault: InfraError | TimeoutError) -> bool:
         """Whether something other than the environment ended the try."""
         if isinstance(fault, TimeoutError):
             return self.judge is not None
         return fault.cause is None or (fault.cause.field or "").startswith(JUDGES)
 
-    def failed(self, fault: InfraFault | TimeoutError, seconds: float) -> playing.Failed:
+    def failed(self, fault: InfraError | TimeoutError, seconds: float) -> playing.NoReplyError:
         """The failure in the form for the script."""
-        if isinstance(fault, InfraFault):
+        if isinstance(fault, InfraError):
             cause = fault.cause.reason if fault.cause is not None else None
-            return playing.Failed(str(fault)[:ERROR_LENGTH], cause)
+            return playing.NoReplyError(str(fault)[:ERROR_LENGTH], cause)
         message = str(fault) or f"the episode did not end within {seconds:g} s"
         if self.judge is None:
-            return playing.Failed(message[:ERROR_LENGTH])
-        return playing.Failed(f"{message}; it was waiting for judge {self.judge}"[:ERROR_LENGTH], "JudgeSlow")
+            return playing.NoReplyError(message[:ERROR_LENGTH])
+        return playing.NoReplyError(
+            f"{message}; it was waiting for judge {self.judge}"[:ERROR_LENGTH], "JudgeSlow"
+        )
 
 
 @dataclass
@@ -129,7 +131,7 @@ class Player:
             one = _Try(f"{lease}-{attempt}")
             try:
                 return await self._leased(one, script)
-            except _Lost as lost:
+            except _LostError as lost:
                 found = lost.so_far
                 logs.event(_log, "script-failed", level=logging.WARNING, error=str(lost))
             finally:
@@ -154,7 +156,7 @@ class Player:
         """Play a script in a sandbox of its own.
 
         Raises:
-            _Lost: something other than the environment ended it.
+            _LostError: something other than the environment ended it.
         """
         rollout, began = self.spec.rollout, time.monotonic()
         seconds = self.spec.environment.sandbox.deadline_seconds
@@ -167,15 +169,15 @@ class Player:
                 return dataclasses.replace(await self._played(sandbox, script, one), waited=waited)
         except TimeoutError:
             text = f"no sandbox within {rollout.timeout_seconds:g} s"
-            raise _Lost(PlayedScript(script, error=text, waited=time.monotonic() - began)) from None
-        except InfraFault as fault:
-            raise _Lost(PlayedScript(script, error=str(fault)[:ERROR_LENGTH])) from fault
+            raise _LostError(PlayedScript(script, error=text, waited=time.monotonic() - began)) from None
+        except InfraError as fault:
+            raise _LostError(PlayedScript(script, error=str(fault)[:ERROR_LENGTH])) from fault
 
     async def _played(self, sandbox: Sandbox, script: Script, one: _Try) -> PlayedScript:
         """The environment's answers to a script.
 
         Raises:
-            _Lost: the sandbox was lost, or a judge failed.
+            _LostError: the sandbox was lost, or a judge failed.
         """
         seconds = self.spec.rollout.timeout_seconds
         play, ends = playing.played(script, time.monotonic), time.monotonic() + seconds
@@ -185,7 +187,7 @@ class Player:
                 try:
                     async with asyncio.timeout(ends - time.monotonic()):
                         reply = await self._asked(sandbox, request, one)
-                except (InfraFault, TimeoutError) as fault:
+                except (InfraError, TimeoutError) as fault:
                     lost = one.others(fault)
                     request = play.throw(one.failed(fault, seconds))
                 else:
@@ -193,7 +195,7 @@ class Player:
         except StopIteration as end:
             found: PlayedScript = end.value
         if lost:
-            raise _Lost(found)
+            raise _LostError(found)
         # No script can report what an agent reports about itself, so there is no reward then.
         return dataclasses.replace(found, reward=None) if lowest_report(self.spec) else found
 

@@ -25,7 +25,7 @@ from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.episode import Task
 from headway_coordinator.episode_runners import EpisodeRunners
 from headway_coordinator.evaluation.servers import proven
-from headway_coordinator.faults import CandidateFault
+from headway_coordinator.faults import CandidateError
 from headway_coordinator.group import Run
 from headway_coordinator.sandboxes import Witness
 
@@ -118,7 +118,7 @@ class OnServer:
         try:
             try:
                 await proven("spec.model.base", self.fleet, lambda: True, self.patience)
-            except CandidateFault as fault:
+            except CandidateError as fault:
                 raise JobError(fault.reason, str(fault), field=fault.field, permanent=False) from fault
             yield
         finally:
@@ -162,7 +162,7 @@ class AtEndpoint:
         async with opened as self._chat:
             try:
                 await self._chat.probe()
-            except CandidateFault as fault:
+            except CandidateError as fault:
                 raise _final(fault) from fault
             yield
 
@@ -173,12 +173,12 @@ class AtEndpoint:
     async def _play(self, chat: EndpointChat, play: Run, task: Task) -> EpisodeRecord:
         try:
             return await once_ready(chat, play, task)
-        except CandidateFault as fault:
+        except CandidateError as fault:
             raise _final(fault) from fault
 
     def problem(self) -> str | None:
         return self._chat.problem if self._chat is not None else None
 
 
-def _final(fault: CandidateFault) -> JobError:
+def _final(fault: CandidateError) -> JobError:
     return JobError(fault.reason, str(fault), field=fault.field)

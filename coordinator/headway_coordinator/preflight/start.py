@@ -7,7 +7,7 @@ from typing import Final
 from headway_api.exits import JobError
 from headway_api.records import PolicyVersion, StepReport, WeightsManifest
 from headway_api.spec.model import ModelSpec
-from headway_api.store import Denied, NotFound, Store
+from headway_api.store import ObjectNotFoundError, Store, StoreDeniedError
 from headway_api.stored import read
 from headway_api.warm_start import OF_A_JOB
 
@@ -38,5 +38,5 @@ def manifest(model: ModelSpec, store: Store) -> tuple[WeightsManifest, str | Non
 def _published(store: Store, root: str, step: int) -> WeightsManifest | None:
     try:
         return read(store, f"{root}/steps/{step:06d}.json", StepReport).weights
-    except (NotFound, Denied, JobError):
+    except (ObjectNotFoundError, StoreDeniedError, JobError):
         return None

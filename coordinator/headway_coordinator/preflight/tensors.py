@@ -14,7 +14,7 @@ from headway_api.base_model import FIELD, HUB, read_config
 from headway_api.bounds import json_within
 from headway_api.exits import JobError
 from headway_api.spec.model import ModelSpec
-from headway_api.store import Denied, NotFound, Store
+from headway_api.store import ObjectNotFoundError, Store, StoreDeniedError
 from headway_api.weights_format import LONGEST_HEADER, MODEL_FILE
 
 INDEX_FILE: Final = f"{MODEL_FILE}.index.json"
@@ -77,7 +77,7 @@ def whole(model: ModelSpec, folder: Path, store: Store) -> str:
         try:
             with _readable():
                 size = store.size(uri)
-        except NotFound as error:
+        except ObjectNotFoundError as error:
             if index:
                 raise _incomplete(uri) from error
             continue  # the process that loads the model reports what is missing
@@ -154,7 +154,7 @@ def weights(model: ModelSpec, folder: Path, store: Store) -> dict[str, str]:
             with _readable():
                 start = store.get_start(uri, FIRST_BYTES)
                 found[name] = f"{store.size(uri)} {hashlib.sha256(start).hexdigest()}"
-        except NotFound:
+        except ObjectNotFoundError:
             continue
     return found
 
@@ -172,7 +172,7 @@ def _of_file(store: Store, uri: str) -> Shapes:
     try:
         _, entries = _header(store, uri)
         return {name: tuple(entry["shape"]) for name, entry in entries.items() if name != "__metadata__"}
-    except NotFound as error:
+    except ObjectNotFoundError as error:
         raise _incomplete(uri) from error
     except (ValueError, KeyError, TypeError) as error:
         raise _unreadable(uri, error) from error
@@ -182,7 +182,7 @@ def _header(store: Store, uri: str) -> tuple[int, dict[str, Any]]:
     """Bytes of a safetensors file before its tensors, and the entry of each tensor.
 
     Raises:
-        NotFound: there is no such file.
+        ObjectNotFoundError: there is no such file.
         JobError: it may not be read, or has no header.
     """
     with _readable():
@@ -204,7 +204,7 @@ def _readable() -> Iterator[None]:
     """Turn a denied request for a file into the model's fault."""
     try:
         yield
-    except Denied as error:
+    except StoreDeniedError as error:
         what = f"{error}; let the credentials of spec.output read it"
         raise JobError("ModelUnavailable", what, field=FIELD) from error
 

@@ -29,7 +29,7 @@ Late = Literal["TooOld", "NoStepLeft", "RolledBack"]
 """Why a group cannot be trained any more, in the names of `AbandonReason`."""
 
 
-class OutOfOrder(Exception):
+class OutOfOrderError(Exception):
     """An event that the state does not allow. It is a bug in the caller, so do not continue after it."""
 
 
@@ -176,7 +176,7 @@ class BatchScheduler:
         """Note that the learner took `step` with exactly the batch that was cut for it."""
         positions = list(positions)
         if not self.accepts(step, positions):
-            raise OutOfOrder(f"step {step} with groups {positions} does not follow step {self.step}")
+            raise OutOfOrderError(f"step {step} with groups {positions} does not follow step {self.step}")
         for position in positions:
             del self.active[position]
         self.settled.update(positions)
@@ -196,7 +196,7 @@ class BatchScheduler:
             rolled_back: it went back to older weights. The policy that sampled earlier groups is gone.
         """
         if step != self.step + 1 or self.cut is not None:
-            raise OutOfOrder(f"step {step} without groups does not follow step {self.step}")
+            raise OutOfOrderError(f"step {step} without groups does not follow step {self.step}")
         before = [p for p, group in self.active.items() if group.since < step]
         gone: dict[int, Late] = dict.fromkeys(before if rolled_back else (), "RolledBack")
         self._give_up(gone)
@@ -318,5 +318,5 @@ class BatchScheduler:
     def _running(self, position: int) -> Active:
         group = self.active.get(position)
         if group is None or group.ended is not None:
-            raise OutOfOrder(f"group {position} is not running")
+            raise OutOfOrderError(f"group {position} is not running")
         return group

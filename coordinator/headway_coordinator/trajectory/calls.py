@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from headway_api import bounds
-from headway_api.bounds import OutOfBounds, nesting
+from headway_api.bounds import OutOfBoundsError, nesting
 from headway_api.records import MalformedKind
 
 Message = dict[str, Any]
@@ -83,7 +83,7 @@ def malformed(raw: str, problem: object, tags: tuple[str, str] = ("", "")) -> Ca
     return Call(raw, None, None, shown, tags)
 
 
-class GivenTwice(ValueError):
+class DuplicateNameError(ValueError):
     """An object has two values of one name. Which of them the model means is unknown."""
 
     def __init__(self) -> None:
@@ -103,11 +103,11 @@ def once(given: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """An object with each of its names once.
 
     Raises:
-        GivenTwice: it has a name twice.
+        DuplicateNameError: it has a name twice.
     """
     found = dict(given)
     if len(found) < len(given):
-        raise GivenTwice
+        raise DuplicateNameError
     return found
 
 
@@ -135,7 +135,7 @@ def _twice(raw: object) -> str | None:
     """The problem of a call whose JSON has a name twice. The package's parsers take the last value."""
     try:
         as_json(raw if isinstance(raw, str) else "")
-    except GivenTwice as error:
+    except DuplicateNameError as error:
         return str(error)
     except UNREADABLE:
         return None
@@ -164,7 +164,7 @@ def _unusable(name: object, arguments: object) -> str | None:
     try:
         # The same depth, and below it the same length, as the gateway and a sandbox accept.
         nesting(arguments, bounds.DEPTH, bounds.VALUES)
-    except OutOfBounds as error:
+    except OutOfBoundsError as error:
         return f"arguments are out of bounds: {error}"
     try:
         # JSON's escapes can spell half a character, and Python's parser accepts NaN. Neither gets any

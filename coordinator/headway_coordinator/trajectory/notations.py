@@ -17,7 +17,7 @@ from headway_coordinator.trajectory.calls import (
     STRUCTURE,
     UNREADABLE,
     Call,
-    GivenTwice,
+    DuplicateNameError,
     as_json,
     called,
     malformed,
@@ -354,7 +354,7 @@ def _of_node(node: ast.expr, raw: str, tags: Tags) -> Call:
         return malformed(raw, f"{STRUCTURE}: an argument has no name", tags)
     try:
         arguments = once([(str(given.arg), values.literal(given.value)) for given in node.keywords])
-    except GivenTwice as error:
+    except DuplicateNameError as error:
         return called(raw, _dotted(node.func), {}, str(error), tags)
     except UNREADABLE as error:
         return malformed(raw, f"arguments are no values: {error}", tags)
@@ -379,7 +379,7 @@ def gemma_call(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
         return [malformed(raw, NO_NAME, tags)]
     try:
         arguments = values.gemma(rest[:-1])
-    except GivenTwice as error:
+    except DuplicateNameError as error:
         return [called(raw, name, {}, str(error), tags)]
     except UNREADABLE as error:
         return [malformed(raw, f"arguments cannot be read: {error}", tags)]

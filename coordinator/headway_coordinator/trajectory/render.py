@@ -18,7 +18,7 @@ from typing import Any
 
 from headway_api import logs
 from headway_api.base_model import read_config
-from headway_api.bounds import OutOfBounds, shortened
+from headway_api.bounds import OutOfBoundsError, shortened
 from headway_api.chat_template import TODAY
 from headway_api.exits import JobError
 from headway_coordinator.trajectory import reasoning
@@ -224,7 +224,7 @@ def model_type(folder: Path) -> str:
     path = folder / "config.json"
     try:
         return str(read_config(path).get("model_type", "")) if path.exists() else ""
-    except OutOfBounds as error:
+    except OutOfBoundsError as error:
         message = (
             f"{path.name} of the base model cannot be read ({error}); name a folder in Hugging Face layout"
         )

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from headway_coordinator.trajectory.calls import UNREADABLE, GivenTwice, Tool, once
+from headway_coordinator.trajectory.calls import UNREADABLE, DuplicateNameError, Tool, once
 
 MAX_PYTHON: Final = 64 * 1024
 """The most characters of Python that are parsed at once: the parser takes hundreds of bytes for each."""
@@ -234,7 +234,7 @@ class _Gemma:
             if not key or not self._takes(":"):
                 raise ValueError("an argument has no name")
             if key in found:
-                raise GivenTwice
+                raise DuplicateNameError
             found[key] = self.value(depth + 1)
             self._blanks()
             if self._takes("}"):

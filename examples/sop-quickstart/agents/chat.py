@@ -22,11 +22,11 @@ _open = build_opener(ProxyHandler({})).open
 Json = dict[str, Any]
 
 
-class Ended(Exception):
+class EpisodeEndedError(Exception):
     """The conversation cannot go on."""
 
 
-class Full(Ended):
+class ContextFullError(EpisodeEndedError):
     """The context holds no further turn: the episode ends with the turns so far."""
 
 
@@ -34,7 +34,7 @@ def post(url: str, body: Json) -> Json:
     """Post JSON and return the answer's JSON; retry if the platform asks for it.
 
     Raises:
-        Ended: the platform refuses the request permanently.
+        EpisodeEndedError: the platform refuses the request permanently.
     """
     request = Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
     for left in reversed(range(TRIES)):
@@ -45,9 +45,9 @@ def post(url: str, body: Json) -> Json:
         except HTTPError as error:
             message = error.read().decode(errors="replace")
             if "context_length_exceeded" in message:
-                raise Full(message) from error
+                raise ContextFullError(message) from error
             if error.code not in LATER or not left:
-                raise Ended(f"{error.code}: {message}") from error
+                raise EpisodeEndedError(f"{error.code}: {message}") from error
             time.sleep(float(error.headers.get("Retry-After") or 1))
     raise AssertionError("the last try answers or raises")
 
@@ -73,7 +73,7 @@ def converse(
         body = {"model": "default", "messages": conversation, "tools": tools}
         try:
             message = post(f"{endpoint}/v1/chat/completions", body)["choices"][0]["message"]
-        except Full:
+        except ContextFullError:
             break
         conversation.append(message)
         if not message.get("tool_calls"):

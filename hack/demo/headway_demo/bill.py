@@ -15,7 +15,7 @@ from headway_demo.kube import Kube
 from headway_demo.settings import NAMESPACE, ROOT
 
 
-class BillMismatch(Exception):
+class BillMismatchError(Exception):
     """Two accounts of what a job has used disagree."""
 
 
@@ -52,7 +52,7 @@ def of_namespace(kube: Kube, *jobs: Mapping[str, Any]) -> str:
     """A line on what a namespace's jobs have used by its budget, once `jobs` have ended.
 
     Raises:
-        BillMismatch: the budget counts less than the bills of `jobs`.
+        BillMismatchError: the budget counts less than the bills of `jobs`.
     """
 
     def counted() -> bool:
@@ -68,17 +68,17 @@ def of_namespace(kube: Kube, *jobs: Mapping[str, Any]) -> str:
     [limit] = [each for each in status()["limits"] if each["name"] == "usd"]
     bills = sum(Decimal(job["status"]["usage"]["cost"]) for job in jobs)
     if Decimal(limit["ended"]) < bills:
-        raise BillMismatch(f"the RLBudget counts {limit['ended']} USD, and the jobs' bills are {bills}")
+        raise BillMismatchError(f"the RLBudget counts {limit['ended']} USD, and the jobs' bills are {bills}")
     used, left = limit["ended"], limit["left"]
     return f"  the namespace's jobs have used {used} of {limit['limit']} USD, and {left} is left"
 
 
 def verified(job: Mapping[str, Any], run: Path) -> str:
-    """The bill as text; BillMismatch where the recount differs in a token or in the cost."""
+    """The bill as text; BillMismatchError where the recount differs in a token or in the cost."""
     bill, usage = recount(run), job["status"]["usage"]
     claimed = status_tokens(job, bill.tokens)
     if (claimed, usage["cost"]) != (bill.tokens, bill.cost):
-        raise BillMismatch(
+        raise BillMismatchError(
             f"status says {claimed} and {usage['cost']}, the trajectories {bill.tokens} and {bill.cost}"
         )
     lines = [

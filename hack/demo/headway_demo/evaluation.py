@@ -15,7 +15,7 @@ import yaml
 
 from headway_cli.progress import is_true
 from headway_demo import images, quickstart
-from headway_demo.bill import BillMismatch
+from headway_demo.bill import BillMismatchError
 from headway_demo.kube import Kube, KubeError
 from headway_demo.platform import MANIFESTS, Platform
 from headway_demo.settings import BUCKET, NAMESPACE, ROOT, Settings
@@ -73,7 +73,7 @@ def recounted(platform: Platform, job: Job, folder: Path) -> str:
     """Count every number of report, status and MLflow again from the table; returns what the scripts print.
 
     Raises:
-        BillMismatch: a number differs.
+        BillMismatchError: a number differs.
     """
     (folder / "job.json").write_text(json.dumps(job))
     report, table = str(folder / "report.json"), str(folder / "results.parquet")
@@ -88,7 +88,7 @@ def _script(name: str, *arguments: str) -> str:
     command = [sys.executable, str(ROOT / "hack" / name), *arguments]
     done = subprocess.run(command, text=True, capture_output=True, timeout=RECOUNT_S)
     if done.returncode:
-        raise BillMismatch(f"{name}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+        raise BillMismatchError(f"{name}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
     return done.stdout.strip()
 
 

@@ -18,7 +18,7 @@ PARTS = 3
 """Parts of a step that are printed."""
 
 
-class TimeUnaccounted(Exception):
+class TimeUnaccountedError(Exception):
     """Too much of a step's time is not accounted for."""
 
 
@@ -47,14 +47,14 @@ def verified(times: Sequence[StepTime]) -> str:
     """The lines as one text.
 
     Raises:
-        TimeUnaccounted: no step has times, or too little of a long step is accounted for.
+        TimeUnaccountedError: no step has times, or too little of a long step is accounted for.
     """
     if not times:
-        raise TimeUnaccounted("no report of a step says when it ended")
+        raise TimeUnaccountedError("no report of a step says when it ended")
     for each in times:
         if each.seconds > LEAST_SECONDS and each.known < LEAST_KNOWN:
             parts = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in each.parts.items())
-            raise TimeUnaccounted(
+            raise TimeUnaccountedError(
                 f"of the {each.seconds:.1f} s of step {each.step}, {each.known:.1%} are accounted for: "
                 f"{parts}"
             )

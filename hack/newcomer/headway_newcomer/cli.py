@@ -17,10 +17,10 @@ from typing import Final
 from doc_blocks import ROOT, blocks, pages
 
 from . import local_cluster, outcome, plan, project
-from .local_cluster import NoCluster
+from .local_cluster import NoClusterError
 from .outcome import Taken
 from .plan import How, Part, Step
-from .project import NotThere
+from .project import LinesNotFoundError
 from .shell import Shell, Typed, variables
 
 CHECKOUT: Final = "headway"
@@ -32,7 +32,7 @@ TAIL: Final = 4000
 """Characters of a failed block's output that are shown."""
 
 
-class Failed(Exception):
+class BlockFailedError(Exception):
     """A block did not do what the page says; the message has its output."""
 
 
@@ -51,8 +51,8 @@ class Newcomer:
         """Take a step.
 
         Raises:
-            Failed: the step went otherwise than the page says.
-            NotThere: the project lacks the lines that the step changes.
+            BlockFailedError: the step went otherwise than the page says.
+            LinesNotFoundError: the project lacks the lines that the step changes.
         """
         print(f"==> {step.block}  {'; '.join(step.lines) or step.how}", flush=True)
         if step.how is How.CHANGE:
@@ -80,18 +80,18 @@ class Newcomer:
         wanted = int(step.how is How.FAIL)
         if made.code != wanted:
             output = made.printed[-TAIL:]
-            raise Failed(f"{step.block}: exit status {made.code} instead of {wanted}\n{output}")
+            raise BlockFailedError(f"{step.block}: exit status {made.code} instead of {wanted}\n{output}")
         return made
 
     def prepare(self, line: str) -> None:
         """Type a line that no page has, in the checkout.
 
         Raises:
-            Failed: the line failed.
+            BlockFailedError: the line failed.
         """
         made = self._shell.type([f"(cd {self._checkout} && {line})"])
         if made.code:
-            raise Failed(f"{line}: exit status {made.code}\n{made.printed[-TAIL:]}")
+            raise BlockFailedError(f"{line}: exit status {made.code}\n{made.printed[-TAIL:]}")
 
 
 def chosen(parts: Sequence[str]) -> list[Step]:
@@ -106,7 +106,7 @@ def follow(root: Path, parts: Sequence[str], *, warm: bool) -> list[Taken]:
     """Take the steps of these parts in an empty folder.
 
     Raises:
-        Failed: a step went otherwise than its page says.
+        BlockFailedError: a step went otherwise than its page says.
     """
     home, state, checkout = root / "home", root / "state", root / CHECKOUT
     home.mkdir(parents=True)
@@ -154,7 +154,13 @@ def main(arguments: Sequence[str], description: str | None) -> int:
     except KeyboardInterrupt:
         print(f"newcomer: stopped; the folder {root} is kept", file=sys.stderr, flush=True)
         return INTERRUPTED
-    except (Failed, NotThere, NoCluster, subprocess.SubprocessError, OSError) as error:
+    except (
+        BlockFailedError,
+        LinesNotFoundError,
+        NoClusterError,
+        subprocess.SubprocessError,
+        OSError,
+    ) as error:
         faults = [str(error)]
     for fault in faults:
         print(f"newcomer: {fault}", file=sys.stderr, flush=True)

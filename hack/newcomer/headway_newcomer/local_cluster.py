@@ -23,14 +23,14 @@ REGISTRY: Final = f"localhost:{PORT}"
 START_SECONDS: Final = 30.0
 
 
-class NoCluster(Exception):
+class NoClusterError(Exception):
     """The demo's cluster is not up, or its registry does not start; the message says what to do."""
 
 
 def require() -> None:
-    """Raise NoCluster unless a cluster of this machine is up."""
+    """Raise NoClusterError unless a cluster of this machine is up."""
     if subprocess.run([SYSTEM_PYTHON, CLUSTER, "status"], capture_output=True, check=False).returncode:
-        raise NoCluster("the part `cluster` needs the demo's cluster: run KEEP=1 make demo first")
+        raise NoClusterError("the part `cluster` needs the demo's cluster: run KEEP=1 make demo first")
 
 
 def variables(folder: Path) -> dict[str, str]:
@@ -46,7 +46,7 @@ def registry(folder: Path) -> Iterator[None]:
     """Debian's image registry, at `REGISTRY` for as long as the block runs.
 
     Raises:
-        NoCluster: it does not listen.
+        NoClusterError: it does not listen.
     """
     result = subprocess.run(
         [SYSTEM_PYTHON, CLUSTER, "docker-registry"], check=True, stdout=subprocess.PIPE, text=True
@@ -68,7 +68,7 @@ def _wait(running: subprocess.Popen[bytes]) -> None:
     ends = time.monotonic() + START_SECONDS
     while True:
         if running.poll() is not None or time.monotonic() > ends:
-            raise NoCluster(f"the registry does not listen at port {PORT}: end what else listens there")
+            raise NoClusterError(f"the registry does not listen at port {PORT}: end what else listens there")
         try:
             socket.create_connection(("127.0.0.1", PORT), 1).close()
         except OSError:

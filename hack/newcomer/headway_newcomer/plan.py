@@ -54,7 +54,7 @@ ELSEWHERE: Final = "s3://bucket/"
 """A bucket of the reader's own: commands with it are typed further down, with the demo's bucket."""
 
 
-class Unknown(Exception):
+class UnknownBlockError(Exception):
     """The page has a block that no reader's action is known for; the message says where to add it."""
 
 
@@ -76,7 +76,7 @@ def steps(blocks: Iterable[Block], page: str, readme: Iterable[Block]) -> Iterat
         blocks: those of `PAGE`, whose text is `page`.
         readme: those of README.md.
     Raises:
-        Unknown: there is a block that nothing is known for.
+        UnknownBlockError: there is a block that nothing is known for.
     """
     for block in readme:
         if lines := tuple(each.text for each in typed(block) if each.text.startswith(f"{TRY} ")):
@@ -89,7 +89,7 @@ def steps(blocks: Iterable[Block], page: str, readme: Iterable[Block]) -> Iterat
 def _step(block: Block, part: Part) -> Step:
     how = HOW.get(block) or (How.TYPE if block.language == "console" else None)
     if how is None:
-        raise Unknown(
+        raise UnknownBlockError(
             f"{block}: add to HOW in hack/newcomer/headway_newcomer/plan.py what a reader does with it"
         )
     lines = [each.text for each in typed(block)] if how in (How.TYPE, How.FAIL) else []

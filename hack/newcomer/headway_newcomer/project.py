@@ -17,7 +17,7 @@ FROM_UPLOAD: Final = ("data", "model")
 Json = dict[str, Any]
 
 
-class NotThere(Exception):
+class LinesNotFoundError(Exception):
     """The project has no such lines to change."""
 
 
@@ -25,13 +25,13 @@ def changed(source: str, block: str) -> str:
     """The environment after a change that the page shows: an assignment, or a `return` of `score`.
 
     Raises:
-        NotThere: the module has no such assignment or method.
+        LinesNotFoundError: the module has no such assignment or method.
     """
     line = block.rstrip("\n")
     if named := re.match(r"([A-Z_]+) = ", line):
         pattern = rf"^{named[1]} = .*$"
         if not re.search(pattern, source, re.MULTILINE):
-            raise NotThere(f"the environment has no line {named[1]} = ...")
+            raise LinesNotFoundError(f"the environment has no line {named[1]} = ...")
         return re.sub(pattern, lambda _: line, source, count=1, flags=re.MULTILINE)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef) and node.name == "score":
@@ -39,18 +39,18 @@ def changed(source: str, block: str) -> str:
             lines = source.splitlines()
             lines[last.lineno - 1 : last.end_lineno] = [line]
             return "\n".join(lines) + "\n"
-    raise NotThere("the environment has no method score")
+    raise LinesNotFoundError("the environment has no method score")
 
 
 def filled(job: str, block: str, printed: str) -> str:
     """The job with the fields of a block, and with those that `headway data push` has printed before it.
 
     Raises:
-        NotThere: no command has printed such fields.
+        LinesNotFoundError: no command has printed such fields.
     """
     _, found, after = printed.rpartition(UPLOADED)
     if not found:
-        raise NotThere("no command has printed what to write in the job's spec")
+        raise LinesNotFoundError("no command has printed what to write in the job's spec")
     fields = yaml.safe_load("\n".join(takewhile(lambda line: line.startswith("  "), after.splitlines()[1:])))
     document = yaml.safe_load(job)
     for part in (yaml.safe_load(block), {name: fields[name] for name in FROM_UPLOAD}):

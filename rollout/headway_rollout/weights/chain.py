@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headway_api.logs import event
 from headway_api.records import PolicyVersion, WeightsLink, WeightsManifest
-from headway_api.store import Corrupt, Store, download_folder
+from headway_api.store import CorruptFileError, Store, download_folder
 from headway_api.weights_format import DELTA_FILE, DIGESTS_FILE, MODEL_FILE
 from headway_rollout.weights import delta
 
@@ -41,8 +41,8 @@ def fetch(store: Store, manifest: WeightsManifest, folder: Path, current: Versio
     Deltas are fetched first: if one is missing, all weights need not be fetched to find out.
 
     Raises:
-        Corrupt: a file or a tensor differs from its digest, and no other way leads to this version.
-        NotFound: a link of the chain is missing.
+        CorruptFileError: a file or a tensor differs from its digest, and no other way leads to this version.
+        ObjectNotFoundError: a link of the chain is missing.
     """
     if not manifest.chain:
         download_folder(store, manifest.uri, folder, manifest.files)
@@ -54,7 +54,7 @@ def fetch(store: Store, manifest: WeightsManifest, folder: Path, current: Versio
         try:
             _apply(current.folder, deltas, folder)
             return
-        except Corrupt as error:
+        except CorruptFileError as error:
             why = f"{current.version}, as stored here, cannot be continued: {error}"
             event(log, "full weights fetched again", logging.WARNING, why=why)
             shutil.rmtree(folder)

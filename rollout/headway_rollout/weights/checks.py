@@ -11,14 +11,20 @@ from pathlib import Path
 from typing import Final
 
 from headway_api.records import Canary, FileDigest, WeightsManifest
-from headway_api.weights_format import DELTA_FILE, DIGESTS_FILE, MODEL_FILE, NotSafetensors, read_spans
+from headway_api.weights_format import (
+    DELTA_FILE,
+    DIGESTS_FILE,
+    MODEL_FILE,
+    InvalidSafetensorsError,
+    read_spans,
+)
 
 FLOATS: Final = frozenset({"F32", "F16", "BF16"})
 TIED: Final = "lm_head.weight"
 """A checkpoint with tied embeddings may hold the output head or leave it out: it is the embedding."""
 
 
-class Unusable(Exception):
+class UnusableManifestError(Exception):
     """These files are not the weights of this job's model; the engine was not touched."""
 
 
@@ -34,12 +40,12 @@ def read_header(path: Path) -> dict[str, TensorHeader]:
     """Names, dtypes and shapes in a safetensors file, checked against the size of the file.
 
     Raises:
-        Unusable: not a whole safetensors file.
+        UnusableManifestError: not a whole safetensors file.
     """
     try:
         spans = read_spans(path)
-    except NotSafetensors as error:
-        raise Unusable(str(error)) from error
+    except InvalidSafetensorsError as error:
+        raise UnusableManifestError(str(error)) from error
     return {name: TensorHeader(span.dtype, span.shape) for name, span in spans.items()}
 
 
@@ -51,7 +57,7 @@ def read_headers(folder: Path, names: Iterable[str] | None = None) -> dict[str, 
         header = read_header(path)
         twice = found.keys() & header.keys()
         if twice:
-            raise Unusable(f"{path.name} repeats {sorted(twice)[0]}")
+            raise UnusableManifestError(f"{path.name} repeats {sorted(twice)[0]}")
         found |= header
     return found
 
@@ -60,7 +66,9 @@ def check_manifest(manifest: WeightsManifest, kinds: Collection[str]) -> None:
     """Check that this job's servers take the manifest's kind, and that its file names stay inside their
     folder."""
     if manifest.kind not in kinds:
-        raise Unusable(f"the manifest is of {manifest.kind} weights; this server takes {' and '.join(kinds)}")
+        raise UnusableManifestError(
+            f"the manifest is of {manifest.kind} weights; this server takes {' and '.join(kinds)}"
+        )
     if manifest.canary is not None:
         _check_canary(manifest.canary)
     if manifest.kind != "base":  # a base model is already loaded, so no file is read
@@ -72,19 +80,21 @@ def _check_files(manifest: WeightsManifest) -> None:
     for link in (whole, *deltas):
         outside = [file.name for file in link.files if Path(file.name).name != file.name]
         if outside:
-            raise Unusable(f"file name {outside[0]!r} is not a plain name")
+            raise UnusableManifestError(f"file name {outside[0]!r} is not a plain name")
     if manifest.kind != "direct" and not tensor_files(whole.files):
-        raise Unusable(f"the manifest names no safetensors file of version {whole.version}")
+        raise UnusableManifestError(f"the manifest names no safetensors file of version {whole.version}")
     if deltas and tensor_files(whole.files) != [MODEL_FILE]:
-        raise Unusable(f"the deltas start at {whole.version}, which is not one {MODEL_FILE}")
+        raise UnusableManifestError(f"the deltas start at {whole.version}, which is not one {MODEL_FILE}")
     for link in deltas:
         if {DELTA_FILE, DIGESTS_FILE} - {file.name for file in link.files}:
-            raise Unusable(f"version {link.version} lacks {DELTA_FILE} or {DIGESTS_FILE}")
+            raise UnusableManifestError(f"version {link.version} lacks {DELTA_FILE} or {DIGESTS_FILE}")
 
 
 def _check_canary(canary: Canary) -> None:
     if len(canary.tokens) < 2 or len(canary.logprobs) != len(canary.tokens) - 1:
-        raise Unusable("the canary needs at least two tokens and one log-probability fewer than tokens")
+        raise UnusableManifestError(
+            "the canary needs at least two tokens and one log-probability fewer than tokens"
+        )
 
 
 def tensor_files(files: Iterable[FileDigest]) -> list[str]:
@@ -96,17 +106,19 @@ def check_full(expected: Mapping[str, TensorHeader], found: Mapping[str, TensorH
     """Check that a full checkpoint has the base model's tensors, each in its shape, in floating point.
 
     Raises:
-        Unusable: names the first tensor at fault.
+        UnusableManifestError: names the first tensor at fault.
     """
     missing = sorted(expected.keys() - found.keys() - {TIED})
     unknown = sorted(found.keys() - expected.keys() - {TIED})
     if missing or (TIED in expected and TIED not in found):
-        raise Unusable(f"the checkpoint lacks {(missing or [TIED])[0]} ({len(missing) or 1} tensors missing)")
+        raise UnusableManifestError(
+            f"the checkpoint lacks {(missing or [TIED])[0]} ({len(missing) or 1} tensors missing)"
+        )
     if unknown:
-        raise Unusable(f"the model has no tensor {unknown[0]} ({len(unknown)} tensors too many)")
+        raise UnusableManifestError(f"the model has no tensor {unknown[0]} ({len(unknown)} tensors too many)")
     for name, header in found.items():
         if name in expected and header.shape != expected[name].shape:
-            raise Unusable(
+            raise UnusableManifestError(
                 f"{name} has shape {list(header.shape)}, the model's is {list(expected[name].shape)}"
             )
         _check_float(name, header)
@@ -116,28 +128,30 @@ def check_lora(config: Mapping[str, object], found: Mapping[str, TensorHeader], 
     """Check that an adapter has pairs of matrices of its own rank, which the engine has room for.
 
     Raises:
-        Unusable: names the first fault.
+        UnusableManifestError: names the first fault.
     """
     rank = config.get("r")
     if config.get("peft_type") != "LORA" or not isinstance(rank, int):
-        raise Unusable("adapter_config.json does not describe a LoRA adapter")
+        raise UnusableManifestError("adapter_config.json does not describe a LoRA adapter")
     if rank > max_rank:
-        raise Unusable(f"the adapter's rank is {rank}; this server has room for rank {max_rank}")
+        raise UnusableManifestError(f"the adapter's rank is {rank}; this server has room for rank {max_rank}")
     if not found:
-        raise Unusable("the adapter has no tensor")
+        raise UnusableManifestError("the adapter has no tensor")
     for name, header in found.items():
         _check_float(name, header)
         stem, part, tail = name.rpartition(".lora_A.") if ".lora_A." in name else name.rpartition(".lora_B.")
         if not part:
-            raise Unusable(f"{name} is not a LoRA matrix")
+            raise UnusableManifestError(f"{name} is not a LoRA matrix")
         other = f"{stem}.lora_{'B' if part == '.lora_A.' else 'A'}.{tail}"
         if other not in found:
-            raise Unusable(f"{name} lacks its {other}")
+            raise UnusableManifestError(f"{name} lacks its {other}")
         inner = header.shape[0] if part == ".lora_A." else header.shape[-1]
         if len(header.shape) != 2 or inner != rank:
-            raise Unusable(f"{name} has shape {list(header.shape)}; the rank is {rank}")
+            raise UnusableManifestError(f"{name} has shape {list(header.shape)}; the rank is {rank}")
 
 
 def _check_float(name: str, header: TensorHeader) -> None:
     if header.dtype not in FLOATS:
-        raise Unusable(f"{name} is {header.dtype}; weights are one of {', '.join(sorted(FLOATS))}")
+        raise UnusableManifestError(
+            f"{name} is {header.dtype}; weights are one of {', '.join(sorted(FLOATS))}"
+        )

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from headway_api.records import TensorDigests
-from headway_api.store import Corrupt
-from headway_api.weights_format import CHUNK, LENGTHS, NotSafetensors, read_spans
+from headway_api.store import CorruptFileError
+from headway_api.weights_format import CHUNK, LENGTHS, InvalidSafetensorsError, read_spans
 
 Elements = NDArray[np.unsignedinteger[Any]]
 MAX_THREADS: Final = 8
@@ -69,16 +69,16 @@ def apply(before: Path, delta: Path, digests: Path, after: Path) -> None:
     """Write to `after` the safetensors file that results from `before` and `delta`.
 
     Raises:
-        Corrupt: a tensor does not match its digest: one of the three files is damaged, or the delta is not of
-            this version.
+        CorruptFileError: a tensor does not match its digest. One of the three files is damaged, or the delta
+            is not of this version.
     """
     try:
         spans, changes = read_spans(before), read_spans(delta)
         expected = TensorDigests.model_validate_json(digests.read_bytes()).tensors
-    except (NotSafetensors, ValidationError) as error:
-        raise Corrupt(f"{delta.parent.name}: {error}") from error
+    except (InvalidSafetensorsError, ValidationError) as error:
+        raise CorruptFileError(f"{delta.parent.name}: {error}") from error
     if expected.keys() != spans.keys() or changes.keys() - spans.keys():
-        raise Corrupt(f"{delta.parent.name}: the delta is not of the tensors of {before}")
+        raise CorruptFileError(f"{delta.parent.name}: the delta is not of the tensors of {before}")
     old, new = np.memmap(before, np.uint8, "r"), np.memmap(delta, np.uint8, "r")
     with after.open("wb") as stream:
         stream.truncate(old.size)
@@ -95,7 +95,7 @@ def apply(before: Path, delta: Path, digests: Path, after: Path) -> None:
             _decoded(tensor.view(f"<u{span.element_bytes}"), new[change.begin : change.end].tobytes(), name)
         found = hashlib.sha256(tensor.data).hexdigest()
         if found != expected[name]:
-            raise Corrupt(f"{name}: expected sha256 {expected[name]}, found {found}")
+            raise CorruptFileError(f"{name}: expected sha256 {expected[name]}, found {found}")
 
     with ThreadPoolExecutor(min(MAX_THREADS, len(os.sched_getaffinity(0)))) as threads:
         for _ in threads.map(one, spans):
@@ -107,4 +107,4 @@ def _decoded(elements: Elements, data: bytes, name: str) -> None:
     try:
         decode(elements, data)
     except ValueError as error:
-        raise Corrupt(f"the delta of {name} cannot be read: {error}") from error
+        raise CorruptFileError(f"the delta of {name} cannot be read: {error}") from error

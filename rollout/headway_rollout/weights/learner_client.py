@@ -12,12 +12,12 @@ import aiohttp
 from pydantic import ValidationError
 
 from headway_api import bounds
-from headway_api.bounds import OutOfBounds, json_within, shortened
+from headway_api.bounds import OutOfBoundsError, json_within, shortened
 from headway_api.record import explained
 from headway_api.records import DirectSource
 from headway_api.weights_direct import DirectHeader, DirectJoin, DirectPlace, header_path, join_path
-from headway_rollout.engine import Engine, NotJoined
-from headway_rollout.weights.checks import TensorHeader, Unusable, check_full
+from headway_rollout.engine import Engine, LearnerNotMetError
+from headway_rollout.weights.checks import TensorHeader, UnusableManifestError, check_full
 from headway_wire.contents import content, start
 
 HEADER_FILE: Final = "header.json"
@@ -27,7 +27,7 @@ SHOWN_CHARACTERS: Final = 500
 """Maximum characters of a refusal that an error repeats."""
 
 
-class LearnerUnavailable(Exception):
+class LearnerUnavailableError(Exception):
     """The learner did not answer, or refused."""
 
 
@@ -46,25 +46,27 @@ class LearnerClient:
         """Make the engine meet the learner, which then waits for it; `folder` gets the header.
 
         Raises:
-            NotJoined: the learner is away, or now offers other weights.
-            Unusable: its offer is not what the manifest names, or not this model's weights.
+            LearnerNotMetError: the learner is away, or now offers other weights.
+            UnusableManifestError: its offer is not what the manifest names, or not this model's weights.
         """
         where = f"http://{source.host}:{source.port}"
         try:
             header = DirectHeader.model_validate(await self._call("GET", where + header_path(source.header)))
             if header.sha256 != source.header:
-                raise Unusable(f"the learner's header has sha256 {header.sha256}, not {source.header}")
+                raise UnusableManifestError(
+                    f"the learner's header has sha256 {header.sha256}, not {source.header}"
+                )
             check_full(expected, {t.name: TensorHeader(t.dtype, tuple(t.shape)) for t in header.tensors})
             body = self.join.model_dump()
             place = DirectPlace.model_validate(
                 await self._call("POST", where + join_path(source.header), body)
             )
         except ValidationError as error:
-            raise NotJoined(
+            raise LearnerNotMetError(
                 f"the learner's answer about weights cannot be read: {explained(error)}"
             ) from error
-        except LearnerUnavailable as error:
-            raise NotJoined(f"the learner offers no weights: {error}") from error
+        except LearnerUnavailableError as error:
+            raise LearnerNotMetError(f"the learner offers no weights: {error}") from error
         await engine.join(source.host, place)
         # The header marks a folder whose learner was joined.
         await asyncio.to_thread(_write, folder, header)
@@ -80,15 +82,15 @@ class LearnerClient:
                 if response.status >= 300:
                     answer = (await start(response, SHOWN_CHARACTERS)).decode(errors="replace")
                     text = shortened(answer, SHOWN_CHARACTERS)
-                    raise LearnerUnavailable(f"{method} {url}: {response.status}: {text}")
+                    raise LearnerUnavailableError(f"{method} {url}: {response.status}: {text}")
                 data = await content(response, bounds.REPORT)
                 return await asyncio.to_thread(json_within, data, bounds.REPORT)
         except TimeoutError as error:
-            raise LearnerUnavailable(f"{method} {url}: no answer within {ASK_SECONDS:.0f} s") from error
-        except OutOfBounds as error:
-            raise LearnerUnavailable(f"{method} {url}: the answer cannot be read: {error}") from error
+            raise LearnerUnavailableError(f"{method} {url}: no answer within {ASK_SECONDS:.0f} s") from error
+        except OutOfBoundsError as error:
+            raise LearnerUnavailableError(f"{method} {url}: the answer cannot be read: {error}") from error
         except aiohttp.ClientError as error:
-            raise LearnerUnavailable(f"{method} {url}: {type(error).__name__}: {error}") from error
+            raise LearnerUnavailableError(f"{method} {url}: {type(error).__name__}: {error}") from error
 
 
 def _write(folder: Path, header: DirectHeader) -> None:

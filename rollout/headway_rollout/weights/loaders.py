@@ -14,14 +14,14 @@ from headway_api.model_names import BASE_MODEL, POLICY, adapter_name, name_of
 from headway_api.records import FileDigest, PolicyVersion, WeightsManifest
 from headway_api.store import Store, download_folder
 from headway_api.weights_format import DIGESTS_FILE
-from headway_rollout.engine import Engine, NotJoined
+from headway_rollout.engine import Engine, LearnerNotMetError
 from headway_rollout.launch import KEEP_ADAPTERS
 from headway_rollout.weights import chain
 from headway_rollout.weights.adapters import Adapters
 from headway_rollout.weights.chain import VersionOnDisk
 from headway_rollout.weights.checks import (
     TensorHeader,
-    Unusable,
+    UnusableManifestError,
     check_full,
     check_lora,
     read_headers,
@@ -41,17 +41,18 @@ class Loader(Protocol):
     def holds(self, manifest: WeightsManifest) -> bool:
         """Whether nothing need be fetched: the engine has the weights, or their files are still here.
 
-        Raises `Unusable` if this version had other files.
+        Raises `UnusableManifestError` if this version had other files.
         """
 
     async def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
         """Download the files into `folder`, which does not exist yet, or make the engine meet the learner.
 
-        Raises `Unusable` if they are not this model's, what `download_folder` raises, and `NotJoined`.
+        Raises `UnusableManifestError` if they are not this model's, what `download_folder` raises, and
+        `LearnerNotMetError`.
         """
 
     async def load(self, manifest: WeightsManifest, folder: Path) -> None:
-        """Load the weights. Raises `EngineRefused`; the engine's copy of them is then not to be trusted."""
+        """Load the weights. Raises `EngineError`; the engine's copy of them is then not to be trusted."""
 
     def model(self, manifest: WeightsManifest) -> str:
         """Model name of requests for it."""
@@ -61,10 +62,10 @@ class Loader(Protocol):
 
     async def drop(self, manifest: WeightsManifest) -> None:
         """After an unverified load in an engine that continues, make it forget these weights. Raises
-        `EngineRefused`."""
+        `EngineError`."""
 
     async def release(self) -> bool:
-        """Release all that no request uses. Return whether nothing is left. Raises `EngineRefused`."""
+        """Release all that no request uses. Return whether nothing is left. Raises `EngineError`."""
 
 
 class BaseLoader:
@@ -118,7 +119,7 @@ class LoraLoader:
             return True
         files = self._files.get(manifest.version, manifest.files)
         if files != manifest.files:
-            raise Unusable(
+            raise UnusableManifestError(
                 f"slot {self._slot} has version {manifest.version} with other files; give it another version"
             )
         return manifest.version in self._folders
@@ -130,11 +131,11 @@ class LoraLoader:
         download_folder(store, manifest.uri, folder, manifest.files)
         config = folder / "adapter_config.json"
         if not config.exists():
-            raise Unusable("the manifest names no adapter_config.json")
+            raise UnusableManifestError("the manifest names no adapter_config.json")
         try:
             content = read_config(config)
         except ValueError as error:
-            raise Unusable(f"adapter_config.json is not valid JSON: {error}") from error
+            raise UnusableManifestError(f"adapter_config.json is not valid JSON: {error}") from error
         check_lora(content, read_headers(folder, tensor_files(manifest.files)), self._max_rank)
 
     async def load(self, manifest: WeightsManifest, folder: Path) -> None:
@@ -206,7 +207,7 @@ class FullLoader:
     def holds(self, manifest: WeightsManifest) -> bool:
         if manifest.kind == "base":
             if self._current is not None:
-                raise Unusable(
+                raise UnusableManifestError(
                     f"weights {self._current.version} have replaced the base model; start the server again"
                 )
             return True
@@ -217,7 +218,7 @@ class FullLoader:
             try:
                 await self._learner.meet(manifest.direct, folder, self._engine, self._expected)
                 return
-            except NotJoined as error:
+            except LearnerNotMetError as error:
                 if not manifest.whole:
                     raise
                 event(log, "learner not joined", logging.WARNING, why=str(error), instead=manifest.uri)

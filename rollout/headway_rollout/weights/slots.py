@@ -23,7 +23,7 @@ LOOK_SECONDS = 2.0
 Failed = asyncio.Future[JobError]
 
 
-class SlotRefused(Exception):
+class SlotRefusedError(Exception):
     """The engine has no such slot, no room for one more, or does not release it."""
 
 
@@ -59,17 +59,17 @@ class Slots:
         """Make a slot hold `manifest`.
 
         Raises:
-            SlotRefused: the engine has no room for another slot, or cannot have this one.
+            SlotRefusedError: the engine has no room for another slot, or cannot have this one.
         """
         taken = self._with_adapter | self._reserved | {slot}
         if manifest.kind == "lora" and len(taken) > self._adapters:
             others = ", ".join(sorted(taken - {slot}))
-            raise SlotRefused(
+            raise SlotRefusedError(
                 f"this server has room for {self._adapters} adapters, which are in use for {others}; release "
                 "one"
             )
         if slot not in self._updaters and len(self._updaters) >= MAX_SLOTS:
-            raise SlotRefused(f"this server holds {MAX_SLOTS} slots, the most; release one")
+            raise SlotRefusedError(f"this server holds {MAX_SLOTS} slots, the most; release one")
         if manifest.kind == "lora":
             self._with_adapter.add(slot)
         if slot not in self._updaters:
@@ -80,10 +80,10 @@ class Slots:
         """Release a slot once no request uses its weights. A slot that does not exist is already released.
 
         Raises:
-            SlotRefused: it is the reserved one.
+            SlotRefusedError: it is the reserved one.
         """
         if slot in self._reserved:
-            raise SlotRefused(f"the slot {slot} is reserved and cannot be released; release another")
+            raise SlotRefusedError(f"the slot {slot} is reserved and cannot be released; release another")
         updater = self._updaters.get(slot)
         if updater is None:
             return

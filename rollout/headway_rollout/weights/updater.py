@@ -29,11 +29,11 @@ from headway_api.exits import JobError
 from headway_api.logs import event
 from headway_api.model_names import POLICY
 from headway_api.records import Canary, LoadFailure, WeightsManifest, WeightsState
-from headway_api.store import Corrupt, NotFound, Store
-from headway_rollout.engine import Engine, EngineRefused, NotJoined, WrongWeights
+from headway_api.store import CorruptFileError, ObjectNotFoundError, Store
+from headway_rollout.engine import Engine, EngineError, LearnerNotMetError, WrongWeightsError
 from headway_rollout.model import STORE_FAILURES
 from headway_rollout.weights import canary
-from headway_rollout.weights.checks import Unusable, check_manifest
+from headway_rollout.weights.checks import UnusableManifestError, check_manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,15 +42,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-UNTOUCHED: Final = (Unusable, Corrupt, NotFound, NotJoined, *STORE_FAILURES)
+UNTOUCHED: Final = (
+    UnusableManifestError,
+    CorruptFileError,
+    ObjectNotFoundError,
+    LearnerNotMetError,
+    *STORE_FAILURES,
+)
 """Failures to get usable files, or to meet the learner; the engine is unchanged."""
 
 
-class NotVerified(Exception):
+class NotVerifiedError(Exception):
     """The engine does not compute what the learner computed."""
 
 
-UNVERIFIED: Final = (Unusable, Corrupt, NotVerified, WrongWeights)
+UNVERIFIED: Final = (UnusableManifestError, CorruptFileError, NotVerifiedError, WrongWeightsError)
 """Failures which mean that these are not the weights of the manifest."""
 
 
@@ -151,7 +157,7 @@ class WeightUpdater:
             self._settle(NOTHING)
             try:
                 return await self._loader.release()
-            except EngineRefused as error:
+            except EngineError as error:
                 event(log, "not released", logging.WARNING, slot=self._slot, why=failure_text(error))
                 return False
 
@@ -198,12 +204,12 @@ class WeightUpdater:
             if manifest.canary is not None:
                 measured = await self._measure(self._loader.model(manifest), manifest.canary)
                 if not canary.agrees(measured, manifest.canary.tolerance):
-                    raise NotVerified(
+                    raise NotVerifiedError(
                         f"log-probabilities differ from the learner's by {measured:.3g} on average, "
                         f"tolerance {manifest.canary.tolerance:.3g}"
                     )
             await self._loader.tidy()
-        except (EngineRefused, NotVerified) as error:
+        except (EngineError, NotVerifiedError) as error:
             await self._fail(manifest, error, unverified(error, measured))
             return
         seconds = time.monotonic() - started
@@ -224,13 +230,13 @@ class WeightUpdater:
             return
         try:
             await self._loader.drop(manifest)
-        except EngineRefused as refused:
+        except EngineError as refused:
             event(log, "not unloaded", logging.WARNING, slot=self._slot, why=failure_text(refused))
         self._settle(state)
 
     async def _fail_engine(self, manifest: WeightsManifest, error: Exception, state: WeightsState) -> None:
         # The answer to this load names the signal too, so read the engine's last output first.
-        died = await self._kill() if isinstance(error, EngineRefused) else None
+        died = await self._kill() if isinstance(error, EngineError) else None
         if died is not None:
             why = f"{died}; it was loading weights {manifest.version}"
             dead = JobError("EngineDied", why, permanent=False)

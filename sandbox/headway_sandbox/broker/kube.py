@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from headway_api.bounds import KIB, MIB, OutOfBounds, json_within, shortened
+from headway_api.bounds import KIB, MIB, OutOfBoundsError, json_within, shortened
 from headway_api.document import Json
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -45,7 +45,7 @@ class ApiError(Exception):
         self.reason = reason
 
 
-class Gone(Exception):
+class ResourceVersionExpiredError(Exception):
     """The resource version is too old to watch from: list again."""
 
 
@@ -137,7 +137,7 @@ class Pods:
         """Events after `version`, bookmarks included, until the server ends the watch.
 
         Raises:
-            Gone: `version` is too old.
+            ResourceVersionExpiredError: `version` is too old.
             ApiError: the API server refused.
         """
         params = {
@@ -178,7 +178,7 @@ class Pods:
 
 
 def _event(line: bytes) -> tuple[str, Json]:
-    """Kind and object of one line of a watch; raises Gone, ApiError."""
+    """Kind and object of one line of a watch; raises ResourceVersionExpiredError, ApiError."""
     event = _object(line, OBJECT)
     kind, item = event.get("type"), event.get("object")
     if not isinstance(kind, str) or not isinstance(item, dict):
@@ -191,7 +191,7 @@ def _event(line: bytes) -> tuple[str, Json]:
 def _object(text: bytes, maximum: int, values: int = LIST_VALUES) -> Json:
     try:
         document = json_within(text, maximum, depth=DEPTH, values=values)
-    except OutOfBounds as error:
+    except OutOfBoundsError as error:
         raise ApiError(502, "OutOfBounds", f"the API server's answer: {error}") from error
     if not isinstance(document, dict):
         raise ApiError(502, "OutOfBounds", "the API server's answer is not an object")
@@ -223,6 +223,6 @@ def _error(status: Json) -> Exception:
     message = shortened(str(status.get("message", "")), WORDS)
     code = status.get("code")
     if code == 410:
-        return Gone(message)
+        return ResourceVersionExpiredError(message)
     reason = shortened(str(status.get("reason") or "Unknown"), WORDS)
     return ApiError(code if isinstance(code, int) else 500, reason, message)

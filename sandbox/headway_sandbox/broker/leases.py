@@ -29,7 +29,7 @@ EXPIRE_EVERY_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
-class LeaseRefused(Exception):
+class LeaseRefusedError(Exception):
     """The broker grants no lease."""
 
     def __init__(self, status: int, problem: Problem, retry_after: float | None = None) -> None:
@@ -76,7 +76,7 @@ class Leases:
         """A sandbox for this episode only.
 
         Raises:
-            LeaseRefused: there is none now (503), or there will never be one (409).
+            LeaseRefusedError: there is none now (503), or there will never be one (409).
         """
         await self._may_ask(request.owner)
         leased = self._leased.get(request.lease)
@@ -97,10 +97,10 @@ class Leases:
                 await self._pool.listed.wait()
         except TimeoutError:
             problem = Problem(reason="BrokerStarting", message="the broker has not listed the job's pods yet")
-            raise LeaseRefused(503, problem, 1.0) from None
+            raise LeaseRefusedError(503, problem, 1.0) from None
         if self._owner not in (None, owner):
             message = f"{owner} no longer owns this job's sandboxes: {self._owner} does"
-            raise LeaseRefused(409, Problem(reason=NOT_OWNER, message=message, permanent=True))
+            raise LeaseRefusedError(409, Problem(reason=NOT_OWNER, message=message, permanent=True))
 
     async def _acquire(self, request: LeaseRequest) -> LeasedPod:
         began = time.monotonic()
@@ -119,7 +119,7 @@ class Leases:
         problem = self._pool.problem or Problem(
             reason="PoolEmpty", message="every sandbox is in use or starting; ask again"
         )
-        raise LeaseRefused(503, problem, 1.0)
+        raise LeaseRefusedError(503, problem, 1.0)
 
     async def _bind(self, lease: str, leased: LeasedPod) -> bool:
         body = {

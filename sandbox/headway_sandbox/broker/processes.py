@@ -32,7 +32,7 @@ from typing import BinaryIO, Final
 from headway_api import names
 from headway_api.document import Json
 from headway_api.quantity import amount
-from headway_sandbox.broker.kube import ApiError, Gone
+from headway_sandbox.broker.kube import ApiError, ResourceVersionExpiredError
 from headway_sandbox.broker.pods import CONTAINER
 from headway_sandbox.http import listen
 from headway_sandbox.runner import CHILD
@@ -232,7 +232,7 @@ class ProcessPods:
         """Events after `version`, until cancelled.
 
         Raises:
-            Gone: `version` is too old.
+            ResourceVersionExpiredError: `version` is too old.
         """
         seen = int(version)
         while True:
@@ -241,7 +241,7 @@ class ProcessPods:
                     await self._changed.wait()
                 fresh = [event for event in self._events if event[0] > seen]
             if not fresh or fresh[0][0] > seen + 1:
-                raise Gone(f"events after {seen} are no longer kept")
+                raise ResourceVersionExpiredError(f"events after {seen} are no longer kept")
             seen = fresh[-1][0]
             for _, kind, pod in fresh:
                 yield kind, pod

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from headway_api.bounds import KIB, OutOfBounds, json_within
+from headway_api.bounds import KIB, OutOfBoundsError, json_within
 from headway_api.sandbox_api import MAX_LEASE_SECONDS, Challenge, Health, Proof
 from headway_sandbox.broker import proof
 from headway_wire.contents import content
@@ -59,7 +59,8 @@ async def asked(
     """Status and JSON of an answer; None if it has no body.
 
     Raises:
-        OutOfBounds: the answer is not JSON, is compressed, or is larger or deeper than a sandbox's may be.
+        OutOfBoundsError: the answer is not JSON, is compressed, or is larger or deeper than a sandbox's may
+            be.
         aiohttp.ClientError, TimeoutError: there is no answer.
     """
     async with http.request(
@@ -72,7 +73,7 @@ async def asked(
         auto_decompress=False,
     ) as response:
         if "Content-Encoding" in response.headers:
-            raise OutOfBounds("is compressed")
+            raise OutOfBoundsError("is compressed")
         answer = await content(response, MAX_ANSWER)
         if not answer:
             return response.status, None

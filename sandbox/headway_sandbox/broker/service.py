@@ -13,15 +13,15 @@ from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import BaseModel, ValidationError
 
-from headway_api.bounds import KIB, OutOfBounds, json_within, shortened
+from headway_api.bounds import KIB, OutOfBoundsError, json_within, shortened
 from headway_api.keys import Key
 from headway_api.record import explained
 from headway_api.sandbox_api import LeaseRequest, OwnerClaim, PoolState, Problem
 from headway_sandbox.broker.kube import WATCH_SECONDS
-from headway_sandbox.broker.leases import LeaseRefused, Leases
+from headway_sandbox.broker.leases import LeaseRefusedError, Leases
 from headway_sandbox.broker.metrics import Metrics
-from headway_sandbox.broker.warm import Impossible, WarmPool
-from headway_wire.contents import TooLarge, TooSlow, body
+from headway_sandbox.broker.warm import NoSandboxError, WarmPool
+from headway_wire.contents import BodyTimeoutError, BodyTooLargeError, body
 from headway_wire.listening import known
 
 MAX_BODY = 16 * KIB
@@ -72,9 +72,9 @@ class Service:
             known(request)
         try:
             return await handler(request)
-        except Impossible as error:
+        except NoSandboxError as error:
             return answer(409, error.problem)
-        except LeaseRefused as error:
+        except LeaseRefusedError as error:
             headers = {} if error.retry_after is None else {"Retry-After": f"{error.retry_after:g}"}
             return answer(error.status, error.problem, headers)
 
@@ -121,24 +121,24 @@ class Service:
 
 
 async def asked_for(request: web.Request, record: type[Asked]) -> Asked:
-    """The record in a request's body; raises LeaseRefused."""
+    """The record in a request's body; raises LeaseRefusedError."""
     try:
         raw = await body(request, MAX_BODY, BODY_SECONDS)
         return record.model_validate(json_within(raw, MAX_BODY, depth=DEPTH, values=VALUES))
-    except TooLarge as error:
+    except BodyTooLargeError as error:
         raise malformed(413, f"the body has {error}") from error
-    except TooSlow as error:
+    except BodyTimeoutError as error:
         raise malformed(408, f"{error}; send it at once", permanent=False) from error
     except ValidationError as error:
         raise malformed(400, f"the body is not a valid {record.__name__}: {explained(error)}") from error
-    except (OutOfBounds, web.RequestPayloadError) as error:
+    except (OutOfBoundsError, web.RequestPayloadError) as error:
         why = shortened(str(error), ERROR_CHARACTERS)
         raise malformed(400, f"the body cannot be read: {why}") from error
 
 
-def malformed(status: int, message: str, *, permanent: bool = True) -> LeaseRefused:
+def malformed(status: int, message: str, *, permanent: bool = True) -> LeaseRefusedError:
     """The refusal of a request's body."""
-    return LeaseRefused(status, Problem(reason="MalformedRequest", message=message, permanent=permanent))
+    return LeaseRefusedError(status, Problem(reason="MalformedRequest", message=message, permanent=permanent))
 
 
 def answer(status: int, document: BaseModel, headers: dict[str, str] | None = None) -> web.Response:

@@ -27,7 +27,7 @@ from headway_api.bounds import shortened
 from headway_api.document import Json
 from headway_api.sandbox_api import Health, Problem
 from headway_sandbox.broker import pods, pool, reply
-from headway_sandbox.broker.kube import ApiError, Gone, PodApi
+from headway_sandbox.broker.kube import ApiError, PodApi, ResourceVersionExpiredError
 from headway_sandbox.broker.metrics import Metrics
 from headway_sandbox.broker.pool import Pod, State
 
@@ -47,7 +47,7 @@ TICK_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
-class Impossible(Exception):
+class NoSandboxError(Exception):
     """There will be no sandbox until something outside changes."""
 
     def __init__(self, problem: Problem) -> None:
@@ -140,10 +140,10 @@ class WarmPool:
 
         Raises:
             TimeoutError: no pod became ready within `timeout` seconds.
-            Impossible: there will be none.
+            NoSandboxError: there will be none.
         """
         if self.problem is not None and self.problem.permanent:
-            raise Impossible(self.problem)
+            raise NoSandboxError(self.problem)
         waiter: asyncio.Future[Pod] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._serve()
@@ -253,7 +253,7 @@ class WarmPool:
         if problem.permanent:
             for waiter in self._waiters:
                 if not waiter.done():
-                    waiter.set_exception(Impossible(problem))
+                    waiter.set_exception(NoSandboxError(problem))
 
     def _retire(self) -> None:
         """Replace pods that are too old or never answered, and remove ready pods that nobody needs."""
@@ -279,7 +279,7 @@ class WarmPool:
                 version = await self._list()
                 failures = 0
                 await self._watch(version)
-            except Gone:
+            except ResourceVersionExpiredError:
                 continue
             except (ApiError, aiohttp.ClientError, TimeoutError) as error:
                 logs.event(_log, "watch-failed", level=logging.WARNING, error=str(error))

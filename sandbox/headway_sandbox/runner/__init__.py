@@ -19,13 +19,30 @@ so a link that a command created never leads to a file of the server.
 
 from __future__ import annotations
 
-from headway_sandbox.runner.client import ChildRunner, Lost, NotStarted, Runner, accept, listen
+from headway_sandbox.runner.client import (
+    ChildRunner,
+    CommandStartError,
+    Runner,
+    RunnerLostError,
+    accept,
+    listen,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Completed", "Limits", "Lost", "NoRunner", "NotStarted", "get", "put", "run", "work_folder"]
+__all__ = [
+    "CommandStartError",
+    "Completed",
+    "Limits",
+    "NoRunnerError",
+    "RunnerLostError",
+    "get",
+    "put",
+    "run",
+    "work_folder",
+]
 
 ENV_RUNNER = "HEADWAY_RUNNER"
 """Equal to `headway_api.names.ENV_RUNNER`: the path of the server's socket for its runner, or CHILD."""
@@ -39,7 +56,7 @@ _runner: Runner | None = None
 _make: Callable[[], Runner] | None = None
 
 
-class NoRunner(Exception):
+class NoRunnerError(Exception):
     """The pod has no container that runs code."""
 
 
@@ -104,9 +121,9 @@ def run(
         folder: the working folder; None: the folder that commands may write to.
 
     Raises:
-        NotStarted: the container has no such program, or no such folder.
-        NoRunner: the pod has no container that runs code.
-        Lost: that container has ended, for instance out of memory.
+        CommandStartError: the container has no such program, or no such folder.
+        NoRunnerError: the pod has no container that runs code.
+        RunnerLostError: that container has ended, for instance out of memory.
     """
     limits = limits or Limits()
     given = {
@@ -124,7 +141,7 @@ def put(path: str, content: str | bytes) -> None:
 
     Raises:
         OSError: the file cannot be written there.
-        NoRunner, Lost: as `run`.
+        NoRunnerError, RunnerLostError: as `run`.
     """
     current().put(path, content.encode() if isinstance(content, str) else content)
 
@@ -134,7 +151,7 @@ def get(path: str, max_bytes: int = FILE_BYTES) -> bytes | None:
 
     Raises:
         OSError: it is not a regular file, has more than `max_bytes` bytes, or cannot be read.
-        NoRunner, Lost: as `run`.
+        NoRunnerError, RunnerLostError: as `run`.
     """
     return current().get(path, max_bytes)
 
@@ -148,13 +165,13 @@ def current() -> Runner:
     """The pod's runner.
 
     Raises:
-        NoRunner: the pod has none.
+        NoRunnerError: the pod has none.
     """
     global _runner
     if _runner is None:
         if _make is None:
             text = "this sandbox has no container that runs code"
-            raise NoRunner(f"{text}; set spec.environment.sandbox.runsCode: true")
+            raise NoRunnerError(f"{text}; set spec.environment.sandbox.runsCode: true")
         _runner = _make()
     return _runner
 
@@ -192,7 +209,7 @@ def sweep() -> None:
     """End everything that was run, before the judgement.
 
     Raises:
-        Lost: the runner is gone, or a process could not be ended.
+        RunnerLostError: the runner is gone, or a process could not be ended.
     """
     if _runner is not None:
         _runner.sweep()

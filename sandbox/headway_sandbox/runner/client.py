@@ -37,11 +37,11 @@ EPISODE_FILE = "/run/headway/episode.json"
 """Equal to `headway_api.names.EPISODE_FILE`."""
 
 
-class Lost(Exception):
+class RunnerLostError(Exception):
     """The runner's container has ended, or does not answer."""
 
 
-class NotStarted(OSError):
+class CommandStartError(OSError):
     """A command cannot be started: errno, and the system's message."""
 
 
@@ -67,8 +67,8 @@ class Runner:
         """Start a program. `merged`: stdout and stderr are one pipe.
 
         Raises:
-            NotStarted: there is no such program or folder, or the command is too long for a message.
-            Lost: the runner is gone.
+            CommandStartError: there is no such program or folder, or the command is too long for a message.
+            RunnerLostError: the runner is gone.
         """
         request = {
             "do": "run",
@@ -82,7 +82,7 @@ class Runner:
         try:
             answer, pipes = receive_with_files(channel)
             if "errno" in answer:
-                raise NotStarted(answer["errno"], answer["says"])
+                raise CommandStartError(answer["errno"], answer["says"])
         except BaseException:
             channel.close()
             raise
@@ -106,7 +106,7 @@ class Runner:
             content = bytearray()
             while len(content) < answer["size"]:
                 if not (piece := received(channel)):
-                    raise Lost("the runner ended inside an answer")
+                    raise RunnerLostError("the runner ended inside an answer")
                 content += piece
             return bytes(content)
 
@@ -114,7 +114,7 @@ class Runner:
         """End everything that was run.
 
         Raises:
-            Lost: the runner is gone, or a process could not be ended.
+            RunnerLostError: the runner is gone, or a process could not be ended.
         """
         self._sweep(ANSWER_SECONDS)
 
@@ -122,13 +122,13 @@ class Runner:
         with self._ask({"do": "sweep"}) as channel:
             channel.settimeout(seconds)
             if left := receive(channel)["left"]:
-                raise Lost(f"{left} processes in the container `runner` could not be ended")
+                raise RunnerLostError(f"{left} processes in the container `runner` could not be ended")
 
     def _ask(self, request: Mapping[str, Any]) -> socket.socket:
         message = json.dumps(request).encode()
         if len(message) > MESSAGE:
             text = f"command and variables above {MESSAGE} bytes; write long data to a file or to stdin"
-            raise NotStarted(7, text)
+            raise CommandStartError(7, text)
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         mine.settimeout(ANSWER_SECONDS)
         try:
@@ -164,10 +164,10 @@ class ChildRunner(Runner):
         """End everything through the runner, or without it if a command has killed or stopped it."""
         try:
             self._sweep(CHILD_SECONDS)
-        except Lost:
+        except RunnerLostError:
             process.kill(self._pid)
             if left := process.sweep(everything=False):
-                raise Lost(f"{left} processes could not be ended") from None
+                raise RunnerLostError(f"{left} processes could not be ended") from None
 
     def close(self) -> None:
         """End the runner, and everything that it runs."""
@@ -187,7 +187,7 @@ class Running:
         """Wait for the end; returns the exit status.
 
         Raises:
-            Lost: the exit status will never be known.
+            RunnerLostError: the exit status will never be known.
         """
         self._channel.settimeout(None)
         return int(receive(self._channel)["code"])
@@ -210,7 +210,7 @@ class Running:
         """Write stdin, read output and wait for the end: (code, stdout, stderr, timed out, truncated).
 
         Raises:
-            Lost: the exit status will never be known.
+            RunnerLostError: the exit status will never be known.
         """
         try:
             return self._communicate(memoryview(data), seconds, max_bytes)
@@ -230,7 +230,7 @@ class Running:
         while code is None:
             if (left := deadline - time.monotonic()) <= 0:
                 if timed_out:
-                    raise Lost("the runner does not end a command")
+                    raise RunnerLostError("the runner does not end a command")
                 deadline, timed_out = time.monotonic() + ANSWER_SECONDS, True
                 self.end()
                 continue
@@ -299,19 +299,19 @@ def accept(listener: socket.socket, path: str, seconds: float = CONNECT_SECONDS)
     """Accept the runner. Nobody can connect after it.
 
     Raises:
-        Lost: no runner connected within `seconds`, or it runs as the server's own user.
+        RunnerLostError: no runner connected within `seconds`, or it runs as the server's own user.
     """
     listener.settimeout(seconds)
     with listener:
         try:
             control, _ = listener.accept()
         except TimeoutError:
-            raise Lost(f"the container `runner` has not connected within {seconds:g} s") from None
+            raise RunnerLostError(f"the container `runner` has not connected within {seconds:g} s") from None
         finally:
             os.unlink(path)
     control.settimeout(None)
     if peer_of(control) == os.getuid():
-        raise Lost("the container `runner` runs as the server's own user; give it another")
+        raise RunnerLostError("the container `runner` runs as the server's own user; give it another")
     return Runner(control)
 
 
@@ -351,10 +351,10 @@ def parsed(message: bytes) -> dict[str, Any]:
     return found
 
 
-def gone() -> Lost:
+def gone() -> RunnerLostError:
     """The error for a runner that does not answer."""
     remedy = "if it was out of memory, raise spec.environment.sandbox.resources or bound the commands"
-    return Lost(f"the container `runner` has ended; {remedy}")
+    return RunnerLostError(f"the container `runner` has ended; {remedy}")
 
 
 def _raise_from(answer: Mapping[str, Any]) -> None:

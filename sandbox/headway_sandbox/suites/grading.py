@@ -27,7 +27,7 @@ ROLE = "grader"
 """The role of the model that they ask, unless the task names another one."""
 
 
-class AsksTheCandidate(Exception):
+class CandidateGradesItselfError(Exception):
     """A scorer has asked the candidate that it grades."""
 
 
@@ -82,7 +82,7 @@ class Refusals:
             scorer = self._scorer.get(self._running[-1] if self._running else None)
             if scorer is not None and address(str(client.base_url)) == address(os.environ.get(GATEWAY, "")):
                 self.fault = self.fault or fault(scorer)
-                raise AsksTheCandidate(self.fault)
+                raise CandidateGradesItselfError(self.fault)
             return request(client, *given, **named)
 
         return checked

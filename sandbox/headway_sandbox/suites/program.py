@@ -34,7 +34,7 @@ WORDS = ("yes", "true", "no", "false")
 HINT = "let it give a number, or one of C, I, P, N, yes, no, true and false"
 
 
-class Unusable(Exception):
+class UnusableTaskError(Exception):
     """The suite cannot run as it is written. `field` is a field of the suite."""
 
     def __init__(self, field: str, message: str) -> None:
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
         work, ending = order, files.ORDER
     try:
         answer = work(asked)
-    except Unusable as error:
+    except UnusableTaskError as error:
         answer = {"error": {"field": f"suite.{error.field}", "message": str(error)[:MESSAGE]}}
         print(error, file=sys.stderr)
     files.write(ending, answer)
@@ -64,31 +64,31 @@ def check(asked: Mapping[str, Any]) -> dict[str, Any]:
     """The number of the task's samples.
 
     Raises:
-        Unusable: the task cannot be loaded, has no such sample, or cannot run in a pod.
+        UnusableTaskError: the task cannot be loaded, has no such sample, or cannot run in a pod.
     """
     try:
         import openai  # noqa: F401  (Inspect's provider needs it)
         from inspect_ai._eval.loader import resolve_task_args
     except ImportError as error:
         text = f"{error}: install inspect-ai and openai into the image; see examples/suites/Dockerfile"
-        raise Unusable("image", text) from error
+        raise UnusableTaskError("image", text) from error
     task = one(asked)
     if unknown := sorted(asked["args"].keys() - resolve_task_args(task).keys()):
-        raise Unusable("args", f"the task takes no argument {', '.join(unknown)}; remove it")
+        raise UnusableTaskError("args", f"the task takes no argument {', '.join(unknown)}; remove it")
     samples = len(task.dataset)
     if asked["sample"] >= samples:
         text = f"{asked['sample'] + 1} is more than the task's {samples} samples; write at most {samples}"
-        raise Unusable("limit", text)
+        raise UnusableTaskError("limit", text)
     if not task.scorer:
-        raise Unusable("task", "the task has no scorer; name one that judges its samples")
+        raise UnusableTaskError("task", "the task has no scorer; name one that judges its samples")
     if (grader := grading.own_grader(task)) is not None:
-        raise Unusable("task", grading.fault(grader))
+        raise UnusableTaskError("task", grading.fault(grader))
     if task.sandbox is not None or any(sample.sandbox is not None for sample in task.dataset):
         text = "the task runs its tools in a sandbox of Inspect's own, which a pod cannot start"
-        raise Unusable("task", f"{text}; name a task whose tools need none")
+        raise UnusableTaskError("task", f"{text}; name a task whose tools need none")
     if digests(task.dataset) != in_another_process():
         text = "the task gives different samples, or another order, each time it is loaded"
-        raise Unusable("task", f"{text}; let it sort them, or draw and shuffle with a fixed seed")
+        raise UnusableTaskError("task", f"{text}; let it sort them, or draw and shuffle with a fixed seed")
     return {"samples": samples}
 
 
@@ -96,7 +96,7 @@ def order(asked: Mapping[str, Any]) -> dict[str, Any]:
     """The digests of the task's samples, in the order in which this process loads them.
 
     Raises:
-        Unusable: the task cannot be loaded.
+        UnusableTaskError: the task cannot be loaded.
     """
     return {"digests": digests(one(asked).dataset)}
 
@@ -107,7 +107,7 @@ def in_another_process() -> list[str]:
     Each pod draws its own hash seed, which decides the order of a set, unless the image fixes the seed.
 
     Raises:
-        Unusable: the other process ended without them.
+        UnusableTaskError: the other process ended without them.
     """
     variables = dict(os.environ)
     if variables.get(HASH_SEED, "random") in ("", "random"):
@@ -118,7 +118,7 @@ def in_another_process() -> list[str]:
     if "digests" not in found:
         message = found["error"]["message"] if "error" in found else (done.stderr or done.stdout).strip()
         text = f"the task was loaded once, and could not be loaded again (exit status {done.returncode})"
-        raise Unusable("task", f"{text}: {message[-MESSAGE // 2 :]}")
+        raise UnusableTaskError("task", f"{text}: {message[-MESSAGE // 2 :]}")
     return list(found["digests"])
 
 
@@ -139,7 +139,7 @@ def one(asked: Mapping[str, Any]) -> Any:
     """The named task.
 
     Raises:
-        Unusable: there is no such task, or there are several.
+        UnusableTaskError: there is no such task, or there are several.
     """
     from inspect_ai._eval.loader import load_tasks
 
@@ -148,9 +148,11 @@ def one(asked: Mapping[str, Any]) -> Any:
         found = load_tasks([name], dict(asked["args"]))
     except Exception as error:  # the task's own code runs
         text = f"{name} cannot be loaded: {described(error)}"
-        raise Unusable("task", f"{text}; {hint}, with arguments that it takes and its data") from error
+        raise UnusableTaskError(
+            "task", f"{text}; {hint}, with arguments that it takes and its data"
+        ) from error
     if len(found) != 1:
-        raise Unusable("task", f"{name} stands for {len(found)} tasks; {hint}")
+        raise UnusableTaskError("task", f"{name} stands for {len(found)} tasks; {hint}")
     return found[0]
 
 
@@ -158,7 +160,7 @@ def scored(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Run the sample; returns its scores.
 
     Raises:
-        Unusable: the sample failed.
+        UnusableTaskError: the sample failed.
     """
     from inspect_ai import eval as run
 
@@ -179,14 +181,16 @@ def scored(asked: Mapping[str, Any]) -> dict[str, Any]:
                 log_level="warning",
             )
     except Exception as error:
-        raise Unusable("task", refusals.fault or described(error)) from error
+        raise UnusableTaskError("task", refusals.fault or described(error)) from error
     if refusals.fault is not None:  # the task may have caught the refusal
-        raise Unusable("task", refusals.fault)
+        raise UnusableTaskError("task", refusals.fault)
     if log.status != "success":
-        raise Unusable("task", log.error.message if log.error else f"Inspect AI ended with {log.status}")
+        raise UnusableTaskError(
+            "task", log.error.message if log.error else f"Inspect AI ended with {log.status}"
+        )
     samples = log.samples or []
     if not samples or not samples[0].scores:
-        raise Unusable("task", "the sample was not scored")
+        raise UnusableTaskError("task", "the sample was not scored")
     return judged({name: score.value for name, score in samples[0].scores.items()})
 
 
@@ -194,16 +198,20 @@ def judged(values: Mapping[str, Any]) -> dict[str, Any]:
     """Scorers' values as numbers: the first is the sample's value, and every readable one is a metric.
 
     Raises:
-        Unusable: the first scorer gave no number.
+        UnusableTaskError: the first scorer gave no number.
     """
     first, given = next(iter(values.items()))
     parts_of_first = list(flat({first: given}))
     if not parts_of_first:
-        raise Unusable("task", f"the first scorer, {first}, gave {given!r}, which has no score; {HINT}")
+        raise UnusableTaskError(
+            "task", f"the first scorer, {first}, gave {given!r}, which has no score; {HINT}"
+        )
     name, raw = parts_of_first[0]
     value = number(raw)
     if not math.isfinite(value):
-        raise Unusable("task", f"the first scorer gave {raw!r} as {name}, which is not a score; {HINT}")
+        raise UnusableTaskError(
+            "task", f"the first scorer gave {raw!r} as {name}, which is not a score; {HINT}"
+        )
     numbers = {each: number(found_value) for each, found_value in flat(values)}
     return {
         "value": value,

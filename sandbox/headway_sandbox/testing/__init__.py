@@ -32,7 +32,7 @@ from typing import Any
 from headway_analysis.preflight import run
 from headway_analysis.preflight.catalogue import CHECKS
 from headway_analysis.preflight.evidence import Call, Facts, PlayedScript, Script, ToolResult
-from headway_analysis.preflight.playing import Cut, Failed, each
+from headway_analysis.preflight.playing import EpisodeCutError, NoReplyError, each
 from headway_api.document import JsonView
 from headway_sandbox.environment import Environment
 from headway_sandbox.testing.playing import (
@@ -51,7 +51,7 @@ from headway_sandbox.testing.sandbox import Sandboxes
 
 __all__ = [
     "Call",
-    "Cut",
+    "EpisodeCutError",
     "Malformed",
     "Recorded",
     "Report",
@@ -148,7 +148,7 @@ def examine(
     player = Player(sandboxes_of(environment, **more), workers)
     try:
         player.start()
-    except Failed as failure:
+    except NoReplyError as failure:
         raise AssertionError(str(failure)) from None
     if agent is not None:
         measured = baseline(player, agent, known, episodes, tokens)

@@ -21,7 +21,15 @@ from headway_analysis.preflight.evidence import (
     Script,
     ToolResult,
 )
-from headway_analysis.preflight.playing import Agent, Cut, Failed, Turns, conversation, each, played
+from headway_analysis.preflight.playing import (
+    Agent,
+    EpisodeCutError,
+    NoReplyError,
+    Turns,
+    conversation,
+    each,
+    played,
+)
 from headway_api.document import JsonView
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome, PolicyVersion, Purpose, Turn
 from headway_api.sandbox_api import ResetReply
@@ -84,7 +92,7 @@ def replayed(recorded: Sequence[JsonView]) -> Model:
     def model(seen: Seen) -> Turns:
         yield from each(calls)
         if answer is None:
-            raise Cut
+            raise EpisodeCutError
         return answer
 
     return model
@@ -117,7 +125,7 @@ class Player:
                 try:
                     try:
                         reply = sandbox.ask(request)
-                    except Failed as failure:
+                    except NoReplyError as failure:
                         request = play.throw(failure)
                     else:
                         request = play.send(reply)
@@ -143,7 +151,7 @@ class Player:
         return [done[place] for place in range(len(scripts))]
 
     def start(self) -> None:
-        """Start one sandbox and end it, so that a failure to start is reported once. Raises Failed."""
+        """Start one sandbox and end it, so that a failure to start is reported once. Raises NoReplyError."""
         with self._sandboxes.start() as sandbox:
             sandbox.lease()
 
@@ -241,7 +249,7 @@ def _limited(model: Model, facts: Facts, drawn: random.Random, row: JsonView, to
         result: ToolResult | None = None
         while True:
             if used >= facts.context_length or (facts.max_turns is not None and turn >= facts.max_turns):
-                raise Cut
+                raise EpisodeCutError
             if isinstance(turns, str):
                 return _fitted(turns, facts, used, tokens)
             try:
@@ -256,11 +264,11 @@ def _limited(model: Model, facts: Facts, drawn: random.Random, row: JsonView, to
 
 
 def _fitted(answer: str, facts: Facts, used: int, tokens: Tokens) -> str:
-    """An answer that fits; raises Cut if its end is lost."""
+    """An answer that fits; raises EpisodeCutError if its end is lost."""
     room = min(facts.max_tokens, facts.context_length - used)
     if tokens(answer) <= room:
         return answer
-    raise Cut(answer[: room * CHARACTERS_A_TOKEN])
+    raise EpisodeCutError(answer[: room * CHARACTERS_A_TOKEN])
 
 
 def _prompt(messages: Sequence[JsonView], tools: Sequence[JsonView], tokens: Tokens) -> int:

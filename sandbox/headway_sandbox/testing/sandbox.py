@@ -23,7 +23,7 @@ from typing import Any, Final, Self, TypeVar
 
 from pydantic import ValidationError
 
-from headway_analysis.preflight.playing import Failed, Reply, Request
+from headway_analysis.preflight.playing import NoReplyError, Reply, Request
 from headway_api import bounds, names
 from headway_api.record import Record, explained
 from headway_api.sandbox_api import FinishReply, FinishRequest, Problem, ResetReply, ResetRequest, ToolReply
@@ -107,7 +107,11 @@ class Sandbox:
         self._folder.cleanup()
 
     def lease(self) -> None:
-        """Bind the sandbox to its one episode. From then on it names a method that hangs. Raises Failed."""
+        """Bind the sandbox to its one episode. From then on it names a method that hangs.
+
+        Raises:
+            NoReplyError: it does not answer.
+        """
         left = self._left()
         times = {"deadline": time.time() + left + GRACE_SECONDS, "seconds": left}
         self._ask("lease", "the import", {"lease": "test", "token": self._token, **times})
@@ -116,7 +120,7 @@ class Sandbox:
         """Send a request of an episode; returns its reply.
 
         Raises:
-            Failed: there is no reply; with the environment's own message if it has one.
+            NoReplyError: there is no reply; with the environment's own message if it has one.
         """
         if isinstance(request, ResetRequest):
             self.lease()
@@ -130,7 +134,7 @@ class Sandbox:
         try:
             return kind.model_validate(self._ask(path, what, request.model_dump(mode="json")))
         except ValidationError as error:
-            raise Failed(f"{what} gave an invalid answer: {explained(error)}") from None
+            raise NoReplyError(f"{what} gave an invalid answer: {explained(error)}") from None
 
     def _ask(self, path: str, what: str, body: Mapping[str, Any]) -> Any:
         self._connection.timeout = self._left() + GRACE_SECONDS
@@ -142,9 +146,9 @@ class Sandbox:
             answer = self._connection.getresponse()
             text = answer.read(bounds.ANSWER + 1)
         except TimeoutError:
-            raise Failed(self._silent(path, what)) from None
+            raise NoReplyError(self._silent(path, what)) from None
         except (OSError, http.client.HTTPException):
-            raise Failed(self._ended(what)) from None
+            raise NoReplyError(self._ended(what)) from None
         try:
             document = (
                 bounds.json_within(text, bounds.ANSWER, depth=bounds.CONVERSATION_DEPTH) if text else None
@@ -152,9 +156,9 @@ class Sandbox:
             if answer.status < 300:
                 return document
             problem = Problem.model_validate(document)
-            raise Failed(problem.message, problem.reason)
+            raise NoReplyError(problem.message, problem.reason)
         except ValueError as error:
-            raise Failed(f"{what} gave an invalid answer: {error}") from None
+            raise NoReplyError(f"{what} gave an invalid answer: {error}") from None
 
     def _left(self) -> float:
         return max(self._ends - time.monotonic(), 0.0)
@@ -169,7 +173,7 @@ class Sandbox:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE_SECONDS)
         last = (self.output().strip().splitlines() or [""])[-1]
-        message = bounds.shortened(last.partition("NotImportable: ")[2] or last, 2_000)
+        message = bounds.shortened(last.partition("EnvironmentLoadError: ")[2] or last, 2_000)
         if self._process.returncode == 42:
             return message
         return f"the sandbox's process ended in {what}, exit status {self._process.returncode}: {message}"

@@ -15,7 +15,7 @@ from guest_stage import Agents, play, stage, until
 from scripted_model import ANSWER, CALL
 
 from headway_api.records import Outcome
-from headway_coordinator.faults import InfraFault
+from headway_coordinator.faults import InfraError
 from headway_coordinator.gateway import turns
 
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(600)]
@@ -184,7 +184,7 @@ async def test_an_engine_that_fails_is_not_the_agents_fault(
         playing = asyncio.create_task(play(rig, leases, rig.http_agent(f"{service.url}/at-once"), **row))
         await until(lambda: len(rig.model.requests) == 1)
         await asyncio.sleep(0.3)
-        rig.model.fault = InfraFault("no server is left")
+        rig.model.fault = InfraError("no server is left")
         rig.model.gate.set()
         record = await playing
     assert (record.outcome, record.reward, record.rows) == (Outcome.INFRA_ERROR, None, [])

@@ -26,7 +26,7 @@ from scripted_model import ANSWER, CALL
 from headway_api.records import EpisodeRecord, Outcome
 from headway_coordinator.agents.agent import Agent
 from headway_coordinator.agents.sandboxed import SandboxedAgent
-from headway_coordinator.faults import InfraFault
+from headway_coordinator.faults import InfraError
 
 pytestmark = [pytest.mark.integration]
 SUPPORT = Path(tool_loop.__file__).parent
@@ -192,7 +192,7 @@ async def test_a_fault_of_the_engine_is_never_scored(
     tok: Any, tmp_path: Path, kind: str, before: list[str], mood: str | None
 ) -> None:
     """Also where the agent takes it for its end, as those do that answer for every error."""
-    async with stage(kind, tok, tmp_path, [*before, InfraFault("no server is left")]) as s:
+    async with stage(kind, tok, tmp_path, [*before, InfraError("no server is left")]) as s:
         record = await s.play(mood=mood)
     assert (record.outcome, record.reward, record.score) == (Outcome.INFRA_ERROR, None, None)
     assert "no server is left" in str(record.error)

@@ -31,9 +31,9 @@ from headway_coordinator.dataset import Slot
 from headway_coordinator.endpoint.chat import EndpointChat
 from headway_coordinator.engines import vllm
 from headway_coordinator.episode import Episodes, Rules
-from headway_coordinator.faults import CandidateFault
+from headway_coordinator.faults import CandidateError
 from headway_coordinator.gateway import schemas
-from headway_coordinator.gateway.asks import Ask, ContextFull, Force, Sampling, Session
+from headway_coordinator.gateway.asks import Ask, ContextFullError, Force, Sampling, Session
 from headway_coordinator.http import connector
 from headway_coordinator.ledger.events import of_group
 from headway_coordinator.sandboxes import Broker
@@ -174,7 +174,7 @@ async def test_an_answer_is_bounded_by_the_context_until_it_is_full(
         found = await chat.chat(session, Ask([words, words]))
         assert found.turn.prompt_tokens > 100, "with the bound on the answer it would not fit"
         assert found.turn.prompt_tokens + found.turn.sampled_tokens <= CONTEXT
-        with pytest.raises(ContextFull):
+        with pytest.raises(ContextFullError):
             await chat.chat(session, Ask([words] * 12))
     assert chat.fault is None
     assert chat.notes.dropped == {}
@@ -185,12 +185,12 @@ async def test_a_wrong_token_or_model_is_found_out(server: RolloutServer, probed
     session = Session("e-other-000000-0-0", 1, Sampling(1.0, 1.0, 8))
     for wrong, field in (({"token": "sk-another"}, "secretRef"), ({"model": "nobody"}, "model")):
         async with at(server, **wrong) as chat:
-            with pytest.raises(CandidateFault) as caught:
+            with pytest.raises(CandidateError) as caught:
                 await (chat.probe() if probed else chat.chat(session, Ask([USER])))
         assert caught.value.field == f"spec.candidates[other].endpoint.{field}"
         assert "sk-another" not in str(caught.value)
     async with asking(server.url, token=KEY, model="base") as chat:
-        with pytest.raises(CandidateFault, match="up to and including /v1") as caught:
+        with pytest.raises(CandidateError, match="up to and including /v1") as caught:
             await (chat.probe() if probed else chat.chat(session, Ask([USER])))
     assert caught.value.field == "spec.candidates[other].endpoint.url"
 
@@ -238,6 +238,8 @@ async def test_schemas_harm_no_neighbour(server: RolloutServer) -> None:
     turns += [sampled(server, PROMPT, one, 1) for one in bad]
     plain = [sampled(server, PROMPT, None, seed) for seed in range(8)]
     found = await asyncio.gather(*turns, *plain, return_exceptions=True)
-    assert [type(one) for one in found[len(maximum) : len(turns)]] == [vllm.SchemaRefused] * len(bad), found
+    assert [type(one) for one in found[len(maximum) : len(turns)]] == [vllm.SchemaRefusedError] * len(bad), (
+        found
+    )
     rest = found[: len(maximum)] + found[len(turns) :]
     assert all(isinstance(one, vllm.Sampled) for one in rest), rest

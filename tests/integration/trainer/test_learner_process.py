@@ -21,7 +21,7 @@ from headway_api.config import JobConfig
 from headway_api.exits import PERMANENT
 from headway_api.keys import Key
 from headway_api.records import Batch, FileDigest, PolicyVersion, StepReport
-from headway_trainer.checkpoint.manifest import NotWhole
+from headway_trainer.checkpoint.manifest import IncompleteCheckpointError
 from headway_trainer.checkpoint.signer import Signer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -338,7 +338,7 @@ async def test_checkpoints_carry_the_learners_own_signature(calm: Calm, left: Ca
     record, layout = left(config).checkpoint_record(STEPS)
     assert Signer.of(KEYS[Key.CHECKPOINTS], layout).opened("report.json", record)["report"]["step"] == STEPS
     for other in {*Key} - {Key.CHECKPOINTS}:
-        with pytest.raises(NotWhole, match="signature"):
+        with pytest.raises(IncompleteCheckpointError, match="signature"):
             Signer.of(KEYS[other], layout).opened("report.json", record)
 
 

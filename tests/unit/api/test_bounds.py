@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headway_api.bounds import (
     MIB,
-    OutOfBounds,
+    OutOfBoundsError,
     containers_within,
     json_elements,
     json_members,
@@ -50,7 +50,7 @@ def test_depth_is_counted_outside_strings(value: Any, limit: int, further: int) 
     if depth_of(value) <= limit:
         assert json_within(text, MIB, depth=limit) == value
     else:
-        with pytest.raises(OutOfBounds, match="nested more than"):
+        with pytest.raises(OutOfBoundsError, match="nested more than"):
             json_within(text, MIB, depth=limit)
 
 
@@ -78,20 +78,20 @@ def test_depth_is_counted_outside_strings(value: Any, limit: int, further: int) 
     ids=lambda value: repr(value[:20]),
 )
 def test_what_is_out_of_bounds_is_refused(text: str | bytes, message: str) -> None:
-    with pytest.raises(OutOfBounds, match=message):
+    with pytest.raises(OutOfBoundsError, match=message):
         json_within(text, 4 * MIB)
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_raise_anything_else(data: bytes) -> None:
-    with contextlib.suppress(OutOfBounds):
+    with contextlib.suppress(OutOfBoundsError):
         json_within(data, 100)
 
 
 def test_a_refusal_costs_memory_in_proportion_to_the_text() -> None:
     text = b"[" + b"[]," * (4 * MIB // 3 - 1) + b"[]]"
     tracemalloc.start()
-    with pytest.raises(OutOfBounds, match="values"):
+    with pytest.raises(OutOfBoundsError, match="values"):
         json_within(text, 4 * MIB)
     assert tracemalloc.get_traced_memory()[1] < 16 * MIB
     tracemalloc.stop()
@@ -133,7 +133,7 @@ def test_a_member_of_any_depth_keeps_no_other_from_being_read() -> None:
 def test_no_bytes_make_parts_raise_anything_else(data: bytes) -> None:
     for parts in (json_members, json_elements):
         for text in (data, b"{" + data, b'{"a":' + data, b"[" + data):
-            with contextlib.suppress(OutOfBounds):
+            with contextlib.suppress(OutOfBoundsError):
                 parts(text, 100)
 
 
@@ -141,20 +141,20 @@ def test_no_bytes_make_parts_raise_anything_else(data: bytes) -> None:
 def test_a_parsed_value_has_the_same_maximum_depth(value: Any, limit: int) -> None:
     try:
         json_within(json.dumps(value), MIB, depth=limit)
-    except OutOfBounds:
-        with pytest.raises(OutOfBounds, match="nested"):
+    except OutOfBoundsError:
+        with pytest.raises(OutOfBoundsError, match="nested"):
             nesting(value, limit, 1000)
     else:
         nesting(value, limit, 1000)
 
 
 def test_a_parsed_value_may_be_of_a_derived_type() -> None:
-    with pytest.raises(OutOfBounds, match="nested more than 2"):
+    with pytest.raises(OutOfBoundsError, match="nested more than 2"):
         nesting(OrderedDict(a=OrderedDict(b=OrderedDict(c=1))), 2, 100)
 
 
 def test_a_parsed_value_has_a_limited_count() -> None:
-    with pytest.raises(OutOfBounds, match="more than 5 values"):
+    with pytest.raises(OutOfBoundsError, match="more than 5 values"):
         nesting({"a": [1, 2, 3], "b": [4, 5]}, 4, 5)
 
 
@@ -169,5 +169,5 @@ def test_lists_and_objects_are_counted_outside_strings(value: Any) -> None:
     raw, count = json.dumps(value).encode(), opened(value)
     assert containers_within(raw, count) is raw
     if count:
-        with pytest.raises(OutOfBounds, match=f"more than {count - 1} lists and objects"):
+        with pytest.raises(OutOfBoundsError, match=f"more than {count - 1} lists and objects"):
             containers_within(raw, count - 1)

@@ -13,7 +13,7 @@ from headway_api import names
 from headway_api.config import JobConfig
 from headway_api.last_logs import HIDDEN, MAX_BYTES, LastLogs
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_api.store_unavailable import StoreUnavailable
+from headway_api.store_unavailable import StoreUnavailableError
 
 PROCESS = """
 import os, sys
@@ -74,7 +74,7 @@ def test_what_the_store_refused_is_written_at_the_end() -> None:
     def put(content: bytes) -> None:
         puts.append(content)
         if len(puts) == 1:
-            raise StoreUnavailable("away")
+            raise StoreUnavailableError("away")
 
     logs = LastLogs(put)
     logs.hear("a")
@@ -86,7 +86,7 @@ def test_what_the_store_refused_is_written_at_the_end() -> None:
 
 def test_a_store_that_is_away_ends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     def refuse(content: bytes) -> None:
-        raise StoreUnavailable("away")
+        raise StoreUnavailableError("away")
 
     logs = LastLogs(refuse)
     for text in ("a", "b"):

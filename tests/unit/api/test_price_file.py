@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from headway_api.bounds import MIB
-from headway_api.price_file import PriceBookFault, parse
+from headway_api.price_file import PriceBookError, parse
 from headway_api.prices import DEFAULT, Tariff, cost_by_day, unpriced
 
 GOOD = """\
@@ -79,21 +79,21 @@ def test_the_digest_covers_all_of_a_books_content_and_no_more() -> None:
     ],
 )
 def test_what_is_wrong_is_named_with_its_entry_and_field(old: str, new: str, message: str) -> None:
-    with pytest.raises(PriceBookFault) as caught:
+    with pytest.raises(PriceBookError) as caught:
         parse(GOOD.replace(old, new, 1).encode())
     assert message in str(caught.value)
 
 
 def test_what_is_no_text_or_too_large_is_refused() -> None:
-    with pytest.raises(PriceBookFault, match="not UTF-8"):
+    with pytest.raises(PriceBookError, match="not UTF-8"):
         parse(b"\xff")
-    with pytest.raises(PriceBookFault, match="more than"):
+    with pytest.raises(PriceBookError, match="more than"):
         parse(b"#" * (MIB + 1))
 
 
 def test_many_faults_are_listed_as_some_and_a_number() -> None:
     classes = ", ".join(f"c{number}: 1" for number in range(9))
-    with pytest.raises(PriceBookFault, match="and 5 more"):
+    with pytest.raises(PriceBookError, match="and 5 more"):
         parse(GOOD.replace("prefill: 0.13", classes).encode())
 
 

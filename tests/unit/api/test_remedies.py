@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from headway_api.in_force import AdapterSize, Directive, DirectiveRefusal, InForce
 from headway_api.objective import expand
 from headway_api.records import Batch, StepReport
-from headway_api.remedies import NotApplicable, applied, largest_rank, wider
+from headway_api.remedies import NotApplicableError, applied, largest_rank, wider
 from headway_api.spec.algorithm import Clip, Kl
 from headway_api.spec.model import Lora
 from headway_api.spec.training import RLTrainingJobSpec
@@ -78,13 +78,13 @@ def test_a_new_loss_has_its_own_bounds_not_those_of_the_former(spec: RLTrainingJ
 def test_what_a_spec_may_not_say_may_not_be_in_force(
     spec: RLTrainingJobSpec, change: dict[str, Any], says: str
 ) -> None:
-    with pytest.raises(NotApplicable, match=says):
+    with pytest.raises(NotApplicableError, match=says):
         applied(spec, InForce(number=1, **change))
 
 
 def test_a_model_that_is_trained_whole_has_no_adapter_to_change(tmp_path: Path) -> None:
     whole = rig.job(tmp_path, tmp_path).spec
-    with pytest.raises(NotApplicable, match="there is no adapter"):
+    with pytest.raises(NotApplicableError, match="there is no adapter"):
         applied(whole, InForce(number=1, adapter=AdapterSize(rank=8, alpha=16)))
     assert largest_rank(whole.model, acting(whole).collapse) is None
 

@@ -23,11 +23,11 @@ from headway_api import store
 from headway_api.records import FileDigest
 from headway_api.spec.lifecycle import OutputSpec
 from headway_api.store import (
-    Corrupt,
-    Denied,
+    CorruptFileError,
     FileStore,
-    NotFound,
+    ObjectNotFoundError,
     S3Store,
+    StoreDeniedError,
     bucket_unavailable,
     download_folder,
     get_each,
@@ -85,9 +85,9 @@ def test_a_folder_keeps_what_was_written_first(tmp_path: Path) -> None:
 
 
 WORDS = [
-    ("NoSuchBucket", 404, Denied),
-    ("AccessDenied", 403, Denied),
-    ("NoSuchKey", 404, NotFound),
+    ("NoSuchBucket", 404, StoreDeniedError),
+    ("AccessDenied", 403, StoreDeniedError),
+    ("NoSuchKey", 404, ObjectNotFoundError),
     ("SlowDown", 503, ClientError),
 ]
 
@@ -125,7 +125,7 @@ def test_many_objects_are_read_in_order_and_concurrently(tmp_path: Path) -> None
     for n, uri in enumerate(uris):
         FileStore().put(uri, str(n).encode())
     assert [*get_each(Slow(), uris)] == [str(n).encode() for n in range(len(uris))]
-    with pytest.raises(NotFound):
+    with pytest.raises(ObjectNotFoundError):
         [*get_each(FileStore(), [*uris, f"file://{tmp_path}/gone"])]
     assert [*get_each(FileStore(), [])] == []
 
@@ -179,7 +179,12 @@ def test_objects_are_deleted_by_the_thousand_per_bucket_in_order() -> None:
 
 @pytest.mark.parametrize(
     ("status", "expected", "passes"),
-    [(403, Denied, False), (503, ClientError, True), (500, ClientError, True), (400, ClientError, False)],
+    [
+        (403, StoreDeniedError, False),
+        (503, ClientError, True),
+        (500, ClientError, True),
+        (400, ClientError, False),
+    ],
 )
 def test_an_undeleted_object_raises_the_error_of_its_own_delete(
     status: int, expected: type[Exception], passes: bool
@@ -204,11 +209,11 @@ def test_a_server_without_bulk_delete_is_asked_for_each_object(status: int) -> N
 
 
 def test_a_name_that_no_bucket_can_have_is_denied() -> None:
-    with pytest.raises(Denied, match="Invalid bucket name"):
+    with pytest.raises(StoreDeniedError, match="Invalid bucket name"):
         refusing_store("never asked", 500).get("s3://no bucket/key")
 
 
-@pytest.mark.parametrize(("code", "expected"), [("404", NotFound), ("403", Denied)])
+@pytest.mark.parametrize(("code", "expected"), [("404", ObjectNotFoundError), ("403", StoreDeniedError)])
 def test_a_download_is_refused_in_the_same_words(
     code: str, expected: type[Exception], tmp_path: Path
 ) -> None:
@@ -263,18 +268,20 @@ def test_the_start_of_an_object(content: bytes, start: bytes, tmp_path: Path) ->
     assert S3Store(Objects(content)).get_start("s3://b/k", 4) == start
     (tmp_path / "k").write_bytes(content)
     assert FileStore().get_start(f"file://{tmp_path}/k", 4) == start
-    with pytest.raises(NotFound):
+    with pytest.raises(ObjectNotFoundError):
         FileStore().get_start(f"file://{tmp_path}/none", 4)
 
 
 def test_the_size_of_an_object(tmp_path: Path) -> None:
     (tmp_path / "k").write_bytes(b"0123456789")
     assert FileStore().size(f"file://{tmp_path}/k") == 10
-    with pytest.raises(NotFound):
+    with pytest.raises(ObjectNotFoundError):
         FileStore().size(f"file://{tmp_path}/none")
 
 
-@pytest.mark.parametrize(("code", "expected"), [("AccessDenied", Denied), ("NoSuchBucket", Denied)])
+@pytest.mark.parametrize(
+    ("code", "expected"), [("AccessDenied", StoreDeniedError), ("NoSuchBucket", StoreDeniedError)]
+)
 def test_an_upload_is_refused_in_the_same_words(code: str, expected: type[Exception], tmp_path: Path) -> None:
     """boto3 wraps what S3 says of an upload, and of nothing else."""
     (tmp_path / "file").write_text("x")
@@ -311,7 +318,7 @@ class Listing(FileStore):
 @pytest.mark.parametrize("name", [name for name in OUTSIDE if name])
 def test_a_key_that_leaves_its_folder_is_not_fetched(name: str, tmp_path: Path) -> None:
     store = Listing("config.json", name)
-    with pytest.raises(Corrupt, match="rename the object"):
+    with pytest.raises(CorruptFileError, match="rename the object"):
         download_folder(store, "s3://bucket/model", tmp_path / "cache" / "model")
     assert store.fetched == []
 
@@ -322,7 +329,7 @@ def test_a_manifest_names_no_file_outside_its_folder(name: str, tmp_path: Path) 
         FileDigest(name=name, size=1, sha256="0" * 64)
     forged = FileDigest.model_construct(name=name, size=1, sha256="0" * 64)
     store = Listing()
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptFileError):
         download_folder(store, "s3://bucket/model", tmp_path, [forged])
     assert store.fetched == []
 
@@ -331,7 +338,7 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "link").symlink_to(tmp_path)
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptFileError):
         download_folder(Listing("link/up"), "s3://bucket/model", folder)
     assert not (tmp_path / "up").exists()
 

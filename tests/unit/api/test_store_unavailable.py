@@ -17,8 +17,8 @@ from headway_api import store as stores
 from headway_api import store_unavailable
 from headway_api.exits import RETRIABLE, JobError
 from headway_api.spec.lifecycle import OutputSpec
-from headway_api.store import FileStore, NotFound, Store, download_folder, open_store
-from headway_api.store_unavailable import Patience, Patient, StoreUnavailable, store_explained
+from headway_api.store import FileStore, ObjectNotFoundError, Store, download_folder, open_store
+from headway_api.store_unavailable import Patience, Patient, StoreUnavailableError, store_explained
 
 BEYOND_BOTOCORE = 2.0
 """Seconds; its own five retries come sooner in these tests."""
@@ -108,7 +108,7 @@ def test_an_upload_in_parts_is_given_up_once(bucket: AbsentBucket, tmp_path: Pat
     large = tmp_path / "large"
     large.write_bytes(bytes(20 * 2**20))
     bucket.leave_once_asked("partNumber=1", 503)
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         store.upload(large, "s3://bucket/large")
     assert 1 <= bucket.asked_by["DELETE"] <= stores.WORK["retries"]["total_max_attempts"]
 
@@ -122,11 +122,11 @@ def test_a_process_that_ends_waits_no_more(bucket: AbsentBucket) -> None:
         time.sleep(0.5)
         assert not waiting.done()
         patience.over.set()
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             waiting.result(10)
 
 
-@pytest.mark.parametrize(("status", "expected"), [(404, NotFound), (501, ClientError)])
+@pytest.mark.parametrize(("status", "expected"), [(404, ObjectNotFoundError), (501, ClientError)])
 def test_a_no_is_not_waited_for(status: int, expected: type[Exception], bucket: AbsentBucket) -> None:
     store = open_store(output(bucket), Patience(60))
     bucket.leave(status)
@@ -169,7 +169,7 @@ def test_temporarily_unavailable_credentials_are_waited_for(tmp_path: Path) -> N
     uri = f"file://{tmp_path}/key"
     silent = CredentialRetrievalError(provider="container-role", error_msg="refused")
     assert Patient(NoIdentity(silent, silent), Patience(60)).get(uri) == b"x"
-    with pytest.raises(StoreUnavailable, match="refused"):
+    with pytest.raises(StoreUnavailableError, match="refused"):
         Patient(NoIdentity(silent), Patience(0)).get(uri)
     with pytest.raises(NoCredentialsError):
         Patient(NoIdentity(NoCredentialsError()), Patience(60)).get(uri)
@@ -220,13 +220,15 @@ SUPERSEDED = JobError("Superseded", "another has begun", permanent=False)
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (StoreUnavailable("away"), "StoreUnavailable"),
+        (StoreUnavailableError("away"), "StoreUnavailable"),
         (
-            ExceptionGroup("tasks", [ValueError("x"), ExceptionGroup("more", [StoreUnavailable("away")])]),
+            ExceptionGroup(
+                "tasks", [ValueError("x"), ExceptionGroup("more", [StoreUnavailableError("away")])]
+            ),
             "StoreUnavailable",
         ),
         (SUPERSEDED, "Superseded"),
-        (ExceptionGroup("tasks", [StoreUnavailable("away"), SUPERSEDED]), None),
+        (ExceptionGroup("tasks", [StoreUnavailableError("away"), SUPERSEDED]), None),
         (ValueError("a bug"), None),
     ],
 )
@@ -257,5 +259,5 @@ def test_objects_that_mark_a_folder_are_no_files(bucket: AbsentBucket, tmp_path:
 
 def test_a_folder_that_is_only_marked_is_not_there(bucket: AbsentBucket, tmp_path: Path) -> None:
     store = marked(bucket, **{"": b""})
-    with pytest.raises(NotFound):
+    with pytest.raises(ObjectNotFoundError):
         download_folder(store, "s3://bucket/models/qwen", tmp_path / "got")

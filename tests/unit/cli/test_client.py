@@ -31,11 +31,11 @@ from headway_cli.client import (
     AsyncRun,
     AsyncTrainingClient,
     ClusterError,
-    ManifestWrong,
-    NoRun,
+    ManifestError,
     Run,
-    RunFailed,
-    RunHeld,
+    RunFailedError,
+    RunHeldError,
+    RunNotFoundError,
     TrainingClient,
     child,
     document,
@@ -43,7 +43,7 @@ from headway_cli.client import (
     outcome,
     waiting,
 )
-from headway_cli.cluster import Unreachable
+from headway_cli.cluster import ClusterUnreachableError
 from headway_cli.local import manifest
 from headway_cli.local.run import opened
 
@@ -162,14 +162,14 @@ def test_an_evaluation_has_no_steps(tmp_path: Path) -> None:
     raw = json.loads((tmp_path / "desk" / "job.json").read_text())
     (tmp_path / "desk" / "job.json").write_text(json.dumps({**raw, "kind": "RLEvalJob"}))
     found = TrainingClient(local=True, folder=made.folder.parent).run("desk", "eval")
-    with pytest.raises(NoRun, match="desk is an evaluation and has no steps"):
+    with pytest.raises(RunNotFoundError, match="desk is an evaluation and has no steps"):
         found.metrics()
 
 
 def test_a_record_that_cannot_be_read_is_named(jobs: Path, tmp_path: Path) -> None:
     shutil.copytree(jobs, tmp_path / "jobs")
     next(tmp_path.rglob("steps/000001.json")).write_text('{"step": 1')
-    with pytest.raises(NoRun, match=r"steps/000001\.json"):
+    with pytest.raises(RunNotFoundError, match=r"steps/000001\.json"):
         TrainingClient(local=True, folder=tmp_path / "jobs").run("refunds").metrics()
 
 
@@ -210,7 +210,7 @@ def test_groups_are_read_as_they_are_asked_for(jobs: Path, tmp_path: Path) -> No
     last.write_bytes(b"torn")
     found = TrainingClient(local=True, folder=tmp_path / "jobs").run("refunds").trajectories()
     next(found)
-    with pytest.raises(NoRun, match=last.name):
+    with pytest.raises(RunNotFoundError, match=last.name):
         list(found)
 
 
@@ -254,19 +254,21 @@ def test_the_wait_for_a_job_that_is_complete_returns_its_status(run: Run[Any]) -
 
 def test_the_wait_for_a_job_that_failed_raises_with_the_reason(tmp_path: Path) -> None:
     failed = local_run(tmp_path, condition("Failed", "PreflightFailed", "the reward is constant"))
-    with pytest.raises(RunFailed, match="desk failed: PreflightFailed: the reward is constant") as raised:
+    with pytest.raises(
+        RunFailedError, match="desk failed: PreflightFailed: the reward is constant"
+    ) as raised:
         failed.wait()
     assert (raised.value.reason, raised.value.message) == ("PreflightFailed", "the reward is constant")
 
 
 def test_the_wait_for_an_idle_job_says_why(tmp_path: Path) -> None:
     held = local_run(tmp_path, condition("Suspended", "BudgetExhausted", "raise spec.budget.usd to 7"))
-    with pytest.raises(RunHeld, match=r"BudgetExhausted: raise spec\.budget\.usd to 7"):
+    with pytest.raises(RunHeldError, match=r"BudgetExhausted: raise spec\.budget\.usd to 7"):
         held.wait()
 
 
 def test_the_wait_for_a_job_that_no_process_runs_says_so(tmp_path: Path) -> None:
-    with pytest.raises(RunHeld, match="no process runs it; train it again"):
+    with pytest.raises(RunHeldError, match="no process runs it; train it again"):
         local_run(tmp_path, condition("Progressing")).wait()
 
 
@@ -277,7 +279,7 @@ def test_a_wait_on_a_cluster_job_raises_once_the_job_fails(stub: StubCluster) ->
     failed = stored_job("desk", condition("Failed", "LearnerFailed", "no memory is left"))
     timer = threading.Timer(0.1, stub.jobs.update, [{("rltrainingjobs", "desk"): failed}])
     timer.start()
-    with pytest.raises(RunFailed, match="desk failed: LearnerFailed: no memory is left"):
+    with pytest.raises(RunFailedError, match="desk failed: LearnerFailed: no memory is left"):
         run.wait(30)
     timer.join()
 
@@ -318,14 +320,14 @@ def answers(*results: Any) -> Callable[[], Any]:
 
 
 def test_a_cluster_that_has_answered_may_be_away_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    wait = waiting.Waiting("desk", answers(None, Unreachable("away"), "done"), None)
+    wait = waiting.Waiting("desk", answers(None, ClusterUnreachableError("away"), "done"), None)
     assert [wait.look() for _ in range(3)] == [None, None, "done"]
-    with pytest.raises(Unreachable):
-        waiting.Waiting("desk", answers(Unreachable("away")), None).look()
-    late = waiting.Waiting("desk", answers(None, Unreachable("away")), None)
+    with pytest.raises(ClusterUnreachableError):
+        waiting.Waiting("desk", answers(ClusterUnreachableError("away")), None).look()
+    late = waiting.Waiting("desk", answers(None, ClusterUnreachableError("away")), None)
     late.look()
     monkeypatch.setattr(waiting, "UNREACHABLE_SECONDS", -1.0)
-    with pytest.raises(Unreachable):
+    with pytest.raises(ClusterUnreachableError):
         late.look()
 
 
@@ -357,7 +359,7 @@ def test_a_job_is_suspended_and_let_go_on(stub: StubCluster) -> None:
 
 def test_what_a_job_on_a_cluster_wrote_is_read_from_its_store(stub: StubCluster, jobs: Path) -> None:
     run = on_cluster(stub, stored_job("desk"))
-    with pytest.raises(NoRun, match="desk: the job has written nothing yet"):
+    with pytest.raises(RunNotFoundError, match="desk: the job has written nothing yet"):
         run.metrics()
     uri = files(jobs).layout.root
     here = TrainingClient(local=True, folder=jobs).run("refunds")
@@ -367,7 +369,7 @@ def test_what_a_job_on_a_cluster_wrote_is_read_from_its_store(stub: StubCluster,
 
 
 def test_a_cluster_has_no_fresh_start(stub: StubCluster) -> None:
-    with pytest.raises(ManifestWrong, match="fresh: applies only to jobs on this machine"):
+    with pytest.raises(ManifestError, match="fresh: applies only to jobs on this machine"):
         TrainingClient().train(JOB, fresh=True)
     assert stub.applied == []
 
@@ -377,15 +379,15 @@ def test_the_error_for_an_unknown_name_has_near_ones(stub: StubCluster, jobs: Pa
     with pytest.raises(ClusterError, match=r"has no RLTrainingJob refund; did you mean refunds\?"):
         TrainingClient().run("refund")
     here = TrainingClient(local=True, folder=jobs)
-    with pytest.raises(NoRun, match=r"has no job refund; did you mean refunds\?"):
+    with pytest.raises(RunNotFoundError, match=r"has no job refund; did you mean refunds\?"):
         here.run("refund")
     for name in ("other", "../jobs/refunds", ""):
-        with pytest.raises(NoRun, match="has no job"):
+        with pytest.raises(RunNotFoundError, match="has no job"):
             here.run(name)
 
 
 def test_a_job_of_the_other_kind_is_not_taken_for_one(jobs: Path) -> None:
-    with pytest.raises(NoRun, match="has an RLTrainingJob, not an RLEvalJob"):
+    with pytest.raises(RunNotFoundError, match="has an RLTrainingJob, not an RLEvalJob"):
         TrainingClient(local=True, folder=jobs).run("refunds", "eval")
 
 
@@ -416,12 +418,12 @@ def test_a_change_is_laid_over_field_by_field() -> None:
     ],
 )
 def test_what_is_no_job_is_refused(job: dict[str, Any], message: str) -> None:
-    with pytest.raises(ManifestWrong, match=message):
+    with pytest.raises(ManifestError, match=message):
         document.made(job, names.TRAINING_KIND, None, {})
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ManifestWrong, match=r"absent\.yaml: No such file"):
+    with pytest.raises(ManifestError, match=r"absent\.yaml: No such file"):
         TrainingClient(local=True, folder=tmp_path).train(tmp_path / "absent.yaml")
 
 
@@ -430,7 +432,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_job_that_is_no_file_needs_the_folder_of_its_modules(tmp_path: Path) -> None:
     job = {"kind": "RLTrainingJob", "metadata": {"name": "mine"}, "spec": {}}
-    with pytest.raises(ManifestWrong, match=r"TrainingClient\(local=True, modules=FOLDER\)"):
+    with pytest.raises(ManifestError, match=r"TrainingClient\(local=True, modules=FOLDER\)"):
         TrainingClient(local=True, folder=tmp_path).train(job)
 
 
@@ -443,14 +445,14 @@ def test_a_job_runs_suspends_resumes_and_ends_with_its_starter(tmp_path: Path) -
         assert run.poll() is None
         assert client.run("mine").poll() is None
         run.suspend()
-        with pytest.raises(RunHeld, match=r"Suspended: every pod is gone: spec\.suspend is true"):
+        with pytest.raises(RunHeldError, match=r"Suspended: every pod is gone: spec\.suspend is true"):
             run.wait(60)
         run.resume()
         assert run.poll() is None
         process = child.children[tmp_path / "mine"]
         process.let_go()  # as the system does when this process ends, however it does
         assert process.process.wait(60) == 130
-        with pytest.raises(RunHeld, match="no process runs it"):
+        with pytest.raises(RunHeldError, match="no process runs it"):
             run.wait(60)
     finally:
         child.children.pop(tmp_path / "mine").end()
@@ -466,7 +468,7 @@ def played_by(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_the_command_refuses_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     played_by("echo odd >&2; echo headway: the job runs already >&2; exit 2", tmp_path, monkeypatch)
-    with pytest.raises(ManifestWrong, match=r"^the job runs already$"):
+    with pytest.raises(ManifestError, match=r"^the job runs already$"):
         TrainingClient(local=True, folder=tmp_path).train(JOB)
 
 
@@ -477,9 +479,9 @@ def test_a_job_that_another_command_runs_goes_on(tmp_path: Path) -> None:
         run = client.run("sop-quickstart")
         assert run.poll() is None
         run.resume()  # which starts nothing
-    with pytest.raises(RunHeld, match="no process runs it"):
+    with pytest.raises(RunHeldError, match="no process runs it"):
         run.poll()
-    with pytest.raises(ManifestWrong, match=r"modules=FOLDER"):
+    with pytest.raises(ManifestError, match=r"modules=FOLDER"):
         run.resume()
 
 
@@ -487,7 +489,7 @@ def test_a_process_that_crashes_at_once_shows_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played_by("echo boom >&2; exit 7", tmp_path, monkeypatch)
-    with pytest.raises(RunFailed, match="Crashed: its process ended with 7: boom"):
+    with pytest.raises(RunFailedError, match="Crashed: its process ended with 7: boom"):
         TrainingClient(local=True, folder=tmp_path).train(JOB)
 
 
@@ -496,7 +498,7 @@ def test_a_process_that_crashes_later_fails_the_wait(tmp_path: Path, monkeypatch
     played_by("echo begun; sleep 0.5; echo boom >&2; exit 9", tmp_path, monkeypatch)
     monkeypatch.setattr(waiting, "LOOK_SECONDS", 0.05)
     run = TrainingClient(local=True, folder=tmp_path).train(JOB, name="desk")
-    with pytest.raises(RunFailed, match="Crashed: its process ended with 9: boom"):
+    with pytest.raises(RunFailedError, match="Crashed: its process ended with 9: boom"):
         run.wait(30)
 
 
@@ -558,7 +560,7 @@ async def test_coroutines_raise_as_the_methods_do(stub: StubCluster) -> None:
     assert [each["spec"]["suspend"] for each in stub.applied] == [True, False]
     with pytest.raises(TimeoutError):
         await run.wait(0.05)
-    with pytest.raises(NoRun, match="has used nothing yet"):
+    with pytest.raises(RunNotFoundError, match="has used nothing yet"):
         await run.cost()
     begun = await client.train(JOB, name="mine")
     assert begun.name == "mine"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from headway_cli import closed_pipe
-from headway_cli.closed_pipe import ReaderGone
+from headway_cli.closed_pipe import ClosedPipeError
 
 PATIENCE_S = 60
 
@@ -45,7 +45,7 @@ def test_a_signal_that_interrupts_nothing_is_sent_again(
             os.close(read_end)
             time.sleep(PATIENCE_S)
 
-    with pytest.raises(ReaderGone):
+    with pytest.raises(ClosedPipeError):
         wait()
     assert len(sent) > lost
     assert signal.getsignal(signal.SIGPIPE) is before

@@ -20,7 +20,7 @@ from headway_api import bounds
 from headway_api.store import FileStore
 from headway_cli import uploads
 from headway_cli.commands.data import app
-from headway_cli.uploads import Column, NotPushed, RowsWrong
+from headway_cli.uploads import Column, InvalidRowsError, PushError
 
 ROWS = [{"prompt": "a", "n": 1}, {"prompt": "b", "n": "two", "tags": [1]}]
 
@@ -123,9 +123,9 @@ def test_a_folder_without_a_model_is_refused_before_any_upload(tmp_path: Path, b
 
 def test_a_bucket_that_refuses_is_an_error_with_the_fix(tmp_path: Path) -> None:
     table = uploads.read(written(tmp_path / "train.jsonl"))
-    with pytest.raises(NotPushed, match="give this shell credentials that may write there"):
+    with pytest.raises(PushError, match="give this shell credentials that may write there"):
         uploads.push(refusing_store("AccessDenied", 403), table, "s3://rows/team")
-    with pytest.raises(NotPushed, match=r"s3://rows/team/train.jsonl: .*InternalError"):
+    with pytest.raises(PushError, match=r"s3://rows/team/train.jsonl: .*InternalError"):
         uploads.push(refusing_store("InternalError", 500), table, "s3://rows/team")
 
 
@@ -165,7 +165,7 @@ def test_a_row_jobs_refuse_is_named_by_line_before_any_upload(tmp_path: Path, te
     ],
 )
 def test_lines_of_a_csv_count_those_within_cells(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(RowsWrong, match=says):
+    with pytest.raises(InvalidRowsError, match=says):
         uploads.read(written(tmp_path / "rows.csv", text))
 
 
@@ -187,17 +187,17 @@ def test_columns_of_a_table_are_those_that_a_row_travels_with(tmp_path: Path) ->
 
 
 def test_a_file_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RowsWrong, match="No such file"):
+    with pytest.raises(InvalidRowsError, match="No such file"):
         uploads.read(tmp_path / "absent.jsonl")
     (tmp_path / "folder.jsonl").mkdir()
-    with pytest.raises(RowsWrong, match="Is a directory"):
+    with pytest.raises(InvalidRowsError, match="Is a directory"):
         uploads.read(tmp_path / "folder.jsonl")
-    with pytest.raises(RowsWrong, match=r"end it in .parquet, .jsonl, .json, .csv"):
+    with pytest.raises(InvalidRowsError, match=r"end it in .parquet, .jsonl, .json, .csv"):
         uploads.read(written(tmp_path / "rows.txt"))
-    with pytest.raises(RowsWrong, match=r"rows.parquet: .*[Pp]arquet"):
+    with pytest.raises(InvalidRowsError, match=r"rows.parquet: .*[Pp]arquet"):
         uploads.read(written(tmp_path / "rows.parquet"))
     monkeypatch.setattr(bounds, "DATASET", 10)
-    with pytest.raises(RowsWrong, match="more than 10 bytes: split it over several jobs"):
+    with pytest.raises(InvalidRowsError, match="more than 10 bytes: split it over several jobs"):
         uploads.read(written(tmp_path / "rows.jsonl"))
 
 
@@ -234,5 +234,5 @@ def test_a_file_changed_after_its_check_is_not_pushed(tmp_path: Path) -> None:
     file = written(tmp_path / "train.jsonl")
     table = uploads.read(file)
     file.write_text('{"prompt": "another"}\n')
-    with pytest.raises(NotPushed, match="was changed while it was uploaded: push it again"):
+    with pytest.raises(PushError, match="was changed while it was uploaded: push it again"):
         uploads.push(FileStore(), table, f"file://{tmp_path}/there")

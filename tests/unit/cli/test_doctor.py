@@ -19,7 +19,7 @@ from headway_cli.app import app
 from headway_cli.baseline import Options
 from headway_cli.commands import doctor
 from headway_cli.commands.common import Form, ProgressPrinter
-from headway_cli.local.manifest import ManifestWrong
+from headway_cli.local.manifest import ManifestError
 
 URL, MODEL = "https://models.example/v1", "frontier-1"
 JOB = {"apiVersion": "rl.headway.dev/v1alpha1", "kind": "RLTrainingJob", "metadata": {"name": "desk"}}
@@ -72,7 +72,7 @@ def test_an_endpoint_has_its_limits_and_its_token() -> None:
     ],
 )
 def test_a_wrong_option_is_named(given: dict[str, Any], fragments: list[str]) -> None:
-    with pytest.raises(ManifestWrong) as caught:
+    with pytest.raises(ManifestError) as caught:
         baseline.chosen(options(**given), {"LINES": "two\nlines"})
     for fragment in fragments:
         assert fragment in str(caught.value)

@@ -24,7 +24,7 @@ from headway_api.store import FileStore
 from headway_cli import candidates, tokens
 from headway_cli.commands.estimate import estimate
 from headway_cli.eval_manifest import EvalOptions, manifest
-from headway_cli.local.manifest import ManifestWrong
+from headway_cli.local.manifest import ManifestError
 from headway_coordinator.estimate import prompts
 from headway_coordinator.estimate.evaluation import EvalEstimates
 from headway_coordinator.estimate.job import TrainingEstimates
@@ -353,7 +353,7 @@ def test_candidates_that_cannot_share_their_servers_are_refused(stage: Stage) ->
         {"name": name, "model": {"base": "hf://a/b", "contextLength": length}}
         for name, length in (("one", 512), ("two", 1024))
     ]
-    with pytest.raises(ManifestWrong, match="contextLength"):
+    with pytest.raises(ManifestError, match="contextLength"):
         candidates.resolved(RLEvalJobSpec.model_validate(spec), lambda name: {})
 
 
@@ -364,10 +364,10 @@ def test_a_tokenizer_without_a_template_is_unavailable(stage: Stage) -> None:
     (model / "tokenizer_config.json").write_text(json.dumps(config))
     for path in model.glob("chat_template*"):
         path.unlink()
-    with pytest.raises(tokens.ModelUnavailable, match="has no chat template"):
+    with pytest.raises(tokens.ModelUnavailableError, match="has no chat template"):
         tokens.known(model, 512)
     (model / "config.json").unlink()
-    with pytest.raises(tokens.ModelUnavailable, match=r"config\.json of the model does not say"):
+    with pytest.raises(tokens.ModelUnavailableError, match=r"config\.json of the model does not say"):
         tokens.known(model, None)
 
 

@@ -27,7 +27,7 @@ from headway_cli.eval_manifest import (
     manifest,
     names_of,
 )
-from headway_cli.local.manifest import ManifestWrong
+from headway_cli.local.manifest import ManifestError
 
 ROOT = Path(__file__).resolve().parents[3]
 JOB = ROOT / "examples" / "sop-quickstart" / "job.yaml"
@@ -124,7 +124,7 @@ def test_a_candidate_is_read(text: str, found: Json) -> None:
 
 @pytest.mark.parametrize("text", ["tuned", "=hf://a/b", "tuned=", "tuned=desk", "t=checkpoint:desk:newest"])
 def test_a_candidate_that_is_none_says_what_to_write(text: str) -> None:
-    with pytest.raises(ManifestWrong, match=r"--candidate .*: (write NAME=checkpoint|after the job write)"):
+    with pytest.raises(ManifestError, match=r"--candidate .*: (write NAME=checkpoint|after the job write)"):
         candidate(text)
 
 
@@ -147,9 +147,9 @@ def test_the_jobs_own_base_is_loaded_as_the_job_loads_it() -> None:
 
 
 def test_two_candidates_of_one_name_are_refused() -> None:
-    with pytest.raises(ManifestWrong, match="two candidates are called b"):
+    with pytest.raises(ManifestError, match="two candidates are called b"):
         candidates_of(EvalOptions(models=["hf://a/b"], candidates=["b=hf://c/d"]), None)
-    with pytest.raises(ManifestWrong, match="two candidates are called tuned-base"):
+    with pytest.raises(ManifestError, match="two candidates are called tuned-base"):
         candidates_of(EvalOptions(job="desk", candidates=["tuned-base=hf://c/d"]), None)
 
 

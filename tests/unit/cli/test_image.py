@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from headway_cli import images
 from headway_cli.commands.image import image
-from headway_cli.images import ImageWrong
+from headway_cli.images import ImageError
 
 DIGEST = "sha256:" + "ab" * 32
 BUILDAH = f"""#!/bin/sh
@@ -148,14 +148,14 @@ def test_a_folder_with_no_dockerfile_is_refused_before_any_build(desk: Path, the
 @pytest.mark.parametrize("name", ["Desk", "my desk", "-desk"])
 def test_a_folders_name_that_no_image_may_have_needs_a_tag(desk: Path, name: str) -> None:
     folder = desk.rename(desk.parent / name)
-    with pytest.raises(ImageWrong, match="is not REGISTRY/NAME:TAG with a name in lower case: write --tag"):
+    with pytest.raises(ImageError, match="is not REGISTRY/NAME:TAG with a name in lower case: write --tag"):
         images.order(folder, None, None, push=False)
     assert images.order(folder, "desk.example/desk:2", None, push=False).reference == "desk.example/desk:2"
 
 
 @pytest.mark.parametrize("tag", [None, "localhost/headway/desk:1", "team/desk:1"])
 def test_a_push_needs_a_registry(desk: Path, tag: str | None) -> None:
-    with pytest.raises(ImageWrong, match="names no registry to push to: write --tag registry"):
+    with pytest.raises(ImageError, match="names no registry to push to: write --tag registry"):
         images.order(desk, tag, None, push=True)
     assert images.order(desk, "localhost:5000/desk:1", None, push=True).reference == "localhost:5000/desk:1"
 
@@ -163,7 +163,7 @@ def test_a_push_needs_a_registry(desk: Path, tag: str | None) -> None:
 @pytest.mark.parametrize("tag", ["", "desk", "Registry.example.com/desk", "a/b:c:d", "a/b@sha256:00", "a//b"])
 def test_what_is_no_name_of_an_image_is_refused(desk: Path, tag: str) -> None:
     if tag:
-        with pytest.raises(ImageWrong, match="is not REGISTRY/NAME:TAG"):
+        with pytest.raises(ImageError, match="is not REGISTRY/NAME:TAG"):
             images.order(desk, tag, None, push=False)
     else:
         assert images.order(desk, tag, None, push=False).reference == "localhost/headway/desk:dev"

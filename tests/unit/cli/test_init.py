@@ -18,7 +18,7 @@ from headway_api.recipes import warnings
 from headway_api.spec.training import RLTrainingJob
 from headway_cli import scaffold
 from headway_cli.commands import init
-from headway_cli.scaffold import ProjectWrong, Template
+from headway_cli.scaffold import ProjectError, Template
 
 app = typer.Typer()
 app.command()(init.init)
@@ -180,5 +180,5 @@ def test_a_generator_that_fails_is_reported_by_its_last_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scaffold, "texts", lambda *_: {"generate.py": "raise ValueError('no rows')"})
-    with pytest.raises(ProjectWrong, match=r"generate\.py failed: ValueError: no rows"):
+    with pytest.raises(ProjectError, match=r"generate\.py failed: ValueError: no rows"):
         scaffold.write(tmp_path / "desk", Template.REPLAY)

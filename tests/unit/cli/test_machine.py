@@ -19,7 +19,7 @@ from headway_api import names
 from headway_api.document import Json
 from headway_api.keys import Key
 from headway_cli.local import pod as pods
-from headway_cli.local.machine import Machine, MachineBusy, Network
+from headway_cli.local.machine import Machine, MachineBusyError, Network
 from headway_operator.plan.context import Mode, Wanted
 
 JOB = {"kind": "RLTrainingJob", "metadata": {"name": "tune", "namespace": "team"}, "spec": {}}
@@ -308,7 +308,7 @@ def test_when_no_network_is_free_the_error_says_so(monkeypatch: pytest.MonkeyPat
             raise OSError
 
     monkeypatch.setattr(socket, "socket", Taken)
-    with pytest.raises(MachineBusy, match="wait until one of them has ended"):
+    with pytest.raises(MachineBusyError, match="wait until one of them has ended"):
         Network.take()
 
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from headway_cli.local import manifest
-from headway_cli.local.manifest import ManifestWrong
+from headway_cli.local.manifest import ManifestError
 
 ROOT = Path(__file__).resolve().parents[3]
 JOB = ROOT / "examples" / "sop-quickstart" / "job.yaml"
@@ -49,15 +49,15 @@ def test_other_documents_of_the_file_are_skipped(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_is_no_job_is_refused(tmp_path: Path, documents: list[Any], words: str) -> None:
-    with pytest.raises(ManifestWrong, match=words):
+    with pytest.raises(ManifestError, match=words):
         manifest.read(written(tmp_path, *documents))
 
 
 def test_a_file_that_is_not_there_or_no_yaml_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ManifestWrong, match="No such file"):
+    with pytest.raises(ManifestError, match="No such file"):
         manifest.read(tmp_path / "absent.yaml")
     (tmp_path / "odd.yaml").write_text("a: [")
-    with pytest.raises(ManifestWrong, match="cannot be read as YAML"):
+    with pytest.raises(ManifestError, match="cannot be read as YAML"):
         manifest.read(tmp_path / "odd.yaml")
 
 
@@ -75,13 +75,13 @@ def test_settings_change_fields_and_leave_the_file_as_it_was() -> None:
 def test_a_setting_of_another_form_is_refused(setting: str) -> None:
     job = manifest.read(JOB)
     job["spec"]["seed"] = 1
-    with pytest.raises(ManifestWrong, match=re.escape(f"--set {setting}")):
+    with pytest.raises(ManifestError, match=re.escape(f"--set {setting}")):
         manifest.changed(job, [setting])
 
 
 def test_a_spec_that_is_wrong_names_the_field() -> None:
     job = manifest.changed(manifest.read(JOB), ["spec.algorithm.groupSize=0"])
-    with pytest.raises(ManifestWrong, match=r"spec\.algorithm\.groupSize"):
+    with pytest.raises(ManifestError, match=r"spec\.algorithm\.groupSize"):
         manifest.local(job, Path("/there"), NOW)
 
 
@@ -113,7 +113,7 @@ def test_a_job_goes_on_with_what_may_change(setting: str) -> None:
     ],
 )
 def test_a_job_keeps_what_no_job_may_change(setting: str, field: str) -> None:
-    with pytest.raises(ManifestWrong, match=f"a job that has begun keeps {field}: write --fresh"):
+    with pytest.raises(ManifestError, match=f"a job that has begun keeps {field}: write --fresh"):
         manifest.continued(made(), made(setting), resume=False)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
 from headway_cli.mcp_server import bounds, words
-from headway_cli.mcp_server.bounds import TooLong, fitted
+from headway_cli.mcp_server.bounds import AnswerTooLongError, fitted
 from headway_cli.mcp_server.definition import Arguments
 
 TEXTS = st.text(st.characters(categories=None), max_size=300)
@@ -28,7 +28,7 @@ ANSWERS = st.dictionaries(TEXTS, VALUES, max_size=6)
 def test_an_answer_fits_or_is_refused(answer: dict[str, Any], maximum: int) -> None:
     try:
         made, _ = fitted(answer, maximum)
-    except TooLong:
+    except AnswerTooLongError:
         assert bounds.size(answer) > maximum / 10
         return
     assert bounds.size(made) <= maximum
@@ -87,7 +87,7 @@ def test_an_answer_of_too_many_parts_is_refused() -> None:
     value: Any = "x"
     for _ in range(8):
         value = [value] * 6
-    with pytest.raises(TooLong):
+    with pytest.raises(AnswerTooLongError):
         fitted({"a": value}, 2000)
 
 

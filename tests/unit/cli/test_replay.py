@@ -25,9 +25,9 @@ from headway_api.replay import LOG, RESULT, TERMINATION, ReplayRequest, ReplayRe
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_cli import foreground, replaying
 from headway_cli.app import app
-from headway_cli.local.manifest import ManifestWrong
+from headway_cli.local.manifest import ManifestError
 from headway_cli.replaying import changed_spec, report_lines, spans
-from headway_cli.runs import NoRun
+from headway_cli.runs import RunNotFoundError
 
 SAME = ReplayResult(
     step=2,
@@ -309,7 +309,7 @@ def test_only_the_algorithm_differs() -> None:
 
 def test_a_remedy_has_no_other_loss() -> None:
     report = rig.report(2).model_copy(update={"directive": Directive(remedy="RollBack")})
-    with pytest.raises(ManifestWrong, match="step 2 is the remedy RollBack, which trains nothing"):
+    with pytest.raises(ManifestError, match="step 2 is the remedy RollBack, which trains nothing"):
         changed(report, "cispo")
 
 
@@ -364,5 +364,5 @@ def test_spans_tell_every_number_once(steps: set[int]) -> None:
 
 
 def test_a_step_that_was_undone_is_not_recorded() -> None:
-    with pytest.raises(NoRun, match="there are 1, 3"):
+    with pytest.raises(RunNotFoundError, match="there are 1, 3"):
         replaying.recorded_step([rig.report(step) for step in (0, 1, 3)], 2)

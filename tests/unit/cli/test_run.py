@@ -11,7 +11,7 @@ import pytest
 from headway_api.job_folder import JobFolder
 from headway_cli.local import manifest
 from headway_cli.local.engine import Engine, platform
-from headway_cli.local.manifest import ManifestWrong
+from headway_cli.local.manifest import ManifestError
 from headway_cli.local.run import opened
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -42,7 +42,7 @@ def test_a_resumed_job_keeps_its_uid_and_a_fresh_job_does_not(tmp_path: Path) ->
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_folder_that_is_no_jobs_is_left_alone(tmp_path: Path, fresh: bool) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
-    refused = pytest.raises(ManifestWrong, match="is not the folder of a job, and is not empty")
+    refused = pytest.raises(ManifestError, match="is not the folder of a job, and is not empty")
     with refused, opened(document(), tmp_path, print, fresh=fresh):
         pass
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
@@ -51,14 +51,14 @@ def test_a_folder_that_is_no_jobs_is_left_alone(tmp_path: Path, fresh: bool) -> 
 def test_a_wrong_spec_throws_nothing_away(tmp_path: Path) -> None:
     with opened(document(), tmp_path / "job", print):
         pass
-    wrong, refused = document("spec.algorithm.groupSize=0"), pytest.raises(ManifestWrong, match="groupSize")
+    wrong, refused = document("spec.algorithm.groupSize=0"), pytest.raises(ManifestError, match="groupSize")
     with refused, opened(wrong, tmp_path / "job", print, fresh=True):
         pass
     assert JobFolder(tmp_path / "job").exists()
 
 
 def test_one_command_runs_a_job_at_a_time(tmp_path: Path) -> None:
-    refused = pytest.raises(ManifestWrong, match="is already running: end that command first")
+    refused = pytest.raises(ManifestError, match="is already running: end that command first")
     first, second = (opened(document(), tmp_path / "job", print) for _ in range(2))
     with first, refused, second:
         pass

@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 from headway_analysis.preflight.evidence import Call, ToolResult
 from headway_api.sandbox_api import ResetReply
 from headway_cli.commands.tiny_model import tiny_model
-from headway_cli.local.manifest import ManifestWrong
+from headway_cli.local.manifest import ManifestError
 from headway_cli.tiny import making, mistakes, sft, speech, task
 from headway_cli.tiny.mistakes import Actions
 from headway_cli.tiny.sft import SftExample
 from headway_cli.tiny.speech import Conversation
-from headway_cli.tiny.task import NoTinyModel
+from headway_cli.tiny.task import TinyModelError
 from headway_coordinator.trajectory import render
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -322,7 +322,7 @@ def test_a_fast_machine_teaches_no_more_steps(tokenizer: Any) -> None:
     ],
 )
 def test_the_error_for_a_missing_oracle_says_what_to_write(tmp_path: Path, module: str, says: str) -> None:
-    with pytest.raises(NoTinyModel, match=says):
+    with pytest.raises(TinyModelError, match=says):
         read(project(tmp_path, module=module))
 
 
@@ -359,7 +359,7 @@ def test_an_oracle_that_is_none_is_refused_with_its_line(tmp_path: Path, body: s
     )
     agent = task.agent_of(task.oracle_of("shop:Shop", tmp_path), {}, random.Random(0))
     turns = agent(ResetReply(messages=[], tools=[]))
-    with pytest.raises(NoTinyModel, match=says):  # noqa: PT012  # some end at once, some when they go on
+    with pytest.raises(TinyModelError, match=says):  # noqa: PT012  # some end at once, some when they go on
         next(turns)
         turns.send(ToolResult("colour", {}, "{}", 0.0))
 
@@ -382,20 +382,20 @@ def test_an_environment_that_fails_is_quoted(tmp_path: Path) -> None:
 
 def test_too_few_rows_and_rows_that_are_not_there_are_refused(tmp_path: Path) -> None:
     job = project(tmp_path, rows=15)
-    with pytest.raises(NoTinyModel, match=r"spec.data.train has 15 rows: write 16 or more"):
+    with pytest.raises(TinyModelError, match=r"spec.data.train has 15 rows: write 16 or more"):
         read(job)
     (tmp_path / "train.jsonl").unlink()
-    with pytest.raises(NoTinyModel, match=r"spec.data.train.uri: no object at"):
+    with pytest.raises(TinyModelError, match=r"spec.data.train.uri: no object at"):
         read(job)
 
 
 def test_an_evaluation_has_no_training_rows() -> None:
-    with pytest.raises(NoTinyModel, match="the file has an RLEvalJob: name one with an RLTrainingJob"):
+    with pytest.raises(TinyModelError, match="the file has an RLEvalJob: name one with an RLTrainingJob"):
         task.of(yaml.safe_load((JOB.parent / "eval.yaml").read_text()), JOB.parent)
 
 
 def test_the_error_for_a_wrong_spec_names_its_field(tmp_path: Path) -> None:
-    with pytest.raises(ManifestWrong, match="groupSize"):
+    with pytest.raises(ManifestError, match="groupSize"):
         read(project(tmp_path, algorithm={"groupSize": 0}))
 
 

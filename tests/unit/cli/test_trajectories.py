@@ -21,7 +21,7 @@ from headway_api.records import GroupRecord, Outcome, Purpose
 from headway_api.store import FileStore
 from headway_cli.app import app
 from headway_cli.episodes import FAILED, Filter, Task, row, text
-from headway_cli.runs import NoRun
+from headway_cli.runs import RunNotFoundError
 from headway_cli.stored_run import opened
 from headway_cli.where import meant
 from headway_coordinator.spool import encode
@@ -113,7 +113,7 @@ def test_a_run_is_found_by_its_artifacts_or_by_its_jobs_folder(run: Path, tmp_pa
     job.write(
         {"kind": "RLTrainingJob", "metadata": {"namespace": "ns", "name": "job", "uid": "u"}, "spec": {}}
     )
-    with pytest.raises(NoRun, match="has written nothing yet"):
+    with pytest.raises(RunNotFoundError, match="has written nothing yet"):
         opened(meant(str(job.folder), tmp_path))
     shutil.copytree(run, job.folder / "artifacts" / "ns" / "job" / "u")
     for word in (str(run), f"file://{run}", str(job.folder), "job"):

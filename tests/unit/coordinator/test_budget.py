@@ -25,7 +25,7 @@ from headway_coordinator.budget.account import Account, limits_of
 from headway_coordinator.budget.gate import Budget, unbounded
 from headway_coordinator.budget.priced import Priced
 from headway_coordinator.budget.worst import CONTEXTS, Bill, Limits, of_judgements
-from headway_coordinator.gateway.allowance import AllowanceSpent, WholeAllowance
+from headway_coordinator.gateway.allowance import AllowanceSpentError, WholeAllowance
 from headway_coordinator.judges.question import TRIES, PreparedQuestion, worst_question
 from headway_coordinator.ledger.segments import Ledger
 
@@ -259,7 +259,7 @@ def test_an_agent_with_a_loop_of_its_own_has_a_bound() -> None:
         assert (held.tokens, held.is_last) == (5, True)
         held.used = 5
     assert allowance.reached
-    with pytest.raises(AllowanceSpent, match=re.escape("100 tokens that a job with spec.budget gives")):
+    with pytest.raises(AllowanceSpentError, match=re.escape("100 tokens that a job with spec.budget gives")):
         allowance.turn(prompt=1, wanted=1).__enter__()
 
 

@@ -23,7 +23,7 @@ from headway_coordinator.agents.agent import EpisodeContext
 from headway_coordinator.agents.builtin import Builtin
 from headway_coordinator.agents.choice import addresses_of, agent_of, job_arn
 from headway_coordinator.agents.http import HttpAgent
-from headway_coordinator.faults import CandidateFault
+from headway_coordinator.faults import CandidateError
 from headway_coordinator.gateway.asks import Ask, Completion, Sampling, Session
 from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.gateway.server import GatewayServer
@@ -45,7 +45,7 @@ class Gone:
     """A candidate that cannot go on."""
 
     async def chat(self, session: Session, ask: Ask) -> Completion:
-        raise CandidateFault("EndpointDenied", "the token is not taken", "spec.candidates[x].endpoint")
+        raise CandidateError("EndpointDenied", "the token is not taken", "spec.candidates[x].endpoint")
 
 
 async def test_each_rollout_is_answered_by_its_own_candidate(tok: Any) -> None:
@@ -140,7 +140,7 @@ async def test_the_agents_service_gets_the_error_that_ends_a_candidate(tok: Any)
             session = Session(episode_id="e-x-000000-0-0", seed=1, sampling=Sampling(1.0, 1.0, 50))
             stage = EpisodeContext(session, None, Purpose.EVALUATION, {"prompt": "p"}, [], [])  # type: ignore[arg-type]
             async with asyncio.timeout(30):
-                with pytest.raises(CandidateFault, match="the token is not taken"):
+                with pytest.raises(CandidateError, match="the token is not taken"):
                     await agent.play(stage)
     finally:
         await runner.cleanup()

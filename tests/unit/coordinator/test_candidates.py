@@ -28,7 +28,7 @@ from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.evaluation import units
 from headway_coordinator.evaluation.candidates import Readable, check_template, manifest, readable
 from headway_coordinator.evaluation.run import Evaluation
-from headway_coordinator.faults import CandidateFault
+from headway_coordinator.faults import CandidateError
 from headway_coordinator.spool import Spool
 from headway_coordinator.trajectory.template import own_template
 
@@ -69,7 +69,7 @@ def test_full_weights_are_proven_by_the_learners_own_logprobs(layout: Layout) ->
 def test_weights_that_are_not_kept_name_the_field_and_the_fix(layout: Layout, step: int) -> None:
     store = FileStore()
     store.delete([f"{layout.weights(7)}/adapter_model.safetensors"])
-    with pytest.raises(CandidateFault, match=f"refunds keeps no weights of step {step}") as raised:
+    with pytest.raises(CandidateError, match=f"refunds keeps no weights of step {step}") as raised:
         manifest(trained(layout, "Adapter", step), store)
     assert raised.value.field == "spec.candidates[tuned].checkpoint"
     assert "write best or a validated step in spec.candidates[tuned].checkpoint.step" in str(raised.value)
@@ -97,7 +97,7 @@ def test_a_fault_of_a_model_names_a_field_that_the_spec_has(tmp_path: Path, name
         {"name": name, "kind": "Model", "base": f"file://{tmp_path}", "dtype": "float32", "serverSet": 0}
     )
     first = ResetReply(messages=[{"role": "user", "content": "Hello"}], tools=[])
-    with pytest.raises(CandidateFault) as raised:
+    with pytest.raises(CandidateError) as raised:
         readable(resolved, of, first, FileStore(), tmp_path / "cache")
     assert (raised.value.reason, raised.value.field) == ("TokenizerUnusable", field)
 
@@ -126,7 +126,7 @@ def test_a_template_that_takes_no_such_prompt_names_the_field(
         {"name": "plain", "kind": "Model", "base": f"file://{base}", "dtype": "float32", "serverSet": 0}
     )
     first = ResetReply(messages=[{"role": "system", "content": "Be brief."}], tools=[])
-    with pytest.raises(CandidateFault, match="chat template does not accept the first messages") as raised:
+    with pytest.raises(CandidateError, match="chat template does not accept the first messages") as raised:
         readable(resolved, of, first, FileStore(), tmp_path / "cache")
     assert raised.value.reason == "ChatTemplateUnusable"
     assert raised.value.field == "spec.candidates[plain].model.base"
@@ -156,7 +156,7 @@ def test_a_prompt_beyond_the_context_needs_a_longer_one(
         {"name": name, "kind": "Model", "base": f"file://{base}", "dtype": "float32", "serverSet": 0}
     )
     first = ResetReply(messages=[{"role": "user", "content": "Look up brave-otter. " * 600}], tools=[])
-    with pytest.raises(CandidateFault) as raised:
+    with pytest.raises(CandidateError) as raised:
         readable(resolved, of, first, FileStore(), tmp_path / "cache")
     assert (raised.value.reason, raised.value.field) == ("ContextTooShort", field)
     assert str(raised.value).endswith(f"; raise {length}, or shorten the prompt")
@@ -225,7 +225,7 @@ def test_template_is_compared_with_all_that_the_run_trained_with(layout: Layout)
     check_template(
         ResolvedCandidate(name="base", kind="Model", base="s3://b/m"), of_template("another model's"), store
     )
-    with pytest.raises(CandidateFault) as raised:
+    with pytest.raises(CandidateError) as raised:
         check_template(tuned, of_template("three"), store)
     assert (raised.value.reason, raised.value.field) == (
         "ChatTemplateDiffers",
@@ -263,7 +263,7 @@ def test_another_template_names_the_earlier_one_and_the_fix(layout: Layout, base
     store = FileStore()
     Spool(store, layout).keep_template("earlier")
     tuned = trained(layout, "Adapter").model_copy(update={"base": base})
-    with pytest.raises(CandidateFault) as raised:
+    with pytest.raises(CandidateError) as raised:
         check_template(tuned, of_template("now"), store)
     earlier = layout.chat_template(sha256(b"earlier").hexdigest())
     assert str(raised.value).startswith(

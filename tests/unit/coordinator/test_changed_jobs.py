@@ -28,7 +28,7 @@ from headway_api.records import Batch, EpisodeRecord, GroupRecord, Purpose, Step
 from headway_api.signals import SignalName as S
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.spec.trust import RemedyName
-from headway_coordinator.bounds import Conflict, oldest_step
+from headway_coordinator.bounds import StepConflictError, oldest_step
 from headway_coordinator.dataset import position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.ledger.segments import Ledger
@@ -352,11 +352,11 @@ async def test_a_step_that_nobody_decided_to_leave_empty_is_refused(tmp_path: Pa
         found = await learner.take(http, 4)
         assert isinstance(found, Batch)
         fields = learner.does(found) | {"directive": Directive(remedy="OnPolicy", restore=[0])}
-        with pytest.raises(Conflict, match="was not decided"):
+        with pytest.raises(StepConflictError, match="was not decided"):
             await training.report(learner.commit(4, [], **fields))
     async with Job(tmp_path / "other", a_small_spec()).coordinator() as (training, learner, _):
         await learner.run(steps=3)
-        with pytest.raises(Conflict, match="was not decided"):
+        with pytest.raises(StepConflictError, match="was not decided"):
             await training.report(learner.commit(4, [], **fields))
 
 

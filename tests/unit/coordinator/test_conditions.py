@@ -280,10 +280,10 @@ def test_silent_servers_earlier_failure_is_still_reported() -> None:
 
 def test_failed_load_is_reported_in_server_words_until_mended() -> None:
     of = router(A, B)
-    of.failed(B, Failure(Reason.UPDATE_FAILED, "NotFound: s3://b/w"))
+    of.failed(B, Failure(Reason.UPDATE_FAILED, "ObjectNotFoundError: s3://b/w"))
     [found] = conditions.after(previous(True), of)
     assert (found.status, found.reason) == ("False", "UpdateFailed")
-    assert found.message == "http://b:8000: NotFound: s3://b/w"
+    assert found.message == "http://b:8000: ObjectNotFoundError: s3://b/w"
     assert found.last_transition_time > LONG_AGO
     of.lost(B, "connection refused")
     assert conditions.after([found], of) == [found], "the process ended; its weights are still the matter"

@@ -11,7 +11,7 @@ import pytest
 from role_keys import KEYS
 
 from headway_api.exits import RETRIABLE
-from headway_api.store_unavailable import Patience, StoreUnavailable
+from headway_api.store_unavailable import Patience, StoreUnavailableError
 from headway_coordinator import __main__ as entry
 from headway_coordinator import lifetime, process
 
@@ -20,7 +20,7 @@ class Ended:
     """A coordinator whose work a background task has ended."""
 
     def __init__(self) -> None:
-        self.fault = StoreUnavailable("no good answer for 600 s")
+        self.fault = StoreUnavailableError("no good answer for 600 s")
 
     async def run(self) -> None:
         raise asyncio.CancelledError
@@ -29,7 +29,7 @@ class Ended:
 def test_waiting_requests_are_given_up_when_the_process_ends() -> None:
     """The interpreter waits for their threads before it leaves."""
     over = threading.Event()
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         asyncio.run(lifetime.serve(cast(process.Process, Ended()), over.set))
     assert over.is_set()
 

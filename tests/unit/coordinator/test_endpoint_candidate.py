@@ -18,7 +18,7 @@ from headway_coordinator.endpoint.candidate import (
     token_of,
 )
 from headway_coordinator.endpoint.owner import OfCandidate
-from headway_coordinator.faults import CandidateFault
+from headway_coordinator.faults import CandidateError
 from headway_coordinator.gateway.asks import Ask, Sampling, Session
 
 NAME = "front-ier"
@@ -60,7 +60,7 @@ async def test_the_token_of_its_secret_is_sent(tmp_path: Path) -> None:
 def test_a_token_that_cannot_be_sent_names_its_secret(tmp_path: Path, token: str | None) -> None:
     spec = config().spec.candidates[0].endpoint
     assert spec is not None
-    with pytest.raises(CandidateFault, match="Secret keys") as caught:
+    with pytest.raises(CandidateError, match="Secret keys") as caught:
         token_of(NAME, spec, secret(tmp_path, token))
     assert caught.value.field == f"spec.candidates[{NAME}].endpoint.secretRef"
     assert not (token or "").strip() or token not in str(caught.value)

@@ -44,14 +44,14 @@ from headway_coordinator.endpoint.chat import TRIES, EndpointChat
 from headway_coordinator.endpoint.pace import Pace
 from headway_coordinator.endpoint.reply import MAX_BYTES
 from headway_coordinator.episode import Episodes, Rules, Task
-from headway_coordinator.faults import CandidateFault, InfraFault
+from headway_coordinator.faults import CandidateError, InfraError
 from headway_coordinator.gateway.asks import (
     Ask,
-    CannotForce,
-    CannotRender,
     Completion,
-    ContextFull,
+    ContextFullError,
     Force,
+    ForcedCallError,
+    RenderError,
     Sampling,
     Session,
 )
@@ -147,7 +147,7 @@ async def test_turns_at_the_same_time_learn_the_same_once() -> None:
 async def test_a_choice_of_tools_that_is_refused_cannot_be_forced() -> None:
     async with serving(says(), unsupported("tool_choice")) as service, asking(service.url) as chat:
         await ask(chat)
-        with pytest.raises(CannotForce, match="refuses tool_choice"):
+        with pytest.raises(ForcedCallError, match="refuses tool_choice"):
             await ask(chat, tools=[LOOK_UP], force=Force())
     assert chat.notes.dropped == {}
 
@@ -156,7 +156,7 @@ async def test_full_context_is_asked_for_the_rest_and_then_is_full() -> None:
     full = fails(400, "This model's maximum context length is 1024 tokens", code="context_length_exceeded")
     async with serving(full, says(), full) as service, asking(service.url) as chat:
         await ask(chat)
-        with pytest.raises(ContextFull, match="too long"):
+        with pytest.raises(ContextFullError, match="too long"):
             await ask(chat)
     assert ["max_tokens" in body for body in service.bodies] == [True, False, True, False]
     assert chat.notes.dropped == {}
@@ -252,7 +252,7 @@ async def test_a_failure_that_passes_costs_nothing(broken: Answer) -> None:
 @pytest.mark.parametrize("broken", [fails(500), dropped], ids=["500", "dropped"])
 async def test_a_failure_that_stays_is_the_platforms(broken: Answer) -> None:
     async with serving(broken) as service, asking(service.url) as chat:
-        with pytest.raises(InfraFault, match=f"failed {TRIES} times"):
+        with pytest.raises(InfraError, match=f"failed {TRIES} times"):
             await ask(chat)
         assert len(service.bodies) == TRIES
         service.answers = [says()]
@@ -292,7 +292,7 @@ async def bomb(request: web.Request, asked: Any) -> web.StreamResponse:
 )
 async def test_what_is_no_chat_endpoint_ends_the_candidate(broken: Answer, says_: str) -> None:
     async with serving(broken) as service, asking(service.url) as chat:
-        with pytest.raises(CandidateFault, match=says_) as caught:
+        with pytest.raises(CandidateError, match=says_) as caught:
             await ask(chat)
     assert (caught.value.reason, caught.value.field) == (
         "EndpointUnreadable",
@@ -306,7 +306,7 @@ async def test_unreadable_answer_ends_no_candidate_with_answers() -> None:
     async with serving(says()) as service, asking(service.url) as chat:
         await ask(chat)
         service.answers = [HTML]
-        with pytest.raises(InfraFault, match=f"failed {TRIES} times, last: the answer is an HTML page"):
+        with pytest.raises(InfraError, match=f"failed {TRIES} times, last: the answer is an HTML page"):
             await ask(chat)
         service.answers = [says()]
         await ask(chat)
@@ -315,7 +315,7 @@ async def test_unreadable_answer_ends_no_candidate_with_answers() -> None:
 
 async def test_what_an_earlier_process_had_answered_counts() -> None:
     async with serving(HTML) as service, asking(service.url, answered=True) as chat:
-        with pytest.raises(InfraFault, match="an HTML page"):
+        with pytest.raises(InfraError, match="an HTML page"):
             await ask(chat)
     assert chat.fault is None
 
@@ -348,7 +348,7 @@ async def test_what_a_person_must_change_ends_the_candidate_at_once(
 ) -> None:
     async with serving(answer) as service, asking(service.url) as chat:
         for _ in range(2):
-            with pytest.raises(CandidateFault, match=remedy) as caught:
+            with pytest.raises(CandidateError, match=remedy) as caught:
                 await ask(chat)
             assert caught.value.field == f"spec.candidates[other].endpoint.{field}"
             assert caught.value.reason == reason
@@ -361,9 +361,9 @@ async def test_later_refusal_faults_the_conversation_not_the_candidate() -> None
     async with serving(says(), fails(400, "no such conversation")) as service, asking(service.url) as chat:
         session = a_session()
         await ask(chat, session)
-        with pytest.raises(CannotRender, match="no such conversation"):
+        with pytest.raises(RenderError, match="no such conversation"):
             await ask(chat, session)
-        with pytest.raises(InfraFault, match="first turn"):
+        with pytest.raises(InfraError, match="first turn"):
             await ask(chat)
     assert chat.fault is None
 
@@ -379,7 +379,7 @@ async def test_a_filtered_conversation_is_answered_with_nothing() -> None:
 
 async def test_429_for_ever_ends_the_candidate() -> None:
     async with serving(fails(429, "slow down")) as service, asking(service.url, patience=0.5) as chat:
-        with pytest.raises(CandidateFault, match=r"lower .*requestsPerMinute or maxConcurrency") as caught:
+        with pytest.raises(CandidateError, match=r"lower .*requestsPerMinute or maxConcurrency") as caught:
             await ask(chat)
     assert caught.value.reason == "EndpointBusy"
     assert caught.value.field == "spec.candidates[other].endpoint.requestsPerMinute"
@@ -390,7 +390,7 @@ async def test_429_for_ever_ends_the_candidate() -> None:
 async def test_a_wait_longer_than_the_patience_is_not_begun() -> None:
     busy = fails(429, headers={"Retry-After": "3600"})
     async with serving(busy) as service, asking(service.url, patience=60.0) as chat:
-        with pytest.raises(CandidateFault, match="it asks to wait for 3600 s"):
+        with pytest.raises(CandidateError, match="it asks to wait for 3600 s"):
             await ask(chat)
     assert len(service.bodies) == 1
 
@@ -407,21 +407,21 @@ async def test_a_success_in_between_renews_the_patience() -> None:
 @pytest.mark.parametrize("url", ["http://[::1", "http://host:port/v1", "https:///v1"])
 async def test_an_address_that_is_none_ends_the_candidate(url: str) -> None:
     async with asking(url) as chat:
-        with pytest.raises(CandidateFault) as caught:
+        with pytest.raises(CandidateError) as caught:
             await chat.probe()
     assert caught.value.field == "spec.candidates[other].endpoint.url"
 
 
 async def test_https_where_there_is_none_ends_the_candidate() -> None:
     async with serving() as service, asking(service.url.replace("http:", "https:")) as chat:
-        with pytest.raises(CandidateFault, match="SSL") as caught:
+        with pytest.raises(CandidateError, match="SSL") as caught:
             await ask(chat)
     assert caught.value.field == "spec.candidates[other].endpoint.url"
 
 
 async def test_nobody_there_ends_the_candidate_after_its_patience() -> None:
     async with asking(f"http://127.0.0.1:{free_port()}/v1", patience=0.5) as chat:
-        with pytest.raises(CandidateFault) as caught:
+        with pytest.raises(CandidateError) as caught:
             await ask(chat)
     assert (caught.value.reason, caught.value.field) == (
         "EndpointUnreachable",
@@ -431,10 +431,10 @@ async def test_nobody_there_ends_the_candidate_after_its_patience() -> None:
 
 async def test_a_turn_ends_with_its_deadline() -> None:
     async with serving(silent) as service, asking(service.url, timeout=0.3) as chat:
-        with pytest.raises(InfraFault, match=r"no answer within 0\.3 s"):
+        with pytest.raises(InfraError, match=r"no answer within 0\.3 s"):
             await ask(chat)
     async with serving(fails(503)) as service, asking(service.url, timeout=0.3) as chat:
-        with pytest.raises(InfraFault, match="last: 503 on purpose"):
+        with pytest.raises(InfraError, match="last: 503 on purpose"):
             await ask(chat)
 
 
@@ -455,7 +455,7 @@ async def test_the_token_is_in_no_message_and_no_log(
     async with serving(answer) as service:
         secret = service.url.replace("http://", "http://user:hunter2@") + "?api-key=hunter3"
         async with asking(secret, patience=0.2) as chat:
-            with pytest.raises((CandidateFault, InfraFault)) as caught:
+            with pytest.raises((CandidateError, InfraError)) as caught:
                 await ask(chat)
     logged = [record.__dict__ for record in caplog.records]
     output = f"{caught.value!r} {caught.value.__cause__} {caplog.text} {logged}"
@@ -478,7 +478,7 @@ async def test_the_query_of_the_url_is_in_no_message() -> None:
     service = await asyncio.start_server(no_http, "127.0.0.1", 0)
     host, port = service.sockets[0].getsockname()[:2]
     async with service, asking(f"http://{host}:{port}/v1?api-key=hidden") as chat:
-        with pytest.raises(InfraFault, match="Bad status line") as caught:
+        with pytest.raises(InfraError, match="Bad status line") as caught:
             await ask(chat)
     assert "hidden" not in str(caught.value)
 
@@ -486,7 +486,7 @@ async def test_the_query_of_the_url_is_in_no_message() -> None:
 async def test_a_probe_outlives_an_error_of_any_form() -> None:
     broken = gives({"detail": [{"loc": 5, "msg": "\ud800"}]}, status=422)
     async with serving(broken) as service, asking(service.url) as chat:
-        with pytest.raises(CandidateFault) as caught:
+        with pytest.raises(CandidateError) as caught:
             await chat.probe()
     assert caught.value.reason == "EndpointRefused"
     str(caught.value).encode()
@@ -532,7 +532,7 @@ async def test_a_probe_asks_where_no_list_has_the_model(models: Answer) -> None:
 )
 async def test_a_probe_finds_out_early(answer: Answer, models: Answer | None, field: str) -> None:
     async with serving(answer, models=models) as service, asking(service.url, patience=0.5) as chat:
-        with pytest.raises(CandidateFault) as caught:
+        with pytest.raises(CandidateError) as caught:
             await chat.probe()
     assert caught.value.field == f"spec.candidates[other].endpoint.{field}"
 
@@ -551,7 +551,7 @@ async def test_a_refused_probe_is_enough_after_earlier_answers() -> None:
 async def test_probes_of_a_failing_endpoint_keep_a_distance() -> None:
     """Without one there were some 400 in four seconds."""
     async with serving(silent) as service, asking(service.url, timeout=0.01, patience=4) as chat:
-        with pytest.raises(CandidateFault, match="no answer within"):
+        with pytest.raises(CandidateError, match="no answer within"):
             await chat.probe()
     assert 2 <= len(service.bodies) <= 20
 
@@ -566,7 +566,7 @@ async def test_a_probe_does_not_vouch_for_tools() -> None:
     """It asks without tools: the first turn with them may still be refused permanently."""
     async with serving(says(), fails(400, "tools are not taken")) as service, asking(service.url) as chat:
         await chat.probe()
-        with pytest.raises(CandidateFault, match="tools are not taken"):
+        with pytest.raises(CandidateError, match="tools are not taken"):
             await ask(chat, tools=[LOOK_UP])
 
 
@@ -634,5 +634,5 @@ async def test_an_episodes_last_answers_decide_its_outcome(answers: list[Answer]
 
 async def test_a_candidate_that_ends_is_no_outcome_of_an_episode() -> None:
     async with serving(says("", ("look_up", "{}")), fails(401)) as service, asking(service.url) as chat:
-        with pytest.raises(CandidateFault):
+        with pytest.raises(CandidateError):
             await play(chat)

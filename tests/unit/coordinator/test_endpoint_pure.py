@@ -19,7 +19,14 @@ from headway_coordinator.endpoint.pace import (
     pause,
 )
 from headway_coordinator.endpoint.refused import RefusalKind, judge
-from headway_coordinator.endpoint.reply import MAX_CALLS, MAX_DEPTH, Failed, Reply, Unreadable, read
+from headway_coordinator.endpoint.reply import (
+    MAX_CALLS,
+    MAX_DEPTH,
+    EndpointReplyError,
+    Reply,
+    UnreadableReplyError,
+    read,
+)
 from headway_coordinator.endpoint.wire import DROPPABLE, Dialect, conversation
 from headway_coordinator.gateway.asks import Ask, Force, Sampling, Session
 from headway_coordinator.gateway.core import assistant
@@ -164,7 +171,7 @@ def test_each_form_of_text_and_reasoning_is_read(message: Any, text: str, reason
     ],
 )
 def test_what_is_no_chat_completion_is_refused_with_its_reason(data: bytes, says: str) -> None:
-    with pytest.raises(Unreadable, match=says):
+    with pytest.raises(UnreadableReplyError, match=says):
         read(data)
 
 
@@ -178,7 +185,7 @@ def test_what_is_no_chat_completion_is_refused_with_its_reason(data: bytes, says
     ],
 )
 def test_an_error_may_come_as_a_success(body: Any, status: int) -> None:
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(EndpointReplyError) as caught:
         read(json.dumps(body).encode())
     assert caught.value.status == status
 
@@ -225,7 +232,7 @@ def test_whatever_json_comes_it_is_read_or_refused(body: Any) -> None:
     for wrapped in (body, {"choices": [body]}, {"choices": [{"message": body, "finish_reason": "stop"}]}):
         try:
             found = read(json.dumps(wrapped).encode())
-        except (Unreadable, Failed):
+        except (UnreadableReplyError, EndpointReplyError):
             continue
         json.dumps(assistant(found.parsed, True), ensure_ascii=False).encode()
 

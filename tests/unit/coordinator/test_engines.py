@@ -14,7 +14,7 @@ from scripted_fleet import REQUEST, a_fleet, manifest, until
 from headway_api.records import VersionSpan
 from headway_coordinator.engines import fleet as fleets
 from headway_coordinator.engines import vllm
-from headway_coordinator.faults import InfraFault
+from headway_coordinator.faults import InfraError
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ async def test_turns_are_asked_for_with_the_key_of_the_servers_port() -> None:
         await fleet.want(manifest(0))
         assert (await fleet.generate("e", REQUEST, 5)).tokens == [4, 9]
         servers.engines[0].faults["POST /inference/v1/generate"] = keyed("another")
-        with pytest.raises(InfraFault, match="Unauthorized"):
+        with pytest.raises(InfraError, match="Unauthorized"):
             await fleet.generate("e", REQUEST, 5)
 
 
@@ -196,7 +196,7 @@ async def test_a_request_the_server_refuses_is_the_episodes_fault() -> None:
     async with a_fleet(1) as (fleet, servers):
         await fleet.want(manifest(0))
         servers.engines[0].faults["POST /inference/v1/generate"] = fail(400, "TooLong")
-        with pytest.raises(InfraFault, match="TooLong"):
+        with pytest.raises(InfraError, match="TooLong"):
             await fleet.generate("e", REQUEST, 5)
 
 
@@ -207,7 +207,7 @@ async def test_an_answer_nobody_understands_fails_the_episode_alone(answer: Any)
     async with a_fleet(1) as (fleet, servers):
         await fleet.want(manifest(0))
         servers.engines[0].answers = {"POST /inference/v1/generate": lambda _: answer}
-        with pytest.raises(InfraFault, match="that cannot be read"):
+        with pytest.raises(InfraError, match="that cannot be read"):
             await fleet.generate("e", REQUEST, 5)
 
 
@@ -252,16 +252,16 @@ def test_versions_are_as_the_server_reports_if_it_knows_ours() -> None:
     ],
 )
 def test_tokens_without_evidence_are_refused(choice: dict[str, Any]) -> None:
-    with pytest.raises(InfraFault):
+    with pytest.raises(InfraError):
         vllm.read(answer(**choice), version(0))
 
 
 def test_an_aborted_request_may_be_sent_elsewhere() -> None:
-    with pytest.raises(vllm.ServerLost):
+    with pytest.raises(vllm.ServerLostError):
         vllm.read(answer(finish_reason="abort"), version(0))
 
 
 def test_full_weights_are_not_guessed() -> None:
     """Full weights may be swapped during a request, so the requested version proves nothing."""
-    with pytest.raises(InfraFault, match="which weights"):
+    with pytest.raises(InfraError, match="which weights"):
         vllm.read(answer(), version(0), static=False)

@@ -31,7 +31,7 @@ from headway_coordinator.bounds import NO_STEP_LEFT
 from headway_coordinator.dataset import Slot
 from headway_coordinator.engines.router import Router
 from headway_coordinator.episode import Episodes, Rules, Task, by_index, check_sizes
-from headway_coordinator.faults import AgentFault, Cause, InfraFault
+from headway_coordinator.faults import AgentError, Cause, InfraError
 from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.sandboxes import Broker
@@ -163,7 +163,7 @@ async def test_environment_message_no_template_takes_is_infra_error(tok: Any) ->
     assert "no such role" in str(record.error)
 
 
-@pytest.mark.parametrize("fault", [None, AgentFault("no such module")])
+@pytest.mark.parametrize("fault", [None, AgentError("no such module")])
 async def test_an_agent_that_takes_no_turn_is_not_scored(tok: Any, fault: Exception | None) -> None:
     """Its reward would be none of the model's doing."""
 
@@ -619,6 +619,6 @@ async def test_a_group_never_has_more_in_flight_than_there_is_room(tok: Any) -> 
     ],
 )
 def test_a_number_that_would_spoil_every_figure_is_no_judgement(judged: dict[str, Any], says: str) -> None:
-    with pytest.raises(InfraFault, match=says):
+    with pytest.raises(InfraError, match=says):
         check_sizes(FinishReply.model_validate({"reward": 0.5, "score": 0.5} | judged))
     check_sizes(FinishReply(reward=0.5, score=-1e6, metrics={"at": 1.7e9}))

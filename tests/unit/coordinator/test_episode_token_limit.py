@@ -20,8 +20,8 @@ from headway_api.records import EpisodeRecord, Outcome, Purpose
 from headway_coordinator.agents.builtin import Builtin
 from headway_coordinator.engines.router import Router
 from headway_coordinator.episode import Episodes, Rules, Task
-from headway_coordinator.faults import InfraFault
-from headway_coordinator.gateway.allowance import AllowanceSpent, TokenAllowance
+from headway_coordinator.faults import InfraError
+from headway_coordinator.gateway.allowance import AllowanceSpentError, TokenAllowance
 from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.sandboxes import Broker
@@ -137,12 +137,12 @@ def test_concurrent_turns_stay_within_the_limit_and_all_end(limit: int, turns: l
                 for _ in range(asked.yields):
                     await asyncio.sleep(0)
                 if asked.fails:
-                    raise InfraFault("the server is gone")
+                    raise InfraError("the server is gone")
                 held.used = int(held.tokens * asked.share)
                 sampled.append(held.used)
-        except AllowanceSpent:
+        except AllowanceSpentError:
             refused.append(asked.wanted)
-        except InfraFault:
+        except InfraError:
             pass
 
     async def run() -> TokenAllowance:

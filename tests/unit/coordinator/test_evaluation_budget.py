@@ -157,7 +157,7 @@ def job(folder: Path, **blocks: Any) -> EvalConfig:
     )
 
 
-class Claimed(Exception):
+class ClaimedError(Exception):
     """The coordinator asked for sandboxes."""
 
 
@@ -167,10 +167,10 @@ async def ended(one: EvalConfig, folder: Path, previous: st.RLEvalJobStatus | No
     it = EvalCoordinator(one, KEYS, FileStore(), folder / "cache", written.append, previous=previous, port=0)
 
     async def claimed(*_: object) -> None:
-        raise Claimed
+        raise ClaimedError
 
     it._claimed = claimed  # type: ignore[method-assign, assignment]
-    with pytest.raises((JobError, Claimed)) as raised:
+    with pytest.raises((JobError, ClaimedError)) as raised:
         await it.run()
     return raised.value, written[-1]
 
@@ -196,7 +196,7 @@ async def test_it_is_refused_before_a_sandbox_or_server_is_asked_for(tmp_path: P
 @pytest.mark.parametrize("blocks", [{"budget": {"tokens": {"evaluation": 2128}}}, {}])
 async def test_one_with_room_goes_on(tmp_path: Path, blocks: dict[str, Any]) -> None:
     error, status = await ended(job(tmp_path, **blocks), tmp_path)
-    assert isinstance(error, Claimed)
+    assert isinstance(error, ClaimedError)
     assert [check["name"] for check in status["preflight"]["checks"]] == ["PriceBook", "Dataset"] + [
         "Budget"
     ] * len(blocks)
@@ -208,4 +208,4 @@ async def test_what_has_begun_is_not_refused(tmp_path: Path) -> None:
         {"progress": {"groups": 1, "ofGroups": 2, "updatedTime": "2026-11-01T00:00:00Z"}}
     )
     error, _ = await ended(job(tmp_path, budget={"tokens": {"evaluation": 1}}), tmp_path, previous)
-    assert isinstance(error, Claimed)
+    assert isinstance(error, ClaimedError)

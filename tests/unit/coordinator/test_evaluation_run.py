@@ -20,7 +20,7 @@ from headway_coordinator.dataset import position_of
 from headway_coordinator.endpoint.chat import Notes
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.run import WRITING
-from headway_coordinator.faults import CandidateFault, Cause
+from headway_coordinator.faults import CandidateError, Cause
 
 
 def tokens_of(episode: EpisodeRecord) -> int:
@@ -165,7 +165,7 @@ async def test_candidate_that_cannot_go_on_leaves_others_their_results(tmp_path:
 
     def refused(task: Task) -> None:
         if task.group_id.startswith("e-tuned-"):
-            raise CandidateFault(
+            raise CandidateError(
                 "EndpointDenied", "401; correct it", "spec.candidates[tuned].endpoint.secretRef"
             )
 

@@ -24,8 +24,8 @@ from headway_coordinator.endpoint.caller import Caller
 from headway_coordinator.endpoint.refused import Verdict
 from headway_coordinator.endpoint.reply import Reply
 from headway_coordinator.engines import vllm, weights
-from headway_coordinator.faults import InfraFault
-from headway_coordinator.http import Unreachable, UpstreamError, call
+from headway_coordinator.faults import InfraError
+from headway_coordinator.http import PeerUnreachableError, UpstreamError, call
 from headway_coordinator.sandboxes import Broker, Sandbox
 
 pytestmark = pytest.mark.hostile
@@ -112,40 +112,40 @@ GROUP = GroupRequest(
 )
 STATE = {"version": {"incarnation": 0, "step": 1}, "ready": True, "error": None, "canary_error": 1e-4}
 MANIFEST = WeightsManifest(version=ZERO, kind="base", uri="s3://b/m", files=[])
-BROKER = (UpstreamError, Unreachable)
-WEIGHTS = (UpstreamError, Unreachable, ValidationError)
+BROKER = (UpstreamError, PeerUnreachableError)
+WEIGHTS = (UpstreamError, PeerUnreachableError, ValidationError)
 
 CLIENTS = {
     "reset": Client(
         lambda http, url: sandbox(http, url).reset({"prompt": "p"}, 1),
-        (InfraFault,),
+        (InfraError,),
         {"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]},
     ),
     "tool": Client(
-        lambda http, url: sandbox(http, url).tool("f", {}), (InfraFault,), {"content": "gold", "done": False}
+        lambda http, url: sandbox(http, url).tool("f", {}), (InfraError,), {"content": "gold", "done": False}
     ),
     "agent": Client(
         lambda http, url: sandbox(http, url).agent(["a"], {}, {}),
-        (InfraFault,),
+        (InfraError,),
         {"running": True, "exit_code": None, "output": "x"},
     ),
     "agent_wait": Client(
         lambda http, url: sandbox(http, url).agent_wait(0.1),
-        (InfraFault,),
+        (InfraError,),
         {"running": False, "exit_code": 0, "output": "x"},
     ),
     "finish": Client(
         lambda http, url: sandbox(http, url).finish([], False),
-        (InfraFault,),
+        (InfraError,),
         {"reward": 0.5, "score": 1.0, "metrics": {"a": 1.0}, "turn_rewards": [0.25, 0.25]},
     ),
     "questions": Client(
-        lambda http, url: sandbox(http, url).questions(0.1), (InfraFault,), {"questions": [QUESTION]}
+        lambda http, url: sandbox(http, url).questions(0.1), (InfraError,), {"questions": [QUESTION]}
     ),
-    "judge_answer": Client(lambda http, url: sandbox(http, url).answer(0, 0.5), (InfraFault,), {}),
+    "judge_answer": Client(lambda http, url: sandbox(http, url).answer(0, 0.5), (InfraError,), {}),
     "group": Client(
         lambda http, url: sandbox(http, url).group(GROUP),
-        (InfraFault,),
+        (InfraError,),
         {"rewards": [{"reward": 0.5, "metrics": {"a": 1.0}, "turn_rewards": [0.5]}]},
     ),
     "pool": Client(
@@ -163,7 +163,7 @@ CLIENTS = {
         (*WEIGHTS, TimeoutError),
         STATE,
     ),
-    "engine": Client(generated, (InfraFault, vllm.ServerLost), SAMPLED),
+    "engine": Client(generated, (InfraError, vllm.ServerLostError), SAMPLED),
     "agent_post": Client(
         lambda http, url: call(http, "POST", url, timeout=SECONDS, body={}), BROKER, {"errorType": "x"}
     ),

@@ -22,9 +22,9 @@ from headway_coordinator.engines import vllm
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Endpoint, Failure
 from headway_coordinator.evaluation import servers
-from headway_coordinator.faults import CandidateFault, InfraFault
+from headway_coordinator.faults import CandidateError, InfraError
 from headway_rollout.agent import application
-from headway_rollout.weights.slots import SlotRefused
+from headway_rollout.weights.slots import SlotRefusedError
 from headway_rollout.weights.updater import NOTHING
 
 
@@ -42,7 +42,7 @@ class Agent:
 
     async def take(self, slot: str, manifest: WeightsManifest) -> WeightsState:
         if len(self.slots.keys() | {slot}) > 2:
-            raise SlotRefused("it has room for 2; release one")
+            raise SlotRefusedError("it has room for 2; release one")
         good = WeightsState(version=manifest.version, ready=True)
         bad = NOTHING.model_copy(update={"error": "canary off by 3.1", "reason": "VerificationFailed"})
         unreachable = NOTHING.model_copy(update={"error": "connection refused", "reason": "UpdateFailed"})
@@ -139,9 +139,9 @@ def test_full_weights_are_only_those_that_the_server_names() -> None:
     choice = {"finish_reason": "stop", "token_ids": [4], "logprobs": {"content": content}}
     answer = {"choices": [choice | {"weight_versions": spans}]}
     assert vllm.read(answer, version(3), static=True).versions[0].version == version(3)
-    with pytest.raises(vllm.ServerLost, match="default"):
+    with pytest.raises(vllm.ServerLostError, match="default"):
         vllm.read(answer, version(3), static=False)
-    with pytest.raises(InfraFault, match="which weights"):
+    with pytest.raises(InfraError, match="which weights"):
         vllm.read({"choices": [choice]}, version(3), static=False)
 
 
@@ -188,7 +188,7 @@ async def test_candidate_with_wrong_weights_fails_with_field_and_fix(
         rig.agent.bad = {"slot"}
         fleet = rig.fleet("slot")
         await fleet.want(manifest(0))
-        with pytest.raises(CandidateFault) as raised:
+        with pytest.raises(CandidateError) as raised:
             await servers.proven("spec.candidates[slot].checkpoint.job", fleet, lambda: True, patience)
     assert raised.value.reason == "VerificationFailed"
     assert raised.value.field == "spec.candidates[slot].checkpoint.job"

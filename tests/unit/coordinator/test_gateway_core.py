@@ -16,7 +16,7 @@ from scripted_model import ANSWER, CALL, ScriptedModel
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api.records import PolicyVersion, VersionSpan
-from headway_coordinator.gateway.asks import Ask, ContextFull, Sampling, Session
+from headway_coordinator.gateway.asks import Ask, ContextFullError, Sampling, Session
 from headway_coordinator.gateway.conversations import RecordedTurn, continued, meaning
 from headway_coordinator.gateway.core import INLINE_CHARACTERS, Gateway
 from headway_coordinator.trajectory.calls import Message, Tool
@@ -175,7 +175,7 @@ async def test_what_cannot_fit_is_refused_before_it_is_rendered(tok: Any) -> Non
     watched, session = Watched(choose(tok, "qwen3")), a_session()
     core = Gateway(watched, ScriptedModel(tok, [ANSWER]), 100, 5.0)
     for role in ("user", "tool"):
-        with pytest.raises(ContextFull, match="at least 104 tokens fill the context of 100"):
+        with pytest.raises(ContextFullError, match="at least 104 tokens fill the context of 100"):
             await core.chat(session, Ask([USER, {"role": role, "content": "word " * 101}]))
     assert watched.rendered == 0
     await core.chat(session, Ask([USER]))

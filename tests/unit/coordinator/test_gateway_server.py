@@ -13,7 +13,7 @@ from scripted_model import ANSWER, CALL
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 from yarl import URL
 
-from headway_coordinator.faults import InfraFault
+from headway_coordinator.faults import InfraError
 from headway_coordinator.gateway import openai
 from headway_coordinator.gateway import server as served
 from headway_coordinator.gateway.rollouts import Status
@@ -217,7 +217,7 @@ async def test_a_slow_stream_is_kept_alive_and_its_error_is_sent(
         body = {"messages": [USER], "stream": True}
         async with r.http.post(r.base + "/v1/chat/completions", json=body) as answer:
             assert (await answer.content.readline()).startswith(b":")
-            r.model.fault = InfraFault("the server is gone")
+            r.model.fault = InfraError("the server is gone")
             r.model.gate.set()
             rest = await answer.text()
     [error] = [line for line in rest.splitlines() if line.startswith("data:")]
@@ -226,7 +226,7 @@ async def test_a_slow_stream_is_kept_alive_and_its_error_is_sent(
 
 async def test_a_tool_that_is_lost_is_the_platforms_fault(tok: Any) -> None:
     async with rig(tok) as r:
-        r.rollout.sandbox.fault = InfraFault("the sandbox died")  # type: ignore[attr-defined]
+        r.rollout.sandbox.fault = InfraError("the sandbox died")  # type: ignore[attr-defined]
         status, answer = await r.post("/v1/tools/look_up", {})
         assert (status, answer["error"]["code"]) == (502, "platform_fault")
         assert r.rollout.fault == "the sandbox died"

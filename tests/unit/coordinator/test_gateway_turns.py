@@ -14,7 +14,7 @@ from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api.sandbox_api import ToolReply
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
-from headway_coordinator.faults import InfraFault
+from headway_coordinator.faults import InfraError
 from headway_coordinator.gateway import openai, turns
 from headway_coordinator.gateway import server as served
 from headway_coordinator.gateway.rollouts import Status
@@ -72,7 +72,7 @@ async def test_two_equal_requests_whose_clients_left_get_a_sample_each(tok: Any)
 
 async def test_failed_turn_is_sampled_again_and_not_the_agents_fault(tok: Any) -> None:
     async with rig(tok) as r:
-        r.model.fault = InfraFault("no server")
+        r.model.fault = InfraError("no server")
         status, answer = await r.chat()
         assert (status, answer["error"]["code"]) == (502, "platform_fault")
         assert r.rollout.fault == "no server"
@@ -194,7 +194,7 @@ async def test_turn_still_running_at_completion_is_left_out(tok: Any) -> None:
 
 async def test_a_fault_remains_until_the_same_request_is_answered(tok: Any) -> None:
     async with rig(tok) as r:
-        r.model.fault = InfraFault("no server")
+        r.model.fault = InfraError("no server")
         await r.chat()
         r.model.fault = None
         await r.chat(USER, USER)
@@ -270,7 +270,7 @@ async def test_a_retry_of_what_was_refused_is_a_sample_of_its_own(
 
 async def test_a_retry_of_a_failed_twin_is_a_sample_of_its_own(tok: Any) -> None:
     async with rig(tok, "one<|im_end|>", "two<|im_end|>") as r:
-        r.model.fault = InfraFault("no server")
+        r.model.fault = InfraError("no server")
         assert (await r.chat())[0] == 502
         r.model.fault = None
         assert (await r.chat())[1]["choices"][0]["message"]["content"] == "one"

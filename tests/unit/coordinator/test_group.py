@@ -18,10 +18,10 @@ from headway_api.records import Abandoned, EpisodeRecord, Outcome, Purpose, Usag
 from headway_coordinator import group as groups
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.bounds import MIN_SCORED, NO_STEP_LEFT, has_lost_too_many
-from headway_coordinator.cancel_token import CancelToken, Stopped
+from headway_coordinator.cancel_token import CancelToken, StoppedError
 from headway_coordinator.dataset import Slot
 from headway_coordinator.episode import Task
-from headway_coordinator.faults import CandidateFault
+from headway_coordinator.faults import CandidateError
 from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.ledger.events import DISCARDS, discarded_tokens, of_group
 
@@ -97,12 +97,12 @@ async def test_an_episode_says_since_when_it_has_waited_for_a_place() -> None:
 
 async def test_a_candidate_that_cannot_go_on_ends_its_group() -> None:
     async def episode(task: Task) -> EpisodeRecord:
-        raise CandidateFault("EndpointDenied", "the token is not taken", "spec.candidates[x].endpoint")
+        raise CandidateError("EndpointDenied", "the token is not taken", "spec.candidates[x].endpoint")
 
     wanted = replace(plan(3, Purpose.EVALUATION), candidate="x")
     with pytest.raises(ExceptionGroup) as caught:
         await groups.run(wanted, episode, AdaptiveSemaphore(3), start_number=0, max_retries=2)
-    assert caught.group_contains(CandidateFault, match="the token is not taken")
+    assert caught.group_contains(CandidateError, match="the token is not taken")
 
 
 class Episodes:
@@ -126,7 +126,7 @@ class Episodes:
                     if task.stop.why is not None:
                         self.late[task.episode_id] += 1
                     self.turns[task.episode_id] += 1
-        except Stopped:
+        except StoppedError:
             lost = True
         reward = None if lost else 1.0
         turns = self.turns[task.episode_id]
@@ -186,7 +186,7 @@ def test_a_group_that_lost_too_many_is_known_at_once(size: int, lost: int, certa
 async def test_the_last_loss_that_mattered_gives_the_reason() -> None:
     async def episode(task: Task) -> EpisodeRecord:
         if task.index == 2:
-            with pytest.raises(Stopped, match="TooFewScored: lost"):
+            with pytest.raises(StoppedError, match="TooFewScored: lost"):
                 async with task.stop.guard():
                     await asyncio.Event().wait()
         else:
@@ -239,9 +239,9 @@ async def test_guard_raises_the_first_reason_it_was_stopped_for() -> None:
     await begun.wait()
     stop.now(WHY)
     stop.now(NO_STEP_LEFT)
-    with pytest.raises(Stopped, match="TooFewScored: its sandbox died"):
+    with pytest.raises(StoppedError, match="TooFewScored: its sandbox died"):
         await task
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         await guarded()
     assert stop.why == WHY
 

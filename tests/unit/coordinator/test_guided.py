@@ -16,7 +16,7 @@ from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_coordinator.endpoint.wire import Dialect
 from headway_coordinator.engines.schemas import LOSSES, Suspects
-from headway_coordinator.engines.vllm import Request, SchemaRefused, ServerLost, _body
+from headway_coordinator.engines.vllm import Request, SchemaRefusedError, ServerLostError, _body
 from headway_coordinator.gateway.asks import ANY_OBJECT, Ask, Sampling, Session
 from headway_coordinator.trajectory.linearize import linearize
 
@@ -147,7 +147,7 @@ async def test_a_lenient_job_trains_the_turn_instead(tok: Any) -> None:
 
 async def test_schema_refused_by_the_server_is_the_agents_error(tok: Any) -> None:
     async with rig(tok, JSON) as r:
-        r.model.fault = SchemaRefused("no such grammar")
+        r.model.fault = SchemaRefusedError("no such grammar")
         status, answer = await r.chat(response_format=FORMAT)
         assert (status, answer["error"]["param"]) == (400, "response_format")
         assert "no such grammar" in answer["error"]["message"]
@@ -163,11 +163,11 @@ def test_vllm_is_sent_the_schema() -> None:
 def test_a_schema_with_which_servers_are_lost_is_not_retried() -> None:
     suspects = Suspects()
     for _ in range(LOSSES - 1):
-        with pytest.raises(ServerLost), suspects.watched("bad"):
-            raise ServerLost("gone")
-    with pytest.raises(SchemaRefused), suspects.watched("bad"):
-        raise ServerLost("gone")
-    with pytest.raises(SchemaRefused), suspects.watched("bad"):
+        with pytest.raises(ServerLostError), suspects.watched("bad"):
+            raise ServerLostError("gone")
+    with pytest.raises(SchemaRefusedError), suspects.watched("bad"):
+        raise ServerLostError("gone")
+    with pytest.raises(SchemaRefusedError), suspects.watched("bad"):
         raise AssertionError("no server is asked")
     with suspects.watched("good"), suspects.watched(None):
         pass
@@ -176,12 +176,12 @@ def test_a_schema_with_which_servers_are_lost_is_not_retried() -> None:
 def test_a_schema_that_a_server_answered_is_no_suspect() -> None:
     suspects = Suspects()
     for _ in range(2 * LOSSES):
-        with pytest.raises(ServerLost), suspects.watched("fine"):
-            raise ServerLost("gone")
+        with pytest.raises(ServerLostError), suspects.watched("fine"):
+            raise ServerLostError("gone")
         with suspects.watched("fine"):
             pass
-    with pytest.raises(ServerLost), suspects.watched(None):
-        raise ServerLost("gone")
+    with pytest.raises(ServerLostError), suspects.watched(None):
+        raise ServerLostError("gone")
 
 
 def test_an_endpoint_is_asked_for_the_same() -> None:

@@ -19,7 +19,7 @@ from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 from headway_api.records import Purpose
 from headway_coordinator.agents import http as agents
 from headway_coordinator.agents.agent import AgentResult, EpisodeContext
-from headway_coordinator.faults import AgentFault, InfraFault
+from headway_coordinator.faults import AgentError, InfraError
 from headway_coordinator.gateway.asks import Sampling, Session
 from headway_coordinator.http import UpstreamError, call
 from headway_coordinator.trajectory.linearize import linearize
@@ -110,7 +110,7 @@ async def test_an_error_at_the_end_of_its_work_is_the_agents_word(
         return web.json_response(body, status=status)
 
     async with scene(tmp_path, work) as s:
-        with pytest.raises(AgentFault, match=str(status)):
+        with pytest.raises(AgentError, match=str(status)):
             await s.play()
     assert len(s.posted) == 1
 
@@ -140,7 +140,7 @@ async def test_agent_failure_after_leaving_a_turn_is_an_infra_fault(tmp_path: Pa
         return web.json_response({})
 
     async with scene(tmp_path, work) as s:
-        with pytest.raises(InfraFault, match="without waiting"):
+        with pytest.raises(InfraError, match="without waiting"):
             await s.play()
 
 
@@ -162,7 +162,7 @@ async def test_an_agent_that_never_calls_may_not_find_its_way_back(tmp_path: Pat
         return web.json_response({"status": "accepted"})
 
     async with scene(tmp_path, work) as s:
-        with pytest.raises(InfraFault, match=r"never called http://127\.0\.0\.1.*callbackUrl"):
+        with pytest.raises(InfraError, match=r"never called http://127\.0\.0\.1.*callbackUrl"):
             await asyncio.wait_for(s.play(idle_seconds=0.3), 5)
 
 
@@ -172,7 +172,7 @@ async def test_a_redirect_is_not_followed_and_names_where_it_leads(tmp_path: Pat
         return web.Response(status=status, headers={"Location": "https://elsewhere.example/agent"})
 
     async with scene(tmp_path, work) as s:
-        with pytest.raises(AgentFault, match=r"redirect to https://elsewhere\.example/agent"):
+        with pytest.raises(AgentError, match=r"redirect to https://elsewhere\.example/agent"):
             await s.play()
         async with aiohttp.ClientSession() as http:
             with pytest.raises(UpstreamError, match="redirect"):
@@ -206,6 +206,6 @@ async def test_agent_message_is_cut_short_and_hides_its_address(
         return web.json_response({"errorType": "X", "errorMessage": endpoint + "!" * 100_000})
 
     async with scene(tmp_path, work) as s:
-        with pytest.raises(AgentFault, match=r"/e/\.\.\.!") as caught:
+        with pytest.raises(AgentError, match=r"/e/\.\.\.!") as caught:
             await s.play()
     assert len(str(caught.value)) == agents.MESSAGE_LENGTH

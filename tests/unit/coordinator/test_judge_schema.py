@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway_api.bounds import OutOfBounds
+from headway_api.bounds import OutOfBoundsError
 from headway_coordinator.endpoint.reply import Reply
 from headway_coordinator.judges import schema as schema_module
-from headway_coordinator.judges.question import PreparedQuestion, UnusableAnswer, answer, fits
-from headway_coordinator.judges.schema import BadSchema, mismatch, require
+from headway_coordinator.judges.question import PreparedQuestion, UnusableAnswerError, answer, fits
+from headway_coordinator.judges.schema import InvalidSchemaError, mismatch, require
 from headway_coordinator.trajectory.calls import Parsed
 
 SCALARS = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-3, 3) | st.text("ab", max_size=3)
@@ -84,7 +84,7 @@ def test_a_schema_is_judged_as_by_full_json_schema(value: Any, schema: Any) -> N
     ],
 )
 def test_what_is_not_read_is_refused_by_its_place(schema: Any, says: str) -> None:
-    with pytest.raises(BadSchema) as caught:
+    with pytest.raises(InvalidSchemaError) as caught:
         require(schema)
     assert says in str(caught.value)
 
@@ -93,7 +93,7 @@ def test_a_schema_without_end_is_refused() -> None:
     deep: Any = {}
     for _ in range(2_000):
         deep = {"items": deep}
-    with pytest.raises(BadSchema, match="nested more than 16 levels"):
+    with pytest.raises(InvalidSchemaError, match="nested more than 16 levels"):
         require(deep)
 
 
@@ -137,10 +137,10 @@ MANY = {"items": {"anyOf": [{"const": number} for number in range(900)]}}
 def test_a_value_is_checked_by_a_schema_in_bounded_steps(value: Any, schema: Any) -> None:
     require(schema)
     question = PreparedQuestion([], schema, "")
-    with pytest.raises(OutOfBounds, match="more than 200000 comparisons"):
+    with pytest.raises(OutOfBoundsError, match="more than 200000 comparisons"):
         mismatch(value, schema)
     with pytest.raises(
-        UnusableAnswer, match=r"cannot be compared with the schema: more than 200000 .*; ask for fewer"
+        UnusableAnswerError, match=r"cannot be compared with the schema: more than 200000 .*; ask for fewer"
     ):
         answer(Reply(Parsed(json.dumps(value)), "stop"), question)
     assert not fits(value, question)

@@ -23,7 +23,7 @@ from headway_api import prices
 from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, GroupRecord, Judgement, Outcome, UsageClass
 from headway_api.store import FileStore
-from headway_coordinator.faults import InfraFault
+from headway_coordinator.faults import InfraError
 from headway_coordinator.judges import judge as asking
 from headway_coordinator.ledger import events
 from headway_coordinator.ledger.usage import usage
@@ -171,7 +171,7 @@ async def test_an_image_that_is_older_than_judges_is_named(tmp_path: Path) -> No
         http = await stack.enter_async_context(aiohttp.ClientSession())
         lease = Broker(http, leases.url, "t", "me").lease("e", 60, 20)
         leased = await stack.enter_async_context(lease)
-        with pytest.raises(InfraFault) as caught:
+        with pytest.raises(InfraError) as caught:
             await judges.finished(leased, lambda names: leased.finish([], False, judges=names))
     assert caught.value.cause is not None
     assert (caught.value.cause.reason, caught.value.cause.field) == (

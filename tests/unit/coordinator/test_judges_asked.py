@@ -27,11 +27,11 @@ from judge_rig import GRADE, question
 from headway_api.artifacts import Layout
 from headway_api.records import Judgement
 from headway_api.store import FileStore
-from headway_coordinator.endpoint.reply import Failed, Unreadable, read
-from headway_coordinator.faults import InfraFault
+from headway_coordinator.endpoint.reply import EndpointReplyError, UnreadableReplyError, read
+from headway_coordinator.faults import InfraError
 from headway_coordinator.judges import judge as asking
 from headway_coordinator.judges import kept
-from headway_coordinator.judges.question import UnusableAnswer, answer
+from headway_coordinator.judges.question import UnusableAnswerError, answer
 
 USAGE = {"prompt_tokens": 20, "sampled_tokens": 5}
 
@@ -54,12 +54,12 @@ async def ask(
     return found, judgements
 
 
-async def refused(folder: Path, url: str, **given: Any) -> tuple[InfraFault, list[Judgement]]:
+async def refused(folder: Path, url: str, **given: Any) -> tuple[InfraError, list[Judgement]]:
     judgements: list[Judgement] = []
     schema = given.pop("schema", None)
     of = judge_rig.spec(url, **given)
     async with judge_rig.judges(folder, of) as judges:
-        with pytest.raises(InfraFault) as caught:
+        with pytest.raises(InfraError) as caught:
             await judges.by_name["style"].ask(question(schema=schema, of=of), judgements.append)
     return caught.value, judgements
 
@@ -326,7 +326,7 @@ async def test_no_episode_begins_before_a_judge_answers_again(tmp_path: Path) ->
         async with judge_rig.judges(tmp_path, of) as judges:
             await judges.ready()
             assert service.bodies == [], "nothing is known against it"
-            with pytest.raises(InfraFault):
+            with pytest.raises(InfraError):
                 await judges.by_name["style"].ask(question(of=of), lambda judgement: None)
             await asyncio.gather(*(judges.ready() for _ in range(5)))
     probes = service.bodies[asking.TRIES :]
@@ -337,7 +337,7 @@ async def test_an_answer_that_is_none_holds_nobody_back(tmp_path: Path) -> None:
     async with serving(says("prose")) as service:
         of = judge_rig.spec(service.url)
         async with judge_rig.judges(tmp_path, of) as judges:
-            with pytest.raises(InfraFault):
+            with pytest.raises(InfraError):
                 await judges.by_name["style"].ask(question(schema=GRADE, of=of), lambda judgement: None)
             asked = len(service.bodies)
             await judges.ready()
@@ -350,7 +350,7 @@ async def test_an_evil_answer_is_a_fault_of_the_judge(tmp_path: Path) -> None:
         async with evil_server() as server:
             server.evil, of = evil, judge_rig.spec(server.url, timeoutSeconds=5, cache=False)
             async with judge_rig.judges(folder, of) as judges:
-                with pytest.raises(InfraFault) as caught:
+                with pytest.raises(InfraError) as caught:
                     await judges.by_name["style"].ask(question(), lambda judgement: None)
             assert server.heads, f"{evil.name} was never asked for: {caught.value}"
         assert caught.value.cause is not None, evil.name
@@ -374,7 +374,7 @@ def test_a_good_answer_bent_anywhere_is_an_answer_or_none() -> None:
     def judgement(body: bytes) -> Any:
         try:
             return answer(read(body), question(schema=GRADE))
-        except (UnusableAnswer, Unreadable, Failed):
+        except (UnusableAnswerError, UnreadableReplyError, EndpointReplyError):
             return None
 
     def bent(reply: Any) -> bytes:

@@ -22,7 +22,7 @@ from headway_coordinator.engines import router, weights
 from headway_coordinator.engines.discovery import by_dns
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Endpoint
-from headway_coordinator.faults import InfraFault
+from headway_coordinator.faults import InfraError
 
 
 @pytest.fixture(autouse=True)
@@ -197,7 +197,7 @@ async def test_a_turn_that_no_server_can_answer_pauses_and_is_given_up(
         await until(lambda: len(fleet.router.in_rotation()) == 2)
         for engine in servers.engines:
             engine.faults["POST /inference/v1/generate"] = fail(500)
-        with pytest.raises(InfraFault, match=f"{fleets.TRIES} servers in a row failed this turn"):
+        with pytest.raises(InfraError, match=f"{fleets.TRIES} servers in a row failed this turn"):
             await fleet.generate("e", REQUEST, 5)
         asked = [engine.count("POST") for engine in servers.engines]
         assert sum(asked) == fleets.TRIES

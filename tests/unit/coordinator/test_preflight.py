@@ -21,7 +21,7 @@ from toy_tokenizer import QWEN3_TEMPLATE
 from headway_api.exits import JobError
 from headway_api.sandbox_api import ResetReply
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_api.store import Denied, FileStore
+from headway_api.store import FileStore, StoreDeniedError
 from headway_coordinator.preflight import checks
 from headway_coordinator.trajectory.probe import SIMPLE
 
@@ -248,7 +248,7 @@ def test_a_pointer_that_may_not_be_read_is_a_fault_of_the_bucket(folder: Path) -
     class Closed(FileStore):
         def get(self, uri: str) -> bytes:
             if uri == bench.layout.latest:
-                raise Denied(f"{uri}: AccessDenied")
+                raise StoreDeniedError(f"{uri}: AccessDenied")
             return super().get(uri)
 
     with pytest.raises(JobError, match="AccessDenied") as caught:

@@ -25,7 +25,7 @@ from headway_coordinator.bounds import LOST_LIMIT
 from headway_coordinator.dataset import Slot, position_of
 from headway_coordinator.evaluation.rescore import Rescorer, calls, stored
 from headway_coordinator.evaluation.units import Units
-from headway_coordinator.faults import AgentFault, CandidateFault, InfraFault
+from headway_coordinator.faults import AgentError, CandidateError, InfraError
 from headway_coordinator.gateway.asks import Sampling, Session
 from headway_coordinator.group import Plan
 
@@ -115,7 +115,7 @@ async def test_metrics_of_an_agents_own_reward_are_reported_again() -> None:
 async def counted(before: EpisodeRecord, sandbox: RecordingSandbox) -> int:
     """Tool answers that differ from the recorded ones."""
     again, on = rescorer(before), stage(sandbox)
-    with contextlib.suppress(AgentFault):
+    with contextlib.suppress(AgentError):
         await again.play(on)
     record = sealed("e-again-000003").model_copy(update={"episode_id": on.session.episode_id})
     return again.counted(record).differing_answers
@@ -142,7 +142,7 @@ async def test_call_is_compared_with_its_own_answer_if_an_id_repeats() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "error"), [(Outcome.AGENT_ERROR, AgentFault), (Outcome.INFRA_ERROR, InfraFault)]
+    ("outcome", "error"), [(Outcome.AGENT_ERROR, AgentError), (Outcome.INFRA_ERROR, InfraError)]
 )
 async def test_a_recorded_failure_stays_one(outcome: Outcome, error: type[Exception]) -> None:
     with pytest.raises(error):
@@ -150,14 +150,14 @@ async def test_a_recorded_failure_stays_one(outcome: Outcome, error: type[Except
 
 
 async def test_a_row_that_the_run_lacks_ends_the_candidate() -> None:
-    with pytest.raises(CandidateFault, match="no episode of row 4, try 1") as raised:
+    with pytest.raises(CandidateError, match="no episode of row 4, try 1") as raised:
         await rescorer(episode()).play(stage(RecordingSandbox(), "e-again-000004-1-0"))
     assert raised.value.field == "spec.candidates[again].rescore.uri"
 
 
 async def test_a_row_that_training_did_not_reach_is_lost() -> None:
     again, missing = rescorer(episode(), asked=OF_EPOCH), "e-again-000004-1-0"
-    with pytest.raises(InfraFault, match="training has no episode of row 4, try 1 in epoch 1"):
+    with pytest.raises(InfraError, match="training has no episode of row 4, try 1 in epoch 1"):
         await again.play(stage(RecordingSandbox(), missing))
     assert again.lost == {missing}, "and it is not retried"
     assert again.environment_seed(7, missing) is None
@@ -198,14 +198,14 @@ def test_episodes_of_one_epoch_are_read_by_row(tmp_path: Path) -> None:
         (0, 0): "t1-000015",
         (0, 1): "t1-000015",
     }
-    with pytest.raises(CandidateFault, match="name the folder of a run, and one of its") as raised:
+    with pytest.raises(CandidateError, match="name the folder of a run, and one of its") as raised:
         stored("again", CandidateRescore(uri=layout.root, epoch=2), store)
     assert raised.value.reason == "RunMissing"
 
 
 async def test_another_dataset_ends_the_candidate() -> None:
     other = [{"role": "user", "content": "Handle case blue-owl."}, *CONVERSATION[1:]]
-    with pytest.raises(CandidateFault, match="name the dataset of the run") as raised:
+    with pytest.raises(CandidateError, match="name the dataset of the run") as raised:
         await rescorer(episode(messages=other)).play(stage(RecordingSandbox()))
     assert raised.value.reason == "RowsDiffer"
 
@@ -328,7 +328,7 @@ async def test_run_with_unanswered_rows_is_judged_to_its_end(tmp_path: Path) -> 
 
 def test_a_run_that_is_not_there_ends_the_candidate(tmp_path: Path) -> None:
     asked = CandidateRescore(uri=f"file://{tmp_path}", candidate="old")
-    with pytest.raises(CandidateFault, match="there are no episodes at") as raised:
+    with pytest.raises(CandidateError, match="there are no episodes at") as raised:
         stored("again", asked, FileStore())
     assert raised.value.reason == "RunMissing"
 
@@ -340,7 +340,7 @@ def test_a_run_that_is_damaged_ends_the_candidate_alone(tmp_path: Path, harm: st
     whole = FileStore().get(uri)
     damaged = {"cut": whole[:-20], "bits": whole[:10] + b"\xff" * 20 + whole[30:], "id": whole, "text": b"{}"}
     FileStore().put(uri, damaged[harm])
-    with pytest.raises(CandidateFault, match="holds no episodes that can be read") as raised:
+    with pytest.raises(CandidateError, match="holds no episodes that can be read") as raised:
         stored("again", CandidateRescore(uri=layout.root, candidate="old"), FileStore())
     assert (raised.value.reason, raised.value.field) == (
         "RunUnreadable",

@@ -15,7 +15,7 @@ from role_keys import TO_COORDINATOR
 from headway_analysis.billing.segments import total
 from headway_api.exits import RESTART, JobError
 from headway_api.records import StepReport
-from headway_coordinator.bounds import Conflict, rollback
+from headway_coordinator.bounds import StepConflictError, rollback
 from headway_coordinator.scheduler.choice import CHOICES, Order
 
 
@@ -74,7 +74,7 @@ async def test_a_learner_whose_step_nothing_points_to_is_refused(tmp_path: Path)
     async with job.coordinator() as (training, learner, running):
         await learner.run(steps=3)
         for incarnation in (0, 1):
-            with pytest.raises(Conflict, match="step 1 does not follow step 3"):
+            with pytest.raises(StepConflictError, match="step 1 does not follow step 3"):
                 await training.report(resumed(job, 1, incarnation))
         assert not running.done()
 
@@ -87,11 +87,11 @@ async def test_reports_of_a_replaced_learner_are_refused(tmp_path: Path) -> None
         old = training.state.reports[-1]
         resumed_at = manifest(2, incarnation=1)
         await training.report(old.model_copy(update={"version": resumed_at.version, "weights": resumed_at}))
-        with pytest.raises(Conflict, match=r"from an earlier learner than version 1\.2"):
+        with pytest.raises(StepConflictError, match=r"from an earlier learner than version 1\.2"):
             await training.report(old)
         assert training.state.reports[-1].weights == resumed_at
         following = old.model_copy(update={"step": 3, "version": version(3)})
-        with pytest.raises(Conflict, match="from an earlier learner"):
+        with pytest.raises(StepConflictError, match="from an earlier learner"):
             await training.report(following)
         assert not running.done()
 

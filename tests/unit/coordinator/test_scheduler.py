@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headway_coordinator.scheduler.choice import CHOICES, Group, Order, feasible, window
-from headway_coordinator.scheduler.slots import BatchScheduler, OutOfOrder
+from headway_coordinator.scheduler.slots import BatchScheduler, OutOfOrderError
 
 ORDERS: list[Order] = list(CHOICES)
 
@@ -378,7 +378,7 @@ def test_a_successor_accepts_what_its_predecessor_gave() -> None:
 def test_what_the_state_does_not_allow_is_refused(wrong: Callable[[BatchScheduler], None]) -> None:
     scheduler = started("in_order", 1, 1)
     scheduler.finished(0)
-    with pytest.raises(OutOfOrder):
+    with pytest.raises(OutOfOrderError):
         wrong(scheduler)
 
 

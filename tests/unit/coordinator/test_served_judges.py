@@ -18,7 +18,7 @@ from headway_api.exits import JobError
 from headway_api.records import Judgement
 from headway_api.spec.judge import Judge as JudgeSpec
 from headway_api.store import FileStore
-from headway_coordinator.faults import InfraFault
+from headway_coordinator.faults import InfraError
 from headway_coordinator.judges import judge as asking
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.judges.connected import connected
@@ -86,7 +86,7 @@ async def test_failing_judge_is_a_fault_that_names_the_spec_field(
 ) -> None:
     of = served()
     async with serving(answer) as service, judges(tmp_path, of, service.url) as found:
-        with pytest.raises(InfraFault) as caught:
+        with pytest.raises(InfraError) as caught:
             await found.by_name["clerk"].ask(judge_rig.question(of=of), lambda judgement: None)
     assert caught.value.cause is not None
     assert caught.value.cause.field == field

@@ -22,7 +22,7 @@ from headway_api.sandbox_api import PoolState, Problem
 from headway_api.staleness import as_of
 from headway_coordinator import batches as batches_module
 from headway_coordinator import stall
-from headway_coordinator.bounds import NO_STEP_LEFT, Conflict, check_staleness
+from headway_coordinator.bounds import NO_STEP_LEFT, StepConflictError, check_staleness
 from headway_coordinator.engines.router import Endpoint, Router
 from headway_coordinator.episode import Task
 from headway_coordinator.ledger.segments import Ledger
@@ -232,9 +232,9 @@ async def test_a_step_reported_twice_changes_nothing(tmp_path: Path) -> None:
         async with aiohttp.ClientSession() as http:
             await asyncio.gather(*(learner.announce(http, report) for _ in range(3)))
         assert training.state.step == 1
-        with pytest.raises(Conflict, match="does not follow"):
+        with pytest.raises(StepConflictError, match="does not follow"):
             await training.report(learner.commit(5, []))
-        with pytest.raises(Conflict):
+        with pytest.raises(StepConflictError):
             await training.batch(7)
 
 
@@ -245,7 +245,7 @@ async def test_a_report_of_other_groups_is_refused(tmp_path: Path) -> None:
         batch = await learner.take(http, 1)
         assert isinstance(batch, Batch)
         wrong = learner.commit(1, batch.groups[:1])
-        with pytest.raises(Conflict, match="other groups"):
+        with pytest.raises(StepConflictError, match="other groups"):
             await training.report(wrong)
 
 

@@ -31,12 +31,14 @@ def test_every_step_of_a_copied_run_is_listed(tmp_path: Path) -> None:
 
 
 def test_a_long_step_must_be_accounted_for() -> None:
-    with pytest.raises(step_times.TimeUnaccounted, match=r"of the 20\.0 s of step 7, 98\.9% are accounted"):
+    with pytest.raises(
+        step_times.TimeUnaccountedError, match=r"of the 20\.0 s of step 7, 98\.9% are accounted"
+    ):
         step_times.verified([time(20, 0.22)])
     assert "99.1% accounted for" in step_times.verified([time(20, 0.18)])
     assert "50.0% accounted for" in step_times.verified([time(10, 5)]), "it is short"
 
 
 def test_a_run_without_times_is_no_success() -> None:
-    with pytest.raises(step_times.TimeUnaccounted, match="no report"):
+    with pytest.raises(step_times.TimeUnaccountedError, match="no report"):
         step_times.verified([])

@@ -86,7 +86,7 @@ def test_each_exception_names_one_block() -> None:
 
 def test_a_block_of_which_nothing_is_known_is_refused() -> None:
     odd = Block(PAGE, 3, "python", "x = 1")
-    with pytest.raises(plan.Unknown, match=r"first-environment.md:3: add to HOW"):
+    with pytest.raises(plan.UnknownBlockError, match=r"first-environment.md:3: add to HOW"):
         list(plan.steps([odd], plan.CLUSTER, []))
 
 
@@ -110,9 +110,9 @@ def test_the_pages_changes_fit_the_template(home: Path) -> None:
 
 
 def test_a_change_of_what_is_not_there_is_refused() -> None:
-    with pytest.raises(project.NotThere, match="no line ACTION ="):
+    with pytest.raises(project.LinesNotFoundError, match="no line ACTION ="):
         project.changed("x = 1\n", "ACTION = {}\n")
-    with pytest.raises(project.NotThere, match="no method score"):
+    with pytest.raises(project.LinesNotFoundError, match="no method score"):
         project.changed("x = 1\n", "        return 1.0\n")
 
 
@@ -127,7 +127,7 @@ def test_the_job_gets_what_the_page_and_the_commands_say(home: Path) -> None:
     assert spec["environment"] == before["spec"]["environment"]
     assert spec["algorithm"] == before["spec"]["algorithm"]
     assert "file://" not in yaml.safe_dump(spec)
-    with pytest.raises(project.NotThere, match="no command has printed"):
+    with pytest.raises(project.LinesNotFoundError, match="no command has printed"):
         project.filled((home / "job.yaml").read_text(), block, "one\n")
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import urllib3
 
-from headway_api.bounds import OutOfBounds
+from headway_api.bounds import OutOfBoundsError
 from headway_api.document import Json
 from headway_operator import kube, wire
 from headway_operator.kube import EVENT, KINDS, Api, ApiError
@@ -43,7 +43,7 @@ def given(body: bytes, size: int = 1000) -> urllib3.BaseHTTPResponse:
 def test_an_answer_is_read_whole_and_no_further_than_its_bound() -> None:
     assert kube._within(given(b"x" * 5000), 5000) == b"x" * 5000
     beyond = Response(b"x" * 10**6)
-    with pytest.raises(OutOfBounds, match="more than 5000 bytes"):
+    with pytest.raises(OutOfBoundsError, match="more than 5000 bytes"):
         kube._within(cast(urllib3.BaseHTTPResponse, beyond), 5000)
     assert beyond.closed
     assert beyond.taken == 5001
@@ -80,7 +80,7 @@ class Paged(Api):
         items = [self.item(number) for number in range(start, min(self.many, start + limit))]
         following = {"continue": str(start + limit)} if start + limit < self.many else {}
         if sum(self.each for _ in items) > max_bytes:
-            raise OutOfBounds(f"more than {max_bytes} bytes")
+            raise OutOfBoundsError(f"more than {max_bytes} bytes")
         return json.dumps({"metadata": {"resourceVersion": "9"} | following, "items": items}).encode()
 
     def item(self, number: int) -> Json:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway_operator.queue import MAX_BACKOFF_SECONDS, Closed, KeyedQueue
+from headway_operator.queue import MAX_BACKOFF_SECONDS, KeyedQueue, QueueClosedError
 
 
 class Clock:
@@ -113,7 +113,7 @@ def test_closing_wakes_every_worker(queue: KeyedQueue[str]) -> None:
     ended = []
 
     def work() -> None:
-        with pytest.raises(Closed):
+        with pytest.raises(QueueClosedError):
             queue.get()
         ended.append(True)
 
@@ -133,7 +133,7 @@ def test_whatever_is_added_is_worked_on_and_never_twice_at_once(keys: list[str],
     guard, working, overlaps, worked = threading.Lock(), Counter[str](), [], Counter[str]()
 
     def work() -> None:
-        with contextlib.suppress(Closed):
+        with contextlib.suppress(QueueClosedError):
             while (key := queue.get()) is not None:
                 with guard:
                     working[key] += 1

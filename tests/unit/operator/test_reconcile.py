@@ -12,7 +12,7 @@ from stored_objects import Server
 from headway_api import names
 from headway_api.document import Json
 from headway_api.keys import Key
-from headway_operator.apply import ROUNDS, Blocked
+from headway_operator.apply import ROUNDS, PlanBlockedError
 from headway_operator.cache import Cache, ref_of
 from headway_operator.controller import Controller
 from headway_operator.kube import ApiError
@@ -155,7 +155,7 @@ def test_a_forbidden_finalizer_blocks_the_job_and_is_reported(desk: Desk) -> Non
             raise ApiError(403, "Forbidden", "cannot patch resource rltrainingjobs")
 
     desk.server.before = forbid
-    with pytest.raises(Blocked):
+    with pytest.raises(PlanBlockedError):
         desk.reconcile()
     assert desk.children() == []
     assert desk.server.job is not None
@@ -262,7 +262,7 @@ class TestBothKinds:
         metadata = {"name": "refunds-eval-config", "namespace": "team", "ownerReferences": [owner]}
         desk.server.put({"kind": "ConfigMap", "metadata": metadata})
         desk.reconciler.reconcile(self.KEY)
-        with pytest.raises(Blocked, match="belongs to RLTrainingJob refunds-eval"):
+        with pytest.raises(PlanBlockedError, match="belongs to RLTrainingJob refunds-eval"):
             desk.reconciler.reconcile(self.KEY)
         conditions = {c["type"]: c for c in desk.server.objects[self.KEY]["status"]["conditions"]}
         assert (conditions["Stalled"]["status"], conditions["Stalled"]["reason"]) == ("True", "NameConflict")

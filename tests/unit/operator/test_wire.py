@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from observed_cluster import job
 
-from headway_api.bounds import MIB, OutOfBounds
+from headway_api.bounds import MIB, OutOfBoundsError
 from headway_operator import wire
 from headway_operator.wire import UNREAD
 
@@ -137,7 +137,7 @@ def test_a_bookmark_and_an_error_are_read() -> None:
     ],
 )
 def test_what_is_no_event_is_one_refusal(text: bytes) -> None:
-    with pytest.raises(OutOfBounds):
+    with pytest.raises(OutOfBoundsError):
         wire.event(text)
 
 

@@ -22,9 +22,9 @@ from headway_api.bounds import MIB
 from headway_api.records import DirectSource
 from headway_api.weights_direct import DirectJoin
 from headway_rollout import engine
-from headway_rollout.engine import Engine, EngineRefused, NotJoined
+from headway_rollout.engine import Engine, EngineError, LearnerNotMetError
 from headway_rollout.weights import learner_client
-from headway_rollout.weights.checks import Unusable
+from headway_rollout.weights.checks import UnusableManifestError
 from headway_rollout.weights.learner_client import LearnerClient
 
 pytestmark = pytest.mark.hostile
@@ -59,21 +59,23 @@ async def met(http: aiohttp.ClientSession, url: str) -> None:
 
 
 CLIENTS = {
-    "learner": Client(met, (NotJoined, Unusable), {"sha256": "0" * 64, "tensors": [], "layout": []}),
-    "adapter": Client(lambda http, url: Engine(http, url).load_adapter("a", "/f"), (EngineRefused,), {}),
-    "unload": Client(lambda http, url: Engine(http, url).unload_adapter("a"), (EngineRefused,), {}),
+    "learner": Client(
+        met, (LearnerNotMetError, UnusableManifestError), {"sha256": "0" * 64, "tensors": [], "layout": []}
+    ),
+    "adapter": Client(lambda http, url: Engine(http, url).load_adapter("a", "/f"), (EngineError,), {}),
+    "unload": Client(lambda http, url: Engine(http, url).unload_adapter("a"), (EngineError,), {}),
     "in_use": Client(
         lambda http, url: asyncio.wait_for(Engine(http, url).adapters_in_use(), SECONDS),
-        (EngineRefused, TimeoutError),
+        (EngineError, TimeoutError),
         "x",
     ),
     "logprob": Client(
         lambda http, url: Engine(http, url).next_logprob("m", [1], 2),
-        (EngineRefused,),
+        (EngineError,),
         {"choices": [{"logprobs": {"content": [{"top_logprobs": [{"token_id": 2, "logprob": -1.0}]}]}}]},
     ),
     "healthy": Client(lambda http, url: Engine(http, url).healthy(), (), {}),
-    "exposition": Client(lambda http, url: Engine(http, url).exposition(SECONDS, MIB), (EngineRefused,), {}),
+    "exposition": Client(lambda http, url: Engine(http, url).exposition(SECONDS, MIB), (EngineError,), {}),
 }
 
 

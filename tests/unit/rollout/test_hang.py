@@ -17,7 +17,7 @@ from versions import whole
 from headway_api.config import ServedModel
 from headway_rollout import hang
 from headway_rollout import server as servers
-from headway_rollout.engine import Engine, EngineRefused
+from headway_rollout.engine import Engine, EngineError
 from headway_rollout.hang import HUNG_SECONDS, EngineProgress, EngineStall, after, read
 from headway_rollout.process import EngineProcess
 from headway_rollout.server import RolloutServer, Settings
@@ -102,7 +102,7 @@ class Counting(Engine):
         self.looks += 1
         tokens = self.count(self.looks)
         if tokens is None:
-            raise EngineRefused("GET /metrics: TimeoutError")
+            raise EngineError("GET /metrics: TimeoutError")
         named = zip((hang.RUNNING, hang.PROMPT, hang.GENERATED), (self.running, 7.0, tokens), strict=True)
         return "".join(f'{name}{{engine="0"}} {value}\n' for name, value in named)
 

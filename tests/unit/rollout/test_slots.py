@@ -15,10 +15,10 @@ from safetensors.numpy import save_file
 from headway_api.exits import JobError
 from headway_api.records import Canary, PolicyVersion, WeightsManifest
 from headway_api.store import FileStore, digest
-from headway_rollout.engine import Engine, EngineRefused
+from headway_rollout.engine import Engine, EngineError
 from headway_rollout.weights import slots as slots_module
 from headway_rollout.weights.loaders import BaseLoader, Loader, LoraLoader
-from headway_rollout.weights.slots import Failed, SlotRefused, Slots
+from headway_rollout.weights.slots import Failed, SlotRefusedError, Slots
 from headway_rollout.weights.updater import NOTHING, WeightUpdater
 
 CANARY = Canary(tokens=[5, 6, 7], logprobs=[-1.0, -2.0], tolerance=0.01)
@@ -37,12 +37,12 @@ class Adapters(Engine):
 
     async def load_adapter(self, name: str, folder: str) -> None:
         if self.refusing or name in self.loaded:
-            raise EngineRefused(f"{name} cannot be loaded")
+            raise EngineError(f"{name} cannot be loaded")
         self.loaded[name] = Path(folder)
 
     async def unload_adapter(self, name: str) -> None:
         if self.refusing:
-            raise EngineRefused("not now")
+            raise EngineError("not now")
         self.loaded.pop(name, None)
 
     async def adapters_in_use(self) -> frozenset[str]:
@@ -50,7 +50,7 @@ class Adapters(Engine):
 
     async def next_logprob(self, model: str, context: list[int], token: int) -> float:
         if model != "base" and model not in self.loaded:
-            raise EngineRefused(f"{model} does not exist")
+            raise EngineError(f"{model} does not exist")
         return -9.0 if model in self.wrong else CANARY.logprobs[len(context) - 1]
 
     def check(self) -> None:
@@ -257,7 +257,7 @@ async def test_an_engine_that_does_not_let_go_is_asked_again(
     slots.release("one")
     await asyncio.sleep(0.1)
     engine.check()
-    with pytest.raises(SlotRefused, match="room for 1 adapters, which are in use for one"):
+    with pytest.raises(SlotRefusedError, match="room for 1 adapters, which are in use for one"):
         await slots.take("two", adapter(tmp_path))
     engine.refusing = False
     await until(lambda: not engine.loaded)
@@ -266,18 +266,18 @@ async def test_an_engine_that_does_not_let_go_is_asked_again(
             try:
                 assert (await slots.take("two", adapter(tmp_path))).ready
                 break
-            except SlotRefused:
+            except SlotRefusedError:
                 await asyncio.sleep(0.01)
 
 
 async def test_adapters_beyond_the_engines_slots_are_refused(make: Make, tmp_path: Path) -> None:
     slots = await make(adapters=2, trained="policy")
     await slots.take("validation", adapter(tmp_path))
-    with pytest.raises(SlotRefused, match="policy, validation"):
+    with pytest.raises(SlotRefusedError, match="policy, validation"):
         await slots.take("more", adapter(tmp_path))
     assert (await slots.take("policy", adapter(tmp_path))).ready, "its place is kept"
     assert (await slots.take("plain", base())).ready, "the base model needs none"
-    with pytest.raises(SlotRefused, match="cannot be released"):
+    with pytest.raises(SlotRefusedError, match="cannot be released"):
         slots.release("policy")
 
 
@@ -286,7 +286,7 @@ async def test_the_number_of_slots_is_bounded(make: Make, monkeypatch: pytest.Mo
     slots = await make()
     for name in ("a", "b"):
         await slots.take(name, base())
-    with pytest.raises(SlotRefused, match="this server holds 2 slots, the most"):
+    with pytest.raises(SlotRefusedError, match="this server holds 2 slots, the most"):
         await slots.take("c", base())
     assert (await slots.take("b", base())).ready
 

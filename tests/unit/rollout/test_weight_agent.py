@@ -10,7 +10,7 @@ from role_keys import TO_ROLLOUT
 from headway_api.records import PolicyVersion, WeightsManifest, WeightsState
 from headway_api.sandbox_api import Problem
 from headway_rollout.agent import application
-from headway_rollout.weights.slots import SlotRefused
+from headway_rollout.weights.slots import SlotRefusedError
 from headway_rollout.weights.updater import NOTHING
 
 AUTHORIZED = {"Authorization": f"Bearer {TO_ROLLOUT}"}
@@ -38,7 +38,7 @@ class Scripted:
         if not self.up:
             return None
         if slot == "one-too-many":
-            raise SlotRefused("release one")
+            raise SlotRefusedError("release one")
         self.taken.append(manifest)
         state = WeightsState(version=manifest.version, ready=True, canary_error=1e-6, seconds=0.1)
         self.states[slot] = state
@@ -46,7 +46,7 @@ class Scripted:
 
     def release(self, slot: str) -> None:
         if slot == "policy":
-            raise SlotRefused("it stays")
+            raise SlotRefusedError("it stays")
         self.states.pop(slot, None)
 
     def alive(self) -> bool:

@@ -14,7 +14,7 @@ from headway_api.records import Canary, FileDigest, PolicyVersion, WeightsManife
 from headway_rollout.weights import canary
 from headway_rollout.weights.checks import (
     TensorHeader,
-    Unusable,
+    UnusableManifestError,
     check_full,
     check_lora,
     check_manifest,
@@ -66,7 +66,7 @@ def test_a_header_tells_names_dtypes_and_shapes(tmp_path: Path) -> None:
 
 def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.safetensors", {"w": ("F32", [2, 3])}, cut=1)
-    with pytest.raises(Unusable, match="bytes long"):
+    with pytest.raises(UnusableManifestError, match="bytes long"):
         read_header(tmp_path / "a.safetensors")
 
 
@@ -77,14 +77,14 @@ def test_a_file_of_anything_else_is_refused_and_never_crashes(data: bytes) -> No
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.safetensors"
         path.write_bytes(data)
-        with pytest.raises(Unusable):
+        with pytest.raises(UnusableManifestError):
             read_header(path)
 
 
 def test_the_same_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write(tmp_path / f"{name}.safetensors", {"w": ("F32", [1])})
-    with pytest.raises(Unusable, match="repeats w"):
+    with pytest.raises(UnusableManifestError, match="repeats w"):
         read_headers(tmp_path)
 
 
@@ -102,14 +102,14 @@ def test_a_full_checkpoint_of_equal_shapes_may_differ_in_dtype() -> None:
     ],
 )
 def test_a_full_checkpoint_of_another_model_is_refused(found: dict[str, TensorHeader], message: str) -> None:
-    with pytest.raises(Unusable, match=message):
+    with pytest.raises(UnusableManifestError, match=message):
         check_full({"w": tensor(2, 3)}, found)
 
 
 def test_a_tied_head_may_be_written_but_an_untied_head_must_be() -> None:
     embedding, both = {"embed": tensor(4, 2)}, {"embed": tensor(4, 2), "lm_head.weight": tensor(4, 2)}
     check_full(embedding, both)
-    with pytest.raises(Unusable, match="lm_head"):
+    with pytest.raises(UnusableManifestError, match="lm_head"):
         check_full(both, embedding)
 
 
@@ -133,7 +133,7 @@ def test_an_adapter_of_pairs_passes() -> None:
 def test_what_is_no_adapter_of_this_job_is_refused(
     config: dict[str, Any], found: dict[str, TensorHeader], message: str
 ) -> None:
-    with pytest.raises(Unusable, match=message):
+    with pytest.raises(UnusableManifestError, match=message):
         check_lora(config, found, max_rank=8)
 
 
@@ -152,7 +152,7 @@ def test_a_manifest_of_the_right_kind_passes() -> None:
     ],
 )
 def test_a_manifest_that_cannot_be_right_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(Unusable, match=message):
+    with pytest.raises(UnusableManifestError, match=message):
         check_manifest(manifest(**changes), ("lora",))
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from headway_api.records import Canary, PolicyVersion, WeightsManifest
 from headway_api.store import FileStore, Store, digest, download_folder
-from headway_rollout.engine import Engine, EngineRefused
-from headway_rollout.weights.checks import Unusable
+from headway_rollout.engine import Engine, EngineError
+from headway_rollout.weights.checks import UnusableManifestError
 from headway_rollout.weights.updater import WeightUpdater
 
 LOGPROBS = [-1.0, -2.0]
@@ -47,7 +47,7 @@ class ScriptedLoader:
     async def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
         download_folder(store, manifest.uri, folder, manifest.files)
         if self.unusable:
-            raise Unusable("not this model's")
+            raise UnusableManifestError("not this model's")
 
     async def load(self, manifest: WeightsManifest, folder: Path) -> None:
         assert (folder / "a.safetensors").exists()
@@ -56,7 +56,7 @@ class ScriptedLoader:
         await asyncio.sleep(0)
         self.busy -= 1
         if self.refuses:
-            raise EngineRefused("no")
+            raise EngineError("no")
         self.loaded.append(manifest.version)
 
     def model(self, manifest: WeightsManifest) -> str:
@@ -68,7 +68,7 @@ class ScriptedLoader:
     async def drop(self, manifest: WeightsManifest) -> None:
         self.dropped.append(manifest.version)
         if self.keeps:
-            raise EngineRefused("not now")
+            raise EngineError("not now")
 
     async def release(self) -> bool:
         self.loaded.clear()
@@ -188,7 +188,7 @@ async def test_the_answer_names_the_signal_that_an_engine_died_of(
         return "vLLM's EngineCore died of SIGILL"
 
     def gone(context: list[int]) -> float:
-        raise EngineRefused("500")
+        raise EngineError("500")
 
     loader.refuses = refuses == "load"
     engine.answers = gone

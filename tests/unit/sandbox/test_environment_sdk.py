@@ -3,7 +3,7 @@
 import pytest
 
 from headway_sandbox.environment import Done, Environment, Observation, ToolError, Transcript, tool
-from headway_sandbox.server import NotImportable, load
+from headway_sandbox.server import EnvironmentLoadError, load
 from headway_sandbox.tools import declared
 
 
@@ -119,7 +119,7 @@ def test_the_error_for_a_wrong_entrypoint_is_one_line(
         ("headway_sandbox.reported:Reward", "not a subclass.*; write headway_sandbox.reported:Reported"),
         ("headway_sandbox.reported:Nothing", "'Nothing'.*; write headway_sandbox.reported:ReportedReward"),
     ]:
-        with pytest.raises(NotImportable, match=message):
+        with pytest.raises(EnvironmentLoadError, match=message):
             load(entrypoint, {})
 
 
@@ -137,5 +137,5 @@ def test_a_configuration_is_the_environments_to_refuse(monkeypatch: pytest.Monke
         score = reward
 
     monkeypatch.setattr("headway_sandbox.environment.Picky", Picky, raising=False)
-    with pytest.raises(NotImportable, match="colour must be red or blue"):
+    with pytest.raises(EnvironmentLoadError, match="colour must be red or blue"):
         load("headway_sandbox.environment:Picky", {"colour": "green"})

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from headway_api.sandbox_api import NOT_OWNER, LeaseRequest
-from headway_sandbox.broker.leases import LeaseRefused, Leases
+from headway_sandbox.broker.leases import LeaseRefusedError, Leases
 from headway_sandbox.broker.pool import Pod
 
 
@@ -34,7 +34,7 @@ def request(owner: str) -> LeaseRequest:
 
 
 async def reason(leases: Leases, owner: str) -> tuple[int, str, bool]:
-    with pytest.raises(LeaseRefused) as refused:
+    with pytest.raises(LeaseRefusedError) as refused:
         await leases.grant(request(owner))
     return refused.value.status, refused.value.problem.reason, refused.value.problem.permanent
 

@@ -20,7 +20,7 @@ from sandbox_broker import job_config
 from headway_api import names
 from headway_cli.local.pod import is_alive
 from headway_sandbox.broker import pods
-from headway_sandbox.broker.kube import ApiError, Gone
+from headway_sandbox.broker.kube import ApiError, ResourceVersionExpiredError
 from headway_sandbox.broker.processes import (
     EVENTS,
     IF_BROKER_LIVES,
@@ -173,7 +173,7 @@ async def test_watch_events_come_in_order_from_the_requested_version(made: Proce
 async def test_a_watch_that_begins_too_late_lists_again(made: ProcessPods) -> None:
     made._events.clear()
     made._version = EVENTS + 1
-    with pytest.raises(Gone):
+    with pytest.raises(ResourceVersionExpiredError):
         async for _ in made.watch("", "1"):
             pass
 

@@ -10,7 +10,7 @@ from sandbox_server import Server
 from headway_api.sandbox_api import FinishReply, Problem
 from headway_sandbox.environment import Transcript
 from headway_sandbox.reported import ReportedReward
-from headway_sandbox.server import NotImportable, load
+from headway_sandbox.server import EnvironmentLoadError, load
 
 
 def test_reported_reward_asks_the_rows_question_without_tools() -> None:
@@ -40,7 +40,7 @@ def test_a_row_without_the_question_is_refused_with_its_columns(row: dict[str, o
     [({"column": "question"}, "column is not a setting"), ({"prompt": 3}, "prompt must be a string")],
 )
 def test_settings_it_does_not_have_are_refused(config: dict[str, object], says: str) -> None:
-    with pytest.raises(NotImportable, match=says):
+    with pytest.raises(EnvironmentLoadError, match=says):
         load("headway_sandbox.reported:ReportedReward", config)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from headway_api import names
 from headway_sandbox import runner
-from headway_sandbox.runner import Limits, Lost, NoRunner, NotStarted, client
+from headway_sandbox.runner import CommandStartError, Limits, NoRunnerError, RunnerLostError, client
 
 PYTHON = [os.path.realpath(sys.executable), "-S"]
 
@@ -119,7 +119,7 @@ def test_a_limit_is_above_nothing(name: str) -> None:
     ],
 )
 def test_a_command_that_cannot_be_started_says_why(command: list[str], folder: str | None, says: str) -> None:
-    with pytest.raises(NotStarted, match=says):
+    with pytest.raises(CommandStartError, match=says):
         runner.run(command, folder=folder)
     assert runner.run(["true"]).code == 0
 
@@ -150,14 +150,14 @@ def test_no_link_and_no_pipe_leads_elsewhere(work: Path) -> None:
 
 def test_without_a_runner_the_field_is_named() -> None:
     runner.close()
-    with pytest.raises(NoRunner, match=r"set spec\.environment\.sandbox\.runsCode: true"):
+    with pytest.raises(NoRunnerError, match=r"set spec\.environment\.sandbox\.runsCode: true"):
         runner.run(["true"])
 
 
 def test_a_runner_that_has_ended_is_named_as_the_cause() -> None:
-    with pytest.raises(Lost, match="has ended"):
+    with pytest.raises(RunnerLostError, match="has ended"):
         python("import os; os.kill(os.getppid(), 9)")
-    with pytest.raises(Lost, match=r"spec\.environment\.sandbox\.resources"):
+    with pytest.raises(RunnerLostError, match=r"spec\.environment\.sandbox\.resources"):
         runner.run(["true"])
 
 
@@ -171,7 +171,7 @@ def test_a_runner_of_the_servers_own_user_is_refused(tmp_path: Path) -> None:
         connection.connect(path)
         time.sleep(0.5)
         os._exit(0)
-    with pytest.raises(Lost, match="the server's own user"):
+    with pytest.raises(RunnerLostError, match="the server's own user"):
         client.accept(listener, path)
     os.waitpid(child, 0)
     assert not os.path.exists(path)
@@ -179,5 +179,5 @@ def test_a_runner_of_the_servers_own_user_is_refused(tmp_path: Path) -> None:
 
 def test_a_runner_that_does_not_come_is_not_awaited_for_ever(tmp_path: Path) -> None:
     path = str(tmp_path / "socket")
-    with pytest.raises(Lost, match=r"has not connected within 0\.1 s"):
+    with pytest.raises(RunnerLostError, match=r"has not connected within 0\.1 s"):
         client.accept(client.listen(path), path, 0.1)

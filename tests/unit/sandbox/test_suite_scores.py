@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from inspect_ai.scorer import value_to_float
 
-from headway_sandbox.suites.program import HINT, Unusable, judged
+from headway_sandbox.suites.program import HINT, UnusableTaskError, judged
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_a_value_that_inspect_reads_is_its_number(value: Any, number: float) -> 
 @pytest.mark.parametrize("value", ["", "A", "c", "correct", "partly", "0,5", "7/10", "nan", "inf", None])
 def test_a_value_that_inspect_takes_for_zero_is_no_score(value: Any) -> None:
     assert value_to_float()(value) == 0.0, "with a warning alone"
-    with pytest.raises(Unusable) as refused:
+    with pytest.raises(UnusableTaskError) as refused:
         judged({"first": value, "second": 1.0})
     assert str(refused.value) == f"the first scorer gave {value!r} as first, which is not a score; {HINT}"
     assert refused.value.field == "task"
@@ -35,13 +35,13 @@ def test_a_value_that_inspect_takes_for_zero_is_no_score(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_number_that_is_not_finite_is_no_score(value: float) -> None:
-    with pytest.raises(Unusable, match="which is not a score"):
+    with pytest.raises(UnusableTaskError, match="which is not a score"):
         judged({"first": value})
 
 
 @pytest.mark.parametrize("value", [{}, []])
 def test_a_first_scorer_without_value_is_refused_despite_others(value: Any) -> None:
-    with pytest.raises(Unusable) as refused:
+    with pytest.raises(UnusableTaskError) as refused:
         judged({"first": value, "second": 1.0})
     assert str(refused.value) == f"the first scorer, first, gave {value!r}, which has no score; {HINT}"
 
@@ -52,7 +52,7 @@ def test_the_first_part_of_the_first_scorer_decides() -> None:
         "metrics": {"parts_right": 0.0, "parts_brief": 0.25, "second": 1.0},
     }
     assert judged({"list": ["P", 2]}) == {"value": 0.5, "metrics": {"list_0": 0.5, "list_1": 2.0}}
-    with pytest.raises(Unusable, match="gave 'A' as parts_letter, which is not a score"):
+    with pytest.raises(UnusableTaskError, match="gave 'A' as parts_letter, which is not a score"):
         judged({"parts": {"letter": "A", "right": "C"}})
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mutations import FREE_FORM, mutated
 
-from headway_api.bounds import OutOfBounds, nesting
+from headway_api.bounds import OutOfBoundsError, nesting
 
 VALID: dict[str, Any] = {
     "metadata": {"name": "x"},
@@ -36,7 +36,7 @@ def at(body: Any, path: tuple[str | int, ...]) -> Any:
 def is_deep(value: Any) -> bool:
     try:
         nesting(value, 16, 200_000)
-    except OutOfBounds:
+    except OutOfBoundsError:
         return True
     return False
 

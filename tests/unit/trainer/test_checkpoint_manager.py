@@ -20,12 +20,12 @@ from headway_api.in_force import Directive, DirectiveRefusal
 from headway_api.records import PolicyVersion, StepReport
 from headway_api.spec.learner import CheckpointsSpec
 from headway_api.store import FileStore
-from headway_api.store_unavailable import StoreUnavailable
+from headway_api.store_unavailable import StoreUnavailableError
 from headway_trainer import learner
 from headway_trainer.checkpoint import state
 from headway_trainer.checkpoint.journal import Journal
 from headway_trainer.checkpoint.manager import CheckpointManager
-from headway_trainer.checkpoint.manifest import NotWhole
+from headway_trainer.checkpoint.manifest import IncompleteCheckpointError
 from headway_trainer.checkpoint.signer import Signer
 from headway_trainer.engine import TAG, Engine
 from headway_trainer.learner import Learner
@@ -239,7 +239,7 @@ class Absent:
     def _refuse(self) -> None:
         if self.left:
             self.left -= 1
-            raise StoreUnavailable("no good answer")
+            raise StoreUnavailableError("no good answer")
 
 
 def until_over(process: Process) -> None:
@@ -327,10 +327,10 @@ def test_what_can_be_gone_back_to_is_whole_and_of_this_line(
     assert (found.report.step, found.state.start) == (10, 0)
     assert second.checkpointer.fetch(found) is None
     for step, why in ((15, "step 11 is the last one taken"), (7, "it has no report.json")):
-        with pytest.raises(NotWhole, match=why):
+        with pytest.raises(IncompleteCheckpointError, match=why):
             second.journal.find(step, last=11)
     second.journal.take(second.report(15))
-    with pytest.raises(NotWhole, match="taken again since"):
+    with pytest.raises(IncompleteCheckpointError, match="taken again since"):
         second.journal.find(15, last=15)
 
 
@@ -354,7 +354,7 @@ def test_a_store_that_stays_away_ends_a_learner(start: Callable[..., Process]) -
     process = start("first")
     Absent(process, 2)
     process.take(5)
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         process.checkpointer.settle()
 
 
@@ -362,7 +362,7 @@ def test_the_stores_absence_is_logged_where_it_ends_the_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def unavailable(environ: object) -> None:
-        raise StoreUnavailable("no good answer for 600 s")
+        raise StoreUnavailableError("no good answer for 600 s")
 
     monkeypatch.setattr(learner, "run", unavailable)
     with pytest.raises(SystemExit) as left:

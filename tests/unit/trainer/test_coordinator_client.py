@@ -19,7 +19,11 @@ from headway_api.exits import JobError
 from headway_api.names import STARTING
 from headway_api.records import Batch, Finished
 from headway_trainer import coordinator_client as client
-from headway_trainer.coordinator_client import CoordinatorClient, StepNotAnnounced, Unreachable
+from headway_trainer.coordinator_client import (
+    CoordinatorClient,
+    CoordinatorUnreachableError,
+    StepNotAnnouncedError,
+)
 
 Answer = TypeVar("Answer")
 
@@ -54,7 +58,7 @@ async def test_a_poll_says_that_no_batch_is_ready_or_none_will_come() -> None:
 async def test_a_coordinator_that_forgot_asks_for_the_announcement() -> None:
     async with rig.ScriptedCoordinator([rig.batch(1)]).serving() as url:
         here = CoordinatorClient(url, TO_COORDINATOR)
-        with pytest.raises(StepNotAnnounced):
+        with pytest.raises(StepNotAnnouncedError):
             await off_loop(lambda: here.poll(1))
 
 
@@ -101,9 +105,9 @@ async def test_faults_are_outlasted(fault: str) -> None:
 
 async def test_an_unreachable_coordinator_ends_the_process_retriably() -> None:
     here = CoordinatorClient(f"http://127.0.0.1:{rig.free_port()}", TO_COORDINATOR, patience=0.1)
-    with pytest.raises(Unreachable) as gone:
+    with pytest.raises(CoordinatorUnreachableError) as gone:
         await off_loop(lambda: here.announce(rig.report(0)))
-    with pytest.raises(Unreachable):  # at once: its patience is used up
+    with pytest.raises(CoordinatorUnreachableError):  # at once: its patience is used up
         await off_loop(lambda: here.poll(1))
     assert gone.value.termination.reason == "CoordinatorUnreachable"
     assert not gone.value.permanent

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 from safetensors.numpy import save_file
 
 from headway_api import weights_format
-from headway_api.store import Corrupt
+from headway_api.store import CorruptFileError
 from headway_api.weights_format import DELTA_FILE, DIGESTS_FILE
 from headway_rollout.weights import delta
 from headway_trainer.publish import codec
@@ -100,19 +100,19 @@ def test_what_did_not_change_is_not_in_the_delta(tmp_path: Path) -> None:
 def test_a_delta_on_another_version_is_refused(tmp_path: Path) -> None:
     _, _, change, digests = files(tmp_path, model(1), model(2))
     save_file(model(3), tmp_path / "other.safetensors", metadata={"format": "pt"})
-    with pytest.raises(Corrupt, match="expected sha256"):
+    with pytest.raises(CorruptFileError, match="expected sha256"):
         delta.apply(tmp_path / "other.safetensors", change, digests, tmp_path / "made.safetensors")
 
 
 def test_a_delta_of_another_model_is_refused(tmp_path: Path) -> None:
     _, _, change, digests = files(tmp_path, model(1), model(2))
     save_file({"half": np.zeros(33, np.float16)}, tmp_path / "other.safetensors")
-    with pytest.raises(Corrupt, match="not of the tensors"):
+    with pytest.raises(CorruptFileError, match="not of the tensors"):
         delta.apply(tmp_path / "other.safetensors", change, digests, tmp_path / "made.safetensors")
 
 
 def test_models_of_other_shapes_have_no_delta(tmp_path: Path) -> None:
     save_file({"w": np.zeros((2, 3), np.float32)}, tmp_path / "a.safetensors")
     save_file({"w": np.zeros((3, 2), np.float32)}, tmp_path / "b.safetensors")
-    with pytest.raises(codec.OtherLayout):
+    with pytest.raises(codec.LayoutMismatchError):
         codec.write_delta(tmp_path / "a.safetensors", tmp_path / "b.safetensors", tmp_path / DELTA_FILE)

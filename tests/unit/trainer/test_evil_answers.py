@@ -19,7 +19,7 @@ from role_keys import TO_COORDINATOR
 
 from headway_api.exits import JobError
 from headway_trainer import coordinator_client as client
-from headway_trainer.coordinator_client import CoordinatorClient, StepNotAnnounced
+from headway_trainer.coordinator_client import CoordinatorClient, StepNotAnnouncedError
 
 pytestmark = pytest.mark.hostile
 
@@ -44,7 +44,7 @@ async def polled(server: Server, evil: Evil) -> None:
     try:
         async with asyncio.timeout(HANGS):
             await asyncio.to_thread(here.poll, 1, 0.1)
-    except (JobError, StepNotAnnounced) as fault:
+    except (JobError, StepNotAnnouncedError) as fault:
         message = str(fault)
     except Exception as error:
         raise AssertionError(f"HOSTILE_SEED={SEED}: {evil.name}") from error

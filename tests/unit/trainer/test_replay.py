@@ -21,7 +21,7 @@ from headway_api.in_force import AdapterSize, Directive, DirectiveRefusal, InFor
 from headway_api.records import FileDigest, StepReport
 from headway_api.replay import ReplayRequest
 from headway_api.spec.algorithm import Clip
-from headway_api.store import FileStore, NotFound, digest
+from headway_api.store import FileStore, ObjectNotFoundError, digest
 from headway_coordinator.spool import encode
 from headway_trainer.checkpoint.journal import Journal
 from headway_trainer.checkpoint.manifest import CheckpointManifest
@@ -170,7 +170,7 @@ def test_what_is_written_is_read_first(layered: tuple[Overlay, Path], tmp_path: 
 def test_pointer_and_starts_of_the_run_are_not_seen(layered: tuple[Overlay, Path], tmp_path: Path) -> None:
     overlay, _ = layered
     root = f"file://{tmp_path}/own"
-    with pytest.raises(NotFound):
+    with pytest.raises(ObjectNotFoundError):
         overlay.get(f"{root}/latest.json")
     assert overlay.list(f"{root}/learners") == []
     assert overlay.put_new(f"{root}/learners/000000", b"") is True

@@ -18,7 +18,7 @@ from headway_api.records import Batch, Finished, StepReport
 from headway_trainer import coordinator_client as client
 from headway_trainer import loop as module
 from headway_trainer.assembly import _require_one
-from headway_trainer.coordinator_client import CoordinatorClient, Unreachable
+from headway_trainer.coordinator_client import CoordinatorClient, CoordinatorUnreachableError
 from headway_trainer.learner import Learner
 from headway_trainer.loop import RankMessage, serve
 from headway_trainer.ranks import Ranks
@@ -192,9 +192,11 @@ async def test_an_unreachable_coordinator_leaves_trained_steps_durable(heard: in
 
 async def test_the_other_ranks_save_with_the_first_one() -> None:
     learner = Scripted(step=4)
-    ended = await served(learner, None, Follower(RankMessage(Unreachable("no answer for 600 s"), durable=0)))
+    ended = await served(
+        learner, None, Follower(RankMessage(CoordinatorUnreachableError("no answer for 600 s"), durable=0))
+    )
     assert learner.durable == 4
-    assert isinstance(ended, Unreachable)
+    assert isinstance(ended, CoordinatorUnreachableError)
     assert ended.termination.message == "no answer for 600 s"
 
 
@@ -202,7 +204,9 @@ async def test_told_to_stop_while_the_coordinator_is_away_it_stops(hold: Shutdow
     learner = Scripted(step=4)
     hold.set(True)
     assert hold.defers()
-    ended = await served(learner, None, Follower(RankMessage(Unreachable("no answer for 600 s"), durable=0)))
+    ended = await served(
+        learner, None, Follower(RankMessage(CoordinatorUnreachableError("no answer for 600 s"), durable=0))
+    )
     assert learner.durable == 4
     assert ended is None
 

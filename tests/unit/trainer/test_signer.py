@@ -23,7 +23,7 @@ from headway_api.spec.learner import CheckpointsSpec
 from headway_api.store import FileStore
 from headway_trainer.checkpoint.journal import Journal
 from headway_trainer.checkpoint.manager import CheckpointManager
-from headway_trainer.checkpoint.manifest import NotWhole
+from headway_trainer.checkpoint.manifest import IncompleteCheckpointError
 from headway_trainer.checkpoint.signer import Signer
 from headway_trainer.engine import TAG, Engine
 from headway_trainer.ranks import Ranks
@@ -197,7 +197,7 @@ def test_another_jobs_key_opens_nothing(layout: Layout, other: str) -> None:
     signed = Signer.of(CHECKPOINTS, layout).signed(content)
     strange = given | {other: "other"}
     key = strange.pop("key")
-    with pytest.raises(NotWhole, match="not this job's"):
+    with pytest.raises(IncompleteCheckpointError, match="not this job's"):
         Signer.of(key, Layout("file:///elsewhere", **strange)).opened("file:///r", signed)
     # Where the artifacts lie is no part of the key: a bucket may be copied.
     moved = Signer.of(CHECKPOINTS, Layout("file:///elsewhere", "rl", "refunds", "uid"))
@@ -221,5 +221,5 @@ def test_the_signature_is_an_hmac_by_a_key_of_its_own(layout: Layout) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"[" * 100_000, b'{"a": 1e999}', b"\xff"])
 def test_what_is_no_record_is_refused(layout: Layout, data: bytes) -> None:
-    with pytest.raises(NotWhole, match="it cannot be read"):
+    with pytest.raises(IncompleteCheckpointError, match="it cannot be read"):
         Signer.of(CHECKPOINTS, layout).opened("file:///r", data)

@@ -15,21 +15,21 @@ from headway_trainer.termination import ShutdownGuard, live
 Captured = pytest.CaptureFixture[str]
 
 
-class Left(Exception):
+class ExitedError(Exception):
     """The process is gone, with this code."""
 
 
 @pytest.fixture(autouse=True)
 def leaving(monkeypatch: pytest.MonkeyPatch) -> None:
     def leave(code: int) -> NoReturn:
-        raise Left(code)
+        raise ExitedError(code)
 
     monkeypatch.setattr(os, "_exit", leave)
     monkeypatch.setattr(learner, "exit_on_sigterm", lambda: None)
 
 
 def code_of(process: Callable[[], object]) -> int:
-    with pytest.raises(Left) as left:
+    with pytest.raises(ExitedError) as left:
         process()
     (code,) = left.value.args
     assert isinstance(code, int)

@@ -8,7 +8,13 @@ import pytest
 
 from headway_api.records import Batch, GroupRecord, PolicyVersion, TrainingRow, TurnSpan, VersionSpan
 from headway_api.spec.algorithm import Advantage, AlgorithmSpec
-from headway_trainer.batch import MalformedRow, mini_batches, scored_episodes, staleness_of, training_batch
+from headway_trainer.batch import (
+    MalformedRowError,
+    mini_batches,
+    scored_episodes,
+    staleness_of,
+    training_batch,
+)
 from headway_trainer.objective.presets import Objective
 
 OBJECTIVE = Objective.of(AlgorithmSpec())
@@ -68,7 +74,7 @@ def test_rewards_that_no_figure_can_be_made_of_name_their_group(method: str, tur
     odd = group.episodes[0].model_copy(update={"turn_rewards": turns, "rows": [row]})
     whole = group.model_copy(update={"episodes": [odd, group.episodes[1]]})
     objective = Objective.of(AlgorithmSpec(advantage=Advantage(method=method)))
-    with pytest.raises(MalformedRow, match="group t0-000007: episode 0 has a reward of"):
+    with pytest.raises(MalformedRowError, match="group t0-000007: episode 0 has a reward of"):
         training_batch(made(rig.group("a", [1.0, 0.0]), whole), objective)
 
 
@@ -127,7 +133,7 @@ def test_a_sampled_first_token_is_refused() -> None:
     broken = group.model_copy(
         update={"episodes": [group.episodes[0].model_copy(update={"rows": [row]}), group.episodes[1]]}
     )
-    with pytest.raises(MalformedRow, match="first token"):
+    with pytest.raises(MalformedRowError, match="first token"):
         training_batch(made(broken), OBJECTIVE)
 
 
@@ -185,7 +191,7 @@ def test_without_rewards_of_turns_the_turns_change_nothing() -> None:
 
 def test_a_turn_without_reward_among_rewarded_turns_is_refused() -> None:
     group = with_turns(rig.group("a", [1.0, 0.0]), [1.0], [0.0])
-    with pytest.raises(MalformedRow, match="turn 1 has no reward"):
+    with pytest.raises(MalformedRowError, match="turn 1 has no reward"):
         training_batch(made(group), PER_TURN)
 
 

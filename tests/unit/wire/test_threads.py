@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from headway_api.bounds import OutOfBounds
+from headway_api.bounds import OutOfBoundsError
 from headway_wire import threads
 from headway_wire.threads import ThreadedServer, body
 
@@ -26,7 +26,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         try:
             self._say(body(self, 10))
-        except OutOfBounds:
+        except OutOfBoundsError:
             self._say(REFUSED)
 
     def _say(self, text: bytes) -> None:

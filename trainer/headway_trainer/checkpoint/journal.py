@@ -24,13 +24,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from headway_api.artifacts import NUMBERED, Layout, by_number, pointed, written
-from headway_api.bounds import OutOfBounds
+from headway_api.bounds import OutOfBoundsError
 from headway_api.exits import JobError
 from headway_api.record import Record
 from headway_api.records import PolicyVersion, StepReport
-from headway_api.store import NotFound, Store
+from headway_api.store import ObjectNotFoundError, Store
 from headway_api.stored import parsed, read_each
-from headway_trainer.checkpoint.manifest import Checkpoint, CheckpointManifest, NotWhole, unusable
+from headway_trainer.checkpoint.manifest import (
+    Checkpoint,
+    CheckpointManifest,
+    IncompleteCheckpointError,
+    unusable,
+)
 from headway_trainer.checkpoint.signer import Signer
 
 
@@ -42,11 +47,11 @@ def latest_step(store: Store, layout: Layout) -> int | None:
     """
     try:
         pointer = store.get(layout.latest)
-    except NotFound:
+    except ObjectNotFoundError:
         return None
     try:
         return pointed(pointer)
-    except OutOfBounds as error:
+    except OutOfBoundsError as error:
         raise unusable(layout.latest, f'it holds no {{"step": n}}: {pointer[:80]!r}') from error
 
 
@@ -89,7 +94,7 @@ class Journal:
             return None
         try:
             found = self._newest(step)
-        except NotWhole as broken:
+        except IncompleteCheckpointError as broken:
             raise unusable(broken.uri, broken.why) from broken
         history = self._reports()
         self._taken = {report.step: report.version for report in history}
@@ -100,14 +105,14 @@ class Journal:
         """The checkpoint of `step`, on the line of steps that continues from `last`.
 
         Raises:
-            NotWhole: there is none.
+            IncompleteCheckpointError: there is none.
         """
         folder = self._layout.checkpoint(step)
         if step > last:
-            raise NotWhole(folder, f"step {last} is the last one taken")
+            raise IncompleteCheckpointError(folder, f"step {last} is the last one taken")
         found = self._newest(step)
         if not self._is_current(step, found.state.start):
-            raise NotWhole(folder, "the step has been taken again since")
+            raise IncompleteCheckpointError(folder, "the step has been taken again since")
         return found
 
     def usable_checkpoints(self) -> set[int]:
@@ -133,7 +138,7 @@ class Journal:
             return
         try:
             self._store.get(self._layout.learner(self.start + 1))
-        except NotFound:
+        except ObjectNotFoundError:
             return
         raise JobError(
             "Superseded",
@@ -182,7 +187,7 @@ class Journal:
         if (step, start) not in self._sealed:
             try:
                 self._remember(self._checkpoint(step, start))
-            except NotWhole:
+            except IncompleteCheckpointError:
                 return False
         taken = self._taken.get(step)
         return taken is not None and not self._sealed[step, start] < taken
@@ -191,17 +196,19 @@ class Journal:
         """The newest whole checkpoint of a step, from any start."""
         folder = self._layout.checkpoint(step)
         if (start := sealed_by(self._store.list(folder), folder)) is None:
-            raise NotWhole(folder, "it has no report.json")
+            raise IncompleteCheckpointError(folder, "it has no report.json")
         return self._checkpoint(step, start)
 
     def _checkpoint(self, step: int, start: int) -> Checkpoint:
         uri = self._layout.checkpoint_report(step, start)
         try:
             found = Checkpoint.model_validate(self.signer.opened(uri, self._store.get(uri)))
-        except (NotFound, ValueError, JobError) as error:
-            raise NotWhole(uri, f"it cannot be read: {type(error).__name__}") from error
+        except (ObjectNotFoundError, ValueError, JobError) as error:
+            raise IncompleteCheckpointError(uri, f"it cannot be read: {type(error).__name__}") from error
         if (found.report.step, found.state.start) != (step, start):
-            raise NotWhole(uri, f"it was written for step {found.report.step}, start {found.state.start}")
+            raise IncompleteCheckpointError(
+                uri, f"it was written for step {found.report.step}, start {found.state.start}"
+            )
         return found
 
     def _seal(self, checkpoint: Checkpoint) -> None:

@@ -14,11 +14,11 @@ from headway_api.exits import JobError
 from headway_api.records import StepReport
 from headway_api.spec.learner import CheckpointsSpec
 from headway_api.store import Store
-from headway_api.store_unavailable import StoreUnavailable
+from headway_api.store_unavailable import StoreUnavailableError
 from headway_trainer.checkpoint import state
 from headway_trainer.checkpoint.background import Background
 from headway_trainer.checkpoint.journal import Journal, is_report, sealed_by
-from headway_trainer.checkpoint.manifest import Checkpoint, Fault, NotWhole, unusable
+from headway_trainer.checkpoint.manifest import Checkpoint, Fault, IncompleteCheckpointError, unusable
 from headway_trainer.checkpoint.retention import due, expired_checkpoints
 from headway_trainer.engine import Engine
 from headway_trainer.logs import log
@@ -84,7 +84,7 @@ class CheckpointManager:
         uri, world = self._uri(checkpoint), 0 if self.engine.replicated else self._ranks.world
         try:
             state.fetch(self._store, uri, checkpoint.state, self._fetched, world)
-        except NotWhole as broken:
+        except IncompleteCheckpointError as broken:
             return Fault(broken.why, unusable(broken.uri, broken.why).termination)
         except JobError as failed:
             return Fault(failed.termination.message, failed.termination)
@@ -107,7 +107,7 @@ class CheckpointManager:
         It does nothing if that is already done.
 
         Raises:
-            StoreUnavailable: the store was away for the last checkpoint, and before that.
+            StoreUnavailableError: the store was away for the last checkpoint, and before that.
             JobError: the last checkpoint could not be made durable for another reason.
         """
         if report.step == self.saved:
@@ -130,12 +130,12 @@ class CheckpointManager:
         """Return once no rank uploads: what was saved is durable.
 
         Raises:
-            StoreUnavailable: the store was away twice for the longest wait.
+            StoreUnavailableError: the store was away twice for the longest wait.
             JobError: it could not be made durable for another reason.
         """
         try:
             self._background.wait()
-        except StoreUnavailable as error:
+        except StoreUnavailableError as error:
             self._upload_again(error)
             self._background.wait()
         self._ranks.barrier()
@@ -144,7 +144,7 @@ class CheckpointManager:
         """Raise a failure of the background work, or try it again. Not collective."""
         try:
             self._background.raise_failure()
-        except StoreUnavailable as error:
+        except StoreUnavailableError as error:
             self._upload_again(error)
 
     def prune(self, validated: Sequence[int], validating: Sequence[int] = ()) -> list[int]:
@@ -187,17 +187,17 @@ class CheckpointManager:
         not repeated: the newer state replaces it, and may be the last that can be saved."""
         try:
             self._background.wait()
-        except StoreUnavailable as error:
+        except StoreUnavailableError as error:
             self._give_up(error)
             return True
         return False
 
-    def _upload_again(self, error: StoreUnavailable) -> None:
+    def _upload_again(self, error: StoreUnavailableError) -> None:
         """Upload the snapshot again. It is whole, and so is the process: only the upload failed."""
         self._give_up(error)
         self._background.start(self._upload)
 
-    def _give_up(self, error: StoreUnavailable) -> None:
+    def _give_up(self, error: StoreUnavailableError) -> None:
         self._given_up += 1
         if self._given_up > 1:
             raise error

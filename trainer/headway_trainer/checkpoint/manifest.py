@@ -37,7 +37,7 @@ class Fault:
     """The termination of a process that has no other checkpoint."""
 
 
-class NotWhole(Exception):
+class IncompleteCheckpointError(Exception):
     """There is no checkpoint at `uri`; `why` explains."""
 
     def __init__(self, uri: str, why: str) -> None:

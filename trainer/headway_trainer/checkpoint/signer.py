@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headway_api.artifacts import Layout
-from headway_api.bounds import MIB, OutOfBounds, json_within
-from headway_trainer.checkpoint.manifest import NotWhole
+from headway_api.bounds import MIB, OutOfBoundsError, json_within
+from headway_trainer.checkpoint.manifest import IncompleteCheckpointError
 
 PURPOSE: Final = "headway.dev/checkpoint/v1"
 MAX_BYTES: Final = 64 * MIB
@@ -44,19 +44,19 @@ class Signer:
         """The signed content of the object at `uri`.
 
         Raises:
-            NotWhole: it was not signed by this job's key; or it is no JSON object.
+            IncompleteCheckpointError: it was not signed by this job's key; or it is no JSON object.
         """
         try:
             content = json_within(data, MAX_BYTES)
-        except OutOfBounds as error:
-            raise NotWhole(uri, f"it cannot be read: {error}") from error
+        except OutOfBoundsError as error:
+            raise IncompleteCheckpointError(uri, f"it cannot be read: {error}") from error
         if not isinstance(content, dict):
-            raise NotWhole(uri, "it cannot be read: it is not a JSON object")
+            raise IncompleteCheckpointError(uri, "it cannot be read: it is not a JSON object")
         found = content.pop(SIGNATURE, None)
         if not isinstance(found, str):
-            raise NotWhole(uri, "it cannot be read: it has no signature")
+            raise IncompleteCheckpointError(uri, "it cannot be read: it has no signature")
         if not hmac.compare_digest(found.encode(), self._signature(content).encode()):
-            raise NotWhole(uri, "its signature is not this job's: something else wrote it")
+            raise IncompleteCheckpointError(uri, "its signature is not this job's: something else wrote it")
         return content
 
     def _signature(self, content: dict[str, Any]) -> str:

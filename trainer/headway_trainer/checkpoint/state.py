@@ -21,9 +21,9 @@ import torch
 from headway_api.exits import JobError
 from headway_api.record import Record
 from headway_api.records import FileDigest
-from headway_api.store import Corrupt, NotFound, Store, download_folder, upload_folder
+from headway_api.store import CorruptFileError, ObjectNotFoundError, Store, download_folder, upload_folder
 from headway_trainer.checkpoint import resize
-from headway_trainer.checkpoint.manifest import CheckpointManifest, NotWhole
+from headway_trainer.checkpoint.manifest import CheckpointManifest, IncompleteCheckpointError
 from headway_trainer.checkpoint.signer import Signer
 from headway_trainer.engine import TAG, Engine
 from headway_trainer.ranks import Ranks
@@ -111,14 +111,14 @@ def fetch(store: Store, uri: str, manifest: CheckpointManifest, folder: Path, wo
     load them). One process a node calls it.
 
     Raises:
-        NotWhole: a file is missing or damaged.
+        IncompleteCheckpointError: a file is missing or damaged.
         JobError: `CheckpointUnusable`: they cannot be converted.
     """
     shutil.rmtree(folder, ignore_errors=True)
     try:
         download_folder(store, uri, folder / TAG, manifest.files)
-    except (NotFound, Corrupt) as error:
-        raise NotWhole(uri, f"it is not whole: {error}") from error
+    except (ObjectNotFoundError, CorruptFileError) as error:
+        raise IncompleteCheckpointError(uri, f"it is not whole: {error}") from error
     if world not in (0, manifest.world_size):
         resize.to_universal(folder / TAG, folder / resize.TAG)
 
@@ -150,10 +150,10 @@ def _uploaded(store: Store, uri: str, signer: Signer) -> list[FileDigest] | None
         part = Part.model_validate(signer.opened(uri, store.get(uri)))
         if part.place == uri:
             return part.files
-        forged: Exception = NotWhole(uri, f"it was written for {part.place}")
-    except NotFound:
+        forged: Exception = IncompleteCheckpointError(uri, f"it was written for {part.place}")
+    except ObjectNotFoundError:
         return None
-    except (NotWhole, ValueError, JobError) as error:
+    except (IncompleteCheckpointError, ValueError, JobError) as error:
         forged = error
     raise JobError(
         "CheckpointNotUploaded",

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway_api.objective import uniform
-from headway_trainer.objective.checks import Unfit, fits, require
+from headway_trainer.objective.checks import InvalidResultError, fits, require
 from headway_trainer.objective.registry import Table
 
 Normalize = Literal["std", "none"]
@@ -104,7 +104,7 @@ def fit_advantages(found: Any, groups: Sequence[Group]) -> list[list[Numbers]]:
     """One number that float32 can hold for each turn of each episode of each group.
 
     Raises:
-        Unfit: `found` is something else.
+        InvalidResultError: `found` is something else.
     """
     require(len(found), len(groups), "groups of a batch")
     return [_fit(values, group) for values, group in zip(found, groups, strict=True)]
@@ -116,13 +116,15 @@ def _fit(found: Any, group: Group) -> list[Numbers]:
     for values, episode in zip(taken, group, strict=True):
         require(values.size, len(episode.turn_tokens), "turns of an episode")
         if values.ndim != 1:
-            raise Unfit(
+            raise InvalidResultError(
                 f"returned an array of shape {list(values.shape)} for an episode, not [{values.size}]: one "
                 "number per turn"
             )
         if not fits(values):
             rewards = [other.reward for other in group]
-            raise Unfit(f"returned {values.tolist()} for an episode of a group with rewards {rewards}")
+            raise InvalidResultError(
+                f"returned {values.tolist()} for an episode of a group with rewards {rewards}"
+            )
     return taken
 
 
@@ -249,7 +251,7 @@ def _whitened(values: list[list[Numbers]], groups: Sequence[Group]) -> list[list
     with np.errstate(over="ignore", invalid="ignore"):
         variance = (count * (every - mean) ** 2).sum() / (count.sum() - 1)
     if not fits(variance):
-        raise Unfit(
+        raise InvalidResultError(
             f"cannot whiten returns up to {float(np.abs(every).max()):g}: their variance is not a number"
         )
     scale = 1 / np.sqrt(variance + WHITENING_EPSILON)

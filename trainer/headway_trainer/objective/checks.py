@@ -18,7 +18,7 @@ from headway_api.exits import JobError
 from headway_trainer.objective.registry import PLUGINS_FIELD
 
 
-class Unfit(ValueError):
+class InvalidResultError(ValueError):
     """A function returned something unusable; the message says what."""
 
 
@@ -34,8 +34,8 @@ def blamed(field: str, own: Mapping[str, str], catch: type[Exception] = Exceptio
     """
     try:
         yield
-    except (Unfit, catch) as error:
-        if field not in own and isinstance(error, Unfit):
+    except (InvalidResultError, catch) as error:
+        if field not in own and isinstance(error, InvalidResultError):
             raise JobError(
                 "ObjectiveUnfit",
                 f"{field} {error}; have the environment return rewards of a size between 1e-3 and 1e3",
@@ -43,7 +43,9 @@ def blamed(field: str, own: Mapping[str, str], catch: type[Exception] = Exceptio
             ) from error
         if field not in own:
             raise
-        what = str(error) if isinstance(error, Unfit) else f"raised {type(error).__name__}: {error}"
+        what = (
+            str(error) if isinstance(error, InvalidResultError) else f"raised {type(error).__name__}: {error}"
+        )
         raise JobError(
             "PluginFaulty",
             f"{field} {own[field]!r} {what}; correct the function in its module, or name another one",
@@ -54,7 +56,7 @@ def blamed(field: str, own: Mapping[str, str], catch: type[Exception] = Exceptio
 def require(found: int, wanted: int, what: str) -> None:
     """Refuse a count of values that is not `wanted`."""
     if found != wanted:
-        raise Unfit(f"returned {found} values for {wanted} {what}")
+        raise InvalidResultError(f"returned {found} values for {wanted} {what}")
 
 
 def fits(values: float | NDArray[np.float64]) -> bool:
@@ -66,13 +68,13 @@ def fit_weights(found: Any, rows: int) -> list[float]:
     """One number that float32 can hold for each training row of an optimizer step.
 
     Raises:
-        Unfit: `found` is something else.
+        InvalidResultError: `found` is something else.
     """
     require(len(found), rows, "training rows of an optimizer step")
     taken = [float(value) for value in found]
     for value in taken:
         if not fits(value):
-            raise Unfit(f"returned {value} as the weight of a training row's tokens")
+            raise InvalidResultError(f"returned {value} as the weight of a training row's tokens")
     return taken
 
 
@@ -80,9 +82,9 @@ def fit_tokens(found: Any, like_T: Tensor) -> Tensor:
     """One number for each token of a micro-batch.
 
     Raises:
-        Unfit: it has another shape, and might be broadcast.
+        InvalidResultError: it has another shape, and might be broadcast.
     """
     if not isinstance(found, Tensor) or found.shape != like_T.shape:
         shape = f"the shape {list(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
-        raise Unfit(f"returned {shape} for {len(like_T)} tokens")
+        raise InvalidResultError(f"returned {shape} for {len(like_T)} tokens")
     return found

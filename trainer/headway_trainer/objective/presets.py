@@ -19,7 +19,7 @@ from headway_trainer.objective.advantage import (
     Numbers,
     fit_advantages,
 )
-from headway_trainer.objective.checks import Unfit, blamed, fit_tokens, fit_weights
+from headway_trainer.objective.checks import InvalidResultError, blamed, fit_tokens, fit_weights
 from headway_trainer.objective.correction import CORRECTIONS
 from headway_trainer.objective.penalty import DIVERGENCES
 from headway_trainer.objective.ratio import RATIOS
@@ -174,15 +174,15 @@ class Objective:
             JobError: `PluginFaulty`: a user's own function did not return one number for each token.
         """
         row_T = torch.zeros_like(new_T, dtype=torch.long) if row_T is None else row_T
-        with torch.no_grad(), blamed(CORRECTIONS.field, self.own, catch=Unfit):
+        with torch.no_grad(), blamed(CORRECTIONS.field, self.own, catch=InvalidResultError):
             recomputed_T = sampler_T if old_T is None else old_T
             taken_T, correction_T = (
                 fit_tokens(found, new_T)
                 for found in self._correction(sampler_T, recomputed_T, row_T, self._cap, self._floor)
             )
-        with blamed(RATIOS.field, self.own, catch=Unfit):
+        with blamed(RATIOS.field, self.own, catch=InvalidResultError):
             ratio_T = fit_tokens(self._ratio(new_T, taken_T, row_T), new_T)
-        with blamed(SURROGATES.field, self.own, catch=Unfit):
+        with blamed(SURROGATES.field, self.own, catch=InvalidResultError):
             surrogate_T = self._surrogate.loss(ratio_T, new_T, advantage_T, self._bounds)
             loss_T = fit_tokens(surrogate_T, new_T) * correction_T
             with torch.no_grad():

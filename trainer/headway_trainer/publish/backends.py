@@ -135,7 +135,7 @@ class DeltaPublisher:
         delta, model = _empty(self._delta) / DELTA_FILE, self._next / MODEL_FILE
         try:
             codec.write_delta(self._current / MODEL_FILE, model, delta)
-        except codec.OtherLayout:
+        except codec.LayoutMismatchError:
             return False
         shutil.copyfile(self._next / DIGESTS_FILE, self._delta / DIGESTS_FILE)
         return delta.stat().st_size < model.stat().st_size

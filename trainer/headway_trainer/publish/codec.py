@@ -25,7 +25,7 @@ FASTEST: Final = 1
 MAX_THREADS: Final = 8
 
 
-class OtherLayout(Exception):
+class LayoutMismatchError(Exception):
     """The two files do not hold the same tensors."""
 
 
@@ -58,11 +58,11 @@ def write_delta(before: Path, after: Path, path: Path) -> None:
     """Write to `path` the delta from the safetensors file `before` to `after`.
 
     Raises:
-        OtherLayout: they have different tensors.
+        LayoutMismatchError: they have different tensors.
     """
     old, new = read_spans(before), read_spans(after)
     if old != new:
-        raise OtherLayout(f"{before} and {after} have different tensors")
+        raise LayoutMismatchError(f"{before} and {after} have different tensors")
     old_bytes, new_bytes = np.memmap(before, np.uint8, "r"), np.memmap(after, np.uint8, "r")
 
     def one(name: str) -> tuple[str, bytes]:

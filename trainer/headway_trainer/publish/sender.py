@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from headway_api import names
-from headway_api.bounds import OutOfBounds, json_within, shortened
+from headway_api.bounds import OutOfBoundsError, json_within, shortened
 from headway_api.config import JobConfig
 from headway_api.keys import Key
 from headway_api.record import Record, explained
@@ -176,7 +176,7 @@ def _handler(sender: Sender, key: str) -> type[BaseHTTPRequestHandler]:
             except ValidationError as error:
                 self._refuse(400, "InvalidJoin", f"this is not a valid way to join: {explained(error)}")
                 return
-            except OutOfBounds as error:
+            except OutOfBoundsError as error:
                 why = shortened(str(error), SHOWN)
                 self._refuse(400, "InvalidJoin", f"the body cannot be read: {why}")
                 return

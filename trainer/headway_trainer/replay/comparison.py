@@ -12,7 +12,7 @@ from safetensors import safe_open
 
 from headway_api.records import FileDigest
 from headway_api.replay import TensorDifference
-from headway_api.store import Corrupt, NotFound, Store, download_folder
+from headway_api.store import CorruptFileError, ObjectNotFoundError, Store, download_folder
 from headway_api.weights_format import DIGESTS_FILE, MODEL_FILE
 from headway_trainer.publish.lora import WEIGHTS
 
@@ -60,7 +60,7 @@ def recorded_tensors(store: Store, uri: str, files: Sequence[FileDigest], folder
         return None
     try:
         return download_folder(store, uri, folder, [found]) / found.name
-    except (NotFound, Corrupt):
+    except (ObjectNotFoundError, CorruptFileError):
         return None
 
 

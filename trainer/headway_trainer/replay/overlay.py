@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from headway_api.store import FileStore, NotFound, Store
+from headway_api.store import FileStore, ObjectNotFoundError, Store
 
 
 class Overlay:
@@ -65,7 +65,7 @@ class Overlay:
         """As `Store.put_new`: an object of the run remains."""
         try:
             self.size(self._writable(uri))
-        except NotFound:
+        except ObjectNotFoundError:
             return self._own.put_new(uri, data)
         return False
 
@@ -92,7 +92,7 @@ class Overlay:
         if not self._below(uri):
             return uri
         if self._is_hidden(uri):
-            raise NotFound(uri)
+            raise ObjectNotFoundError(uri)
         return self._at + uri.removeprefix(self._root)
 
     def _writable(self, uri: str) -> str:

@@ -37,11 +37,11 @@ Json = dict[str, Any]
 _open = build_opener(ProxyHandler({})).open
 
 
-class Ended(Exception):
+class EpisodeEndedError(Exception):
     """The episode cannot continue."""
 
 
-class Full(Ended):
+class ContextFullError(EpisodeEndedError):
     """The context or the tokens of the episode are used up: what was said so far counts."""
 
 
@@ -49,7 +49,7 @@ def ask(url: str, body: Json | None = None) -> Json:
     """GET, or POST `body` as JSON. Return the answer's JSON. Try again if the platform asks for it.
 
     Raises:
-        Ended: the platform refuses the request permanently.
+        EpisodeEndedError: the platform refuses the request permanently.
     """
     data = None if body is None else json.dumps(body).encode()
     for left in reversed(range(TRIES)):
@@ -62,9 +62,9 @@ def ask(url: str, body: Json | None = None) -> Json:
         except HTTPError as error:
             message = error.read().decode(errors="replace")
             if "context_length_exceeded" in message or "episode_token_limit_reached" in message:
-                raise Full(message) from error
+                raise ContextFullError(message) from error
             if error.code not in LATER or not left:
-                raise Ended(f"{error.code}: {message}") from error
+                raise EpisodeEndedError(f"{error.code}: {message}") from error
             time.sleep(float(error.headers.get("Retry-After") or 1))
     raise AssertionError("the last try answers or raises")
 
@@ -81,7 +81,7 @@ def converse(endpoint: str, row: Json) -> list[Json]:
         body = {"model": "default", "messages": messages, "tools": tools}
         try:
             answer = ask(f"{endpoint}/v1/chat/completions", body)["choices"][0]["message"]
-        except Full:
+        except ContextFullError:
             break
         messages.append(answer)
         if not answer.get("tool_calls"):
@@ -109,7 +109,7 @@ def play(task: Json) -> None:
         status = {"Status": "failed", "ErrorMessage": f"{type(error).__name__}: {error}"[:1000]}
     try:
         ask(f"{about['endpoint']}/complete-rollout", name | status)
-    except Ended as ended:
+    except EpisodeEndedError as ended:
         sys.stderr.write(f"{about['rolloutId']}: {ended}\n")
 
 
