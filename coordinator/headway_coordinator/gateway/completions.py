@@ -27,6 +27,7 @@ from headway_coordinator.gateway.fields import (
     least_bound,
     left,
 )
+from headway_coordinator.gateway.neutral import Table
 from headway_coordinator.gateway.openai import (
     MODEL,
     StreamOptions,
@@ -40,7 +41,6 @@ from headway_coordinator.gateway.unapplied import (
     MAX_TOKENS_HINT,
     STOP,
     WHY,
-    Table,
     beside,
     listed,
     unapplied,

@@ -12,8 +12,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from headway_api import bounds
+from headway_coordinator.gateway.neutral import bounded, neutral, shown
 from headway_coordinator.gateway.refusals import UNSUPPORTED, bad
-from headway_coordinator.gateway.unapplied import SAMPLED, WHY, WITHOUT_EFFECT, bounded, neutral, shown
+from headway_coordinator.gateway.unapplied import SAMPLED, WHY, WITHOUT_EFFECT
 
 STOPS = 16
 """The most strings that may end a turn."""

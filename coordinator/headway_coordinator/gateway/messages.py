@@ -19,6 +19,7 @@ from headway_coordinator.gateway.asks import Ask, Completion
 from headway_coordinator.gateway.fields import Number, Stops, Tokens, stops
 from headway_coordinator.gateway.formats import TextFormat
 from headway_coordinator.gateway.named_events import named_event
+from headway_coordinator.gateway.neutral import Table, bounded
 from headway_coordinator.gateway.openai import (
     MODEL,
     force,
@@ -32,9 +33,7 @@ from headway_coordinator.gateway.unapplied import (
     MAX_TOKENS_HINT,
     SCHEMAS,
     WHY,
-    Table,
     beside,
-    bounded,
     listed,
     unapplied,
 )

@@ -29,6 +29,7 @@ from headway_coordinator.gateway.fields import (
     least_bound,
     left,
 )
+from headway_coordinator.gateway.neutral import Table, bounded, shown
 from headway_coordinator.gateway.refusals import UNSUPPORTED, GatewayError, bad
 from headway_coordinator.gateway.spellings import FormatOptions, ReasoningOptions
 from headway_coordinator.gateway.unapplied import (
@@ -37,11 +38,8 @@ from headway_coordinator.gateway.unapplied import (
     STOP,
     SYSTEM,
     WHY,
-    Table,
     beside,
-    bounded,
     listed,
-    shown,
     unapplied,
 )
 from headway_coordinator.trajectory.calls import Message, Tool

@@ -18,6 +18,7 @@ from headway_coordinator.gateway.asks import Ask, Completion
 from headway_coordinator.gateway.fields import Number, Tokens
 from headway_coordinator.gateway.formats import TextFormat
 from headway_coordinator.gateway.named_events import named_event
+from headway_coordinator.gateway.neutral import Table, bounded
 from headway_coordinator.gateway.openai import (
     MODEL,
     arguments,
@@ -31,9 +32,7 @@ from headway_coordinator.gateway.unapplied import (
     BUDGETS,
     SCHEMAS,
     WHY,
-    Table,
     beside,
-    bounded,
     listed,
     unapplied,
 )

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from headway_coordinator.gateway.formats import ResponseFormat
+from headway_coordinator.gateway.neutral import bounded
 from headway_coordinator.gateway.refusals import UNSUPPORTED, bad
-from headway_coordinator.gateway.unapplied import bounded
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 

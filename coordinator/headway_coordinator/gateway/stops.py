@@ -13,8 +13,8 @@ from typing import Final
 
 from headway_api.records import VersionSpan
 from headway_coordinator.engines.vllm import Sampled
+from headway_coordinator.gateway.neutral import shown
 from headway_coordinator.gateway.refusals import bad
-from headway_coordinator.gateway.unapplied import shown
 from headway_coordinator.trajectory import reasoning
 from headway_coordinator.trajectory.calls import Message, Tool
 from headway_coordinator.trajectory.probe import ANSWER, ASKED, KEY, SIMPLE, WHY, call, calling

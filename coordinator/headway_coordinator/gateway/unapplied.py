@@ -7,16 +7,12 @@ and the episode's record lists it. Other fields that are not applied are always 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Container, Iterator, Mapping
 from typing import Any, Final
 
-from headway_api.records import MAX_IGNORED
 from headway_coordinator.gateway import formats
+from headway_coordinator.gateway.neutral import Table, bounded, neutral, shown
 from headway_coordinator.gateway.refusals import bad
-
-Table = Mapping[str, tuple[object, ...]]
-"""Fields that are not applied, with the values at which they would change nothing."""
 
 WITHOUT_EFFECT: Final[dict[str, tuple[object, ...]]] = {
     "n": (None, 1),
@@ -337,20 +333,3 @@ def listed(body: Mapping[str, Any], fields: Container[str], table: Table) -> tup
                 yield name
 
     return bounded(found())
-
-
-def bounded(names: Iterable[str]) -> tuple[str, ...]:
-    """The first names, and one more than a record has room for."""
-    return tuple(islice(names, MAX_IGNORED + 1))
-
-
-def neutral(value: object, neutral: Sequence[object]) -> bool:
-    """Whether a value makes no difference. JSON's true is not 1."""
-    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral)
-
-
-def shown(value: object) -> str:
-    """A value as a message shows it. A long one is cut before it is written out."""
-    if isinstance(value, list | dict):
-        return f"{type(value).__name__} of {len(value)}"
-    return repr(value[:100] if isinstance(value, str) else value)[:102]
