@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Protocol
@@ -64,6 +64,17 @@ class Force:
 
 
 @dataclass(frozen=True)
+class FieldNames:
+    """What a protocol calls the fields that errors of a turn name."""
+
+    conversation: str = "messages"
+    limit: str = "max_tokens"
+    schema: str = "response_format"
+    stops: Mapping[str, str] = field(default_factory=dict)
+    """Stop string -> the field that has it."""
+
+
+@dataclass(frozen=True)
 class Ask:
     """One chat completion, as an agent asks for it."""
 
@@ -96,6 +107,7 @@ class Ask:
     must_think: bool = True
     """What happens if the template does not know the effort. True: the turn is refused. False: it is sampled
     without the effort, and counted."""
+    names: FieldNames = field(default_factory=FieldNames, compare=False, repr=False)
     text: str | tuple[int, ...] | None = None
     """A prompt that is not a conversation, as text or as token ids. `messages` then only shows it to
     people."""

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, StrictBool, StrictInt, ValidationError
 
 from headway_api import bounds
 from headway_coordinator.gateway import formats
-from headway_coordinator.gateway.asks import Ask, Completion
+from headway_coordinator.gateway.asks import Ask, Completion, FieldNames
 from headway_coordinator.gateway.fields import (
     Number,
     Options,
@@ -152,9 +152,9 @@ def read(body: object, *, lenient: bool = False) -> CompletionRequest:
     except ValidationError as error:
         refuse(error)
     options = asked.options or Options()
-    schema, ignored_format = formats.one(
-        formats.of_chat(body, asked.response_format, lenient=lenient), False, lenient
-    )
+    wanted = formats.of_chat(body, asked.response_format, lenient=lenient)
+    json_answer = formats.one(wanted, False, lenient)
+    stop = every_stop(asked, asked.stop)
     prompt: Any = asked.prompt
     if isinstance(prompt, list) and not isinstance(prompt[0], int):
         [prompt] = prompt
@@ -162,15 +162,16 @@ def read(body: object, *, lenient: bool = False) -> CompletionRequest:
     ask = Ask(
         messages=[{"role": "user", "content": text}] if isinstance(text, str) else [],
         max_tokens=least_bound(asked, asked.max_tokens),
-        stop=every_stop(asked, asked.stop),
+        stop=tuple(stop),
         temperature=options.temperature if asked.temperature is None else asked.temperature,
         top_p=options.top_p if asked.top_p is None else asked.top_p,
         logprobs=asked.logprobs is not None,
-        schema=schema,
+        schema=json_answer.schema,
+        names=FieldNames(conversation="prompt", schema=json_answer.name, stops=stop),
         text=text,
     )
     usage_in_stream = bool((asked.stream_options or StreamOptions()).include_usage)
-    ignored += (*ignored_format, *left(asked, lenient=lenient))
+    ignored += (*json_answer.ignored, *left(asked, lenient=lenient))
     ignored += listed(body, CompletionBody.model_fields, WITHOUT_EFFECT)
     ignored += ("logprobs",) if asked.logprobs else ()
     return CompletionRequest(ask, asked.model, bool(asked.stream), usage_in_stream, ignored)

@@ -6,7 +6,7 @@ means exactly what a field here means, it is applied. All others are in `unappli
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
@@ -68,21 +68,31 @@ def least_bound(asked: OtherNames, *own: int | None) -> int | None:
     return min((bound for bound in given if bound is not None and bound > 0), default=None)
 
 
-def stops(*given: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The strings that end a turn, each once. Empty strings are dropped."""
-    each = [one for some in given for one in ([some] if isinstance(some, str) else some or ())]
-    return tuple(dict.fromkeys(one for one in each if one))
+def stops(given: Mapping[str, str | Sequence[str] | None]) -> dict[str, str]:
+    """The strings that end a turn, each once, and the first field that has each. Empty ones are dropped.
+
+    Args:
+        given: field -> its strings.
+    """
+    found: dict[str, str] = {}
+    for name, some in given.items():
+        for one in [some] if isinstance(some, str) else some or ():
+            if one:
+                found.setdefault(one, name)
+    return found
 
 
-def every_stop(asked: OtherNames, own: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The strings that end a turn, by all names.
+def every_stop(asked: OtherNames, own: str | Sequence[str] | None) -> dict[str, str]:
+    """The strings that end a turn, by all names, and the first field that has each.
 
     Raises:
         GatewayError: there are too many.
     """
-    found = stops(own, asked.stop_words, asked.options.stop if asked.options else None)
+    more = asked.options.stop if asked.options else None
+    found = stops({"stop": own, "stop_words": asked.stop_words, "options.stop": more})
     if len(found) > STOPS:
-        raise bad("stop", f"has {len(found)} strings with those of its other names; send at most {STOPS}")
+        name = next(iter(found.values()))
+        raise bad(name, f"has {len(found)} strings with those of its other names; send at most {STOPS}")
     return found
 
 

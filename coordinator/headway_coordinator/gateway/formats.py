@@ -80,8 +80,19 @@ class Wanted:
     """The schema; None means any object."""
 
 
-def one(wanted: list[Wanted], tools: bool, lenient: bool) -> tuple[str | None, tuple[str, ...]]:
-    """The schema of a turn, and the fields that are ignored instead.
+@dataclass(frozen=True)
+class Chosen:
+    """What becomes of a body's requests for JSON."""
+
+    schema: str | None = None
+    name: str = "response_format"
+    """The field that asks for it."""
+    ignored: tuple[str, ...] = ()
+    """The fields that are ignored instead."""
+
+
+def one(wanted: list[Wanted], tools: bool, lenient: bool) -> Chosen:
+    """The schema of a turn, or the fields that are ignored instead.
 
     Args:
         wanted: all requests for JSON in the body.
@@ -92,7 +103,7 @@ def one(wanted: list[Wanted], tools: bool, lenient: bool) -> tuple[str | None, t
         GatewayError: there is more than one, a tool may be called, or the schema cannot be read.
     """
     if not wanted or lenient:
-        return None, tuple(dict.fromkeys(one.name for one in wanted))
+        return Chosen(ignored=tuple(dict.fromkeys(one.name for one in wanted)))
     first, *more = wanted
     if more:
         raise bad(more[0].name, f"was sent together with {first.name}; send one of them, best as {STANDARD}")
@@ -103,7 +114,8 @@ def one(wanted: list[Wanted], tools: bool, lenient: bool) -> tuple[str | None, t
             "none, or ignore it with spec.agent.lenient: true",
             UNSUPPORTED,
         )
-    return ANY_OBJECT if first.schema is None else schemas.text(first.schema, first.at), ()
+    schema = ANY_OBJECT if first.schema is None else schemas.text(first.schema, first.at)
+    return Chosen(schema, first.name)
 
 
 def of_chat(body: Mapping[str, Any], asked: ResponseFormat | None, *, lenient: bool = False) -> list[Wanted]:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
 from headway_api import bounds
 from headway_coordinator.gateway import formats, messages_answers
-from headway_coordinator.gateway.asks import Ask, Completion
+from headway_coordinator.gateway.asks import Ask, Completion, FieldNames
 from headway_coordinator.gateway.fields import Number, Stops, Tokens, stops
 from headway_coordinator.gateway.formats import TextFormat
 from headway_coordinator.gateway.named_events import named_event
@@ -185,9 +185,16 @@ def read(body: object, *, lenient: bool = False) -> MessagesRequest:
     asked = _checked(body, MessagesBody)
     assert isinstance(body, dict)
     ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient, why=INSTEAD) + _left(asked)
-    schema, left = _schema(asked, lenient)
-    ask = _ask(asked, asked.max_tokens, stops(asked.stop_sequences), schema, must_think=not lenient)
-    ask = replace(ask, temperature=asked.temperature, top_p=asked.top_p)
+    json_answer, left = _schema(asked, lenient)
+    stop = stops({"stop_sequences": asked.stop_sequences})
+    ask = replace(
+        _ask(asked, json_answer, must_think=not lenient),
+        max_tokens=asked.max_tokens,
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        stop=tuple(stop),
+        names=FieldNames(schema=json_answer.name, stops=stop),
+    )
     left += listed(body, MessagesBody.model_fields, WITHOUT_EFFECT)
     shown = asked.thinking is not None and asked.thinking.type != "disabled"
     return MessagesRequest(ask, asked.model, bool(asked.stream), shown, ignored + left)
@@ -198,8 +205,8 @@ def read_count(body: object, *, lenient: bool = False) -> MessagesRequest:
     asked = _checked(body, CountBody)
     assert isinstance(body, dict)
     ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient, why=INSTEAD)
-    schema, left = _schema(asked, lenient)
-    ask = _ask(asked, schema=schema, must_think=not lenient)
+    json_answer, left = _schema(asked, lenient)
+    ask = _ask(asked, json_answer, must_think=not lenient)
     return MessagesRequest(ask, asked.model, False, False, ignored + left)
 
 
@@ -225,7 +232,8 @@ def _left(asked: MessagesBody) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _schema(asked: CountBody, lenient: bool) -> tuple[str | None, tuple[str, ...]]:
+def _schema(asked: CountBody, lenient: bool) -> tuple[formats.Chosen, tuple[str, ...]]:
+    """The schema of the answer, and the fields that are ignored."""
     config = asked.output_config
     more = bounded(f"output_config.{name[:60]}" for name in (config.model_extra if config else None) or ())
     if more and not lenient:
@@ -235,8 +243,8 @@ def _schema(asked: CountBody, lenient: bool) -> tuple[str | None, tuple[str, ...
         *formats.of_text(config.format if config else None, "output_config.format"),
     ]
     may_call = bool(asked.tools) and (asked.tool_choice is None or asked.tool_choice.type != "none")
-    schema, left = formats.one(wanted, may_call, lenient)
-    return schema, (*left, *more)
+    found = formats.one(wanted, may_call, lenient)
+    return found, (*found.ignored, *more)
 
 
 def _effort(asked: CountBody) -> str | None:
@@ -249,14 +257,7 @@ def _effort(asked: CountBody) -> str | None:
     return "on" if thinks else None
 
 
-def _ask(
-    asked: CountBody,
-    limit: int | None = None,
-    stop: tuple[str, ...] = (),
-    schema: str | None = None,
-    *,
-    must_think: bool = True,
-) -> Ask:
+def _ask(asked: CountBody, json_answer: formats.Chosen, *, must_think: bool) -> Ask:
     effort = _effort(asked)
     switched = effort in ("none", "on")
     tools = [_tool(tool) for tool in asked.tools or []]
@@ -277,10 +278,8 @@ def _ask(
         messages=[*_system(asked.system), *_conversation(asked.messages)],
         tools=tools,
         may_call=choice is None or choice.type != "none",
-        max_tokens=limit,
         force=begun,
-        stop=stop,
-        schema=schema,
+        schema=json_answer.schema,
         effort=effort,
         effort_at="thinking" if switched else "output_config.effort",
         must_think=must_think and not switched,

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 from headway_api import bounds
 from headway_api.bounds import OutOfBoundsError, json_within
 from headway_coordinator.gateway import formats, spellings
-from headway_coordinator.gateway.asks import Ask, Completion, Force
+from headway_coordinator.gateway.asks import Ask, Completion, FieldNames, Force
 from headway_coordinator.gateway.fields import (
     Number,
     Options,
@@ -206,11 +206,9 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
     tools = [_tool(tool) for tool in asked.tools or []]
     begun = _force(asked, tools)
     options = asked.options or Options()
-    schema, ignored_format = formats.one(
-        formats.of_chat(body, asked.response_format, lenient=lenient),
-        bool(tools) and asked.tool_choice != "none",
-        lenient,
-    )
+    wanted = formats.of_chat(body, asked.response_format, lenient=lenient)
+    json_answer = formats.one(wanted, bool(tools) and asked.tool_choice != "none", lenient)
+    stop = every_stop(asked, asked.stop)
     effort, effort_at, variables = spellings.effort(asked, lenient=lenient)
     ask = Ask(
         messages=[_message(message, at) for at, message in enumerate(asked.messages)],
@@ -218,17 +216,18 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
         may_call=asked.tool_choice != "none",
         max_tokens=least_bound(asked, asked.max_tokens, asked.max_completion_tokens),
         force=begun,
-        stop=every_stop(asked, asked.stop),
+        stop=tuple(stop),
         temperature=options.temperature if asked.temperature is None else asked.temperature,
         top_p=options.top_p if asked.top_p is None else asked.top_p,
         logprobs=bool(asked.logprobs),
-        schema=schema,
+        schema=json_answer.schema,
         effort=effort,
         effort_at=effort_at,
         must_think=not lenient,
+        names=FieldNames(schema=json_answer.name, stops=stop),
     )
     usage_in_stream = bool((asked.stream_options or StreamOptions()).include_usage)
-    ignored += (*continued, *pictures, *ignored_format, *variables, *left(asked, lenient=lenient))
+    ignored += (*continued, *pictures, *json_answer.ignored, *variables, *left(asked, lenient=lenient))
     ignored += listed(body, Body.model_fields, WITHOUT_EFFECT)
     return ChatRequest(ask, asked.model, bool(asked.stream), usage_in_stream, ignored)
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
 from headway_api import bounds
 from headway_coordinator.gateway import formats, responses_answers
-from headway_coordinator.gateway.asks import Ask, Completion
+from headway_coordinator.gateway.asks import Ask, Completion, FieldNames
 from headway_coordinator.gateway.fields import Number, Tokens
 from headway_coordinator.gateway.formats import TextFormat
 from headway_coordinator.gateway.named_events import named_event
@@ -197,7 +197,7 @@ def read(body: object, *, lenient: bool = False, earlier: Earlier) -> ResponsesR
     ignored += (*listed(body, ResponsesBody.model_fields, WITHOUT_EFFECT), *_unread(asked))
     tools = [_tool(tool) for tool in asked.tools or []]
     wanted = formats.of_text(asked.text.format if asked.text else None, "text.format")
-    schema, left = formats.one(wanted, bool(tools) and asked.tool_choice != "none", lenient)
+    json_answer = formats.one(wanted, bool(tools) and asked.tool_choice != "none", lenient)
     instructions = [{"role": "system", "content": asked.instructions}] if asked.instructions else []
     before = earlier(asked.previous_response_id) if asked.previous_response_id else ()
     ask = Ask(
@@ -209,12 +209,13 @@ def read(body: object, *, lenient: bool = False, earlier: Earlier) -> ResponsesR
         top_p=asked.top_p,
         force=_force(asked, tools),
         instructed=bool(instructions),
-        schema=schema,
+        schema=json_answer.schema,
         effort=level(asked.reasoning.effort) if asked.reasoning else None,
         effort_at="reasoning.effort",
         must_think=not lenient,
+        names=FieldNames("input", "max_output_tokens", "text.format"),
     )
-    return ResponsesRequest(ask, bool(asked.stream), ignored + left, _echoed(asked, body))
+    return ResponsesRequest(ask, bool(asked.stream), ignored + json_answer.ignored, _echoed(asked, body))
 
 
 def earlier(rollout: Rollout, response: str) -> Sequence[Message]:

@@ -43,6 +43,7 @@ from headway_coordinator.gateway.asks import Ask, Completion, ForcedCallError, R
 from headway_coordinator.gateway.dialect import Read, TurnRequest
 from headway_coordinator.gateway.refusals import UNSUPPORTED, GatewayError, bad
 from headway_coordinator.gateway.rollouts import Rollout, Rollouts, token_in
+from headway_coordinator.gateway.stops import StopInMarkupError
 from headway_coordinator.gateway.turns import Backend, Client, Counts, Turn, Turns
 from headway_wire.contents import BodyTooLargeError
 from headway_wire.listening import known, on_reset
@@ -59,7 +60,10 @@ RETRIES = "X-Stainless-Retry-Count"
 """The header in which OpenAI's clients count their retries."""
 RETRIES_DIGITS = 9
 
-IMPOSSIBLE = (NoTokensLeftError, ForcedCallError, RenderError, UnknownEffortError, SchemaRefusedError)
+IMPOSSIBLE = (
+    *(NoTokensLeftError, ForcedCallError, RenderError, UnknownEffortError, SchemaRefusedError),
+    StopInMarkupError,
+)
 """The errors of a turn that this model cannot do."""
 
 LENIENT = "spec.agent.lenient: true lets the request go on"
@@ -104,7 +108,7 @@ class GatewayServer:
                 app.router.add_post(base + path, partial(self._turn, openai.read))
             app.router.add_post(f"{base}/v1/messages", partial(self._turn, messages.read))
             app.router.add_post(f"{base}/v1/responses", self._respond)
-            app.router.add_post(f"{base}/v1/completions", partial(self._turn, completions.read))
+            app.router.add_post(f"{base}/v1/completions", partial(self._turn, completions.read, at="prompt"))
             app.router.add_post(f"{base}/v1/messages/count_tokens", self._count)
             app.router.add_get(f"{base}/v1/models", self._models)
             app.router.add_get(f"{base}/v1/models/{{id:.+}}", self._model)
@@ -135,7 +139,8 @@ class GatewayServer:
         rollout.check(request.headers.get(JOB_ARN), request.headers.get(TRAJECTORY_ID))
         return rollout, token
 
-    async def _turn(self, read: Read, request: web.Request) -> web.StreamResponse:
+    async def _turn(self, read: Read, request: web.Request, at: str = "messages") -> web.StreamResponse:
+        """Answer a request for a turn. `at` is the field that has its conversation."""
         rollout, token = self._rollout(request)
         rollout.require_open("a turn")
         turns = self._turns[rollout.trajectory_id]
@@ -144,7 +149,7 @@ class GatewayServer:
             asked = await bodies.turn_request(request, MAX_BODY, turns.big, self._parsing, reader)
         except BodyTooLargeError as error:
             rollout.truncated = f"a request of more than {MAX_BODY} bytes fits no context"
-            raise GatewayError(400, "context_length_exceeded", rollout.truncated, param="messages") from error
+            raise GatewayError(400, "context_length_exceeded", rollout.truncated, param=at) from error
         rollout.require_open("a turn")
         rollout.claim(token)
         session, unread = rollout.session, _unread(turns.backend, asked.ask)
@@ -165,7 +170,8 @@ class GatewayServer:
 
     async def _respond(self, request: web.Request) -> web.StreamResponse:
         rollout, _ = self._rollout(request)
-        return await self._turn(partial(responses.read, earlier=partial(responses.earlier, rollout)), request)
+        read = partial(responses.read, earlier=partial(responses.earlier, rollout))
+        return await self._turn(read, request, at="input")
 
     async def _stream(
         self,
@@ -315,18 +321,20 @@ async def _outcome(rollout: Rollout, ask: Ask, turn: Turn) -> Completion:
 def _impossible(error: Exception, ask: Ask) -> GatewayError:
     """Why this model cannot do the turn."""
     if isinstance(error, AllowanceSpentError):
-        return GatewayError(400, "episode_token_limit_reached", str(error), param="max_tokens")
+        return GatewayError(400, "episode_token_limit_reached", str(error), param=ask.names.limit)
     if isinstance(error, UnknownEffortError):
         message = f"{error}; leave it out, or set spec.agent.lenient: true"
         return bad(ask.effort_at, message, "unsupported_parameter")
     if isinstance(error, SchemaRefusedError):
-        return bad("response_format", f"{error}; simplify the schema, or ask for the JSON in the prompt")
+        return bad(ask.names.schema, f"{error}; simplify the schema, or ask for the JSON in the prompt")
     if isinstance(error, NoTokensLeftError):
-        return GatewayError(400, "context_length_exceeded", str(error), param="messages")
+        return GatewayError(400, "context_length_exceeded", str(error), param=ask.names.conversation)
+    if isinstance(error, StopInMarkupError):
+        return bad(ask.names.stops.get(error.stop, "stop"), error.why)
     if isinstance(error, ForcedCallError):
         message = f"{error}; use auto, and ask for the call in the prompt"
         return bad("tool_choice", message, "unsupported_parameter")
-    return bad("messages", str(error), "unrenderable")
+    return bad(ask.names.conversation, str(error), "unrenderable")
 
 
 def _unread(backend: Backend, ask: Ask) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import Final
 from headway_api.records import VersionSpan
 from headway_coordinator.engines.vllm import Sampled
 from headway_coordinator.gateway.neutral import shown
-from headway_coordinator.gateway.refusals import bad
+from headway_coordinator.gateway.refusals import GatewayError
 from headway_coordinator.trajectory import reasoning
 from headway_coordinator.trajectory.calls import Message, Tool
 from headway_coordinator.trajectory.probe import ANSWER, ASKED, KEY, SIMPLE, WHY, call, calling
@@ -24,6 +24,19 @@ from headway_coordinator.trajectory.render import Renderer
 _TAG: Final = re.compile(r"<[^<>\n=]{1,40}[=>]|\[/?[A-Z_]{2,40}\]")
 _HEADER: Final = re.compile(r"<\|(?:start|channel|constrain)\|>([^<]{1,200})")
 """Words of a header in Harmony."""
+
+
+class StopInMarkupError(GatewayError):
+    """A stop string is a part of the family's markup: it would end turns within their markup."""
+
+    def __init__(self, stop: str, mark: str) -> None:
+        self.stop = stop
+        self.why = (
+            f"{shown(stop)} is part of {shown(mark)}, which marks this model's reasoning, calls or "
+            "channels. Turns would end there. Write a string that the model uses only in its text, such as a "
+            "whole line."
+        )
+        super().__init__(400, "invalid_value", f"stop: {self.why}", param="stop")
 
 
 def ended(
@@ -94,23 +107,18 @@ def _markup(renderer: Renderer) -> Iterator[str]:
 
 
 def require_text(stops: Sequence[str], markup: Sequence[str]) -> None:
-    """Refuse a stop string that is a part of the family's markup: it would end turns within their markup.
+    """Refuse a stop string that is a part of the family's markup.
 
     A string with a whole tag is meant, and accepted.
 
     Raises:
-        GatewayError: 400, for the first such string.
+        StopInMarkupError: for the first such string.
     """
     for stop in stops:
         if stop in markup and _TAG.fullmatch(stop):
             continue
         if (found := next((one for one in markup if stop in one), None)) is not None:
-            raise bad(
-                "stop",
-                f"{shown(stop)} is part of {shown(found)}, which marks this model's reasoning, calls or "
-                "channels. Turns would end there. Write a string that the model uses only in its text, such "
-                "as a whole line.",
-            )
+            raise StopInMarkupError(stop, found)
 
 
 def first(text: str, stops: Sequence[str]) -> str | None:
