@@ -16,6 +16,7 @@ from pydantic import ConfigDict, Field, StrictBool, StrictInt, ValidationError
 from headway_api import bounds
 from headway_coordinator.gateway import formats
 from headway_coordinator.gateway.asks import Ask, Completion, FieldNames
+from headway_coordinator.gateway.blocks import unread
 from headway_coordinator.gateway.fields import (
     Number,
     Options,
@@ -32,10 +33,9 @@ from headway_coordinator.gateway.openai import (
     MODEL,
     StreamOptions,
     event,
-    refuse,
     usage,
 )
-from headway_coordinator.gateway.refusals import GatewayError, bad
+from headway_coordinator.gateway.refusals import GatewayError, bad, refuse
 from headway_coordinator.gateway.spellings import FormatOptions
 from headway_coordinator.gateway.unapplied import (
     MAX_TOKENS_HINT,
@@ -151,6 +151,7 @@ def read(body: object, *, lenient: bool = False) -> CompletionRequest:
         asked = CompletionBody.model_validate(body)
     except ValidationError as error:
         refuse(error)
+    nested = unread(asked, lenient=lenient)
     options = asked.options or Options()
     wanted = formats.of_chat(body, asked.response_format, lenient=lenient)
     json_answer = formats.one(wanted, False, lenient)
@@ -171,7 +172,7 @@ def read(body: object, *, lenient: bool = False) -> CompletionRequest:
         text=text,
     )
     usage_in_stream = bool((asked.stream_options or StreamOptions()).include_usage)
-    ignored += (*json_answer.ignored, *left(asked, lenient=lenient))
+    ignored += (*nested, *json_answer.ignored, *left(asked, lenient=lenient))
     ignored += listed(body, CompletionBody.model_fields, WITHOUT_EFFECT)
     ignored += ("logprobs",) if asked.logprobs else ()
     return CompletionRequest(ask, asked.model, bool(asked.stream), usage_in_stream, ignored)

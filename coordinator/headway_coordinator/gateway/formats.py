@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, Field, StrictBool
+from pydantic import Field, StrictBool
 
 from headway_api import bounds
 from headway_api.bounds import OutOfBoundsError, json_within
 from headway_coordinator.gateway import schemas
 from headway_coordinator.gateway.asks import ANY_OBJECT
+from headway_coordinator.gateway.blocks import Block
 from headway_coordinator.gateway.refusals import UNSUPPORTED, bad
 
 STANDARD: Final = 'response_format: {"type": "json_schema", "json_schema": {"name": ..., "schema": {...}}}'
@@ -39,7 +40,7 @@ SPELLINGS: Final = (
 """Fields of chat completions that constrain answers."""
 
 
-class Named(BaseModel):
+class Named(Block):
     """A schema with its name."""
 
     name: Annotated[str, Field(max_length=bounds.NAME)] | None = None
@@ -49,7 +50,7 @@ class Named(BaseModel):
     """Makes no difference: an answer always follows all of its schema."""
 
 
-class ResponseFormat(BaseModel):
+class ResponseFormat(Block):
     """The kind of answer: text, any JSON object, or JSON of one schema."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -58,7 +59,7 @@ class ResponseFormat(BaseModel):
     """The schema without a name, as llama.cpp and others take it beside `json_object`."""
 
 
-class TextFormat(BaseModel):
+class TextFormat(Block):
     """The kind of answer, as Responses and Messages write it."""
 
     type: Literal["text", "json_object", "json_schema"]

@@ -16,21 +16,20 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 from headway_api import bounds
 from headway_coordinator.gateway import formats, messages_answers
 from headway_coordinator.gateway.asks import Ask, Completion, FieldNames
+from headway_coordinator.gateway.blocks import LEAVE_OUT, Block, Unread, unread
 from headway_coordinator.gateway.fields import Number, Stops, Tokens, stops
 from headway_coordinator.gateway.formats import TextFormat
 from headway_coordinator.gateway.named_events import named_event
-from headway_coordinator.gateway.neutral import Table, bounded
-from headway_coordinator.gateway.openai import (
-    MODEL,
-    force,
-    refuse,
-)
-from headway_coordinator.gateway.refusals import UNSUPPORTED, GatewayError, bad
+from headway_coordinator.gateway.neutral import Table
+from headway_coordinator.gateway.openai import MODEL
+from headway_coordinator.gateway.refusals import GatewayError, bad, refuse
 from headway_coordinator.gateway.spellings import level
+from headway_coordinator.gateway.tool_choices import force
 from headway_coordinator.gateway.unapplied import (
     BUDGET,
     BUDGETS,
     MAX_TOKENS_HINT,
+    POLICY,
     SCHEMAS,
     WHY,
     beside,
@@ -40,8 +39,10 @@ from headway_coordinator.gateway.unapplied import (
 from headway_coordinator.trajectory.calls import Message, Tool
 
 
-# `fail_fast` in every list: see openai.py.
-class _TextBlock(BaseModel):
+# `fail_fast` in every list: see chat_messages.py.
+class _TextBlock(Block):
+    UNREAD = Unread(listed={"citations": (None, [])}, inert=("cache_control",))
+
     type: Literal["text"]
     text: str
 
@@ -49,8 +50,20 @@ class _TextBlock(BaseModel):
 _Texts = Annotated[list[_TextBlock], Field(max_length=bounds.MESSAGES, fail_fast=True)]
 
 
-class _Block(BaseModel):
+class _ContentBlock(Block):
     """A block of a message. Its type decides which fields it must have."""
+
+    UNREAD = Unread(
+        listed={
+            # Chat templates have no place for it: the model sees the content alone.
+            "is_error": (None, False),
+            "citations": (None, []),
+            "caller": (None, {"type": "direct"}),
+            "toolset_name": (None,),
+        },
+        # `data` is of redacted thinking, which is refused by its type.
+        inert=("cache_control", "signature", "data"),
+    )
 
     type: Literal["text", "tool_use", "tool_result", "thinking", "redacted_thinking"]
     text: str | None = None
@@ -63,12 +76,30 @@ class _Block(BaseModel):
     thinking: str | None = None
 
 
-class _Turn(BaseModel):
+class _Turn(Block):
+    UNREAD = Unread(
+        refused={"clear_at": (None, "never"), "output_config": (None, {})},
+        why={
+            "clear_at": "the model sees all messages; leave out what it need not see",
+            "output_config": "write it into the request's own output_config",
+        },
+    )
+
     role: Literal["user", "assistant", "system"]
-    content: str | Annotated[list[_Block], Field(max_length=bounds.MESSAGES, fail_fast=True)]
+    content: str | Annotated[list[_ContentBlock], Field(max_length=bounds.MESSAGES, fail_fast=True)]
 
 
-class _Custom(BaseModel):
+class _Custom(Block):
+    UNREAD = Unread(
+        refused={"input_examples": (None, []), "allowed_callers": (None, [], ["direct"])},
+        listed={"defer_loading": (None, False)},
+        inert=("strict", "cache_control", "eager_input_streaming"),
+        why={
+            "input_examples": "the model sees no examples; write them into description",
+            "allowed_callers": f"the model itself calls each tool; {LEAVE_OUT}",
+        },
+    )
+
     type: Literal["custom"] | None = None
     name: str = Field(min_length=1)
     description: str | None = None
@@ -78,19 +109,40 @@ class _Custom(BaseModel):
     on."""
 
 
-class _Choice(BaseModel):
+class _Choice(Block):
+    UNREAD = Unread(listed={"disable_parallel_tool_use": (None, False)})
+
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: StrictBool | None = None
 
 
-class _Thinking(BaseModel):
-    type: Literal["enabled", "disabled", "adaptive"]
+class _Thinking(Block):
+    UNREAD = Unread(
+        refused={"type": ("enabled", "disabled", "adaptive")},
+        # `updates` is listed: the answer shows the whole reasoning at once.
+        listed={"budget_tokens": (None,), "display": (None, "summarized", "omitted")},
+        inert=("block_binding",),
+        why={"type": "the chat template says where the model thinks; write adaptive or disabled"},
+    )
+
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: Tokens | None = None
+    """Not applied. Clients must send it: reasoning has no bound of its own."""
+    display: Literal["summarized", "omitted", "updates"] | None = None
+
+    @property
+    def on(self) -> bool | None:
+        """Whether the model should think; None: as its chat template says."""
+        return {"enabled": True, "adaptive": True, "disabled": False}.get(self.type)
 
 
-class _Output(BaseModel):
-    model_config = ConfigDict(extra="allow")
+class _Output(Block):
+    UNREAD = Unread(
+        refused={"task_budget": (None,)},
+        closed=True,
+        why={"task_budget": "the job bounds an episode; write max_tokens for the turn"},
+    )
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     """Applied if the model's chat template writes another prompt for it."""
@@ -126,7 +178,14 @@ class MessagesBody(CountBody):
 
 
 WITHOUT_EFFECT: Final[Table] = beside(
-    {"container": (None,), "mcp_servers": (None, []), "context_management": (None, {})},
+    {
+        "compaction": (None, {}),
+        "container": (None,),
+        "context_management": (None, {}),
+        "fallbacks": (None, []),
+        "mcp_servers": (None, []),
+        "thread": (None,),
+    },
     MessagesBody.model_fields,
 )
 """Fields that are not applied, with the values at which they would change nothing."""
@@ -142,6 +201,10 @@ INSTEAD: Final[dict[str, str]] = {
     **dict.fromkeys(("instructions", "systemInstruction", "system_instruction"), "write system"),
     **dict.fromkeys(("reasoning", "prompt_mode"), EFFORT),
     **dict.fromkeys(("stop", "stop_words", "stopSequences"), "write stop_sequences"),
+    **dict.fromkeys(("compaction", "context_management"), f"the model sees all messages; {LEAVE_OUT}"),
+    **dict.fromkeys(("container", "mcp_servers"), f"nothing here runs tools for the model; {LEAVE_OUT}"),
+    "fallbacks": POLICY,
+    "thread": "no conversation is kept; write all of it into messages",
     "text": FORMAT,
     "options": "send its fields beside the others, by Anthropic's names",
     "logprobs": "a message has no place for it; send a chat completion",
@@ -184,8 +247,9 @@ def read(body: object, *, lenient: bool = False) -> MessagesRequest:
     """
     asked = _checked(body, MessagesBody)
     assert isinstance(body, dict)
-    ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient, why=INSTEAD) + _left(asked)
-    json_answer, left = _schema(asked, lenient)
+    ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient, why=INSTEAD)
+    ignored += unread(asked, lenient=lenient)
+    json_answer = _schema(asked, lenient)
     stop = stops({"stop_sequences": asked.stop_sequences})
     ask = replace(
         _ask(asked, json_answer, must_think=not lenient),
@@ -195,9 +259,10 @@ def read(body: object, *, lenient: bool = False) -> MessagesRequest:
         stop=tuple(stop),
         names=FieldNames(schema=json_answer.name, stops=stop),
     )
-    left += listed(body, MessagesBody.model_fields, WITHOUT_EFFECT)
-    shown = asked.thinking is not None and asked.thinking.type != "disabled"
-    return MessagesRequest(ask, asked.model, bool(asked.stream), shown, ignored + left)
+    ignored += (*json_answer.ignored, *listed(body, MessagesBody.model_fields, WITHOUT_EFFECT))
+    thinking = asked.thinking
+    shown = thinking is not None and bool(thinking.on) and thinking.display != "omitted"
+    return MessagesRequest(ask, asked.model, bool(asked.stream), shown, ignored)
 
 
 def read_count(body: object, *, lenient: bool = False) -> MessagesRequest:
@@ -205,9 +270,10 @@ def read_count(body: object, *, lenient: bool = False) -> MessagesRequest:
     asked = _checked(body, CountBody)
     assert isinstance(body, dict)
     ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient, why=INSTEAD)
-    json_answer, left = _schema(asked, lenient)
+    ignored += unread(asked, lenient=lenient)
+    json_answer = _schema(asked, lenient)
     ask = _ask(asked, json_answer, must_think=not lenient)
-    return MessagesRequest(ask, asked.model, False, False, ignored + left)
+    return MessagesRequest(ask, asked.model, False, False, ignored + json_answer.ignored)
 
 
 def _checked(body: object, model: type[Body]) -> Body:
@@ -220,36 +286,20 @@ def _checked(body: object, model: type[Body]) -> Body:
     return found
 
 
-def _left(asked: MessagesBody) -> tuple[str, ...]:
-    """Fields that clients have to send, and that change nothing in sampling."""
-    found = []
-    if asked.thinking is not None and asked.thinking.budget_tokens is not None:
-        found.append("thinking.budget_tokens")
-    if asked.tool_choice is not None and asked.tool_choice.disable_parallel_tool_use:
-        found.append("tool_choice.disable_parallel_tool_use")
-    if any(tool.defer_loading for tool in asked.tools or ()):
-        found.append("tools.defer_loading")
-    return tuple(found)
-
-
-def _schema(asked: CountBody, lenient: bool) -> tuple[formats.Chosen, tuple[str, ...]]:
-    """The schema of the answer, and the fields that are ignored."""
+def _schema(asked: CountBody, lenient: bool) -> formats.Chosen:
+    """The schema of the answer."""
     config = asked.output_config
-    more = bounded(f"output_config.{name[:60]}" for name in (config.model_extra if config else None) or ())
-    if more and not lenient:
-        raise bad(more[0], "is not applied; leave it out", UNSUPPORTED)
     wanted = [
         *formats.of_text(asked.output_format, "output_format"),
         *formats.of_text(config.format if config else None, "output_config.format"),
     ]
     may_call = bool(asked.tools) and (asked.tool_choice is None or asked.tool_choice.type != "none")
-    found = formats.one(wanted, may_call, lenient)
-    return found, (*found.ignored, *more)
+    return formats.one(wanted, may_call, lenient)
 
 
 def _effort(asked: CountBody) -> str | None:
     """The effort. A switch that is off overrides a level."""
-    thinks = asked.thinking.type != "disabled" if asked.thinking is not None else None
+    thinks = asked.thinking.on if asked.thinking is not None else None
     if thinks is False:
         return "none"
     if asked.output_config is not None and asked.output_config.effort is not None:
@@ -315,7 +365,7 @@ def _conversation(turns: Sequence[_Turn]) -> Iterator[Message]:
             yield from _given(turn.role, turn.content, f"messages.{at}.content")
 
 
-def _given(role: str, blocks: Sequence[_Block], at: str) -> Iterator[Message]:
+def _given(role: str, blocks: Sequence[_ContentBlock], at: str) -> Iterator[Message]:
     """The agent's messages.
 
     Results of tools are messages of their own, and the text between them is another.
@@ -336,7 +386,7 @@ def _given(role: str, blocks: Sequence[_Block], at: str) -> Iterator[Message]:
         yield {"role": role, "content": "\n".join(texts)}
 
 
-def _assistant(blocks: Sequence[_Block], at: str) -> Message:
+def _assistant(blocks: Sequence[_ContentBlock], at: str) -> Message:
     texts: list[str] = []
     reasoning: list[str] = []
     calls: list[dict[str, Any]] = []
@@ -358,7 +408,7 @@ def _assistant(blocks: Sequence[_Block], at: str) -> Message:
     return found
 
 
-def _call(block: _Block, at: str) -> dict[str, Any]:
+def _call(block: _ContentBlock, at: str) -> dict[str, Any]:
     if block.input is None:
         raise bad(f"{at}.input", "is missing")
     arguments = json.dumps(block.input, ensure_ascii=False)

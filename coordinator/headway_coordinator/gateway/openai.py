@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, NoReturn
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
+from pydantic import ConfigDict, Field, StrictBool, ValidationError
 
 from headway_api import bounds
-from headway_api.bounds import OutOfBoundsError, json_within
-from headway_coordinator.gateway import formats, spellings
-from headway_coordinator.gateway.asks import Ask, Completion, FieldNames, Force
+from headway_coordinator.gateway import formats, spellings, tool_choices
+from headway_coordinator.gateway.asks import Ask, Completion, FieldNames
+from headway_coordinator.gateway.blocks import Block, Unread, unread
+from headway_coordinator.gateway.chat_messages import ChatMessage, ChatTool, message, tool
 from headway_coordinator.gateway.fields import (
     Number,
     Options,
@@ -29,9 +30,10 @@ from headway_coordinator.gateway.fields import (
     least_bound,
     left,
 )
-from headway_coordinator.gateway.neutral import Table, bounded, shown
-from headway_coordinator.gateway.refusals import UNSUPPORTED, GatewayError, bad
+from headway_coordinator.gateway.neutral import Table
+from headway_coordinator.gateway.refusals import GatewayError, bad, refuse
 from headway_coordinator.gateway.spellings import FormatOptions, ReasoningOptions
+from headway_coordinator.gateway.tool_choices import ChatChoice
 from headway_coordinator.gateway.unapplied import (
     EFFORT,
     MAX_TOKENS_HINT,
@@ -42,72 +44,16 @@ from headway_coordinator.gateway.unapplied import (
     listed,
     unapplied,
 )
-from headway_coordinator.trajectory.calls import Message, Tool
+from headway_coordinator.trajectory.calls import Message
 
-BLOCK_FIELDS = ("id", "name", "input", "tool_use_id", "is_error", "thinking")
-"""Further fields of content blocks, besides those that are shown."""
 MODEL = "default"
 """The name of the trained model. Any other name means the same model."""
 
 
-# `fail_fast` in every list: if a million entries are wrong, the error names the first.
-class _Function(BaseModel):
-    name: str = Field(min_length=1)
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-
-
-class _Tool(BaseModel):
-    type: Literal["function"]
-    function: _Function
-
-
-class _Called(BaseModel):
-    name: str = Field(min_length=1)
-    arguments: str | dict[str, Any]
-
-
-class _Call(BaseModel):
-    id: str | None = None
-    type: Literal["function"] = "function"
-    function: _Called
-
-
-class _Part(BaseModel):
-    type: Literal["text"]
-    text: str
-
-
-class _Message(BaseModel):
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[_Part], Field(max_length=bounds.MESSAGES, fail_fast=True)] | None = None
-    name: str | None = None
-    tool_calls: Annotated[list[_Call], Field(max_length=bounds.TOOLS, fail_fast=True)] | None = None
-    tool_call_id: str | None = None
-    reasoning_content: str | None = None
-    reasoning: Any = None
-    """Another name of `reasoning_content`, which newer servers write into their answers."""
-    prefix: StrictBool | None = None
-    """Not applied: whether the answer continues this message."""
-    partial: StrictBool | None = None
-    """The same, as Qwen and Kimi write it."""
-    images: Annotated[list[Any], Field(max_length=bounds.MESSAGES, fail_fast=True)] | None = None
-    """Not applied: pictures, as Ollama takes them."""
-    function_call: None = None
-    """The old way to call a tool, which is not supported."""
-
-
-class _NamedTool(BaseModel):
-    name: str
-
-
-class _Named(BaseModel):
-    type: Literal["function"]
-    function: _NamedTool
-
-
-class StreamOptions(BaseModel):
+class StreamOptions(Block):
     """The options of a stream."""
+
+    UNREAD = Unread(listed={"continuous_usage_stats": (None, False)}, inert=("include_obfuscation",))
 
     include_usage: StrictBool | None = False
 
@@ -118,9 +64,9 @@ class Body(FormatOptions, ReasoningOptions, OtherNames):
     model_config = ConfigDict(extra="allow")
 
     model: str = MODEL
-    messages: Annotated[list[_Message], Field(min_length=1, max_length=bounds.MESSAGES, fail_fast=True)]
-    tools: Annotated[list[_Tool], Field(max_length=bounds.TOOLS, fail_fast=True)] | None = None
-    tool_choice: Literal["none", "auto", "required", "any"] | _Named | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=bounds.MESSAGES, fail_fast=True)]
+    tools: Annotated[list[ChatTool], Field(max_length=bounds.TOOLS, fail_fast=True)] | None = None
+    tool_choice: Literal["none", "auto", "required", "any"] | ChatChoice | None = None
     """`any` is Mistral's name of `required`."""
     max_tokens: Tokens | None = None
     max_completion_tokens: Tokens | None = None
@@ -138,10 +84,6 @@ class Body(FormatOptions, ReasoningOptions, OtherNames):
 
 WITHOUT_EFFECT: Final[Table] = beside({}, Body.model_fields)
 """Fields that are not applied, with the values at which they would change nothing."""
-TEXT_ALONE: Final = "is not applied: this gateway accepts only text; leave it out"
-CONTINUED: Final = (
-    "is not applied: every turn begins a message of its own; leave it out, or set spec.agent.lenient: true"
-)
 INSTEAD: Final[dict[str, str]] = {
     **WHY,
     **dict.fromkeys(("system", "instructions"), SYSTEM),
@@ -196,26 +138,20 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
         asked = Body.model_validate(body)
     except ValidationError as error:
         refuse(error)
-    if asked.tool_choice == "any":
-        asked.tool_choice = "required"
-    continued, pictures = _having(asked.messages, "prefix", "partial"), _having(asked.messages, "images")
-    if continued and not lenient:
-        raise bad(continued[0], CONTINUED, UNSUPPORTED)
-    if pictures and not lenient:
-        raise bad(pictures[0], TEXT_ALONE, UNSUPPORTED)
-    tools = [_tool(tool) for tool in asked.tools or []]
-    begun = _force(asked, tools)
+    nested = unread(asked, lenient=lenient)
+    tools = [tool(one) for one in asked.tools or []]
+    choice = tool_choices.of_chat(asked.tool_choice, tools)
     options = asked.options or Options()
     wanted = formats.of_chat(body, asked.response_format, lenient=lenient)
-    json_answer = formats.one(wanted, bool(tools) and asked.tool_choice != "none", lenient)
+    json_answer = formats.one(wanted, bool(tools) and choice.may_call, lenient)
     stop = every_stop(asked, asked.stop)
     effort, effort_at, variables = spellings.effort(asked, lenient=lenient)
     ask = Ask(
-        messages=[_message(message, at) for at, message in enumerate(asked.messages)],
+        messages=[message(one, at) for at, one in enumerate(asked.messages)],
         tools=tools,
-        may_call=asked.tool_choice != "none",
+        may_call=choice.may_call,
         max_tokens=least_bound(asked, asked.max_tokens, asked.max_completion_tokens),
-        force=begun,
+        force=choice.force,
         stop=tuple(stop),
         temperature=options.temperature if asked.temperature is None else asked.temperature,
         top_p=options.top_p if asked.top_p is None else asked.top_p,
@@ -227,19 +163,9 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
         names=FieldNames(schema=json_answer.name, stops=stop),
     )
     usage_in_stream = bool((asked.stream_options or StreamOptions()).include_usage)
-    ignored += (*continued, *pictures, *json_answer.ignored, *variables, *left(asked, lenient=lenient))
+    ignored += (*nested, *json_answer.ignored, *variables, *left(asked, lenient=lenient))
     ignored += listed(body, Body.model_fields, WITHOUT_EFFECT)
     return ChatRequest(ask, asked.model, bool(asked.stream), usage_in_stream, ignored)
-
-
-def _having(messages: Sequence[_Message], *names: str) -> tuple[str, ...]:
-    """The places of fields that are not applied."""
-    return bounded(
-        f"messages.{at}.{name}"
-        for at, message in enumerate(messages)
-        for name in names
-        if getattr(message, name)
-    )
 
 
 def completion(request: ChatRequest, found: Completion, trajectory_id: str) -> dict[str, Any]:
@@ -263,13 +189,13 @@ def chunks(request: ChatRequest, found: Completion, trajectory_id: str) -> Itera
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": scored}
         return head | {"choices": [choice]} | ({"usage": None} if request.usage_in_stream else {})
 
-    message = _chat_message(found.message)
+    said = _chat_message(found.message)
     yield chunk({"role": "assistant", "content": ""})
-    if reasoning := message.get("reasoning_content"):
+    if reasoning := said.get("reasoning_content"):
         yield chunk({"reasoning_content": reasoning})
-    if message["content"]:
-        yield chunk({"content": message["content"]})
-    for index, call in enumerate(message.get("tool_calls", [])):
+    if said["content"]:
+        yield chunk({"content": said["content"]})
+    for index, call in enumerate(said.get("tool_calls", [])):
         yield chunk({"tool_calls": [{"index": index} | call]})
     if found.scored:  # all tokens of the turn, because the tokens of a call are in no delta of their own
         yield chunk({}, scored=_logprobs(found))
@@ -329,9 +255,8 @@ def _head(request: ChatRequest, found: Completion, trajectory_id: str, kind: str
     }
 
 
-def _chat_message(message: Message) -> dict[str, Any]:
-    content = message["content"]
-    return {**message, "content": content or (None if message.get("tool_calls") else "")}
+def _chat_message(said: Message) -> dict[str, Any]:
+    return {**said, "content": said["content"] or (None if said.get("tool_calls") else "")}
 
 
 def usage(found: Completion) -> dict[str, Any]:
@@ -343,104 +268,3 @@ def usage(found: Completion) -> dict[str, Any]:
         "total_tokens": turn.prompt_tokens + turn.sampled_tokens,
         "prompt_tokens_details": {"cached_tokens": turn.cached_tokens},
     }
-
-
-def _tool(tool: _Tool) -> Tool:
-    given = tool.function
-    function: dict[str, Any] = {"name": given.name}
-    if given.description is not None:
-        function["description"] = given.description
-    nothing = {"type": "object", "properties": {}}
-    function["parameters"] = nothing if given.parameters is None else given.parameters
-    return {"type": "function", "function": function}
-
-
-def _force(asked: Body, tools: list[Tool]) -> Force | None:
-    choice = asked.tool_choice
-    if choice in (None, "none", "auto"):
-        return None
-    return force(choice.function.name if isinstance(choice, _Named) else None, tools)
-
-
-def force(name: str | None, tools: Sequence[Tool]) -> Force:
-    """A turn that must call the named tool; None: any tool.
-
-    Raises:
-        GatewayError: there is no such tool.
-    """
-    names = [tool["function"]["name"] for tool in tools]
-    if not names:
-        raise bad("tool_choice", "there are no tools to choose from; send tools, or leave it out")
-    if name is None:
-        return Force(names[0] if len(names) == 1 else None)
-    if name not in names:
-        raise bad("tool_choice", f"there is no tool {name[:100]!r}; there are: {', '.join(names)[:500]}")
-    return Force(name)
-
-
-def _message(message: _Message, at: int) -> Message:
-    content = message.content
-    if isinstance(content, list):
-        # Blocks become lines, as in vLLM when the model is served. The model's own blocks were one text.
-        content = ("" if message.role == "assistant" else "\n").join(part.text for part in content)
-    found: Message = {
-        "role": "system" if message.role == "developer" else message.role,
-        "content": content or "",
-    }
-    if message.role == "tool":
-        if message.tool_call_id is None:
-            raise bad(
-                f"messages.{at}.tool_call_id",
-                "is missing; write the id of the tool call that this message answers",
-            )
-        found["tool_call_id"] = message.tool_call_id
-    if message.name:
-        found["name"] = message.name
-    reasoning = message.reasoning_content or message.reasoning
-    if reasoning and isinstance(reasoning, str):
-        found["reasoning_content"] = reasoning
-    if message.tool_calls:
-        if message.role != "assistant":
-            raise bad(f"messages.{at}.tool_calls", "only an assistant's message has tool calls")
-        found["tool_calls"] = [
-            _call(call, f"messages.{at}.tool_calls.{n}") for n, call in enumerate(message.tool_calls)
-        ]
-    return found
-
-
-def _call(call: _Call, at: str) -> dict[str, Any]:
-    text = arguments(call.function.arguments, f"{at}.function.arguments")
-    return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": text}}
-
-
-def arguments(given: str | dict[str, Any], at: str) -> str:
-    """A call's arguments as canonical JSON.
-
-    Raises:
-        GatewayError: the field `at` is not JSON of an object.
-    """
-    if isinstance(given, str):
-        try:
-            given = json_within(given or "{}", bounds.ARGUMENTS)
-        except OutOfBoundsError as error:
-            raise bad(at, f"cannot be read: {error}") from error
-        if not isinstance(given, dict):
-            raise bad(at, "is not a JSON object")
-    return json.dumps(given, ensure_ascii=False)
-
-
-def refuse(error: ValidationError) -> NoReturn:
-    """Raise the `GatewayError` that names the field of a request to change."""
-    # A field may be read in several ways. The error with the deepest path explains the fault best.
-    furthest = max(error.errors(include_url=False), key=lambda found: len(found["loc"]))
-    path = ".".join(str(part) for part in furthest["loc"] if not _is_tag(part))
-    if ".content." in path and path.rpartition(".")[2] not in BLOCK_FIELDS:
-        raise bad(
-            path, "this gateway accepts only text; send content of type text", "unsupported_content"
-        ) from error
-    raise bad(path or "body", f"{furthest['msg']} (got {shown(furthest['input'])})") from error
-
-
-def _is_tag(part: str | int) -> bool:
-    """Whether a part of an error's path names an alternative of a union instead of a field."""
-    return isinstance(part, str) and (part == "str" or not part.isidentifier() or part.startswith("_"))

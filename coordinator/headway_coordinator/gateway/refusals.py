@@ -7,13 +7,21 @@ before".
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, NoReturn
+
+from pydantic import ValidationError
+
+from headway_coordinator.gateway.neutral import shown
 
 NOT_IN_VALID_STATUS = "Trajectory not in valid status"
 """Reason phrase of a transition that the trajectory's status does not allow."""
 
 UNSUPPORTED = "unsupported_parameter"
 """Code of a field that is known and not applied."""
+PART_FIELDS: Final = (
+    *("id", "name", "input", "tool_use_id", "is_error", "thinking", "reasoning", "refusal"),
+)
+"""Further fields of parts of a message, besides those that are shown."""
 
 
 class GatewayError(Exception):
@@ -55,3 +63,22 @@ def bad(param: str, message: str, code: str = "invalid_value") -> GatewayError:
 def not_in_valid_status(message: str) -> GatewayError:
     """The error for a trajectory that is past this transition, or has not reached it."""
     return GatewayError(409, "trajectory_status", message, reason=NOT_IN_VALID_STATUS)
+
+
+def refuse(error: ValidationError) -> NoReturn:
+    """Raise the `GatewayError` that names the field of a request to change."""
+    # A field may be read in several ways. The error with the deepest path explains the fault best.
+    furthest = max(error.errors(include_url=False), key=lambda found: len(found["loc"]))
+    path = ".".join(str(part) for part in furthest["loc"] if not _is_tag(part))
+    if ".content." in path and path.rpartition(".")[2] not in PART_FIELDS:
+        raise bad(
+            path, "this gateway accepts only text; send content of type text", "unsupported_content"
+        ) from error
+    raise bad(path or "body", f"{furthest['msg']} (got {shown(furthest['input'])})") from error
+
+
+def _is_tag(part: str | int) -> bool:
+    """Whether a part of an error's path names an alternative of a union instead of a field."""
+    if not isinstance(part, str):
+        return False
+    return part in ("str", "bool") or not part.isidentifier() or part[0] == "_" or part[0].isupper()

@@ -13,23 +13,22 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
 from headway_api import bounds
-from headway_coordinator.gateway import formats, responses_answers
+from headway_coordinator.gateway import formats, responses_answers, tool_choices
 from headway_coordinator.gateway.asks import Ask, Completion, FieldNames
+from headway_coordinator.gateway.blocks import LEAVE_OUT, Block, Unread, unread
+from headway_coordinator.gateway.chat_messages import TEXT_ALONE, arguments
 from headway_coordinator.gateway.fields import Number, Tokens
 from headway_coordinator.gateway.formats import TextFormat
 from headway_coordinator.gateway.named_events import named_event
-from headway_coordinator.gateway.neutral import Table, bounded
-from headway_coordinator.gateway.openai import (
-    MODEL,
-    arguments,
-    force,
-    refuse,
-)
-from headway_coordinator.gateway.refusals import GatewayError, bad
+from headway_coordinator.gateway.neutral import Table
+from headway_coordinator.gateway.openai import MODEL
+from headway_coordinator.gateway.refusals import GatewayError, bad, refuse
 from headway_coordinator.gateway.rollouts import CONVERSATIONS, Rollout
 from headway_coordinator.gateway.spellings import Effort, level
+from headway_coordinator.gateway.tool_choices import ResponsesChoice
 from headway_coordinator.gateway.unapplied import (
     BUDGETS,
+    PROMPTED,
     SCHEMAS,
     WHY,
     beside,
@@ -38,23 +37,35 @@ from headway_coordinator.gateway.unapplied import (
 )
 from headway_coordinator.trajectory.calls import Message, Tool
 
-NESTED: Final[Table] = {
-    "text.verbosity": (None,),
-}
-"""Nested fields that are not applied, with the values at which they would change nothing."""
 
+# `fail_fast` in every list: see chat_messages.py.
+class _ItemText(Block):
+    """A part of an item. Its type decides which field it must have."""
 
-# `fail_fast` in every list: see openai.py.
-class _ItemText(BaseModel):
-    type: Literal["input_text", "output_text", "reasoning_text", "summary_text", "text"]
-    text: str
+    UNREAD = Unread(listed={"annotations": (None, [])}, inert=("logprobs", "prompt_cache_breakpoint"))
+
+    type: Literal["input_text", "output_text", "reasoning_text", "summary_text", "text", "refusal"]
+    text: str | None = None
+    refusal: str | None = None
+    """What the model said instead of an answer."""
 
 
 _ItemTexts = Annotated[list[_ItemText], Field(max_length=bounds.MESSAGES, fail_fast=True)]
 
 
-class _Item(BaseModel):
+class _Item(Block):
     """An item of the input. Its type decides which fields it must have."""
+
+    UNREAD = Unread(
+        listed={
+            "encrypted_content": (None, ""),
+            "phase": (None,),
+            "namespace": (None,),
+            "caller": (None, {"type": "direct"}),
+            "async": (None, False),
+        },
+        inert=("id", "status", "created_by"),
+    )
 
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     role: Literal["user", "assistant", "system", "developer"] | None = None
@@ -67,27 +78,39 @@ class _Item(BaseModel):
     output: str | _ItemTexts | None = None
 
 
-class _FunctionTool(BaseModel):
+class _FunctionTool(Block):
+    UNREAD = Unread(
+        refused={"output_schema": (None, {}), "allowed_callers": (None, [], ["direct"])},
+        listed={"defer_loading": (None, False), "async": (None, False)},
+        inert=("strict",),
+        why={
+            "output_schema": "the model does not see it; write it into description",
+            "allowed_callers": f"the model itself calls each tool; {LEAVE_OUT}",
+        },
+    )
+
     type: Literal["function"]
     name: str = Field(min_length=1)
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
 
-class _NamedFunction(BaseModel):
-    type: Literal["function"]
-    name: str
-
-
-class _Reasoning(BaseModel):
-    model_config = ConfigDict(extra="allow")
+class _Reasoning(Block):
+    UNREAD = Unread(
+        refused={"context": (None, "auto"), "mode": (None, "standard")},
+        listed={"summary": (None,), "generate_summary": (None,)},
+        why={
+            "context": f"the chat template says which reasoning a prompt keeps; {LEAVE_OUT}",
+            "mode": "the model has one way to think; write reasoning.effort",
+        },
+    )
 
     effort: Effort | None = None
     """Applied if the model's chat template writes another prompt for it."""
 
 
-class _Text(BaseModel):
-    model_config = ConfigDict(extra="allow")
+class _Text(Block):
+    UNREAD = Unread(refused={"verbosity": (None,)}, why={"verbosity": PROMPTED})
 
     format: TextFormat | None = None
     """A schema hides tokens from the sampler, so the turn is context and is not trained."""
@@ -105,7 +128,7 @@ class ResponsesBody(BaseModel):
     previous_response_id: Annotated[str, Field(max_length=bounds.NAME)] | None = None
     """An answer of this episode whose conversation the request continues."""
     tools: Annotated[list[_FunctionTool], Field(max_length=bounds.TOOLS, fail_fast=True)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | _NamedFunction | None = None
+    tool_choice: Literal["none", "auto", "required"] | ResponsesChoice | None = None
     max_output_tokens: Tokens | None = None
     temperature: Number | None = None
     top_p: Number | None = None
@@ -120,6 +143,7 @@ WITHOUT_EFFECT: Final[Table] = beside(
         "context_management": (None, []),
         "conversation": (None,),
         "max_tool_calls": (None,),
+        "image": (None, {}, *({"context_compression": how} for how in ("auto", "enabled", "disabled"))),
         "previous_input_messages": (None, []),
         "prompt": (None,),
         "truncation": (None, "disabled"),
@@ -146,6 +170,7 @@ INSTEAD: Final[dict[str, str]] = {
     **dict.fromkeys(("messages", "prompt", "inputs", "contents"), "write input"),
     **dict.fromkeys(("system", "systemInstruction", "system_instruction"), "write instructions"),
     "max_length": "it counts the prompt too; write max_output_tokens, which counts the answer alone",
+    "image": TEXT_ALONE,
     "output_format": FORMAT,
     "previous_input_messages": "send the conversation as input",
 }
@@ -192,22 +217,23 @@ def read(body: object, *, lenient: bool = False, earlier: Earlier) -> ResponsesR
         asked = ResponsesBody.model_validate(body)
     except ValidationError as error:
         refuse(error)
-    table = {**WITHOUT_EFFECT, **NESTED}
-    ignored = unapplied(body | _nested(asked), table, lenient=lenient, why=INSTEAD)
-    ignored += (*listed(body, ResponsesBody.model_fields, WITHOUT_EFFECT), *_unread(asked))
+    ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient, why=INSTEAD)
+    ignored += listed(body, ResponsesBody.model_fields, WITHOUT_EFFECT)
+    ignored += unread(asked, lenient=lenient)
     tools = [_tool(tool) for tool in asked.tools or []]
+    choice = tool_choices.of_responses(asked.tool_choice, tools)
     wanted = formats.of_text(asked.text.format if asked.text else None, "text.format")
-    json_answer = formats.one(wanted, bool(tools) and asked.tool_choice != "none", lenient)
+    json_answer = formats.one(wanted, bool(tools) and choice.may_call, lenient)
     instructions = [{"role": "system", "content": asked.instructions}] if asked.instructions else []
     before = earlier(asked.previous_response_id) if asked.previous_response_id else ()
     ask = Ask(
         messages=[*instructions, *before, *_conversation(asked.input)],
         tools=tools,
-        may_call=asked.tool_choice != "none",
+        may_call=choice.may_call,
         max_tokens=asked.max_output_tokens,
         temperature=asked.temperature,
         top_p=asked.top_p,
-        force=_force(asked, tools),
+        force=choice.force,
         instructed=bool(instructions),
         schema=json_answer.schema,
         effort=level(asked.reasoning.effort) if asked.reasoning else None,
@@ -215,7 +241,8 @@ def read(body: object, *, lenient: bool = False, earlier: Earlier) -> ResponsesR
         must_think=not lenient,
         names=FieldNames("input", "max_output_tokens", "text.format"),
     )
-    return ResponsesRequest(ask, bool(asked.stream), ignored + json_answer.ignored, _echoed(asked, body))
+    ignored += json_answer.ignored
+    return ResponsesRequest(ask, bool(asked.stream), ignored, _echoed(asked, body))
 
 
 def earlier(rollout: Rollout, response: str) -> Sequence[Message]:
@@ -233,21 +260,6 @@ def earlier(rollout: Rollout, response: str) -> Sequence[Message]:
     )
 
 
-def _nested(asked: ResponsesBody) -> dict[str, Any]:
-    more = asked.text.model_extra if asked.text is not None else None
-    return {name: (more or {}).get(name.partition(".")[2]) for name in NESTED}
-
-
-def _unread(asked: ResponsesBody) -> tuple[str, ...]:
-    """Nested fields that nothing reads, such as `reasoning.summary`: the answer has the whole reasoning."""
-    return bounded(
-        f"{at}.{name[:60]}"
-        for at, block in (("reasoning", asked.reasoning), ("text", asked.text))
-        for name, value in ((block.model_extra if block is not None else None) or {}).items()
-        if value is not None and f"{at}.{name}" not in NESTED
-    )
-
-
 def _echoed(asked: ResponsesBody, body: dict[str, Any]) -> dict[str, Any]:
     return {
         "model": asked.model,
@@ -257,13 +269,6 @@ def _echoed(asked: ResponsesBody, body: dict[str, Any]) -> dict[str, Any]:
         "tools": body.get("tools") or [],
         "tool_choice": body.get("tool_choice") or "auto",
     }
-
-
-def _force(asked: ResponsesBody, tools: list[Tool]) -> Any:
-    choice = asked.tool_choice
-    if choice in (None, "none", "auto"):
-        return None
-    return force(choice.name if isinstance(choice, _NamedFunction) else None, tools)
 
 
 def _tool(tool: _FunctionTool) -> Tool:
@@ -278,7 +283,7 @@ def _conversation(given: str | Sequence[_Item]) -> Iterator[Message]:
         return
     own: Message | None = None
     for at, item in enumerate(given):
-        if item.type == "reasoning" and not _reasoning(item):
+        if item.type == "reasoning" and not _reasoning(item, f"input.{at}"):
             continue  # alone it would be an empty message
         if item.type in ("reasoning", "function_call") or item.role == "assistant":
             own = _added(own or {"role": "assistant", "content": ""}, item, f"input.{at}")
@@ -297,30 +302,45 @@ def _input_message(item: _Item, at: str) -> Message:
         answers = _required(item.call_id, f"{at}.call_id")
         if item.output is None:
             raise bad(f"{at}.output", "is missing")
-        return {"role": "tool", "tool_call_id": answers, "content": _joined(item.output, "\n")}
+        content = _joined(item.output, "\n", f"{at}.output")
+        return {"role": "tool", "tool_call_id": answers, "content": content}
     role = _required(item.role, f"{at}.role")
-    return {"role": "system" if role == "developer" else role, "content": _joined(item.content, "\n")}
+    content = _joined(item.content, "\n", f"{at}.content")
+    return {"role": "system" if role == "developer" else role, "content": content}
 
 
 def _added(own: Message, item: _Item, at: str) -> Message:
     """An assistant message with one more item."""
     if item.type == "reasoning":
-        return own | {"reasoning_content": own.get("reasoning_content", "") + _reasoning(item)}
+        return own | {"reasoning_content": own.get("reasoning_content", "") + _reasoning(item, at)}
     if item.type == "function_call":
         written = arguments(_required(item.arguments, f"{at}.arguments"), f"{at}.arguments")
         function = {"name": _required(item.name, f"{at}.name"), "arguments": written}
         call = {"id": _required(item.call_id, f"{at}.call_id"), "type": "function", "function": function}
         return own | {"tool_calls": [*own.get("tool_calls", []), call]}
-    return own | {"content": own["content"] + _joined(item.content, "")}
+    return own | {"content": own["content"] + _joined(item.content, "", f"{at}.content", refusals=True)}
 
 
-def _reasoning(item: _Item) -> str:
+def _reasoning(item: _Item, at: str) -> str:
     """The text of a reasoning item; of its summary, if it has no other."""
-    return _joined(item.content, "") or _joined(item.summary, "\n")
+    return _joined(item.content, "", f"{at}.content") or _joined(item.summary, "\n", f"{at}.summary")
 
 
-def _joined(given: str | Sequence[_ItemText] | None, between: str) -> str:
-    return given if isinstance(given, str) else between.join(part.text for part in given or ())
+def _joined(given: str | Sequence[_ItemText] | None, between: str, at: str, *, refusals: bool = False) -> str:
+    """The text of parts. The model's own words may be refusals."""
+    if given is None or isinstance(given, str):
+        return given or ""
+    return between.join(_said(part, f"{at}.{n}", refusals) for n, part in enumerate(given))
+
+
+def _said(part: _ItemText, at: str, refusals: bool) -> str:
+    if part.type != "refusal":
+        return _required(part.text, f"{at}.text")
+    if not refusals:
+        raise bad(
+            f"{at}.type", "only an assistant's message has a refusal; send a text", "unsupported_content"
+        )
+    return _required(part.refusal, f"{at}.refusal")
 
 
 def _required(value: str | None, at: str) -> str:

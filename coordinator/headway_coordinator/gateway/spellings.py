@@ -6,9 +6,11 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
+from headway_coordinator.gateway.blocks import LEAVE_OUT, Block, Unread
 from headway_coordinator.gateway.formats import ResponseFormat
 from headway_coordinator.gateway.neutral import bounded
 from headway_coordinator.gateway.refusals import UNSUPPORTED, bad
+from headway_coordinator.gateway.unapplied import BUDGET
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -31,10 +33,16 @@ class FormatOptions(BaseModel):
     """Ollama's."""
 
 
-class Switch(BaseModel):
+class Switch(Block):
     """The value of `thinking` in requests for DeepSeek and GLM."""
 
-    model_config = ConfigDict(extra="ignore")
+    UNREAD = Unread(
+        refused={"budget_tokens": (None,), "clear_thinking": (None,)},
+        why={
+            "budget_tokens": BUDGET,
+            "clear_thinking": f"the chat template says which reasoning a prompt keeps; {LEAVE_OUT}",
+        },
+    )
 
     type: Literal["enabled", "disabled"]
 

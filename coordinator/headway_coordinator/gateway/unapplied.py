@@ -145,6 +145,8 @@ WITHOUT_EFFECT: Final[dict[str, tuple[object, ...]]] = {
     "modalities": (None, ["text"]),
     "extra_body": (None, {}),
     "verbosity": (None,),
+    "moderation": (None,),
+    "task": (None,),
 }
 """Fields that no protocol applies."""
 ELSEWHERE: Final[Table] = {
@@ -200,6 +202,14 @@ LISTED: Final[Table] = {
     "return_token_offsets": (None, False),
     "return_tokens_as_token_ids": (None, False),
     "routed_experts_prompt_start": (None, 0),
+    "return_hidden_states": (None, False),
+    "return_routed_experts": (None, False),
+    "routed_experts_start_len": (None, 0),
+    "return_cached_tokens_details": (None, False),
+    "return_prompt_token_ids": (None, False),
+    "return_meta_info": (None, False),
+    "separate_reasoning": (None, True),
+    "stream_reasoning": (None, True),
 }
 """Fields that clients send by default or that ask for more in the answer. They are listed if not applied.
 
@@ -210,7 +220,11 @@ INERT: Final = frozenset(
         # Who asks, how urgently, and what a provider keeps of it.
         *("user", "user_profile_id", "safety_identifier", "metadata", "store", "service_tier", "speed"),
         *("priority", "request_id", "session_id", "inference_geo", "diagnostics", "rid", "id_slot"),
-        *("safetySettings", "safety_settings", "labels"),
+        *("safetySettings", "safety_settings", "labels", "custom_labels"),
+        *("access_programs", "billing_policy", "fallback_credit_token", "workspace_id", "background_options"),
+        # Which of several engines answers, and what else it loads.
+        *("bootstrap_host", "bootstrap_port", "bootstrap_room", "routed_dp_rank", "disagg_prefill_dp_rank"),
+        *("data_parallel_rank", "extra_key", "ngram_corpus_id"),
         # Caches and predictions, which change only how soon an answer comes.
         *(
             "cache_control",
@@ -226,6 +240,7 @@ INERT: Final = frozenset(
         *("anthropic_version", "anthropic_beta", "betas", "stream_options", "stream_interval"),
         # The side at which a prompt is cut, which is refused; and pictures, which no model here sees.
         *("truncation_side", "media_io_kwargs", "mm_processor_kwargs", "mm_payload", "return_mm_kwargs"),
+        *("images_config", "max_dynamic_patch", "min_dynamic_patch", "use_audio_in_video"),
     )
 )
 """Fields that would change neither what is sampled nor what the answer says."""
@@ -249,11 +264,12 @@ STOP: Final = "write stop"
 SYSTEM: Final = "write a message with the role system"
 OLD: Final = "its tokens would not be those that were recorded; write messages"
 SEARCH: Final = "nothing here searches the web; give the model a tool that does"
+MODERATES: Final = "nothing here moderates an answer; leave it out, or set spec.agent.lenient: true"
 EFFORT: Final = "write reasoning_effort"
 POLICY: Final = "the policy that is trained answers; leave it out, or set spec.agent.lenient: true"
 TEMPLATES: Final = (
-    *("chat_template", "documents", "verbosity", "text.verbosity"),
-    *("template", "raw", "safe_prompt", "thinking_forced_open"),
+    *("chat_template", "documents", "verbosity"),
+    *("template", "raw", "safe_prompt", "thinking_forced_open", "task"),
 )
 BUDGETS: Final = (
     *("thinking_token_budget", "thinking_budget", "reasoning_budget", "reasoning_max_tokens"),
@@ -282,6 +298,7 @@ WHY: Final[dict[str, str]] = (
     | dict.fromkeys(("toolConfig", "tool_config"), "write tool_choice")
     | dict.fromkeys(("lora", "lora_path", "adapter_id"), POLICY)
     | dict.fromkeys(("web_search_options", "enable_search"), SEARCH)
+    | dict.fromkeys(("moderation",), MODERATES)
     | dict.fromkeys(("prompt_mode", "think"), EFFORT)
     | {"max_length": LENGTH, "images": "this gateway accepts only text"}
 )

@@ -53,7 +53,7 @@ async def test_a_coding_agents_episode_is_one_row(
     assert rig.statuses("/v1/messages") == [200] * len(texts)
     token_truth(rig, record)
     billed_whole(rig, record)
-    ignored = ("context_management", "output_config.effort", "tools.defer_loading")
+    ignored = ("context_management", "output_config.effort", "tools.defer_loading", "thinking.display")
     assert record.ignored == dict.fromkeys(ignored, len(texts))
     results = [message["content"] for message in record.messages if message["role"] == "tool"]
     assert all("gold" in words for words in results), results
