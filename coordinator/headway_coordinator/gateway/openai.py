@@ -140,7 +140,7 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
         refuse(error)
     nested = unread(asked, lenient=lenient)
     tools = [tool(one) for one in asked.tools or []]
-    choice = tool_choices.of_chat(asked.tool_choice, tools)
+    choice = tool_choices.of_chat(asked.tool_choice, tools, lenient=lenient)
     options = asked.options or Options()
     wanted = formats.of_chat(body, asked.response_format, lenient=lenient)
     json_answer = formats.one(wanted, bool(tools) and choice.may_call, lenient)
@@ -163,7 +163,7 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
         names=FieldNames(schema=json_answer.name, stops=stop),
     )
     usage_in_stream = bool((asked.stream_options or StreamOptions()).include_usage)
-    ignored += (*nested, *json_answer.ignored, *variables, *left(asked, lenient=lenient))
+    ignored += (*nested, *choice.ignored, *json_answer.ignored, *variables, *left(asked, lenient=lenient))
     ignored += listed(body, Body.model_fields, WITHOUT_EFFECT)
     return ChatRequest(ask, asked.model, bool(asked.stream), usage_in_stream, ignored)
 

@@ -221,7 +221,7 @@ def read(body: object, *, lenient: bool = False, earlier: Earlier) -> ResponsesR
     ignored += listed(body, ResponsesBody.model_fields, WITHOUT_EFFECT)
     ignored += unread(asked, lenient=lenient)
     tools = [_tool(tool) for tool in asked.tools or []]
-    choice = tool_choices.of_responses(asked.tool_choice, tools)
+    choice = tool_choices.of_responses(asked.tool_choice, tools, lenient=lenient)
     wanted = formats.of_text(asked.text.format if asked.text else None, "text.format")
     json_answer = formats.one(wanted, bool(tools) and choice.may_call, lenient)
     instructions = [{"role": "system", "content": asked.instructions}] if asked.instructions else []
@@ -241,7 +241,7 @@ def read(body: object, *, lenient: bool = False, earlier: Earlier) -> ResponsesR
         must_think=not lenient,
         names=FieldNames("input", "max_output_tokens", "text.format"),
     )
-    ignored += json_answer.ignored
+    ignored += (*choice.ignored, *json_answer.ignored)
     return ResponsesRequest(ask, bool(asked.stream), ignored, _echoed(asked, body))
 
 

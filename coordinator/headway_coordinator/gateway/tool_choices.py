@@ -1,33 +1,63 @@
-"""Which tools a turn may or must call: `tool_choice` of chat completions and of Responses. Pure."""
+"""Which tools a turn may or must call: `tool_choice` of chat completions and of Responses. Pure.
+
+A turn may call every tool on offer, because its tokens are sampled freely. So a choice of some tools is
+applied only if it means the same as another choice.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Final, Literal
 
+from pydantic import Field
+
+from headway_api import bounds
 from headway_coordinator.gateway.asks import Force
 from headway_coordinator.gateway.blocks import Block
-from headway_coordinator.gateway.refusals import bad
+from headway_coordinator.gateway.refusals import UNSUPPORTED, bad
 from headway_coordinator.trajectory.calls import Tool
+
+ALLOWED: Final = "allowed_tools"
+Mode = Literal["auto", "required"]
 
 
 class _Named(Block):
     name: str
 
 
-class ChatChoice(Block):
-    """A choice of chat completions that is more than a word."""
-
+class _Function(Block):
     type: Literal["function"]
     function: _Named
 
 
-class ResponsesChoice(Block):
-    """A choice of Responses that is more than a word."""
-
+class _FlatFunction(Block):
     type: Literal["function"]
     name: str
+
+
+class _Allowed(Block):
+    """Chat completions write mode and tools in an object of their own."""
+
+    mode: Mode
+    tools: Annotated[list[_Function], Field(max_length=bounds.TOOLS, fail_fast=True)]
+
+
+class ChatChoice(Block):
+    """A choice of chat completions that is more than a word. Its type decides which fields it must have."""
+
+    type: Literal["function", "allowed_tools"]
+    function: _Named | None = None
+    allowed_tools: _Allowed | None = None
+
+
+class ResponsesChoice(Block):
+    """A choice of Responses that is more than a word. Its type decides which fields it must have."""
+
+    type: Literal["function", "allowed_tools"]
+    name: str | None = None
+    mode: Mode | None = None
+    tools: Annotated[list[_FlatFunction], Field(max_length=bounds.TOOLS, fail_fast=True)] | None = None
 
 
 @dataclass(frozen=True)
@@ -36,24 +66,41 @@ class Choice:
 
     may_call: bool = True
     force: Force | None = None
+    ignored: tuple[str, ...] = ()
+    """The fields of the choice that are ignored."""
 
 
-def of_chat(given: str | ChatChoice | None, tools: Sequence[Tool]) -> Choice:
+def of_chat(given: str | ChatChoice | None, tools: Sequence[Tool], *, lenient: bool) -> Choice:
     """The choice of a chat completion.
 
     Raises:
-        GatewayError: there is no such tool.
+        GatewayError: a field is missing, there is no such tool, or the choice cannot be applied.
     """
-    if isinstance(given, ChatChoice):
+    if not isinstance(given, ChatChoice):
+        return _word(given, tools)
+    if given.type == "function":
+        if given.function is None:
+            raise bad("tool_choice.function", "is missing; write the name of a tool in it")
         return Choice(force=force(given.function.name, tools))
-    return _word(given, tools)
+    if given.allowed_tools is None:
+        raise bad("tool_choice.allowed_tools", "is missing; write mode and tools in it")
+    names = [one.function.name for one in given.allowed_tools.tools]
+    return _some(given.allowed_tools.mode, names, tools, f"tool_choice.{ALLOWED}.tools", lenient)
 
 
-def of_responses(given: str | ResponsesChoice | None, tools: Sequence[Tool]) -> Choice:
+def of_responses(given: str | ResponsesChoice | None, tools: Sequence[Tool], *, lenient: bool) -> Choice:
     """The choice of a request for a response. Raises the same errors as `of_chat`."""
-    if isinstance(given, ResponsesChoice):
+    if not isinstance(given, ResponsesChoice):
+        return _word(given, tools)
+    if given.type == "function":
+        if given.name is None:
+            raise bad("tool_choice.name", "is missing; write the name of a tool")
         return Choice(force=force(given.name, tools))
-    return _word(given, tools)
+    if given.mode is None:
+        raise bad("tool_choice.mode", "is missing; write auto or required")
+    if given.tools is None:
+        raise bad("tool_choice.tools", "is missing; list the tools that the model may call")
+    return _some(given.mode, [one.name for one in given.tools], tools, "tool_choice.tools", lenient)
 
 
 def force(name: str | None, tools: Sequence[Tool]) -> Force:
@@ -72,6 +119,22 @@ def force(name: str | None, tools: Sequence[Tool]) -> Force:
 def _word(given: str | None, tools: Sequence[Tool]) -> Choice:
     must = given in ("required", "any")
     return Choice(may_call=given != "none", force=force(None, tools) if must else None)
+
+
+def _some(mode: Mode, allowed: Sequence[str], tools: Sequence[Tool], at: str, lenient: bool) -> Choice:
+    """A choice of some tools: the same as `mode`, if these are all tools on offer."""
+    offered = _offered(tools)
+    if not allowed:
+        raise bad(at, 'names no tool; write tool_choice: "none"')
+    for number, name in enumerate(allowed):
+        _require(name, offered, f"{at}.{number}")
+    whole, must = set(allowed) == set(offered), mode == "required"
+    if must and len(set(allowed)) == 1:
+        return Choice(force=force(allowed[0], tools))
+    if not whole and not lenient:
+        message = f'a turn may call all tools on offer; offer these alone, or write tool_choice: "{mode}"'
+        raise bad(at, f"names some tools, and {message}", UNSUPPORTED)
+    return Choice(force=force(None, tools) if must else None, ignored=() if whole else (at,))
 
 
 def _offered(tools: Sequence[Tool]) -> list[str]:
