@@ -111,7 +111,7 @@ test-oracles: oracles ## the objective against verl and TRL, value and gradient 
 	$(ORACLES) -m pytest --durations=10 $(PYTEST_ARGS) tests/unit/trainer/test_oracle_*.py
 test-integration: venv ## against real vLLM, DeepSpeed, S3 and MLflow on this machine (LONG: as with test)
 	$(TOGETHER) $(CHOSEN) tests/integration
-test-clients: CLIENTS = test_conformance.py test_other_clients.py test_frameworks.py test_two_user_turns.py test_edited_contexts.py test_coding_agent.py test_agent_faults.py
+test-clients: CLIENTS = test_client_types.py test_conformance.py test_other_clients.py test_frameworks.py test_two_user_turns.py test_edited_contexts.py test_coding_agent.py test_agent_faults.py
 test-clients: venv ## other people's agents and clients, each with the packages of requirements/guests, through whole episodes (2 minutes)
 	$(TOGETHER) $(addprefix tests/integration/coordinator/,$(CLIENTS))
 test-e2e: venv ## jobs from apply to their end on a real cluster, started and stopped if none is up (LONG: as with test)
