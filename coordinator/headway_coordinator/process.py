@@ -133,7 +133,7 @@ class Process(ABC):
         self._preflight = st.Preflight(state="Running")
         self._model = model
         self._otlp: Otlp | None = None
-        self._paged = False
+        self._paged = before.artifacts is not None and before.artifacts.page is not None
         """Whether the report that people open was written."""
         self._scrapes = Scrapes()
         self._status_written = False

@@ -45,8 +45,10 @@ def document(inputs: Path, settings: Settings) -> dict[str, Any]:
 
 
 def tried(settings: Settings, *, fresh: bool) -> bool:
-    """Run the job and print its report; returns whether it is Complete. Raises: run.Stopped: a person stopped
-    it.
+    """Run the job and print its report; returns whether it is Complete.
+
+    Raises:
+        RunStoppedError: a person stopped it.
     """
     timings = Timings()
     if settings.begun is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from typing import Any
 
@@ -225,3 +226,10 @@ def empty() -> Task:
 @task
 def without_data() -> Task:
     raise FileNotFoundError("no file letters.jsonl")
+
+
+@task
+def without_other_gateways() -> Task:
+    """Can only be loaded if no other provider's variables lead to the gateway."""
+    assert not any(name.startswith("ANTHROPIC_") for name in os.environ)
+    return Task(dataset=dataset(), solver=generate(), scorer=includes())

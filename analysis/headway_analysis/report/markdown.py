@@ -60,7 +60,7 @@ def _head(report: JsonView) -> str:
     if best is not None:
         lines.append(f"**{_cell(best['candidate'])}: external score {interval(best)}.**")
     if gate is not None:
-        lines.append(f"**The gate is {VERDICTS[gate['verdict']]}.**")
+        lines.append(f"**Gate: {VERDICTS[gate['verdict']]}.**")
     tries = job["evaluation"].get("groupSize", 1)
     lines += ["", f"{len(measured)} of {len(report['candidates'])} candidates were measured on "]
     lines[-1] += f"{job['rows']} rows of {job['data']['uri']}, {tries} {_plural('try', tries)} a row."
@@ -82,7 +82,8 @@ def _main(report: JsonView) -> str:
         for each in report["candidates"]
         if each["tries"]
     ]
-    return _section("Candidates", _table(["candidate", *(title for _, title in MAIN)], lines))
+    head = ["candidate", *(title for _, title in MAIN)]
+    return _section("Candidates", _table(head, lines) if lines else "No candidate was measured.")
 
 
 def _measure(candidate: JsonView, name: str, task: str = ALL) -> JsonView | None:
@@ -169,7 +170,7 @@ def _cost(report: JsonView) -> str:
     if left:
         text += f" Of this, {left} belong to no try: groups that were begun again after a restart."
     head = ["candidate", "cost", "for each try", "for each success", "tokens", "sandbox seconds"]
-    return _section("Cost", f"{_table(head, lines)}\n\n{text}")
+    return _section("Cost", f"{_table(head, lines)}\n\n{text}" if lines else text)
 
 
 def _bill(candidate: JsonView) -> list[str]:

@@ -15,8 +15,8 @@ from headway_api.spec.suite import field_of as suite_field
 from headway_coordinator.bounds import lost
 from headway_coordinator.endpoint.owner import OfCandidate
 from headway_coordinator.evaluation.state import CandidateState, EvalState
-from headway_coordinator.faults import CandidateError
-from headway_coordinator.recurring import Recurring, given_up
+from headway_coordinator.faults import CandidateError, Cause
+from headway_coordinator.recurring import Recurring, alike, given_up
 
 Verdict: TypeAlias = Literal["go on", "put off"] | JobError | CandidateError
 """What to do with the candidate. An error ends the job, or the candidate alone."""
@@ -29,6 +29,7 @@ def after_episode(
     candidate: CandidateState,
     faults: Recurring,
     record: EpisodeRecord,
+    cause: Cause | None,
     sampled_by: SampledBy,
 ) -> Verdict:
     """Decide after an episode.
@@ -37,12 +38,14 @@ def after_episode(
         candidate: whose episode it was.
         faults: why episodes of all candidates failed.
         record: the episode.
+        cause: the part of the job that failed in it.
     """
     found = faults.fatal_cause
     if found is None or candidate.stage != "Running":
         return GO_ON
     # Before its first turn, a model cannot have caused anything. A rescored run samples no turn.
-    shared = not record.turns and sampled_by != "nobody"
+    by_it = cause is not None and alike(cause) == alike(found.cause)
+    shared = by_it and not record.turns and sampled_by != "nobody"
     own = candidate.faults.fatal_cause
     if own is None and not shared:
         return GO_ON
@@ -77,3 +80,15 @@ def after_lost_rows(
         text = f"{fault}; other candidates get answers, so correct what only this candidate has"
         return CandidateError(fault.termination.reason, text, f"spec.candidates[{candidate.name}]")
     return PUT_OFF if state.others_may_tell(candidate) else fault
+
+
+def nothing_scored(state: EvalState) -> JobError | None:
+    """Why a job ends for now that has measured all rows, if none was scored.
+
+    What all candidates share may have failed for a while, so the rows are tried again.
+    """
+    unscored = [candidate for candidate in state.candidates.values() if candidate.ended_unscored]
+    if not unscored or state.own_rows_answered:
+        return None
+    text = f"no candidate has a scored row; the last error: {unscored[-1].last_error}"
+    return JobError("EpisodesFailing", text, permanent=False)

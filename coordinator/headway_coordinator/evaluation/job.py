@@ -149,7 +149,8 @@ class EvalCoordinator(Process):
         found.usage = self._usage()
         if compared is not None:
             found.results = view.results(state, compared, self._book, today)
-            found.gate = view.gate(compared, self._final)
+            judged = before.gate is not None and before.gate.result != "Pending"
+            found.gate = before.gate if judged and not self._final else view.gate(compared, self._final)
             found.headline = view.headline(self.spec, compared)
         if self._tracked is not None:
             found.tracking = st.Tracking(mlflow=self._tracked)

@@ -34,7 +34,13 @@ from headway_coordinator.budget.group_reservation import GroupReservation
 from headway_coordinator.budget.worst import NO_LIMITS, Bill, Limits
 from headway_coordinator.dataset import Order, digest, position_of
 from headway_coordinator.episode import Task
-from headway_coordinator.evaluation.failing import PUT_OFF, Verdict, after_episode, after_lost_rows
+from headway_coordinator.evaluation.failing import (
+    PUT_OFF,
+    Verdict,
+    after_episode,
+    after_lost_rows,
+    nothing_scored,
+)
 from headway_coordinator.evaluation.measured import measured
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.faults import CandidateError
@@ -163,6 +169,7 @@ class Evaluation:
         Raises:
             ExceptionGroup: with a JobError: `EpisodesFailing`, if no other candidate is answered;
                 `Superseded`; or the reason of a recurring fault, if no episode was scored.
+            JobError: `EpisodesFailing`: no candidate has a scored row, and nobody knows why.
         """
         pending = [unit for unit in units if self._pending(unit)]
         had = self.state.server_sets & {unit.server_set for unit in pending}
@@ -174,6 +181,8 @@ class Evaluation:
         async with asyncio.TaskGroup() as tasks:
             for unit in put_off:
                 tasks.create_task(self._unit(unit))
+        if (error := nothing_scored(self.state)) is not None:
+            raise error
         self.state.finished = True
         self._moved()
 
@@ -222,6 +231,8 @@ class Evaluation:
         has_all = len(candidate.tries) == self.state.wanted(candidate)
         if candidate.stage == "Running" or (candidate.stage == "Pending" and has_all):
             candidate.end()
+            if candidate.ended_unscored:
+                self._failed(candidate, candidate.message)
 
     def _left(self, names: Sequence[str]) -> Iterator[tuple[CandidateState, int]]:
         """What is left to measure, row by row.
@@ -257,13 +268,12 @@ class Evaluation:
                         await place.aclose()
                         await self._keep(unit, candidate, group)
                 except* CandidateError as faults:
-                    self._failed(candidate, _first(faults))
+                    fault = _first(faults)
+                    candidate.fault(fault)
+                    self._failed(candidate, fault.sentence)
 
-    def _failed(self, candidate: CandidateState, fault: CandidateError) -> None:
-        logs.event(
-            _log, "candidate-failed", level=logging.ERROR, candidate=candidate.name, error=fault.sentence
-        )
-        candidate.fault(fault)
+    def _failed(self, candidate: CandidateState, why: str | None) -> None:
+        logs.event(_log, "candidate-failed", level=logging.ERROR, candidate=candidate.name, error=why)
         self._moved()
 
     def _plan(self, unit: Unit, candidate: CandidateState, position: int) -> groups.Plan:
@@ -316,7 +326,7 @@ class Evaluation:
         own = (event for event in events.of_group(group) if event.usage_class not in JUDGE)
         candidate.days = fold(own, candidate.days)
         candidate.known_dropped |= group.dropped
-        if group.unanswered:
+        if group.unanswered and group.suite is None:
             candidate.last_error = last_error(group)
 
     def _place(self, candidate: str, position: int) -> TryPlace:
@@ -351,7 +361,7 @@ class Evaluation:
         at_once = 1 + sum(state.in_flight.values())
         if self.faults.ended(record.episode_id, scored=scored, at_once=at_once):
             self._on_change()
-        self._follow(candidate, after_episode(state, candidate, self.faults, record, unit.sampled_by))
+        self._follow(candidate, after_episode(state, candidate, self.faults, record, cause, unit.sampled_by))
         return record
 
     def _follow(self, candidate: CandidateState, verdict: Verdict) -> None:

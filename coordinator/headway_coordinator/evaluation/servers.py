@@ -68,7 +68,9 @@ async def served(
                 task.cancel()
 
 
-async def proven(field: str, fleet: Fleet, is_wanted: Callable[[], bool], patience: float) -> None:
+async def proven(
+    field: str, fleet: Fleet, is_wanted: Callable[[], bool], patience: Callable[[], float]
+) -> None:
     """Return once a server holds the candidate's verified weights, or the candidate is no longer wanted.
 
     If no server comes, the operator decides, because it sees the pods.
@@ -77,7 +79,7 @@ async def proven(field: str, fleet: Fleet, is_wanted: Callable[[], bool], patien
         field: names the candidate's model.
         fleet: the candidate's.
         is_wanted: whether it is still to be measured.
-        patience: how many seconds no server may have the weights, as while the artifact store is away.
+        patience: for how many seconds servers may fail to load, as while the artifact store is away.
 
     Raises:
         CandidateError: there are servers, and none of them can have the weights.
@@ -90,7 +92,7 @@ async def proven(field: str, fleet: Fleet, is_wanted: Callable[[], bool], patien
             failed_at = None
         else:
             failed_at = time.monotonic() if failed_at is None else failed_at
-            if (fault := refusal(field, known, time.monotonic() - failed_at, patience)) is not None:
+            if (fault := refusal(field, known, time.monotonic() - failed_at, patience())) is not None:
                 raise fault
         await asyncio.sleep(LOOK_SECONDS)
 
@@ -104,7 +106,7 @@ def refusal(
         field: see `proven`.
         failures: one of each server.
         seconds: how long every server has had one.
-        patience: see `proven`.
+        patience: for how many seconds they may fail to load the weights.
     """
     wrong = [failure for failure in failures if failure.reason is Reason.VERIFICATION_FAILED]
     if len(wrong) == len(failures) and seconds > REFUSED_SECONDS:
@@ -114,5 +116,5 @@ def refusal(
     if seconds <= patience:
         return None
     text = f"no rollout server could load the candidate's weights for {patience:.0f} s: {failures[0].message}"
-    fix = "let the rollout pods reach the artifact store, or raise spec.pendingDeadlineSeconds"
+    fix = "correct that, or raise spec.pendingDeadlineSeconds if it passes by itself"
     return CandidateError(str(failures[0].reason), f"{text}; {fix}", field)

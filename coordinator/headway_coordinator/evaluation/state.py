@@ -47,6 +47,8 @@ class CandidateState:
     """Why its episodes failed in this process."""
     was_put_off: bool = False
     """Whether it failed before any candidate had an answer. The rest of its rows comes after the others'."""
+    ended_unscored: bool = False
+    """Whether it had its last row, and none was scored."""
     samples: int = 0
     """Samples of suites that it is measured on, besides the rows."""
 
@@ -60,13 +62,19 @@ class CandidateState:
         if self.stage == "Pending":
             self.stage, self.message = "Running", None
 
+    @property
+    def own_rows_answered(self) -> bool:
+        """Whether it has an answered row of the job's own dataset."""
+        return any(one.scored for one in self.own_tries)
+
     def end(self) -> None:
         """End its measurement after its last row."""
-        if any(one.scored for one in self.own_tries):
+        if self.own_rows_answered:
             self.stage = "Complete"
-        else:
-            text = f"no row was scored; the last error: {self.last_error}"
-            self.fail("EpisodesFailing", f"spec.candidates[{self.name}]: {text}")
+            return
+        self.ended_unscored = True
+        text = f"no row was scored; the last error: {self.last_error}"
+        self.fail("EpisodesFailing", f"spec.candidates[{self.name}]: {text}")
 
     @property
     def may_tell(self) -> bool:
@@ -159,7 +167,7 @@ class EvalState(ProgressTime):
     @property
     def own_rows_answered(self) -> bool:
         """Whether any candidate has an answered row of the job's own dataset."""
-        return any(one.scored for each in self.candidates.values() for one in each.own_tries)
+        return any(candidate.own_rows_answered for candidate in self.candidates.values())
 
     @property
     def groups_done(self) -> int:

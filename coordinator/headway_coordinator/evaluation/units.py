@@ -47,7 +47,7 @@ from headway_coordinator.evaluation import candidates, rescore
 from headway_coordinator.evaluation.bounds import episode_limits
 from headway_coordinator.evaluation.candidates import Readable
 from headway_coordinator.evaluation.run import RunOfCandidate, Unit
-from headway_coordinator.evaluation.servers import Served, proven, served
+from headway_coordinator.evaluation.servers import REFUSED_SECONDS, Served, proven, served
 from headway_coordinator.evaluation.state import EvalState
 from headway_coordinator.faults import CandidateError, Cause
 from headway_coordinator.gateway.server import GatewayServer
@@ -238,11 +238,20 @@ class Units:
     async def _proven(self, found: Mapping[str, Served]) -> dict[str, Served]:
         """The candidates whose weights are verified on servers. The others have failed."""
 
+        def patience() -> float:
+            serving = any(each.fleet.router.in_rotation() for each in found.values())
+            # The store is in reach, and the others wait for this one.
+            return REFUSED_SECONDS if serving else self._spec.pending_deadline_seconds
+
         async def one(name: str) -> None:
             field = candidates.model_fields(name, self._spec)[0]
             with self._fault_of(name):
-                seconds = self._spec.pending_deadline_seconds
-                await proven(field, found[name].fleet, lambda: self._is_wanted(name), seconds)
+                try:
+                    await proven(field, found[name].fleet, lambda: self._is_wanted(name), patience)
+                except CandidateError:
+                    # Weights may have been deleted since they were looked up, and this says so.
+                    await asyncio.to_thread(candidates.manifest, self._resolved(name), self.store)
+                    raise
 
         async with asyncio.TaskGroup() as tasks:
             for name in found:
@@ -314,6 +323,9 @@ class Units:
             return agent.counted(await episodes.run(task))
 
         yield {asked.name: judged} if self._is_wanted(asked.name) else {}
+
+    def _resolved(self, name: str) -> ResolvedCandidate:
+        return next(candidate for candidate in self.job.candidates if candidate.name == name)
 
     def _is_wanted(self, name: str) -> bool:
         return self.state.candidates[name].stage in ("Pending", "Running")

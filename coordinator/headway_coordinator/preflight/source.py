@@ -87,7 +87,7 @@ class OnServer:
     key: str
     """The coordinator's key for rollout servers."""
     patience: float
-    """See `servers.proven`."""
+    """For how many seconds the server may fail to load the weights."""
     state: Literal["Sampling"] = "Sampling"
     sampled_by: SampledBy = "servers"
     model: str | None = None
@@ -117,7 +117,7 @@ class OnServer:
         ]
         try:
             try:
-                await proven("spec.model.base", self.fleet, lambda: True, self.patience)
+                await proven("spec.model.base", self.fleet, lambda: True, lambda: self.patience)
             except CandidateError as fault:
                 raise JobError(fault.reason, str(fault), field=fault.field, permanent=False) from fault
             yield

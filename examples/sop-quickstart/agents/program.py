@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 
-from chat import Ended, Json, converse, post
+from chat import EpisodeEndedError, Json, converse, post
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
 
     try:
         converse(endpoint, episode["messages"], episode["tools"], call)
-    except Ended as ended:
+    except EpisodeEndedError as ended:
         raise SystemExit(str(ended)) from ended
 
 

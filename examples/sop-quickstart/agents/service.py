@@ -15,7 +15,7 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
-from chat import Ended, Json, converse, post
+from chat import EpisodeEndedError, Json, converse, post
 from environment import RefundDesk
 
 from headway_sandbox.environment import Call, Reward, Transcript
@@ -34,7 +34,7 @@ def play(task: Json) -> None:
         post(f"{endpoint}/complete-rollout", name | {"Status": "ready"})
         report = name | {"Rewards": [reward.value], "Metrics": reward.metrics}
         post(f"{endpoint}/update-reward", report)
-    except Ended as ended:
+    except EpisodeEndedError as ended:
         sys.stderr.write(f"{name['TrajectoryId']}: {ended}\n")
         failed(endpoint, name, str(ended))
 
@@ -65,7 +65,7 @@ def failed(endpoint: str, name: Json, why: str) -> None:
     """Report that the episode failed. If the platform refuses even that, the episode is over."""
     try:
         post(f"{endpoint}/complete-rollout", name | {"Status": "failed", "ErrorMessage": why})
-    except Ended as ended:
+    except EpisodeEndedError as ended:
         sys.stderr.write(f"{name['TrajectoryId']}: {ended}\n")
 
 

@@ -182,7 +182,7 @@ def awaited(where: str) -> Callable[[], None]:
     With `CHILD` it waits for nothing, and the first use starts a runner.
 
     Raises:
-        Lost: (the returned function) no runner has connected.
+        RunnerLostError: (the returned function) no runner has connected.
     """
     global _make
     if where == CHILD:

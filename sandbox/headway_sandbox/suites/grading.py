@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 GATEWAY = "OPENAI_BASE_URL"
 """The variable with the gateway's address."""
+OTHER_GATEWAYS = ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY")
+"""Variables of an agent's process by which another provider would reach the gateway. A suite has no use for
+them."""
 AT_THE_GATEWAY = ("openai/", "openai-api/openai/")
 """How a model's name begins if its requests go to the gateway."""
 GRADERS = ("inspect_ai/model_graded_fact", "inspect_ai/model_graded_qa")

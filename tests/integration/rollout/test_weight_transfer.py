@@ -71,7 +71,7 @@ def test_a_tensor_off_by_one_unit_is_never_handed_on(worker: Any, model: Any, na
     wrong = tensors | {name: one_unit_more(tensors[name])}
     handed: list[str] = []
     taken = (handed.append(found) for found, _ in worker.verified(wrong.items(), expected, {}))
-    with pytest.raises(worker.WrongTensor, match=f"wrong tensor: {name}"):
+    with pytest.raises(worker.WrongTensorError, match=f"wrong tensor: {name}"):
         list(taken)
     assert name not in handed
 
@@ -81,7 +81,7 @@ def test_other_tensors_than_those_published_are_refused(worker: Any, model: Any,
     tensors = checkpoint(model)
     expected = digests(worker, tensors)
     (tensors if change == "missing" else expected).pop("k.weight")
-    with pytest.raises(worker.WrongTensor, match=r"k\.weight"):
+    with pytest.raises(worker.WrongTensorError, match=r"k\.weight"):
         list(worker.verified(tensors.items(), expected, {}))
 
 
@@ -107,7 +107,7 @@ def test_what_the_model_holds_is_compared_with_the_digests(worker: Any, model: A
     worker.check_kept(model, kept, expected)
     with torch.no_grad():
         model.embed.weight.copy_(one_unit_more(model.embed.weight))
-    with pytest.raises(worker.WrongTensor, match=r"embed\.weight"):
+    with pytest.raises(worker.WrongTensorError, match=r"embed\.weight"):
         worker.check_kept(model, kept, expected)
     worker.check_kept(model, kept | {"embed.weight": torch.float32}, expected)
 

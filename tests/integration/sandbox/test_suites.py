@@ -209,6 +209,14 @@ async def test_a_candidate_never_grades_itself(
         sample.reward(ENDED)
 
 
+def test_other_providers_do_not_reach_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent's process has variables for them. A grader would reach the candidate by them."""
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "token")
+    observation = sample_of("odd_tasks.py@without_other_gateways").reset({"sample": 0, "check": True}, 0)
+    assert (observation.messages, observation.tools) == ([], [])
+
+
 async def test_a_solver_asks_its_critic_also_after_a_score(pod: Path) -> None:
     sample = sample_of("odd_tasks.py@reflected")
     sample.reset({"sample": 0}, 0)

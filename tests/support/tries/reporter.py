@@ -10,7 +10,7 @@ import signal
 from http.server import ThreadingHTTPServer
 
 import service  # type: ignore[import-not-found]
-from chat import Ended, post  # type: ignore[import-not-found]
+from chat import EpisodeEndedError, post  # type: ignore[import-not-found]
 
 from headway_api.document import Json
 
@@ -29,7 +29,7 @@ def play(task: Json) -> None:
         refused = sum(is_refused(endpoint, report | great) for great in GREAT)
         counts = {"sent": len(GREAT), "refused": refused}
         post(f"{endpoint}/update-reward", report | {"Metrics": reward.metrics | counts})
-    except Ended as ended:
+    except EpisodeEndedError as ended:
         service.failed(endpoint, name, str(ended))
 
 
@@ -37,7 +37,7 @@ def is_refused(endpoint: str, report: Json) -> bool:
     """Whether a report is refused as out of range."""
     try:
         post(f"{endpoint}/update-reward", report)
-    except Ended as ended:
+    except EpisodeEndedError as ended:
         return "reward_out_of_range" in str(ended)
     return False
 

@@ -22,7 +22,7 @@ from headway_api.conditions import ConditionType, Reason, condition
 from headway_api.config import EvalConfig
 from headway_api.prices import DEFAULT
 from headway_api.records import EpisodeRecord, Outcome
-from headway_api.status import RLEvalJobStatus
+from headway_api.status import GateResult, RLEvalJobStatus
 from headway_api.store import FileStore
 from headway_coordinator import view as job_view
 from headway_coordinator.evaluation import view
@@ -68,11 +68,27 @@ def test_a_predecessors_status_remains_until_there_is_more(tmp_path: Path) -> No
         }
     )
     written = coordinator(tmp_path).layout
-    stored.artifacts = view.artifacts(written, finished=True, paged=False)
+    stored.artifacts = view.artifacts(written, finished=True, paged=True)
     job_at_server = Mock(spec=StoredJob, read_status=stored.as_object)
     found = coordinator(tmp_path, previous_evaluation_status(job_at_server)).status()
     for field in stored.model_fields_set:
         assert getattr(found, field) == getattr(stored, field), field
+
+
+@pytest.mark.parametrize(
+    ("known", "shown"), [("Passed", "Passed"), ("Pending", "Pending"), (None, "Pending")]
+)
+def test_a_verdict_stays_until_the_rows_are_judged_again(
+    tmp_path: Path, known: str | None, shown: str
+) -> None:
+    """A restarted coordinator compares what it has restored before it writes the results again."""
+    before = None if known is None else GateResult(result=known, message="0.5")  # type: ignore[arg-type]
+    one = coordinator(tmp_path, RLEvalJobStatus(gate=before))
+    one._evaluation = Mock(state=EvalState({}, 3))
+    one._compared = Comparison("tuned", {}, gate=Judgment(Verdict.REFUSED, "0.4", ()))
+    found = one.status().gate
+    assert found is not None
+    assert found.result == shown
 
 
 def test_a_figure_without_an_interval_says_why() -> None:

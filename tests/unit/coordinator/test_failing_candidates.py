@@ -117,6 +117,46 @@ async def test_what_fails_before_the_first_turn_ends_the_job_at_once(tmp_path: P
     assert not any(map(is_of("tuned"), job.tasks))
 
 
+@pytest.mark.parametrize("name", ["base", "tuned"])
+async def test_another_failure_before_the_first_turn_ends_no_job(tmp_path: Path, name: str) -> None:
+    """Such as a sandbox that is lost while the environment resets, and once one cause is fatal."""
+    job = EvalJob(tmp_path, rows=ROWS)
+    evaluation = await job.coordinator()
+    base, tuned = states(evaluation)
+    lost: list[str] = []
+
+    def fails(task: Task) -> bool:
+        job.turns = 2
+        late = name == "tuned" or sum(map(is_of("base"), job.tasks)) > LIKE_LIMIT - 2
+        if is_of(name)(task) and late and not lost:
+            lost.append(task.episode_id)
+            job.turns = 0
+            return True
+        if is_of("base")(task):
+            evaluation.faults.note(task.episode_id, TOOL)
+        return is_of("base")(task)
+
+    job.fails = fails
+    await evaluation.run([job.unit("base", server_set=0), job.unit("tuned", server_set=1)])
+    assert lost
+    assert (tuned.stage, base.stage, base.was_put_off) == ("Complete", "Failed", True)
+
+
+async def test_few_rows_that_all_fail_are_tried_again(tmp_path: Path) -> None:
+    """They are too few to lose `LOST_LIMIT` in a row, but no candidate is at fault."""
+    job = EvalJob(tmp_path, rows=3)
+    evaluation = await job.coordinator()
+    job.fails = lambda task: True
+    with pytest.raises(JobError) as raised:
+        await evaluation.run([job.unit("base", server_set=0), job.unit("tuned", server_set=1)])
+    assert (raised.value.permanent, raised.value.termination.reason) == (False, "EpisodesFailing")
+    assert raised.value.termination.message.endswith("no candidate has a scored row; the last error: lost")
+    again = await job.coordinator()
+    job.fails = lambda task: False
+    await again.run([job.unit("base", server_set=0), job.unit("tuned", server_set=1)])
+    assert {candidate.stage for candidate in states(again)} == {"Complete"}
+
+
 @pytest.mark.parametrize("cause", [None, TOOL])
 async def test_a_candidate_without_a_scored_row_has_failed(tmp_path: Path, cause: Cause | None) -> None:
     """Also if it has too few rows to lose `LOST_LIMIT` of them."""

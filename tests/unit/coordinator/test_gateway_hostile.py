@@ -300,7 +300,7 @@ async def test_one_long_conversation_is_counted_at_a_time(tok: Any) -> None:
     asks = [Ask([{"role": "system", "content": "word " * 20_000}, USER]) for _ in range(6)]
     sessions = [Session(f"e{n}", 3, Sampling(1.0, 1.0, 20)) for n in range(6)]
     found = await asyncio.gather(*map(core.chat, sessions, asks), return_exceptions=True)
-    assert {type(one).__name__ for one in found} == {"ContextFull"}
+    assert {type(one).__name__ for one in found} == {"ContextFullError"}
     assert counting.peak == 1
 
 

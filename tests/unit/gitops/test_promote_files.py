@@ -124,14 +124,16 @@ def test_a_promotion_has_a_name_of_its_own() -> None:
 
 
 def test_nothing_is_proposed_before_a_validation() -> None:
-    with pytest.raises(propose.Unclear, match=r"status\.checkpoints\.best of refunds is empty"):
+    with pytest.raises(propose.NotProposableError, match=r"status\.checkpoints\.best of refunds is empty"):
         propose.proposal(job("refunds"))
 
 
 def test_a_name_that_the_api_does_not_take_is_not_proposed() -> None:
     assert propose.MAX_NAME == MAX_JOB_NAME
     assert len(propose.proposal(validated(160, name="r" * 26)).name) == MAX_JOB_NAME
-    with pytest.raises(propose.Unclear, match=r": 41 characters, and the API takes 40\. .* at most 26 char"):
+    with pytest.raises(
+        propose.NotProposableError, match=r": 41 characters, and the API takes 40\. .* at most 26 char"
+    ):
         propose.proposal(validated(160, name="r" * 27))
 
 
@@ -140,7 +142,7 @@ def test_a_file_of_another_form_leaves_both_as_they_are(deploy: Path, path: Path
     other = re.sub(r"step: \d+|WEIGHTS", "something else", (deploy / path).read_text())
     (deploy / path).write_text(other)
     before = [(deploy / each).read_text() for each in (propose.GATE, propose.SERVING)]
-    with pytest.raises(propose.Unclear, match=str(path)):
+    with pytest.raises(propose.NotProposableError, match=str(path)):
         propose.write(deploy, propose.proposal(validated(160)))
     assert [(deploy / each).read_text() for each in (propose.GATE, propose.SERVING)] == before
 
@@ -222,6 +224,7 @@ class TestFlux:
         assert spec.active_deadline_seconds is not None
         longest = spec.pending_deadline_seconds + spec.active_deadline_seconds + FINISHING_SECONDS
         assert all(longest < int(each.removesuffix("h")) * 3600 for each in timeouts)
+        assert f"and {FINISHING_SECONDS / 60:g} minutes to finish" in page
 
     def test_expressions_are_for_both_kinds(self) -> None:
         found = copy.deepcopy(gitops.expressions())

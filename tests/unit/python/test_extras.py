@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parents[3] / "hack" / "python"))
 
 import extras
-from extras import PROCESSES, ROOT, Process, Wrong
+from extras import PROCESSES, ROOT, Process, UndeclaredExtrasError
 
 PYPROJECT = {
     "project": {
@@ -75,17 +75,17 @@ def test_deptry_is_shown_one_process_alone() -> None:
 
 
 def test_an_extra_that_does_not_exist_is_named() -> None:
-    with pytest.raises(Wrong, match="no extra three"):
+    with pytest.raises(UndeclaredExtrasError, match="no extra three"):
         extras.project(Process(("three",), ()), [], PYPROJECT)
 
 
 def test_an_exception_for_what_is_not_declared_is_refused() -> None:
-    with pytest.raises(Wrong, match="kopf is excepted and not declared"):
+    with pytest.raises(UndeclaredExtrasError, match="kopf is excepted and not declared"):
         extras.project(Process(("one",), (), unused={"kopf": "why"}), [], PYPROJECT)
 
 
 def test_a_folder_that_does_not_exist_is_named() -> None:
-    with pytest.raises(Wrong, match="nowhere/at_all does not exist"):
+    with pytest.raises(UndeclaredExtrasError, match="nowhere/at_all does not exist"):
         extras.files_of(Process(("one",), ("nowhere/at_all",)), {})
 
 

@@ -79,7 +79,7 @@ async def test_while_the_learner_is_away_the_engine_stays_as_it_was(server: Serv
     wanted = manifest(sender, 2)
     state = await server.take(wanted)
     assert (state.version, state.ready, state.reason) == (version(1), True, "UpdateFailed")
-    assert "NotJoined" in (state.error or "")
+    assert "LearnerNotMetError" in (state.error or "")
     assert server.engine.calls == calls
     assert not server.slots.failed.done()
     assert server.held() == {"0.1"}

@@ -213,7 +213,7 @@ async def test_a_slot_besides_the_policy_never_ends_the_engine(
         engine, loader, FileStore(), tmp_path / "cache", slot="other", final=False, kill=kill
     )
     state = await updater.take(manifest(tmp_path, 1))
-    assert (state.ready, state.error) == (False, "EngineRefused: no")
+    assert (state.ready, state.error) == (False, "EngineError: no")
     assert not updater.failed.done()
 
 

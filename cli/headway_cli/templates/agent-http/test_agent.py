@@ -165,7 +165,7 @@ def test_a_platform_that_refuses_learns_of_the_failed_episode(platform: Callable
     there = platform((403, {"error": {"message": "no"}}))
     agent.play(there.task())
     assert there.word["Status"] == "failed"
-    assert there.word["ErrorMessage"].startswith("Ended: 403")
+    assert there.word["ErrorMessage"].startswith("EpisodeEndedError: 403")
 
 
 def test_the_service_takes_a_prompt_at_once_and_plays_it(platform: Callable[..., Platform]) -> None:
