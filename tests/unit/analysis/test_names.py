@@ -102,11 +102,15 @@ def test_a_candidate_that_mlflow_does_not_take_stops_no_other(caplog: pytest.Log
             report = {"candidates": [{"name": name, "tries": 1} for name in ("base", "tuned", "big")]}
             self._content = cast(Any, type("Content", (), {"report": report}))
 
-        def _candidate(self, candidate: Mapping[str, Any], parent: Any, limit: int) -> None:
+        def _figures(self, candidate: Mapping[str, Any], parent: Any) -> Any:
             if candidate["name"] == "tuned":
                 raise OSError("the name is too long")
             sent.append(candidate["name"])
+            return candidate["name"]
+
+        def _episodes(self, run: Any, candidate: Mapping[str, Any], limit: int) -> None:
+            sent.append(f"traces of {candidate['name']}")
 
     Partly().candidates(cast(Any, None))
-    assert sent == ["base", "big"]
+    assert sent == ["base", "big", "traces of base", "traces of big"]
     assert "mlflow-failed" in caplog.text

@@ -142,7 +142,7 @@ async def test_another_failure_before_the_first_turn_ends_no_job(tmp_path: Path,
     assert (tuned.stage, base.stage, base.was_put_off) == ("Complete", "Failed", True)
 
 
-async def test_few_rows_that_all_fail_are_tried_again(tmp_path: Path) -> None:
+async def test_few_rows_that_all_fail_are_retried(tmp_path: Path) -> None:
     """They are too few to lose `LOST_LIMIT` in a row, but no candidate is at fault."""
     job = EvalJob(tmp_path, rows=3)
     evaluation = await job.coordinator()
