@@ -13,7 +13,7 @@ from typing import Annotated, Final, NamedTuple
 from pydantic import Field
 
 from headway_api.base import StatusModel
-from headway_api.spec.types import Decimal, Word
+from headway_api.field_types import Decimal, Word
 
 MAX_PODS: Final = 256
 MAX_TOTALS: Final = 64

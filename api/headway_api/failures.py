@@ -6,8 +6,8 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from headway_api.base import StatusModel
+from headway_api.field_types import Count, Word
 from headway_api.spec.failures import FailureAction
-from headway_api.spec.types import Count, Word
 
 MAX_MATCHED: Final = 16
 """Number of decisions that are kept."""

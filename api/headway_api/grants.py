@@ -12,7 +12,7 @@ from pydantic import Field
 
 from headway_api.base import StatusModel
 from headway_api.conditions import Condition
-from headway_api.spec.types import Word
+from headway_api.field_types import Word
 
 Name = Annotated[str, Field(max_length=253)]
 NAMESPACE: Final = "namespace."

@@ -18,7 +18,7 @@ from typing import Annotated, Final, Self
 from pydantic import Field, PrivateAttr, model_validator
 
 from headway_api.base import SpecModel
-from headway_api.spec.types import Money
+from headway_api.field_types import Money
 
 Quantity = int | float | Decimal
 Product = Annotated[str, Field(min_length=1, max_length=128)]

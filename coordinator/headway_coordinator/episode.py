@@ -33,7 +33,7 @@ from headway_coordinator.finish_reply import by_index, check_reward, check_sizes
 from headway_coordinator.gateway.allowance import WholeAllowance
 from headway_coordinator.gateway.asks import Sampling, Session
 from headway_coordinator.judges.answering import Judges
-from headway_coordinator.recurring import AGENT_FAILED, HANGS
+from headway_coordinator.recurring import AGENT_FAILED, AGENT_HANGS, HANGS
 from headway_coordinator.sandboxes import ENTRYPOINT, Broker, Sandbox
 from headway_coordinator.trajectory.linearize import linearize
 
@@ -237,7 +237,7 @@ class Episodes:
             text += f", which waits for judge {progress.judge}"
             cause = Cause("JudgeSlow", text, judge_field(progress.judge))
         elif progress.stage == AGENT and rules.agent_field is not None:
-            cause = Cause("AgentHangs", text, rules.agent_field)
+            cause = Cause(AGENT_HANGS, text, rules.agent_field)
         return Ending(Outcome.INFRA_ERROR, text, cause, timed_out=True)
 
     def _agents(self, why: str) -> Cause | None:

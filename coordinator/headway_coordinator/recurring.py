@@ -27,6 +27,7 @@ SHOWN: Final = 3
 """The most causes that a message names."""
 ROUND: Final = (1, 2, 5)
 AGENT_FAILED: Final = "AgentFailed"
+AGENT_HANGS: Final = "AgentHangs"
 HANGS: Final = "EnvironmentHangs"
 MENDED_APART: Final = ("spec.agent.http", "spec.suites[", "spec.environment.sandbox.resources")
 """Causes with these fields end no job. An agent's service can be repaired while it runs, a suite fails alone,

@@ -17,11 +17,11 @@ from headway_analysis.statistics.differences import Difference
 from headway_analysis.statistics.estimates import Estimate
 from headway_api import status as st
 from headway_api.artifacts import Layout
+from headway_api.field_types import DECIMAL_LENGTH
 from headway_api.objective import episode_tokens, expand
 from headway_api.prices import PriceBook
 from headway_api.records import AbandonReason, PolicyVersion, Purpose, UsageClass
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_api.spec.types import DECIMAL_LENGTH
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Router
 from headway_coordinator.final_test import BASE, TUNED

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from headway_api import names
 from headway_api.base import Model
-from headway_api.spec.types import Quantity, Resources
+from headway_api.field_types import Quantity, Resources
 from headway_operator.addresses import check_pattern
 
 ENV_FILE = "HEADWAY_OPERATOR_CONFIG"

@@ -29,7 +29,7 @@ from headway_api.store import FileStore
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.dataset import position_of
 from headway_coordinator.episode import Task
-from headway_coordinator.estimate.evaluation import EvalEstimates
+from headway_coordinator.evaluation.estimates import EvalEstimates
 from headway_coordinator.evaluation.run import Evaluation, RunOfCandidate, Unit
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.spool import Spool

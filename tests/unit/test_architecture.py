@@ -137,6 +137,46 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert circle(import_graph(PACKAGES.values())) == []
 
 
+def package_graph(modules: dict[str, set[str]]) -> dict[str, set[str]]:
+    """The packages of a process's package that each of them imports. Modules beside them are left out."""
+
+    def package(module: str) -> str | None:
+        parts = module.split(".")
+        below = len(parts) > 2 or any(each.startswith(f"{module}.") for each in modules)
+        return ".".join(parts[:2]) if len(parts) > 1 and below else None
+
+    found: dict[str, set[str]] = {}
+    for module, others in modules.items():
+        if (own := package(module)) is not None:
+            found.setdefault(own, set()).update(
+                other for other in map(package, others) if other not in (None, own)
+            )
+    return found
+
+
+def test_no_packages_import_each_other_in_a_circle() -> None:
+    found = package_graph(import_graph(PACKAGES.values()))
+    assert "headway_coordinator.gateway" in found["headway_coordinator.evaluation"]
+    assert circle(found) == []
+
+
+def test_a_circle_of_packages_is_found(tmp_path: Path) -> None:
+    """Also if no module of it is in a circle."""
+    house = tmp_path / "house"
+    for room in ("hall", "kitchen"):
+        (house / room).mkdir(parents=True)
+        (house / room / "__init__.py").write_text("")
+        (house / room / "door.py").write_text("")
+    (house / "__init__.py").write_text("")
+    (house / "hall/lamp.py").write_text("from house.kitchen import door\n")
+    modules = import_graph([house])
+    assert circle(package_graph(modules)) == []
+    (house / "kitchen/stove.py").write_text("from house.hall.door import knob\n")
+    modules = import_graph([house])
+    assert circle(modules) == []
+    assert {*circle(package_graph(modules))} == {"house.hall", "house.kitchen"}
+
+
 def test_a_circle_is_found_even_among_imports_for_types(tmp_path: Path) -> None:
     house = tmp_path / "house"
     (house / "rooms").mkdir(parents=True)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from headway_analysis.estimate import limits, whole
 from headway_analysis.estimate import plan as plans
 from headway_analysis.estimate.candidates import Part, PartProgress, of_evaluation, sets_of
+from headway_analysis.estimate.plan import preflight_episodes
 from headway_analysis.estimate.whole import Estimate, Price
-from headway_analysis.preflight.run import episodes_for
 from headway_api.config import EvalConfig
 from headway_api.spec.training import RLTrainingJobSpec
 
@@ -26,7 +26,7 @@ def plan_of(spec: RLTrainingJobSpec, *, train: int, validation: int = 0, test: i
     """
     asked, size = spec.preflight, spec.algorithm.group_size
     samples = asked.policy != "Off" and asked.episodes > 0 and train > 0
-    preflight = episodes_for(asked.episodes, size, train) if samples else 0
+    preflight = preflight_episodes(asked.episodes, size, train) if samples else 0
     return plans.of_training(spec, train=train, validation=validation, test=test, preflight=preflight)
 
 

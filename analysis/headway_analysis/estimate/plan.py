@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from headway_analysis.estimate.amounts import Range
+from headway_api.field_types import Resources
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_api.spec.types import Resources
 
 DEVICE: Final = re.compile(
     r"[^/]+/(?:gpu|mig-.+|tpu|neuron(?:core|device)?|gaudi|npu|xpu|i915|xe)(?:\.shared)?"
 )
 """Names of resources that are accelerators."""
+PREFLIGHT_GROUPS: Final = 12
+"""With so many groups, each on its own row, the preflight needs no more rows for a sure verdict."""
 
 
 @dataclass(frozen=True)
@@ -168,3 +171,19 @@ def accelerators_of(asked: Resources | None) -> int:
         return 0
     named = (asked.requests or {}) | (asked.limits or {})
     return sum(int(much) for name, much in named.items() if DEVICE.fullmatch(name) and much.isdecimal())
+
+
+def preflight_episodes(asked: int, group_size: int, rows: int) -> int:
+    """Episodes that a preflight plays: whole groups, and enough of them that a verdict can be sure.
+
+    Args:
+        asked: `spec.preflight.episodes`.
+        group_size: `spec.algorithm.groupSize`.
+        rows: training rows; a row has one group before any has two.
+
+    Returns:
+        `asked` rounded up to whole groups, or `PREFLIGHT_GROUPS` of them, as far as `rows` allow, if that is
+        more.
+    """
+    size = max(1, group_size)
+    return max(math.ceil(asked / size), min(PREFLIGHT_GROUPS, rows)) * size

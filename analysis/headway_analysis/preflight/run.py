@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -15,8 +14,6 @@ from headway_api.bounds import shortened
 Policy = Literal["Enforce", "Warn", "Off"]
 ERROR: Final = 300
 """Maximum characters of a check's error."""
-GROUPS: Final = 12
-"""With so many groups, each on its own row, a sure verdict needs no more rows."""
 GRAVEST_FIRST: Final[tuple[Verdict, ...]] = ("Fail", "Warn", "Unknown", "Pass")
 
 
@@ -86,21 +83,6 @@ def _itself(check: Check, error: Exception) -> Finding:
     message = shortened(f"{type(error).__name__}: {error}", ERROR)
     advice = "Report this as a bug of Headway; spec.preflight.checks can switch the check off."
     return Finding(check.id, "Unknown", f"The check itself failed: {message}", advice=advice)
-
-
-def episodes_for(asked: int, group_size: int, rows: int) -> int:
-    """Episodes that a preflight plays: whole groups, and enough of them that a verdict can be sure.
-
-    Args:
-        asked: `spec.preflight.episodes`.
-        group_size: `spec.algorithm.groupSize`.
-        rows: training rows; a row has one group before any has two.
-
-    Returns:
-        `asked` rounded up to whole groups, or `GROUPS` of them, as far as `rows` allow, if that is more.
-    """
-    size = max(1, group_size)
-    return max(math.ceil(asked / size), min(GROUPS, rows)) * size
 
 
 def certain_failure(

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from headway_api.base import SpecModel
+from headway_api.field_types import Argument, Label, Uri, uri_scheme
 from headway_api.rules import Rule
-from headway_api.spec.types import Argument, Label, Uri, uri_scheme
 
 ToolCallParser = Literal[
     "auto",

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from headway_api.base import SpecModel
+from headway_api.field_types import Label, SecretRef, Uri, uri_scheme
 from headway_api.rules import Rule
 from headway_api.spec.model import name_of_hub, revision_of_hub
-from headway_api.spec.types import Label, SecretRef, Uri, uri_scheme
 
 BASE_SUFFIX = "-base"
 """Suffix of the name of the candidate that `withBase` adds."""

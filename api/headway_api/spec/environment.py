@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from headway_api.base import SpecModel
+from headway_api.field_types import FreeForm, PodTemplate, Resources, Subdomain
 from headway_api.rules import Rule
-from headway_api.spec.types import FreeForm, PodTemplate, Resources, Subdomain
 
 ENTRYPOINT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
 

@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from headway_api.base import Model, SpecModel
+from headway_api.field_types import Label, ObjectName, Subdomain
 from headway_api.rules import Keyed, Rule, frozen_while_running
 from headway_api.spec.agent import AgentSpec
 from headway_api.spec.candidate import BASE_SUFFIX, Candidate
@@ -20,7 +21,6 @@ from headway_api.spec.rollout import ServersSpec
 from headway_api.spec.suite import Suite
 from headway_api.spec.training import EPISODE_WITHIN_SANDBOX, Deadline, FailurePolicySpec
 from headway_api.spec.trust import MeasureSpec
-from headway_api.spec.types import Label, ObjectName, Subdomain
 from headway_api.status import RLEvalJobStatus
 
 MAX_TOKENS = 4096

@@ -9,8 +9,8 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from headway_api.base import SpecModel
+from headway_api.field_types import Decimal, Label
 from headway_api.rules import Rule
-from headway_api.spec.types import Decimal, Label
 
 MORE_IS_BETTER: Final = (
     "reward",

@@ -5,10 +5,10 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from headway_api.base import SpecModel
+from headway_api.field_types import Argument, Label, Resources, SecretRef, Uri, uri_scheme
 from headway_api.rules import Keyed, Rule
 from headway_api.spec.model import name_of_hub, revision_of_hub
 from headway_api.spec.rollout import without_own_flags
-from headway_api.spec.types import Argument, Label, Resources, SecretRef, Uri, uri_scheme
 
 MAX_JUDGES: Final = 8
 

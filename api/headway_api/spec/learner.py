@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from headway_api.base import SpecModel
+from headway_api.field_types import PodTemplate, Resources, at_most
 from headway_api.rules import Rule
-from headway_api.spec.types import PodTemplate, Resources, at_most
 from headway_api.spec.weights import WeightsSpec
 
 Beta = Annotated[float, Field(ge=0), at_most("spec.optimizer.betas", 0.99999)]

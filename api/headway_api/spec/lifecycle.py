@@ -6,8 +6,8 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from headway_api.base import SpecModel
+from headway_api.field_types import Money, SecretRef, Uri, uri_scheme
 from headway_api.rules import Rule
-from headway_api.spec.types import Money, SecretRef, Uri, uri_scheme
 
 TokenLimit = Annotated[int, Field(ge=1, le=10**15)]
 USD: Final = "usd"

@@ -6,8 +6,8 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from headway_api.base import SpecModel
+from headway_api.field_types import Label, Uri, at_most, uri_scheme
 from headway_api.rules import Rule
-from headway_api.spec.types import Label, Uri, at_most, uri_scheme
 
 
 class Lora(SpecModel):

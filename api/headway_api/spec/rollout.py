@@ -6,8 +6,8 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from headway_api.base import SpecModel
+from headway_api.field_types import Argument, PodTemplate, Resources, sampled_as_asked
 from headway_api.rules import Rule, cel_literal
-from headway_api.spec.types import Argument, PodTemplate, Resources, sampled_as_asked
 
 
 class Sampling(SpecModel):

@@ -5,9 +5,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from headway_api.base import SpecModel
+from headway_api.field_types import FreeForm, Label
 from headway_api.rules import Rule
 from headway_api.spec.environment import EnvironmentSpec, Sandbox
-from headway_api.spec.types import FreeForm, Label
 
 RESERVED: Final = ("all", "other")
 """Names of tasks that stand for several."""

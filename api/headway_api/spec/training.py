@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from headway_api.base import Model, SpecModel
+from headway_api.field_types import ObjectName, Subdomain
 from headway_api.rules import Rule, frozen_while_running
 from headway_api.spec.agent import AgentSpec, BuiltinAgent
 from headway_api.spec.algorithm import AlgorithmSpec
@@ -19,7 +20,6 @@ from headway_api.spec.metadata import NAME_RULES, Metadata
 from headway_api.spec.model import ModelSpec
 from headway_api.spec.rollout import RolloutSpec
 from headway_api.spec.trust import CollapseSpec, EvaluationSpec, PreflightSpec
-from headway_api.spec.types import ObjectName, Subdomain
 from headway_api.status import RLTrainingJobStatus
 
 TURNS: Final = BuiltinAgent().max_turns

@@ -5,10 +5,10 @@ from typing import Annotated, Final, Literal, get_args
 from pydantic import Field
 
 from headway_api.base import SpecModel
+from headway_api.field_types import sampled_as_asked
 from headway_api.preflight import CHECK_IDS, Policy
 from headway_api.rules import Rule, cel_literal
 from headway_api.signals import ACTED_ON, SignalName
-from headway_api.spec.types import sampled_as_asked
 
 RemedyName = Literal[
     "RollBack",

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from headway_api.base import StatusModel
-from headway_api.spec.types import Count, Word
+from headway_api.field_types import Count, Word
 
 State = Literal[
     "Pending",

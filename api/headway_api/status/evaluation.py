@@ -9,8 +9,8 @@ from headway_api.accelerators import Accelerators
 from headway_api.base import StatusModel
 from headway_api.conditions import Condition
 from headway_api.failures import Failures
+from headway_api.field_types import Count, Decimal, Money, Uri, Word
 from headway_api.grants import Grant
-from headway_api.spec.types import Count, Decimal, Money, Uri, Word
 from headway_api.status.common import Generation, Role, State, Text, Tracking, list_map
 from headway_api.status.preflight import Preflight
 from headway_api.status.usage import Budget, Estimate, Usage

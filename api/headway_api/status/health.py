@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from headway_api.base import StatusModel
+from headway_api.field_types import Count, Decimal, Word
 from headway_api.signals import SignalState
-from headway_api.spec.types import Count, Decimal, Word
 from headway_api.status.common import Text
 
 

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from headway_api.base import StatusModel
+from headway_api.field_types import Count, Word
 from headway_api.preflight import Verdict
-from headway_api.spec.types import Count, Word
 from headway_api.status.common import Text
 
 

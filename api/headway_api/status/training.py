@@ -9,9 +9,9 @@ from headway_api.accelerators import Accelerators
 from headway_api.base import StatusModel
 from headway_api.conditions import Condition
 from headway_api.failures import Failures
+from headway_api.field_types import Count, Decimal, Uri, Word
 from headway_api.grants import Grant
 from headway_api.signals import MAX_SHOWN_SIGNALS
-from headway_api.spec.types import Count, Decimal, Uri, Word
 from headway_api.status.common import Generation, Role, State, Text, Tracking, list_map
 from headway_api.status.health import Pause, Remediation, RemedyOrder, Signal
 from headway_api.status.preflight import Preflight

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, computed_field
 
 from headway_api.base import StatusModel
-from headway_api.spec.types import Count, Decimal, Money, Word
+from headway_api.field_types import Count, Decimal, Money, Word
 from headway_api.status.common import Text, list_map
 
 

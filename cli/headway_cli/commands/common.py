@@ -14,19 +14,14 @@ import typer
 from headway_api import names
 from headway_api.document import Json
 from headway_cli import progress
-from headway_cli.cluster import ClusterError
-from headway_cli.local.machine import MachineBusyError
-from headway_cli.local.manifest import ManifestError
+from headway_cli.expected_errors import EXPECTED_ERRORS
 from headway_cli.reach import Reach
-from headway_cli.runs import RunNotFoundError
 
 JOBS: Final = Path(names.LOCAL_JOBS)
 """Folder with the folders of local jobs, below the current directory."""
 WRONG, FAILED, HELD, INTERRUPTED, CLOSED = 2, 1, 3, 130, 141
 """Exit codes, in this order. The input is wrong. The job failed. The job is held until something is changed.
 Ctrl-C. Nobody reads the output of a command that follows a job."""
-EXPECTED_ERRORS: Final = (ManifestError, MachineBusyError, ClusterError, RunNotFoundError)
-"""Errors whose message says what is wrong, and what to write."""
 
 
 OPEN: Final = (

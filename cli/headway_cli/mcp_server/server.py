@@ -36,7 +36,7 @@ from pydantic import ValidationError
 from headway_api.document import Json
 from headway_cli import near_names
 from headway_cli.client.outcome import RunFailedError
-from headway_cli.commands.common import EXPECTED_ERRORS
+from headway_cli.expected_errors import EXPECTED_ERRORS
 from headway_cli.mcp_server import bounds, catalogue, verb, words
 from headway_cli.mcp_server.bounds import AnswerTooLongError
 from headway_cli.mcp_server.definition import Tool

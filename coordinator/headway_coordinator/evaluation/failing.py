@@ -16,10 +16,12 @@ from headway_coordinator.bounds import lost
 from headway_coordinator.endpoint.owner import OfCandidate
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.faults import CandidateError, Cause
-from headway_coordinator.recurring import Recurring, alike, given_up
+from headway_coordinator.recurring import AGENT_FAILED, AGENT_HANGS, Recurring, alike, given_up
 
 Verdict: TypeAlias = Literal["go on", "put off"] | JobError | CandidateError
 """What to do with the candidate. An error ends the job, or the candidate alone."""
+OF_AGENTS: Final = (AGENT_FAILED, AGENT_HANGS)
+"""Causes that a model may have, also before its first turn."""
 GO_ON: Final = "go on"
 PUT_OFF: Final = "put off"
 
@@ -43,8 +45,9 @@ def after_episode(
     found = faults.fatal_cause
     if found is None or candidate.stage != "Running":
         return GO_ON
-    # Before its first turn, a model cannot have caused anything. A rescored run samples no turn.
-    by_it = cause is not None and alike(cause) == alike(found.cause)
+    # Before its first turn, a model has caused nothing in the environment. An agent may have waited for it. A
+    # rescored run samples no turn.
+    by_it = cause is not None and alike(cause) == alike(found.cause) and cause.reason not in OF_AGENTS
     shared = by_it and not record.turns and sampled_by != "nobody"
     own = candidate.faults.fatal_cause
     if own is None and not shared:
@@ -82,13 +85,18 @@ def after_lost_rows(
     return PUT_OFF if state.others_may_tell(candidate) else fault
 
 
-def nothing_scored(state: EvalState) -> JobError | None:
-    """Why a job ends for now that has measured all rows, if none was scored.
+def nothing_scored(state: EvalState, faults: Recurring) -> JobError | None:
+    """Why a job ends that has measured all rows, if none was scored.
 
-    What all candidates share may have failed for a while, so the rows are tried again.
+    Without a known cause it ends for now: what all candidates share may have failed for a while.
+
+    Args:
+        faults: why episodes of all candidates failed.
     """
     unscored = [candidate for candidate in state.candidates.values() if candidate.ended_unscored]
     if not unscored or state.own_rows_answered:
         return None
+    if (found := faults.worst_cause()) is not None:
+        return given_up(found, begun=False)
     text = f"no candidate has a scored row; the last error: {unscored[-1].last_error}"
     return JobError("EpisodesFailing", text, permanent=False)

@@ -17,6 +17,7 @@ import aiohttp
 from aiohttp import web
 
 from headway_analysis.comparison import HEADLINE, Comparison, compare_all
+from headway_analysis.estimate import prompts
 from headway_analysis.measures.candidate import priced
 from headway_analysis.report.page.episodes import Decode
 from headway_api import logs, names, prices
@@ -33,11 +34,10 @@ from headway_coordinator.agents.choice import GatewayAddresses, addresses_of, ag
 from headway_coordinator.budget import shown
 from headway_coordinator.conditions import OF_BUDGET
 from headway_coordinator.engines.discovery import Discover, by_dns
-from headway_coordinator.estimate import prompts
-from headway_coordinator.estimate.evaluation import EvalEstimates
-from headway_coordinator.evaluation import results, view
+from headway_coordinator.evaluation import first_prompts, results, view
 from headway_coordinator.evaluation.bounds import fits
 from headway_coordinator.evaluation.candidates import readable_models
+from headway_coordinator.evaluation.estimates import EvalEstimates
 from headway_coordinator.evaluation.run import Evaluation, Unit
 from headway_coordinator.evaluation.stall import blocker, idle
 from headway_coordinator.evaluation.units import Units
@@ -182,7 +182,7 @@ class EvalCoordinator(Process):
         judges.spending = self._budget
         await runner.judges(judges, self._store, self._cache)
         first = await runner.environment(rows[0], broker, start_number, suites, judges)
-        known = await self._blocking(prompts.openings, self.job, first, models, rows)
+        known = await self._blocking(first_prompts.openings, self.job, first, models, rows)
         why = prompts.unknown(self.job, models)
         del models  # tokenizers are large, and units have their own
         await self._blocking(self._estimates.before, len(rows), known, why)

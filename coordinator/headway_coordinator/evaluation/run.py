@@ -181,7 +181,7 @@ class Evaluation:
         async with asyncio.TaskGroup() as tasks:
             for unit in put_off:
                 tasks.create_task(self._unit(unit))
-        if (error := nothing_scored(self.state)) is not None:
+        if (error := nothing_scored(self.state, self.faults)) is not None:
             raise error
         self.state.finished = True
         self._moved()
@@ -223,15 +223,21 @@ class Evaluation:
                 for _ in range(places + WRITING):
                     workers.create_task(self._work(unit, runs, left, sampling))
         for name in runs:
-            self._end(self.state.candidates[name])
+            self._end(self.state.candidates[name], may_retry=unit.sampled_by == "servers")
         self._moved()
 
-    def _end(self, candidate: CandidateState) -> None:
-        """End a candidate that has every row."""
+    def _end(self, candidate: CandidateState, *, may_retry: bool = False) -> None:
+        """End a candidate that has every row.
+
+        Args:
+            candidate: its last row is done, or was done before.
+            may_retry: whether lost rows may be scored in another process.
+        """
         has_all = len(candidate.tries) == self.state.wanted(candidate)
         if candidate.stage == "Running" or (candidate.stage == "Pending" and has_all):
             candidate.end()
-            if candidate.ended_unscored:
+            candidate.ended_unscored = may_retry and not candidate.own_rows_answered
+            if not candidate.own_rows_answered:
                 self._failed(candidate, candidate.message)
 
     def _left(self, names: Sequence[str]) -> Iterator[tuple[CandidateState, int]]:

@@ -6,29 +6,20 @@ Each candidate has a weight slot of its own on the same servers, so all of them 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
 
 import aiohttp
 
-from headway_api.conditions import Reason
 from headway_api.records import WeightsManifest
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.backends import of_servers
 from headway_coordinator.engines.concurrency import Concurrency
 from headway_coordinator.engines.discovery import Discover
 from headway_coordinator.engines.fleet import Fleet
-from headway_coordinator.engines.router import Failure
 from headway_coordinator.evaluation.candidates import Readable
-from headway_coordinator.faults import CandidateError
 from headway_coordinator.gateway.turns import Backend, TurnLimiter
-
-LOOK_SECONDS: Final = 0.5
-REFUSED_SECONDS: Final = 60.0
-"""If every server finds for this long that weights are wrong, the candidate cannot be served."""
 
 
 @dataclass(frozen=True)
@@ -66,55 +57,3 @@ async def served(
         finally:
             for task in running:
                 task.cancel()
-
-
-async def proven(
-    field: str, fleet: Fleet, is_wanted: Callable[[], bool], patience: Callable[[], float]
-) -> None:
-    """Return once a server holds the candidate's verified weights, or the candidate is no longer wanted.
-
-    If no server comes, the operator decides, because it sees the pods.
-
-    Args:
-        field: names the candidate's model.
-        fleet: the candidate's.
-        is_wanted: whether it is still to be measured.
-        patience: for how many seconds servers may fail to load, as while the artifact store is away.
-
-    Raises:
-        CandidateError: there are servers, and none of them can have the weights.
-    """
-    failed_at: float | None = None
-    while is_wanted() and not fleet.router.in_rotation():
-        failures = [server.failure for server in fleet.router.servers.values()]
-        known = [failure for failure in failures if failure is not None]
-        if not known or len(known) < len(failures):
-            failed_at = None
-        else:
-            failed_at = time.monotonic() if failed_at is None else failed_at
-            if (fault := refusal(field, known, time.monotonic() - failed_at, patience())) is not None:
-                raise fault
-        await asyncio.sleep(LOOK_SECONDS)
-
-
-def refusal(
-    field: str, failures: Sequence[Failure], seconds: float, patience: float
-) -> CandidateError | None:
-    """Why a candidate's servers are given up, if they are.
-
-    Args:
-        field: see `proven`.
-        failures: one of each server.
-        seconds: how long every server has had one.
-        patience: for how many seconds they may fail to load the weights.
-    """
-    wrong = [failure for failure in failures if failure.reason is Reason.VERIFICATION_FAILED]
-    if len(wrong) == len(failures) and seconds > REFUSED_SECONDS:
-        text = f"the rollout servers refuse the candidate's weights: {wrong[0].message}"
-        fix = "restore the base model with which they were trained, or name a model that fits them"
-        return CandidateError(str(wrong[0].reason), f"{text}; {fix}", field)
-    if seconds <= patience:
-        return None
-    text = f"no rollout server could load the candidate's weights for {patience:.0f} s: {failures[0].message}"
-    fix = "correct that, or raise spec.pendingDeadlineSeconds if it passes by itself"
-    return CandidateError(str(failures[0].reason), f"{text}; {fix}", field)

@@ -48,19 +48,19 @@ class CandidateState:
     was_put_off: bool = False
     """Whether it failed before any candidate had an answer. The rest of its rows comes after the others'."""
     ended_unscored: bool = False
-    """Whether it had its last row, and none was scored."""
+    """Whether it had its last row, none was scored, and another process may score them."""
     samples: int = 0
     """Samples of suites that it is measured on, besides the rows."""
 
     def put_off(self) -> None:
         """Measure the rest of its rows after the others."""
-        self.stage, self.was_put_off, self.lost_in_a_row = "Pending", True, 0
+        self.stage, self.was_put_off = "Pending", True
         self.message = "its episodes fail; the rest of its rows is measured after the other candidates"
 
     def begin(self) -> None:
         """Begin its measurement, or go on with it."""
         if self.stage == "Pending":
-            self.stage, self.message = "Running", None
+            self.stage, self.message, self.lost_in_a_row = "Running", None, 0
 
     @property
     def own_rows_answered(self) -> bool:
@@ -72,7 +72,6 @@ class CandidateState:
         if self.own_rows_answered:
             self.stage = "Complete"
             return
-        self.ended_unscored = True
         text = f"no row was scored; the last error: {self.last_error}"
         self.fail("EpisodesFailing", f"spec.candidates[{self.name}]: {text}")
 
@@ -154,10 +153,13 @@ class EvalState(ProgressTime):
     def others_are_answered(self, candidate: CandidateState) -> bool:
         """Whether another candidate has answered rows.
 
-        A candidate whose newest group is lost too proves nothing: what all candidates share may have failed.
+        A running candidate whose newest group is lost too proves nothing: what all candidates share may have
+        failed.
         """
         others = (other for other in self.candidates.values() if other is not candidate)
-        return any(other.answered and not other.lost_in_a_row for other in others)
+        return any(
+            other.answered and (other.stage == "Complete" or not other.lost_in_a_row) for other in others
+        )
 
     def others_may_tell(self, candidate: CandidateState) -> bool:
         """Whether no candidate has an answered row, and another may still get one."""

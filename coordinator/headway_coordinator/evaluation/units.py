@@ -42,12 +42,13 @@ from headway_coordinator.endpoint.chat import EndpointChat
 from headway_coordinator.endpoint.owner import OfCandidate
 from headway_coordinator.engines.discovery import Discover
 from headway_coordinator.engines.fleet import Fleet
+from headway_coordinator.engines.proven import proven
 from headway_coordinator.episode import Episodes, Rules, Sessions, Task
 from headway_coordinator.evaluation import candidates, rescore
 from headway_coordinator.evaluation.bounds import episode_limits
 from headway_coordinator.evaluation.candidates import Readable
 from headway_coordinator.evaluation.run import RunOfCandidate, Unit
-from headway_coordinator.evaluation.servers import REFUSED_SECONDS, Served, proven, served
+from headway_coordinator.evaluation.servers import Served, served
 from headway_coordinator.evaluation.state import EvalState
 from headway_coordinator.faults import CandidateError, Cause
 from headway_coordinator.gateway.server import GatewayServer
@@ -238,16 +239,21 @@ class Units:
     async def _proven(self, found: Mapping[str, Served]) -> dict[str, Served]:
         """The candidates whose weights are verified on servers. The others have failed."""
 
-        def patience() -> float:
-            serving = any(each.fleet.router.in_rotation() for each in found.values())
-            # The store is in reach, and the others wait for this one.
-            return REFUSED_SECONDS if serving else self._spec.pending_deadline_seconds
+        served_at: float | None = None
+
+        def served_since() -> float | None:
+            nonlocal served_at
+            if served_at is None and any(each.fleet.router.in_rotation() for each in found.values()):
+                served_at = time.monotonic()
+            return served_at
 
         async def one(name: str) -> None:
             field = candidates.model_fields(name, self._spec)[0]
             with self._fault_of(name):
                 try:
-                    await proven(field, found[name].fleet, lambda: self._is_wanted(name), patience)
+                    patience = self._spec.pending_deadline_seconds
+                    fleet, wanted = found[name].fleet, partial(self._is_wanted, name)
+                    await proven(field, fleet, wanted, patience, served_since)
                 except CandidateError:
                     # Weights may have been deleted since they were looked up, and this says so.
                     await asyncio.to_thread(candidates.manifest, self._resolved(name), self.store)

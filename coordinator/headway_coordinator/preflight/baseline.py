@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from typing import Final
 
+from headway_analysis.estimate.plan import preflight_episodes
 from headway_analysis.measures.tries import sampled_messages
 from headway_analysis.preflight.definition import Finding
 from headway_analysis.preflight.evidence import Baseline, Facts, Sampled
-from headway_analysis.preflight.run import episodes_for
 from headway_api import logs
 from headway_api.artifacts import Layout
 from headway_api.baseline_endpoint import OPTIONS
@@ -107,7 +107,7 @@ class BaselineSampler:
     @property
     def wanted(self) -> int:
         """Episodes in all."""
-        return episodes_for(self.spec.preflight.episodes, self.size, len(self.data.train))
+        return preflight_episodes(self.spec.preflight.episodes, self.size, len(self.data.train))
 
     @property
     def baseline(self) -> Baseline:

@@ -22,9 +22,9 @@ from headway_coordinator.endpoint.owner import OfBaseline
 from headway_coordinator.engines.concurrency import Concurrency
 from headway_coordinator.engines.discovery import Discover
 from headway_coordinator.engines.fleet import Fleet
+from headway_coordinator.engines.proven import proven
 from headway_coordinator.episode import Task
 from headway_coordinator.episode_runners import EpisodeRunners
-from headway_coordinator.evaluation.servers import proven
 from headway_coordinator.faults import CandidateError
 from headway_coordinator.group import Run
 from headway_coordinator.sandboxes import Witness
@@ -117,7 +117,7 @@ class OnServer:
         ]
         try:
             try:
-                await proven("spec.model.base", self.fleet, lambda: True, lambda: self.patience)
+                await proven("spec.model.base", self.fleet, lambda: True, self.patience)
             except CandidateError as fault:
                 raise JobError(fault.reason, str(fault), field=fault.field, permanent=False) from fault
             yield

@@ -7,9 +7,9 @@ from typing import Final
 
 from headway_api import names
 from headway_api.document import Json
+from headway_api.field_types import Resources
 from headway_api.keys import HELD_BY
 from headway_api.pod_template import merge
-from headway_api.spec.types import Resources
 from headway_operator.plan import template
 from headway_operator.plan.context import Context
 from headway_operator.plan.settings import pull_secrets

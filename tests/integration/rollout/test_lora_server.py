@@ -236,7 +236,7 @@ def test_a_corrupted_file_is_reported_and_the_engine_stays(
     path.write_bytes(whole[:-4] + bytes(4 if whole[-4:] != bytes(4) else 3))
     state = server.post(manifest)
     assert state.error is not None
-    assert state.error.startswith("Corrupt")
+    assert state.error.startswith("CorruptFileError")
     assert (state.version, state.ready) == (version(6), True)
     assert server.status("/readyz") == 200
     path.write_bytes(whole)
@@ -257,7 +257,7 @@ def test_missing_weights_are_reported(server: RolloutServer, first: WeightsManif
     gone = first.model_copy(update={"version": version(12), "uri": first.uri + "-nowhere"})
     state = server.post(gone)
     assert state.error is not None
-    assert state.error.startswith("NotFound")
+    assert state.error.startswith("ObjectNotFoundError")
     assert server.status("/readyz") == 200
 
 
@@ -412,7 +412,7 @@ def test_the_wrong_adapter_fails_the_canary_and_ends_the_server(
     assert not state.ready
     assert state.version is None
     assert state.error is not None
-    assert "NotVerified" in state.error
+    assert "NotVerifiedError" in state.error
     assert state.canary_error is not None
     assert state.canary_error > 0.1
     assert server.state() == state

@@ -12,6 +12,7 @@ import pytest
 from help_desk import ClockedDesk, Desk, desk_baseline, desk_model, desk_rows
 from made_up_baselines import of_values, play_all, sample_of
 
+from headway_analysis.estimate.plan import preflight_episodes
 from headway_analysis.preflight.catalogue import BY_ID
 from headway_analysis.preflight.definition import Check, Example, Finding, Verdict
 from headway_analysis.preflight.evidence import Probe
@@ -19,7 +20,6 @@ from headway_analysis.preflight.report import document, markdown
 from headway_analysis.preflight.run import (
     Policy,
     certain_failure,
-    episodes_for,
     findings,
     gravest_first,
     scripts_of,
@@ -153,7 +153,7 @@ def test_a_sure_failure_needs_no_scripts() -> None:
     ],
 )
 def test_episodes_are_whole_groups_and_enough(asked: int, size: int, rows: int, episodes: int) -> None:
-    assert episodes_for(asked, size, rows) == episodes
+    assert preflight_episodes(asked, size, rows) == episodes
 
 
 @pytest.mark.parametrize("seed", SEEDS)

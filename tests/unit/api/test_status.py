@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway_api.spec.types import DECIMAL_PATTERN
+from headway_api.field_types import DECIMAL_PATTERN
 from headway_api.status import Check, Preflight, RLTrainingJobStatus, Role, TrainingProgress, Usage, decimal
 
 

@@ -13,6 +13,7 @@ import yaml
 from preflight_bench import Bench, write_inputs
 from typer.testing import CliRunner, Result
 
+from headway_analysis.estimate import prompts
 from headway_api.artifacts import Layout
 from headway_api.config import EvalConfig
 from headway_api.document import Json
@@ -25,10 +26,10 @@ from headway_cli import candidates, tokens
 from headway_cli.commands.estimate import estimate
 from headway_cli.eval_manifest import EvalOptions, manifest
 from headway_cli.local.manifest import ManifestError
-from headway_coordinator.estimate import prompts
-from headway_coordinator.estimate.evaluation import EvalEstimates
 from headway_coordinator.estimate.job import TrainingEstimates
+from headway_coordinator.evaluation import first_prompts
 from headway_coordinator.evaluation.candidates import Readable
+from headway_coordinator.evaluation.estimates import EvalEstimates
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.trajectory import render
 from headway_sandbox.session import Session
@@ -308,7 +309,9 @@ def by_the_evaluations_coordinator(stage: Stage, job: Json) -> Json:
         config, layout, stage.store, Ledger(stage.store, layout), lambda: Tariff(DEFAULT, config.model), None
     )
     made.before(
-        len(rows), prompts.openings(config, begun(rows[0]), models, rows), prompts.unknown(config, models)
+        len(rows),
+        first_prompts.openings(config, begun(rows[0]), models, rows),
+        prompts.unknown(config, models),
     )
     return kept(stage.store, layout)
 

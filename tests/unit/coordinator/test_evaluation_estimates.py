@@ -13,6 +13,7 @@ from finished_evaluation import config as finished_config
 from simulated_evaluations import CASES, Case, Killed, Simulated, elsewhere, served
 from toy_tokenizer import tokenizer
 
+from headway_analysis.estimate import prompts
 from headway_analysis.estimate.candidates import parts_of
 from headway_analysis.estimate.made import Made, no_less
 from headway_api import status as st
@@ -22,10 +23,9 @@ from headway_api.exits import JobError
 from headway_api.prices import DEFAULT, Tariff
 from headway_api.sandbox_api import ResetReply
 from headway_api.store import FileStore
-from headway_coordinator.estimate import prompts
-from headway_coordinator.estimate.evaluation import EvalEstimates, done_of, section_starts
-from headway_coordinator.evaluation import candidates
+from headway_coordinator.evaluation import candidates, first_prompts
 from headway_coordinator.evaluation.candidates import Readable, readable_models
+from headway_coordinator.evaluation.estimates import EvalEstimates, done_of, section_starts
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.trajectory import render
@@ -224,7 +224,7 @@ def test_unavailable_models_prompts_are_estimated_from_others(renderer: render.R
     job = Case("", (served("base"), served("large", "hf://org/large"), elsewhere("far"))).config
     rows = [{"prompt": "a"}, {"prompt": "a" * 60}]
     models = {"base": Readable(renderer, 512, "a template")}
-    found = prompts.openings(job, FIRST, models, rows)
+    found = first_prompts.openings(job, FIRST, models, rows)
     base, large, far = (found[name] for name in ("base", "large", "far"))
     assert base.prompt is not None
     mean = sum(prompts.lengths(FIRST, renderer, rows, None, None)) / 2
@@ -235,7 +235,7 @@ def test_unavailable_models_prompts_are_estimated_from_others(renderer: render.R
     assert far.context_length is None
     assert prompts.unknown(job, models) == "the tokenizer of large is not available"
     loud = models | {"large": Readable(Shouting(renderer), 512, "a template")}  # type: ignore[arg-type]
-    both = prompts.openings(job, FIRST, loud, rows)["far"].prompt
+    both = first_prompts.openings(job, FIRST, loud, rows)["far"].prompt
     assert both is not None
     assert (both.low, both.likely, both.high) == (mean / 1.5, mean * 1.5, 2 * mean * 1.5)
     assert prompts.unknown(job, loud) == ""
@@ -244,17 +244,17 @@ def test_unavailable_models_prompts_are_estimated_from_others(renderer: render.R
 def test_without_any_tokenizer_bytes_are_counted() -> None:
     job = Case("", (elsewhere("far"),)).config
     short, long = (
-        prompts.openings(job, FIRST, {}, [{"prompt": text}, {"prompt": text}])["far"].prompt
+        first_prompts.openings(job, FIRST, {}, [{"prompt": text}, {"prompt": text}])["far"].prompt
         for text in ("a", "a" * 400)
     )
     assert short is not None
     assert long is not None
     assert short == long, "the environment says how the first row begins, and rows differ by their text"
-    grown = prompts.openings(job, FIRST, {}, [{"prompt": "a"}, {"prompt": "a" * 801}])["far"].prompt
+    grown = first_prompts.openings(job, FIRST, {}, [{"prompt": "a"}, {"prompt": "a" * 801}])["far"].prompt
     assert grown is not None
     assert grown.likely - short.likely == pytest.approx(400 / prompts.BYTES)
     assert grown.low < grown.likely < grown.high
-    assert prompts.openings(job, FIRST, {}, [])["far"].prompt is None
+    assert first_prompts.openings(job, FIRST, {}, [])["far"].prompt is None
 
 
 def test_models_are_read_before_any_server_is_made(tmp_path: Path, renderer: render.Renderer) -> None:

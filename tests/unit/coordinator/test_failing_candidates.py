@@ -10,6 +10,7 @@ from evaluation_rig import EvalJob, spec
 
 from headway_api.exits import JobError, job_error
 from headway_coordinator.bounds import LIKE_LIMIT, LOST_LIMIT
+from headway_coordinator.dataset import position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.run import Evaluation
 from headway_coordinator.evaluation.state import CandidateState
@@ -117,29 +118,69 @@ async def test_what_fails_before_the_first_turn_ends_the_job_at_once(tmp_path: P
     assert not any(map(is_of("tuned"), job.tasks))
 
 
-@pytest.mark.parametrize("name", ["base", "tuned"])
-async def test_another_failure_before_the_first_turn_ends_no_job(tmp_path: Path, name: str) -> None:
-    """Such as a sandbox that is lost while the environment resets, and once one cause is fatal."""
+async def test_another_failure_before_the_first_turn_ends_no_job(tmp_path: Path) -> None:
+    """Such as a sandbox that is lost while the environment resets, once a cause of another is fatal."""
     job = EvalJob(tmp_path, rows=ROWS)
     evaluation = await job.coordinator()
     base, tuned = states(evaluation)
     lost: list[str] = []
 
     def fails(task: Task) -> bool:
-        job.turns = 2
-        late = name == "tuned" or sum(map(is_of("base"), job.tasks)) > LIKE_LIMIT - 2
-        if is_of(name)(task) and late and not lost:
+        first = is_of("tuned")(task) and not lost
+        job.turns = 0 if first else 2
+        if first:
             lost.append(task.episode_id)
-            job.turns = 0
-            return True
-        if is_of("base")(task):
+        elif is_of("base")(task):
             evaluation.faults.note(task.episode_id, TOOL)
-        return is_of("base")(task)
+        return first or is_of("base")(task)
 
     job.fails = fails
     await evaluation.run([job.unit("base", server_set=0), job.unit("tuned", server_set=1)])
     assert lost
     assert (tuned.stage, base.stage, base.was_put_off) == ("Complete", "Failed", True)
+
+
+@pytest.mark.parametrize("reason", ["AgentFailed", "AgentHangs"])
+async def test_an_agent_that_waits_for_its_first_turn_is_put_off(tmp_path: Path, reason: str) -> None:
+    """Its model may not answer, or its chat template may refuse the first request."""
+    job = EvalJob(tmp_path, rows=ROWS)
+    job.turns = 0
+    evaluation = await job.coordinator()
+    cause = Cause(reason, "the agent failed: exit status 1", "spec.agent.sandboxed")
+    fails_by(evaluation, job, cause, is_of("base"))
+    await evaluation.run([job.unit("base", server_set=0), job.unit("tuned", server_set=1)])
+    base, tuned = states(evaluation)
+    assert (tuned.stage, base.stage, base.was_put_off) == ("Complete", "Failed", True)
+
+
+async def test_rows_lost_before_it_was_put_off_do_not_count_again(tmp_path: Path) -> None:
+    """Also those that were in flight then."""
+    job = EvalJob(tmp_path, rows=100)
+    evaluation = await job.coordinator()
+    base, tuned = states(evaluation)
+    again: set[str] = set()
+
+    def fails(task: Task) -> bool:
+        if is_of("base")(task) and tuned.stage == "Complete":
+            again.add(task.group_id)
+            return len(again) == 1
+        return is_of("base")(task)
+
+    job.fails = fails
+    await evaluation.run([job.unit("base", server_set=0, places=64), job.unit("tuned", server_set=1)])
+    assert again
+    assert (base.stage, len(base.tries), base.was_put_off) == ("Complete", 100, True)
+
+
+async def test_last_row_of_a_complete_candidate_proves_nothing(tmp_path: Path) -> None:
+    """It was lost long ago, so the failing candidate fails alone."""
+    job = EvalJob(tmp_path, rows=ROWS)
+    evaluation = await job.coordinator()
+    job.fails = lambda task: is_of("base")(task) or position_of(task.group_id) == ROWS - 1
+    await evaluation.run([job.unit("base", server_set=0), job.unit("tuned", server_set=1)])
+    base, tuned = states(evaluation)
+    assert tuned.stage == "Complete"
+    assert (base.stage, base.reason) == ("Failed", "EpisodesFailing")
 
 
 async def test_few_rows_that_all_fail_are_retried(tmp_path: Path) -> None:
@@ -155,6 +196,25 @@ async def test_few_rows_that_all_fail_are_retried(tmp_path: Path) -> None:
     job.fails = lambda task: False
     await again.run([job.unit("base", server_set=0), job.unit("tuned", server_set=1)])
     assert {candidate.stage for candidate in states(again)} == {"Complete"}
+
+
+async def test_few_rows_that_all_fail_by_one_cause_end_the_job(tmp_path: Path) -> None:
+    job = EvalJob(tmp_path, rows=2)
+    evaluation = await job.coordinator()
+    fails_by(evaluation, job, TOOL, lambda task: True)
+    with pytest.raises(JobError) as raised:
+        await evaluation.run([job.unit("base", server_set=0), job.unit("tuned", server_set=1)])
+    assert raised.value.permanent
+    assert (raised.value.termination.reason, raised.value.termination.field) == ("ToolFailed", TOOL.field)
+
+
+async def test_endpoints_with_few_rows_fail_alone(tmp_path: Path) -> None:
+    """The job ends with its results: another process would ask the same endpoint."""
+    job = EvalJob(tmp_path, rows=3)
+    evaluation = await job.coordinator()
+    job.fails = lambda task: True
+    await evaluation.run([job.unit("base"), job.unit("tuned")])
+    assert [(one.stage, one.reason) for one in states(evaluation)] == [("Failed", "EpisodesFailing")] * 2
 
 
 @pytest.mark.parametrize("cause", [None, TOOL])

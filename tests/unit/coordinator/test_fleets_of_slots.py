@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,10 +19,10 @@ from scripted_fleet import REQUEST, manifest, until
 from headway_api.conditions import Reason
 from headway_api.records import Canary, WeightsManifest, WeightsState
 from headway_coordinator.engines import fleet as fleets
+from headway_coordinator.engines import proven as proving
 from headway_coordinator.engines import vllm
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Endpoint, Failure
-from headway_coordinator.evaluation import servers
 from headway_coordinator.faults import CandidateError, InfraError
 from headway_rollout.agent import application
 from headway_rollout.weights.slots import SlotRefusedError
@@ -158,8 +159,8 @@ async def test_weights_failing_in_one_slot_leave_others_in_rotation() -> None:
 
 
 async def test_a_candidate_waits_for_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "REFUSED_SECONDS", 0.0)
-    monkeypatch.setattr(servers, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(proving, "REFUSED_SECONDS", 0.0)
+    monkeypatch.setattr(proving, "LOOK_SECONDS", 0.01)
     async with a_rig() as rig:
         rig.agent.unreachable = True
         fleet = rig.fleet("slot")
@@ -173,7 +174,7 @@ async def test_a_candidate_waits_for_a_store_that_is_away(monkeypatch: pytest.Mo
             rig.agent.unreachable = looks < 3
             return True
 
-        await servers.proven("spec.candidates[slot].checkpoint.job", fleet, is_wanted, lambda: 20)
+        await proving.proven("spec.candidates[slot].checkpoint.job", fleet, is_wanted, 20)
         assert looks >= 3
         assert fleet.router.in_rotation()
 
@@ -182,16 +183,14 @@ async def test_a_candidate_waits_for_a_store_that_is_away(monkeypatch: pytest.Mo
 async def test_candidate_with_wrong_weights_fails_with_field_and_fix(
     monkeypatch: pytest.MonkeyPatch, patience: float
 ) -> None:
-    monkeypatch.setattr(servers, "REFUSED_SECONDS", 0.0)
-    monkeypatch.setattr(servers, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(proving, "REFUSED_SECONDS", 0.0)
+    monkeypatch.setattr(proving, "LOOK_SECONDS", 0.01)
     async with a_rig() as rig:
         rig.agent.bad = {"slot"}
         fleet = rig.fleet("slot")
         await fleet.want(manifest(0))
         with pytest.raises(CandidateError) as raised:
-            await servers.proven(
-                "spec.candidates[slot].checkpoint.job", fleet, lambda: True, lambda: patience
-            )
+            await proving.proven("spec.candidates[slot].checkpoint.job", fleet, lambda: True, patience)
     assert raised.value.reason == "VerificationFailed"
     assert raised.value.field == "spec.candidates[slot].checkpoint.job"
     assert "canary off by 3.1; restore the base model" in str(raised.value)
@@ -202,22 +201,44 @@ WRONG = Failure(Reason.VERIFICATION_FAILED, "canary off")
 
 
 @pytest.mark.parametrize(
-    ("failures", "seconds", "reason"),
+    ("failures", "seconds", "beside", "reason"),
     [
-        ([WRONG, WRONG], servers.REFUSED_SECONDS + 1, "VerificationFailed"),
-        ([WRONG, WRONG], servers.REFUSED_SECONDS - 1, None),
-        ([WRONG, UNREACHABLE], servers.REFUSED_SECONDS + 1, None),
-        ([UNREACHABLE], servers.REFUSED_SECONDS + 1, None),
-        ([UNREACHABLE], 601, "UpdateFailed"),
+        ([WRONG, WRONG], proving.REFUSED_SECONDS + 1, 0, "VerificationFailed"),
+        ([WRONG, WRONG], proving.REFUSED_SECONDS - 1, 0, None),
+        ([WRONG, UNREACHABLE], proving.REFUSED_SECONDS + 1, 0, None),
+        ([UNREACHABLE], proving.REFUSED_SECONDS + 1, 0, None),
+        ([UNREACHABLE], 3599, proving.BESIDE_SECONDS - 1, None),
+        ([UNREACHABLE], 3599, proving.BESIDE_SECONDS + 1, "UpdateFailed"),
+        ([UNREACHABLE], 3601, 0, "UpdateFailed"),
     ],
 )
 def test_servers_without_the_weights_are_given_up(
-    failures: list[Failure], seconds: float, reason: str | None
+    failures: list[Failure], seconds: float, beside: float, reason: str | None
 ) -> None:
-    fault = servers.refusal("spec.candidates[c].model.base", failures, seconds, 600)
+    fault = proving.refusal("spec.candidates[c].model.base", failures, seconds, beside, 3600)
     assert (fault and fault.reason) == reason
     if reason == "UpdateFailed":
         assert str(fault).endswith("raise spec.pendingDeadlineSeconds if it passes by itself")
+
+
+async def test_time_before_another_was_served_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store has come back, and this candidate's next load has not begun yet."""
+    monkeypatch.setattr(proving, "BESIDE_SECONDS", 0.3)
+    monkeypatch.setattr(proving, "LOOK_SECONDS", 0.01)
+    async with a_rig() as rig:
+        rig.agent.unreachable = True
+        fleet = rig.fleet("slot")
+        await fleet.want(manifest(0))
+        seen: list[float] = []
+        began = time.monotonic()
+
+        def served_since() -> float | None:
+            seen.append(time.monotonic())
+            return began + 1 if time.monotonic() > began + 1 else None
+
+        with pytest.raises(CandidateError, match="connection refused"):
+            await proving.proven("f", fleet, lambda: True, 600, served_since)
+    assert seen[-1] > began + 1.3
 
 
 async def test_a_slot_that_is_released_makes_room_for_another() -> None:

@@ -14,9 +14,9 @@ from role_keys import TO_ROLLOUT as KEY
 from rollout_server import job_config
 
 from headway_api.config import ServedModel
+from headway_api.field_types import QUANTITY_PATTERN
 from headway_api.model_names import adapter_name, is_slot, salt_of
 from headway_api.records import PolicyVersion
-from headway_api.spec.types import QUANTITY_PATTERN
 from headway_rollout.auth_middleware import ENV_DIGEST
 from headway_rollout.launch import (
     FULL_WORKER,

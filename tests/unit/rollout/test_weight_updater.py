@@ -162,7 +162,7 @@ async def test_a_canary_outside_its_tolerance_is_final(
     assert not state.ready
     assert state.version is None
     assert state.error is not None
-    assert "NotVerified" in state.error
+    assert "NotVerifiedError" in state.error
     assert state.reason == "VerificationFailed"
     error = updater.failed.result()
     assert not error.permanent

@@ -1,0 +1,12 @@
+"""Errors whose message says what is wrong, and what to write."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headway_cli.cluster import ClusterError
+from headway_cli.local.machine import MachineBusyError
+from headway_cli.local.manifest import ManifestError
+from headway_cli.runs import RunNotFoundError
+
+EXPECTED_ERRORS: Final = (ManifestError, MachineBusyError, ClusterError, RunNotFoundError)
