@@ -62,7 +62,8 @@ def after_lost_rows(
 ) -> Verdict:
     """Decide after `LOST_LIMIT` rows of a running candidate were lost in a row.
 
-    It fails alone if an endpoint samples for it, if its suite is to blame, or if others get answers.
+    It fails alone if its endpoint or its suite is to blame, or if others get answers. An endpoint is not to
+    blame for a known cause.
 
     Args:
         candidate: whose rows they are.
@@ -77,7 +78,7 @@ def after_lost_rows(
     at_endpoint = sampled_by == "endpoint"
     if group.suite is not None and (at_endpoint or state.own_rows_answered):
         return CandidateError("SuiteFailing", str(fault), suite_field(group.suite, "task"))
-    if at_endpoint:
+    if at_endpoint and not candidate.faults.standing:
         return CandidateError("EndpointFailing", str(fault), OfCandidate(candidate.name).field("url"))
     if state.others_are_answered(candidate):
         text = f"{fault}; other candidates get answers, so correct what only this candidate has"
@@ -88,7 +89,8 @@ def after_lost_rows(
 def nothing_scored(state: EvalState, faults: Recurring) -> JobError | None:
     """Why a job ends that has measured all rows, if none was scored.
 
-    Without a known cause it ends for now: what all candidates share may have failed for a while.
+    It ends with the cause, if one is known. Otherwise the next process retries rows of rollout servers: what all
+    candidates share may have failed for a while.
 
     Args:
         faults: why episodes of all candidates failed.
@@ -98,5 +100,7 @@ def nothing_scored(state: EvalState, faults: Recurring) -> JobError | None:
         return None
     if (found := faults.worst_cause()) is not None:
         return given_up(found, begun=False)
+    if not any(candidate.may_retry for candidate in unscored):
+        return None
     text = f"no candidate has a scored row; the last error: {unscored[-1].last_error}"
     return JobError("EpisodesFailing", text, permanent=False)

@@ -236,8 +236,8 @@ class Evaluation:
         has_all = len(candidate.tries) == self.state.wanted(candidate)
         if candidate.stage == "Running" or (candidate.stage == "Pending" and has_all):
             candidate.end()
-            candidate.ended_unscored = may_retry and not candidate.own_rows_answered
-            if not candidate.own_rows_answered:
+            candidate.may_retry = may_retry
+            if candidate.ended_unscored:
                 self._failed(candidate, candidate.message)
 
     def _left(self, names: Sequence[str]) -> Iterator[tuple[CandidateState, int]]:
@@ -320,8 +320,8 @@ class Evaluation:
         self._add(candidate, group)
         self._moved()
         if not all(episode.episode_id in unit.settled for episode in group.episodes):
-            candidate.lost_in_a_row = candidate.lost_in_a_row + 1 if group.unanswered else 0
-        if candidate.lost_in_a_row >= LOST_LIMIT and candidate.stage == "Running":
+            candidate.count_lost(group)
+        if candidate.lost_in_a_row[group.suite] >= LOST_LIMIT and candidate.stage == "Running":
             verdict = after_lost_rows(self.state, candidate, self.faults, group, unit.sampled_by)
             self._follow(candidate, verdict)
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 from headway_analysis.billing.segments import Days
 from headway_analysis.measures.tries import Try
+from headway_api.records import GroupRecord
 from headway_coordinator.bounds import LOST_LIMIT
 from headway_coordinator.endpoint.chat import Notes
 from headway_coordinator.faults import CandidateError
@@ -39,8 +40,10 @@ class CandidateState:
     """As `GroupRecord.dropped`, for all of its groups."""
     lost: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once nothing will sample for it any more. Its running episodes end then."""
-    lost_in_a_row: int = 0
-    """Groups in a row of which nothing could be scored."""
+    lost_in_a_row: Counter[str | None] = field(default_factory=Counter)
+    """Groups in a row of which nothing could be scored, by suite; None: rows of the job's own dataset."""
+    lost_newest: bool = False
+    """Whether nothing of its newest group could be scored."""
     last_error: str = ""
     """Why its last lost group has no score."""
     faults: Recurring = field(default_factory=Recurring)
@@ -48,7 +51,9 @@ class CandidateState:
     was_put_off: bool = False
     """Whether it failed before any candidate had an answer. The rest of its rows comes after the others'."""
     ended_unscored: bool = False
-    """Whether it had its last row, none was scored, and another process may score them."""
+    """Whether it had its last row, and none was scored."""
+    may_retry: bool = False
+    """Whether another process may score its lost rows."""
     samples: int = 0
     """Samples of suites that it is measured on, besides the rows."""
 
@@ -60,25 +65,35 @@ class CandidateState:
     def begin(self) -> None:
         """Begin its measurement, or go on with it."""
         if self.stage == "Pending":
-            self.stage, self.message, self.lost_in_a_row = "Running", None, 0
+            self.stage, self.message = "Running", None
+            self.lost_in_a_row.clear()
 
     @property
     def own_rows_answered(self) -> bool:
         """Whether it has an answered row of the job's own dataset."""
         return any(one.scored for one in self.own_tries)
 
+    def count_lost(self, group: GroupRecord) -> None:
+        """Count a group, if it was lost."""
+        self.lost_newest = group.unanswered
+        lost = self.lost_in_a_row[group.suite] + 1 if group.unanswered else 0
+        self.lost_in_a_row[group.suite] = lost
+
     def end(self) -> None:
         """End its measurement after its last row."""
         if self.own_rows_answered:
             self.stage = "Complete"
             return
+        self.ended_unscored = True
         text = f"no row was scored; the last error: {self.last_error}"
         self.fail("EpisodesFailing", f"spec.candidates[{self.name}]: {text}")
 
     @property
     def may_tell(self) -> bool:
         """Whether it may still show that what the candidates share works."""
-        failing = self.was_put_off or self.lost_in_a_row >= LOST_LIMIT or self.faults.fatal_cause is not None
+        failing = (
+            self.was_put_off or self.lost_in_a_row[None] >= LOST_LIMIT or self.faults.fatal_cause is not None
+        )
         return self.stage in ("Pending", "Running") and not failing
 
     def fail(self, reason: str, message: str) -> None:
@@ -158,7 +173,7 @@ class EvalState(ProgressTime):
         """
         others = (other for other in self.candidates.values() if other is not candidate)
         return any(
-            other.answered and (other.stage == "Complete" or not other.lost_in_a_row) for other in others
+            other.answered and (other.stage == "Complete" or not other.lost_newest) for other in others
         )
 
     def others_may_tell(self, candidate: CandidateState) -> bool:

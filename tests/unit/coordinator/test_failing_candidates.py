@@ -208,6 +208,43 @@ async def test_few_rows_that_all_fail_by_one_cause_end_the_job(tmp_path: Path) -
     assert (raised.value.termination.reason, raised.value.termination.field) == ("ToolFailed", TOOL.field)
 
 
+async def test_one_cause_of_endpoints_with_few_rows_ends_the_job(tmp_path: Path) -> None:
+    job = EvalJob(tmp_path, rows=2)
+    evaluation = await job.coordinator()
+    fails_by(evaluation, job, TOOL, lambda task: True)
+    with pytest.raises(JobError) as raised:
+        await evaluation.run([job.unit("base"), job.unit("tuned")])
+    assert (raised.value.permanent, raised.value.termination.reason) == (True, "ToolFailed")
+
+
+@pytest.mark.parametrize("field", ["spec.environment.sandbox.resources", "spec.agent.http"])
+async def test_endpoint_is_not_blamed_for_a_known_cause(tmp_path: Path, field: str) -> None:
+    """A cause that is mended apart ends no job permanently, so the process ends for a retry."""
+    job = EvalJob(tmp_path, rows=ROWS)
+    evaluation = await job.coordinator()
+    cause = Cause("SandboxLost", "the sandbox was lost while tool refund ran", field)
+    fails_by(evaluation, job, cause, lambda task: True)
+    with pytest.raises(ExceptionGroup) as raised:
+        await evaluation.run([job.unit("base"), job.unit("tuned")])
+    error = job_error(raised.value)
+    assert error is not None
+    assert (error.permanent, error.termination.reason) == (False, "EpisodesFailing")
+    assert not [one for one in states(evaluation) if one.reason == "EndpointFailing"]
+
+
+async def test_lost_rows_do_not_count_as_lost_samples(tmp_path: Path) -> None:
+    """A suite fails by eight samples of its own."""
+    one = {"name": "sums", "image": "i", "task": "t.py@t", "limit": 2 * LOST_LIMIT, "epochs": 1}
+    job = EvalJob(tmp_path, spec(suites=[one]), rows=2 * LOST_LIMIT)
+    evaluation = await job.coordinator()
+    own = range(LOST_LIMIT + 1, 2 * LOST_LIMIT)
+    lost = {*own, 2 * LOST_LIMIT}
+    job.fails = lambda task: position_of(task.group_id) in lost
+    await evaluation.run([job.unit("base", server_set=0), job.unit("tuned", server_set=1)])
+    assert len(own) == LOST_LIMIT - 1
+    assert {candidate.stage for candidate in states(evaluation)} == {"Complete"}
+
+
 async def test_endpoints_with_few_rows_fail_alone(tmp_path: Path) -> None:
     """The job ends with its results: another process would ask the same endpoint."""
     job = EvalJob(tmp_path, rows=3)
