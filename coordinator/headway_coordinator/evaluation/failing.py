@@ -89,8 +89,7 @@ def after_lost_rows(
 def nothing_scored(state: EvalState, faults: Recurring) -> JobError | None:
     """Why a job ends that has measured all rows, if none was scored.
 
-    It ends with the cause, if one is known. Otherwise the next process retries rows of rollout servers: what all
-    candidates share may have failed for a while.
+    It ends with the cause, if one is known. Otherwise the next process retries the rows of rollout servers.
 
     Args:
         faults: why episodes of all candidates failed.
