@@ -23,6 +23,7 @@ from headway_api.exits import JobError
 from headway_api.prices import DEFAULT, Tariff
 from headway_api.sandbox_api import ResetReply
 from headway_api.store import FileStore
+from headway_coordinator.estimate.prompts import lengths
 from headway_coordinator.evaluation import candidates, first_prompts
 from headway_coordinator.evaluation.candidates import Readable, readable_models
 from headway_coordinator.evaluation.estimates import EvalEstimates, done_of, section_starts
@@ -227,7 +228,7 @@ def test_unavailable_models_prompts_are_estimated_from_others(renderer: render.R
     found = first_prompts.openings(job, FIRST, models, rows)
     base, large, far = (found[name] for name in ("base", "large", "far"))
     assert base.prompt is not None
-    mean = sum(prompts.lengths(FIRST, renderer, rows, None, None)) / 2
+    mean = sum(lengths(FIRST, renderer, rows, None, None)) / 2
     assert (base.prompt.low, base.prompt.high, base.context_length) == (mean, mean, 512)
     assert large.prompt == far.prompt
     assert far.prompt is not None
