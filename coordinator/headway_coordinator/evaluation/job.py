@@ -119,16 +119,15 @@ class EvalCoordinator(Process):
         self._estimates = EvalEstimates(
             job, self.layout, store, self._ledger, lambda: prices.Tariff(self._book), self._previous.estimate
         )
-        self._has_results = status_writer.has_report(self._previous)
-        """Whether results and report are in the job's folder, by this process or an earlier one."""
         self._final = False
         """Whether the figures cover all rows and are written."""
 
     def status(self) -> st.RLEvalJobStatus:
         """Everything this process owns of `.status`."""
+        finished = self._final or status_writer.has_report(self._previous)
         found = st.RLEvalJobStatus(
             preflight=self._preflight,
-            artifacts=view.artifacts(self.layout, finished=self._has_results, paged=self._paged),
+            artifacts=view.artifacts(self.layout, finished=finished, paged=self._paged),
         )
         compared, before = self._compared, self._previous
         # Merged, so that a condition keeps the time of its last change instead of this write.
@@ -274,7 +273,7 @@ class EvalCoordinator(Process):
         self._scrapes.final()
         run = self._run_of(evaluation)
         written = await self._blocking(results.write, self._store, self.layout, run, compared)
-        self._has_results = self._final = True
+        self._final = True
         self._status.changed()  # the operator then allows `FINISHING_SECONDS` beyond the deadline
         await self._write_page(self._decoder)
         await self._track(written)

@@ -174,17 +174,18 @@ class Evaluation:
         pending = [unit for unit in units if self._pending(unit)]
         had = self.state.server_sets & {unit.server_set for unit in pending}
         self.state.server_sets = {number for number in had if number is not None}
-        async with asyncio.TaskGroup() as tasks:
-            for unit in sorted(pending, key=lambda unit: unit.server_set not in had):
-                tasks.create_task(self._unit(unit))
+        await self._side_by_side(sorted(pending, key=lambda unit: unit.server_set not in had))
         put_off = [unit for unit in pending if self._pending(unit)]
-        async with asyncio.TaskGroup() as tasks:
-            for unit in put_off:
-                tasks.create_task(self._unit(unit))
+        await self._side_by_side(put_off)
         if (error := nothing_scored(self.state, self.faults)) is not None:
             raise error
         self.state.finished = True
         self._moved()
+
+    async def _side_by_side(self, units: Iterable[Unit]) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for unit in units:
+                tasks.create_task(self._unit(unit))
 
     def lose(self, name: str, reason: str, message: str) -> None:
         """Fail a candidate whose servers were given up. Its results stay, and the others go on."""

@@ -14,7 +14,9 @@ from typing import Final
 
 from headway_coordinator.trajectory.calls import Call, Message, Parsed
 
-_SHORT: Final = re.compile(r"[A-Za-z0-9]{9}")
+SHORT: Final = 9
+"""Letters of a call's id in Mistral's templates."""
+_SHORT: Final = re.compile(rf"[A-Za-z0-9]{{{SHORT}}}")
 _NUMBERED: Final = re.compile(r"functions\.[\w.-]{1,128}:\d{1,6}")
 _AGAIN: Final = re.compile(rf"({_NUMBERED.pattern})-\d+-\d+")
 

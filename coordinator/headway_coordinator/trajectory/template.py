@@ -10,12 +10,10 @@ from hashlib import sha256
 from typing import Any, Final, Literal
 
 from headway_api.chat_template import TODAY, object_arguments
-from headway_coordinator.trajectory.call_ids import as_written, is_numbered, is_short
+from headway_coordinator.trajectory.call_ids import SHORT, as_written, is_numbered, is_short
 from headway_coordinator.trajectory.calls import Message, Tool
 
 LETTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-SHORT: Final = 9
-"""Letters of a call's id in Mistral's templates."""
 
 
 @dataclass(frozen=True)

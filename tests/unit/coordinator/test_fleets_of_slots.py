@@ -7,22 +7,31 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 from episodes import version
+from evaluation_rig import spec
 from faulty_servers import Scripted, engine, serving
 from role_keys import TO_ROLLOUT
 from scripted_fleet import REQUEST, manifest, until
 
 from headway_api.conditions import Reason
+from headway_api.config import EvalConfig
 from headway_api.records import Canary, WeightsManifest, WeightsState
+from headway_api.status import ResolvedCandidate
+from headway_api.store import FileStore
 from headway_coordinator.engines import fleet as fleets
 from headway_coordinator.engines import proven as proving
 from headway_coordinator.engines import vllm
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Endpoint, Failure
+from headway_coordinator.evaluation import candidates
+from headway_coordinator.evaluation.servers import Served
+from headway_coordinator.evaluation.state import CandidateState, EvalState
+from headway_coordinator.evaluation.units import Units
 from headway_coordinator.faults import CandidateError, InfraError
 from headway_rollout.agent import application
 from headway_rollout.weights.slots import SlotRefusedError
@@ -219,6 +228,34 @@ def test_servers_without_the_weights_are_given_up(
     assert (fault and fault.reason) == reason
     if reason == "UpdateFailed":
         assert str(fault).endswith("raise spec.pendingDeadlineSeconds if it passes by itself")
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_weights_deleted_before_servers_had_them_are_missing(
+    monkeypatch: pytest.MonkeyPatch, stored: bool
+) -> None:
+    """The servers only say that they cannot load them."""
+    monkeypatch.setattr(proving, "REFUSED_SECONDS", 0.0)
+    monkeypatch.setattr(proving, "LOOK_SECONDS", 0.01)
+    missing = CandidateError("CheckpointMissing", "it was deleted", "spec.candidates[base].checkpoint")
+
+    def manifest_of(*_: object) -> None:
+        if not stored:
+            raise missing
+
+    monkeypatch.setattr(candidates, "manifest", manifest_of)
+    units = Units.__new__(Units)
+    resolved = ResolvedCandidate(name="base", kind="Weights")
+    units.job = EvalConfig(name="job", namespace="ns", uid="u", spec=spec(), candidates=(resolved,))
+    units.state, units.store, units.changed = (
+        EvalState({"base": CandidateState("base")}, 1),
+        FileStore(),
+        lambda: None,
+    )
+    router = Mock(in_rotation=list, servers={"one": Mock(failure=WRONG)})
+    found = await units._proven({"base": Served(Mock(router=router), Mock())})
+    assert found == {}
+    assert units.state.candidates["base"].reason == ("VerificationFailed" if stored else "CheckpointMissing")
 
 
 async def test_time_before_another_was_served_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
