@@ -22,6 +22,7 @@ from headway_api.stored import read
 from headway_api.weights_format import EXPORT_FILE
 from headway_cli.runs import RunNotFoundError
 from headway_cli.stored_run import StoredRun, readable
+from headway_cli.user_cache import user_cache
 
 HOST: Final = "127.0.0.1"
 FILES: Final = "file://"
@@ -127,8 +128,7 @@ def _model(run: StoredRun, base: str | None) -> ModelSpec:
 
 def default_cache(environ: Mapping[str, str]) -> Path:
     """Folder in which models from buckets and the hub are kept between two calls."""
-    above = environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(above) / "headway" / "serve"
+    return user_cache(environ, "serve")
 
 
 def _place(uri: str, cache: Path) -> Path:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,12 @@ def tracked(platform: Platform, job: Job) -> phases.Tracked:
         return phases.tracked(port, run["runId"])
 
 
+def counted_again(platform: Platform, job: Job, settings: Settings) -> tuple[Path, phases.Tracked, str]:
+    """A copy of the job's results, its figures in MLflow, and its bill, recounted from the copy."""
+    run = collect(platform, job, settings)
+    return run, tracked(platform, job), bill.verified(job, run)
+
+
 def finish(platform: Platform, settings: Settings) -> str:
     """Delete the job unless it is to be kept; returns a line on what is left of it."""
     if settings.keep:
@@ -104,13 +111,14 @@ def demo(settings: Settings) -> None:
     with platform_up(settings, timings) as platform:
         with timings.step(report.JOB_STEP):
             job, created = run_job(platform, settings)
-        with timings.step("the evaluation, from apply to its gate"):
-            evaluation.start_reference(platform.kube, platform.refs, settings)
-            judged = evaluation.run(platform, deadline_s=EVALUATION_DEADLINE_S)
+        # The training's bill is counted again while the evaluation's servers start.
+        with ThreadPoolExecutor(1) as beside:
+            counting = beside.submit(counted_again, platform, job, settings)
+            with timings.step("the evaluation, from apply to its gate"):
+                evaluation.start_reference(platform.kube, platform.refs, settings)
+                judged = evaluation.run(platform, deadline_s=EVALUATION_DEADLINE_S)
+            run, found, counted = counting.result()
         with timings.step("copy of the results, recount of the bill"):
-            run = collect(platform, job, settings)
-            found = tracked(platform, job)
-            counted = bill.verified(job, run)
             compared = collect(platform, judged, settings)
             evaluation_counted = bill.verified(judged, compared)
             recounted = evaluation.recounted(platform, judged, compared)

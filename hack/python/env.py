@@ -224,6 +224,16 @@ def fill(environment: Environment) -> None:
             run([*install, "--editable", ROOT], **uv_options())
 
 
+def inspect_model_class(environment: Environment) -> None:
+    """Fill the cache of this machine's vLLM servers, once for each lock."""
+    folder = CACHE / "vllm"
+    done = folder / f".{digest(*environment.locks)}"
+    if not done.exists():
+        with step("model class, inspected by vLLM"):
+            run([environment.python, Path(__file__).with_name("model_classes.py"), folder])
+        done.touch()
+
+
 def lock(upgrade: bool, only: str | None, alone: str | None = None) -> None:
     """Resolve in one world first, then each image's share of it, so that all have the same versions.
 
@@ -299,7 +309,9 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         if options.command == "venv":
-            create(checkout(options.oracles))
+            create(environment := checkout(options.oracles))
+            if not options.oracles:
+                inspect_model_class(environment)
         elif options.command == "guest":
             create(guest(options.name))
             print(guest(options.name).python)

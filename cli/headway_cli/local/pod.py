@@ -22,6 +22,7 @@ import psutil
 from headway_api import names
 from headway_api.document import Json
 from headway_cli.local.workloads import PodState, backoff, moment
+from headway_cli.user_cache import user_cache
 
 LOG_TAIL: Final = 2048
 """Bytes of the log's end that replace the message of a process that wrote none, as for a container."""
@@ -266,6 +267,8 @@ class Pod:
             for name, value in os.environ.items()
             if not name.startswith(("HEADWAY_", "KUBERNETES_"))
         }
+        # vLLM inspects a model class for seconds, unless it finds the result of an earlier job here.
+        outside.setdefault("VLLM_CACHE_ROOT", str(user_cache(os.environ, "vllm")))
         found: dict[str, str] = {}
         for each in self._container["env"]:
             found[each["name"]] = self._here(each["value"]) if "value" in each else self._field(each)

@@ -101,16 +101,27 @@ def build(layout: Layout, programs: tuple[Program, ...]) -> Path:
     """Build those of `programs` that are not cached; returns the folder with all of them."""
     target = folder(layout)
     target.mkdir(parents=True, exist_ok=True)
-    for program in programs:
-        if _is_built(program, target):
-            continue
+    if _missing(programs, target):
         with alone(layout, "toolchain"):
             go = go_command(layout)
-        with alone(layout, f"building-{program.name}"):
-            if not _is_built(program, target):  # somebody else may have built it meanwhile
-                with step(f"building {program.name}"):
-                    _build_one(go, program, target)
+        with alone(layout, "building-programs"):
+            for together in _by_command(_missing(programs, target)):  # another process may have built some
+                with step(f"building {', '.join(program.name for program in together)}"):
+                    _build_together(go, together, target)
     return target
+
+
+def _missing(programs: tuple[Program, ...], target: Path) -> list[Program]:
+    return [program for program in programs if not _is_built(program, target)]
+
+
+def _by_command(programs: list[Program]) -> list[list[Program]]:
+    """Programs that one command of Go can build. It links one while it compiles the next."""
+    groups: dict[tuple[Path, str], list[Program]] = {}
+    for program in programs:
+        apart = program.package if program.version else ""
+        groups.setdefault((program.module, apart), []).append(program)
+    return list(groups.values())
 
 
 def _is_built(program: Program, target: Path) -> bool:
@@ -122,21 +133,26 @@ def _stamp(program: Program, target: Path) -> Path:
     return target / f".{program.name}.sources"
 
 
-def _build_one(go: Path, program: Program, target: Path) -> None:
+def _build_together(go: Path, programs: list[Program], target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target, prefix=".building-") as unfinished:
         flags = [*COMPILER_FLAGS, "-ldflags", _linker_flags()]
-        if program.version:
-            command = ["install", *flags, f"{program.package}@{program.version}"]
+        if version := programs[0].version:
+            command = ["install", *flags, f"{programs[0].package}@{version}"]
         else:
-            command = ["build", *flags, "-o", unfinished, program.package]
+            command = ["build", *flags, "-o", f"{unfinished}/", *(program.package for program in programs)]
         run(
             [go, *command],
-            cwd=program.module,
+            cwd=programs[0].module,
             env={**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOBIN": unfinished},
             timeout_s=BUILD_TIMEOUT_S,
             fix="the Go module proxy must be reachable for a first build",
         )
-        (Path(unfinished) / program.name).replace(target / program.name)
+        for program in programs:
+            _install(program, Path(unfinished), target)
+
+
+def _install(program: Program, unfinished: Path, target: Path) -> None:
+    (unfinished / program.name).replace(target / program.name)
     for link in program.links:
         (target / link).unlink(missing_ok=True)
         (target / link).symlink_to(program.name)

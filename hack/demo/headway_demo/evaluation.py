@@ -30,7 +30,7 @@ Job = dict[str, Any]
 
 
 def start_reference(kube: Kube, refs: Mapping[str, str], settings: Settings) -> None:
-    """Bring up the endpoint to compare with; it becomes ready while the job trains."""
+    """Begin to bring up the endpoint to compare with. The evaluation waits for it."""
     mounts, volumes = images.host_mounts(settings)
     python = "python" if settings.current_cluster else images.PYTHON
     values = {
@@ -53,7 +53,6 @@ def run(platform: Platform, *, deadline_s: float) -> Job:
         KubeError: the job failed by something other than its gate, or is late.
     """
     kube = platform.kube
-    kube.wait_available(NAMESPACE, "reference")
     kube.run("delete", KIND, NAME, "-n", NAMESPACE, "--ignore-not-found")
     kube.apply(quickstart.evaluation(platform.environment_image))
     started, shown, job = time.monotonic(), -SHOW_S, Job()

@@ -93,12 +93,15 @@ def host_mounts(settings: Settings) -> tuple[list[dict[str, Any]], list[dict[str
     if settings.current_cluster:
         return [], []
     venv = Path(_output(SYSTEM_PYTHON, ROOT / "hack" / "python" / "env.py", "path").strip())
-    return mounted(lent(venv, tools()))
+    return mounted(lent(venv, tools(), settings.cache / "vllm"))
 
 
-def lent(venv: Path, programs: Path) -> dict[str, tuple[Path, Path]]:
-    """Name of a volume -> where a pod sees it, and the folder of this machine."""
-    folders = {"venv": venv, "src": ROOT, "tools": programs}
+def lent(venv: Path, programs: Path, model_classes: Path) -> dict[str, tuple[Path, Path]]:
+    """Name of a volume -> where a pod sees it, and the folder of this machine.
+
+    `model_classes` is vLLM's cache, which `hack/python/model_classes.py` filled.
+    """
+    folders = {"venv": venv, "src": ROOT, "tools": programs, "vllm": model_classes}
     found = {name: (IN_POD / name, folder) for name, folder in folders.items()}
     if (interpreter := own_interpreter(venv)) is not None:
         found["python"] = (interpreter, interpreter)

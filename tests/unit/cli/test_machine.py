@@ -185,6 +185,19 @@ sys.exit(42)
     assert (ended["exitCode"], ended["message"]) == (42, words)
 
 
+@pytest.mark.parametrize(("own", "expected"), [(None, "home/headway/vllm"), ("mine", "mine")])
+async def test_jobs_share_the_users_vllm_cache(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, own: str | None, expected: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "home")
+    monkeypatch.delenv("VLLM_CACHE_ROOT", raising=False)
+    if own is not None:
+        monkeypatch.setenv("VLLM_CACHE_ROOT", own)
+    program = "import os, sys; sys.exit(os.environ['VLLM_CACHE_ROOT'])"
+    seen = await until(machine, [a_job(program)], lambda now: of("Job", now)[0]["status"].get("failed") == 1)
+    assert container(of("Pod", seen)[0])["state"]["terminated"]["message"] == f"{expected}\n"
+
+
 async def test_the_message_of_a_silent_failure_is_the_end_of_its_log(machine: Machine) -> None:
     program = "import sys; print('x' * 5000); sys.exit('it is broken')"
     seen = await until(machine, [a_job(program)], lambda now: of("Job", now)[0]["status"].get("failed") == 1)
