@@ -1,4 +1,4 @@
-"""Has vLLM inspect the model class of tests and demos once, and keeps the result for every vLLM of this machine.
+"""Has vLLM inspect the model class of tests and demos once, and keeps what it found for this machine.
 
     model_classes.py FOLDER     FOLDER is vLLM's cache, `VLLM_CACHE_ROOT`
 
