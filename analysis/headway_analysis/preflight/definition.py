@@ -48,7 +48,7 @@ class Finding:
     """Episodes that are enough for a verdict, or after a warning for a sure verdict."""
     examples: tuple[Example, ...] = ()
     """At most `MAX_EXAMPLES`."""
-    figures: tuple[tuple[str, float], ...] = ()
+    numbers: tuple[tuple[str, float], ...] = ()
     """Further numbers by name, for the report: `pass@8`, `p99 tool tokens`."""
 
 

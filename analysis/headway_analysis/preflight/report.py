@@ -19,8 +19,8 @@ TEXT: Final = 1_000
 TITLE: Final = 200
 EVIDENCE: Final = 4_000
 """Characters of an example."""
-FIGURES: Final = 64
-"""Figures of a check."""
+NUMBERS: Final = 64
+"""Numbers of a check."""
 PAGE: Final = "docs/preflight.md"
 
 
@@ -62,7 +62,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "advice": shortened(finding.advice, TEXT),
         "field": finding.field,
         "needs": finding.needs,
-        "figures": {shortened(name, TITLE): value for name, value in finding.figures[:FIGURES]},
+        "figures": {shortened(name, TITLE): value for name, value in finding.numbers[:NUMBERS]},
         "examples": [_example(example) for example in finding.examples[:MAX_EXAMPLES]],
     }
     return {name: value for name, value in made.items() if value not in (None, "", {}, [])}

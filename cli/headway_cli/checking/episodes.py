@@ -115,7 +115,7 @@ def _not_played(spec: Spec, data: Data) -> Finding | None:
 def to_json(finding: Finding) -> Json:
     """A finding as an object of JSON, without absent fields."""
     made = dataclasses.asdict(finding)
-    made["figures"] = dict(finding.figures)
+    made["figures"] = dict(made.pop("numbers"))
     made["examples"] = [
         {key: value for key, value in example.items() if value is not None} for example in made["examples"]
     ]
@@ -125,5 +125,6 @@ def to_json(finding: Finding) -> Json:
 def of_json(found: Json) -> Finding:
     """The finding that a JSON object was made from."""
     examples = tuple(Example(**example) for example in found.get("examples", ()))
-    figures = tuple(found.get("figures", {}).items())
-    return Finding(**{**found, "examples": examples, "figures": figures})
+    numbers = tuple(found.get("figures", {}).items())
+    known = {key: value for key, value in found.items() if key != "figures"}
+    return Finding(**{**known, "examples": examples, "numbers": numbers})

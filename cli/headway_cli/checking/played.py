@@ -221,12 +221,12 @@ def of_speed(seconds: Mapping[str, Sequence[float]]) -> Finding:
     found = {what: median(each) for what, each in seconds.items()}
     parts = ", ".join(f"{what} {_shown(took)}" for what, took in _in_order(found))
     observed = f"In the median: {parts}."
-    figures = tuple((f"{what} seconds", took) for what, took in _in_order(found))
+    numbers = tuple((f"{what} seconds", took) for what, took in _in_order(found))
     slow = [what for what, took in found.items() if took > SLOW_SECONDS]
     if slow:
         advice = f"Speed up what takes more than {SLOW_SECONDS:g} s: {', '.join(slow)}."
-        return Finding(SPEED, "Warn", observed, advice=advice, field=ENTRY, figures=figures)
-    return Finding(SPEED, "Pass", observed, figures=figures)
+        return Finding(SPEED, "Warn", observed, advice=advice, field=ENTRY, numbers=numbers)
+    return Finding(SPEED, "Pass", observed, numbers=numbers)
 
 
 def _shown(seconds: float) -> str:

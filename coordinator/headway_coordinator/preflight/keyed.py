@@ -168,7 +168,7 @@ def storable(findings: Sequence[Finding]) -> list[Finding]:
             threshold=finite(found.threshold),
             low=finite(found.low),
             high=finite(found.high),
-            figures=tuple((name, float(value)) for name, value in found.figures if math.isfinite(value)),
+            numbers=tuple((name, float(value)) for name, value in found.numbers if math.isfinite(value)),
         )
         for found in findings
     ]

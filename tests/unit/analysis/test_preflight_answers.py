@@ -145,7 +145,7 @@ def test_a_strict_judge_passes() -> None:
     finding = found("scorer-mutants")
     assert finding.verdict == "Pass"
     assert finding.value == 0.0
-    assert dict(finding.figures)["full score: other order"] == 1.0
+    assert dict(finding.numbers)["full score: other order"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_prose_of_another_row_may_be_right_by_chance() -> None:
 
     baseline = sample_of(lambda: Word({}), rows, policy, 8)
     checked = found("scorer-mutants", Word, baseline)
-    assert dict(checked.figures)["full score: value altered"] == pytest.approx(1 / 3)
+    assert dict(checked.numbers)["full score: value altered"] == pytest.approx(1 / 3)
     assert checked.verdict == "Pass"
 
 
@@ -319,7 +319,7 @@ def test_an_answer_may_be_the_call_that_ends_the_episode() -> None:
     lenient = sample_of(lambda: LenientTicket({}), desk_rows(13), submitter, 8)
     finding = found("scorer-mutants", Ticket, strict)
     assert finding.verdict == "Pass"
-    assert dict(finding.figures)["full score: value altered: limit"] == 0.0
+    assert dict(finding.numbers)["full score: value altered: limit"] == 0.0
     assert "any value of limit is accepted" in found("scorer-mutants", LenientTicket, lenient).observed
     assert found("constant-guess", Ticket, strict).verdict == "Pass"
     assert found("deterministic", Ticket, strict).verdict == "Pass"
@@ -329,7 +329,7 @@ def test_an_answer_may_be_the_call_that_ends_the_episode() -> None:
 def test_no_guess_scores_where_answers_differ() -> None:
     finding = found("constant-guess")
     assert finding.verdict == "Pass"
-    assert any(name.startswith("success of oracle") and value == 1.0 for name, value in finding.figures)
+    assert any(name.startswith("success of oracle") and value == 1.0 for name, value in finding.numbers)
 
 
 def test_one_answer_for_most_rows_fails() -> None:
@@ -338,7 +338,7 @@ def test_one_answer_for_most_rows_fails() -> None:
     assert finding.verdict == "Fail"
     assert "most frequent answer" in finding.observed
     assert finding.field == "spec.data.train"
-    assert dict(finding.figures)["share of the most frequent label"] == 1.0
+    assert dict(finding.numbers)["share of the most frequent label"] == 1.0
 
 
 def test_a_judge_that_pays_an_empty_answer_fails() -> None:
@@ -360,7 +360,7 @@ def test_two_answers_in_turn_are_no_constant_one() -> None:
     ]
     finding = found("constant-guess", Desk, sample_of(lambda: Desk({}), rows, desk_model(0.6), 8))
     assert finding.verdict == "Pass"
-    assert dict(finding.figures)["share of the most frequent label"] == 0.5
+    assert dict(finding.numbers)["share of the most frequent label"] == 0.5
 
 
 def test_a_label_of_somewhat_more_than_half_is_no_fault() -> None:
@@ -372,7 +372,7 @@ def test_a_label_of_somewhat_more_than_half_is_no_fault() -> None:
 def test_labels_that_differ_by_a_sign_are_two() -> None:
     rows = [{"prompt": f"case {at}", "label": (-1, 1)[at % 2]} for at in range(40)]
     finding = BY_ID["constant-guess"].judge(a_baseline([], rows=rows), ())
-    assert dict(finding.figures)["share of the most frequent label"] == 0.5
+    assert dict(finding.numbers)["share of the most frequent label"] == 0.5
 
 
 class CallPayingDesk(Desk):

@@ -57,14 +57,14 @@ ALIKE = [group(number, 1.0, 1.0) for number in range(4, 8)]
 
 def test_cost_is_that_of_the_bills_classes() -> None:
     finding = cost_finding(baseline(*TEACHING, *ALIKE))
-    figures = dict(finding.figures)
-    assert figures["training_prefill_tokens"] == 160 * 70
-    assert figures["training_sampled_tokens"] == 160 * 20
-    assert figures["training_train_tokens"] == 80 * 120, "half of the groups have no gradient"
+    numbers = dict(finding.numbers)
+    assert numbers["training_prefill_tokens"] == 160 * 70
+    assert numbers["training_sampled_tokens"] == 160 * 20
+    assert numbers["training_train_tokens"] == 80 * 120, "half of the groups have no gradient"
     sampled = (70 * 0.13 + 30 * 0.026 + 20 * 0.40) / 1e6
     expected = (160 + 16) * sampled + 80 * 120 * 0.40 / 1e6
-    assert figures["whole_job_cost_usd_likely"] == pytest.approx(expected, rel=1e-3), "the baseline included"
-    assert figures["whole_job_cost_usd_low"] < expected < figures["whole_job_cost_usd_high"]
+    assert numbers["whole_job_cost_usd_likely"] == pytest.approx(expected, rel=1e-3), "the baseline included"
+    assert numbers["whole_job_cost_usd_low"] < expected < numbers["whole_job_cost_usd_high"]
     assert " The whole job costs 0.0070 USD, 0.0" in finding.observed
     assert finding.observed.endswith("(default@2026-01-01).")
 
@@ -77,19 +77,19 @@ def test_a_class_without_a_price_is_unknown_and_named() -> None:
     known = cost_finding(baseline(*judged, prices=Prices.model_validate(priced.model_dump())))
     assert "unknown" not in known.observed
     likely = "whole_job_cost_usd_likely"
-    more = dict(known.figures)[likely] - dict(finding.figures)[likely]
+    more = dict(known.numbers)[likely] - dict(finding.numbers)[likely]
     assert more == pytest.approx(11 * (8 + 4) * 300 * 1000 / 1e6), "of episodes, and of whole groups"
 
 
 def test_every_group_is_trained_on_by_other_methods() -> None:
     finding = cost_finding(baseline(*TEACHING, *ALIKE, trains_alike=True))
-    assert dict(finding.figures)["training_train_tokens"] == 160 * 120
+    assert dict(finding.numbers)["training_train_tokens"] == 160 * 120
 
 
 def test_without_prices_there_is_no_cost() -> None:
     finding = cost_finding(baseline(*TEACHING, prices=None))
     assert "USD" not in finding.observed
-    assert not [name for name in dict(finding.figures) if "usd" in name]
+    assert not [name for name in dict(finding.numbers) if "usd" in name]
 
 
 def test_the_cost_is_of_the_whole_job_where_it_is_known() -> None:
@@ -102,8 +102,8 @@ def test_the_cost_is_of_the_whole_job_where_it_is_known() -> None:
         validation_rows=100,
         preflight_episodes=16,
     )
-    alone = dict(cost_finding(baseline(*TEACHING, *ALIKE)).figures)
-    whole = dict(cost_finding(baseline(*TEACHING, *ALIKE, plan=plan)).figures)
+    alone = dict(cost_finding(baseline(*TEACHING, *ALIKE)).numbers)
+    whole = dict(cost_finding(baseline(*TEACHING, *ALIKE, plan=plan)).numbers)
     more = whole["whole_job_cost_usd_likely"] - alone["whole_job_cost_usd_likely"]
     assert more == pytest.approx(200 * (70 * 0.13 + 30 * 0.026 + 20 * 0.40) / 1e6, rel=1e-3)
 
@@ -138,4 +138,4 @@ def test_a_group_record_without_its_episodes_is_counted_by_them() -> None:
         for one in each
     ]
     finding = cost_finding(baseline(found, batch_size=8))
-    assert dict(finding.figures)["training_train_tokens"] == 80 * 120
+    assert dict(finding.numbers)["training_train_tokens"] == 80 * 120

@@ -44,14 +44,14 @@ def baseline_of(*asked: Sequence[JudgeQuestion], size: int = 2) -> Baseline:
 def test_a_steady_judge_passes() -> None:
     finding = found(*[({"grade": 3, "why": "good"}, {"why": "good", "grade": 3.0})] * QUESTIONS)
     assert (finding.verdict, finding.value, finding.threshold) == ("Pass", 0.0, 0.2)
-    assert dict(finding.figures)["style: mean difference of grade"] == 0.0
+    assert dict(finding.numbers)["style: mean difference of grade"] == 0.0
 
 
 def test_a_judge_that_varies_is_a_warning_with_evidence() -> None:
     finding = found(*[({"grade": 3}, {"grade": 5})] * 4, *[({"grade": 3}, {"grade": 3})] * 16)
     assert (finding.verdict, finding.value) == ("Warn", 0.2)
     assert finding.field == "spec.judges[style]"
-    assert dict(finding.figures)["style: mean difference of grade"] == pytest.approx(0.4)
+    assert dict(finding.numbers)["style: mean difference of grade"] == pytest.approx(0.4)
     assert "grade by 0.4" in finding.observed
     assert len(finding.examples) == 2
     assert 'first: {"grade": 3}\nsecond: {"grade": 5}' in finding.examples[0].text
@@ -68,13 +68,13 @@ def test_case_and_spacing_of_a_text_are_no_difference() -> None:
 
 def test_a_number_that_is_text_has_a_mean_difference() -> None:
     finding = found(*[("7", "7.5")] * QUESTIONS)
-    assert dict(finding.figures)["style: mean difference of text"] == 0.5
+    assert dict(finding.numbers)["style: mean difference of text"] == 0.5
 
 
 def test_true_is_no_number() -> None:
     finding = found(*[({"good": True}, {"good": False})] * QUESTIONS)
     assert finding.value == 1.0
-    assert not any("mean difference" in name for name, _ in finding.figures)
+    assert not any("mean difference" in name for name, _ in finding.numbers)
 
 
 def test_a_field_that_lacks_differs() -> None:
@@ -85,7 +85,7 @@ def test_the_worst_of_several_judges_decides() -> None:
     others = [AskedTwice(question(at, "other"), ("a", "b")) for at in range(QUESTIONS)]
     finding = found(*[("yes", "yes")] * QUESTIONS, others=others)
     assert (finding.verdict, finding.value, finding.field) == ("Warn", 1.0, "spec.judges[other]")
-    assert dict(finding.figures)["style: share that differ"] == 0.0
+    assert dict(finding.numbers)["style: share that differ"] == 0.0
 
 
 def test_few_questions_of_one_judge_are_too_few() -> None:

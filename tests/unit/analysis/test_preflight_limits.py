@@ -55,7 +55,7 @@ def ended(
 def test_episodes_with_room_left_fit() -> None:
     finding = judged("context-fits", ended(0, lambda: turns_of(2)))
     assert finding.verdict == "Pass"
-    assert dict(finding.figures)["p99_turns"] == 2
+    assert dict(finding.numbers)["p99_turns"] == 2
 
 
 @pytest.mark.parametrize(("tokens", "verdict"), [(4097, "Fail"), (4096, "Pass")])
@@ -97,9 +97,9 @@ def test_an_endpoint_shows_neither_parser_nor_speed() -> None:
         finding = judged(check, elsewhere)
         assert finding.verdict == "Unknown"
         assert "frontier-1" in finding.observed
-    figures = dict(judged("throughput", elsewhere).figures)
-    assert "p99_tool_seconds" in figures
-    assert not {"episodes_an_hour", "whole_job_cost_usd_likely"} & figures.keys()
+    numbers = dict(judged("throughput", elsewhere).numbers)
+    assert "p99_tool_seconds" in numbers
+    assert not {"episodes_an_hour", "whole_job_cost_usd_likely"} & numbers.keys()
 
 
 @pytest.mark.parametrize(
@@ -396,10 +396,10 @@ def test_speed_gives_the_jobs_time() -> None:
     played = play_all(lambda: Desk({}), BY_ID["throughput"].scripts(desk_baseline()))
     finding = BY_ID["throughput"].judge(baseline, played)
     assert finding.verdict == "Pass"
-    figures = dict(finding.figures)
-    assert figures["episodes_an_hour"] == pytest.approx(1000)
-    assert figures["rollout_hours"] == pytest.approx(80 / 1000)
-    assert figures["p50_sandbox_wait_seconds"] == pytest.approx(0.2)
+    numbers = dict(finding.numbers)
+    assert numbers["episodes_an_hour"] == pytest.approx(1000)
+    assert numbers["rollout_hours"] == pytest.approx(80 / 1000)
+    assert numbers["p50_sandbox_wait_seconds"] == pytest.approx(0.2)
 
 
 def test_a_slow_tool_is_a_warning() -> None:

@@ -33,7 +33,7 @@ def test_what_a_guess_earns_alone_is_no_verdict() -> None:
     finding = found("constant-guess", SilencePayingDesk)
     assert finding.verdict == "Unknown"
     assert NOT_KNOWN in finding.observed
-    assert not any(name.startswith("reward of") for name, _ in finding.figures)
+    assert not any(name.startswith("reward of") for name, _ in finding.numbers)
 
 
 def test_a_guess_that_succeeds_still_fails() -> None:

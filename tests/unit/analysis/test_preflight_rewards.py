@@ -34,17 +34,17 @@ def test_success_now_and_then_is_a_foothold() -> None:
     assert finding.value == pytest.approx(3 / 8)
     assert finding.low is not None
     assert finding.low < 3 / 8
-    figures = dict(finding.figures)
-    assert figures["pass@1"] == pytest.approx(3 / 8)
-    assert figures["pass@8"] == 1.0
-    assert figures["groups_that_would_teach"] == 1.0
+    numbers = dict(finding.numbers)
+    assert numbers["pass@1"] == pytest.approx(3 / 8)
+    assert numbers["pass@8"] == 1.0
+    assert numbers["groups_that_would_teach"] == 1.0
 
 
 def test_pass_at_the_groups_size_is_the_unbiased_one() -> None:
     baseline = binary([1, 0, 2, 0])
     finding = judged("foothold", replace(baseline, facts=replace(baseline.facts, group_size=4)))
     expected = [1 - math.comb(8 - good, 4) / math.comb(8, 4) for good in (1, 0, 2, 0)]
-    assert dict(finding.figures)["pass@4"] == pytest.approx(sum(expected) / 4)
+    assert dict(finding.numbers)["pass@4"] == pytest.approx(sum(expected) / 4)
 
 
 def test_a_model_that_never_succeeds_fails() -> None:
@@ -222,7 +222,7 @@ def test_few_groups_are_too_few() -> None:
 def test_a_reward_that_pays_success_agrees() -> None:
     finding = judged("scorer-agrees", desk_baseline())
     assert finding.verdict == "Pass"
-    assert dict(finding.figures)["rank_correlation"] > 0.5
+    assert dict(finding.numbers)["rank_correlation"] > 0.5
 
 
 def test_partial_credit_is_no_disagreement() -> None:

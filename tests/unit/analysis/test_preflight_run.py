@@ -98,8 +98,8 @@ def test_the_report_has_numbers_thresholds_and_evidence() -> None:
 def test_the_report_is_bounded_whatever_was_found() -> None:
     evil = "</td>|<script>\x1b[31m\n" * 100_000
     examples = tuple(Example(evil, evil, "e") for _ in range(9))
-    figures = tuple((evil + str(at), 1.0) for at in range(500))
-    finding = Finding("splits", "Fail", evil, 1.0, 0.0, advice=evil, examples=examples, figures=figures)
+    numbers = tuple((evil + str(at), 1.0) for at in range(500))
+    finding = Finding("splits", "Fail", evil, 1.0, 0.0, advice=evil, examples=examples, numbers=numbers)
     made = document(desk_baseline(rows=1), [finding])
     assert len(json.dumps(made)) < 64 * 1024
     page = markdown(made)

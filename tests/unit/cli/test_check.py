@@ -520,7 +520,7 @@ def test_a_project_elsewhere_is_named(project: Path, tmp_path: Path) -> None:
 
 FINDING = Finding(
     "splits", "Fail", "Rows are shared.", advice="Split them once.", field="spec.data",
-    examples=(Example("row 3", "first\nsecond"),), figures=(("shared", 2.0),),
+    examples=(Example("row 3", "first\nsecond"),), numbers=(("shared", 2.0),),
 )  # fmt: skip
 
 

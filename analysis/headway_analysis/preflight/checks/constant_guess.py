@@ -120,17 +120,17 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     if not tried and majority is None:
         return Finding(ID, "Unknown", "No guess could be tried.", threshold=OFTEN, needs=ENOUGH)
     failed = [guess for guess in tried if _scores(guess) or _earns(guess, baseline)]
-    figures = [(f"success of {guess.name}", guess.success.value) for guess in guesses]
+    numbers = [(f"success of {guess.name}", guess.success.value) for guess in guesses]
     if not baseline.facts.relative:
-        figures += [(f"reward of {guess.name}", guess.reward) for guess in guesses]
+        numbers += [(f"reward of {guess.name}", guess.reward) for guess in guesses]
     good = [is_full(one, baseline.facts) for one in baseline.scored]
-    figures.append(("success of the base model", sum(good) / max(1, len(good))))
+    numbers.append(("success of the base model", sum(good) / max(1, len(good))))
     if majority is not None:
-        figures.append(("share of the most frequent label", majority.value))
+        numbers.append(("share of the most frequent label", majority.value))
     common_label = majority is not None and _too_common(majority)
     if failed or common_label:
         paid = not baseline.facts.relative
-        return _failed(failed, majority if common_label else None, label, tuple(figures), paid=paid)
+        return _failed(failed, majority if common_label else None, label, tuple(numbers), paid=paid)
     best = max((guess.success for guess in tried), key=lambda each: each.value, default=share(0, 0))
     observed = f"The best guess without work succeeds in {best}."
     ends = (best.value, OFTEN, best.low, best.high)
@@ -138,17 +138,17 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
         observed = f"{observed} Random tool calls add to the reward of an empty answer."
         advice = "Pay only for the answer: if calls are paid, an agent calls as much as it can."
         shown = tuple(_example(guess) for guess in tried if guess.name in (CALLING, EMPTY))
-        return Finding(ID, "Warn", observed, *ends, advice, ENTRY, examples=shown, figures=tuple(figures))
+        return Finding(ID, "Warn", observed, *ends, advice, ENTRY, examples=shown, numbers=tuple(numbers))
     if unjudged:
         observed = (
             f"{observed} On {len(unjudged)} rows the calls alone get the full score, so no answer was tried."
         )
     if baseline.facts.relative:
         observed = f"{observed} {RELATIVE}"
-        return Finding(ID, "Unknown", observed, *ends, figures=tuple(figures))
+        return Finding(ID, "Unknown", observed, *ends, numbers=tuple(numbers))
     if any(len(guess.rewards) + len(unjudged) < ENOUGH for guess in tried if guess.name == FREQUENT):
-        return Finding(ID, "Unknown", observed, *ends, needs=ENOUGH, figures=tuple(figures))
-    return Finding(ID, "Pass", observed, *ends, figures=tuple(figures))
+        return Finding(ID, "Unknown", observed, *ends, needs=ENOUGH, numbers=tuple(numbers))
+    return Finding(ID, "Pass", observed, *ends, numbers=tuple(numbers))
 
 
 ENTRY: Final = "spec.environment.entrypoint"
@@ -221,7 +221,7 @@ def _failed(
     failed: Sequence[Guess],
     majority: Share | None,
     label: Label | None,
-    figures: tuple[tuple[str, float], ...],
+    numbers: tuple[tuple[str, float], ...],
     *,
     paid: bool,
 ) -> Finding:
@@ -253,7 +253,7 @@ def _failed(
         advice,
         field,
         examples=examples,
-        figures=figures,
+        numbers=numbers,
     )
 
 

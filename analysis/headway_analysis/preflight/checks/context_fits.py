@@ -46,8 +46,8 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     for what, field, limit, hit in limits:
         hits = [one for one in found if hit(one)]
         cut.append((share(len(hits), len(found)), what, field, limit, hits))
-    figures, need = _sums(baseline, facts)
-    figures += tuple((f"share that {what}", part.value) for part, what, *_ in cut)
+    numbers, need = _sums(baseline, facts)
+    numbers += tuple((f"share that {what}", part.value) for part, what, *_ in cut)
     over = [each for each in cut if each[0].low > each[3]]
     near = [each for each in cut if each[0].value > each[3] and each[0].low > each[3] / 2]
     part, what, field, limit, hits = max(over or near or cut, key=lambda each: each[0].value - each[3])
@@ -65,11 +65,11 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
             ADVICE[field],
             field,
             examples=shown,
-            figures=figures,
+            numbers=numbers,
         )
     if need is not None and need > facts.context_length:
-        return _too_long(facts, need, figures, part)
-    return Finding(ID, "Pass", observed, part.value, limit, part.low, part.high, figures=figures)
+        return _too_long(facts, need, numbers, part)
+    return Finding(ID, "Pass", observed, part.value, limit, part.low, part.high, numbers=numbers)
 
 
 def _full(one: Sampled, facts: Facts) -> bool:
@@ -91,7 +91,7 @@ ADVICE: Final = {
 }
 
 
-def _too_long(facts: Facts, need: int, figures: tuple[tuple[str, float], ...], part: Share) -> Finding:
+def _too_long(facts: Facts, need: int, numbers: tuple[tuple[str, float], ...], part: Share) -> Finding:
     observed = (
         f"At its longest an episode needs {need} tokens, of {facts.context_length}: prompt, "
         f"{facts.max_turns} turns "
@@ -105,26 +105,26 @@ def _too_long(facts: Facts, need: int, figures: tuple[tuple[str, float], ...], p
         float(facts.context_length),
         advice=ADVICE[LENGTH],
         field=LENGTH,
-        figures=figures,
+        numbers=numbers,
     )
 
 
 def _sums(baseline: Baseline, facts: Facts) -> tuple[tuple[tuple[str, float], ...], int | None]:
-    """Figures of lengths, and the tokens of the longest possible episode."""
+    """Lengths, and the tokens of the longest possible episode."""
     prompt = max((one.prompt_tokens for one in baseline.sampled), default=0)
     results = [float(tokens) for one in baseline.sampled for tokens in one.tool_tokens]
     output = quantile(results, TAIL)
     turns = quantile([float(len(one.record.turns)) for one in baseline.scored], TAIL)
-    figures = (
+    numbers = (
         ("prompt_tokens", float(prompt)),
         ("p99_tool_tokens", output),
         ("p99_turns", turns),
         ("context_length", float(facts.context_length)),
     )
     if facts.max_turns is None:
-        return figures, None
+        return numbers, None
     need = int(prompt + facts.max_turns * facts.max_tokens + (facts.max_turns - 1) * output)
-    return (*figures, ("longest_episode_tokens", float(need))), need
+    return (*numbers, ("longest_episode_tokens", float(need))), need
 
 
 def _example(one: Sampled) -> Example:

@@ -63,8 +63,8 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
         f"{hits} of {total} episodes on {rows} rows reach score {facts.success_threshold:g} "
         f"({low:.0%} to {high:.0%})."
     )
-    figures = _figures(scored, facts)
-    found = Finding(ID, "Pass", observed, hits / total, RARELY, low, high, figures=figures)
+    numbers = _numbers(scored, facts)
+    found = Finding(ID, "Pass", observed, hits / total, RARELY, low, high, numbers=numbers)
     if hits == 0:
         sure = evidence_below(hits, total, RARELY, NEVER) >= CERTAIN and rows >= ROWS_NEVER
         enough = whole_groups(ENOUGH, size, ROWS_NEVER)
@@ -148,7 +148,7 @@ def grouped(scored: Iterable[Sampled]) -> list[list[Sampled]]:
     return [members for members in groups.values() if len(members) > 1]
 
 
-def _figures(scored: Sequence[Sampled], facts: Facts) -> tuple[tuple[str, float], ...]:
+def _numbers(scored: Sequence[Sampled], facts: Facts) -> tuple[tuple[str, float], ...]:
     size = facts.group_size
     counts = [(len(each), sum(is_full(one, facts) for one in each)) for each in grouped(scored)]
     fit = [(tries, good) for tries, good in counts if tries >= size]

@@ -105,7 +105,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
         seen = by_id.get(before.script.like or "")
         left += [*_left(before, again, behind, seen, canary(baseline.facts.seed, number))][:1]
     value = float(len(left) + len(reached))
-    figures = (("episodes_with_traces", float(len(left))), ("destinations_reached", float(len(reached))))
+    numbers = (("episodes_with_traces", float(len(left))), ("destinations_reached", float(len(reached))))
     if reached or left:
         return Finding(
             ID,
@@ -116,7 +116,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
             advice=_advice(reached, left),
             field="spec.environment.image" if left else None,
             examples=tuple([*examples, *left][:MAX_EXAMPLES]),
-            figures=figures,
+            numbers=numbers,
         )
     if not chains and not baseline.probes:
         observed = "Neither episodes nor the network were tested."
@@ -124,12 +124,12 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     observed = f"Nothing of {chains} episodes was seen in the one after"
     if not baseline.probes:
         observed = f"{observed}. No probe of the network answered, so the reach of a sandbox is not known."
-        return Finding(ID, "Unknown", observed, 0.0, 0.0, figures=figures)
+        return Finding(ID, "Unknown", observed, 0.0, 0.0, numbers=numbers)
     youngest = min(probe.seconds_after_start for probe in baseline.probes)
     observed = f"{observed}, and {len(baseline.probes)} destinations were tried, none reached; the first "
     observed = f"{observed}{youngest:.1f} s after a sandbox's start."
-    more = (*figures, ("seconds_after_start", youngest))
-    return Finding(ID, "Pass", observed, 0.0, 0.0, figures=more)
+    more = (*numbers, ("seconds_after_start", youngest))
+    return Finding(ID, "Pass", observed, 0.0, 0.0, numbers=more)
 
 
 def _summary(reached: Sequence[Probe], left: Sequence[Example], chains: int) -> str:

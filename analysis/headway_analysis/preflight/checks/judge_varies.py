@@ -95,7 +95,7 @@ class _Judge:
                 self.distances.setdefault(name, []).append(abs(a - b))
 
     @property
-    def figures(self) -> Iterator[tuple[str, float]]:
+    def numbers(self) -> Iterator[tuple[str, float]]:
         yield f"{self.name}: questions asked twice", float(self.pairs)
         yield f"{self.name}: share that differ", self.part.value
         for name, found in sorted(self.distances.items())[:MAX_FIELDS]:
@@ -114,20 +114,20 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
         return _unknown(baseline, failed)
     known = sorted(by_name.values(), key=lambda each: (each.part.low, each.part.value, -each.pairs))
     worst = known[-1]
-    part, figures = worst.part, tuple(pair for each in known for pair in each.figures)
+    part, numbers = worst.part, tuple(pair for each in known for pair in each.numbers)
     observed = _summary(worst, len(failed))
     ends = (part.value, OFTEN, part.low, part.high)
     if worst.too_much:
         shown = tuple(map(_example, worst.differ[:PAIRS]))
         where = f"spec.judges[{worst.name}]"
-        return Finding(ID, "Warn", observed, *ends, ADVICE, where, examples=shown, figures=figures)
+        return Finding(ID, "Warn", observed, *ends, ADVICE, where, examples=shown, numbers=numbers)
     few = min(known, key=lambda each: each.pairs)
     if few.pairs < ENOUGH:
         observed = f"{observed} {few.pairs} questions to judge {few.name} are too few to tell."
         needs = -(-len(baseline.sampled) * ENOUGH // max(1, few.pairs))
-        return Finding(ID, "Unknown", observed, *ends, needs=needs, figures=figures)
+        return Finding(ID, "Unknown", observed, *ends, needs=needs, numbers=numbers)
     shown = tuple(map(_example, worst.differ[:PAIRS]))
-    return Finding(ID, "Pass", observed, *ends, examples=shown, figures=figures)
+    return Finding(ID, "Pass", observed, *ends, examples=shown, numbers=numbers)
 
 
 ADVICE: Final = (

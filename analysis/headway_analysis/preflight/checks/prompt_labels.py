@@ -98,13 +98,13 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
         *_tags(baseline, rows, played, label),
         *_revealed(rows, label),
     ]
-    figures = (("rows_read", float(len(rows))),)
+    numbers = (("rows_read", float(len(rows))),)
     if not faults:
         observed = (
             f"Prompts of {len(rows)} rows ask for the fields and tags of label column `{label.column}`, and "
             "do not reveal the label."
         )
-        return Finding(ID, "Pass", observed, 0.0, OFTEN, figures=figures)
+        return Finding(ID, "Pass", observed, 0.0, OFTEN, numbers=numbers)
     certain = any(fault.certain for fault in faults)
     return Finding(
         ID,
@@ -115,7 +115,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
         advice=" ".join(dict.fromkeys(fault.advice for fault in faults)),
         field="spec.data.train",
         examples=tuple(fault.example for fault in faults[:MAX_EXAMPLES]),
-        figures=figures,
+        numbers=numbers,
     )
 
 

@@ -35,10 +35,10 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     observed = f"In {part} groups every episode has the same reward."
     if constant:
         observed = f"All {len(rewards)} episodes have the reward {rewards[0]:g}."
-    figures = (("lowest_reward", min(rewards)), ("highest_reward", max(rewards)))
+    numbers = (("lowest_reward", min(rewards)), ("highest_reward", max(rewards)))
     over = part.low > MAX_UNIFORM
     if not over and not constant:
-        return Finding(ID, "Pass", observed, part.value, MAX_UNIFORM, part.low, part.high, figures=figures)
+        return Finding(ID, "Pass", observed, part.value, MAX_UNIFORM, part.low, part.high, numbers=numbers)
     if constant and not over:
         observed = f"{observed} A sure verdict takes {needs} episodes in {ENOUGH} groups."
     return Finding(
@@ -54,7 +54,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
         "spec.environment.entrypoint",
         needs=needs if constant and not over else None,
         examples=tuple(map(_example, uniform[:MAX_EXAMPLES])),
-        figures=figures,
+        numbers=numbers,
     )
 
 

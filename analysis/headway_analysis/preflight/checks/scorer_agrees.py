@@ -51,7 +51,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
         [one.record.reward or 0.0 for one in scored], [one.record.score or 0.0 for one in scored]
     )
     better = _better(sides)
-    figures = _figures(scored, correlation, better)
+    numbers = _numbers(scored, correlation, better)
     observed = f"{part} episodes with a full reward fail by the external score."
     if correlation is not None:
         observed = f"{observed[:-1]}; rank correlation {correlation:.2f}."
@@ -62,19 +62,19 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     ends = (part.value, PAID, part.low, part.high)
     if part.low > PAID or turned:
         return Finding(
-            ID, "Fail", observed, *ends, _advice(part, turned), ENTRY, examples=shown, figures=figures
+            ID, "Fail", observed, *ends, _advice(part, turned), ENTRY, examples=shown, numbers=numbers
         )
     if len(sides.unearned) > 1 and part.value > PAID:
         return Finding(
-            ID, "Warn", observed, *ends, _advice(part, turned), ENTRY, examples=shown, figures=figures
+            ID, "Warn", observed, *ends, _advice(part, turned), ENTRY, examples=shown, numbers=numbers
         )
     if better is not None and better < 0 and len(sides.good) >= EACH:
         advice = "Success earns no more than failure: read the worst episodes, and align the reward."
-        return Finding(ID, "Warn", observed, *ends, advice, ENTRY, examples=shown, figures=figures)
+        return Finding(ID, "Warn", observed, *ends, advice, ENTRY, examples=shown, numbers=numbers)
     if not sides.high and len(scored) < ENOUGH:
         observed = f"None of {len(scored)} episodes has a full reward: too few to tell."
-        return Finding(ID, "Unknown", observed, threshold=PAID, needs=ENOUGH, figures=figures)
-    return Finding(ID, "Pass", observed, *ends, figures=figures)
+        return Finding(ID, "Unknown", observed, threshold=PAID, needs=ENOUGH, numbers=numbers)
+    return Finding(ID, "Pass", observed, *ends, numbers=numbers)
 
 
 ENTRY: Final = "spec.environment.entrypoint"
@@ -110,7 +110,7 @@ def _better(sides: Sides) -> float | None:
     return (total - first * second / 2) / math.sqrt(first * second * (first + second + 1) / 12)
 
 
-def _figures(
+def _numbers(
     scored: Sequence[Sampled], correlation: float | None, better: float | None
 ) -> tuple[tuple[str, float], ...]:
     found = [

@@ -143,7 +143,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     taken += _nothing_judged([one for one in harmful if one.calls])
     refused = [one for one in tried if not one.mutant.harmful and not one.by_score]
     part = share(len(taken), len(harmful))
-    figures = _figures(tried)
+    numbers = _numbers(tried)
     ends = (part.value, 0.0, part.low, part.high)
     strict = [one for one in refused if _costs(one.mutant, baseline)]
     if taken:
@@ -154,21 +154,21 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
             "second answer."
         )
         shown = _examples(taken)
-        return Finding(ID, "Fail", observed, *ends, advice, ENTRY, examples=shown, figures=figures)
+        return Finding(ID, "Fail", observed, *ends, advice, ENTRY, examples=shown, numbers=numbers)
     if strict:
         rules = list(dict.fromkeys(one.mutant.rule for one in strict))
         observed = f"Every wrong answer is refused, but right ones are too: {'; '.join(rules)}."
         advice = "Accept an answer that a person would accept, or say in the prompt what is refused."
         shown = _examples(strict)
-        return Finding(ID, "Warn", observed, *ends, advice, ENTRY, examples=shown, figures=figures)
+        return Finding(ID, "Warn", observed, *ends, advice, ENTRY, examples=shown, numbers=numbers)
     observed = f"All {len(harmful)} wrong answers are refused."
     if any(one.calls for one in tried):
         full = list(dict.fromkeys(one.mutant.label for one in harmful if one.full))
         observed = "The task is judged by its calls, and wrong calls are refused"
         observed = f"{observed}, except for: {'; '.join(full[:6])}." if full else f"{observed}."
     if baseline.facts.relative:
-        return Finding(ID, "Unknown", f"{observed} {RELATIVE}", *ends, figures=figures)
-    return Finding(ID, "Pass", observed, *ends, figures=figures)
+        return Finding(ID, "Unknown", f"{observed} {RELATIVE}", *ends, numbers=numbers)
+    return Finding(ID, "Pass", observed, *ends, numbers=numbers)
 
 
 RELATIVE: Final = "Their reward is not known: group_reward compares them with their group."
@@ -256,7 +256,7 @@ def _costs(mutant: Mutant | CallMutant, baseline: Baseline) -> bool:
     return so > 1 and so >= OFTEN * len(answers)
 
 
-def _figures(tried: Sequence[Tried]) -> tuple[tuple[str, float], ...]:
+def _numbers(tried: Sequence[Tried]) -> tuple[tuple[str, float], ...]:
     names = list(dict.fromkeys(one.mutant.label for one in tried))
     found = []
     for name in names:

@@ -44,7 +44,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     waits = [one.waited for one in played if one.error is None]
     slow = quantile(seconds, 0.99)
     observed, of_servers = _speed(baseline)
-    figures = (
+    numbers = (
         *of_servers,
         ("p50_tool_seconds", quantile(seconds, 0.5)),
         ("p99_tool_seconds", slow),
@@ -52,7 +52,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     )
     lost = share(sum(one.record.reward is None for one in baseline.sampled), len(baseline.sampled))
     if lost.low > MAX_FAILED:
-        return _lost(baseline, lost, observed, figures)
+        return _lost(baseline, lost, observed, numbers)
     if slow > SLOW_SECONDS:
         observed = f"{observed} One tool call in a hundred takes {slow:.1f} s or more."
         advice = "Let tools replay recorded answers, keyed by arguments."
@@ -66,11 +66,11 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
             advice=advice,
             field=ENTRY,
             examples=slowest,
-            figures=figures,
+            numbers=numbers,
         )
     if facts.endpoint is not None:
-        return Finding(ID, "Unknown", observed, figures=figures)
-    return Finding(ID, "Pass", observed, dict(figures)["episodes_an_hour"], figures=figures)
+        return Finding(ID, "Unknown", observed, numbers=numbers)
+    return Finding(ID, "Pass", observed, dict(numbers)["episodes_an_hour"], numbers=numbers)
 
 
 def _speed(baseline: Baseline) -> tuple[str, tuple[tuple[str, float], ...]]:
@@ -84,29 +84,29 @@ def _speed(baseline: Baseline) -> tuple[str, tuple[tuple[str, float], ...]]:
         f"{rate:.0f} episodes an hour at {baseline.concurrency} at once: {episodes} training episodes take "
         f"{episodes / rate:.1f} hours on as many servers."
     )
-    figures = (
+    numbers = (
         ("episodes_an_hour", rate),
         ("training_episodes", float(episodes)),
         ("rollout_hours", episodes / rate),
-        *_figures(baseline, found),
+        *_numbers(baseline, found),
     )
-    return f"{observed}{_priced(baseline, found)}", figures
+    return f"{observed}{_priced(baseline, found)}", numbers
 
 
 ENTRY: Final = "spec.environment.entrypoint"
-FIGURES: Final = {
+AMOUNTS: Final = {
     UsageClass.PREFILL.value: "training_prefill_tokens",
     UsageClass.SAMPLE.value: "training_sampled_tokens",
     UsageClass.TRAIN.value: "training_train_tokens",
 }
-"""Class of the bill -> the figure with its likely amount."""
+"""Class of the bill -> the name of its likely amount."""
 
 
-def _figures(baseline: Baseline, found: Estimate) -> Iterator[tuple[str, float]]:
+def _numbers(baseline: Baseline, found: Estimate) -> Iterator[tuple[str, float]]:
     """What engines and learner will compute for training, and what the whole job will cost."""
-    for name, figure in FIGURES.items():
+    for name, amount_name in AMOUNTS.items():
         if name in found.usage:
-            yield figure, float(round(found.usage[name].likely))
+            yield amount_name, float(round(found.usage[name].likely))
     if found.cost is not None and baseline.facts.price is not None:
         for end, amount in found.cost._asdict().items():
             yield f"whole_job_cost_usd_{end}", float(amount)
@@ -125,7 +125,7 @@ def _priced(baseline: Baseline, found: Estimate) -> str:
     return f"{text}, and what {lacking} cost is unknown." if lacking else f"{text}."
 
 
-def _lost(baseline: Baseline, lost: Share, observed: str, figures: tuple[tuple[str, float], ...]) -> Finding:
+def _lost(baseline: Baseline, lost: Share, observed: str, numbers: tuple[tuple[str, float], ...]) -> Finding:
     bad = [one for one in baseline.sampled if one.record.reward is None]
     examples = tuple(
         Example(f"row {one.group.row}: lost", excerpt(one.record.error or ""), one.record.episode_id)
@@ -146,7 +146,7 @@ def _lost(baseline: Baseline, lost: Share, observed: str, figures: tuple[tuple[s
         advice,
         None if elsewhere else ENTRY,
         examples=examples,
-        figures=figures,
+        numbers=numbers,
     )
 
 

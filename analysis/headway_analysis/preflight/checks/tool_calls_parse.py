@@ -77,10 +77,10 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
         )
     part = share(malformed, total)
     observed = f"{part} tool calls of the base model cannot be read."
-    figures = tuple((f"read by {name}", float(count)) for name, count in baseline.facts.other_parsers.items())
+    numbers = tuple((f"read by {name}", float(count)) for name, count in baseline.facts.other_parsers.items())
     ends = (part.value, MAX_MALFORMED, part.low, part.high)
     if part.low <= SOME_MALFORMED:
-        return Finding(ID, "Pass", observed, *ends, figures=figures)
+        return Finding(ID, "Pass", observed, *ends, numbers=numbers)
     return Finding(
         ID,
         "Fail" if part.low > MAX_MALFORMED else "Warn",
@@ -89,7 +89,7 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
         _advice(baseline, malformed),
         FIELD,
         examples=tuple(shown[:MAX_EXAMPLES]),
-        figures=figures,
+        numbers=numbers,
     )
 
 
