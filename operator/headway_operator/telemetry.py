@@ -16,9 +16,9 @@ from headway_api import metrics, names
 from headway_api.document import Json
 from headway_operator.cache import Cache
 from headway_operator.config import DEFAULT_MANAGER
-from headway_operator.figures import figures, labels_of, of_budget, state_of
 from headway_operator.kube import JOBS
 from headway_operator.plan.reading import manager_of
+from headway_operator.samples import labels_of, of_budget, samples, state_of
 from headway_wire.threads import ThreadedServer
 
 SUCCESS: Final = "success"
@@ -82,7 +82,7 @@ def _described(name: str) -> tuple[str, str, tuple[str, ...]]:
 
 
 class _Jobs:
-    """Metrics of one manager's jobs, computed at each scrape: their number by state, and figures of each."""
+    """Metrics of one manager's jobs, computed at each scrape: their number by state, and samples of each."""
 
     def __init__(self, cache: Cache, manager: str) -> None:
         self._cache = cache
@@ -109,7 +109,7 @@ def _by_state(jobs: list[Json]) -> Metric:
 def _one_by_one(jobs: list[Json]) -> Iterator[Metric]:
     found = {known.name: _family(known) for known in metrics.JOBS}
     for body in jobs:
-        by_name = {(figure.name, figure.more): figure.value for figure in figures(body)}
+        by_name = {(sample.name, sample.more): sample.value for sample in samples(body)}
         for (name, more), value in by_name.items():
             found[f"job/{name}"].add_metric([*labels_of(body), *more], value)
     yield from found.values()
@@ -118,9 +118,9 @@ def _one_by_one(jobs: list[Json]) -> Iterator[Metric]:
 def _of_budgets(budgets: list[Json]) -> Iterator[Metric]:
     found = {known.name: _family(known) for known in metrics.SHARED_BUDGETS}
     for body in budgets:
-        for figure in of_budget(body):
-            values = [body["metadata"]["namespace"], *figure.more]
-            found[f"namespace_budget/{figure.name}"].add_metric(values, figure.value)
+        for sample in of_budget(body):
+            values = [body["metadata"]["namespace"], *sample.more]
+            found[f"namespace_budget/{sample.name}"].add_metric(values, sample.value)
     yield from found.values()
 
 

@@ -15,7 +15,7 @@ class Fact:
     reason: str
     """What happened, in one word."""
     message: str
-    """What happened, with its figures."""
+    """What happened, with its numbers."""
     warning: bool = False
     at: datetime | None = None
     """When it happened. None: the status does not say."""

@@ -111,7 +111,7 @@ def _of_condition(known: Condition, status: JobStatus) -> Fact | None:
         case ConditionType.SUSPENDED, "True", _:
             return _paused(known, status) or _suspended(known, status)
         case ConditionType.SUSPENDED, "False", Reason.RESUMED:
-            return _since(known, "Resumed", f"{words or 'spec.suspend is false again'}; {_figures(status)}")
+            return _since(known, "Resumed", f"{words or 'spec.suspend is false again'}; {_progress(status)}")
         case ConditionType.BUDGET_LOW, "True", _:
             return _since(known, "BudgetLow", words, warning=True)
         case ConditionType.BUDGET_EXHAUSTED, "True", _:
@@ -123,9 +123,9 @@ def _of_condition(known: Condition, status: JobStatus) -> Fact | None:
         case ConditionType.GATE_PASSED, "False", _:
             return _since(known, "GateRefused", words, warning=True)
         case ConditionType.COMPLETE, "True", _:
-            return _since(known, "Complete", f"{words}; {_figures(status)}")
+            return _since(known, "Complete", f"{words}; {_progress(status)}")
         case ConditionType.FAILED, "True", reason:
-            return _since(known, "Failed", f"{reason}: {words}; {_figures(status)}", warning=True)
+            return _since(known, "Failed", f"{reason}: {words}; {_progress(status)}", warning=True)
         case _:
             return None
 
@@ -136,7 +136,7 @@ def _since(known: Condition, reason: str, message: str, *, warning: bool = False
 
 
 def _suspended(known: Condition, status: JobStatus) -> Fact:
-    return _since(known, "Suspended", f"every pod is gone; {_figures(status)}")
+    return _since(known, "Suspended", f"every pod is gone; {_progress(status)}")
 
 
 def _paused(known: Condition, status: JobStatus) -> Fact | None:
@@ -222,7 +222,7 @@ def _unwise(status: RLTrainingJobStatus) -> Iterator[Fact]:
 
 
 def _estimated(status: JobStatus) -> Iterator[Fact]:
-    """The estimate, once for each basis: the figures change as the job progresses."""
+    """The estimate, once for each basis: the numbers change as the job progresses."""
     found = status.estimate
     if found is None or found.likely is None:
         return
@@ -247,9 +247,9 @@ def _validated(status: RLTrainingJobStatus) -> Iterator[Fact]:
     if found is None or found.best is None or found.best.step == 0:
         return
     best = found.best
-    figures = [f"external score {best.external_score}"] if best.external_score else []
-    figures += [f"reward {best.reward}"] if best.reward else []
-    text = f"step {best.step} has the best validation so far: {', '.join(figures)}"
+    scores = [f"external score {best.external_score}"] if best.external_score else []
+    scores += [f"reward {best.reward}"] if best.reward else []
+    text = f"step {best.step} has the best validation so far: {', '.join(scores)}"
     if found.baseline_external_score:
         text += f" (external score {found.baseline_external_score} before training)"
     yield Fact(f"validatedbest.{best.step}", "ValidatedBest", text)
@@ -294,7 +294,7 @@ def _beginning(status: JobStatus) -> str:
     return "training began" + (f": {maximum} steps" if maximum else "")
 
 
-def _figures(status: JobStatus) -> str:
+def _progress(status: JobStatus) -> str:
     """The job's progress and its cost."""
     found = []
     if isinstance(status, RLTrainingJobStatus):

@@ -47,7 +47,7 @@ def test_an_exhausted_job_has_no_pods_until_its_budget_is_raised(rig: Rig) -> No
     wait("its event", lambda: "Suspended" in reasons(rig, "spent"))
 
     rig.patch("spent", {"budget": {"usd": "11"}})
-    wait("the new figure", lambda: "usd is 11" in rig.condition("spent", "Suspended").get("message", ""))
+    wait("the new amount", lambda: "usd is 11" in rig.condition("spent", "Suspended").get("message", ""))
     assert not rig.pods("spent", "coordinator")
 
     rig.patch("spent", {"budget": {"usd": "12.5"}})

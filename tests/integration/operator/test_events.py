@@ -1,4 +1,4 @@
-"""What happens to a job: events on a real API server show it, and so do figures from the job's status."""
+"""What happens to a job: events on a real API server show it, and so do metrics from the job's status."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_jobs_events_are_recorded_once_if_its_operator_dies(rig: Rig) -> None:
     wait_for_events(rig, "reported", *signalled, "Suspended", "Resumed")
 
 
-def test_a_jobs_figures_outlive_its_pods_and_go_with_the_job(rig: Rig) -> None:
+def test_a_jobs_metrics_outlive_its_pods_and_go_with_the_job(rig: Rig) -> None:
     rig.settings = {"leaseNamespace": rig.namespace}
     rig.start()
     rig.run("shown")
@@ -76,7 +76,7 @@ def test_a_jobs_figures_outlive_its_pods_and_go_with_the_job(rig: Rig) -> None:
         labels = ",".join(sorted((*of, *more), key=lambda label: label.partition("=")[0]))
         return rig.metric(f"headway_job_{name}{{{labels}}} ")
 
-    wait("a figure of the signal", lambda: shown("signal", 'signal="RewardCollapsed"') == 2, explain=rig.log)
+    wait("a metric of the signal", lambda: shown("signal", 'signal="RewardCollapsed"') == 2, explain=rig.log)
     assert (shown("step"), shown("max_steps"), shown("reward"), shown("cost")) == (12, 40, 0.25, 3.5)
     assert shown("active") == 1
     rig.patch("shown", {"suspend": True})

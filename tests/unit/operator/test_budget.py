@@ -12,7 +12,7 @@ from observed_cluster import World, evaluating, running, stamp
 from headway_api import names
 from headway_api.document import Json
 from headway_api.spec.training import RLTrainingJob
-from headway_operator import figures
+from headway_operator import samples
 from headway_operator.plan import budget, events
 from headway_operator.plan.reading import parse_status
 
@@ -107,7 +107,7 @@ def test_nothing_is_done_while_the_budget_is_exhausted() -> None:
     made = world.later(10_000).carry_out()
     assert (made.to_delete, made.requeue_after) == ((), None)
     assert world.body["status"] == settled
-    assert not figures.is_active(world.body)
+    assert not samples.is_active(world.body)
 
 
 def test_an_evaluation_stops_and_goes_on_alike() -> None:

@@ -153,7 +153,7 @@ LIFE: tuple[tuple[Callable[[Stage], object], tuple[str, str, str]], ...] = (
 """Changes of a training job's status in their order, and the event of each: one at most."""
 
 
-def test_each_transition_has_one_event_with_its_figures(stage: Stage) -> None:
+def test_each_transition_has_one_event_with_its_numbers(stage: Stage) -> None:
     for number, (change, (kind, reason, words)) in enumerate(LIFE):
         change(stage.later(0.75))
         recorded = stage.look()

@@ -91,7 +91,7 @@ def test_an_unknown_signal_has_no_event(stage: Stage) -> None:
     assert set(stage.reasons()) == {"SignalRaised"}, "the list may have been too short for it"
 
 
-def test_a_suspect_signals_figures_and_end_have_one_event_each(stage: Stage) -> None:
+def test_a_suspect_signals_numbers_and_end_have_one_event_each(stage: Stage) -> None:
     words = "Repetition since step 31: 0.01 against 0.2. the reward fell; lower the rate"
     assert is_in(stage, "Suspect", 31).look() == [("Normal", "SignalSuspected", words)]
     assert stage.look() == []

@@ -21,7 +21,7 @@ from headway_api.metrics import JOBS, OF_JOB, OPERATOR, SHARED_BUDGETS, promethe
 from headway_api.signals import SignalName
 from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
 from headway_operator.cache import Cache
-from headway_operator.figures import figures
+from headway_operator.samples import samples
 from headway_operator.telemetry import ERRORS, Telemetry, serve
 
 THEN = "2026-11-01T12:00:00Z"
@@ -132,9 +132,9 @@ def test_errors_count_from_zero_before_the_first_one(reason: str) -> None:
     assert f'headway_operator_reconcile_errors_total{{reason="{reason}"}} 0.0' in text
 
 
-def test_each_figure_of_a_job_is_explained() -> None:
+def test_each_metric_of_a_job_is_explained() -> None:
     text = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_text()
-    table = text.partition("## Figures of a job")[2].partition("\n## ")[0]
+    table = text.partition("## Metrics of a job")[2].partition("\n## ")[0]
     for family in JOBS:
         name = prometheus_name(family.name).removeprefix("headway_job_").removesuffix("timestamp_seconds")
         assert f"_{name}" in table, family.name
@@ -304,7 +304,7 @@ FIELDS = sorted({*TRAINING, *EVALUATION, "pause", "resumedPause"})
 @given(st.dictionaries(st.sampled_from(FIELDS), JSON), st.booleans())
 def test_no_status_breaks_a_scrape(status: Json, trains: bool) -> None:
     body = (job if trains else eval_job)(status=status)
-    assert all(math.isfinite(figure.value) for figure in figures(body))
+    assert all(math.isfinite(sample.value) for sample in samples(body))
     assert b"headway_job_info{" in generate_latest(_telemetry_of(body).registry)
 
 

@@ -24,7 +24,7 @@ WORD_LIMIT: Final = 128
 
 
 @dataclass(frozen=True)
-class Figure:
+class Sample:
     """One sample of one job."""
 
     name: str
@@ -34,34 +34,34 @@ class Figure:
     """Values of the labels that follow those of the job."""
 
 
-def figures(job: Json) -> Iterator[Figure]:
+def samples(job: Json) -> Iterator[Sample]:
     """All samples of a stored job."""
-    yield Figure("info", 1, _particulars(job))
-    yield Figure("active", int(is_active(job)))
+    yield Sample("info", 1, _particulars(job))
+    yield Sample("active", int(is_active(job)))
     for path, name in _numbers(job["kind"]):
-        yield from _figure(name, _number(_at(job, *path)))
+        yield from _sample(name, _number(_at(job, *path)))
     for path, name in MOMENTS:
-        yield from _figure(f"{name}_timestamp_seconds", _moment(_at(job, *path)))
+        yield from _sample(f"{name}_timestamp_seconds", _moment(_at(job, *path)))
     for known in _items(job, "status", "conditions"):
-        yield Figure("condition", 1, tuple(_word(known.get(key)) for key in ("type", "status", "reason")))
+        yield Sample("condition", 1, tuple(_word(known.get(key)) for key in ("type", "status", "reason")))
     for signal in _items(job, "status", "signals"):
-        yield from _figure("signal", _signal_state(signal.get("state")), _word(signal.get("name")))
+        yield from _sample("signal", _signal_state(signal.get("state")), _word(signal.get("name")))
     for role in _items(job, "status", "roles"):
         for field, name in ROLE.items():
-            yield from _figure(name, _number(role.get(field)), _word(role.get("name")))
+            yield from _sample(name, _number(role.get(field)), _word(role.get("name")))
     for result in _items(job, "status", "results"):
         score = _number(_at(result, "externalScore", "value"))
-        yield from _figure("candidate_external_score", score, _word(result.get("name")))
+        yield from _sample("candidate_external_score", score, _word(result.get("name")))
 
 
-def of_budget(budget: Json) -> Iterator[Figure]:
+def of_budget(budget: Json) -> Iterator[Sample]:
     """All samples of a namespace's stored budget."""
     for limit in _items(budget, "status", "limits"):
         for field in ("limit", "spent", "left"):
-            yield from _figure(field, _number(limit.get(field)), _word(limit.get("name")))
+            yield from _sample(field, _number(limit.get(field)), _word(limit.get("name")))
     for known in _items(budget, "status", "conditions"):
         if (name := OF_CONDITION.get(str(known.get("type")))) is not None:
-            yield Figure(name, int(known.get("status") == "True"))
+            yield Sample(name, int(known.get("status") == "True"))
 
 
 def labels_of(job: Json) -> tuple[str, str, str]:
@@ -142,9 +142,9 @@ def _base_model(job: Json) -> str:
     return bases.pop() if len(bases) == 1 else ""
 
 
-def _figure(name: str, value: float | None, *more: str) -> Iterator[Figure]:
+def _sample(name: str, value: float | None, *more: str) -> Iterator[Sample]:
     if value is not None:
-        yield Figure(name, value, more)
+        yield Sample(name, value, more)
 
 
 def _at(body: Any, *path: str) -> Any:
