@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headway_api.document import Json
 from headway_cli import status_values
-from headway_cli.screen import figures, results
+from headway_cli.screen import overview, results
 from headway_cli.status_values import UNKNOWN
 
 
@@ -14,10 +14,10 @@ def line(job: Json) -> str:
     usage = status_values.block(status, "usage")
     currency = status_values.text(usage.get("currency")) or "USD"
     fields = {
-        "state": figures.state_of(job),
-        **(_measured(job) if figures.is_evaluation(job) else _trained(status)),
+        "state": overview.state_of(job),
+        **(_measured(job) if overview.is_evaluation(job) else _trained(status)),
         "tokens": f"{status_values.count(usage.get('totalTokens')) or 0:,}",
-        "cost": f"{status_values.figure(usage.get('cost', '0'))} {currency}",
+        "cost": f"{status_values.number_text(usage.get('cost', '0'))} {currency}",
     }
     text = "  ".join(f"{name} {value}" for name, value in fields.items())
     reason = status_values.text(status.get("reason"))
@@ -32,7 +32,7 @@ def _trained(status: Json) -> dict[str, str]:
     )
     return {
         "step": f"{reached}/{UNKNOWN if maximum is None else maximum}",
-        "reward": status_values.figure(status_values.block(status, "reward").get("mean")),
+        "reward": status_values.number_text(status_values.block(status, "reward").get("mean")),
         "held-out": held_out(status_values.block(status, "validation")),
     }
 

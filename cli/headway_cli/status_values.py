@@ -17,7 +17,7 @@ MAX_COUNT: Final = 2**63 - 1
 MAX_DIGITS: Final = 18
 """Maximum characters of a number that is shown as written; a longer one is rounded to six digits."""
 UNKNOWN: Final = "-"
-"""How an unknown figure is shown."""
+"""How an unknown number is shown."""
 _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
@@ -64,7 +64,7 @@ def number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def figure(value: object) -> str:
+def number_text(value: object) -> str:
     """A number for people: as written, or rounded if it is too long; - if it is none."""
     found = number(value)
     if found is None:

@@ -1,6 +1,6 @@
 """A job's status as one screen of a terminal, at any width. Pure.
 
-figures.py   how far it has come, what it scores, uses and costs
+overview.py  how far it has come, what it scores, uses and costs
 results.py   what an evaluation has measured
 notices.py   signals, conditions, remedies and preflight findings
 layout.py    rows that wrap
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from headway_api.document import Json
 from headway_cli.pace import History
-from headway_cli.screen import figures, layout, notices, results
+from headway_cli.screen import layout, notices, overview, results
 from headway_cli.screen.layout import Row
 
 
@@ -45,38 +45,38 @@ def screen(job: Json, now: datetime, history: History) -> Screen:
         now: with its zone.
         history: what was seen before, for tokens a second and the time left.
     """
-    of_kind = _evaluation(job, now, history) if figures.is_evaluation(job) else _training(job, now, history)
+    of_kind = _evaluation(job, now, history) if overview.is_evaluation(job) else _training(job, now, history)
     notes = (
         *notices.signals(job),
         *notices.holds(job),
         *notices.remedies(job),
-        figures.pods(job),
+        overview.pods(job),
         *notices.preflight(job),
     )
-    rows = (figures.title(job), figures.state(job, now), *of_kind, *notes)
+    rows = (overview.title(job), overview.state(job, now), *of_kind, *notes)
     return Screen(tuple(row for row in rows if row is not None))
 
 
 def _training(job: Json, now: datetime, history: History) -> list[Row | None]:
     return [
-        figures.done(job),
-        figures.time_left(job, now, history),
-        figures.reward(job),
-        figures.held_out(job),
-        figures.tested(job),
-        figures.tokens(job, now, history),
-        figures.cost(job),
-        figures.budget(job),
+        overview.done(job),
+        overview.time_left(job, now, history),
+        overview.reward(job),
+        overview.held_out(job),
+        overview.tested(job),
+        overview.tokens(job, now, history),
+        overview.cost(job),
+        overview.budget(job),
     ]
 
 
 def _evaluation(job: Json, now: datetime, history: History) -> list[Row | None]:
     return [
-        figures.done(job),
-        figures.time_left(job, now, history),
+        overview.done(job),
+        overview.time_left(job, now, history),
         *results.candidates(job),
         results.gate(job),
-        figures.tokens(job, now, history),
-        figures.cost(job),
-        figures.budget(job),
+        overview.tokens(job, now, history),
+        overview.cost(job),
+        overview.budget(job),
     ]

@@ -1,4 +1,4 @@
-"""Labelled rows that wrap at any width without cutting a figure. Pure."""
+"""Labelled rows that wrap at any width without cutting a number. Pure."""
 
 from __future__ import annotations
 

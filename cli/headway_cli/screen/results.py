@@ -24,7 +24,7 @@ def candidates(job: Json) -> Iterator[Row]:
             *_ahead(status_values.block(each, "difference")),
         ]
         if status_values.number(each.get("cost")) is not None:
-            pieces.append(f"{status_values.figure(each['cost'])} USD")
+            pieces.append(f"{status_values.number_text(each['cost'])} USD")
         pieces += [
             f"{status_values.text(suite.get('name'))} {status_values.text(suite.get('score')) or UNKNOWN}"
             for suite in status_values.items(each.get("suites"))
@@ -43,7 +43,7 @@ def score(result: Json) -> str:
 
 
 def _with_ends(found: Json) -> str:
-    value, low, high = (status_values.figure(found.get(key)) for key in ("value", "low", "high"))
+    value, low, high = (status_values.number_text(found.get(key)) for key in ("value", "low", "high"))
     return value if UNKNOWN in (value, low, high) else f"{value} ({low} to {high})"
 
 

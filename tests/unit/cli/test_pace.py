@@ -1,4 +1,4 @@
-"""How fast a job goes: by changes that were seen, and never by a figure made up."""
+"""How fast a job goes: by changes that were seen, and never by a number made up."""
 
 from __future__ import annotations
 

@@ -75,11 +75,11 @@ def test_the_page_shows_the_screen_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_no_width_takes_a_figure_apart(name: str) -> None:
-    figures = re.compile(r"\d[\d,.]*\d")
-    whole = set(figures.findall(drawn(JOBS[name](), 2000)))
+def test_no_width_takes_a_number_apart(name: str) -> None:
+    numbers = re.compile(r"\d[\d,.]*\d")
+    whole = set(numbers.findall(drawn(JOBS[name](), 2000)))
     for width in range(40, 130):
-        assert whole <= set(figures.findall(drawn(JOBS[name](), width))), width
+        assert whole <= set(numbers.findall(drawn(JOBS[name](), width))), width
 
 
 def test_signs_of_markup_and_control_are_only_text() -> None:
@@ -102,7 +102,7 @@ def test_a_bar_is_ascii_on_an_ascii_only_terminal() -> None:
     assert lines[0].plain == "step       ###########........... 1 of 2"
 
 
-def test_what_is_not_known_is_no_figure() -> None:
+def test_what_is_not_known_is_no_number() -> None:
     text = drawn(shown_jobs.pending(), 80, History())
     assert not re.search(r"[1-9]", text)
 

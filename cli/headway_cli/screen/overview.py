@@ -128,11 +128,11 @@ def seconds_left(job: Json, now: datetime, history: History) -> float | None:
 def reward(job: Json) -> Row:
     """The reward of the last trained batch."""
     found = status_values.block(job, "status", "reward")
-    pieces = [status_values.figure(found.get("mean"))]
+    pieces = [status_values.number_text(found.get("mean"))]
     if status_values.number(found.get("mean")) is not None:
         pieces[0] += " in the last batch"
     if status_values.number(found.get("valid")) is not None:
-        pieces.append(f"{status_values.figure(found['valid'])} in its groups with an advantage")
+        pieces.append(f"{status_values.number_text(found['valid'])} in its groups with an advantage")
     return Row("reward", tuple(pieces))
 
 
@@ -144,12 +144,12 @@ def held_out(job: Json) -> Row:
     if status_values.number(best.get("externalScore")) is not None:
         pieces.append(f"best {_scored(best)}")
     if status_values.number(found.get("baselineExternalScore")) is not None:
-        pieces.append(f"{status_values.figure(found['baselineExternalScore'])} before training")
+        pieces.append(f"{status_values.number_text(found['baselineExternalScore'])} before training")
     return Row("held-out", tuple(pieces))
 
 
 def _scored(found: Json) -> str:
-    score = status_values.text(found.get("score")) or status_values.figure(found.get("externalScore"))
+    score = status_values.text(found.get("score")) or status_values.number_text(found.get("externalScore"))
     step = status_values.count(found.get("step"))
     return score if score == UNKNOWN or step is None else f"{score} at step {step:,}"
 
@@ -190,12 +190,14 @@ def cost(job: Json) -> Row:
     """The cost so far, the budget, and the likely cost of the whole job."""
     status = status_values.block(job, "status")
     usage, estimate = status_values.block(status, "usage"), status_values.block(status, "estimate")
-    spent, limits = status_values.figure(usage.get("cost")), dict(_limits(status))
+    spent, limits = status_values.number_text(usage.get("cost")), dict(_limits(status))
     if spent != UNKNOWN:
         spent = f"{spent} {status_values.text(usage.get('currency')) or 'USD'}"
     pieces = [f"{spent} of {limits[USD]} at most" if USD in limits else spent]
     if status_values.number(estimate.get("likely")) is not None:
-        low, likely, high = (status_values.figure(estimate.get(key)) for key in ("low", "likely", "high"))
+        low, likely, high = (
+            status_values.number_text(estimate.get(key)) for key in ("low", "likely", "high")
+        )
         pieces.append(f"about {likely} for the whole job ({low} to {high})")
     if missing := status_values.words(usage.get("unpriced")):
         pieces.append(f"without {', '.join(missing)}, which have no price")
@@ -206,7 +208,7 @@ def budget(job: Json) -> Row | None:
     """Limits in tokens, and the namespace's grants; None if there are none."""
     status = status_values.block(job, "status")
     spent = {
-        status_values.text(each.get("name")): status_values.figure(each.get("spent"))
+        status_values.text(each.get("name")): status_values.number_text(each.get("spent"))
         for each in status_values.items(status_values.block(status, "budget").get("limits"))
     }
     pieces = [f"{name} {spent[name]} of {limit}" for name, limit in _limits(status) if name != USD]
@@ -215,7 +217,7 @@ def budget(job: Json) -> Row | None:
 
 def _limits(status: Json) -> Iterator[tuple[str, str]]:
     for each in status_values.items(status_values.block(status, "budget").get("limits")):
-        name, limit = status_values.text(each.get("name")), status_values.figure(each.get("limit"))
+        name, limit = status_values.text(each.get("name")), status_values.number_text(each.get("limit"))
         if name and limit != UNKNOWN:
             yield name, limit
 
