@@ -9,7 +9,7 @@ from headway_analysis.signals.judges import behaviour
 from headway_api.signals import SignalName
 from headway_dashboards import remedies
 from headway_dashboards.fleet import SIGNAL_STATES
-from headway_dashboards.panels import PER_MINUTE, YELLOW, Limit, Query, curves, figures, states, table
+from headway_dashboards.panels import PER_MINUTE, YELLOW, Limit, Query, curves, metric_curves, states, table
 from headway_dashboards.promql import BY_JOB, JOB, named, narrowed, of, per_second, total, value
 
 TRUNCATED: Final = {
@@ -43,7 +43,7 @@ def _signals() -> list[Any]:
         states(
             "Signals",
             "As the coordinator judges them step by step; docs/signals.md has what each means. "
-            "One without a band is unknown: too few steps, or a figure that this job has not.",
+            "One without a band is unknown: too few steps, or a metric that this job has not.",
             Query(value("signal/state"), "{{job_name}} {{signal}}"),
             SIGNAL_STATES,
             span=16,
@@ -84,7 +84,7 @@ def _endings() -> list[Any]:
             unit="percentunit",
             limits=[Limit(behaviour.MAX_FAILED, YELLOW)],
         ),
-        figures(
+        metric_curves(
             "Truncation by kind",
             "\n".join(
                 [
@@ -101,7 +101,7 @@ def _endings() -> list[Any]:
             },
             limits=[Limit(limit, YELLOW) for limit in sorted({*TRUNCATED.values()})],
         ),
-        figures(
+        metric_curves(
             "Tool calls that fail",
             "Malformed calls that rise say that the policy loses the format.",
             {
@@ -123,7 +123,7 @@ def _behaviour() -> list[Any]:
                 Query(named("rollout/tool_calls_of/{name}", "tool"), "{{job_name}} {{tool}}"),
             ],
         ),
-        figures(
+        metric_curves(
             "Length",
             "Sampled tokens. Answers that grow without end fill the context.",
             {
@@ -132,12 +132,12 @@ def _behaviour() -> list[Any]:
                 "of an episode, mean": "rollout/tokens/episode_mean",
             },
         ),
-        figures(
+        metric_curves(
             "Turns of an episode",
             "At agent.builtin.maxTurns an episode is cut.",
             {"mean": "rollout/turns/mean", "maximum": "rollout/turns/max"},
         ),
-        figures(
+        metric_curves(
             "Repetition",
             "Share of a turn's 8-grams that occurred earlier in the same turn. Text loops show here first.",
             {"mean": "rollout/repetition/mean", "largest of a turn": "rollout/repetition/max"},
@@ -147,7 +147,7 @@ def _behaviour() -> list[Any]:
             "Mean of each number that it sends with its rewards.",
             [Query(named("rollout/reward_metrics/{name}", "number"), "{{job_name}} {{number}}")],
         ),
-        figures(
+        metric_curves(
             "Token histories that drifted",
             "A conversation was rendered otherwise than it was sampled: its episode becomes several rows.",
             {
@@ -164,7 +164,7 @@ def _age() -> list[Any]:
     retried = total(per_second(of("episodes/retried")), "purpose")
     given_up = total(per_second(of("rollout/abandoned_groups")), "reason")
     return [
-        figures(
+        metric_curves(
             "Staleness",
             "Age of the tokens that are trained, in steps. algorithm.maxStepsOffPolicy bounds it.",
             {

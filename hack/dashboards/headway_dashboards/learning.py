@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway_dashboards.panels import Query, curves, figures
+from headway_dashboards.panels import Query, curves, metric_curves
 from headway_dashboards.promql import named, value
 
 
@@ -15,7 +15,7 @@ def panels() -> list[Any]:
 
 def _rewards() -> list[Any]:
     return [
-        figures(
+        metric_curves(
             "Reward and external score",
             "The reward is trained on, the external score is not. Where they part, the reward is gamed.",
             {
@@ -59,22 +59,22 @@ def _rewards() -> list[Any]:
 
 def _update() -> list[Any]:
     return [
-        figures(
+        metric_curves(
             "Entropy",
             "It falls slowly while a policy learns. Near 0 nothing is explored; without end it is noise.",
             {"entropy": "training/entropy"},
         ),
-        figures(
+        metric_curves(
             "KL",
             "From the sampling to the trained policy; and to the base model, if that is penalized.",
             {"mismatch": "training/mismatch_kl", "to the base model": "training/reference_kl"},
         ),
-        figures(
+        metric_curves(
             "Gradient",
             "A norm that jumps by an order of magnitude comes before many a collapse.",
             {"norm": "training/grad_norm", "loss": "training/loss"},
         ),
-        figures(
+        metric_curves(
             "Ratio of probabilities",
             "Of trained to old probability. Far from 1, the batch is older than it should be.",
             {
@@ -84,7 +84,7 @@ def _update() -> list[Any]:
             },
             log=True,
         ),
-        figures(
+        metric_curves(
             "Tokens that do not count",
             "Clipped, left out by the correction, or far apart; and the share that counts after weighting.",
             {
@@ -94,13 +94,15 @@ def _update() -> list[Any]:
                 "effective": "training/effective_sample_share",
             },
         ),
-        figures("Learning rate", "As the schedule has it.", {"learning rate": "training/learning_rate"}),
+        metric_curves(
+            "Learning rate", "As the schedule has it.", {"learning rate": "training/learning_rate"}
+        ),
     ]
 
 
 def _groups() -> list[Any]:
     return [
-        figures(
+        metric_curves(
             "Groups without an advantage",
             "A group whose tries all score alike gives no gradient. "
             "Mostly too hard: an easier start. Mostly too easy: harder rows.",
@@ -111,7 +113,7 @@ def _groups() -> list[Any]:
                 "groups of the batch": "training/num_groups",
             },
         ),
-        figures(
+        metric_curves(
             "Spread within groups",
             "What there is to learn from.",
             {

@@ -53,7 +53,7 @@ class Limit:
     color: str = RED
 
 
-def figures(
+def metric_curves(
     title: str,
     what: str,
     names: Mapping[str, str],

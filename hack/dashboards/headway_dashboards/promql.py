@@ -27,7 +27,7 @@ def narrowed(where: str, **labels: str) -> str:
 
 
 def of(name: str, where: str = JOB) -> str:
-    """The series of a family. A placeholder in its name matches every figure that it stands for."""
+    """The series of a family. A placeholder in its name matches every metric that it stands for."""
     return _selected(prometheus_name(name), where)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from headway_dashboards import board
 from headway_dashboards.board import Board, Section
-from headway_dashboards.panels import PER_MINUTE, RED, YELLOW, Limit, Query, curves, figures, number
+from headway_dashboards.panels import PER_MINUTE, RED, YELLOW, Limit, Query, curves, metric_curves, number
 from headway_dashboards.promql import (
     BY_JOB,
     JOB,
@@ -67,7 +67,7 @@ def _weights() -> list[Any]:
         ),
         number(
             "Scraped",
-            "Servers whose own figures Prometheus has: see podMonitor.servers and metricsFrom.",
+            "Servers whose own metrics Prometheus has: see podMonitor.servers and metricsFrom.",
             Query(f"count({vllm('num_requests_running')})", "scraped"),
         ),
         number(
@@ -176,7 +176,7 @@ def _load() -> list[Any]:
             unit="percentunit",
             lowest=0,
         ),
-        figures(
+        metric_curves(
             "Turns",
             "That agents outside the coordinator wait for, and that must be sent again later.",
             {"in flight": "rollout/turns_in_flight", "refused": "rollout/refused_turns"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway_dashboards.panels import Query, curves, figures
+from headway_dashboards.panels import Query, curves, metric_curves
 from headway_dashboards.promql import of, per_second, quantile, total, value
 
 OF_A_STEP = {
@@ -31,7 +31,7 @@ def panels() -> list[Any]:
             stacked=True,
             span=12,
         ),
-        figures(
+        metric_curves(
             "Steps, weights and validations",
             "Whole times, from end to end.",
             {
@@ -67,7 +67,7 @@ def panels() -> list[Any]:
             unit="suffix: /s",
             stacked=True,
         ),
-        figures(
+        metric_curves(
             "What a step is made of",
             "Tokens of its rows, with and without a gradient.",
             {
@@ -76,12 +76,12 @@ def panels() -> list[Any]:
                 "without": "training/nontrainable_token_positions",
             },
         ),
-        figures(
+        metric_curves(
             "Spool",
             "Finished groups that wait for a checkpoint. It grows where the learner is slower than rollout.",
             {"groups": "spool/groups"},
         ),
-        figures(
+        metric_curves(
             "Write to the artifact store",
             "How long the one under way has taken. One that grows: the store is away.",
             {"under way": "store/busy_seconds"},

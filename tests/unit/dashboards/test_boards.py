@@ -15,7 +15,7 @@ from headway_api.metrics import FAMILIES, UnknownMetricError
 from headway_dashboards import promql
 from headway_dashboards.__main__ import boards, differing, main, write
 from headway_dashboards.asking import named, panels, questions, sent, variables
-from headway_dashboards.panels import UNITS, figures
+from headway_dashboards.panels import UNITS, metric_curves
 
 FILES = ROOT / "charts/headway/files/dashboards"
 BOARDS = {board.name: board for board in boards()}
@@ -87,12 +87,12 @@ def test_a_family_that_was_renamed_breaks_the_build() -> None:
     with pytest.raises(UnknownMetricError, match="rollout/rewards/mean"):
         promql.value("rollout/rewards/mean")
     with pytest.raises(UnknownMetricError, match="rollout/rewards/mean"):
-        figures("Reward", "It.", {"reward": "rollout/rewards/mean"})
+        metric_curves("Reward", "It.", {"reward": "rollout/rewards/mean"})
 
 
-def test_figures_of_two_units_share_no_axis() -> None:
+def test_metrics_of_two_units_share_no_axis() -> None:
     with pytest.raises(AssertionError, match="one axis, one unit"):
-        figures("Both", "It.", {"reward": "rollout/reward/mean", "seconds": "timing_s/step"})
+        metric_curves("Both", "It.", {"reward": "rollout/reward/mean", "seconds": "timing_s/step"})
 
 
 def test_every_unit_of_a_family_has_one_of_grafanas() -> None:
