@@ -355,11 +355,11 @@ class Recount:
         self.same(f"{what} infraErrors", reported.get("infraErrors", 0), len(own) - scored)
         self.rounded(f"{what} cost", reported.get("cost"), self.bill.total(mine) if mine else None)
         measures = next(each["measures"] for each in self.report["candidates"] if each["name"] == name)
-        figures = measures.get(ALL, {})
-        self.same(f"{what} score", reported.get("score"), in_a_line(figures.get(HEADLINE)))
+        overall = measures.get(ALL, {})
+        self.same(f"{what} score", reported.get("score"), in_a_line(overall.get(HEADLINE)))
         for key, measure in IN_STATUS:
             for end in ("value", "low", "high"):
-                number = figures.get(measure, {}).get(end)
+                number = overall.get(measure, {}).get(end)
                 self.rounded(f"{what} {measure} {end}", reported.get(key, {}).get(end), number)
         shown = {each["name"]: each["score"] for each in reported.get("suites", [])}
         suites = {suite: in_a_line(measures.get(suite, {}).get(HEADLINE)) for suite in self.report["suites"]}
@@ -388,12 +388,12 @@ class Recount:
             label = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))
             shown[kind, label["candidate"], label["task"], label["measure"], end] = float(number)
         reported = {
-            (*key, end): figure[field]
-            for key, figure in self.figures()
+            (*key, end): estimate[field]
+            for key, estimate in self.estimates()
             for end, field in (("", "value"), ("_low", "low"), ("_high", "high"))
-            if figure[field] is not None
+            if estimate[field] is not None
         }
-        self.same("figures in /metrics", sorted(shown), sorted(reported))
+        self.same("samples in /metrics", sorted(shown), sorted(reported))
         for key in shown.keys() & reported.keys():
             self.same(f"/metrics {' '.join(key)}", shown[key], reported[key])
         self.bill_in_metrics(read_metrics(text))
@@ -407,8 +407,8 @@ class Recount:
             error = ROUNDED if part == ("usage_cost_usd",) else 1e-7
             self.same(f"/metrics {' '.join(part)}", shown[part], counted[part], error)
 
-    def figures(self) -> Iterator[tuple[tuple[str, str, str, str], Json]]:
-        """Every measure and difference of the report: kind, candidate, task, measure -> figure."""
+    def estimates(self) -> Iterator[tuple[tuple[str, str, str, str], Json]]:
+        """Every measure and difference of the report: kind, candidate, task, measure -> its estimate."""
         for each in self.report["candidates"]:
             for task, of in each["measures"].items():
                 yield from ((("measure", each["name"], task, name), found) for name, found in of.items())

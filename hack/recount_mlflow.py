@@ -78,10 +78,10 @@ def expected(name: str, candidate: Json, report: Json) -> Iterator[tuple[str, fl
     """What the run of a candidate has to show."""
     for task, measures in candidate["measures"].items():
         behind = "" if task == ALL else f"/{usable(task)}"
-        for measure, figure in measures.items():
+        for measure, estimate in measures.items():
             for end, key in ENDS:
-                if figure[key] is not None:
-                    yield f"eval/{plain(measure)}{end}{behind}", figure[key]
+                if estimate[key] is not None:
+                    yield f"eval/{plain(measure)}{end}{behind}", estimate[key]
     parts = [("", report["differences"])]
     for kind in ("suites", "tasks"):
         parts += [(f"/{usable(task)}", each["differences"]) for task, each in report.get(kind, {}).items()]
@@ -93,7 +93,7 @@ def expected(name: str, candidate: Json, report: Json) -> Iterator[tuple[str, fl
 
 
 def compare(report: Json, shown: Mapping[str, Mapping[str, float]]) -> tuple[int, list[str]]:
-    """The number of compared figures, and the differences."""
+    """The number of compared values, and the differences."""
     checked, wrong = 0, []
     for candidate in report["candidates"]:
         name = candidate["name"]

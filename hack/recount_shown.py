@@ -1,4 +1,4 @@
-"""What an evaluation's status and /metrics show of its figures and its bill.
+"""What an evaluation's status and /metrics show of its measures and its bill.
 
 Independent of Headway on purpose, like recount_eval.py.
 """
@@ -78,11 +78,11 @@ def read_metrics(text: str) -> dict[Part, float]:
     return found
 
 
-def in_a_line(figure: Json) -> str | None:
-    """A figure as kubectl shows it."""
-    if figure is None:
+def in_a_line(estimate: Json) -> str | None:
+    """An estimate as kubectl shows it."""
+    if estimate is None:
         return None
-    if figure["low"] is None:
-        why = "every row alike" if figure.get("why") == "NoSpread" else "too few rows"
-        return f"{figure['value']:.2f} ({why})"
-    return f"{figure['value']:.2f} ± {(figure['high'] - figure['low']) / 2:.2f}"
+    if estimate["low"] is None:
+        why = "every row alike" if estimate.get("why") == "NoSpread" else "too few rows"
+        return f"{estimate['value']:.2f} ({why})"
+    return f"{estimate['value']:.2f} ± {(estimate['high'] - estimate['low']) / 2:.2f}"

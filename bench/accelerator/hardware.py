@@ -19,7 +19,7 @@ GIBIBYTE = 1 << 30
 
 
 def rehearsing() -> bool:
-    """Whether this run is a rehearsal, whose figures say nothing."""
+    """Whether this run is a rehearsal, whose numbers say nothing."""
     return bool(os.environ.get(REHEARSED))
 
 

@@ -182,7 +182,7 @@ def speed(way: str, folder: Path, target: Path) -> None:
 
 def sides(names: Sequence[str], ours: Ours, shape: Shape, rows: Sequence[LearnerRow]) -> dict[str, Any]:
     """Seconds of a step of each side. The sides take turns, after one uncounted step each. A side that does
-    not fit into memory has no figure."""
+    not fit into memory has no number."""
     device = ours.ranks.device
     made: dict[str, Callable[[], Callable[[], Any]]] = {
         "ours": lambda: lambda: ours.step(rows),

@@ -172,7 +172,7 @@ class Stand:
         return Spool(self._store, layout).evaluated(CANDIDATE)
 
     async def _process(self, side: str, settings: dict[str, Any], salt: str | None = None) -> dict[str, Any]:
-        """A side's own figures, with the seconds of its process and the engine's CPU seconds meanwhile."""
+        """A side's own numbers, with the seconds of its process and the engine's CPU seconds meanwhile."""
         await self._ask("/reset_prefix_cache")
         if self._opening is not None and salt is not None:
             short = dataclasses.replace(SAMPLING, max_tokens=1)

@@ -2,7 +2,7 @@
 
     python -m bench.learning [--only ppo,cispo,importance_sampling|page] [--out FOLDER]
 
-A section that is not run keeps the figures it has, and gets today's words; `page` runs none.
+A section that is not run keeps the numbers it has, and gets today's words; `page` runs none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hostile requests to each route of a turn: `python -m bench.strangers` writes the page and its figures.
+"""Hostile requests to each route of a turn: `python -m bench.strangers` writes the page and its numbers.
 
 One gateway a route, in a process of its own, with a model whose words are written. HOSTILE_CASES says how
 many requests, HOSTILE_SEED draws the same again.
@@ -52,7 +52,7 @@ async def send(url: str, path: str, chance: random.Random, count: int) -> None:
 
 
 async def measure(path: str) -> dict[str, Any]:
-    """One route's figures."""
+    """One route's numbers."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "bench.strangers.gateway"),
         stdin=asyncio.subprocess.PIPE,
@@ -70,14 +70,14 @@ async def measure(path: str) -> dict[str, Any]:
     await send(url, path, chance, CASES)
     seconds = time.perf_counter() - began
     process.stdin.write(b"\n")
-    figures: dict[str, Any] = json.loads(await process.stdout.readline())
+    numbers: dict[str, Any] = json.loads(await process.stdout.readline())
     process.stdin.close()
     await process.wait()
-    return figures | {"requests": CASES, "seconds": seconds}
+    return numbers | {"requests": CASES, "seconds": seconds}
 
 
 def page(found: dict[str, dict[str, Any]]) -> str:
-    """The figures for people."""
+    """The numbers for people."""
     lines = [
         "# What strangers' requests cost the gateway",
         "",

@@ -1,7 +1,7 @@
 """The gateway in a process of its own, which measures its event loop and its memory.
 
 It prints its address as JSON on its first line. A first line on its standard input begins the measurement. At
-a second one it prints its figures and ends.
+a second one it prints its numbers and ends.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ async def serve() -> None:
         print("{}", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         watching.cancel()
-        figures = {
+        numbers = {
             "longest_pause_seconds": max(found),
             "pauses_above_50_ms": sum(pause > 0.05 for pause in found),
             "peak_bytes": peak() - before,
@@ -80,7 +80,7 @@ async def serve() -> None:
             "statuses": dict(sorted(seen.items())),
             "faults": len(r.rollout.faults),
         }
-        print(json.dumps(figures), flush=True)
+        print(json.dumps(numbers), flush=True)
 
 
 if __name__ == "__main__":

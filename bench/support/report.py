@@ -40,9 +40,9 @@ class Section:
     measured: dict[str, Any] = field(default_factory=dict)
     """Time, machine, commit and duration of the measurement."""
     files: dict[str, str] = field(default_factory=dict)
-    """Text of files that lie beside the page, by name; the page's figures do not hold them."""
+    """Text of files that lie beside the page, by name; the page's numbers do not hold them."""
 
-    def figures(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, Any]:
         """The section as JSON, from which the page is made."""
         return {name: value for name, value in asdict(self).items() if name != "files"}
 
@@ -55,7 +55,7 @@ def prose(text: str) -> list[str]:
 def merge(path: Path, found: Mapping[str, Section], order: Sequence[str]) -> dict[str, Any]:
     """Results of this run, and of earlier ones for the sections that were not run."""
     old = json.loads(path.read_text()) if path.exists() else {}
-    new = old | {name: section.figures() for name, section in found.items()}
+    new = old | {name: section.numbers() for name, section in found.items()}
     return {name: new[name] for name in order if name in new}
 
 

@@ -76,7 +76,7 @@ class Benchmark:
             sys.exit(f"these sections failed, and keep the results they had: {', '.join(failed)}")
 
     def write(self, folder: Path, found: dict[str, Section]) -> None:
-        """The page and its figures: of `found`, and of the recorded sections that were not run."""
+        """The page and its numbers: of `found`, and of the recorded sections that were not run."""
         folder.mkdir(parents=True, exist_ok=True)
         for section in found.values():
             for name, text in section.files.items():
@@ -89,8 +89,8 @@ class Benchmark:
 
 
 def retold(tell: Callable[[list[Row]], Section], recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """A recorded section in today's words. Its figures, and where they were measured, stay as they are."""
+    """A recorded section in today's words. Its numbers, and where they were measured, stay as they are."""
     [table] = recorded["tables"]
     section = tell(table["rows"])
     section.measured = recorded["measured"]
-    return section.figures()
+    return section.numbers()

@@ -219,7 +219,7 @@ def test_without_a_gate_the_best_candidate_is_the_headline(recount: ModuleType, 
     [
         (r'(\w*eval_rows{.*"tuned".*}) 40\.0', r"\1 39.0", "/metrics tuned rows"),
         (r"\w*eval_rows{.*\n", "", "candidates in /metrics"),
-        (r"\w*eval_measure_low{.*\n", "", "figures in /metrics"),
+        (r"\w*eval_measure_low{.*\n", "", "samples in /metrics"),
         (r"\w*usage_tokens_total{.*\"discarded\".*\n", "", "bill in /metrics"),
         (
             r'(\w*usage_tokens_total{.*"evaluationSample".*}) \S+',
@@ -228,7 +228,7 @@ def test_without_a_gate_the_best_candidate_is_the_headline(recount: ModuleType, 
         ),
         (r'(\w*[a-z]_cost_usd{class="evaluation".*}) \S+', r"\1 7.0", "/metrics cost_usd evaluation "),
         (r"(\w*usage_cost_usd{.*}) \S+", r"\1 7.0", "/metrics usage_cost_usd"),
-        (r"\w*eval_difference_high{.*\n", "", "figures in /metrics"),
+        (r"\w*eval_difference_high{.*\n", "", "samples in /metrics"),
         (
             r'(\w*eval_measure{.*"base".*"reward".*"all".*}) \S+',
             r"\1 0.9",

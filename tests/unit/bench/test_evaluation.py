@@ -1,4 +1,4 @@
-"""The benchmark of evaluations asks what it says it asks, and its figures are what they are called."""
+"""The benchmark of evaluations asks what it says it asks, and its numbers are what they are called."""
 
 from __future__ import annotations
 

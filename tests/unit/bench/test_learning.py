@@ -1,4 +1,4 @@
-"""What the benchmark of learning says of its figures is what they are."""
+"""What the benchmark of learning says of its numbers is what they are."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_seeds_held_out_cases_overlap_as_the_page_says() -> None:
         assert len(one & other) / 64 == pytest.approx(1 / 3, abs=0.05)
 
 
-def test_a_skipped_section_keeps_its_figures_in_current_wording(
+def test_a_skipped_section_keeps_its_numbers_in_current_wording(
     tmp_path: Path,
 ) -> None:
     rows = [{"seed": 0, "before": 0.25, "after": 0.75, "s": 7}]

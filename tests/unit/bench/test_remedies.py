@@ -69,7 +69,7 @@ def test_two_jobs_are_alike_until_their_weights_differ() -> None:
 def test_curves_are_files_of_their_own_beside_the_page(tmp_path: Path) -> None:
     found = {"Alert": a_curve(), "Remediate": a_curve(remedies=[REMEDY])}
     drawn = curves.drawn(found, "two jobs")
-    assert drawn == curves.drawn(found, "two jobs"), "the same figures make the same file"
+    assert drawn == curves.drawn(found, "two jobs"), "the same numbers make the same file"
     assert "policy: Remediate" in drawn
     assert "RollBack" in drawn
     made = Section("Seed 0", [], files={"a.svg": drawn, "a.json": json.dumps(curves.recorded(found))})
@@ -96,8 +96,8 @@ def test_the_documentation_has_the_alerts_and_ends_of_the_record() -> None:
     shown = {}
     for seed, recorded in RECORDED.items():
         alert, changed = (seeds.row(policy, curve_of(recorded[policy]), 0.0) for policy in seeds.POLICIES)
-        figures = (alert["best before"], changed["end"], alert["end"])
-        shown[seed] = (alert["alerted after step"], *(round(figure, 2) for figure in figures))
+        numbers = (alert["best before"], changed["end"], alert["end"])
+        shown[seed] = (alert["alerted after step"], *(round(number, 2) for number in numbers))
         names = [change["remedy"] for change in recorded["Remediate"]["remedies"]]
         [written] = [row[2] for row in rows if row[0] == str(seed)]
         assert re.findall(r"`(\w+)`", written) == names
