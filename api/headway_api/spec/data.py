@@ -33,7 +33,7 @@ class Dataset(SpecModel):
     column, and makes the messages."""
 
     task_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """Column that names the task of a row. Figures are then also shown by task."""
+    """Column that names the task of a row. Metrics are then also shown by task."""
     cluster_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Column whose equal values mark dependent rows, such as questions on one document. Confidence intervals
     allow for this dependence."""

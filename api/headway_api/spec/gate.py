@@ -222,4 +222,4 @@ class Gate(SpecModel):
         ),
     ] = "0.05"
     """Largest share of a candidate's tries that may be lost to InfraError. Above this share the gate does not
-    pass. No figure counts lost tries, and hard rows are lost more often, for instance to the time limit."""
+    pass. No measure counts lost tries, and hard rows are lost more often, for instance to the time limit."""

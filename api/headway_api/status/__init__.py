@@ -30,7 +30,7 @@ from headway_api.status.evaluation import (
 from headway_api.status.health import (
     Pause,
     Remediation,
-    RemedyFigures,
+    RemedyMeasurements,
     RemedyOrder,
     RemedyState,
     Signal,
@@ -88,7 +88,7 @@ __all__ = [
     "RLEvalJobStatus",
     "RLTrainingJobStatus",
     "Remediation",
-    "RemedyFigures",
+    "RemedyMeasurements",
     "RemedyOrder",
     "RemedyState",
     "ResolvedCandidate",

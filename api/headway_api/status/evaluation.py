@@ -58,10 +58,10 @@ class ResolvedCandidate(StatusModel):
 
 
 class Interval(StatusModel):
-    """A figure with its 95 % confidence interval."""
+    """A value with its 95 % confidence interval."""
 
     value: Decimal
-    """The figure."""
+    """The value itself."""
     low: Decimal | None = None
     """Lower bound. Absent if there are too few rows."""
     high: Decimal | None = None
@@ -105,7 +105,7 @@ class CandidateResult(StatusModel):
     """Up to three notes. Why the candidate failed: the field and the fix. What an endpoint refused or did not
     count, and what has no price. How many tool answers differ from those of the run that is scored again."""
     rows: Count = 0
-    """Rows of spec.data that were measured. The figures below, except cost, are of these rows, and of no
+    """Rows of spec.data that were measured. The measures below, except cost, are of these rows, and of no
     suite."""
     tries: Count = 0
     """Tries that were scored."""

@@ -17,14 +17,14 @@ class Signal(StatusModel):
     name: Word
     """Name of the signal; docs/signals.md explains each."""
     state: SignalState
-    """Suspect: the figure is beyond its threshold, but not yet for long. Raised: it has been for long enough.
-    Unknown: too few steps have the figure."""
+    """Suspect: the value is beyond its threshold, but not yet for long. Raised: it has been for long enough.
+    Unknown: too few steps have the value."""
     since: Count = 0
     """First step of this state."""
     value: Word | None = None
-    """The figure that is judged, with its 95 % interval if it has one."""
+    """The value that is judged, with its 95 % interval if it has one."""
     threshold: Word | None = None
-    """What the figure is compared with."""
+    """What the value is compared with."""
     message: Text = ""
     """What was observed, and the first thing to change."""
 
@@ -51,8 +51,8 @@ RemedyState = Literal["Watching", "Kept", "Undone", "Replaced", "Refused"]
 """Result of a remedy; `Remediation.state` explains each."""
 
 
-class RemedyFigures(StatusModel):
-    """Figures of a job at one moment."""
+class RemedyMeasurements(StatusModel):
+    """What was measured of a job at one moment."""
 
     reward: Word | None = None
     """Mean training reward of the last steps, at most ten, with its 95 % interval."""
@@ -87,10 +87,10 @@ class Remediation(StatusModel):
     """The step whose weights the job went back to."""
     watched_until: Count | None = None
     """The last step of the watch. Absent while the watch runs."""
-    before: RemedyFigures | None = None
-    """Figures of the job when the remedy was decided."""
-    after: RemedyFigures | None = None
-    """Figures of the job when the watch ended."""
+    before: RemedyMeasurements | None = None
+    """What was measured when the remedy was decided."""
+    after: RemedyMeasurements | None = None
+    """What was measured when the watch ended."""
     message: Text = ""
     """What was observed when the remedy was decided; then why it was kept, undone, replaced or refused."""
 

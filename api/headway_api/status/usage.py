@@ -66,7 +66,7 @@ class Estimate(StatusModel):
     a training job. Running: what is spent, and the episodes so far. In training, recent episodes weigh
     more."""
     time: datetime
-    """When the coordinator first made an estimate on this basis. The figures keep changing while the job
+    """When the coordinator first made an estimate on this basis. The numbers keep changing while the job
     runs."""
     low: Money | None = None
     """US dollars that the job costs at least, under the assumptions of docs/estimate.md. Absent if nothing

@@ -43,8 +43,8 @@ def _shown(entry: Entry, spec: RLTrainingJobSpec) -> st.Remediation:
         state=entry.state,
         restored_step=entry.restored,
         watched_until=entry.ended,
-        before=figures(decision.before),
-        after=None if entry.after is None else figures(entry.after),
+        before=measurements(decision.before),
+        after=None if entry.after is None else measurements(entry.after),
         message=message(entry)[:TEXT_LENGTH],
     )
 
@@ -63,12 +63,12 @@ def message(entry: Entry) -> str:
     return f"{why}. {entry.state}: {entry.why}" if entry.why else why
 
 
-def figures(found: Measured) -> st.RemedyFigures:
-    """The job's figures, as status shows them."""
+def measurements(found: Measured) -> st.RemedyMeasurements:
+    """What was measured of the job, as status shows it."""
     reward = None if found.reward is None else st.decimal(found.reward)
     if reward is not None and found.low is not None and found.high is not None:
         reward = f"{reward} ({st.decimal(found.low)} to {st.decimal(found.high)})"
-    return st.RemedyFigures(
+    return st.RemedyMeasurements(
         reward=reward,
         steps=found.steps,
         validated_step=found.validated,

@@ -14,7 +14,7 @@ from headway_api.config import JobConfig
 from headway_api.crd import definitions
 from headway_api.status import (
     Remediation,
-    RemedyFigures,
+    RemedyMeasurements,
     RemedyOrder,
     RLTrainingJobStatus,
     TrainingProgress,
@@ -183,7 +183,7 @@ def test_an_order_is_heard_and_a_successor_reads_its_answer(cluster: Cluster, jo
                 order="OnPolicy@2",
                 action="maxStepsOffPolicy 3 -> 0",
                 state="Watching",
-                before=RemedyFigures(reward="0.03 (0.02 to 0.04)", steps=10),
+                before=RemedyMeasurements(reward="0.03 (0.02 to 0.04)", steps=10),
             )
         ],
         remedy_order=RemedyOrder(order="OnPolicy@2", state="Taken", step=3),

@@ -84,9 +84,9 @@ def test_status_has_the_last_eight() -> None:
     assert found[-1].order == "LowerLearningRate@9"
 
 
-def test_figures_without_interval_or_validation_show_the_rest() -> None:
-    assert shown.figures(Measured()).as_object() == {"steps": 0}
-    assert shown.figures(Measured(reward=0.5, steps=1)).as_object() == {"reward": "0.5", "steps": 1}
+def test_without_interval_or_validation_the_rest_is_shown() -> None:
+    assert shown.measurements(Measured()).as_object() == {"steps": 0}
+    assert shown.measurements(Measured(reward=0.5, steps=1)).as_object() == {"reward": "0.5", "steps": 1}
 
 
 def test_changes_are_counted_by_what_became_of_them() -> None:
