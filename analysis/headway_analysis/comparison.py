@@ -52,7 +52,7 @@ class Comparison:
     gate: Judgment | None = None
 
     def estimate(self, candidate: str, measure: str, task: str = "all") -> Estimate | None:
-        """One figure; None if it has no value."""
+        """One estimate; None if it has no value."""
         return self.estimates.get(candidate, {}).get(task, {}).get(measure)
 
     def difference(self, candidate: str, measure: str = HEADLINE) -> Difference | None:

@@ -4,7 +4,7 @@ A gate passes on evidence, not on luck: the lower bound of a 95 % interval must 
 So a candidate exactly at a bound is promoted by chance in nominally 2.5 % of runs. For bounded values
 (shares, and rewards with a range) the gate takes that end or the bound of `statistics.floors`, whichever is
 lower. So at most 5 % of runs promote it, even if the failing rows are so rare that the sample has none. No
-sample shows clusters far larger than its own: docs/evaluation.md has figures for them.
+sample shows clusters far larger than its own: docs/evaluation.md has numbers for them.
 Nothing bounds amounts (turns, tokens, seconds, cost): rare large values promote more often. `minimum_of`
 Value compares the value itself, without an interval.
 """
@@ -61,7 +61,7 @@ class GateSpec:
     baseline: str | None = None
     """Baseline of `no_worse` where `must_beat` names none."""
     max_lost: float = 0.05
-    """Largest share of a candidate's tries that may be lost (`InfraError`). No figure counts lost tries,
+    """Largest share of a candidate's tries that may be lost (`InfraError`). No measure counts lost tries,
     and they may be the hard ones."""
 
     reward_range: tuple[float, float] = (0.0, 1.0)
@@ -194,7 +194,7 @@ def _failed(spec: GateSpec, failed: Collection[str]) -> Iterator[Check]:
         if name in failed:
             yield Check(
                 Verdict.ERROR,
-                f"candidate {name} failed before all of its rows were measured: its figures cannot be judged",
+                f"candidate {name} failed before all of its rows were measured: it cannot be judged",
             )
 
 

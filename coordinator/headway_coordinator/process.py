@@ -144,7 +144,7 @@ class Process(ABC):
         """The error that ended a background task, and with it the process."""
 
     async def run(self) -> None:
-        """Run the whole job, from preflight to report. Then wait for a last scrape of its figures.
+        """Run the whole job, from preflight to report. Then wait for a last scrape of its metrics.
 
         Raises:
             JobError: something that a person must correct.
@@ -159,7 +159,7 @@ class Process(ABC):
             ended: JobError | None = None
             try:
                 await self._run(http)
-            except JobError as error:  # such as a gate that is not passed: the figures are valid
+            except JobError as error:  # such as a gate that is not passed: the results are valid
                 ended = error
             if self._status_written:
                 self.over = True

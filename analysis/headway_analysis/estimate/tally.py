@@ -1,6 +1,6 @@
 """What episodes of a running job used, from the segments of its ledger as they are written.
 
-A restart reads the same segments, and so gets the same figures. Recent groups weigh more: a group counts half
+A restart reads the same segments, and so gets the same numbers. Recent groups weigh more: a group counts half
 as much as one that was played `half_life` groups later.
 """
 

@@ -1,7 +1,7 @@
 """Writes the results of an evaluation.
 
 table.py         results.parquet: a row for each candidate, dataset row and try
-document.py      report.json: every figure with its interval
+document.py      report.json: every measure with its interval
 markdown.py      report.md: the same for people
 inspect_log.py   the episodes as logs of Inspect AI
 inspect_messages.py  the messages in them

@@ -1,4 +1,4 @@
-"""`report.json`: what an evaluation found, every figure with its interval. A pure function of the run."""
+"""`report.json`: what an evaluation found, every measure with its interval. A pure function of the run."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _headline(run: Finished, found: Comparison) -> dict[str, Any] | None:
     gate = run.job.spec.gate
     name = gate.candidate if gate is not None else found.best()
     score = None if name is None else found.estimate(name, HEADLINE)
-    return None if score is None else {"candidate": name, "measure": HEADLINE, **figure(score)}
+    return None if score is None else {"candidate": name, "measure": HEADLINE, **estimate(score)}
 
 
 def _candidate(run: Finished, standing: CandidateTries, found: Comparison) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def _candidate(run: Finished, standing: CandidateTries, found: Comparison) -> di
         "dropped": dict(sorted(standing.dropped.items())),
         "differingAnswers": differing(every),
         "measures": {
-            task: {name: figure(each) for name, each in of.items()}
+            task: {name: estimate(each) for name, each in of.items()}
             for task, of in found.estimates.get(standing.name, {}).items()
         },
     }
@@ -172,7 +172,7 @@ def _address(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def figure(found: Estimate) -> dict[str, Any]:
+def estimate(found: Estimate) -> dict[str, Any]:
     """An estimate; if it has no interval, `note` says why."""
     fields = {key: value for key, value in asdict(found).items() if key not in ("n", "why")}
     why = None if found.why is None else {"why": found.why.value, "note": NOTES.get(found.why)}
@@ -221,7 +221,7 @@ def gaps(dropped: Mapping[str, str], answers: int, unpriced: Sequence[str]) -> l
         )
         found.append(f"the endpoint refused {names}, which is left out since")
     if answers:
-        found.append(f"the endpoint did not count {answers} answers, so token and cost figures are left out")
+        found.append(f"the endpoint did not count {answers} answers, so token and cost measures are left out")
     if unpriced:
         found.append(f"unpriced: the price book has no price for {', '.join(unpriced)}")
     return found

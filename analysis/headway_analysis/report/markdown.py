@@ -143,8 +143,8 @@ def _task(report: JsonView, task: str) -> str:
         for each in report["candidates"]
         if task in each["measures"]
     ]
-    figures = f"### {_cell(task)}\n\n" + _table(["candidate", *map(_words, BY_TASK), "rows"], lines)
-    return f"{figures}\n\n{_against(report, task)}".rstrip()
+    table = f"### {_cell(task)}\n\n" + _table(["candidate", *map(_words, BY_TASK), "rows"], lines)
+    return f"{table}\n\n{_against(report, task)}".rstrip()
 
 
 def _against(report: JsonView, task: str) -> str:
@@ -239,7 +239,7 @@ def _notes(report: JsonView) -> str:
 
 
 def interval(found: JsonView | None) -> str:
-    """A figure with its interval."""
+    """A value with its interval."""
     if found is None:
         return "-"
     value = number(found["value"])

@@ -1,6 +1,6 @@
 """`results.parquet`: one row for each candidate, dataset row and try.
 
-Every figure of `report.json` follows from this table, with the prices and the settings that the report
+Every number of `report.json` follows from this table, with the prices and the settings that the report
 itself holds.
 """
 

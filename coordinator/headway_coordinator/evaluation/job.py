@@ -120,7 +120,7 @@ class EvalCoordinator(Process):
             job, self.layout, store, self._ledger, lambda: prices.Tariff(self._book), self._previous.estimate
         )
         self._final = False
-        """Whether the figures cover all rows and are written."""
+        """Whether the results cover all rows and are written."""
 
     def status(self) -> st.RLEvalJobStatus:
         """Everything this process owns of `.status`."""
@@ -249,7 +249,7 @@ class EvalCoordinator(Process):
         )
 
     async def _measure(self, stack: AsyncExitStack, evaluation: Evaluation, units: Sequence[Unit]) -> None:
-        """Measure every row. Comparisons of fewer rows end with it, so the figures of all rows are final."""
+        """Measure every row. Comparisons of fewer rows end with it, so the results of all rows are final."""
         looking = self._background(stack, self._compare_again(evaluation))
         await evaluation.run(units)
         looking.cancel()

@@ -103,7 +103,7 @@ def _result(
 
 
 def message(candidate: CandidateState, unpriced: Sequence[str]) -> str:
-    """Why a candidate failed, what its figures lack, and whether tools answer otherwise than in its run."""
+    """Why a candidate failed, what its measures lack, and whether tools answer otherwise than in its run."""
     tries = candidate.all_tries
     missing = gaps(candidate.dropped, uncounted(tries), unpriced)
     sentences = [*([candidate.message] if candidate.message else ()), *missing, *otherwise(differing(tries))]
@@ -111,7 +111,7 @@ def message(candidate: CandidateState, unpriced: Sequence[str]) -> str:
 
 
 def interval(found: Estimate | None) -> st.Interval | None:
-    """A figure with its interval."""
+    """An estimate with its interval."""
     if found is None:
         return None
     return st.Interval(value=st.decimal(found.value), low=_decimal(found.low), high=_decimal(found.high))
@@ -131,7 +131,7 @@ def difference(name: str, found: Comparison) -> st.Difference | None:
 
 
 def in_a_line(found: Estimate) -> str:
-    """A figure and half the width of its interval."""
+    """A value and half the width of its interval."""
     if found.low is None or found.high is None:
         why = "every row alike" if found.why is Why.NO_SPREAD else "too few rows"
         return f"{found.value:.2f} ({why})"
@@ -201,7 +201,7 @@ def artifacts(layout: Layout, *, finished: bool, paged: bool) -> st.EvalArtifact
 
 
 def samples(found: Comparison | None, state: EvalState | None) -> Iterator[Sample]:
-    """The figures by candidate and task, and the episodes by candidate."""
+    """The measures by candidate and task, and the episodes by candidate."""
     if state is not None:
         for candidate in state.candidates.values():
             labels = {"candidate": candidate.name}
@@ -210,8 +210,8 @@ def samples(found: Comparison | None, state: EvalState | None) -> Iterator[Sampl
     if found is None:
         return
     for name, tasks in found.estimates.items():
-        for task, figures in tasks.items():
-            for measure, estimate in figures.items():
+        for task, measures in tasks.items():
+            for measure, estimate in measures.items():
                 yield from _with_interval("eval/measure", estimate, name, task, measure)
     for task, differences in {ALL: found.differences, **found.suites, **found.tasks}.items():
         for measure, by_candidate in differences.items():
@@ -222,7 +222,7 @@ def samples(found: Comparison | None, state: EvalState | None) -> Iterator[Sampl
 def _with_interval(
     family: str, found: Estimate | Difference, candidate: str, task: str, measure: str
 ) -> Iterator[Sample]:
-    """A figure, and the bounds of its interval if it has one."""
+    """A value, and the bounds of its interval if it has one."""
     labels = {"candidate": candidate, "task": task, "measure": measure}
     yield Sample(family, found.value, labels)
     if found.low is not None and found.high is not None:

@@ -24,12 +24,12 @@ from headway_coordinator.sandboxes import Broker
 
 BLOCK = "spec.data"
 MAX_TASKS = 64
-"""The most tasks of an evaluation. Each has some 70 figures of each candidate, with the ends of their
+"""The most tasks of an evaluation. Each has some 70 measures of each candidate, with the ends of their
 intervals."""
 
 
 class EvalRunner(Checklist):
-    """Every check must pass, because people would believe the figures of a broken environment."""
+    """Every check must pass, because people would believe the results of a broken environment."""
 
     def __init__(self, spec: RLEvalJobSpec, report: Callable[[Preflight], None], begun: bool = False) -> None:
         super().__init__(spec, report, begun)
@@ -126,7 +126,7 @@ def check_tasks(rows: Sequence[Row], task_column: str | None) -> None:
     if len(found) > MAX_TASKS:
         text = (
             f"the rows of {BLOCK} have {len(found)} tasks in column {task_column}. Each gets its own "
-            f"figures: name a column with at most {MAX_TASKS} values there, or leave it out"
+            f"measures: name a column with at most {MAX_TASKS} values there, or leave it out"
         )
         raise JobError("TooManyTasks", text, field=f"{BLOCK}.taskColumn")
 

@@ -11,11 +11,11 @@ from headway_analysis.statistics.estimates import Estimate
 def compared(**candidates: tuple[float, float]) -> Comparison:
     """Candidates by external score, and share of tries that were lost."""
 
-    def figure(value: float) -> Estimate:
+    def estimate(value: float) -> Estimate:
         return Estimate(value, None, None, n=100, clusters=100, tries=100, method="none")
 
     found = {
-        name: {"all": {"external_score": figure(score), "infra_error": figure(lost)}}
+        name: {"all": {"external_score": estimate(score), "infra_error": estimate(lost)}}
         for name, (score, lost) in candidates.items()
     }
     return Comparison(baseline="base", estimates=found)

@@ -290,7 +290,7 @@ def test_a_tally_of_segments_is_what_the_groups_say() -> None:
             assert tallied.means[name].deviation == pytest.approx(mean.deviation, rel=1e-3), name
 
 
-def test_a_restart_comes_to_the_same_figures() -> None:
+def test_a_restart_gets_the_same_numbers() -> None:
     first, second = Tally(), Tally()
     for each in GROUPS:
         first.add(billed([each]))

@@ -109,7 +109,7 @@ def test_scores_metrics_and_outcome_are_those_of_the_try(log: EvalLog) -> None:
         assert (sample.limit is not None) == (one.turn_limit or one.token_limit)
 
 
-def test_the_head_has_the_reports_figures(log: EvalLog) -> None:
+def test_the_head_has_the_reports_measures(log: EvalLog) -> None:
     assert log.results is not None
     shown = {score.name: {name: m.value for name, m in score.metrics.items()} for score in log.results.scores}
     for name in inspect_log.SHOWN:

@@ -1,4 +1,4 @@
-"""`report.json` and `report.md`: every figure is there, and nothing that no number stands for."""
+"""`report.json` and `report.md`: every number is there, and nothing that no number stands for."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def report() -> dict[str, Any]:
     return document(run, compared(gate))
 
 
-def test_suites_are_in_no_figure_of_the_jobs_own_rows() -> None:
+def test_suites_are_in_no_measure_of_the_jobs_own_rows() -> None:
     with_them, without = compared(), job.compared()
     for name in KEPT:
         for task, measures in without.estimates[name].items():
@@ -185,7 +185,7 @@ def test_a_gate_on_the_turn_limit_of_a_suite_is_an_error() -> None:
     assert f"the metric turn_limit, which tuned does not report in {SUITE}; it" in further.checks[1].message
 
 
-def test_a_suite_has_figures_under_its_name_in_mlflow(report: dict[str, Any]) -> None:
+def test_a_suite_has_metrics_under_its_name_in_mlflow(report: dict[str, Any]) -> None:
     found = metrics(report["candidates"][1], report)
     assert found[f"eval/success/{SUITE}"] < found[f"eval/success_high/{SUITE}"]
     assert found[f"eval/difference/success/{SUITE}"] < 0

@@ -107,7 +107,7 @@ def begun(row: Json) -> ResetReply:
 
 
 def compared(printed: Json, known: Json) -> None:
-    """Every figure is the same to the last digit."""
+    """Every number is the same to the last digit."""
     ends = {key: [each["low"], each["likely"], each["high"]] for key, each in printed["usage"].items()}
     assert ends == known["usage"]
     cost = None if printed["likely"] is None else [printed["low"], printed["likely"], printed["high"]]

@@ -1,4 +1,4 @@
-"""An evaluation's coordinator around its driver: the last figures, and servers that the operator gave up."""
+"""An evaluation's coordinator around its driver: the last measures, and servers that the operator gave up."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def unwritten(monkeypatch: pytest.MonkeyPatch) -> list[comparison.Comparison]:
     return found
 
 
-async def test_the_figures_of_all_rows_are_the_last(
+async def test_the_measures_of_all_rows_are_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unwritten: list[comparison.Comparison]
 ) -> None:
     """A look at fewer rows takes until they are all written down."""

@@ -372,7 +372,7 @@ async def test_a_lost_candidate_fails_alone_and_keeps_its_rows(tmp_path: Path) -
 
 
 async def test_group_being_written_when_its_candidate_is_lost_counts(tmp_path: Path) -> None:
-    """The group was sampled in full and becomes durable, so it is in the figures and on the bill."""
+    """The group was sampled in full and becomes durable, so it is in the measures and on the bill."""
     job = EvalJob(tmp_path)
     evaluation = await job.coordinator()
     writing, answers, put = threading.Event(), threading.Event(), evaluation._spool.put

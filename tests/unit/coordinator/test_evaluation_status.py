@@ -91,7 +91,7 @@ def test_a_verdict_stays_until_the_rows_are_judged_again(
     assert found.result == shown
 
 
-def test_a_figure_without_an_interval_says_why() -> None:
+def test_a_measure_without_an_interval_says_why() -> None:
     alike = estimate(layout([1] * 500)(np.full(500, 2.0), False))
     alone = estimate(layout([1])(np.full(1, 2.0), False))
     assert alike is not None

@@ -181,7 +181,7 @@ def test_no_task_is_named_all() -> None:
     assert (termination.reason, termination.field) == ("TaskNameTaken", "spec.data.taskColumn")
 
 
-def test_tasks_are_so_few_that_their_figures_can_be_shown() -> None:
+def test_tasks_are_so_few_that_their_measures_can_be_shown() -> None:
     rows = [{"kind": str(number)} for number in range(MAX_TASKS)]
     check_tasks([*rows, *rows], "kind")
     with pytest.raises(JobError, match=f"have {MAX_TASKS + 1} tasks in column kind") as caught:

@@ -84,16 +84,16 @@ def _integers() -> Any:
 
 
 def bars(
-    names: Sequence[str], figures: Sequence[tuple[float, float | None, float | None]], key: str, label: str
+    names: Sequence[str], values: Sequence[tuple[float, float | None, float | None]], key: str, label: str
 ) -> str:
     """Values with their intervals, one below the other, as an `svg` element.
 
     Args:
-        figures: of each name its value, and the ends of its 95 % interval if there is one.
+        values: of each name its value, and the ends of its 95 % interval if there is one.
     """
 
     def draw(axes: Axes) -> None:
-        for place, (value, low, high) in enumerate(figures):
+        for place, (value, low, high) in enumerate(values):
             colour = COLOURS[place % len(COLOURS)]
             if low is not None and high is not None:
                 axes.plot(
@@ -107,8 +107,8 @@ def bars(
 
 
 def _drawn(draw: Any, inches: tuple[float, float], key: str, label: str) -> str:
-    with _library() as figure_of:
-        figure = figure_of(inches)
+    with _library() as drawing_of:
+        figure = drawing_of(inches)
         axes = figure.subplots()
         draw(axes)
         axes.grid(color=GRID, linewidth=0.6)
@@ -125,7 +125,7 @@ def _drawn(draw: Any, inches: tuple[float, float], key: str, label: str) -> str:
 
 @contextmanager
 def _library() -> Iterator[Any]:
-    """matplotlib's figures. Its font cache is in a temporary folder unless MPLCONFIGDIR names one."""
+    """How to make matplotlib draw a `Figure`. Its font cache is temporary unless MPLCONFIGDIR names one."""
     with tempfile.TemporaryDirectory() as folder:
         given = os.environ.setdefault("MPLCONFIGDIR", folder)
         try:

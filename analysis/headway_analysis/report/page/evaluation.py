@@ -1,4 +1,4 @@
-"""The page of an evaluation: the candidates side by side, each figure with its interval."""
+"""The page of an evaluation: the candidates side by side, each measure with its interval."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ def _measured(report: JsonView) -> list[JsonView]:
 def _pictures(report: JsonView) -> Iterator[Picture]:
     measured = _measured(report)
     for number, name in enumerate(BY_TASK):
-        found = [(each["name"], figure) for each in measured if (figure := each["measures"][ALL].get(name))]
+        found = [(each["name"], value) for each in measured if (value := each["measures"][ALL].get(name))]
         if found:
             yield _bars(TITLES[name], "Mean over rows with its 95 % interval.", found, f"m{number}")
     tasks = sorted({task for each in measured for task in each["measures"]} - {ALL})
     found = [
-        (f"{task}: {each['name']}", figure)
+        (f"{task}: {each['name']}", value)
         for task in tasks
         for each in measured
-        if (figure := each["measures"].get(task, {}).get(BY_TASK[0]))
+        if (value := each["measures"].get(task, {}).get(BY_TASK[0]))
     ]
     if found:
         yield _bars(f"{TITLES[BY_TASK[0]]} by task", "A suite is a task, too.", found[:MAX_BARS], "tasks")
@@ -76,12 +76,12 @@ def _pictures(report: JsonView) -> Iterator[Picture]:
 
 def _bars(title: str, about: str, found: list[tuple[str, JsonView]], key: str) -> Picture:
     names = [name for name, _ in found]
-    figures = [(float(one["value"]), one["low"], one["high"]) for _, one in found]
+    values = [(float(one["value"]), one["low"], one["high"]) for _, one in found]
     rows: list[Row] = [
         (name, short(value), *("" if end is None else short(end) for end in (low, high)))
-        for name, (value, low, high) in zip(names, figures, strict=True)
+        for name, (value, low, high) in zip(names, values, strict=True)
     ]
-    svg = Markup(drawing.bars(names, figures, key, title))
+    svg = Markup(drawing.bars(names, values, key, title))
     head = title[:1].upper() + title[1:]
     return Picture(head, about, title, [], svg, ("candidate", "value", "low", "high"), rows)
 
