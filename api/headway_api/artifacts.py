@@ -16,7 +16,7 @@
     weights/000012/                               Hugging Face layout (adapter or full); export.json
                                                   written last if the job's end completed it
     steps/000012.json                             a StepReport: the content of the step
-    figures/000012.json                           BatchFigures of that step, for a restart
+    figures/000012.json                           BatchMetrics of that step, for a restart
     remedies/000001.json                          a Decision to change the running job
     remedies/000001-kept.json                     its watch ended, and the change stays
     remedies/orders/<hash>.json                   a person's order that was refused
@@ -235,13 +235,13 @@ class Layout:
         return f"{self.step_histories}/{step:06d}.json"
 
     @property
-    def all_batch_figures(self) -> str:
-        """Folder of the figures of the batches of all steps."""
+    def all_batch_metrics(self) -> str:
+        """Folder of the metrics of the batches of all steps."""
         return f"{self.root}/figures"
 
-    def batch_figures(self, step: int) -> str:
-        """Figures of the batch of one step."""
-        return f"{self.all_batch_figures}/{step:06d}.json"
+    def batch_metrics(self, step: int) -> str:
+        """Metrics of the batch of one step."""
+        return f"{self.all_batch_metrics}/{step:06d}.json"
 
     @property
     def remedies(self) -> str:

@@ -21,7 +21,7 @@ from headway_api.signals import SignalName
 
 
 class Measured(Record):
-    """A job's figures at one moment, for later comparison."""
+    """What was measured of a job at one moment, for later comparison."""
 
     reward: float | None = None
     """Mean training reward of the last steps, each with the same weight. None before the first step."""

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from headway_api.config import JobConfig
 from headway_api.record import Record
-from headway_api.records import Figures
+from headway_api.records import Metrics
 from headway_api.spec.lifecycle import OutputSpec
 from headway_api.spec.training import RLTrainingJobSpec
 
@@ -99,9 +99,9 @@ class ReplayResult(Record):
     the replay begins with the model itself."""
     difference: TensorDifference | None = None
     """How the weights differ, if they do and the run's weights are kept."""
-    recorded: Figures
-    """The step's figures in the run."""
-    replayed: Figures
-    """The step's figures in the replay."""
+    recorded: Metrics
+    """The step's metrics in the run."""
+    replayed: Metrics
+    """The step's metrics in the replay."""
     weights: str
     """Folder of the new weights."""

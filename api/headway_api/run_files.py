@@ -9,7 +9,7 @@ from typing import Any, Final
 from headway_api.artifacts import GROUPS, NUMBERED, Layout, written
 from headway_api.bounds import MIB, OutOfBoundsError, json_within
 from headway_api.decisions import Decision
-from headway_api.records import BatchFigures, GroupRecord, Purpose, StepReport, ValidationRecord
+from headway_api.records import BatchMetrics, GroupRecord, Purpose, StepReport, ValidationRecord
 from headway_api.store import ObjectNotFoundError, Store, unreadable
 from headway_api.stored import group, parsed, read_each
 
@@ -34,10 +34,10 @@ class RunFiles:
         reports, _ = standing([*read_each(self._store, uris, partial(parsed, StepReport))])
         return reports
 
-    def figures(self) -> dict[int, BatchFigures]:
-        """Figures of the batches of steps, by step, as far as they were kept."""
-        uris = self._written(self.layout.all_batch_figures)
-        return {each.step: each for each in read_each(self._store, uris, partial(parsed, BatchFigures))}
+    def batch_metrics(self) -> dict[int, BatchMetrics]:
+        """Metrics of the batches of steps, by step, as far as they were kept."""
+        uris = self._written(self.layout.all_batch_metrics)
+        return {each.step: each for each in read_each(self._store, uris, partial(parsed, BatchMetrics))}
 
     def validations(self) -> list[ValidationRecord]:
         """Finished validations, by step."""

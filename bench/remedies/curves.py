@@ -13,15 +13,15 @@ DIGITS: Final = 5
 
 
 def recorded(found: Mapping[str, Curve]) -> dict[str, Any]:
-    """All recorded figures, by policy."""
+    """All recorded metrics, by policy."""
     return {
         policy: {
             "scores": curve.scores,
             "raised": curve.raised,
             "remedies": curve.remedies,
             "steps": {
-                step: {name: round(value, DIGITS) for name, value in figures.items()}
-                for step, figures in curve.steps.items()
+                step: {name: round(value, DIGITS) for name, value in metrics.items()}
+                for step, metrics in curve.steps.items()
             },
         }
         for policy, curve in found.items()

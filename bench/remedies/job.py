@@ -23,7 +23,7 @@ from tests.signals.demo import quickstart
 from tests.signals.stage import rows_of
 
 from bench.remedies.servers import Servers
-from headway_analysis.measures.figures import Figures
+from headway_analysis.measures.metrics import Metrics
 from headway_analysis.signals.catalogue import SIGNALS
 from headway_analysis.signals.definition import Signal
 from headway_api.artifacts import Layout
@@ -35,7 +35,7 @@ from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.dataset import Data
 from headway_coordinator.learner_api import LearnerApi
 from headway_coordinator.ledger.segments import Ledger
-from headway_coordinator.metrics.steps import StepFigures
+from headway_coordinator.metrics.steps import StepMetrics
 from headway_coordinator.remedies import shown
 from headway_coordinator.signals import Signals
 from headway_coordinator.spool import Spool
@@ -48,7 +48,7 @@ DRAWN = (
     "training/grad_norm",
     "training/mismatch_kl",
 )
-"""Names of the figures of a step that are kept."""
+"""Names of the metrics of a step that are kept."""
 SCORE = "val/external_score/mean"
 FOREVER = 1e9
 """Seconds."""
@@ -59,7 +59,7 @@ class Curve:
     """The record of a job, step by step."""
 
     steps: dict[int, Mapping[str, float]] = field(default_factory=dict)
-    """Figures of each step that has trained."""
+    """Metrics of each step that has trained."""
     scores: dict[int, float] = field(default_factory=dict)
     """Held-out external score of each validated step."""
     raised: dict[int, list[str]] = field(default_factory=dict)
@@ -181,7 +181,7 @@ class _Job:
         self.left = asyncio.Event()
         self._curve = Curve()
         self._signals = Signals(spec, catalogue=catalogue)
-        self._figures = StepFigures(spec, self._signals)
+        self._step_metrics = StepMetrics(spec, self._signals)
         self._raised: set[str] = set()
         self.servers = Servers(spec, inputs / "model")
         self.training = Training(
@@ -197,7 +197,7 @@ class _Job:
             signals=self._signals,
         )
         self._replay = replay = spool.replay()
-        self._figures.restore(spool, replay)
+        self._step_metrics.restore(spool, replay)
 
     @contextlib.asynccontextmanager
     async def serving(self, port: int) -> AsyncIterator[None]:
@@ -226,17 +226,17 @@ class _Job:
         if self._until is not None and step >= self._until:
             self.left.set()
         report = self.training.state.trained
-        found = self._figures.batch(self.training.state, again=False)
+        found = self._step_metrics.batch(self.training.state, again=False)
         if report is None or found is None:
             return
-        figures = report.metrics | found.figures
-        self._curve.steps[report.step] = {name: figures[name] for name in DRAWN if name in figures}
+        metrics = report.metrics | found.metrics
+        self._curve.steps[report.step] = {name: metrics[name] for name in DRAWN if name in metrics}
         self._note(report.step)
         self._heard(report.step, self._curve)
 
-    def _validated(self, step: int, figures: Figures) -> None:
-        self._figures.validation(step, figures, again=False)
-        self._curve.scores[step] = figures[SCORE]
+    def _validated(self, step: int, metrics: Metrics) -> None:
+        self._step_metrics.validation(step, metrics, again=False)
+        self._curve.scores[step] = metrics[SCORE]
         self._note(step)
 
     def _note(self, step: int) -> None:

@@ -20,13 +20,13 @@ def again(steps: Mapping[str, Mapping[str, float]], lag: int) -> Raised:
     """Signal -> steps after which it would be raised today, for a job without remedies.
 
     Args:
-        steps: recorded figures, by step.
+        steps: recorded metrics, by step.
         lag: `maxStepsOffPolicy`, and how many steps old every batch is once there are so many.
     """
     watch, found, before = Watch(Job(*REWARDS, lag)), Raised(), set[SignalName]()
-    for step, figures in sorted((int(step), figures) for step, figures in steps.items()):
+    for step, metrics in sorted((int(step), metrics) for step, metrics in steps.items()):
         age = float(min(step - 1, lag))
-        watch.step(step, {**figures, "staleness/lag_mean": age, "staleness/lag_max": age})
+        watch.step(step, {**metrics, "staleness/lag_mean": age, "staleness/lag_max": age})
         now = {each.signal.name for each in watch.verdicts() if each.standing.state == "Raised"}
         for name in now - before:
             found.setdefault(name, []).append(step)

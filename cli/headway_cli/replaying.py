@@ -59,7 +59,7 @@ SHOWN: Final = (
     "training/trainable_token_positions",
     "rollout/advantage/std",
 )
-"""Figures that are always shown."""
+"""Metrics that are always shown."""
 SECONDS: Final = "timing_s/"
 DIGITS: Final = 12
 """Digits of a digest in a line for people."""
@@ -212,8 +212,8 @@ def _weights(found: ReplayResult) -> list[str]:
     return [*lines, f"{count}{furthest}; the first is {difference.first}"]
 
 
-def figures(recorded: Mapping[str, float], replayed: Mapping[str, float]) -> list[str]:
-    """Names of the figures to show: some always, others if they differ. Seconds never."""
+def shown_metrics(recorded: Mapping[str, float], replayed: Mapping[str, float]) -> list[str]:
+    """Names of the metrics to show: some always, others if they differ. Seconds never."""
     both = [*dict.fromkeys([*SHOWN, *sorted({*recorded, *replayed})])]
     return [
         name
@@ -232,7 +232,7 @@ def _table(recorded: Mapping[str, float], replayed: Mapping[str, float]) -> list
     rows = [("", "recorded", "replayed")]
     rows += [
         (name, _number(recorded.get(name)), _number(replayed.get(name)))
-        for name in figures(recorded, replayed)
+        for name in shown_metrics(recorded, replayed)
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return [f"{name:<{widths[0]}}  {was:>{widths[1]}}  {now:>{widths[2]}}" for name, was, now in rows]

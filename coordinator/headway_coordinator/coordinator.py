@@ -105,7 +105,7 @@ class Coordinator(Process):
         self._outlets = TrainingOutlets(
             job,
             self._previous,
-            keep=lambda each: self._blocking(self._spool.keep_figures, each),
+            keep=lambda each: self._blocking(self._spool.keep_metrics, each),
             cost=lambda: self._usage().cost,
             otlp=lambda: self._otlp,
             changed=self._status.changed,
@@ -140,13 +140,13 @@ class Coordinator(Process):
         outlets = self._outlets
         outlets.track(stack, self._store, self.layout)
         parts = self._parts = self._assembled(http, broker, ready, episode_runners, start_number)
-        for lost in await self._blocking(outlets.figures.restore, self._spool, replay):
-            outlets.kept_figures.add(lost)
+        for lost in await self._blocking(outlets.metrics.restore, self._spool, replay):
+            outlets.kept_metrics.add(lost)
         await parts.training.restore(replay)
         outlets.moved()
         outlets.begin(parts.training)
         self._api.training = parts.training
-        for work in (*parts.background(), outlets.kept_figures.run()):
+        for work in (*parts.background(), outlets.kept_metrics.run()):
             self._background(stack, work)
         await parts.training.run()
         await self._finish(parts.training)
@@ -244,7 +244,7 @@ class Coordinator(Process):
     async def _finish(self, training: Training) -> None:
         """Wait for the learner's last checkpoint, write report and final status, and tell the learner."""
         await until_exported(training, self._store)
-        await self._outlets.kept_figures.all()
+        await self._outlets.kept_metrics.all()
         await self._count_last()
         self._scrapes.final()
         report = training_report(
@@ -289,7 +289,7 @@ class Coordinator(Process):
             parts.training, self._ledger.episodes, router.wanted, parts.watch.stalled
         )
         training_status.add_training(found, parts.training, self.spec, self.layout, outlets.signals)
-        if (run := outlets.figures.run) is not None:
+        if (run := outlets.metrics.run) is not None:
             found.tracking = st.Tracking(mlflow=run)
         return found
 
@@ -330,7 +330,7 @@ class Coordinator(Process):
         days = None if outlets.restoring else self._ledger.days
         training, fleets = (None, {}) if parts is None else (parts.training, parts.fleets)
         places = [] if self._episode_runners is None else self._episode_runners.places
-        yield from view.samples(outlets.figures.shown(), training, days, cost, fleets, places)
+        yield from view.samples(outlets.metrics.shown(), training, days, cost, fleets, places)
         if days is not None:
             yield from costs.samples(self._ledger.used(), self._ledger.accelerator_totals(), self._book)
             yield from budget_shown.samples(self._budget)

@@ -27,7 +27,7 @@ class Data:
     validation: Sequence[Row]
     test: Sequence[Row] = ()
     tasks: dict[str, list[str]] = field(default_factory=dict)
-    """By split: the task of each row, as figures name it, if a column names tasks."""
+    """By split: the task of each row, as metrics name it, if a column names tasks."""
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headway_analysis.comparison import Comparison, compare_all
-from headway_analysis.measures import figures, tasks
+from headway_analysis.measures import metrics, tasks
 from headway_analysis.measures.episodes import ranked
-from headway_analysis.measures.figures import Figures
+from headway_analysis.measures.metrics import Metrics
 from headway_analysis.measures.tries import Rules, Try, TryPlace, tries_of
 from headway_api import logs
 from headway_api.records import GroupRecord, Purpose, StepReport, WeightsManifest
@@ -74,7 +74,7 @@ class FinalTest:
         answered: the groups of a name that a predecessor left.
         published: whether the store still has weights.
         moved: called at every change.
-        on_test: called with the step and the figures for metrics.
+        on_test: called with the step and its metrics.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class FinalTest:
         answered: Callable[[str], Awaitable[list[GroupRecord]]],
         published: Callable[[WeightsManifest], Awaitable[bool]],
         moved: Callable[[], Awaitable[None]],
-        on_test: Callable[[int, Figures], None],
+        on_test: Callable[[int, Metrics], None],
     ) -> None:
         self._spec = spec
         self._rows = rows
@@ -186,7 +186,7 @@ class FinalTest:
         # Intervals of many tries take a while, so a thread computes them.
         compared = await asyncio.to_thread(compare_all, tries, self._spec.evaluation.pass_k, BASE, None)
         self._state.tested = Tested(judged.tuned, len(self._rows), compared)
-        self._on_test(judged.tuned, self._figures(tuned) | shown(compared))
+        self._on_test(judged.tuned, self._metrics(tuned) | shown(compared))
         await self._moved()
 
     def _tries(self, name: str, found: Iterable[GroupRecord]) -> list[Try]:
@@ -203,18 +203,18 @@ class FinalTest:
             cluster=None if column is None else str(self._rows[row][column]),
         )
 
-    def _figures(self, found: Sequence[GroupRecord]) -> Figures:
+    def _metrics(self, found: Sequence[GroupRecord]) -> Metrics:
         asked, limit = self._spec.evaluation, self._spec.agent.turn_limit
         threshold = asked.success_threshold
-        shown = figures.evaluation(found, asked.pass_k, threshold, PREFIX, max_turns=limit)
+        shown = metrics.evaluation(found, asked.pass_k, threshold, PREFIX, max_turns=limit)
         if self._named is not None:
             shown |= tasks.shown(PREFIX, tasks.summarize(found, self._named, threshold))
         return shown
 
 
-def shown(found: Comparison) -> Figures:
-    """The base's figures, and the lead of the tuned weights, as metrics name them."""
-    values: Figures = {}
+def shown(found: Comparison) -> Metrics:
+    """The metrics of the base, and of the lead of the tuned weights."""
+    values: Metrics = {}
     for measure in ("reward", "external_score"):
         if (base := found.estimate(BASE, measure)) is not None:
             values[f"{PREFIX}/base/{measure}"] = base.value

@@ -43,7 +43,7 @@ def check_reward(reply: FinishReply, within: tuple[float, float], turns: int) ->
 
 
 def check_sizes(reply: FinishReply) -> None:
-    """Refuse a judgement whose numbers are too large for any figure.
+    """Refuse a judgement whose numbers are too large for any metric.
 
     Raises:
         InfraError: the reward, one of a turn, the score or a metric is too large.

@@ -1,4 +1,4 @@
-"""Whether Prometheus has read the final figures: a process that ends is asked for nothing more."""
+"""Whether Prometheus has read the final metrics: a process that ends is asked for nothing more."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Scrapes:
             self._leaves.set()
 
     def final(self) -> None:
-        """Note that `/metrics` shows final figures from now on."""
+        """Note that `/metrics` shows final metrics from now on."""
         self._final = True
 
     def leave(self) -> None:
@@ -32,9 +32,9 @@ class Scrapes:
         self._leaves.set()
 
     async def last(self, seconds: float = LAST_SCRAPE_SECONDS) -> None:
-        """Return once the final figures were read, or after `seconds`.
+        """Return once the final metrics were read, or after `seconds`.
 
-        If nobody ever read a figure, nobody will read the final ones. Then this returns at once.
+        If nobody ever read a metric, nobody will read the final ones. Then this returns at once.
         """
         if not self._ever:
             return

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
-from headway_analysis.measures.figures import Figures
+from headway_analysis.measures.metrics import Metrics
 from headway_analysis.signals.catalogue import SIGNALS
 from headway_analysis.signals.definition import Reading, Signal
 from headway_analysis.signals.of_spec import job_of
@@ -39,19 +39,19 @@ class Signals:
         self._conditions = [known for known in previous if known.type == ConditionType.HEALTHY]
         self._states = self._by_name()
 
-    def recall(self, step: int, figures: Figures) -> None:
+    def recall(self, step: int, metrics: Metrics) -> None:
         """Add a step that a predecessor has reported already."""
-        self._watch.step(step, figures)
+        self._watch.step(step, metrics)
         self._states = self._by_name()
 
-    def step(self, step: int, figures: Figures) -> None:
-        """Judge the signals by the figures of a step that was taken."""
-        self._watch.step(step, figures)
+    def step(self, step: int, metrics: Metrics) -> None:
+        """Judge the signals by the metrics of a step that was taken."""
+        self._watch.step(step, metrics)
         self._say(step)
 
-    def validation(self, step: int, figures: Figures) -> None:
-        """Judge the signals by the figures of a complete validation."""
-        self._watch.validation(step, figures)
+    def validation(self, step: int, metrics: Metrics) -> None:
+        """Judge the signals by the metrics of a complete validation."""
+        self._watch.validation(step, metrics)
         self._say(step)
 
     def changed(self, step: int, spec: RLTrainingJobSpec) -> None:
@@ -60,8 +60,8 @@ class Signals:
         self._states = self._by_name()
 
     def history(self, name: str) -> dict[int, float]:
-        """A figure by step, for the steps that are known and kept."""
-        return self._watch.figures(name)
+        """A metric by step, for the steps that are known and kept."""
+        return self._watch.metric(name)
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -96,7 +96,7 @@ class Signals:
             yield Sample("signal/value", standing.reading.value, which)
             yield Sample("signal/threshold", standing.reading.threshold, which)
 
-    def figures(self, clock: Literal["step", "validation"]) -> Figures:
+    def metrics(self, clock: Literal["step", "validation"]) -> Metrics:
         """The states for MLflow, as `signal/state/<name>`, of the signals that `clock` judges.
 
         A validation's states are logged with the validation, because no step may follow. So MLflow has every

@@ -22,7 +22,7 @@ from headway_api.bounds import OutOfBoundsError
 from headway_api.config import Identity
 from headway_api.records import (
     Abandoned,
-    BatchFigures,
+    BatchMetrics,
     GroupRecord,
     PolicyVersion,
     Purpose,
@@ -184,15 +184,15 @@ class Spool:
         """Keep a step's report as long as the job's folder. The first writer wins."""
         self._store.put_new(self._layout.step_history(report.step), report.model_dump_json().encode())
 
-    def keep_figures(self, found: BatchFigures) -> None:
-        """Store the figures of a step's batch, so that a restart need not read its groups."""
-        uri = self._layout.batch_figures(found.step)
+    def keep_metrics(self, found: BatchMetrics) -> None:
+        """Store the metrics of a step's batch, so that a restart need not read its groups."""
+        uri = self._layout.batch_metrics(found.step)
         self._store.put(uri, found.model_dump_json().encode())
 
-    def figures(self) -> dict[int, BatchFigures]:
-        """The stored figures of batches, by the step that they made."""
-        uris = self._written(self._layout.all_batch_figures, NUMBERED)
-        found = read_each(self._store, uris, partial(parsed, BatchFigures))
+    def batch_metrics(self) -> dict[int, BatchMetrics]:
+        """The stored metrics of batches, by the step that they made."""
+        uris = self._written(self._layout.all_batch_metrics, NUMBERED)
+        found = read_each(self._store, uris, partial(parsed, BatchMetrics))
         return {each.step: each for each in found}
 
     def batch_of(self, report: StepReport) -> list[GroupRecord]:

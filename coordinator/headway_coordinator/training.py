@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from headway_analysis.measures.figures import Figures
+from headway_analysis.measures.metrics import Metrics
 from headway_api import logs
 from headway_api.records import Batch, BatchWaits, EpisodeRecord, Finished, StepReport
 from headway_api.rows import tasks_of
@@ -64,8 +64,8 @@ class Callbacks:
 
     on_change: Callable[[], None] = lambda: None
     on_episode: Callable[[EpisodeRecord], None] = lambda record: None
-    on_validation: Callable[[int, Figures], None] = lambda step, figures: None
-    on_test: Callable[[int, Figures], None] = lambda step, figures: None
+    on_validation: Callable[[int, Metrics], None] = lambda step, metrics: None
+    on_test: Callable[[int, Metrics], None] = lambda step, metrics: None
     paused: Callable[[], bool] = lambda: False
     """Whether nothing more may be trained or begun. `on_change` may decide it."""
 

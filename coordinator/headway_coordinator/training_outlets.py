@@ -1,4 +1,4 @@
-"""What follows from the progress of a training job: figures, signals, pauses, tags and traces."""
+"""What follows from the progress of a training job: metrics, signals, pauses, tags and traces."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
-from headway_analysis.measures.figures import Figures
+from headway_analysis.measures.metrics import Metrics
 from headway_api import status as st
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
-from headway_api.records import BatchFigures
+from headway_api.records import BatchMetrics
 from headway_api.store import Store
-from headway_coordinator.kept_figures import KeptFigures
+from headway_coordinator.kept_metrics import KeptMetrics
 from headway_coordinator.metrics import otel
 from headway_coordinator.metrics.otlp import Otlp
-from headway_coordinator.metrics.steps import StepFigures
+from headway_coordinator.metrics.steps import StepMetrics
 from headway_coordinator.metrics.tracking import final_artifacts, tracker_of
 from headway_coordinator.pause import Pauses
 from headway_coordinator.remedies.tags import RemedyTags
@@ -26,14 +26,14 @@ from headway_coordinator.training import Training
 
 
 class TrainingOutlets:
-    """Updates figures, signals, pauses and trackers as a job makes progress. Used on the event loop only."""
+    """Updates metrics, signals, pauses and trackers as a job makes progress. Used on the event loop only."""
 
     def __init__(
         self,
         job: JobConfig,
         previous: st.RLTrainingJobStatus,
         *,
-        keep: Callable[[BatchFigures], Awaitable[None]],
+        keep: Callable[[BatchMetrics], Awaitable[None]],
         cost: Callable[[], str | None],
         otlp: Callable[[], Otlp | None],
         changed: Callable[[], None],
@@ -41,33 +41,33 @@ class TrainingOutlets:
         """
         Args:
             previous: the status of a predecessor.
-            keep: makes the figures of a batch durable.
+            keep: makes the metrics of a batch durable.
             cost: the bill so far.
             otlp: where traces go; None: nowhere.
             changed: called when the status may have changed.
         """
         self._job = job
         self.signals = Signals(job.spec, previous.conditions)
-        self.figures = StepFigures(job.spec, self.signals)
+        self.metrics = StepMetrics(job.spec, self.signals)
         self.pauses = Pauses(job, job.spec.collapse, previous)
-        self.kept_figures = KeptFigures(keep)
+        self.kept_metrics = KeptMetrics(keep)
         self._tags = RemedyTags(job.spec)
         self._cost, self._otlp, self._changed = cost, otlp, changed
         self.training: Training | None = None
         self.restoring = True
-        """While this is true, figures that a predecessor saw are shown again, and are tracked if it could not
+        """While this is true, metrics that a predecessor saw are shown again, and are tracked if it could not
         track them."""
 
     def track(self, stack: AsyncExitStack, store: Store, layout: Layout) -> None:
         """Log to MLflow if the spec asks for it."""
-        tracker = self.figures.tracker = tracker_of(self._job, store, layout)
+        tracker = self.metrics.tracker = tracker_of(self._job, store, layout)
         if tracker is not None:
             tracker.start()
             stack.push_async_callback(asyncio.to_thread, tracker.close)
 
     def finish(self, store: Store, layout: Layout) -> None:
         """Have the run in MLflow show the final artifacts."""
-        if (tracker := self.figures.tracker) is not None:
+        if (tracker := self.metrics.tracker) is not None:
             tracker.finish(final_artifacts(self._job, store, layout))
 
     def begin(self, training: Training) -> None:
@@ -77,28 +77,28 @@ class TrainingOutlets:
         self._judge()
 
     def moved(self) -> None:
-        """Update figures and status after progress of the job."""
+        """Update metrics and status after progress of the job."""
         if self.training is not None:
-            found = self.figures.batch(self.training.state, again=self.restoring, cost=self._cost)
+            found = self.metrics.batch(self.training.state, again=self.restoring, cost=self._cost)
             if found is not None:
-                self.kept_figures.add(found)
+                self.kept_metrics.add(found)
                 self._trace_step(self.training.state)
             self._judge()
-            self._tags.write(self.figures.tracker, self.training.remedies)
+            self._tags.write(self.metrics.tracker, self.training.remedies)
         self._changed()
 
-    def validated(self, step: int, found: Figures) -> None:
+    def validated(self, step: int, found: Metrics) -> None:
         """A validation is complete."""
-        self.figures.validation(step, found, again=self.restoring)
+        self.metrics.validation(step, found, again=self.restoring)
         self._judge()
 
-    def tested(self, step: int, found: Figures) -> None:
+    def tested(self, step: int, found: Metrics) -> None:
         """The test split has a result."""
-        self.figures.test(step, found, again=True)
+        self.metrics.test(step, found, again=True)
 
     def synced(self, step: int, seconds: float) -> None:
         """The first server serves the weights of a step."""
-        self.figures.sync(step, seconds, again=self.restoring)
+        self.metrics.sync(step, seconds, again=self.restoring)
         if (otlp := self._otlp()) is not None:
             otlp.give([otel.of_update(self._job, step, time.time(), seconds)])
 

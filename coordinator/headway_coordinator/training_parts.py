@@ -124,7 +124,7 @@ def assembled(
         servers.discover_validation,
         servers.replicas,
     )
-    outlets.figures.tasks = ready.data.tasks.get("train")
+    outlets.metrics.tasks = ready.data.tasks.get("train")
     training = Training(
         spec,
         ready.data,

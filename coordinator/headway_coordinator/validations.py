@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headway_analysis.measures.figures import Figures
+from headway_analysis.measures.metrics import Metrics
 from headway_api import logs
 from headway_api.exits import JobError
 from headway_api.records import GroupRecord, StepReport, WeightsManifest
@@ -88,7 +88,7 @@ class Validations:
         keep: Callable[[Summary], Awaitable[None]],
         published: Callable[[WeightsManifest], Awaitable[bool]],
         moved: Callable[[], Awaitable[None]],
-        on_validation: Callable[[int, Figures], None],
+        on_validation: Callable[[int, Metrics], None],
         given_up: Callable[[GroupRecord], JobError] = lost,
     ) -> None:
         self._spec = spec
@@ -227,4 +227,4 @@ class Validations:
     def _concluded(self, summary: Summary) -> None:
         self._state.evaluations[summary.step] = summary.evaluation
         self._state.scores[summary.step] = summary.scored
-        self._on_validation(summary.step, summary.figures)
+        self._on_validation(summary.step, summary.metrics)

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from headway_analysis.billing.segments import Days, total
 from headway_analysis.comparison import Comparison
 from headway_analysis.measures.episodes import Evaluation, ranked, rewards, scored, spread
-from headway_analysis.measures.figures import Figures, valid_mean
+from headway_analysis.measures.metrics import Metrics, valid_mean
 from headway_analysis.report.document import NOTES, TOO_FEW
 from headway_analysis.statistics.differences import Difference
 from headway_analysis.statistics.estimates import Estimate
@@ -152,8 +152,8 @@ def test_report(state: State) -> dict[str, Any] | None:
         "rows": found.rows,
         **{
             name: {
-                task: {measure: asdict(each) for measure, each in figures.items()}
-                for task, figures in by_task.items()
+                task: {measure: asdict(each) for measure, each in measures.items()}
+                for task, measures in by_task.items()
             }
             for name, by_task in found.compared.estimates.items()
         },
@@ -276,7 +276,7 @@ def report(
 
 
 def samples(
-    figures: Figures,
+    metrics: Metrics,
     training: Training | None,
     days: Days | None,
     cost: float,
@@ -287,7 +287,7 @@ def samples(
 
     Each of `fleets` has its own servers; `places` are their turn limiters.
     """
-    yield from (Sample(name, value) for name, value in figures.items())
+    yield from (Sample(name, value) for name, value in metrics.items())
     if days is not None:
         yield from bill(days, cost)
     for purpose, fleet in fleets.items():

@@ -74,7 +74,7 @@ def collect(platform: Platform, job: Job, settings: Settings) -> Path:
 
 
 def tracked(platform: Platform, job: Job) -> phases.Tracked:
-    """Figures of the job's run in MLflow; empty if MLflow was not reached."""
+    """Metrics of the job's run in MLflow; empty if MLflow was not reached."""
     run = job["status"].get("tracking", {}).get("mlflow")
     if run is None:
         return {}

@@ -89,7 +89,7 @@ PROCESSES: Final[Mapping[str, Process]] = {
         ("cli",),
         ("cli/headway_cli",),
         undeclared={
-            "pandas": "only `figures()` imports it, and says that it is missing",
+            "pandas": "only `metrics()` imports it, and says that it is missing",
             "inspect_ai": "only `headway trajectories --output inspect` imports it, and says what to install",
             **dict.fromkeys(("renderers", "safetensors", "torch", "transformers"), OF_TEACHING),
         },

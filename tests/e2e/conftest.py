@@ -125,7 +125,7 @@ def shared_job(bench: Bench, watched: Watched, tmp_path_factory: pytest.TempPath
     """A job that tests look into while it trains, and whose last two steps they judge once it has ended.
 
     It has held-out rows, tasks, a limit of tokens and a penalty on leaving the base model: dashboards show
-    figures of each.
+    metrics of each.
     """
     name, rows = SHARED, tmp_path_factory.mktemp("rows")
     settings = Settings.from_environ({})

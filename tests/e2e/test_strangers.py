@@ -205,7 +205,7 @@ def scored(bench: Any, scene: Scene, tmp_path_factory: pytest.TempPathFactory) -
     return found
 
 
-def test_figures_of_1e200_are_refused_and_the_job_goes_on(scored: list[dict[str, Any]]) -> None:
+def test_numbers_of_1e200_are_refused_and_the_job_goes_on(scored: list[dict[str, Any]]) -> None:
     assert {(each["sent"], each["refused"]) for each in scored} == {(3, 3)}
     assert not [name for each in scored for name in each if name == "gain"]
 

@@ -1,14 +1,14 @@
-"""Recorded series of figures on which the signals' thresholds are chosen and tested.
+"""Recorded series of metrics on which the signals' thresholds are chosen and tested.
 
     circumstances.py   what a run is: its spec, what goes on around it, what changes at which step.
     provocations/      runs that provoke a symptom.
     rules.py           at which step a symptom begins that comes of itself.
     clean.py           runs that go as they should.
-    rig.py             runs one: the product's own episodes, learner and figures, on the demo's tiny model.
-    describe.py        what is to be expected of its figures.
+    rig.py             runs one: the product's own episodes, learner and metrics, on the demo's tiny model.
+    describe.py        what is to be expected of its metrics.
     record.py          runs what is not recorded yet (`make record-signals`).
     series.py read.py  the recorded series as files and as typed objects.
-    symptoms.py        whether a provoked symptom shows in the raw figures.
+    symptoms.py        whether a provoked symptom shows in the raw metrics.
     labels.py          what symptoms a clean run shows.
     detection.py       what the signals make of the runs.
     known_misses.py    what they miss and why, and which runs were replaced.
@@ -26,6 +26,6 @@ showed was looked at and led to changes, and only after these was the next one l
   became more patient. A label was widened.
 - `sealed` is the last one.
 
-Every figure is as it was measured. Only `read.py` and `series/` are needed to test signals. Recording needs
+Every metric is as it was measured. Only `read.py` and `series/` are needed to test signals. Recording needs
 torch, DeepSpeed and an hour.
 """

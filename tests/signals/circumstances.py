@@ -13,10 +13,10 @@ from headway_api.signals import SignalName
 from headway_api.spec.training import RLTrainingJobSpec
 
 Split = Literal["chosen_on", "held_out", "fresh", "unseen", "untouched", "sealed"]
-Figures = Mapping[str, float]
-Rule = Callable[[Sequence[Figures]], int | None]
-"""Figures of the steps from 1 on -> the step at which a symptom begins; None where it never does. A rule
-knows raw figures alone, and no threshold of a signal."""
+Metrics = Mapping[str, float]
+Rule = Callable[[Sequence[Metrics]], int | None]
+"""Metrics of the steps from 1 on -> the step at which a symptom begins; None where it never does. A rule
+knows raw metrics alone, and no threshold of a signal."""
 
 SMALL: Mapping[str, Any] = {
     "agent": {"builtin": {"maxTurns": 6}},
@@ -70,7 +70,7 @@ class Symptom:
 
     signal: SignalName
     begin: int | Rule
-    """First step whose figures show it."""
+    """First step whose metrics show it."""
     why: str
     """What makes that step the one."""
 

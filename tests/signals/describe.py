@@ -1,4 +1,4 @@
-"""What is to be expected of a run's figures, worked out from its circumstances."""
+"""What is to be expected of a run's metrics, worked out from its circumstances."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NeverBeginsError(Exception):
 
 
 def described(circumstances: Circumstances, steps: Sequence[Step]) -> Series:
-    """The figures with what is to be expected of them.
+    """The metrics with what is to be expected of them.
 
     Raises:
         NeverBeginsError: a symptom that was to be provoked.
@@ -33,7 +33,7 @@ def described(circumstances: Circumstances, steps: Sequence[Step]) -> Series:
     for symptom in circumstances.symptoms:
         begin = symptom.begin
         if not isinstance(begin, int):
-            found = begin([step.figures for step in steps if step.step])
+            found = begin([step.metrics for step in steps if step.step])
             if found is None:
                 raise NeverBeginsError(f"{symptom.signal} never begins: {symptom.why}")
             begin = found

@@ -71,9 +71,9 @@ def job_of(series: Series) -> Job:
 def verdicts(series: Series) -> Iterator[tuple[int, Sequence[Verdict]]]:
     """Every step of a run, and what the signals say after it and its validation."""
     watch = Watch(job_of(series))
-    for step, figures, validation in series.steps:
+    for step, metrics, validation in series.steps:
         if step:
-            watch.step(step, figures)
+            watch.step(step, metrics)
         if validation:
             watch.validation(step, validation)
         yield step, watch.verdicts()

@@ -1,4 +1,4 @@
-"""What is known of the recorded runs beside their figures: why some are missed, and what was replaced."""
+"""What is known of the recorded runs beside their metrics: why some are missed, and what was replaced."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ SEALED: Final = (
     "alarms on the same runs. That is 1.80 in 1,000 (0.58 to 4.20; as told at commit b1edcee). "
     "EntropyFalling was not made more patient: it would be raised too late."
 )
-"""The text about the split `sealed`, with its figures as they are computed."""
+"""The text about the split `sealed`, with its numbers as they are computed."""
 REPLACED: Final[Mapping[str, tuple[str, str, str]]] = {
     "entropy-bonus-again": (
         "seed 62",

@@ -1,4 +1,4 @@
-"""Symptoms that a clean run shows. Rules over raw figures alone; `describe.unclean` says which are clean.
+"""Symptoms that a clean run shows. Rules over raw metrics alone; `describe.unclean` says which are clean.
 
 No threshold of a signal is known here, except for those that the practice guide gives.
 """
@@ -102,7 +102,7 @@ def idles(series: Series, first: int = 1, last: int | None = None) -> bool:
     """
     low, high = series.known.reward_range
     found = [
-        (step.figures["analysis/batch_valid_ratio"], step.figures["rollout/reward/mean"])
+        (step.metrics["analysis/batch_valid_ratio"], step.metrics["rollout/reward/mean"])
         for step in series.steps[first : None if last is None else last + 1]
     ]
     threes = (found[at : at + 3] for at in range(len(found) - 2))

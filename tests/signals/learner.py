@@ -1,4 +1,4 @@
-"""The product's learner on one rank, without its store and its coordinator: batches in, figures out."""
+"""The product's learner on one rank, without its store and its coordinator: batches in, metrics out."""
 
 from __future__ import annotations
 

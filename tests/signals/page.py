@@ -32,7 +32,7 @@ from headway_api.signals import SignalName
 from headway_operator.plan.fact import tenth
 
 APART: Final[tuple[Split, ...]] = ("fresh", "unseen", "untouched", "sealed")
-"""Splits whose figures are shown apart, too."""
+"""Splits whose numbers are shown apart, too."""
 MAX_FALSE: Final = 1
 """False alarms in 1,000 clean steps."""
 PAGE: Final = Path("bench/results/signals.md")
@@ -190,7 +190,7 @@ class _Judged:
     symptoms: Sequence[Detection]
     false: Sequence[Alarm]
     right: Sequence[Alarm]
-    """Of a clean run: alarms for symptoms that its raw figures show."""
+    """Of a clean run: alarms for symptoms that its raw metrics show."""
 
 
 def _judged(series: Series) -> _Judged:

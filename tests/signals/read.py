@@ -1,10 +1,10 @@
 """The recorded series as typed objects.
 
     for series in read.all_series("chosen_on"):
-        for step, figures, validation in series.steps:
+        for step, metrics, validation in series.steps:
             ...
 
-`series.known` is what a signal may know of the job. A figure that a step does not have is no key.
+`series.known` is what a signal may know of the job. A metric that a step does not have is no key.
 """
 
 from __future__ import annotations

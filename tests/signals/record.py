@@ -4,7 +4,7 @@
 
 A run is a function of its circumstances, as far as torch rounds alike on the machine. A recorded run is left
 alone, so that an interrupted recording goes on where it was. `--describe` runs nothing: it says again what is
-to be expected of the recorded figures, and forgets runs that are no longer listed.
+to be expected of the recorded metrics, and forgets runs that are no longer listed.
 """
 
 from __future__ import annotations

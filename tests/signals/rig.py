@@ -1,7 +1,7 @@
-"""Runs one training job on the demo's tiny model in this process, and records its figures.
+"""Runs one training job on the demo's tiny model in this process, and records its metrics.
 
-Episodes, learner and figures are the product's own, joined as the coordinator joins them. What is missing is
-what no figure depends on: pods, HTTP, the artifact store, clocks.
+Episodes, learner and metrics are the product's own, joined as the coordinator joins them. What is missing is
+what no metric depends on: pods, HTTP, the artifact store, clocks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.signals.series import Series, Step, kept, rounded
 from tests.signals.servers import Servers
 from tests.signals.stage import Stage, rows_of
 
-from headway_analysis.measures import figures, tasks
+from headway_analysis.measures import metrics, tasks
 from headway_api.records import Batch
 from headway_coordinator.evaluation import driver
 from headway_coordinator.evaluation.summary import Summary
@@ -54,9 +54,9 @@ class _Run:
         self._publish(0)
         found = [Step(0, {}, await self._validated(0))]
         for step in range(1, self._circumstances.steps + 1):
-            metrics = await self._step(step)
+            trained = await self._step(step)
             self._publish(step)
-            found.append(Step(step, metrics, await self._validated(step)))
+            found.append(Step(step, trained, await self._validated(step)))
         return found
 
     def _publish(self, step: int) -> None:
@@ -68,11 +68,11 @@ class _Run:
     async def _step(self, step: int) -> dict[str, float]:
         spec, world = self._circumstances.at(step)
         groups = await self._stage.train(spec, world, self._rows, self._places, step)
-        metrics, trained = self._learner.train(Batch(step=step, epoch=0, groups=groups), spec)
-        found = figures.batch(groups, step, trained=trained, max_turns=spec.agent.turn_limit)
+        own, trained = self._learner.train(Batch(step=step, epoch=0, groups=groups), spec)
+        found = metrics.batch(groups, step, trained=trained, max_turns=spec.agent.turn_limit)
         if spec.data.train.task_column is not None:
             found |= tasks.batch(groups, [row["task"] for row in self._rows])
-        return _rounded(metrics | found)
+        return _rounded(own | found)
 
     async def _validated(self, step: int) -> dict[str, float] | None:
         spec, world = self._circumstances.at(step)
@@ -83,7 +83,7 @@ class _Run:
         groups = await self._stage.validate(spec, world, self._held_out, step)
         column = spec.data.validation.task_column if spec.data.validation else None
         named = [row["task"] for row in self._held_out] if column else None
-        return _rounded(Summary.of(step, groups, given, spec.agent.turn_limit, named).figures)
+        return _rounded(Summary.of(step, groups, given, spec.agent.turn_limit, named).metrics)
 
 
 def _rounded(found: Mapping[str, float]) -> dict[str, float]:

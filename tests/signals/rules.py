@@ -1,6 +1,6 @@
-"""When a symptom begins that comes of itself: rules over raw figures.
+"""When a symptom begins that comes of itself: rules over raw metrics.
 
-None of them knows a signal's threshold. Some compare a figure with what it was in the same run, by halves and
+None of them knows a signal's threshold. Some compare a metric with what it was in the same run, by halves and
 multiples. Others wait until it has gone half of its way.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean, median
 
-from tests.signals.circumstances import Figures, Rule
+from tests.signals.circumstances import Metrics, Rule
 
 Holds = Callable[[float], bool]
 REWARD = "rollout/reward/mean"
@@ -17,66 +17,66 @@ NORMAL = 8
 """First steps of a run, by which its normal is known."""
 
 
-def first(name: str, holds: Holds, steps: Sequence[Figures], *, after: int = 0, times: int = 1) -> int | None:
-    """First step after `after` from which a figure `holds` so many times in a row; none is not holding."""
+def first(name: str, holds: Holds, steps: Sequence[Metrics], *, after: int = 0, times: int = 1) -> int | None:
+    """First step after `after` from which a metric `holds` so many times in a row; none is not holding."""
     row = 0
-    for number, figures in enumerate(steps, 1):
-        row = row + 1 if number > after and name in figures and holds(figures[name]) else 0
+    for number, metrics in enumerate(steps, 1):
+        row = row + 1 if number > after and name in metrics and holds(metrics[name]) else 0
         if row == times:
             return number - times + 1
     return None
 
 
-def collapses(steps: Sequence[Figures]) -> int | None:
+def collapses(steps: Sequence[Metrics]) -> int | None:
     """The first step with a mean reward below a quarter of the best step's before it."""
     best = 0.0
-    for number, figures in enumerate(steps, 1):
-        if figures[REWARD] < best / 4:
+    for number, metrics in enumerate(steps, 1):
+        if metrics[REWARD] < best / 4:
             return number
-        best = max(best, figures[REWARD])
+        best = max(best, metrics[REWARD])
     return None
 
 
-def idles(steps: Sequence[Figures]) -> int | None:
+def idles(steps: Sequence[Metrics]) -> int | None:
     """The first of three steps in a row in which no group is trained."""
     return first("training/num_trained_groups", lambda value: value == 0, steps, times=3)
 
 
 def grows(name: str, factor: float, *, after: int = NORMAL) -> Rule:
-    """The first step after the first few with a figure at so many times their median."""
+    """The first step after the first few with a metric at so many times their median."""
 
-    def rule(steps: Sequence[Figures]) -> int | None:
-        normal = median(figures[name] for figures in steps[:NORMAL] if name in figures)
+    def rule(steps: Sequence[Metrics]) -> int | None:
+        normal = median(metrics[name] for metrics in steps[:NORMAL] if name in metrics)
         return first(name, lambda value: value >= factor * normal, steps, after=after)
 
     return rule
 
 
 def shrinks(name: str, factor: float) -> Rule:
-    """The first step after the first few with a figure at so small a part of their median, three in a row."""
+    """The first step after the first few with a metric at so small a part of their median, three in a row."""
 
-    def rule(steps: Sequence[Figures]) -> int | None:
-        normal = median(figures[name] for figures in steps[:NORMAL] if name in figures)
+    def rule(steps: Sequence[Metrics]) -> int | None:
+        normal = median(metrics[name] for metrics in steps[:NORMAL] if name in metrics)
         return first(name, lambda value: value <= normal / factor, steps, after=NORMAL, times=3)
 
     return rule
 
 
 def reaches(name: str, value: float) -> Rule:
-    """The first step with a figure at a value or above."""
+    """The first step with a metric at a value or above."""
     return lambda steps: first(name, lambda found: found >= value, steps)
 
 
 def at_half(name: str) -> Rule:
-    """The first step with a figure at half of the highest that it comes to."""
-    return lambda steps: reaches(name, max(figures.get(name, 0.0) for figures in steps) / 2)(steps)
+    """The first step with a metric at half of the highest that it comes to."""
+    return lambda steps: reaches(name, max(metrics.get(name, 0.0) for metrics in steps) / 2)(steps)
 
 
 def half_risen(name: str = REWARD) -> Rule:
     """The first step at which the mean of five steps has done half of its rise from the first to the best."""
 
-    def rule(steps: Sequence[Figures]) -> int | None:
-        values = [figures[name] for figures in steps]
+    def rule(steps: Sequence[Metrics]) -> int | None:
+        values = [metrics[name] for metrics in steps]
         means = [fmean(values[max(0, end - 5) : end]) for end in range(1, len(values) + 1)]
         start, best = means[4], max(means[4:])
         middle = start + (best - start) / 2

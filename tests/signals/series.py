@@ -1,4 +1,4 @@
-"""A run's recorded figures, and how they are kept: a packed CSV file a run, and what is known of it as JSON.
+"""A run's recorded metrics, and how they are kept: a packed CSV file a run, and what is known of it as JSON.
 
 Standard library and the contracts only: whoever reads the series needs no torch.
 """
@@ -46,7 +46,7 @@ class Step(NamedTuple):
     """One step of a run. Step 0 has a validation and nothing else."""
 
     step: int
-    figures: dict[str, float]
+    metrics: dict[str, float]
     validation: dict[str, float] | None
 
 
@@ -56,7 +56,7 @@ class Expected:
 
     signal: SignalName
     begin: int
-    """First step whose figures show the symptom."""
+    """First step whose metrics show the symptom."""
     why: str
     """The rule that makes it that step."""
 
@@ -100,16 +100,16 @@ class Series:
         return not self.expected and not self.unclean
 
     def curve(self, name: str) -> list[tuple[int, float]]:
-        """One figure, by step."""
-        found = [(s.step, {**s.figures, **(s.validation or {})}) for s in self.steps]
-        return [(step, figures[name]) for step, figures in found if name in figures]
+        """One metric, by step."""
+        found = [(s.step, {**s.metrics, **(s.validation or {})}) for s in self.steps]
+        return [(step, metrics[name]) for step, metrics in found if name in metrics]
 
 
-def kept(figures: Mapping[str, float]) -> dict[str, float]:
-    """The figures that are recorded."""
+def kept(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The metrics that are recorded."""
     return {
         name: value
-        for name, value in figures.items()
+        for name, value in metrics.items()
         if name.startswith(KEPT) and not LEFT_OUT.fullmatch(name) and math.isfinite(value)
     }
 
@@ -123,7 +123,7 @@ def write(series: Series, folder: Path = FOLDER) -> None:
     """Keep a run; one of the same name is replaced."""
     place = _place(series.split, series.name, folder)
     place.parent.mkdir(parents=True, exist_ok=True)
-    # Without a time the same figures make the same bytes.
+    # Without a time the same metrics make the same bytes.
     place.write_bytes(gzip.compress(_text(series.steps).encode(), mtime=0))
     runs = _by_name(folder)
     runs[series.name] = {
@@ -152,12 +152,12 @@ def _place(split: str, name: str, folder: Path) -> Path:
 
 
 def _text(steps: Sequence[Step]) -> str:
-    """The figures as CSV: a row a step. A figure that a step does not have is an empty cell."""
+    """The metrics as CSV: a row a step. A metric that a step does not have is an empty cell."""
     names, file = sorted(columns(steps)), io.StringIO()
     table = csv.writer(file, lineterminator="\n")
     table.writerow(["step", *names])
     for s in steps:
-        cells = {**s.figures, **(s.validation or {})}
+        cells = {**s.metrics, **(s.validation or {})}
         table.writerow([s.step, *(f"{cells[name]:.{DIGITS}g}" if name in cells else "" for name in names)])
     return file.getvalue()
 
@@ -180,7 +180,7 @@ def index(folder: Path = FOLDER) -> list[dict[str, Any]]:
 
 
 def read(run: Mapping[str, Any], folder: Path = FOLDER) -> Series:
-    """A kept run. A cell that is empty is no figure."""
+    """A kept run. A cell that is empty is no value."""
     known = run["known"] | {"reward_range": tuple(run["known"]["reward_range"])}
     with gzip.open(_place(run["split"], run["name"], folder), "rt", newline="") as file:
         steps = tuple(map(_step, csv.DictReader(file)))
@@ -201,8 +201,8 @@ def read(run: Mapping[str, Any], folder: Path = FOLDER) -> Series:
 def _step(row: Mapping[str, str]) -> Step:
     cells = {name: float(cell) for name, cell in row.items() if name != "step" and cell}
     validation = {name: value for name, value in cells.items() if name.startswith(VALIDATION)}
-    figures = {name: value for name, value in cells.items() if name not in validation}
-    return Step(int(row["step"]), figures, validation or None)
+    metrics = {name: value for name, value in cells.items() if name not in validation}
+    return Step(int(row["step"]), metrics, validation or None)
 
 
 def read_all(split: Split | None = None, folder: Path = FOLDER) -> list[Series]:
@@ -211,5 +211,5 @@ def read_all(split: Split | None = None, folder: Path = FOLDER) -> list[Series]:
 
 
 def columns(steps: Sequence[Step] | Iterable[Step]) -> set[str]:
-    """Names of all figures."""
-    return {name for s in steps for name in (*s.figures, *(s.validation or {}))}
+    """Names of all metrics."""
+    return {name for s in steps for name in (*s.metrics, *(s.validation or {}))}

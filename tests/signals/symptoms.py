@@ -1,4 +1,4 @@
-"""Whether a symptom that a run provokes shows in its raw figures. Rules over raw figures alone.
+"""Whether a symptom that a run provokes shows in its raw metrics. Rules over raw metrics alone.
 
 A run whose symptom does not show provokes nothing, and is replaced by one with another seed or setting.
 Whether its signal was raised plays no part in that. A rule asks for no more than its signal does, so that no
@@ -40,7 +40,7 @@ Shown = Callable[[Series, int], bool]
 
 
 def shows(series: Series, expected: Expected) -> bool:
-    """Whether the figures of a run show the symptom where it is expected to begin."""
+    """Whether the metrics of a run show the symptom where it is expected to begin."""
     return RULES[expected.signal](series, expected.begin)
 
 
@@ -94,7 +94,7 @@ def _parts(other: str, series: Series, begin: int) -> bool:
 def _diverges(series: Series, begin: int) -> bool:
     """The tasks' rewards move apart by a fifth of the range, and one of them falls."""
     moves = []
-    for name in {name for step in series.steps for name in step.figures if name.startswith(TASK)}:
+    for name in {name for step in series.steps for name in step.metrics if name.startswith(TASK)}:
         before = normal_of(series, name, begin)
         assert before is not None
         moves.append(_share(series, mean_from(series, name, begin)) - _share(series, before))
@@ -104,9 +104,9 @@ def _diverges(series: Series, begin: int) -> bool:
 def _one_sided(series: Series, begin: int) -> bool:
     """One number explains nine tenths of the reward, and none did before."""
     largest = [
-        (step.step, max(value for name, value in step.figures.items() if name.startswith(EXPLAINED)))
+        (step.step, max(value for name, value in step.metrics.items() if name.startswith(EXPLAINED)))
         for step in series.steps
-        if any(name.startswith(EXPLAINED) for name in step.figures)
+        if any(name.startswith(EXPLAINED) for name in step.metrics)
     ]
     before = [value for step, value in largest if step < begin]
     after = [value for step, value in largest if begin <= step <= begin + WINDOW]

@@ -25,7 +25,7 @@ NEWER = (
     *("/forks_of/", "/rows/", "/tool_calls/malformed_share_of/"),
     *("/episode_token_limit_rate", "/turns/guided_share"),
 )
-"""Figures that the recorded series are older than. No signal reads them."""
+"""Metrics that the recorded series are older than. No signal reads them."""
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +92,9 @@ def test_tokens_are_drawn_by_their_probability_within_top_p() -> None:
     assert set(drawn(logits, uniform, temperature=0.0, top_p=1.0)[0].tolist()) == {0}
 
 
-def test_two_real_learner_steps_give_the_recorded_figure_names(two_steps: series.Series) -> None:
+def test_two_real_learner_steps_give_the_recorded_metric_names(two_steps: series.Series) -> None:
     [start, one, two] = two_steps.steps
-    assert start.figures == {}
+    assert start.metrics == {}
     assert start.validation is not None
     assert one.validation is None
     assert two.validation is not None
@@ -108,15 +108,15 @@ def test_two_real_learner_steps_give_the_recorded_figure_names(two_steps: series
     assert series.columns(two_steps.steps) - newer <= recorded
 
 
-def test_figures_of_two_steps_reflect_what_was_done_to_them(two_steps: series.Series) -> None:
+def test_metrics_of_two_steps_reflect_what_was_done_to_them(two_steps: series.Series) -> None:
     _, one, two = two_steps.steps
-    late, gone = (one.figures[f"episodes/{name}_rate"] for name in ("time_limit", "outcome_InfraError"))
+    late, gone = (one.metrics[f"episodes/{name}_rate"] for name in ("time_limit", "outcome_InfraError"))
     assert 0 <= late <= gone < 1
-    assert one.figures["staleness/lag_max"] == 0
-    assert two.figures["staleness/lag_max"] == 1
-    assert two.figures["staleness/lag_mean"] == pytest.approx(0.5, abs=0.3)
-    assert one.figures["training/mismatch_kl"] < 1e-9  # the weights are the learner's own, in the same format
-    assert two.figures["rollout/tool_calls/malformed_share"] > 0.2
+    assert one.metrics["staleness/lag_max"] == 0
+    assert two.metrics["staleness/lag_max"] == 1
+    assert two.metrics["staleness/lag_mean"] == pytest.approx(0.5, abs=0.3)
+    assert one.metrics["training/mismatch_kl"] < 1e-9  # the weights are the learner's own, in the same format
+    assert two.metrics["rollout/tool_calls/malformed_share"] > 0.2
 
 
 def test_learner_and_servers_follow_a_change_of_the_spec() -> None:
@@ -124,8 +124,8 @@ def test_learner_and_servers_follow_a_change_of_the_spec() -> None:
     change = Change({"optimizer": {"learningRate": 5e-3, "gradientClip": 2.0}, "rollout": sampling})
     later = {2: Change({"optimizer": {"warmupSteps": 1}}), 3: change}
     found = rig.run(Circumstances("changed", "chosen_on", "another spec", steps=3, spec=FEW, later=later))
-    assert [step.figures["training/learning_rate"] for step in found.steps[1:]] == [2e-4, 1e-3, 5e-3]
-    assert found.steps[3].figures["training/mismatch_kl"] < 1e-9  # both sides use the new temperature
+    assert [step.metrics["training/learning_rate"] for step in found.steps[1:]] == [2e-4, 1e-3, 5e-3]
+    assert found.steps[3].metrics["training/mismatch_kl"] < 1e-9  # both sides use the new temperature
 
 
 def test_a_series_is_kept_as_the_rig_gives_it(two_steps: series.Series, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from headway_api.metrics import family
 from headway_api.signals import SignalName
 
 LARGEST = 3 * 2**20
-"""Bytes of 500 runs, 6 kB each, and of what is known of them. `zcat` shows a run's figures as text."""
+"""Bytes of 500 runs, 6 kB each, and of what is known of them. `zcat` shows a run's metrics as text."""
 KNOWN = Known(
     steps=2,
     max_turns=6,
@@ -53,7 +53,7 @@ def test_a_series_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     assert series.read_all(folder=tmp_path) == [written]
 
 
-def test_the_same_figures_make_the_same_bytes(tmp_path: Path) -> None:
+def test_the_same_metrics_make_the_same_bytes(tmp_path: Path) -> None:
     run = a_run((Step(1, {REWARD: 1.0}, None),))
     found = []
     for folder in (tmp_path / "one", tmp_path / "other"):
@@ -64,12 +64,12 @@ def test_the_same_figures_make_the_same_bytes(tmp_path: Path) -> None:
     assert found[0][4:8] == bytes(4), "a time of writing is in it"
 
 
-def test_a_figure_that_a_step_does_not_have_is_no_key(tmp_path: Path) -> None:
+def test_a_metric_that_a_step_does_not_have_is_no_key(tmp_path: Path) -> None:
     series.write(
         a_run((Step(1, {REWARD: 1.0, "training/entropy": 0.5}, None), Step(2, {REWARD: 0.0}, None))), tmp_path
     )
     [found] = series.read_all(folder=tmp_path)
-    assert "training/entropy" not in found.steps[1].figures
+    assert "training/entropy" not in found.steps[1].metrics
     assert found.curve("training/entropy") == [(1, 0.5)]
 
 
@@ -79,7 +79,7 @@ def test_a_run_recorded_again_replaces_the_first(tmp_path: Path) -> None:
     assert [s.curve(REWARD) for s in series.read_all(folder=tmp_path)] == [[(1, 0.5)]]
 
 
-def test_what_is_kept_are_figures_of_health_and_numbers() -> None:
+def test_what_is_kept_are_metrics_of_health_and_numbers() -> None:
     given = {
         REWARD: 1.0,
         "training/entropy": math.nan,
@@ -131,7 +131,7 @@ def test_a_symptom_begins_in_its_run_with_steps_left_to_show_it() -> None:
             assert s.steps[-1].step >= each.begin + 5, (s.name, each)
 
 
-def test_a_provoked_symptom_shows_in_the_raw_figures() -> None:
+def test_a_provoked_symptom_shows_in_the_raw_metrics() -> None:
     unseen = [(s.name, e.signal) for s in read.provoking() for e in s.expected if not symptoms.shows(s, e)]
     assert unseen == []
 
@@ -161,7 +161,7 @@ def test_series_descriptions_match_the_runs_that_make_them() -> None:
         assert expected.split == s.split
 
 
-def test_every_recorded_figure_is_a_metric() -> None:
+def test_every_recorded_name_is_a_metric() -> None:
     for name in {name for s in read.all_series() for name in series.columns(s.steps)}:
         family(name)
 
@@ -179,7 +179,7 @@ def test_a_collapse_begins_below_a_quarter_of_the_best_before(
     assert rules.collapses([{REWARD: reward} for reward in rewards]) == begin
 
 
-def test_a_figure_that_is_missing_holds_nothing() -> None:
+def test_a_metric_that_is_missing_holds_nothing() -> None:
     steps = [{"a": 1.0}, {}, {"a": 1.0}, {"a": 1.0}]
     assert rules.first("a", lambda value: value == 1, steps, times=2) == 3
     assert rules.first("a", lambda value: value == 1, steps, times=3) is None
@@ -211,8 +211,8 @@ def test_noise_is_a_high_entropy_with_a_reward_that_falls(
     assert labels.becomes_noise(a_run(steps)) == noise
 
 
-def of_figures(**curves: list[float]) -> Series:
-    """A run whose steps from 1 on have these figures; step 0 has a validation alone."""
+def of_metrics(**curves: list[float]) -> Series:
+    """A run whose steps from 1 on have these metrics; step 0 has a validation alone."""
     names = {"valid": "analysis/batch_valid_ratio", "reward": REWARD, "calls": labels.MALFORMED}
     names["norm"] = labels.NORM
     steps = [
@@ -235,7 +235,7 @@ def of_figures(**curves: list[float]) -> Series:
 def test_batches_idle_where_they_are_unsolved_by_their_mean(
     valid: list[float], reward: list[float], idle: bool
 ) -> None:
-    assert labels.idles(of_figures(valid=valid, reward=reward)) == idle
+    assert labels.idles(of_metrics(valid=valid, reward=reward)) == idle
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_batches_idle_where_they_are_unsolved_by_their_mean(
     ids=["twice-as-many", "not-quite", "not-for-long", "few", "as-ever"],
 )
 def test_calls_are_malformed_where_they_become_twice_as_many(calls: list[float], garbled: bool) -> None:
-    assert labels.garbles(of_figures(calls=calls)) == garbled
+    assert labels.garbles(of_metrics(calls=calls)) == garbled
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_calls_are_malformed_where_they_become_twice_as_many(calls: list[float],
     ids=["two-in-a-row", "one-too-low", "not-above-the-clip", "one-at-a-time"],
 )
 def test_a_norm_jumps_ten_times_above_the_clip_twice(norm: list[float], jumped: bool) -> None:
-    assert labels.jumps(of_figures(norm=norm)) == jumped
+    assert labels.jumps(of_metrics(norm=norm)) == jumped
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_a_norm_jumps_ten_times_above_the_clip_twice(norm: list[float], jumped: 
     ids=["by-half", "on-average", "not-quite", "one-step", "no-plateau", "too-early"],
 )
 def test_a_policy_falls_apart_where_half_its_reward_is_gone(reward: list[float], apart: bool) -> None:
-    assert labels.falls_apart(of_figures(reward=reward)) == apart
+    assert labels.falls_apart(of_metrics(reward=reward)) == apart
 
 
 def test_a_policy_that_falls_apart_shows_it_around_its_fall() -> None:

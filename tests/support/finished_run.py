@@ -140,7 +140,7 @@ class FinishedRun:
             episodes=10,
             failed=0,
             rows={},
-            figures={},
+            metrics={},
         )
         self.store.put(self.layout.validation(step), found.model_dump_json().encode())
 

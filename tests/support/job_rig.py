@@ -18,7 +18,7 @@ from role_keys import TO_COORDINATOR
 from scripted_learner import ScriptedLearner
 
 from headway_analysis.billing.segments import fold, total
-from headway_analysis.measures.figures import Figures
+from headway_analysis.measures.metrics import Metrics
 from headway_analysis.signals.definition import Signal
 from headway_api.artifacts import Layout
 from headway_api.prices import DEFAULT
@@ -37,7 +37,7 @@ from headway_coordinator.episode import Task
 from headway_coordinator.learner_api import LearnerApi
 from headway_coordinator.ledger import events
 from headway_coordinator.ledger.segments import Ledger
-from headway_coordinator.metrics.steps import StepFigures
+from headway_coordinator.metrics.steps import StepMetrics
 from headway_coordinator.signals import Signals
 from headway_coordinator.spool import Spool, decode
 from headway_coordinator.training import Callbacks, Training
@@ -139,10 +139,10 @@ class Job:
         self.tasks: list[Task] = []
         self.fails: Callable[[Task], bool] = lambda task: False
         self.pause: Callable[[Task], float] = lambda task: 0.0
-        self.on_validation: Callable[[int, Figures], None] = lambda step, figures: None
+        self.on_validation: Callable[[int, Metrics], None] = lambda step, metrics: None
         self.on_change: Callable[[], None] = lambda: None
         self.paused: Callable[[], bool] = lambda: False
-        self.on_test: Callable[[int, Figures], None] = lambda step, figures: None
+        self.on_test: Callable[[int, Metrics], None] = lambda step, metrics: None
         self.patience = 60.0
         """Seconds that one coordinator may live."""
         self.catalogue: Sequence[Signal] = ()
@@ -171,10 +171,10 @@ class Job:
         ledger.load()
         self.ledger = ledger
         self.signals = Signals(self.spec, catalogue=self.catalogue)
-        figures = StepFigures(self.spec, self.signals)
+        metrics = StepMetrics(self.spec, self.signals)
 
         def moved() -> None:
-            figures.batch(training.state, again=False)
+            metrics.batch(training.state, again=False)
             self.on_change()
 
         budget = self.budget = Budget(self.money, Priced(ledger, lambda: DEFAULT))
@@ -200,7 +200,7 @@ class Job:
         )
         budget.busy, budget.drain = training.learner_may_step, training.drain
         replay = spool.replay()
-        figures.restore(spool, replay)
+        metrics.restore(spool, replay)
         await training.restore(replay)
         api = LearnerApi(TO_COORDINATOR, lambda: b"")
         api.training = training

@@ -28,7 +28,7 @@ LOG = f"{NAME}-learner-0"
 
 
 def written(project: Path) -> Path:
-    """Local jobs: `desk`, which used something and logged; `good` and `bad`, with figures; `judged`, an
+    """Local jobs: `desk`, which used something and logged; `good` and `bad`, with metrics; `judged`, an
     evaluation."""
     jobs = project / ".headway"
     desk = FinishedRun(jobs / NAME).job({"state": "Complete"}).identity().played().adapters().prices()

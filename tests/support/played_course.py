@@ -18,7 +18,7 @@ from headway_api.records import GroupRecord
 OF_COORDINATOR = {"timing_s/eval", "timing_s/weight_sync"}
 OF_A_FIRST_STEP = {"timing_s/start"}
 LEARNERS = {family.name for family in (*OBJECTIVE, *TRAINING, *TIMING)} - OF_COORDINATOR - OF_A_FIRST_STEP
-"""Every figure that the learner reports of each step."""
+"""Every metric that the learner reports of each step."""
 SPIKES = {*range(10, 15), *range(41, 61)}
 """Steps whose gradient is far above that of the others, so that the signal GradientSpiking is raised."""
 TOOLS = ("look_up", "count", "list_rows")
@@ -62,7 +62,7 @@ class Course:
         right, neat = float(self.rng.random() < self.skill), float(self.rng.random() < 0.9)
         return {"reward": 0.8 * right + 0.2 * neat, "score": right, "metrics": {"right": right, "neat": neat}}
 
-    def figures(self, step: int, groups: list[GroupRecord]) -> dict[str, float]:
+    def metrics(self, step: int, groups: list[GroupRecord]) -> dict[str, float]:
         """What the learner reports of a step; nothing of one that trained no group."""
         self.step = step
         if not groups:

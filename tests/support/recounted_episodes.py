@@ -1,6 +1,6 @@
-"""Figures of episodes under SageMaker MTRL's names, counted again from the records as they lie in the store.
+"""Metrics of episodes under SageMaker MTRL's names, counted again from the records as they lie in the store.
 
-It shares no code with the figures. Every conversation is the built-in agent's: each message of the model is a
+It shares no code with the metrics. Every conversation is the built-in agent's: each message of the model is a
 turn of its own.
 """
 
@@ -110,7 +110,7 @@ def reported(episodes: Sequence[Json]) -> dict[str, float]:
 
 
 def recounted(groups: list[Json], prefix: str, rates: str, max_turns: int) -> dict[str, float]:
-    """Figures of a batch and of an evaluation alike."""
+    """Metrics of a batch and of an evaluation alike."""
     apart, tool = recount_module().apart, recount_module().tool
     episodes = scored(groups)
     turns = [turn for e in episodes for turn in e["turns"]]
@@ -183,7 +183,7 @@ def recounted(groups: list[Json], prefix: str, rates: str, max_turns: int) -> di
 
 
 def validated(groups: list[Json], prefix: str, ks: Iterable[int], threshold: float) -> dict[str, float]:
-    """What an evaluation reports beside: both judgments, each pass figure by every choice of k tries."""
+    """What an evaluation reports beside: both judgments, each pass metric by every choice of k tries."""
     within = [[e["reward"] for e in scored([group])] for group in groups]
     found = {
         f"{prefix}/reward/num_prompts": len(groups),
@@ -220,7 +220,7 @@ def chance(chosen: list[list[tuple[bool, ...]]], of: Callable[[Iterable[bool]], 
 def by_task(
     groups: list[Json], prefix: str, task_of: Callable[[int], str], threshold: float
 ) -> dict[str, float]:
-    """Figures of each task of an evaluation. `task_of`: a row's task."""
+    """Metrics of each task of an evaluation. `task_of`: a row's task."""
     found: dict[str, float] = {}
     for task in {task_of(group["row"]) for group in groups}:
         members = [group for group in groups if task_of(group["row"]) == task]

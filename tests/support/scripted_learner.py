@@ -44,7 +44,7 @@ class ScriptedLearner:
         self._store = store
         self._layout = layout
         self._publish = publish
-        self.figures: Callable[[int, list[GroupRecord]], dict[str, float]] = lambda step, groups: {}
+        self.metrics: Callable[[int, list[GroupRecord]], dict[str, float]] = lambda step, groups: {}
         """What it reports of a step, beside its number."""
         self.clock: Callable[[], float | None] = lambda: None
         """When it says that a step ended."""
@@ -99,7 +99,7 @@ class ScriptedLearner:
             train_tokens={group.group_id: self.counted(group) for group in groups},
             weights=manifest,
             durable=step,
-            metrics={"training/global_step": float(step)} | self.figures(step, groups),
+            metrics={"training/global_step": float(step)} | self.metrics(step, groups),
             in_force=self.in_force,
             ended_at=self.clock(),
             **fields,

@@ -22,7 +22,7 @@ def a_signal(judge: Callable[[History], Reading | None] = lambda history: None, 
 
 
 def above(metric: str, threshold: float = 1.0) -> Callable[[History], Reading | None]:
-    """Over where the step's own figure is."""
+    """Over where the step's own value is."""
 
     def judge(history: History) -> Reading | None:
         value = history.latest(metric)

@@ -7,8 +7,8 @@ Real are
 - the operator's planner and telemetry over a cache that holds the job, and
 - the port of the rollout servers for scrapers.
 
-Played are the model's words and the optimizer's figures (`a_course`), Kubernetes' API of pods
-(`played_pods`), and weight agents. vLLM's own figures are a recording of a real one (`recorded_vllm`).
+Played are the model's words and the optimizer's metrics (`a_course`), Kubernetes' API of pods
+(`played_pods`), and weight agents. vLLM's own metrics are a recording of a real one (`recorded_vllm`).
 
 The job runs in a thread of its own, as does what answers for it.
 """
@@ -248,12 +248,12 @@ async def _live(
             publishing(store, coordinator.layout),
         )
 
-        def figures(step: int, groups: list[GroupRecord]) -> dict[str, float]:
+        def metrics(step: int, groups: list[GroupRecord]) -> dict[str, float]:
             optimizer = applied(config.spec, learner.in_force).optimizer
             shown.course.learning_rate = optimizer.learning_rate
-            return shown.course.figures(step, groups)
+            return shown.course.metrics(step, groups)
 
-        learner.figures, learner.pace, learner.last, learner.may_end = figures, pace, steps, over
+        learner.metrics, learner.pace, learner.last, learner.may_end = metrics, pace, steps, over
         training = asyncio.create_task(learner.run())
         shown.coordinator, shown.broker = f"127.0.0.1:{port}", broker_url.removeprefix("http://")
         ready.set()
@@ -268,7 +268,7 @@ async def _live(
 
 
 async def _server(stack: AsyncExitStack, folder: Path, shown: Shown, rng: random.Random) -> Endpoint:
-    """A rollout server: scripted, except for its figures and the port that scrapers reach."""
+    """A rollout server: scripted, except for its metrics and the port that scrapers reach."""
     made, replay = speaking_engine(folder, shown.course.says), Replay()
 
     async def metrics(request: web.Request) -> web.StreamResponse:

@@ -1,6 +1,6 @@
 """Training runs as they lie in the store, made of thin air: what shows a run is tried on them.
 
-Figures and episodes are functions of the step, so a test can say what a page must show. The records, their
+Metrics and episodes are functions of the step, so a test can say what a page must show. The records, their
 names in the store and the statistics over them are the product's.
 """
 
@@ -18,7 +18,7 @@ import learner_rig
 import made_up_baselines
 
 from headway_analysis.billing.segments import fold, total
-from headway_analysis.measures import figures
+from headway_analysis.measures import metrics
 from headway_analysis.preflight import report as preflight_report
 from headway_analysis.preflight.definition import Finding
 from headway_api.artifacts import Layout
@@ -27,7 +27,7 @@ from headway_api.decisions import Decision
 from headway_api.in_force import Directive, InForce
 from headway_api.prices import DEFAULT
 from headway_api.records import (
-    BatchFigures,
+    BatchMetrics,
     BatchWait,
     BatchWaits,
     EpisodeRecord,
@@ -181,7 +181,7 @@ def _stepped(
     for each in made:
         spool.put(each)
     ids = [each.group_id for each in made]
-    metrics = {
+    own = {
         "training/entropy": 0.4 * odds + 0.01,
         "training/mismatch_kl": 1e-4,
         "training/grad_norm": 0.3,
@@ -198,7 +198,7 @@ def _stepped(
         update={
             "groups": ids,
             "train_tokens": dict.fromkeys(ids, 500),
-            "metrics": metrics,
+            "metrics": own,
             "ended_at": (ended := BEGUN + STEP_SECONDS * step),
             "waits": BatchWaits(
                 sent_at=ended - 2.7, waits=[BatchWait(kind="storing", began=ended - 3, ended=ended - 2.8)]
@@ -206,9 +206,9 @@ def _stepped(
         }
     )
     spool.keep(StepReport.model_validate(report.model_dump()))
-    found = figures.batch(made, step, trained=frozenset(ids), max_turns=4)
+    found = metrics.batch(made, step, trained=frozenset(ids), max_turns=4)
     cost = {"usage/cost_at_step_usd": 0.0006 * step}
-    spool.keep_figures(BatchFigures(step=step, groups=ids, figures=found | cost))
+    spool.keep_metrics(BatchMetrics(step=step, groups=ids, metrics=found | cost))
     return [*(event for each in made for event in events.of_group(each)), *events.of_step(report, BEGUN)]
 
 

@@ -138,7 +138,7 @@ READERS: dict[str, Reader] = {
     "a validation's summary": Reader(lambda at: at.validation(3), spool(Spool.replay)),
     "a step's report": Reader(lambda at: at.step_history(3), spool(Spool.replay)),
     "the newest version": Reader(lambda at: at.step_history(3), spool(Spool.latest)),
-    "a step's figures": Reader(lambda at: at.batch_figures(3), spool(Spool.figures)),
+    "a step's metrics": Reader(lambda at: at.batch_metrics(3), spool(Spool.batch_metrics)),
     "the pointer": Reader(lambda at: at.latest, spool(Spool.replay)),
     "the digest of rows": Reader(lambda at: at.rows_digest, spool(lambda s: s.rows_digest("d"))),
     "an edition of the price book": Reader(
@@ -183,8 +183,8 @@ READERS: dict[str, Reader] = {
         lambda at: at.step_history(3), lambda store, at: warm_start._digests(store, at.weights(3))
     ),
     "a run's steps": Reader(lambda at: at.step_history(3), lambda store, at: RunFiles(store, at).steps()),
-    "a run's figures": Reader(
-        lambda at: at.batch_figures(3), lambda store, at: RunFiles(store, at).figures()
+    "a run's metrics": Reader(
+        lambda at: at.batch_metrics(3), lambda store, at: RunFiles(store, at).batch_metrics()
     ),
     "a run's validations": Reader(
         lambda at: at.validation(3), lambda store, at: RunFiles(store, at).validations()
@@ -207,7 +207,7 @@ READERS: dict[str, Reader] = {
 }
 WHERE = {
     "api/headway_api/rows.py": "`test_dataset.py`",
-    "api/headway_api/run_files.py": "a run's steps, figures, validations, decisions, groups and report",
+    "api/headway_api/run_files.py": "a run's steps, metrics, validations, decisions, groups and report",
     "api/headway_api/stored.py": "all of them",
     "api/headway_api/warm_start.py": "weights to start from",
     "coordinator/headway_coordinator/estimate/kept.py": "an estimate",

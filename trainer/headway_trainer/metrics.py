@@ -31,8 +31,8 @@ def step_metrics(
 
 def without_groups(step: int, epoch: int, seconds: Mapping[str, float]) -> dict[str, float]:
     """The metrics of a step that carried out a directive and trained nothing."""
-    figures = {"training/epoch": float(epoch), "training/global_step": float(step)}
-    return figures | {f"timing_s/{name}": value for name, value in seconds.items()}
+    found = {"training/epoch": float(epoch), "training/global_step": float(step)}
+    return found | {f"timing_s/{name}": value for name, value in seconds.items()}
 
 
 def _counts(batch: TrainingBatch) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Figures by task. A column of the dataset names the task of a row."""
+"""Metrics by task. A column of the dataset names the task of a row."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from headway_analysis.measures.episodes import rewards, scored, scores, spread, success
-from headway_analysis.measures.figures import Figures
+from headway_analysis.measures.metrics import Metrics
 from headway_analysis.measures.names import apart
 from headway_api.records import EpisodeRecord, GroupRecord
 
 MAX_TASKS: Final = 32
-"""Tasks that have figures of their own. The rows of all others count as one task, `OTHER`."""
+"""Tasks that have metrics of their own. The rows of all others count as one task, `OTHER`."""
 OTHER: Final = "other"
 
 ByTask = dict[str, dict[str, float]]
-"""Task -> name of a metric -> its figure."""
+"""Task -> name of a metric -> its value."""
 
 
 def bounded(tasks: Sequence[str]) -> list[str]:
@@ -52,16 +52,16 @@ def _one(episodes: Sequence[EpisodeRecord], threshold: float) -> dict[str, float
     }
 
 
-def shown(prefix: str, found: Mapping[str, Mapping[str, float]]) -> Figures:
-    """The figures of tasks as metrics name them: `<prefix>/task_<figure>/<task>`, by `names.apart`."""
+def shown(prefix: str, found: Mapping[str, Mapping[str, float]]) -> Metrics:
+    """The metrics of tasks: `<prefix>/task_<metric>/<task>`, by `names.apart`."""
     return {
         f"{prefix}/task_{name}/{apart(task)}": value
-        for task, figures in found.items()
-        for name, value in figures.items()
+        for task, metrics in found.items()
+        for name, value in metrics.items()
     }
 
 
-def batch(groups: Sequence[GroupRecord], tasks: Sequence[str]) -> Figures:
+def batch(groups: Sequence[GroupRecord], tasks: Sequence[str]) -> Metrics:
     """The mean reward of each task in a training batch, and how many of its groups it has."""
     found: ByTask = {}
     for task, members in grouped(groups, tasks).items():

@@ -13,7 +13,7 @@ from headway_api.remedies import WATCH
 from headway_api.status import decimal
 
 LONGEST_WATCH: Final = 50
-"""Steps of a watch whose signal was not judged in `WATCH` steps: no validation or figure came."""
+"""Steps of a watch whose signal was not judged in `WATCH` steps: no validation or metric came."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Judgement:
     raised: bool
     """Whether the signal is still raised."""
     why: str
-    """The reason, with the figures."""
+    """The reason, with the numbers."""
 
 
 def over(entry: Entry, context: RemedyContext) -> bool:

@@ -15,7 +15,7 @@ from headway_analysis.statistics.differences import ENOUGH
 from headway_api.decisions import Measured
 
 REWARD: Final = "rollout/reward/mean"
-"""The figure that holds a step's reward."""
+"""The metric that holds a step's reward."""
 WINDOW: Final = 10
 """Steps whose mean reward shows how a job does: the end of a watch, when the change has taken effect."""
 AROUND: Final = 5

@@ -2,7 +2,7 @@
 
     a signal is raised  the first remedy that applies is taken, of those that the job may take
     it is watched       for 25 steps nothing else is changed
-    then                it is kept or taken back, by the figures; if its signal is still raised, the next
+    then                it is kept or taken back, by its numbers; if its signal is still raised, the next
 
 A collapse leaves weights that no setting mends. So going back is the first remedy wherever there is something
 to go back to. Going back with the same settings may lead to the same end. So once that was tried, every

@@ -22,7 +22,7 @@ from headway_api.records import BatchWaits, EpisodeRecord, EpisodeSpan, StepRepo
 PREFIX: Final = "timing_s/"
 WAIT: Final = "timing_s/wait_for_batch"
 NO_PARTS: Final = ("timing_s/step", "timing_s/training", WAIT)
-"""Figures that are no parts: sums of others, and the wait that the episodes explain."""
+"""Metrics that are no parts: sums of others, and the wait that the episodes explain."""
 START: Final = "start"
 BEFORE_THE_WAIT: Final = (START, "report", "save_checkpoint", "prune")
 """What a learner does between the end of a step and its request for the next batch."""

@@ -1,6 +1,6 @@
 """Signs that training goes wrong, as pure functions over what is known of its steps.
 
-history.py      the figures of steps and validations, as they came
+history.py      the metrics of steps and validations, as they came
 definition.py   what a signal is: its number, its threshold, what to change first
 standing.py     from readings to a state, with hysteresis
 evidence.py     the statistics that judges share

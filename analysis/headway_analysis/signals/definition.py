@@ -62,7 +62,7 @@ class Signal:
     advice: str
     """The first thing to change."""
     look_at: tuple[str, ...]
-    """What tells whether the advice fits: figures and artifacts to look at, in order."""
+    """What tells whether the advice fits: metrics and artifacts to look at, in order."""
     confirmed_by: str
     """What shows that the change helped."""
     severity: Severity = "warning"

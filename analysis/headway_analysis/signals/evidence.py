@@ -64,7 +64,7 @@ def counted(history: History, name: str, of: str, steps: int) -> Share | None:
 
 
 def _paired(history: History, name: str, counts: str, steps: int) -> list[tuple[float, float]]:
-    """A figure of the last steps with a count of each; steps that count nothing are left out."""
+    """A metric of the last steps with a count of each; steps that count nothing are left out."""
     found = dict(history.dated(name, history.now - steps, history.now))
     counted = dict(history.dated(counts, history.now - steps, history.now))
     return [(found[step], counted[step]) for step in found if counted.get(step, 0) > 0]

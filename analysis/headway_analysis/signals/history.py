@@ -1,4 +1,4 @@
-"""The figures of a job's steps and validations, as far as they are known."""
+"""The metrics of a job's steps and validations, as far as they are known."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ LAST_KEPT: Final = 512
 """Numbers of first and of last steps that are kept: late steps are compared with the first ones."""
 
 MAX_MAGNITUDE: Final = 1e15
-"""A figure beyond it, or NaN, counts as missing."""
+"""A value beyond it, or NaN, counts as missing."""
 
-Figures = Mapping[str, float]
+Metrics = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What signals must know of a job besides its figures."""
+    """What signals must know of a job besides its metrics."""
 
     reward_low: float
     reward_high: float
@@ -47,11 +47,11 @@ class Change(Enum):
     """How a new step changes a series."""
 
     NONE = "none"
-    """The step was known, with equal figures."""
+    """The step was known, with equal metrics."""
     NEWEST = "newest"
     """The step follows all others."""
     EARLIER = "earlier"
-    """An earlier step is new or has other figures: later steps must be judged again."""
+    """An earlier step is new or has other metrics: later steps must be judged again."""
 
 
 @dataclass
@@ -70,28 +70,28 @@ class Once:
 
 @dataclass
 class Series:
-    """Figures by step, oldest first. Figures that are no numbers, or are absurd, count as missing."""
+    """Metrics by step, oldest first. Values that are no numbers, or are absurd, count as missing."""
 
     steps: list[int] = field(default_factory=list)
-    figures: list[Figures] = field(default_factory=list)
+    metrics: list[Metrics] = field(default_factory=list)
     once: dict[str, Once] = field(default_factory=dict)
     """What judges have found in these steps so far. It is forgotten when an earlier step changes."""
 
-    def put(self, step: int, figures: Figures) -> Change:
-        """Add a step. If a step comes again, its last figures count."""
-        known = {name: value for name, value in figures.items() if abs(value) <= MAX_MAGNITUDE}
+    def put(self, step: int, metrics: Metrics) -> Change:
+        """Add a step. If a step comes again, its last metrics count."""
+        known = {name: value for name, value in metrics.items() if abs(value) <= MAX_MAGNITUDE}
         at = bisect_left(self.steps, step)
         if at == len(self.steps):
             self.steps.append(step)
-            self.figures.append(known)
+            self.metrics.append(known)
             if len(self.steps) > FIRST_KEPT + LAST_KEPT:
-                del self.steps[FIRST_KEPT], self.figures[FIRST_KEPT]
+                del self.steps[FIRST_KEPT], self.metrics[FIRST_KEPT]
             return Change.NEWEST
         if self.steps[at] != step:
             self.steps.insert(at, step)
-            self.figures.insert(at, known)
-        elif self.figures[at] != known:
-            self.figures[at] = known
+            self.metrics.insert(at, known)
+        elif self.metrics[at] != known:
+            self.metrics[at] = known
         else:
             return Change.NONE
         self.once.clear()
@@ -109,14 +109,14 @@ class History:
         self._validations = validations
 
     def latest(self, name: str) -> float | None:
-        """A figure of the step that is judged."""
+        """A metric of the step that is judged."""
         at = bisect_left(self._steps.steps, self.now)
         if at == len(self._steps.steps) or self._steps.steps[at] != self.now:
             return None
-        return self._steps.figures[at].get(name)
+        return self._steps.metrics[at].get(name)
 
     def recent(self, name: str, steps: int, *, until: int | None = None) -> list[float]:
-        """A figure of the last `steps` steps up to `until` (the one that is judged), oldest first.
+        """A metric of the last `steps` steps up to `until` (the one that is judged), oldest first.
 
         Steps that are missing, or do not have it, are left out.
         """
@@ -124,7 +124,7 @@ class History:
         return [value for _, value in self.dated(name, last - steps, last)]
 
     def first(self, name: str, count: int) -> list[float]:
-        """The first `count` values of a figure."""
+        """The first `count` values of a metric."""
         found = []
         for _, value in self.dated(name, -1, self.now):
             found.append(value)
@@ -133,11 +133,11 @@ class History:
         return found
 
     def dated(self, name: str, after: int, until: int) -> Iterator[tuple[int, float]]:
-        """Steps above `after` up to `until`, with their value of a figure."""
+        """Steps above `after` up to `until`, with their value of a metric."""
         yield from _dated(self._steps, name, after, until)
 
     def validated(self, name: str) -> list[tuple[int, float]]:
-        """Validated steps up to the one that is judged, with their value of a figure."""
+        """Validated steps up to the one that is judged, with their value of a metric."""
         return [*_dated(self._validations, name, -1, self.now)]
 
     def once(self, what: str) -> Once:
@@ -145,9 +145,9 @@ class History:
         return self._steps.once.setdefault(what, Once())
 
     def names(self, prefix: str, steps: int) -> Sequence[str]:
-        """Figures of the last `steps` steps whose names begin so, in order."""
+        """Metrics of the last `steps` steps whose names begin so, in order."""
         low, high = self._between(self._steps, self.now - steps, self.now)
-        found = {name for figures in self._steps.figures[low:high] for name in figures}
+        found = {name for known in self._steps.metrics[low:high] for name in known}
         return sorted(name for name in found if name.startswith(prefix))
 
     @staticmethod
@@ -158,6 +158,6 @@ class History:
 def _dated(series: Series, name: str, after: int, until: int) -> Iterator[tuple[int, float]]:
     low, high = bisect_left(series.steps, after + 1), bisect_left(series.steps, until + 1)
     for at in range(low, high):
-        value = series.figures[at].get(name)
+        value = series.metrics[at].get(name)
         if value is not None:
             yield series.steps[at], value

@@ -39,8 +39,8 @@ INTRODUCTION: Final = f"""\
 
 {MADE}
 
-The coordinator judges every step by the signals below. Each is a pure function of the figures of the steps
-so far, so a restart gives the same states. A figure that is missing or not finite is unknown, and raises
+The coordinator judges every step by the signals below. Each is a pure function of the metrics of the steps
+so far, so a restart gives the same states. A metric that is missing or not finite is unknown, and raises
 nothing.
 
 | state | when |

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from headway_analysis.signals.catalogue import SIGNALS
 from headway_analysis.signals.definition import Signal
-from headway_analysis.signals.history import Change, Figures, History, Job, Series
+from headway_analysis.signals.history import Change, History, Job, Metrics, Series
 from headway_analysis.signals.standing import SignalTrack, after
 from headway_api.signals import SignalName, SignalState
 
@@ -31,7 +31,7 @@ class Verdict:
 class Watch:
     """Keeps the state of each signal of one job. Not thread-safe.
 
-    The state depends on the figures alone. If a step or validation arrives again or late, everything is
+    The state depends on the metrics alone. If a step or validation arrives again or late, everything is
     judged again in the order of steps.
     """
 
@@ -42,13 +42,13 @@ class Watch:
         self._validations = Series()
         self._standings = {signal.name: SignalTrack() for signal in signals}
 
-    def step(self, step: int, figures: Figures) -> None:
-        """A step was taken: its own figures and those of its batch."""
-        self._follow("step", step, self._steps.put(step, figures))
+    def step(self, step: int, metrics: Metrics) -> None:
+        """A step was taken: its own metrics and those of its batch."""
+        self._follow("step", step, self._steps.put(step, metrics))
 
-    def validation(self, step: int, figures: Figures) -> None:
+    def validation(self, step: int, metrics: Metrics) -> None:
         """The weights of a step were validated."""
-        self._follow("validation", step, self._validations.put(step, figures))
+        self._follow("validation", step, self._validations.put(step, metrics))
 
     def changed(self, step: int, job: Job) -> None:
         """From this step on the job has other settings, since a remedy was applied."""
@@ -56,10 +56,10 @@ class Watch:
             self._jobs[step] = job
             self._judge_all()
 
-    def figures(self, name: str) -> dict[int, float]:
-        """A figure by step, for the steps that are kept and have it."""
-        known = zip(self._steps.steps, self._steps.figures, strict=True)
-        return {step: figures[name] for step, figures in known if name in figures}
+    def metric(self, name: str) -> dict[int, float]:
+        """A metric by step, for the steps that are kept and have it."""
+        known = zip(self._steps.steps, self._steps.metrics, strict=True)
+        return {step: metrics[name] for step, metrics in known if name in metrics}
 
     def verdicts(self) -> list[Verdict]:
         """All signals, the worst first."""

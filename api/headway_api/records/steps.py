@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from headway_api import bounds
 from headway_api.in_force import Directive, DirectiveRefusal, InForce
@@ -14,8 +14,8 @@ from headway_api.records.waits import BatchWaits
 from headway_api.records.weights import WeightsManifest
 
 
-def _as_drawn(figures: object) -> object:
-    found = bounds.named_numbers(figures)
+def _as_drawn(given: object) -> object:
+    found = bounds.named_numbers(given)
     if not isinstance(found, dict):
         return found
     return {
@@ -24,7 +24,7 @@ def _as_drawn(figures: object) -> object:
     }
 
 
-Figures = Annotated[dict[str, float], BeforeValidator(_as_drawn)]
+Metrics = Annotated[dict[str, float], BeforeValidator(_as_drawn)]
 """A step's numbers by name. A number beyond `bounds.MAGNITUDE` is clipped to it, so that a diverging run can
 still be shown."""
 
@@ -47,7 +47,7 @@ class StepReport(Record):
     weights: WeightsManifest
     durable: int = Field(ge=0)
     """The newest step with a complete checkpoint, when this was written: `step` or an older one."""
-    metrics: Figures
+    metrics: Metrics
     """`training/*`, `timing_s/*` and Headway's own, in the names of `headway_api.metrics`."""
     in_force: InForce = InForce()
     """What is in force after the step. A step with groups was trained under it."""
@@ -69,8 +69,14 @@ class StepReport(Record):
         return frozenset(group for group, tokens in self.train_tokens.items() if tokens)
 
 
-class BatchFigures(Record):
-    """Figures of a step's batch, in the names of `headway_api.metrics`, without the learner's own.
+class _StoredMetrics(Record):
+    """Base of records whose metrics are stored as `figures`, as files of earlier versions have them."""
+
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
+
+
+class BatchMetrics(_StoredMetrics):
+    """Metrics of a step's batch, in the names of `headway_api.metrics`, without the learner's own.
 
     They follow from the batch and the step's report. Without this record a coordinator reads the batch again.
     """
@@ -78,7 +84,7 @@ class BatchFigures(Record):
     step: int = Field(ge=1)
     groups: list[str]
     """As in the step's report. A step may be taken again, and then from other groups."""
-    figures: Figures
+    metrics: Metrics = Field(alias="figures")
 
 
 class RowResult(Record):
@@ -88,7 +94,7 @@ class RowResult(Record):
     scores: list[float]
 
 
-class ValidationRecord(Record):
+class ValidationRecord(_StoredMetrics):
     """Results of a finished validation."""
 
     step: int = Field(ge=0)
@@ -101,5 +107,5 @@ class ValidationRecord(Record):
     """By group id: the rows with at least one scored try."""
     tasks: dict[str, dict[str, float]] | None = None
     """Results of each task; None if no column names tasks."""
-    figures: dict[str, float]
-    """The figures that metrics show."""
+    metrics: dict[str, float] = Field(alias="figures")
+    """`val/*`, in the names of `headway_api.metrics`."""

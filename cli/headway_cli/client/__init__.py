@@ -1,7 +1,7 @@
 """Jobs from Python: start them, wait for them, read their results (docs/python.md).
 
 client        starts jobs and finds them: TrainingClient
-run           one of them: its status, figures, episodes, bill
+run           one of them: its status, metrics, episodes, bill
 asynchronous  the same as coroutines: AsyncTrainingClient, AsyncRun
 places        what a run needs from the place of its job
 on_cluster    a job on a cluster
@@ -11,7 +11,7 @@ kept          the program of that process
 waiting       how to wait for a run
 document      the job in a file or a mapping, with changes: pure, except for reading
 outcome       whether a job runs, is held or has ended: pure
-frames        figures as pandas.DataFrame
+frames        metrics as pandas.DataFrame
 """
 
 from headway_api.records import Outcome, Purpose

@@ -1,4 +1,4 @@
-"""Figures by step as pandas.DataFrame; pandas is imported for the first one."""
+"""Metrics by step as pandas.DataFrame; pandas is imported for the first one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from headway_api.records import ValidationRecord
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Figures = Mapping[str, float]
+Metrics = Mapping[str, float]
 
 
-def of(by_step: Mapping[int, Figures]) -> DataFrame:
-    """A row for each step, in order; a column for each metric, by name. NaN if a step has no figure of it.
+def of(by_step: Mapping[int, Metrics]) -> DataFrame:
+    """A row for each step, in order; a column for each metric, by name. NaN if a step lacks it.
 
     Raises:
         ModuleNotFoundError: pandas is not installed.
@@ -24,13 +24,13 @@ def of(by_step: Mapping[int, Figures]) -> DataFrame:
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("tables need pandas: pip install pandas", name="pandas") from error
     steps = sorted(by_step)
-    columns = sorted({name for figures in by_step.values() for name in figures})
+    columns = sorted({name for metrics in by_step.values() for name in metrics})
     content = {name: [by_step[step].get(name) for step in steps] for name in columns}
     return DataFrame(content, index=Index(steps, name="step", dtype="int64"), columns=columns)
 
 
-def validated(records: Iterable[ValidationRecord]) -> dict[int, Figures]:
-    """The results of validations, by step: their own figures under their fields' names, and metrics."""
+def validated(records: Iterable[ValidationRecord]) -> dict[int, Metrics]:
+    """The results of validations, by step: their own numbers under their fields' names, and metrics."""
     return {
         each.step: {
             "reward": each.reward,
@@ -38,7 +38,7 @@ def validated(records: Iterable[ValidationRecord]) -> dict[int, Figures]:
             "success": each.success,
             "episodes": each.episodes,
             "failed": each.failed,
-            **each.figures,
+            **each.metrics,
         }
         for each in records
     }

@@ -1,4 +1,4 @@
-"""One job from Python: its status, its figures, its episodes, its bill."""
+"""One job from Python: its status, its metrics, its episodes, its bill."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def replay(
     context: Context = None,
     endpoint_url: EndpointUrl = None,
 ) -> None:
-    """Train a step again from the run's files, without servers, and compare weights and figures."""
+    """Train a step again from the run's files, without servers, and compare weights and metrics."""
     _require_learner()
     with reported_errors():
         there = reach(namespace, context, endpoint_url)

@@ -6,7 +6,7 @@ definition    what a tool is
 arguments     arguments of the tools, as models
 workspace     what a server may read, and where a job is
 jobs          tools that read one job, or list them
-figures       tools that read figures by step: report, compare, timeline
+metrics       tools that read metrics by step: report, compare, timeline
 files         tools that take a job's file: estimate, check
 changes       tools that change jobs: submit, suspend, resume, eval
 verb          a verb as a process of its own, with a deadline

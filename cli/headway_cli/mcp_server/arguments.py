@@ -105,11 +105,14 @@ class TimelineAsked(OfJob):
 
 
 class ReportAsked(OfJob):
-    """Which figures to read."""
+    """Which metrics to read."""
 
-    figures: Annotated[
+    metrics: Annotated[
         Words,
-        Field(description="Names or patterns, such as rollout/reward/*; default: the most important ones."),
+        Field(
+            alias="figures",
+            description="Names or patterns, such as rollout/reward/*; default: the most important ones.",
+        ),
     ] = ()
     last: Annotated[
         int, Field(ge=1, le=200, description="Only this many of the last steps and validations.")

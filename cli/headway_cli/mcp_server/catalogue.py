@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headway_cli.mcp_server import bounds, changes, figures, files, jobs
+from headway_cli.mcp_server import bounds, changes, files, jobs, metrics
 from headway_cli.mcp_server.arguments import (
     CheckAsked,
     CompareAsked,
@@ -72,11 +72,11 @@ TOOLS: Final[tuple[Tool[Any], ...]] = (
     ),
     Tool(
         "report",
-        "Figures of a run",
-        "Read a training run's figures by step and its validations. `known` lists the names of all figures; "
+        "Metrics of a run",
+        "Read a training run's metrics by step and its validations. `known` lists the names of all metrics; "
         "`figures` chooses some. Of an evaluation that has ended: candidates, intervals and differences.",
         ReportAsked,
-        figures.report,
+        metrics.report,
     ),
     Tool(
         "compare",
@@ -84,14 +84,14 @@ TOOLS: Final[tuple[Tool[Any], ...]] = (
         "Compare two to eight training runs: their results, the fields in which their specs differ, and "
         "their curves. A curve is thinned to `points`.",
         CompareAsked,
-        figures.compare,
+        metrics.compare,
     ),
     Tool(
         "timeline",
         "Seconds of steps",
         "Say where the seconds of up to eight steps of a training run went.",
         TimelineAsked,
-        figures.timeline,
+        metrics.timeline,
     ),
     Tool(
         "artifacts",

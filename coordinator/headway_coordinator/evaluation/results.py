@@ -15,7 +15,7 @@ from typing import Any, Final
 from headway_analysis.billing.segments import Days
 from headway_analysis.comparison import Comparison
 from headway_analysis.measures.candidate import priced
-from headway_analysis.measures.figures import Figures, evaluation
+from headway_analysis.measures.metrics import Metrics, evaluation
 from headway_analysis.report import inspect_log
 from headway_analysis.report.document import CandidateTries, Finished, document
 from headway_analysis.report.inspect_log import PlayedEpisode
@@ -128,8 +128,8 @@ def _groups(store: Store, layout: Layout, standing: CandidateTries) -> Iterator[
             yield group
 
 
-def _figures(store: Store, layout: Layout, run: Finished, standing: CandidateTries) -> Figures:
-    """A candidate's figures in a validation's form, from the groups of its tries on the job's own rows."""
+def _metrics(store: Store, layout: Layout, run: Finished, standing: CandidateTries) -> Metrics:
+    """A candidate's metrics in a validation's form, from the groups of its tries on the job's own rows."""
     spec = run.job.spec
     measure, agent = spec.evaluation, spec.agent
     found = [group for group in _groups(store, layout, standing) if group.suite is None]
@@ -154,7 +154,7 @@ def track(store: Store, layout: Layout, results: Written, found: Callable[[Mlflo
         results.text,
         lambda name: parquet(table({name: by_name[name].tries}, price)),
         lambda name: plain(table({name: by_name[name].tries}, price)),
-        lambda name: _figures(store, layout, run, by_name[name]),
+        lambda name: _metrics(store, layout, run, by_name[name]),
         lambda name: played(store, layout, by_name[name]),
     )
     experiment = wanted.experiment or f"{job.namespace}/{job.name}"

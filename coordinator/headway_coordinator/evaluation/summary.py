@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Self
 
-from headway_analysis.measures import figures
+from headway_analysis.measures import metrics
 from headway_analysis.measures.episodes import Evaluation, rewards, scores, summarize
 from headway_analysis.measures.tasks import shown as shown_by_task
 from headway_analysis.measures.tasks import summarize as summarize_tasks
@@ -30,7 +30,7 @@ class Summary(ValidationRecord):
         """Sum up a validation's groups, one a row.
 
         Args:
-            max_turns: see `figures.evaluation`.
+            max_turns: see `metrics.evaluation`.
             named: the task of each row.
         """
         threshold = measure.success_threshold
@@ -41,9 +41,9 @@ class Summary(ValidationRecord):
             for group in groups
             if group.scored
         }
-        shown = figures.validation(groups, measure.pass_k, threshold, max_turns=max_turns)
+        shown = metrics.validation(groups, measure.pass_k, threshold, max_turns=max_turns)
         shown |= shown_by_task("val", by_task or {})
-        return cls(**found._replace(tasks=by_task)._asdict(), rows=rows, figures=shown)
+        return cls(**found._replace(tasks=by_task)._asdict(), rows=rows, metrics=shown)
 
     @property
     def evaluation(self) -> Evaluation:

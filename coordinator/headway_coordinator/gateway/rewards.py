@@ -69,7 +69,7 @@ def metrics_in(metrics: object) -> dict[str, float]:
 
 
 def _finite(param: str, value: float, limit: float) -> None:
-    """Refuse a number that is not finite, or too large for figures."""
+    """Refuse a number that is not finite, or too large for metrics."""
     try:
         finite = math.isfinite(value)
     except OverflowError:  # an integer of hundreds of digits

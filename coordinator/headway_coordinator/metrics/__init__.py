@@ -1,1 +1,1 @@
-"""Every figure of a step as a pure function, and the places that show figures."""
+"""Every metric of a step as a pure function, and the places that show metrics."""

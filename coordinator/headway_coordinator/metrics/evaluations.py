@@ -52,7 +52,7 @@ TAKEN: Final = re.compile(
     r"(mean|std|min|max)(_within_groups)?|(failed|succeeded)_rollouts|success_threshold|num_prompts"
     r"|rollouts_per_prompt|zero_frac|\w+_(rate|share)|pass_\w+_\d+"
 )
-"""The rest of a metric's name in `Content.figures`, as in `eval/reward/mean`."""
+"""The rest of a metric's name in `Content.metrics`, as in `eval/reward/mean`."""
 ENDS: Final = re.compile(r".*_(low|high|p_holm)")
 """The suffixes of the bounds of an interval, and of a p value."""
 _UNUSABLE = re.compile(r"[^A-Za-z0-9_.\- /]")
@@ -72,8 +72,8 @@ class Content:
     """A candidate's part of the table, as a file."""
     lines: Callable[[str], list[dict[str, Any]]]
     """A candidate's part of the table, as plain rows."""
-    figures: Callable[[str], Mapping[str, float]]
-    """A candidate's figures under SageMaker MTRL's names, `eval/*`."""
+    metrics: Callable[[str], Mapping[str, float]]
+    """A candidate's metrics under SageMaker MTRL's names, `eval/*`."""
     episodes: Callable[[str], Iterable[PlayedEpisode]]
     """A candidate's episodes, one by one."""
 
@@ -140,27 +140,27 @@ class Publisher:
     def candidates(self, parent: MlflowRun) -> None:
         """Log a run below the job's for each measured candidate. If one fails, the others go on.
 
-        Traces follow all figures, because a slow server takes only some of them.
+        Traces follow all metrics, because a slow server takes only some of them.
         """
         measured = [each for each in self._content.report["candidates"] if each["tries"]]
         runs = dict[str, MlflowRun]()
         for candidate in measured:
             with _others_go_on(candidate["name"]):
-                runs[candidate["name"]] = self._figures(candidate, parent)
+                runs[candidate["name"]] = self._log_metrics(candidate, parent)
         for candidate in measured:
             if (run := runs.get(candidate["name"])) is not None:
                 with _others_go_on(candidate["name"]):
                     self._episodes(run, candidate, MAX_TRACES // len(measured))
 
-    def _figures(self, candidate: Mapping[str, Any], parent: MlflowRun) -> MlflowRun:
-        """Log a candidate's parameters, figures and files. Returns its run, which has not ended."""
+    def _log_metrics(self, candidate: Mapping[str, Any], parent: MlflowRun) -> MlflowRun:
+        """Log a candidate's parameters, metrics and files. Returns its run, which has not ended."""
         from mlflow.entities import Metric
 
         name, content = candidate["name"], self._content
         tags = {"candidate": name, "state": candidate["state"]}
         run = self._run(self._layout.mlflow_run_of(name), name, tags, parent)
         self._params(run, parameters(candidate, content.report["job"]))
-        found = {**content.figures(name), **metrics(candidate, content.report)}
+        found = {**content.metrics(name), **metrics(candidate, content.report)}
         for some in batched([Metric(key, value, self._at, 0) for key, value in found.items()], BATCH):
             self._client.log_batch(run.run_id, metrics=some)
         table = as_table(content.lines(name)[:MAX_LINES])
@@ -217,7 +217,7 @@ def _others_go_on(candidate: str) -> Iterator[None]:
 
 
 def metrics(candidate: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, float]:
-    """A candidate's figures: `eval/<measure>`, with `_low` and `_high` for its interval.
+    """A candidate's metrics: `eval/<measure>`, with `_low` and `_high` for its interval.
 
     Names for a task or suite end with `/<task>`. Differences from the baseline are
     `eval/difference/<measure>`, followed by the task or suite if there is one.
@@ -275,7 +275,7 @@ def usable(name: str) -> str:
 
 
 def shown_task(task: str) -> str:
-    """A task in a metric's name. If it is also a part of a training job's figures, it gets a hash too."""
+    """A task in a metric's name. If it is also a part of a training job's metrics, it gets a hash too."""
     return hashed(task, task) if TAKEN.fullmatch(task) else usable(task)
 
 

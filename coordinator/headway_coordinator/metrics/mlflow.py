@@ -1,11 +1,11 @@
-"""A training job's run in MLflow: its figures, and at the job's end its files and traces of episodes.
+"""A training job's run in MLflow: its metrics, and at the job's end its files and traces of episodes.
 
 Everything is logged from a thread. A failing tracking server never stops training.
 
 A coordinator that starts again logs nothing twice. The run's id is in the artifact store, or the run is found
-by its tags. A figure that an
-earlier process may have logged is only sent if the run lacks it. A file replaces the file of its name. The
-job's stored records alone decide which episodes become traces, and a trace's id is a function of its episode.
+by its tags. A metric that an earlier process may have logged is only sent if the run lacks it. A file
+replaces the file of its name. The job's stored records alone decide which episodes become traces, and a
+trace's id is a function of its episode.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CLOSE_SECONDS = 15.0
 UPLOAD_SECONDS = 120.0
 """The longest time for files and traces at the end of a job. The log reports the rest, which is dropped."""
 MAX_WAITING = 1000
-"""The most figures of steps that wait for a tracking server. Beyond that the oldest are dropped."""
+"""The most items that wait for a tracking server. Beyond that the oldest are dropped."""
 BATCH = 900
 """Metrics in one request; MLflow takes at most 1,000."""
 DESCRIBED_AT_ONCE = 100
@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Item:
-    figures: Mapping[str, float]
+    metrics: Mapping[str, float]
     step: int
     at_ms: int
     again: bool
@@ -121,12 +121,12 @@ class Mlflow:
         """Begin to log."""
         self._thread.start()
 
-    def log(self, figures: Mapping[str, float], step: int, at_ms: int, *, again: bool = False) -> None:
-        """Log the figures of a step soon. Never waits.
+    def log(self, metrics: Mapping[str, float], step: int, at_ms: int, *, again: bool = False) -> None:
+        """Log the metrics of a step soon. Never waits.
 
         `again`: an earlier process may have logged them; they are only sent if the run lacks them.
         """
-        self._put(_Item(dict(figures), step, at_ms, again))
+        self._put(_Item(dict(metrics), step, at_ms, again))
 
     def tag(self, tags: Mapping[str, str]) -> None:
         """Add tags to the run soon. Never waits. Repeating it changes nothing."""
@@ -208,7 +208,7 @@ class Mlflow:
             self._guarded(lambda: self._describe(run))
         if isinstance(item, _Tags) or (item.again and self._has(run, item)):
             return
-        metrics = [Metric(name, value, item.at_ms, item.step) for name, value in item.figures.items()]
+        metrics = [Metric(name, value, item.at_ms, item.step) for name, value in item.metrics.items()]
         for some in batched(metrics, BATCH):
             self._client.log_batch(run.run_id, metrics=some)
 
@@ -230,8 +230,8 @@ class Mlflow:
         self._described = True
 
     def _has(self, run: MlflowRun, item: _Item) -> bool:
-        """Whether the run has the item's figures. They were sent together, so the first one decides."""
-        name = next(iter(item.figures))
+        """Whether the run has the item's metrics. They were sent together, so the first one decides."""
+        name = next(iter(item.metrics))
         if name not in self._steps:
             history = self._client.get_metric_history(run.run_id, name)
             self._steps[name] = {point.step for point in history}

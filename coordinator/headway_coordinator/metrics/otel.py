@@ -65,7 +65,7 @@ def of_episode(job: Identity, model: str, episode: EpisodeRecord) -> list[Span]:
     uid, name = job.uid, episode.episode_id
     trace, root = trace_id(uid, name), span_id(uid, name)
     failed = episode.error or "failed" if episode.outcome in FAILED else None
-    figures = {"reward": episode.reward, "score": episode.score}
+    scored = {"reward": episode.reward, "score": episode.score}
     attributes: dict[str, Value] = {
         OPERATION: "invoke_agent",
         PROVIDER: HEADWAY,
@@ -73,7 +73,7 @@ def of_episode(job: Identity, model: str, episode: EpisodeRecord) -> list[Span]:
         "gen_ai.conversation.id": name,
         f"{names.GROUP}/group": episode.group_id,
         f"{names.GROUP}/outcome": episode.outcome.value,
-        **{f"{names.GROUP}/{key}": value for key, value in figures.items() if value is not None},
+        **{f"{names.GROUP}/{key}": value for key, value in scored.items() if value is not None},
     }
     return [
         Span(

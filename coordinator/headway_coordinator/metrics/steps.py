@@ -1,13 +1,13 @@
-"""Figures of steps: the latest for `/metrics`, all of them for MLflow and the signals."""
+"""Metrics of steps: the latest for `/metrics`, all of them for MLflow and the signals."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 
-from headway_analysis.measures import figures, tasks
-from headway_analysis.measures.figures import Figures
-from headway_api.records import BatchFigures, GroupRecord, StepReport
+from headway_analysis.measures import metrics, tasks
+from headway_analysis.measures.metrics import Metrics
+from headway_api.records import BatchMetrics, GroupRecord, StepReport
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.staleness import idle_steps
 from headway_api.status import MlflowRun
@@ -19,17 +19,17 @@ from headway_coordinator.state import State
 
 COST = "usage/cost_at_step_usd"
 READ_AGAIN = 16
-"""The number of newest steps whose batches are read again if their figures were not stored."""
+"""The number of newest steps whose batches are read again if their metrics were not stored."""
 
 
-class StepFigures:
-    """The figures of one job. `again`: an earlier process may have logged them already."""
+class StepMetrics:
+    """The metrics of one job. `again`: an earlier process may have logged them already."""
 
     def __init__(self, spec: RLTrainingJobSpec, signals: Signals) -> None:
         self._spec = spec
         self.signals = signals
-        self._latest: dict[str, Figures] = {}
-        """By source, so that the figures of a tool that is no longer called disappear."""
+        self._latest: dict[str, Metrics] = {}
+        """By source, so that the metrics of a tool that is no longer called disappear."""
         self._batches: set[int] = set()
         """Steps with known batches. A step that is taken again is made from the same groups."""
         self._validated = -1
@@ -37,30 +37,30 @@ class StepFigures:
         self.tasks: Sequence[str] | None = None
         """The task of each training row, if a column names it."""
         self.tracker: Mlflow | None = None
-        """Logs the figures, if the spec asks for it."""
+        """Logs the metrics, if the spec asks for it."""
 
     @property
     def run(self) -> MlflowRun | None:
         """The run to which they are logged, once it exists."""
         return self.tracker.run if self.tracker else None
 
-    def shown(self) -> Figures:
-        """The latest figures that `/metrics` has a name for."""
-        found = {name: value for figures in self._latest.values() for name, value in figures.items()}
+    def shown(self) -> Metrics:
+        """The latest metrics that `/metrics` has a name for."""
+        found = {name: value for source in self._latest.values() for name, value in source.items()}
         return {name: value for name, value in found.items() if is_metric(name)}
 
-    def of(self, groups: Sequence[GroupRecord], report: StepReport, idle: Sequence[int]) -> Figures:
-        """The figures of a step's batch, without the learner's. `idle`: steps without groups."""
+    def of(self, groups: Sequence[GroupRecord], report: StepReport, idle: Sequence[int]) -> Metrics:
+        """The metrics of a step's batch, without the learner's. `idle`: steps without groups."""
         limit = self._spec.agent.turn_limit
-        found = figures.batch(groups, report.step, trained=report.trained, max_turns=limit, idle=idle)
+        found = metrics.batch(groups, report.step, trained=report.trained, max_turns=limit, idle=idle)
         return found if self.tasks is None else found | tasks.batch(groups, self.tasks)
 
-    def restore(self, spool: Spool, replay: Replay) -> list[BatchFigures]:
+    def restore(self, spool: Spool, replay: Replay) -> list[BatchMetrics]:
         """Give the signals what predecessors saw, so that each signal returns to its state.
 
-        Nothing is logged. Returns the figures that predecessors could not store. Blocking.
+        Nothing is logged. Returns the metrics that predecessors could not store. Blocking.
         """
-        kept, lost, idle = spool.figures(), list[BatchFigures](), idle_steps(replay.reports)
+        kept, lost, idle = spool.batch_metrics(), list[BatchMetrics](), idle_steps(replay.reports)
         newest = {report.step for report in replay.reports[-READ_AGAIN:]}
         for report in replay.reports[1:]:
             if report.directive is not None:
@@ -70,15 +70,15 @@ class StepFigures:
                 found = None
             if found is None and report.step in newest:
                 again = self.of(spool.batch_of(report), report, idle)
-                found = BatchFigures(step=report.step, groups=report.groups, figures=again)
+                found = BatchMetrics(step=report.step, groups=report.groups, metrics=again)
                 lost.append(found)
-            self.signals.recall(report.step, report.metrics | (found.figures if found else {}))
+            self.signals.recall(report.step, report.metrics | (found.metrics if found else {}))
         return lost
 
     def batch(
         self, state: State, *, again: bool, cost: Callable[[], str | None] = lambda: None
-    ) -> BatchFigures | None:
-        """Take the figures of the last batch of `state`, once a step has trained it.
+    ) -> BatchMetrics | None:
+        """Take the metrics of the last batch of `state`, once a step has trained it.
 
         None if it has none, or they are known.
 
@@ -95,17 +95,17 @@ class StepFigures:
         self._batches.add(report.step)
         self._latest |= {"learner": self._latest.get("learner", {}) | report.metrics, "batch": found}
         self.signals.step(report.step, report.metrics | found)
-        self._log(report.step, report.metrics | found | self.signals.figures("step"), again)
-        return BatchFigures(step=report.step, groups=report.groups, figures=found)
+        self._log(report.step, report.metrics | found | self.signals.metrics("step"), again)
+        return BatchMetrics(step=report.step, groups=report.groups, metrics=found)
 
-    def validation(self, step: int, found: Figures, *, again: bool) -> None:
-        """Show and log the figures of a complete validation."""
+    def validation(self, step: int, found: Metrics, *, again: bool) -> None:
+        """Show and log the metrics of a complete validation."""
         if step >= self._validated:
             self._validated, self._latest["validation"] = step, found
         self.signals.validation(step, found)
-        self._log(step, {**found, **self.signals.figures("validation")}, again)
+        self._log(step, {**found, **self.signals.metrics("validation")}, again)
 
-    def test(self, step: int, found: Figures, *, again: bool) -> None:
+    def test(self, step: int, found: Metrics, *, again: bool) -> None:
         """Show and log the result on the test split."""
         self._latest["test"] = found
         self._log(step, found, again)
@@ -116,6 +116,6 @@ class StepFigures:
         self._latest["sync"] = found
         self._log(step, found, again)
 
-    def _log(self, step: int, found: Figures, again: bool) -> None:
+    def _log(self, step: int, found: Metrics, again: bool) -> None:
         if self.tracker is not None:
             self.tracker.log(found, step, int(time.time() * 1000), again=again)

@@ -343,7 +343,7 @@ class Dynamic:
         )
 
     def samples(self) -> Iterator[Sample]:
-        """The preflight's figures for Prometheus."""
+        """The preflight's metrics for Prometheus."""
         if self.kept is not None:
             yield from shown.samples(self.findings, self.kept.episodes, self.kept.wanted)
         elif self.sampler is not None:

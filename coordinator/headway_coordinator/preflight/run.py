@@ -126,7 +126,7 @@ class Runner(Checklist):
         return Ready(data, chosen, length, folder, own_template(tokenizer))
 
     def _tasks(self, data: Data) -> None:
-        """Check that each row has a task if a column names it. Figures show a bounded number of tasks.
+        """Check that each row has a task if a column names it. Metrics show a bounded number of tasks.
 
         Raises:
             JobError: `ColumnMissing`, or `TaskUnknown`: no training row has a task with a weight.

@@ -3,7 +3,7 @@
 The demo's own steps before the job are set-up, and so is the job's way to its first episode. That way is pods
 and model, and the preflight from its first baseline episode to its verdict.
 
-Training and publishing are the learner's own figures, kept with each step's report. MLflow has how long
+Training and publishing are the learner's own metrics, kept with each step's report. MLflow has how long
 servers took to sample with new weights, and how long validations took. Without it, a validation's length is
 read off its episodes, and only the publishing of a weight sync is known. Sampling is what is left once
 episodes run: the time for which the learner waited for them. If rollouts run ahead of the learner, sampling
@@ -139,7 +139,7 @@ def step_metrics(run: Path) -> list[dict[str, float]]:
 
 
 def tracked(port: int, run_id: str) -> dict[str, dict[int, float]]:
-    """The figures that only MLflow has, from the server behind a local port."""
+    """The metrics that only MLflow has, from the server behind a local port."""
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=f"http://127.0.0.1:{port}")

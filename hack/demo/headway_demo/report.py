@@ -151,7 +151,7 @@ def text(
     bill: str,
     tracked: phases.Tracked,
 ) -> str:
-    """The whole report. `tracked` are the figures that only MLflow has; it may lack them."""
+    """The whole report. `tracked` are the metrics that only MLflow has; it may lack them."""
     evaluated = validations(run)
     curve = {step: success(groups, threshold) for step, groups in evaluated.items()}
     rewards = training_rewards(run)

@@ -16,7 +16,7 @@ from gateway_rig import GatewayRig
 from guest_stage import Agents, a_batch, billed, billed_whole, play, stage, until
 from scripted_model import ANSWER, CALL
 
-from headway_analysis.measures import figures
+from headway_analysis.measures import metrics
 from headway_api.records import EpisodeRecord, Outcome
 
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(600)]
@@ -35,14 +35,14 @@ EDITS: dict[str, tuple[list[str], dict[str, int]]] = {
 
 
 def branches(rig: GatewayRig, record: EpisodeRecord) -> None:
-    """Rows whose trained tokens are those that were sampled, each once; and the figures say so."""
+    """Rows whose trained tokens are those that were sampled, each once; and the metrics say so."""
     spoken = rig.model.spoken[record.episode_id]
     sampled = sum(len(turn.sampled) for turn in spoken)
     assert sum(row.action_tokens for row in record.rows) == sampled
     others = [row for row in record.rows if all(span.turn for span in row.turns)]
     assert len(others) == len(record.rows) - 1
     assert [turn.sampled_tokens for turn in record.turns] == [len(turn.sampled) for turn in spoken]
-    found = figures.batch([a_batch(record)], 1, trained=(), max_turns=None)
+    found = metrics.batch([a_batch(record)], 1, trained=(), max_turns=None)
     assert found["rollout/rows/mean"] == found["rollout/rows/max"] == len(record.rows)
     assert found["rollout/rows/branch_share"] == (len(record.rows) - 1) / len(record.rows)
     assert found["rollout/rows/branch_token_share"] == sum(row.action_tokens for row in others) / sampled

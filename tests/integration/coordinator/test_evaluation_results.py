@@ -148,7 +148,7 @@ def test_a_candidates_log_has_every_try_including_lost_groups(written: Written) 
         }
 
 
-def test_a_run_for_each_candidate_with_its_figures(written: Written, client: MlflowClient) -> None:
+def test_a_run_for_each_candidate_with_its_metrics(written: Written, client: MlflowClient) -> None:
     """The report's, and those of its groups under MTRL's names: these, and no other."""
     found, report = runs(written, client), written.report()
     assert found.keys() == set(NAMES)
@@ -194,7 +194,7 @@ def recount_mlflow() -> ModuleType:
 
 
 def test_the_episodes_show_whatever_is_recounted(written: Written) -> None:
-    """A figure that is 0 for all would equal any wrong recount of it. These have no such episode."""
+    """A metric that is 0 for all would equal any wrong recount of it. These have no such episode."""
     counted = [
         recounted(read(written.layout.evaluation_groups(name)), "eval", "eval/episodes", job.MAX_TURNS)
         for name in NAMES

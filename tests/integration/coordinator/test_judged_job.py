@@ -136,9 +136,9 @@ async def test_a_job_is_trained_by_what_its_judge_says(tmp_path: Path) -> None:
     for group in groups:
         assert [episode["reward"] for episode in group["episodes"]] == [0.5, 0.0]
         assert [one["judge"] for one in group["judgements"]] == ["style"]
-    figures = json.loads(store.get(layout.batch_figures(1)))["figures"]
-    assert figures["rollout/reward_metrics/tier"] == 1.0
-    assert figures["rollout/reward/mean"] == 0.25
+    metrics = json.loads(store.get(layout.batch_metrics(1)))["figures"]
+    assert metrics["rollout/reward_metrics/tier"] == 1.0
+    assert metrics["rollout/reward/mean"] == 0.25
     assert status["usage"]["judgeTokens"] > 0
     assert status["usage"]["judgeTokens"] % 25 == 0
     counted = await recounted(tmp_path, job)

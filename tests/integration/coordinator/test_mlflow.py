@@ -1,4 +1,4 @@
-"""What a job leaves in a real MLflow server, against a recount that shares no code with the figures."""
+"""What a job leaves in a real MLflow server, against a recount that shares no code with the metrics."""
 
 from __future__ import annotations
 
@@ -385,17 +385,17 @@ def test_a_batch_in_mlflow_is_what_its_episodes_say(done: Rig, server: str, step
     assert logged["analysis/batch_valid_ratio"] == len(trained) / len(groups)
 
 
-def test_mlflow_test_split_figures_match_their_episodes(done: Rig, server: str) -> None:
+def test_mlflow_test_split_metrics_match_their_episodes(done: Rig, server: str) -> None:
     tuned = max(step for step in range(3) if read(done.layout.evaluation_groups(f"step-{step}")))
     assert tuned > 0, "weights beside the untrained ones"
     logged = history(*tracked(done, server))[tuned]
     groups, base = (read(done.layout.evaluation_groups(f"step-{step}")) for step in (tuned, 0))
     assert len(groups) == len(base) == 4
     expected = evaluated(groups, "test")
-    for figure, key in (("reward", "reward"), ("external_score", "score")):
+    for measure, key in (("reward", "reward"), ("external_score", "score")):
         ours, theirs = (float(np.mean([e[key] for e in scored(of)])) for of in (groups, base))
-        expected[f"test/base/{figure}"] = theirs
-        expected[f"test/difference/{figure}"] = ours - theirs
+        expected[f"test/base/{measure}"] = theirs
+        expected[f"test/difference/{measure}"] = ours - theirs
     same({name: value for name, value in logged.items() if name.startswith("test/")}, expected)
 
 
@@ -414,7 +414,7 @@ def task_of(row: int) -> str:
 
 
 def test_the_script_shows_whatever_is_recounted(done: Rig) -> None:
-    """A figure that is 0 everywhere would equal any wrong recount of it."""
+    """A metric that is 0 everywhere would equal any wrong recount of it."""
     expected = [
         recounted(read(done.layout.validation_groups(step)), "val", "val/episodes", MAX_TURNS)
         for step in (0, 1, 2)

@@ -103,11 +103,11 @@ def test_a_step_after_a_checkpoint_has_the_same_weights(run: Run) -> None:
     found = run.replayed("--step", "3")
     assert (found["code"], found["same"], found["start"], found["trained"]) == (0, True, 2, [3])
     assert found["digest"] == found["recorded_digest"]
-    figures = [
+    metrics = [
         {name: value for name, value in found[side].items() if not name.startswith("timing_s/")}
         for side in ("recorded", "replayed")
     ]
-    assert figures[0] == figures[1]
+    assert metrics[0] == metrics[1]
     assert run.written() == before, "the run's own folder is as it was"
 
 
@@ -123,7 +123,7 @@ def test_steps_between_are_trained_again_too(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_another_loss_shows_both_figures_and_succeeds(run: Run) -> None:
+def test_another_loss_shows_both_sides_and_succeeds(run: Run) -> None:
     found = run.replayed(
         "--step", "4", "--loss", "importance_sampling", "--set", "spec.algorithm.kl.coefficient=1"
     )

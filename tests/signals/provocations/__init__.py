@@ -1,7 +1,7 @@
 """Runs that provoke the symptoms, and from which step on.
 
 Where something is changed at a step, the symptom begins there. Where it comes of itself, a rule over raw
-figures says where (`rules.py`).
+metrics says where (`rules.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What provocations are made of: specs, and when a symptom begins.
 
 Where something is changed at a step, the symptom begins there. Where it comes of itself, a rule over raw
-figures says where (`rules.py`).
+metrics says where (`rules.py`).
 """
 
 from __future__ import annotations
@@ -108,24 +108,24 @@ IDLING = Symptom(S.NOTHING_TO_TRAIN, idles, IDLE)
 
 
 def multiplied(signal: S, name: str, factor: float) -> Symptom:
-    """A figure has come to so many times its normal."""
+    """A metric has come to so many times its normal."""
     why = f"the first step, after the first eight, with {name} at {factor:g} times their median"
     return Symptom(signal, grows(name, factor), why)
 
 
 def fallen(signal: S, name: str, factor: float) -> Symptom:
-    """A figure has fallen to a part of its normal."""
+    """A metric has fallen to a part of its normal."""
     why = f"the first of three steps in a row with {name} at 1/{factor:g} of its median of the first eight"
     return Symptom(signal, shrinks(name, factor), why)
 
 
 def reached(signal: S, name: str, value: float) -> Symptom:
-    """A figure has reached a value."""
+    """A metric has reached a value."""
     return Symptom(signal, reaches(name, value), f"the first step with {name} at {value:g} or above")
 
 
 def grown(signal: S, name: str) -> Symptom:
-    """A figure has come half of its way."""
+    """A metric has come half of its way."""
     return Symptom(
         signal, at_half(name), f"the first step with {name} at half of the highest that it comes to"
     )

@@ -1,4 +1,4 @@
-"""An agent that reports what no figure can hold before it reports what its episode was worth.
+"""An agent that reports what no metric can hold before it reports what its episode was worth.
 
 Runs beside the example's service, from the environment's image.
 """

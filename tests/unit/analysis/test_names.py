@@ -15,7 +15,7 @@ from headway_analysis.comparison import compare_all
 from headway_analysis.measures import tasks
 from headway_analysis.measures.candidate import priced
 from headway_analysis.measures.catalogue import catalogue
-from headway_analysis.measures.figures import evaluation
+from headway_analysis.measures.metrics import evaluation
 from headway_analysis.measures.names import NAME_LENGTH, apart
 from headway_analysis.report.document import document
 from headway_coordinator.metrics import evaluations
@@ -54,15 +54,15 @@ def test_punctuation_tells_curves_of_tasks_apart() -> None:
 
 
 @pytest.mark.parametrize("task", ["mean", "std", "min", "max", "failed_share", "pass_k_1"])
-def test_a_task_overwrites_no_figure_in_mlflow(task: str) -> None:
+def test_a_task_overwrites_no_metric_in_mlflow(task: str) -> None:
     tries = {
         name: [dataclasses.replace(each, place=dataclasses.replace(each.place, task=task)) for each in of]
         for name, of in job.tries().items()
     }
     report = document(job.finished(), compare_all(tries, job.KS, "base", None, priced(job.BOOK)))
-    figures = metrics(report["candidates"][0], report)
-    assert f"eval/reward/{task}" not in figures
-    assert f"eval/reward/{shown_task(task)}" in figures
+    found = metrics(report["candidates"][0], report)
+    assert f"eval/reward/{task}" not in found
+    assert f"eval/reward/{shown_task(task)}" in found
 
 
 @pytest.mark.parametrize("end", ["low", "high", "p_holm"])
@@ -77,15 +77,15 @@ def test_a_metric_overwrites_no_end_of_an_interval_in_mlflow(end: str) -> None:
     }
     report = document(job.finished(), compare_all(tries, job.KS, "base", None, priced(job.BOOK)))
     tuned = next(each for each in report["candidates"] if each["name"] == "tuned")
-    figures, measures = metrics(tuned, report), tuned["measures"]["all"]
+    found, measures = metrics(tuned, report), tuned["measures"]["all"]
     if end != "p_holm":
-        assert figures[f"eval/metric_risk_{end}"] == measures["metric_risk"][end]
-    assert figures[f"eval/difference/metric_risk_{end}"] == report["differences"]["metric_risk"]["tuned"][end]
-    assert figures[f"eval/{shown_measure(f'metric_risk_{end}')}"] == measures[f"metric_risk_{end}"]["value"]
+        assert found[f"eval/metric_risk_{end}"] == measures["metric_risk"][end]
+    assert found[f"eval/difference/metric_risk_{end}"] == report["differences"]["metric_risk"]["tuned"][end]
+    assert found[f"eval/{shown_measure(f'metric_risk_{end}')}"] == measures[f"metric_risk_{end}"]["value"]
 
 
-def test_the_suffix_of_a_figure_is_no_tasks_name() -> None:
-    """A figure of that form that is added later has to be added there too."""
+def test_the_suffix_of_a_metric_is_no_tasks_name() -> None:
+    """A metric of that form that is added later has to be added there too."""
     found = evaluation(job.groups("base"), job.KS, job.THRESHOLD, "eval", max_turns=job.MAX_TURNS)
     measures = catalogue(job.tries()["base"], job.KS, priced(job.BOOK))
     parts = [name.split("/") for name in found]
@@ -102,7 +102,7 @@ def test_a_candidate_that_mlflow_does_not_take_stops_no_other(caplog: pytest.Log
             report = {"candidates": [{"name": name, "tries": 1} for name in ("base", "tuned", "big")]}
             self._content = cast(Any, type("Content", (), {"report": report}))
 
-        def _figures(self, candidate: Mapping[str, Any], parent: Any) -> Any:
+        def _log_metrics(self, candidate: Mapping[str, Any], parent: Any) -> Any:
             if candidate["name"] == "tuned":
                 raise OSError("the name is too long")
             sent.append(candidate["name"])

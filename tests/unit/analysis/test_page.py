@@ -34,7 +34,7 @@ from headway_analysis.report.page.curves import Chart, Line, thinned
 from headway_analysis.report.page.episodes import coloured, shortened
 from headway_api.artifacts import Layout
 from headway_api.metrics import family
-from headway_api.records import BatchFigures, TrainingRow
+from headway_api.records import BatchMetrics, TrainingRow
 from headway_api.run_files import RunFiles
 from headway_api.store import FileStore
 from headway_coordinator.spool import Spool
@@ -186,12 +186,12 @@ def test_a_remedy_is_listed_and_marked_on_every_curve(tmp_path: Path) -> None:
     assert drawing.svg(charts[0], "k").count("stroke-dasharray") == 0
 
 
-def test_every_point_of_a_curve_is_the_figure_of_its_step(good: Made) -> None:
+def test_every_point_of_a_curve_is_the_metric_of_its_step(good: Made) -> None:
     run = reading.curves(files(good))
     charts = {chart.title: chart for chart in curves.training(run.by_step, run.validations)}
-    kept = files(good).figures()
+    kept = files(good).batch_metrics()
     trained = dict(charts["Reward"].lines[0].points)
-    assert trained == {float(step): found.figures["rollout/reward/mean"] for step, found in kept.items()}
+    assert trained == {float(step): found.metrics["rollout/reward/mean"] for step, found in kept.items()}
     held_out = dict(charts["External score"].lines[1].points)
     assert held_out == {float(each.step): each.external_score for each in run.validations}
 
@@ -428,7 +428,7 @@ def test_a_step_in_which_a_sign_was_raised_is_read() -> None:
     assert (found[0], found[-1], len(found)) == (1, 99, choice.MAX_STEPS)
 
 
-def test_every_figure_of_a_panel_is_one_that_jobs_have() -> None:
+def test_every_metric_of_a_panel_is_one_that_jobs_have() -> None:
     for panel in curves.PANELS:
         for name, _ in panel.names:
             family(f"{name}x" if name.endswith("/") else name)  # raises where nothing produces it
@@ -441,10 +441,10 @@ def test_tasks_have_a_curve_each() -> None:
     assert sorted(line.name for line in chart.lines) == ["even", "odd"]
 
 
-def test_figures_of_a_step_that_was_taken_again_do_not_count(tmp_path: Path) -> None:
+def test_metrics_of_a_step_that_was_taken_again_do_not_count(tmp_path: Path) -> None:
     made = written_run.write(tmp_path, steps=3)
     spool = Spool(FileStore(), made.layout)
-    spool.keep_figures(BatchFigures(step=2, groups=["t0-000099"], figures={"rollout/reward/mean": 9.0}))
+    spool.keep_metrics(BatchMetrics(step=2, groups=["t0-000099"], metrics={"rollout/reward/mean": 9.0}))
     by_step = reading.curves(files(made)).by_step
     assert "rollout/reward/mean" in by_step[1]
     assert "rollout/reward/mean" not in by_step[2]
@@ -453,8 +453,8 @@ def test_figures_of_a_step_that_was_taken_again_do_not_count(tmp_path: Path) -> 
 
 def test_a_run_of_many_steps_has_a_page_too() -> None:
     names = [name for panel in curves.PANELS for name, _ in panel.names if not name.endswith("/")]
-    figures = {step: dict.fromkeys(names, step % 7 + 0.123456) for step in range(1, 20_001)}
-    charts = curves.training(figures, [])
+    found = {step: dict.fromkeys(names, step % 7 + 0.123456) for step in range(1, 20_001)}
+    charts = curves.training(found, [])
     made = [html.Picture.of(chart, drawing.svg(chart, f"p{n}")) for n, chart in enumerate(charts)]
     assert all(len(picture.rows) <= html.MAX_NUMBERS for picture in made)
     whole = html.rendered(html.Page("t", "RLTrainingJob", "finished", [], pictures=made))

@@ -204,7 +204,7 @@ def test_nothing_else_is_changed_while_a_remedy_is_watched() -> None:
     assert decide(story.now()) is not None
 
 
-def test_what_helped_is_kept_and_the_figures_say_why() -> None:
+def test_what_helped_is_kept_and_the_numbers_say_why() -> None:
     story = uniform()
     story.carry_out(decide(story.now())).train(WATCH, 0.7).calm()
     found = decide(story.now())
@@ -374,7 +374,7 @@ def test_a_collapse_after_a_kept_rollback_rolls_back_too() -> None:
     assert (found.directive.remedy, found.directive.restore) == ("OnPolicy", [20])
 
 
-def test_figures_from_before_a_rollback_make_no_step_better() -> None:
+def test_results_from_before_a_rollback_make_no_step_better() -> None:
     """Neither its last validation nor its last rewards describe the weights after the rollback."""
     story = Story().train(20, 0.6).validate(0.8).train(40, 0.6).train(10, 0.02).validate(0.1)
     story.raise_(S.REWARD_COLLAPSED)

@@ -21,7 +21,7 @@ class Watched(Story):
         self.watch = Watch(Job(0.0, 1.0, self.spec.algorithm.max_steps_off_policy))
 
     def age(self, steps: int, lag: float | None) -> Watched:
-        """Take steps on tokens so old; with None, no figure gives their age."""
+        """Take steps on tokens so old; with None, no metric gives their age."""
         for _ in range(steps):
             self.train(1)
             staleness = {} if lag is None else {"staleness/lag_mean": lag, "staleness/lag_max": lag}

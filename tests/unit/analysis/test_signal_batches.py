@@ -18,11 +18,11 @@ FAR = "training/mismatch_far_share"
 LITTLE, MUCH = 0.001, 0.1
 
 
-def history(figures: Mapping[str, Sequence[float | None]]) -> History:
-    """Steps from 1 on, each with its value of each figure."""
+def history(metrics: Mapping[str, Sequence[float | None]]) -> History:
+    """Steps from 1 on, each with its value of each metric."""
     steps = Series()
-    for at, row in enumerate(zip(*figures.values(), strict=True), 1):
-        steps.put(at, {name: value for name, value in zip(figures, row, strict=True) if value is not None})
+    for at, row in enumerate(zip(*metrics.values(), strict=True), 1):
+        steps.put(at, {name: value for name, value in zip(metrics, row, strict=True) if value is not None})
     return History(JOB, steps, Series(), len(steps.steps))
 
 
@@ -86,8 +86,8 @@ def test_more_uniform_groups_than_groups_are_all_of_them() -> None:
 
 @pytest.mark.parametrize("groups", [None, 0.0])
 def test_a_share_of_no_groups_is_not_known(groups: float | None) -> None:
-    figures = {learning.UNIFORM: [0.0] * 5, learning.GROUPS: [groups] * 5}
-    assert learning.groups_uniform(history(figures)) is None
+    metrics = {learning.UNIFORM: [0.0] * 5, learning.GROUPS: [groups] * 5}
+    assert learning.groups_uniform(history(metrics)) is None
 
 
 def mismatch(
@@ -120,14 +120,14 @@ def test_a_jump_shows_in_as_many_batches_as_they_are_old(oldest: int) -> None:
 @pytest.mark.parametrize("oldest", [0, 1, 2, 3, 5, 7, 30])
 def test_a_mismatch_that_lasts_is_raised_within_ten_steps(oldest: int) -> None:
     watch = Watch(JOB)
-    figures = {
+    metrics = {
         stability.LAG: max(oldest / 2, 0.5),
         stability.OLDEST: float(oldest),
         stability.EFFECTIVE: 0.99,
     }
     found = []
     for step in range(1, 60):
-        watch.step(step, figures | {MISMATCH: MUCH if step >= 40 else LITTLE})
+        watch.step(step, metrics | {MISMATCH: MUCH if step >= 40 else LITTLE})
         states = {verdict.signal.name: verdict.standing.state for verdict in watch.verdicts()}
         found += [step] * (states[SignalName.POLICY_MISMATCH] == "Raised")
     assert 43 <= found[0] <= 50

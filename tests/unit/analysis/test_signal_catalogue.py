@@ -40,8 +40,8 @@ def texts(signal: Signal) -> Iterator[str]:
     yield signal.confirmed_by
 
 
-def read_figures() -> list[str]:
-    """Names of the figures that signals read: those that a job has, with names of its own filled in."""
+def read_metrics() -> list[str]:
+    """Names of the metrics that signals read: those that a job has, with names of its own filled in."""
     found = [
         known.name for known in FAMILIES if known.name.startswith(("rollout/", "training/", "episodes/"))
     ]
@@ -49,7 +49,7 @@ def read_figures() -> list[str]:
     return [name.replace("{name}", each).replace("{k}", "1") for name in found for each in ("even", "odd")]
 
 
-NAMES = sorted({*read_figures()})
+NAMES = sorted({*read_metrics()})
 
 
 def test_each_signal_is_defined_once_with_the_gravest_first() -> None:
@@ -57,7 +57,7 @@ def test_each_signal_is_defined_once_with_the_gravest_first() -> None:
 
 
 @pytest.mark.parametrize("signal", SIGNALS, ids=lambda signal: signal.name)
-def test_a_signals_texts_name_existing_figures_and_fields(signal: Signal) -> None:
+def test_a_signals_texts_name_existing_metrics_and_fields(signal: Signal) -> None:
     fields = set(spec_fields())
     for text in texts(signal):
         for name in re.findall(
@@ -69,7 +69,7 @@ def test_a_signals_texts_name_existing_figures_and_fields(signal: Signal) -> Non
 
 
 def matches(name: str) -> bool:
-    """Whether a figure is called so; `*` stands for any name."""
+    """Whether a metric is called so; `*` stands for any name."""
     return family(name.replace("*", "any")) is not None
 
 
@@ -112,13 +112,13 @@ steps = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(steps, st.integers(0, 3))
-def test_no_figure_breaks_a_judge(found: list[dict[str, float]], stutter: int) -> None:
+def test_no_metric_breaks_a_judge(found: list[dict[str, float]], stutter: int) -> None:
     watch = Watch(JOB)
-    for step, figures in enumerate(found * 3, 1):
-        watch.step(step, figures)
-        watch.validation(step, figures)
+    for step, metrics in enumerate(found * 3, 1):
+        watch.step(step, metrics)
+        watch.validation(step, metrics)
         for back in range(stutter):
-            watch.step(max(1, step - back), figures)
+            watch.step(max(1, step - back), metrics)
     for verdict in watch.verdicts():
         reading = verdict.standing.reading
         if reading is not None:
@@ -127,7 +127,7 @@ def test_no_figure_breaks_a_judge(found: list[dict[str, float]], stutter: int) -
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_figures_that_are_no_numbers_raise_nothing(value: float) -> None:
+def test_metrics_that_are_no_numbers_raise_nothing(value: float) -> None:
     watch = Watch(JOB)
     for step in range(1, 60):
         watch.step(step, dict.fromkeys(NAMES, value))
@@ -150,14 +150,14 @@ def test_a_validation_without_rows_says_nothing(rows: float) -> None:
     watch = Watch(JOB)
     for step in range(1, 40):
         watch.step(step, {"rollout/reward/mean": step / 40})
-        figures = {"mean": 0.1, "std": 0.1, "num_prompts": rows}
-        watch.validation(step, {f"val/reward/{name}": value for name, value in figures.items()})
+        metrics = {"mean": 0.1, "std": 0.1, "num_prompts": rows}
+        watch.validation(step, {f"val/reward/{name}": value for name, value in metrics.items()})
     states = {verdict.signal.name: verdict.standing.state for verdict in watch.verdicts()}
     assert states[SignalName.VALIDATION_DIVERGED] in ("Unknown", "Clear")
 
 
 def healthy(step: int) -> dict[str, float]:
-    """Figures of a job that learns a little at each step."""
+    """Metrics of a job that learns a little at each step."""
     return {
         "rollout/reward/mean": min(0.9, 0.3 + 0.02 * step),
         "rollout/reward/std": 0.4,
@@ -250,7 +250,7 @@ def test_a_rise_of_the_reward_is_found_in_whatever_order(
 ) -> None:
     """What was found before is kept only as long as it is true: a new watch finds the same.
 
-    Only the signals that read these figures are asked. At each late step all steps are judged again. All
+    Only the signals that read these metrics are asked. At each late step all steps are judged again. All
     signals together would take longer on a busy machine than a test may, and that is no failed example.
     """
     for job in (JOB, UNVALIDATED):

@@ -1,4 +1,4 @@
-"""What ValidationDiverged, ScoreDiverged and RewardOneSided ask for, on figures made for it."""
+"""What ValidationDiverged, ScoreDiverged and RewardOneSided ask for, on metrics made for it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ JOB = Job(reward_low=0.0, reward_high=1.0, max_steps_off_policy=0)
 WOBBLE = (0.0, 0.01, -0.01, 0.005, -0.005)
 
 
-def history(**figures: Sequence[float | None]) -> History:
-    """Steps from 1 on, each with its value of each figure; a little noise is laid over."""
+def history(**metrics: Sequence[float | None]) -> History:
+    """Steps from 1 on, each with its value of each metric; a little noise is laid over."""
     steps = Series()
-    for at in range(len(next(iter(figures.values())))):
-        known = {name: values[at] for name, values in figures.items()}
+    for at in range(len(next(iter(metrics.values())))):
+        known = {name: values[at] for name, values in metrics.items()}
         steps.put(
             at + 1, {name: value + WOBBLE[at % 5] for name, value in known.items() if value is not None}
         )
@@ -29,11 +29,11 @@ def history(**figures: Sequence[float | None]) -> History:
 
 def diverged(rewards: tuple[float, float], scores: tuple[float, float]) -> Level:
     """Ten steps of one level, and ten of another."""
-    figures = {
+    metrics = {
         learning.REWARD: [rewards[0]] * 10 + [rewards[1]] * 10,
         learning.SCORE: [scores[0]] * 10 + [scores[1]] * 10,
     }
-    reading = learning.score_diverged(history(**figures))
+    reading = learning.score_diverged(history(**metrics))
     assert reading is not None
     return reading.level
 
@@ -58,11 +58,11 @@ def test_reward_and_score_part_where_the_reward_gains_alone(
 
 def test_a_larger_gap_that_is_chance_hides_none_that_is_sure() -> None:
     """Since the first ten steps the two diverged by 0.4, by chance; since the last five by 0.3, surely."""
-    figures = {
+    metrics = {
         learning.REWARD: [1.0, 0.0] * 5 + [0.5] * 10 + [0.8] * 10,
         learning.SCORE: [0.2, 1.0] * 5 + [0.5] * 20,
     }
-    reading = learning.score_diverged(history(**figures))
+    reading = learning.score_diverged(history(**metrics))
     assert reading is not None
     assert (reading.level, round(reading.value, 2)) == (Level.OVER, 0.3)
 
@@ -78,8 +78,8 @@ def validated(early: Sequence[float], held_out: Mapping[int, float], rows: float
         reward = early[step - 1] if step <= 5 else (0.6 if step < 16 else 0.85) + 0.002 * (step % 3)
         watch.step(step, {learning.REWARD: reward})
         if step in held_out:
-            figures = {learning.VALIDATED_SPREAD: 0.3, learning.VALIDATED_ROWS: rows}
-            watch.validation(step, {learning.VALIDATED: held_out[step], **figures})
+            metrics = {learning.VALIDATED_SPREAD: 0.3, learning.VALIDATED_ROWS: rows}
+            watch.validation(step, {learning.VALIDATED: held_out[step], **metrics})
             verdicts = {verdict.signal.name: verdict for verdict in watch.verdicts()}
             found += verdicts[SignalName.VALIDATION_DIVERGED].standing.state[0]
     return found
@@ -105,13 +105,13 @@ def test_one_validation_raises_a_gap_that_is_sure_by_far_alone(
 
 def one_sided(top: tuple[float, float], rival: tuple[float, float | None]) -> Level:
     """Shares of two numbers in the first ten steps, and in ten more."""
-    figures = {
+    metrics = {
         learning.REWARD: [0.5] * 20,
         f"{learning.EXPLAINED}top": [top[0]] * 10 + [top[1]] * 10,
         f"{learning.EXPLAINED}rival": [rival[0]] * 10 + [rival[1]] * 10,
         f"{learning.EXPLAINED}third": [0.02] * 20,
     }
-    reading = learning.reward_one_sided(history(**figures))
+    reading = learning.reward_one_sided(history(**metrics))
     assert reading is not None
     return reading.level
 

@@ -1,4 +1,4 @@
-"""How readings become states, whatever the signal: hysteresis, figures that come again, late or broken."""
+"""How readings become states, whatever the signal: hysteresis, metrics that come again, late or broken."""
 
 from __future__ import annotations
 
@@ -99,12 +99,12 @@ def state_of(watch: Watch) -> SignalTrack:
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
-def test_a_figure_that_is_no_number_is_not_known(broken: float) -> None:
+def test_a_metric_that_is_no_number_is_not_known(broken: float) -> None:
     watch = watch_of(dict.fromkeys(range(1, 20), broken))
     assert state_of(watch).state == "Unknown"
 
 
-def test_a_broken_figure_neither_raises_nor_clears() -> None:
+def test_a_broken_metric_neither_raises_nor_clears() -> None:
     values = {1: 2.0, 2: 2.0, 3: math.nan, 4: 2.0}
     assert state_of(watch_of(values)).state == "Raised"
     assert state_of(watch_of({**values, 5: math.inf, 6: math.nan})).state == "Raised"
@@ -137,7 +137,7 @@ def test_a_step_that_comes_twice_counts_once() -> None:
 
 def test_a_late_validation_gives_the_same_state_as_a_timely_one() -> None:
     def judge(history: History) -> Reading | None:
-        """Over where the step's own figure is, whatever came since."""
+        """Over where the step's own value is, whatever came since."""
         value = history.latest("x")
         return None if value is None else Reading(Level.OVER, value, 0.0, f"{len(history.validated('v'))}")
 
@@ -186,10 +186,10 @@ def test_a_changed_job_is_judged_by_its_settings_at_each_step() -> None:
     assert (state_of(live).state, state_of(live).since) == ("Raised", 4)
 
 
-def test_a_figure_is_had_by_step() -> None:
+def test_a_metric_is_read_by_step() -> None:
     watch = watch_of({1: 2.0, 2: math.nan, 3: 4.0})
-    assert watch.figures("x") == {1: 2.0, 3: 4.0}
-    assert watch.figures("y") == {}
+    assert watch.metric("x") == {1: 2.0, 3: 4.0}
+    assert watch.metric("y") == {}
 
 
 def test_a_long_job_keeps_its_first_and_its_last_steps() -> None:

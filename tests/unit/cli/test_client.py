@@ -105,21 +105,21 @@ def on_cluster(stub: StubCluster, job: dict[str, Any]) -> Run[Any]:
     return TrainingClient().run(job["metadata"]["name"])
 
 
-# figures
+# metrics
 
 
-def test_the_metrics_are_the_steps_own_figures_and_their_batches(run: Run[Any], jobs: Path) -> None:
+def test_the_metrics_are_the_steps_own_and_their_batches(run: Run[Any], jobs: Path) -> None:
     stored = files(jobs)
-    batches, frame = stored.figures(), run.metrics()
+    batches, frame = stored.batch_metrics(), run.metrics()
     assert (frame.index.name, [*frame.index]) == ("step", [*range(1, STEPS + 1)])
     assert [*frame.columns] == sorted(frame.columns)
     for report in stored.steps()[1:]:
-        expected = {**report.metrics, **batches[report.step].figures}
+        expected = {**report.metrics, **batches[report.step].metrics}
         assert {"training/entropy", "rollout/reward/mean"} <= expected.keys()
         assert frame.loc[report.step].dropna().to_dict() == expected
 
 
-def test_a_step_whose_batch_has_no_figures_has_gaps(jobs: Path, tmp_path: Path) -> None:
+def test_a_step_whose_batch_has_no_metrics_has_gaps(jobs: Path, tmp_path: Path) -> None:
     shutil.copytree(jobs, tmp_path / "jobs")
     next(tmp_path.rglob("figures/000002.json")).unlink()
     frame = TrainingClient(local=True, folder=tmp_path / "jobs").run("refunds").metrics()
@@ -140,7 +140,7 @@ def test_the_validations_are_the_stored_ones(run: Run[Any], jobs: Path) -> None:
             each.episodes,
             each.failed,
         )
-        assert {name: row[name] for name in each.figures} == each.figures
+        assert {name: row[name] for name in each.metrics} == each.metrics
 
 
 def test_a_run_without_a_step_has_an_empty_table(tmp_path: Path) -> None:

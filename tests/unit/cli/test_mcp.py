@@ -239,7 +239,7 @@ async def test_a_bill_is_as_the_verb_has_it(reader: InProcess) -> None:
     assert float(found["cost"]) >= 0
 
 
-async def test_figures_are_chosen_by_pattern(reader: InProcess) -> None:
+async def test_metrics_are_chosen_by_pattern(reader: InProcess) -> None:
     asked = {"job": "good", "figures": ["training/ent*", "rollout/reward/mean"], "last": 2}
     found = answer(await reader.call_tool("report", asked))
     assert found["steps"] == [STEPS - 1, STEPS]
@@ -250,10 +250,10 @@ async def test_figures_are_chosen_by_pattern(reader: InProcess) -> None:
     assert found["notes"] == [f"{STEPS - 2} earlier steps are left out; write a higher last"]
 
 
-async def test_a_figure_that_is_none_has_near_names(reader: InProcess) -> None:
+async def test_a_metric_that_is_none_has_near_names(reader: InProcess) -> None:
     message = error(await reader.call_tool("report", {"job": "good", "figures": ["training/entropi"]}))
     assert message.startswith(
-        "figures: this run has no figure training/entropi; did you mean training/entropy"
+        "figures: this run has no metric training/entropi; did you mean training/entropy"
     )
 
 

@@ -346,7 +346,7 @@ def test_weights_that_differ_say_where_and_by_how_much() -> None:
     assert "no recorded weights are left for a comparison" in unknown[1]
 
 
-def test_a_figure_of_one_side_alone_is_shown() -> None:
+def test_a_metric_of_one_side_alone_is_shown() -> None:
     found = SAME.model_copy(
         update={"recorded": {"training/odd": 1.0, "training/even": 2.0}, "replayed": {"training/even": 2.0}}
     )

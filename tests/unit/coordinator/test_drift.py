@@ -11,7 +11,7 @@ from episodes import a_group, sealed
 from scripted_model import ANSWER, CALL, ScriptedModel
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
-from headway_analysis.measures import figures
+from headway_analysis.measures import metrics
 from headway_analysis.measures.tries import Rules, TryPlace, a_try
 from headway_analysis.report import inspect_log
 from headway_analysis.report.table import table
@@ -153,11 +153,11 @@ def test_a_record_holds_no_more_than_one_entry_a_reason() -> None:
         assert family(f"rollout/forks_of/{reason}").labels == ()
 
 
-def test_the_figures_tell_forks_by_their_reason() -> None:
+def test_the_metrics_tell_forks_by_their_reason() -> None:
     drifts = [Drift(reason="content", count=2, turn=1, message=3), Drift(reason="again", count=1, turn=2)]
     drifted = sealed("t0-0", 0).model_copy(update={"forks": 3, "drifts": drifts})
     group = a_group("t0-0", [0.0]).model_copy(update={"episodes": [drifted, sealed("t0-0", 1)]})
-    found = figures.batch([group], 1, trained=(), max_turns=9)
+    found = metrics.batch([group], 1, trained=(), max_turns=9)
     turns = len(drifted.turns) * 2
     assert found["rollout/turns/fork_rate"] == 3 / turns
     by_reason = {reason: found[f"rollout/forks_of/{reason}"] for reason in FORK_REASONS}

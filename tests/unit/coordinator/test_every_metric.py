@@ -1,7 +1,7 @@
 """Every declared metric is produced by somebody: a whole job beside the learner's and the broker's own.
 
 The coordinator is the real one, over servers that answer by script. The learner's step is its own, except for
-the arithmetic of the optimizer. Figures of evaluation jobs are those of the job's own validation under
+the arithmetic of the optimizer. Metrics of evaluation jobs are those of the job's own validation under
 another prefix. The operator has tests of its own.
 """
 
@@ -32,7 +32,7 @@ from scripted_job import job, speaking_engine, until_ready
 from scripted_learner import ScriptedLearner
 
 from headway_analysis.comparison import compare_all
-from headway_analysis.measures import figures
+from headway_analysis.measures import metrics
 from headway_analysis.measures.tries import Rules, TryPlace, tries_of
 from headway_api.accelerators import Holder
 from headway_api.artifacts import Layout
@@ -159,7 +159,7 @@ async def coordinators(folder: Path) -> set[str]:
 def evaluated(store: FileStore, layout: Layout) -> set[str]:
     """What an evaluation reports of the groups that the job's validation left."""
     groups = [decode(store.get(uri)) for uri in store.list(layout.validation_groups(0))]
-    named = {family(name).name for name in figures.evaluation(groups, [1], 1.0, "eval", max_turns=4)}
+    named = {family(name).name for name in metrics.evaluation(groups, [1], 1.0, "eval", max_turns=4)}
     return named | compared()
 
 

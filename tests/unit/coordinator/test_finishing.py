@@ -154,8 +154,8 @@ class Noted(Publisher):
         super().__init__("http://mlflow", "e", FileStore(), Layout("file:///", "ns", "job", "uid"), content)
         self.noted = list[tuple[str, str]]()
 
-    def _figures(self, candidate: Any, parent: MlflowRun) -> MlflowRun:
-        self.noted.append(("figures", candidate["name"]))
+    def _log_metrics(self, candidate: Any, parent: MlflowRun) -> MlflowRun:
+        self.noted.append(("metrics", candidate["name"]))
         if candidate["name"] == "refused":
             raise ConnectionError("the server refused it")
         return RUN
@@ -164,8 +164,8 @@ class Noted(Publisher):
         self.noted.append((f"{limit} traces", candidate["name"]))
 
 
-def test_figures_of_all_candidates_precede_the_traces(caplog: pytest.LogCaptureFixture) -> None:
-    """A slow server takes the traces of some candidates only, and every candidate's figures."""
+def test_metrics_of_all_candidates_precede_the_traces(caplog: pytest.LogCaptureFixture) -> None:
+    """A slow server takes the traces of some candidates only, and every candidate's metrics."""
     names = ("base", "refused", "tuned")
     report = {
         "candidates": [{"name": name, "tries": 1} for name in names] + [{"name": "lost", "tries": 0}],
@@ -174,7 +174,7 @@ def test_figures_of_all_candidates_precede_the_traces(caplog: pytest.LogCaptureF
     publisher = Noted(cast(Content, type("Content", (), {"report": report})))
     publisher.candidates(RUN)
     assert publisher.noted == [
-        *(("figures", name) for name in names),
+        *(("metrics", name) for name in names),
         ("3333 traces", "base"),
         ("3333 traces", "tuned"),
     ]

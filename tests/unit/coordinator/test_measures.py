@@ -1,4 +1,4 @@
-"""Estimators and figures."""
+"""Estimators and metrics."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from played_jobs import a_small_spec
 
-from headway_analysis.measures import figures
+from headway_analysis.measures import metrics
 from headway_analysis.measures.episodes import pass_at_k, pass_k, pass_power_k, spread, summarize
-from headway_analysis.measures.figures import MAX_TOOLS
+from headway_analysis.measures.metrics import MAX_TOOLS
 from headway_api.in_force import Directive
 from headway_api.metrics import family
 from headway_api.records import Batch, EpisodeRecord, GroupRecord, Outcome, Purpose, TurnSpan
@@ -24,7 +24,7 @@ from headway_api.spec.algorithm import ADVANTAGES, Advantage, AlgorithmSpec
 from headway_api.status import decimal
 from headway_coordinator import view
 from headway_coordinator.evaluation.driver import due
-from headway_coordinator.metrics.steps import StepFigures
+from headway_coordinator.metrics.steps import StepMetrics
 from headway_coordinator.signals import Signals
 from headway_coordinator.state import State
 from headway_trainer.batch import training_batch
@@ -72,10 +72,10 @@ def test_a_summary_leaves_failed_episodes_out_of_every_mean() -> None:
     assert (found.reward, found.success, found.episodes, found.failed) == (0.5, 0.5, 2, 1)
 
 
-def test_every_figure_has_a_family() -> None:
+def test_every_metric_has_a_family() -> None:
     groups = [a_group("t0-000000", [1.0, 0.0, None]), a_group("t0-000001", [1.0, 1.0])]
-    batch = figures.batch(groups, 1, trained={"t0-000000"}, max_turns=2)
-    validation = figures.validation(groups, [1, 2], 1.0)
+    batch = metrics.batch(groups, 1, trained={"t0-000000"}, max_turns=2)
+    validation = metrics.validation(groups, [1, 2], 1.0)
     for name in [*batch, *validation]:
         assert family(name).kind == "gauge"
     assert batch["rollout/reward/mean"] == 0.75
@@ -86,10 +86,10 @@ def test_every_figure_has_a_family() -> None:
     assert validation["val/reward/num_prompts"] == 2
 
 
-def test_evaluation_figures_are_the_same_under_any_prefix() -> None:
+def test_evaluation_metrics_are_the_same_under_any_prefix() -> None:
     groups = [a_group("v0-0", [1.0, 0.0, None]), a_group("v0-1", [1.0, 1.0])]
-    found = figures.evaluation(groups, [1, 2], 1.0, "eval", max_turns=2)
-    validation = figures.validation(groups, [1, 2], 1.0, max_turns=2)
+    found = metrics.evaluation(groups, [1, 2], 1.0, "eval", max_turns=2)
+    validation = metrics.validation(groups, [1, 2], 1.0, max_turns=2)
     assert all(family(name).kind == "gauge" for name in found)
     assert {name.replace("eval/", "val/", 1): value for name, value in found.items()} == {
         name: value for name, value in validation.items() if name != "timing_s/eval"
@@ -113,7 +113,7 @@ def test_success_is_judged_by_reward_and_by_external_score() -> None:
         sealed("v0-0", 2, reward=0.5, score=0.0),
         sealed("v0-0", 3, reward=None),
     )
-    found = figures.evaluation([group], [1, 2, 4], 1.0, "val")
+    found = metrics.evaluation([group], [1, 2, 4], 1.0, "val")
     for prefix, succeeded, at_1, at_2, power_2 in (
         ("val/reward", 2, 2 / 3, 1.0, 1 / 3),
         ("val/external_score", 1, 1 / 3, 2 / 3, 0.0),
@@ -132,7 +132,7 @@ def test_success_is_judged_by_reward_and_by_external_score() -> None:
 def test_response_length_is_per_turn_and_episode_length_the_sum() -> None:
     long = turned(sealed("v0-0", 0), {"sampled_tokens": 7}, {"sampled_tokens": 100})
     short = turned(sealed("v0-0", 1), {"sampled_tokens": 1}, {"sampled_tokens": 12})
-    found = figures.evaluation([group_of(long, short)], [1], 1.0, "val")
+    found = metrics.evaluation([group_of(long, short)], [1], 1.0, "val")
     assert [found[f"val/tokens/response_{name}"] for name in ("mean", "min", "max")] == [30, 1, 100]
     assert [found[f"val/tokens/episode_{name}"] for name in ("mean", "min", "max")] == [60, 13, 107]
 
@@ -143,7 +143,7 @@ def test_branches_are_the_rows_without_an_episodes_first_turn() -> None:
     short = row.model_copy(update={"mask": [0] * (len(row.mask) - 4) + [1] * 4})
     forked = sealed("t0-0", 1).model_copy(update={"rows": [row, short]})
     lost = sealed("t0-0", 2, reward=None)
-    found = figures.batch([group_of(whole, forked, lost)], 1, trained=(), max_turns=2)
+    found = metrics.batch([group_of(whole, forked, lost)], 1, trained=(), max_turns=2)
     assert (found["rollout/rows/mean"], found["rollout/rows/max"]) == (1.5, 2)
     assert found["rollout/rows/branch_share"] == 1 / 3
     assert found["rollout/rows/branch_token_share"] == 4 / (8 + 8 + 4)
@@ -151,9 +151,9 @@ def test_branches_are_the_rows_without_an_episodes_first_turn() -> None:
     first, second = (TurnSpan(start=0, end=1, turn=turn) for turn in (1, 0))
     rows = [row.model_copy(update={"turns": [first]}), short.model_copy(update={"turns": [second]})]
     helped = sealed("t0-0", 1).model_copy(update={"rows": rows})
-    helper_first = figures.batch([group_of(helped)], 1, trained=(), max_turns=2)
+    helper_first = metrics.batch([group_of(helped)], 1, trained=(), max_turns=2)
     assert helper_first["rollout/rows/branch_token_share"] == 8 / (8 + 4), "a helper's row is older"
-    empty = figures.batch([group_of(lost)], 1, trained=(), max_turns=2)
+    empty = metrics.batch([group_of(lost)], 1, trained=(), max_turns=2)
     assert not any(value for name, value in empty.items() if name.startswith("rollout/rows/"))
 
 
@@ -165,7 +165,7 @@ def test_episode_rates_count_episodes_and_turn_rates_turns() -> None:
     )
     drifted = sealed("t0-0", 1, outcome=Outcome.TRUNCATED).model_copy(update={"forks": 2})
     episodes = [cut, drifted, sealed("t0-0", 2), sealed("t0-0", 3), sealed("t0-0", 4, reward=None)]
-    found = figures.batch([group_of(*episodes)], 1, trained=(), max_turns=2)
+    found = metrics.batch([group_of(*episodes)], 1, trained=(), max_turns=2)
     assert found["episodes/token_limit_rate"] == found["episodes/malformed_tool_call_rate"] == 1 / 4
     assert found["rollout/turns/token_limit_rate"] == 1 / 8
     assert found["rollout/turns/malformed_tool_call_rate"] == 1 / 8
@@ -180,7 +180,7 @@ def test_kinds_of_truncation_are_told_apart() -> None:
     full = sealed("t0-0", 1, outcome=Outcome.TRUNCATED, turns=1)
     exhausted = sealed("t0-0", 2, outcome=Outcome.TRUNCATED, turns=3)
     late = sealed("t0-0", 3, reward=None).model_copy(update={"timed_out": True})
-    found = figures.batch([group_of(cut, full, exhausted, late)], 1, trained=(), max_turns=3)
+    found = metrics.batch([group_of(cut, full, exhausted, late)], 1, trained=(), max_turns=3)
     assert found["episodes/max_tokens_rate"] == pytest.approx(1 / 3)
     assert found["episodes/context_limit_rate"] == pytest.approx(1 / 3)
     assert found["episodes/turn_limit_rate"] == pytest.approx(1 / 3)
@@ -190,7 +190,7 @@ def test_kinds_of_truncation_are_told_apart() -> None:
 def test_what_its_time_cut_was_not_cut_by_the_context() -> None:
     slow = sealed("t0-0", 0, outcome=Outcome.TRUNCATED, turns=1).model_copy(update={"timed_out": True})
     full = sealed("t0-0", 1, outcome=Outcome.TRUNCATED, turns=1)
-    found = figures.batch([group_of(slow, full)], 1, trained=(), max_turns=3)
+    found = metrics.batch([group_of(slow, full)], 1, trained=(), max_turns=3)
     assert found["episodes/context_limit_rate"] == 1 / 2
     assert found["episodes/token_limit_rate"] == 1 / 2
     assert found["episodes/time_limit_rate"] == 1 / 2
@@ -198,7 +198,7 @@ def test_what_its_time_cut_was_not_cut_by_the_context() -> None:
 
 def test_batch_shows_external_score_and_what_explains_reward() -> None:
     episodes = [sealed("t0-0", n, reward=n / 3, score=float(n == 3)) for n in range(4)]
-    found = figures.batch([group_of(*episodes)], 1, trained=(), max_turns=3)
+    found = metrics.batch([group_of(*episodes)], 1, trained=(), max_turns=3)
     assert found["rollout/external_score/mean"] == 1 / 4
     assert found["rollout/reward_explained/accuracy"] == pytest.approx(1.0)
     assert found["rollout/repetition/max"] == 0.0
@@ -206,8 +206,8 @@ def test_batch_shows_external_score_and_what_explains_reward() -> None:
 
 def test_agent_with_its_own_loop_has_no_turn_limit_rate() -> None:
     groups = [group_of(sealed("t0-0", 0, outcome=Outcome.TRUNCATED))]
-    assert "episodes/turn_limit_rate" not in figures.batch(groups, 1, trained=(), max_turns=None)
-    assert "val/episodes/turn_limit_rate" not in figures.validation(groups, [1], 1.0)
+    assert "episodes/turn_limit_rate" not in metrics.batch(groups, 1, trained=(), max_turns=None)
+    assert "val/episodes/turn_limit_rate" not in metrics.validation(groups, [1], 1.0)
 
 
 def called(*names: str, first: str = "") -> dict[str, Any]:
@@ -233,7 +233,7 @@ def test_tool_calls_count_in_all_by_tool_failed_and_malformed() -> None:
         {},
         {"malformed_tool_calls": 1, "malformed_kinds": {"not_json": 1}},
     )
-    found = figures.batch([group_of(one, sealed("t0-0", 1))], 1, trained=(), max_turns=2)
+    found = metrics.batch([group_of(one, sealed("t0-0", 1))], 1, trained=(), max_turns=2)
     assert (found["rollout/tool_calls/mean"], found["rollout/tool_calls/max"]) == (1.5, 3)
     assert found["rollout/tool_calls/failed_share"] == pytest.approx(1 / 3)
     assert found["rollout/tool_calls/malformed_share"] == pytest.approx(1 / 4)
@@ -247,7 +247,7 @@ def test_tool_calls_count_in_all_by_tool_failed_and_malformed() -> None:
 def test_tools_beyond_the_most_called_are_added_up() -> None:
     names = [f"tool_{i:02}" for i in range(MAX_TOOLS + 3)]
     one = sealed("t0-0", 0, turns=1, messages=[called("tool_05", *names)])
-    found = figures.evaluation([group_of(one)], [1], 1.0, "val")
+    found = metrics.evaluation([group_of(one)], [1], 1.0, "val")
     by_tool = {name.rpartition("/")[2]: value for name, value in found.items() if "tool_calls_of" in name}
     assert by_tool.pop("tool_05") == 2
     assert by_tool.pop("other") == 3
@@ -280,13 +280,13 @@ def test_completion_is_an_answer_that_was_emitted(
     if reported is not None:
         one = one.model_copy(update={"metrics": {"completion": reported}})
     groups = [group_of(one, sealed("v0-0", 1, reward=None))]
-    assert figures.validation(groups, [1], 1.0)["val/episodes/completion_rate"] == completed
-    batch = figures.batch(groups, 1, trained=(), max_turns=2)
+    assert metrics.validation(groups, [1], 1.0)["val/episodes/completion_rate"] == completed
+    batch = metrics.batch(groups, 1, trained=(), max_turns=2)
     assert batch["analysis/batch_completion_ratio"] == completed
 
 
 def test_environment_metrics_are_reported_for_validations_too() -> None:
-    found = figures.validation([a_group("v0-0", [1.0, 0.0])], [1], 1.0)
+    found = metrics.validation([a_group("v0-0", [1.0, 0.0])], [1], 1.0)
     assert found["val/reward_metrics/accuracy"] == 0.5
 
 
@@ -296,13 +296,13 @@ def test_environment_metrics_are_reported_for_validations_too() -> None:
 )
 def test_nobody_ages_by_a_step_without_groups(idle: tuple[int, ...], oldest: int, mean: float) -> None:
     groups = [a_group("t0-000000", [1.0], step=1), a_group("t0-000001", [0.0], step=5)]
-    found = figures.batch(groups, 6, trained=(), max_turns=2, idle=idle)
+    found = metrics.batch(groups, 6, trained=(), max_turns=2, idle=idle)
     assert (found["staleness/lag_max"], found["staleness/lag_mean"]) == (oldest, mean)
 
 
 def test_a_step_is_shown_with_its_age_in_steps_that_trained() -> None:
     spec = a_small_spec()
-    shown = StepFigures(spec, Signals(spec))
+    shown = StepMetrics(spec, Signals(spec))
     changed = job_rig.report(2).model_copy(update={"directive": Directive(remedy="OnPolicy")})
     groups = [a_group("t0-000000", [1.0, 0.0], step=0)]
     state = State(
@@ -325,7 +325,7 @@ def test_group_has_no_advantage_if_the_learner_found_none(method: str) -> None:
     rewards = {"t0-000000": [1.0, 1.0, 0.0], "t0-000001": [1.0, 1.0, 1.0], "t0-000002": [0.0, 0.0, 0.0]}
     groups = [a_group(name, given) for name, given in rewards.items()]
     report = job_rig.report(1).model_copy(update={"train_tokens": learned(groups, method)})
-    found = figures.batch(groups, 1, trained=report.trained, max_turns=2)
+    found = metrics.batch(groups, 1, trained=report.trained, max_turns=2)
     differs, ones, zeros = TRAINED.get(method, [True, False, False])
     assert found["analysis/batch_valid_ratio"] == pytest.approx(sum((differs, ones, zeros)) / 3)
     assert found["analysis/zero_adv_groups"] == 3 - sum((differs, ones, zeros))
@@ -348,12 +348,12 @@ def test_validation_time_spans_first_start_to_last_end_of_tries() -> None:
     group = a_group("v0-0", [1.0, 0.0], purpose=Purpose.VALIDATION, retried=1)
     late = group.discarded[0].model_copy(update={"started_at": 1_699_999_990.0})
     group = group.model_copy(update={"discarded": [late]})
-    assert figures.validation([group], [1], 1.0)["timing_s/eval"] == 12.0
-    assert figures.validation([], [1], 1.0)["timing_s/eval"] == 0.0
+    assert metrics.validation([group], [1], 1.0)["timing_s/eval"] == 12.0
+    assert metrics.validation([], [1], 1.0)["timing_s/eval"] == 0.0
 
 
-def test_figures_of_nothing_are_zero() -> None:
-    batch = figures.batch([a_group("t0-000000", [None, None])], 1, trained=(), max_turns=2)
+def test_metrics_of_nothing_are_zero() -> None:
+    batch = metrics.batch([a_group("t0-000000", [None, None])], 1, trained=(), max_turns=2)
     assert batch["rollout/reward/mean"] == batch["rollout/tokens/response_max"] == 0
 
 
@@ -371,9 +371,9 @@ def test_a_step_has_the_jobs_cost_unless_it_is_reported_again(
     again: bool, cost: str | None, shown_cost: float | None
 ) -> None:
     spec = a_small_spec()
-    shown = StepFigures(spec, Signals(spec))
+    shown = StepMetrics(spec, Signals(spec))
     groups = [a_group("t0-000000", [1.0, 0.0], step=0)]
     state = State(reports=[job_rig.report(0), job_rig.report(1)], last_batch=groups)
     found = shown.batch(state, again=again, cost=lambda: cost)
     assert found is not None
-    assert found.figures.get("usage/cost_at_step_usd") == shown_cost
+    assert found.metrics.get("usage/cost_at_step_usd") == shown_cost

@@ -22,7 +22,7 @@ from headway_api.store import FileStore
 from headway_coordinator import status as status_writer
 from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines.router import Endpoint
-from headway_coordinator.metrics.steps import StepFigures
+from headway_coordinator.metrics.steps import StepMetrics
 from headway_coordinator.spool import Replay, Spool
 from headway_coordinator.status import JobUpdate
 
@@ -151,16 +151,16 @@ async def test_changes_are_not_counted_before_predecessors_are_known(
 ) -> None:
     counted, recall, metrics = (
         'headway_remedy_changes{job_name="job",namespace="ns",state=',
-        StepFigures.restore,
+        StepMetrics.restore,
         [],
     )
 
-    def recalling(figures: StepFigures, spool: Spool, replay: Replay) -> Any:
+    def recalling(metrics: StepMetrics, spool: Spool, replay: Replay) -> Any:
         metrics.append(rig.newest._exporter.text().decode())
-        return recall(figures, spool, replay)
+        return recall(metrics, spool, replay)
 
     monkeypatch.setattr(status_writer, "REFRESH_SECONDS", 0.05)
-    monkeypatch.setattr(StepFigures, "restore", recalling)
+    monkeypatch.setattr(StepMetrics, "restore", recalling)
     rig = Rig(tmp_path)
     rig.order = "OnPolicy"
     async with rig.coordinator() as (_, learner, _):

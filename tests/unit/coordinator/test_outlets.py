@@ -1,4 +1,4 @@
-"""Where figures and status go: Prometheus, MLflow, the API server; none of them may stop training."""
+"""Where metrics and status go: Prometheus, MLflow, the API server; none of them may stop training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from job_rig import spec
 from prometheus_client.parser import text_string_to_metric_families
 from role_keys import KEYS
 
-from headway_analysis.measures import figures
+from headway_analysis.measures import metrics
 from headway_analysis.measures.tries import Rules, TryPlace, tries_of
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
@@ -93,7 +93,7 @@ class Server:
         self.logged: list[tuple[str, list[Any]]] = []
         self.runs = 0
         self.mute = False
-        """It takes figures, and says nothing of its runs."""
+        """It takes metrics, and says nothing of its runs."""
         self.params: dict[str, str] = {}
         self.tags: dict[str, str] = {}
         self.without_artifacts = False
@@ -147,7 +147,7 @@ def tracker(server: Server, folder: Path, **parameters: str) -> Mlflow:
     return found
 
 
-def test_figures_reach_mlflow_in_pieces_it_takes(tmp_path: Path) -> None:
+def test_metrics_reach_mlflow_in_pieces_it_takes(tmp_path: Path) -> None:
     server = Server()
     found = tracker(server, tmp_path)
     found.log({f"m{i}": float(i) for i in range(1000)}, step=3, at_ms=5)
@@ -166,7 +166,7 @@ def test_tracking_server_that_is_down_is_counted_and_retried(tmp_path: Path) -> 
     assert [metrics[0].step for _, metrics in server.logged if metrics] == [2]
 
 
-def test_hanging_tracking_server_costs_old_figures_not_memory(
+def test_hanging_tracking_server_costs_old_metrics_not_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mlflow, "MAX_WAITING", 3)
@@ -206,12 +206,12 @@ def test_a_restart_goes_on_in_the_same_run(tmp_path: Path) -> None:
 def test_validation_missing_in_mlflow_is_logged_after_a_crash(tmp_path: Path) -> None:
     server = Server()
     before = tracker(server, tmp_path)
-    found_then = figures.validation([a_group("v000000-000000", [0.0, 1.0], step=0)], (1,), 0.5)
+    found_then = metrics.validation([a_group("v000000-000000", [0.0, 1.0], step=0)], (1,), 0.5)
     before.log(found_then, step=0, at_ms=1)
     before.close()
     for _ in range(2):
         coordinator = Coordinator(a_job(tmp_path), KEYS, FileStore(), tmp_path, lambda status: None)
-        coordinator._outlets.figures.tracker = found = tracker(server, tmp_path)
+        coordinator._outlets.metrics.tracker = found = tracker(server, tmp_path)
         for step in (0, 2):
             coordinator._outlets.validated(step, found_then)
         found.close()
@@ -322,7 +322,7 @@ def test_run_tags_are_sent_until_the_tracking_server_takes_them(tmp_path: Path) 
     assert server.tags == {"headway.dev/job": "job", "a": "2", "b": "1"}
 
 
-def test_figures_are_logged_though_parameters_cannot_be(tmp_path: Path) -> None:
+def test_metrics_are_logged_though_parameters_cannot_be(tmp_path: Path) -> None:
     server = Server()
     server.mute = True
     found = tracker(server, tmp_path, lora_rank="32")

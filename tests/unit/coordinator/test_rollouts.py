@@ -107,7 +107,7 @@ def test_metrics_are_finite_numbers_by_name(metrics: object) -> None:
         ([0.5], {"gain": -1e13}),
     ],
 )
-def test_a_number_that_no_figure_can_hold_is_refused(values: list[float], metrics: object) -> None:
+def test_a_number_that_no_metric_can_hold_is_refused(values: list[float], metrics: object) -> None:
     """Whatever the job's own range is: its square would be none."""
     one = rollout()
     one.reward_range = (-1e308, 1e308)

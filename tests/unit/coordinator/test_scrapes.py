@@ -170,7 +170,7 @@ def long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("long")
-async def test_figures_can_be_scraped_once_more_after_the_last_status(tmp_path: Path) -> None:
+async def test_metrics_can_be_scraped_once_more_after_the_last_status(tmp_path: Path) -> None:
     job = Job(tmp_path)
     scraped = scraped_once(job)
     async with asyncio.timeout(30):
@@ -190,7 +190,7 @@ async def test_figures_can_be_scraped_once_more_after_the_last_status(tmp_path: 
 
 @pytest.mark.usefixtures("long")
 @pytest.mark.parametrize("scraped", [True, False])
-async def test_a_training_jobs_last_figures_can_be_scraped_too(tmp_path: Path, scraped: bool) -> None:
+async def test_a_training_jobs_last_metrics_can_be_scraped_too(tmp_path: Path, scraped: bool) -> None:
     async with AsyncExitStack() as stack, asyncio.timeout(100):
         engine = await stack.enter_async_context(serving(speaking_engine(tmp_path)))
         agent = await stack.enter_async_context(serving(weight_agent()))

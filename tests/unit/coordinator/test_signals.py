@@ -41,17 +41,17 @@ async def test_a_raised_signal_remains_raised_after_a_restart(tmp_path: Path) ->
     second = await run(tmp_path, config(tmp_path), before, None)
     found = of_signal(second.status(), SignalName.NOTHING_TO_TRAIN)
     assert (found["state"], found["since"]) == ("Raised", 3)
-    assert len(FileStore().list(second.layout.all_batch_figures)) == STEPS
+    assert len(FileStore().list(second.layout.all_batch_metrics)) == STEPS
 
 
-async def test_batch_figures_that_were_not_kept_are_read_again(tmp_path: Path) -> None:
+async def test_batch_metrics_that_were_not_kept_are_read_again(tmp_path: Path) -> None:
     first = await run(tmp_path, config(tmp_path), None, 4)
     store = FileStore()
-    store.delete(store.list(first.layout.all_batch_figures))
+    store.delete(store.list(first.layout.all_batch_metrics))
     second = await run(tmp_path, config(tmp_path), first.status(), None)
     found = of_signal(second.status(), SignalName.NOTHING_TO_TRAIN)
     assert (found["state"], found["since"]) == ("Raised", 3)
-    assert len(store.list(second.layout.all_batch_figures)) == STEPS
+    assert len(store.list(second.layout.all_batch_metrics)) == STEPS
 
 
 async def test_successor_repeats_predecessor_until_it_reads_the_steps(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_condition_reason_is_gravest_signal_and_all_are_named() -> None:
 def test_status_has_room_for_sixteen_signals(tmp_path: Path) -> None:
     signals = Signals(config(tmp_path).spec)
     assert len(signals.status()) == 16
-    assert not signals.figures("step")
+    assert not signals.metrics("step")
     assert not [*samples(signals)]
 
 

@@ -1,4 +1,4 @@
-"""Figures by task: of validations, of batches, in status and report, and after a restart."""
+"""Metrics by task: of validations, of batches, in status and report, and after a restart."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_of_too_many_tasks_those_with_the_fewest_rows_are_one() -> None:
     assert tasks.bounded(["b", "a", "b"]) == ["b", "a", "b"]
 
 
-def test_a_task_has_the_figures_of_its_own_rows() -> None:
+def test_a_task_has_the_metrics_of_its_own_rows() -> None:
     groups = [
         a_group(f"v000000-{n:06d}", values).model_copy(update={"row": n})
         for n, values in enumerate([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])

@@ -12,7 +12,7 @@ from played_jobs import a_small_spec
 from raised import over_from, signal
 
 from headway_api.signals import SignalName as S
-from headway_coordinator.metrics.steps import StepFigures
+from headway_coordinator.metrics.steps import StepMetrics
 from headway_coordinator.signals import Signals
 from headway_coordinator.state import State
 
@@ -45,13 +45,13 @@ def test_a_state_is_logged_with_what_it_was_judged_by(validates: bool) -> None:
     of = a_small_spec()
     often = of.evaluation.model_copy(update={"every_steps": 1 if validates else 0})
     of = of.model_copy(update={"evaluation": often})
-    figures, tracker = StepFigures(of, Signals(of, catalogue=CATALOGUE)), Tracker()
-    figures.tracker = tracker  # type: ignore[assignment]
+    metrics, tracker = StepMetrics(of, Signals(of, catalogue=CATALOGUE)), Tracker()
+    metrics.tracker = tracker  # type: ignore[assignment]
     by_step, by_validation = [BY_STEP], [BY_VALIDATION]
     (by_validation if validates else by_step).append(BY_EITHER)
     for step, value in ((1, 0.0), (2, 2.0)):
         groups = [a_group(f"t0-00000{step}", [1.0, 0.0], step=step - 1)]
         reports = [job_rig.report(each) for each in range(step + 1)]
-        figures.batch(State(reports=reports, last_batch=groups), again=False)
-        figures.validation(step, VALIDATION, again=False)
+        metrics.batch(State(reports=reports, last_batch=groups), again=False)
+        metrics.validation(step, VALIDATION, again=False)
         assert tracker.logged[step] == [states(value, *by_step), states(value, *by_validation)]

@@ -137,8 +137,8 @@ async def test_a_restart_reads_no_group_of_a_finished_validation(tmp_path: Path)
     job.on_validation = shown.__setitem__
     async with job.coordinator() as (training, learner, running):
         await asyncio.gather(learner.run(), running)
-        before, figures, bill = training.state.evaluations, dict(shown), total(job.ledger.days)
-    assert sorted(figures) == sorted(before) == [0, 2, 4]
+        before, found, bill = training.state.evaluations, dict(shown), total(job.ledger.days)
+    assert sorted(found) == sorted(before) == [0, 2, 4]
     summary = json.loads(job.store.get(job.layout.validation(2)))
     groups = [decode(job.store.get(uri)) for uri in job.store.list(job.layout.validation_groups(2))]
     assert {name: row["rewards"] for name, row in summary["rows"].items()} == {
@@ -149,7 +149,7 @@ async def test_a_restart_reads_no_group_of_a_finished_validation(tmp_path: Path)
     shown.clear()
     async with job.coordinator() as (training, _, running):
         assert training.state.evaluations == before
-        assert shown == figures
+        assert shown == found
         await running
     assert total(job.ledger.days) == bill
 

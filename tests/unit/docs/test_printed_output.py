@@ -83,14 +83,14 @@ def warned(block: Block, line: Typed) -> None:
 
 
 def replayed(block: Block, line: Typed) -> None:
-    """As the command shows a result with these figures; how wide its columns are depends on the others."""
+    """As the command shows a result with these metrics; how wide its columns are depends on the others."""
     first, same, _, _, *rows, _ = line.printed.splitlines()
-    figures = {name: float(value) for name, value, _ in (row.split() for row in rows)}
+    metrics = {name: float(value) for name, value, _ in (row.split() for row in rows)}
     file, digest = same.split()[-2:]
     shown = ReplayResult.model_validate(
         {"step": 57, "start": 55, "trained": [56, 57], "processes": 1, "changed": False, "same": True}
         | {"digest": digest, "recorded_digest": digest, "file": file, "weights": ""}
-        | {"recorded": figures, "replayed": figures}
+        | {"recorded": metrics, "replayed": metrics}
     )
     words = " ".join(report_lines(shown, first.partition(":")[0])).split()
     assert words == line.printed.removesuffix("...").split()

@@ -198,7 +198,7 @@ def reads(stage: Stage) -> None:
 
 
 def trains(stage: Stage) -> None:
-    """It applies the job with its change, waits for it, and reads its figures and episodes."""
+    """It applies the job with its change, waits for it, and reads its metrics and episodes."""
     made = written_run.write(stage.folder / "artifacts", steps=2, every=2)
     job = {**SMALLEST, "metadata": {"name": "refunds", "namespace": NAMESPACE}}
     (stage.folder / "job.yaml").write_text(yaml.safe_dump(job))

@@ -40,7 +40,7 @@ def test_vllms_own_words_are_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["", METRICS.format(running="NaN"), METRICS.replace("generation", "other")])
-def test_metrics_that_lack_a_figure_are_not_known(text: str) -> None:
+def test_metrics_that_lack_a_number_are_not_known(text: str) -> None:
     assert read(text) is None
 
 

@@ -1,4 +1,4 @@
-"""What a step reports: names that the catalogue knows, figures that add up."""
+"""What a step reports: names that the catalogue knows, numbers that add up."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def update(loss: float, tokens: int) -> StepResult:
 
 
 def non_finite(loss: float = 0.5, norm: float = 1.5) -> StepResult:
-    """An update of which one figure is no number."""
+    """An update of which one value is no number."""
     return StepResult(Update(norm, 1e-4), TOKENS | {"loss": loss}, action_tokens=4, micro_batches=1)
 
 
@@ -84,7 +84,7 @@ def test_updates_are_weighed_by_their_tokens() -> None:
     assert found["training/micro_batches"] == 4
 
 
-def test_a_figure_that_is_no_number_is_left_out() -> None:
+def test_a_metric_that_is_no_number_is_left_out() -> None:
     """A log-probability far from the sampler's makes the estimate of the divergence overflow."""
     far = StepResult(Update(1.5, 1e-4), TOKENS | {"k3": math.inf}, action_tokens=4, micro_batches=1)
     found = step_metrics(training_batch(batch(), Objective.of(AlgorithmSpec())), [far], {})
@@ -125,11 +125,11 @@ def test_deepspeeds_norm_of_minus_one_is_a_non_finite_gradient() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize(
-    ("figure", "reason"), [("loss", "LossNotFinite"), ("norm", "GradientNotFinite")], ids=["loss", "gradient"]
+    ("part", "reason"), [("loss", "LossNotFinite"), ("norm", "GradientNotFinite")], ids=["loss", "gradient"]
 )
-def test_a_step_that_may_have_broken_the_weights_is_refused(figure: str, reason: str, value: float) -> None:
+def test_a_step_that_may_have_broken_the_weights_is_refused(part: str, reason: str, value: float) -> None:
     with pytest.raises(JobError, match=f"of step 4 is .*{value}") as refused:
-        refuse_non_finite([update(0.5, 10), non_finite(**{figure: value})], 4, own={})
+        refuse_non_finite([update(0.5, 10), non_finite(**{part: value})], 4, own={})
     termination = refused.value.termination
     assert (termination.reason, termination.field) == (reason, "spec.optimizer.learningRate")
     assert "spec.model.warmStart.job" in termination.message

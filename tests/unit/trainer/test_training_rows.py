@@ -64,7 +64,7 @@ def test_a_group_that_is_uniform_up_to_rounding_is_not_trained(method: str) -> N
 
 @pytest.mark.parametrize("method", ["monte_carlo", "reinforce_pp", "group_based_per_turn"])
 @pytest.mark.parametrize("turns", [[1e300, -1e300], [float("inf"), 0.0], [float("nan"), 0.0], [1e7, 1.0]])
-def test_rewards_that_no_figure_can_be_made_of_name_their_group(method: str, turns: list[float]) -> None:
+def test_rewards_that_no_metric_can_be_made_of_name_their_group(method: str, turns: list[float]) -> None:
     """reinforce_pp would make 0 of every advantage of the batch, monte_carlo end with a bare ValueError."""
     group = rig.group("t0-000007", [1.0, 0.0])
     spans = [

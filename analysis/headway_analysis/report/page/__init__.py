@@ -1,6 +1,6 @@
 """`report.html`: one run, or several side by side, as a self-contained page.
 
-curves      which figures are drawn by step, as charts without pixels
+curves      which metrics are drawn by step, as charts without pixels
 drawing     a chart as SVG, whose colours follow the reader's theme
 choice      which episodes are shown
 episodes    an episode turn by turn, its tokens coloured

@@ -62,7 +62,7 @@ def _without_spec(named: Mapping[str, TrainingRun]) -> Iterator[str]:
 
 
 def charts(named: Mapping[str, TrainingRun]) -> Iterator[Chart]:
-    """The curves, a chart a figure that any run has."""
+    """The curves: a chart for each metric that any run has."""
     yield from _drawn("Held-out external score", "score", named, _scores)
     yield from _drawn("Held-out reward", "reward", named, _rewards)
     for title, unit, metric in METRICS:

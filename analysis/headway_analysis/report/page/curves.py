@@ -1,4 +1,4 @@
-"""What the page draws by step: charts without pixels, from the figures of a run."""
+"""What the page draws by step: charts without pixels, from the metrics of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from headway_analysis.statistics.estimates import of_rows
 from headway_api.records import ValidationRecord
 
-Figures = Mapping[str, float]
+Metrics = Mapping[str, float]
 Points = tuple[tuple[float, float], ...]
 """(step, value), by step."""
 
@@ -143,18 +143,18 @@ def interval(tries: Iterable[Sequence[float]]) -> tuple[float, float] | None:
     return None if found is None or found.low is None or found.high is None else (found.low, found.high)
 
 
-def training(figures: Mapping[int, Figures], validations: Sequence[ValidationRecord]) -> list[Chart]:
-    """The charts of a training run, without those of which it has no figure.
+def training(metrics: Mapping[int, Metrics], validations: Sequence[ValidationRecord]) -> list[Chart]:
+    """The charts of a training run, without those of which it has no metric.
 
     Args:
-        figures: by step: the learner's own, and those of the step's batch.
+        metrics: by step: the learner's own, and those of the step's batch.
     """
     charts = [
         Chart(
             "Reward",
             "reward",
             _filled(
-                line(figures, "rollout/reward/mean", "training episodes"),
+                line(metrics, "rollout/reward/mean", "training episodes"),
                 validated(validations, "held-out rows", "reward"),
             ),
             "What the model is trained on. Bars are 95 % intervals over rows.",
@@ -163,7 +163,7 @@ def training(figures: Mapping[int, Figures], validations: Sequence[ValidationRec
             "External score",
             "score",
             _filled(
-                line(figures, "rollout/external_score/mean", "training episodes"),
+                line(metrics, "rollout/external_score/mean", "training episodes"),
                 validated(validations, "held-out rows", "score"),
             ),
             "The strict judgement that the model never sees. If it differs from the reward, read episodes.",
@@ -171,40 +171,40 @@ def training(figures: Mapping[int, Figures], validations: Sequence[ValidationRec
         Chart(
             "Tokens trained",
             "tokens",
-            _filled(summed(figures, "training/total_tokens", "from the beginning")),
+            _filled(summed(metrics, "training/total_tokens", "from the beginning")),
             "Tokens that went through forward and backward.",
         ),
         Chart(
             "Cost",
             "US dollars",
-            _filled(line(figures, "usage/cost_at_step_usd", "from the beginning")),
+            _filled(line(metrics, "usage/cost_at_step_usd", "from the beginning")),
             "Cost of the whole job when each step was taken, by the price book then.",
         ),
-        *(_panel(panel, figures) for panel in PANELS),
+        *(_panel(panel, metrics) for panel in PANELS),
     ]
     return [chart for chart in charts if chart.lines]
 
 
-def _panel(panel: Panel, figures: Mapping[int, Figures]) -> Chart:
+def _panel(panel: Panel, metrics: Mapping[int, Metrics]) -> Chart:
     found: list[Line] = []
     for name, called in panel.names:
         if not name.endswith("/"):
-            found.append(line(figures, name, called))
+            found.append(line(metrics, name, called))
             continue
-        below = sorted({each for of_step in figures.values() for each in of_step if each.startswith(name)})
-        found += [line(figures, each, each.removeprefix(name)) for each in below]
+        below = sorted({each for of_step in metrics.values() for each in of_step if each.startswith(name)})
+        found += [line(metrics, each, each.removeprefix(name)) for each in below]
     return Chart(panel.title, panel.unit, _filled(*found)[:MAX_LINES], panel.about)
 
 
-def line(figures: Mapping[int, Figures], name: str, called: str) -> Line:
-    """A figure by step."""
-    return Line(called, thinned([(step, of[name]) for step, of in sorted(figures.items()) if name in of]))
+def line(metrics: Mapping[int, Metrics], name: str, called: str) -> Line:
+    """A metric by step."""
+    return Line(called, thinned([(step, of[name]) for step, of in sorted(metrics.items()) if name in of]))
 
 
-def summed(figures: Mapping[int, Figures], name: str, called: str) -> Line:
-    """A figure's sum up to each step."""
+def summed(metrics: Mapping[int, Metrics], name: str, called: str) -> Line:
+    """A metric's sum up to each step."""
     total, found = 0.0, []
-    for step, of_step in sorted(figures.items()):
+    for step, of_step in sorted(metrics.items()):
         total += of_step.get(name, 0.0)
         found.append((step, total))
     return Line(called, thinned(found) if total else ())

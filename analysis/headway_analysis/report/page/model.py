@@ -25,8 +25,8 @@ class TrainingRun:
     """None if the run's coordinator has not written it yet."""
     steps: Sequence[StepReport]
     """The reports that count, by step."""
-    figures: Mapping[int, Mapping[str, float]]
-    """The figures of each step's batch, by step."""
+    batch_metrics: Mapping[int, Mapping[str, float]]
+    """The metrics of each step's batch, by step."""
     validations: Sequence[ValidationRecord]
     decisions: Sequence[Decision]
     preflight: JsonView | None
@@ -41,9 +41,11 @@ class TrainingRun:
 
     @property
     def by_step(self) -> dict[int, dict[str, float]]:
-        """Figures of each step that trained: the learner's own, and those of its batch."""
+        """Metrics of each step that trained: the learner's own, and those of its batch."""
         trained = (report for report in self.steps if report.groups)
-        return {report.step: {**report.metrics, **self.figures.get(report.step, {})} for report in trained}
+        return {
+            report.step: {**report.metrics, **self.batch_metrics.get(report.step, {})} for report in trained
+        }
 
     def times(self) -> list[StepTime]:
         """Where the seconds of each step went, for steps whose episodes are known."""

@@ -49,7 +49,7 @@ def timed(files: RunFiles, steps: Sequence[int]) -> TrainingRun:
 def curves(files: RunFiles) -> TrainingRun:
     """A run without its episodes and their times."""
     layout = files.layout
-    job, steps, figures = files.document(layout.job), files.steps(), files.figures()
+    job, steps, batches = files.document(layout.job), files.steps(), files.batch_metrics()
     namespace, name, uid = _identity(job, layout)
     return TrainingRun(
         name=name,
@@ -57,11 +57,11 @@ def curves(files: RunFiles) -> TrainingRun:
         uid=uid,
         spec=_spec(job),
         steps=steps,
-        # A step may be taken again, from other groups: figures of the earlier groups do not count.
-        figures={
-            report.step: found.figures
+        # A step may be taken again, from other groups: metrics of the earlier groups do not count.
+        batch_metrics={
+            report.step: found.metrics
             for report in steps
-            if (found := figures.get(report.step)) is not None and found.groups == report.groups
+            if (found := batches.get(report.step)) is not None and found.groups == report.groups
         },
         validations=files.validations(),
         decisions=files.decisions(),

@@ -1,4 +1,4 @@
-"""When a run's signals were raised, judged again from its figures. Pure."""
+"""When a run's signals were raised, judged again from its metrics. Pure."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def judged(run: TrainingRun) -> tuple[list[Span], list[Verdict]]:
     of a run without its spec."""
     if run.spec is None:
         return [], []
-    watch, figures = Watch(job_of(run.spec)), run.by_step
+    watch, metrics = Watch(job_of(run.spec)), run.by_step
     for decision in run.decisions:
         watch.changed(decision.step, job_of(applied(run.spec, decision.in_force)))
-    validated = {each.step: each.figures for each in run.validations}
+    validated = {each.step: each.metrics for each in run.validations}
     open_since: dict[str, int] = {}
     spans: list[Span] = []
-    for step in sorted({*figures, *validated}):
-        _feed(watch, step, figures, validated)
+    for step in sorted({*metrics, *validated}):
+        _feed(watch, step, metrics, validated)
         raised = {v.signal.name.value for v in watch.verdicts() if v.standing.state == RAISED}
         spans += [Span(name, open_since.pop(name), step) for name in sorted({*open_since} - raised)]
         for name in raised:
             open_since.setdefault(name, step)
-    last = max({*figures, *validated}, default=0)
+    last = max({*metrics, *validated}, default=0)
     spans += [Span(name, since, last) for name, since in sorted(open_since.items())]
     return sorted(spans, key=lambda span: (span.first, span.name)), watch.verdicts()
 
@@ -39,10 +39,10 @@ def judged(run: TrainingRun) -> tuple[list[Span], list[Verdict]]:
 def _feed(
     watch: Watch,
     step: int,
-    figures: Mapping[int, Mapping[str, float]],
+    metrics: Mapping[int, Mapping[str, float]],
     validated: Mapping[int, Mapping[str, float]],
 ) -> None:
-    if step in figures:
-        watch.step(step, figures[step])
+    if step in metrics:
+        watch.step(step, metrics[step])
     if step in validated:
         watch.validation(step, validated[step])

@@ -61,7 +61,7 @@ def solved(history: History) -> bool:
 
 
 def rise(history: History, name: str, back: int = BACK) -> Shift | None:
-    """How far the mean of a figure in the last `WINDOW` steps is above its mean in the `WINDOW` steps that
+    """How far the mean of a metric in the last `WINDOW` steps is above its mean in the `WINDOW` steps that
     ended `back` steps ago."""
     return shift(history.recent(name, WINDOW, until=history.now - back), history.recent(name, WINDOW))
 
@@ -252,7 +252,7 @@ def tasks_diverging(history: History) -> Reading | None:
 
 
 def _moved(history: History, name: str) -> Shift | None:
-    """How far the last `WINDOW` values of a figure are above those of the `TASK_BEFORE` steps before."""
+    """How far the last `WINDOW` values of a metric are above those of the `TASK_BEFORE` steps before."""
     earlier = history.recent(name, TASK_BEFORE, until=history.now - WINDOW)
     return shift(earlier, history.recent(name, WINDOW)) if len(earlier) >= WINDOW else None
 

@@ -233,7 +233,7 @@ def staleness_at_bound(history: History) -> Reading | None:
 
 
 def _against_first(history: History, name: str) -> tuple[float, float, float] | None:
-    """A figure's level now, its level in the first steps, and their ratio."""
+    """A metric's level now, its level in the first steps, and their ratio."""
     first = level(history.first(name, WINDOW), WINDOW)
     now = level(history.recent(name, LAST), LAST)
     if first is None or now is None or first < LEAST or history.latest(name) is None:

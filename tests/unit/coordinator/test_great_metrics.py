@@ -1,4 +1,4 @@
-"""A learner's figures of any size: the record bounds them, and everything that shows them goes on."""
+"""A learner's metrics of any size: the record bounds them, and everything that shows them goes on."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def reported(**changes: Any) -> StepReport:
     ("value", "taken"),
     [(1e200, 1e12), (-1e200, -1e12), (10**400, 1e12), (1e12, 1e12), (-3.5, -3.5), (7, 7), (5e-324, 5e-324)],
 )
-def test_a_figure_beyond_the_bound_counts_as_the_bound(value: float, taken: float) -> None:
+def test_a_metric_beyond_the_bound_counts_as_the_bound(value: float, taken: float) -> None:
     assert reported(metrics={"training/loss": value}).metrics == {"training/loss": taken}
     assert job_rig.report(1).model_copy() == reported()
 
@@ -66,11 +66,11 @@ class Great(ScriptedLearner):
 
     def commit(self, step: int, groups: list[GroupRecord], **fields: Any) -> StepReport:
         report = super().commit(step, groups, **fields)
-        figures = {name: (-1) ** (step + n) * 1e200 for n, name in enumerate(LEARNERS)}
-        return report.model_copy(update={"metrics": report.metrics | figures})
+        metrics = {name: (-1) ** (step + n) * 1e200 for n, name in enumerate(LEARNERS)}
+        return report.model_copy(update={"metrics": report.metrics | metrics})
 
 
-async def test_a_job_whose_every_figure_is_1e200_completes(tmp_path: Path) -> None:
+async def test_a_job_whose_every_metric_is_1e200_completes(tmp_path: Path) -> None:
     """Status, metrics, signals and report say what there is to say of it."""
     statuses: list[Any] = []
     rewards = iter(range(10**6))

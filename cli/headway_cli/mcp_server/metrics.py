@@ -1,4 +1,4 @@
-"""Tools that read figures by step: of one run, of several side by side; and a run's seconds."""
+"""Tools that read metrics by step: of one run, of several side by side; and a run's seconds."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from headway_cli.mcp_server.workspace import Workspace
 from headway_cli.runs import RunNotFoundError
 from headway_cli.stored_run import StoredRun, readable
 
-MAX_FIGURES: Final = 40
+MAX_METRICS: Final = 40
 DEFAULT: Final = tuple(metric for _, _, metric in comparison.METRICS)
 
 
 def report(workspace: Workspace, asked: ReportAsked) -> Json:
-    """Figures of the last steps and validations; for an evaluation, its report."""
+    """Metrics of the last steps and validations; for an evaluation, its report."""
     found = workspace.find(asked.job, asked.kind)
     run = found.stored()
     if run.evaluates:
         return {**head(workspace, found), "report": _report(run)}
     with readable(run.layout.root):
         read = reading.curves(run.files)
-    return {**head(workspace, found), **figures(read, asked.figures, asked.last)}
+    return {**head(workspace, found), **metrics_of(read, asked.metrics, asked.last)}
 
 
 def _report(run: StoredRun) -> Json:
@@ -44,8 +44,8 @@ def _report(run: StoredRun) -> Json:
     return found
 
 
-def figures(run: TrainingRun, patterns: Sequence[str], last: int) -> Json:
-    """Figures of a training run's last steps: one list for each metric, with null if a step has no figure.
+def metrics_of(run: TrainingRun, patterns: Sequence[str], last: int) -> Json:
+    """Metrics of a training run's last steps: one list for each metric, with null if a step lacks it.
     Pure.
 
     Raises:
@@ -58,15 +58,15 @@ def figures(run: TrainingRun, patterns: Sequence[str], last: int) -> Json:
     validated = frames.validated(run.validations)
     ended = run.report or {}
     notes = [] if steps else ["no step was trained yet"]
-    if left := chosen[MAX_FIGURES:]:
-        notes.append(f"{len(left)} more figures match; write narrower patterns")
+    if left := chosen[MAX_METRICS:]:
+        notes.append(f"{len(left)} more metrics match; write narrower patterns")
     if more := len(by_step) - len(steps):
         notes.append(f"{more} earlier steps are left out; write a higher last")
     return {
         "finished": ended.get("finished"),
         "usage": ended.get("usage"),
         "steps": steps,
-        "figures": {name: [by_step[step].get(name) for step in steps] for name in chosen[:MAX_FIGURES]},
+        "figures": {name: [by_step[step].get(name) for step in steps] for name in chosen[:MAX_METRICS]},
         "validations": [_validation(step, validated[step], patterns) for step in sorted(validated)[-last:]],
         "known": known,
         "notes": notes,
@@ -74,7 +74,7 @@ def figures(run: TrainingRun, patterns: Sequence[str], last: int) -> Json:
 
 
 def _validation(step: int, of: Mapping[str, float], patterns: Sequence[str]) -> Json:
-    """The validation's own figures, and the metrics that match."""
+    """The validation's own numbers, and the metrics that match."""
     own = {name: value for name, value in of.items() if "/" not in name or _is_meant(name, patterns)}
     return {"step": step, **own}
 
@@ -85,7 +85,7 @@ def _chosen(known: Sequence[str], patterns: Sequence[str]) -> list[str]:
     for each in patterns:
         if known and not each.startswith("val/") and not any(fnmatchcase(name, each) for name in known):
             near = near_names.clause(each, known) or "; known has their names"
-            raise InvalidToolCallError(f"figures: this run has no figure {each}{near}")
+            raise InvalidToolCallError(f"figures: this run has no metric {each}{near}")
     return [name for name in known if _is_meant(name, patterns)]
 
 

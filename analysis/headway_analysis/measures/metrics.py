@@ -1,6 +1,6 @@
-"""Every figure of a batch or an evaluation, as pure functions of groups, named as in `headway_api.metrics`.
+"""Every metric of a batch or an evaluation, as pure functions of groups, named as in `headway_api.metrics`.
 
-A rate is a share of episodes, as in SageMaker MTRL; a figure under `turns/` is a share of turns. Episodes
+A rate is a share of episodes, as in SageMaker MTRL; a metric under `turns/` is a share of turns. Episodes
 that stayed InfraError are in the outcome rates alone: they show nothing about the model.
 """
 
@@ -43,10 +43,10 @@ from headway_api.records import (
 )
 from headway_api.staleness import staleness
 
-Figures = dict[str, float]
+Metrics = dict[str, float]
 
 MAX_TOOLS = 32
-"""Tools that have a figure of their own; the calls of all others are added up as `OTHER_TOOLS`."""
+"""Tools that have a metric of their own; the calls of all others are added up as `OTHER_TOOLS`."""
 OTHER_TOOLS = "other"
 
 
@@ -57,7 +57,7 @@ def batch(
     trained: Collection[str],
     max_turns: int | None,
     idle: Collection[int] = (),
-) -> Figures:
+) -> Metrics:
     """What is reported of the batch that made `step`, besides what the learner itself reports.
 
     `trained` are the ids of the groups with an advantage, as the learner reports them. Rewards do not decide
@@ -93,8 +93,8 @@ def evaluation(
     prefix: str,
     *,
     max_turns: int | None = None,
-) -> Figures:
-    """What is reported of rows that were measured: the same figures under any prefix (`val`, `eval`).
+) -> Metrics:
+    """What is reported of rows that were measured: the same metrics under any prefix (`val`, `eval`).
 
     Success is judged twice against `threshold`: under `<prefix>/reward/` by the reward, as MTRL does, and
     under `<prefix>/external_score/` by the external score. `max_turns` is None for an agent with a loop of
@@ -123,7 +123,7 @@ def evaluation(
 
 def validation(
     groups: Sequence[GroupRecord], ks: Sequence[int], threshold: float, *, max_turns: int | None = None
-) -> Figures:
+) -> Metrics:
     """What is reported of a validation within training."""
     found = evaluation(groups, ks, threshold, "val", max_turns=max_turns)
     return found | {"timing_s/eval": duration(groups)}
@@ -148,7 +148,7 @@ def completion_rate(episodes: Sequence[EpisodeRecord]) -> float:
     return spread([e.metrics.get(COMPLETION, float(answered(e))) for e in episodes]).mean
 
 
-def _within(prefix: str, groups: Sequence[GroupRecord]) -> Figures:
+def _within(prefix: str, groups: Sequence[GroupRecord]) -> Metrics:
     """The spread of a row's tries, averaged over the rows."""
     within = [spread(rewards(group.scored)) for group in groups if group.scored]
     return {
@@ -159,8 +159,8 @@ def _within(prefix: str, groups: Sequence[GroupRecord]) -> Figures:
 
 def _judged(
     prefix: str, groups: Sequence[GroupRecord], ks: Sequence[int], threshold: float, judge: Judge
-) -> Figures:
-    """Successes by one judgment. `pass_k_{k}` and `pass_at_{k}` are two spellings of one figure of MTRL's."""
+) -> Metrics:
+    """Successes by one judgment. `pass_k_{k}` and `pass_at_{k}` are two spellings of one metric of MTRL's."""
     episodes = scored(groups)
     succeeded = sum(judge(episode, threshold) for episode in episodes)
     passed = pass_k(groups, ks, threshold, judge)
@@ -173,7 +173,7 @@ def _judged(
     }
 
 
-def _reported(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
+def _reported(prefix: str, episodes: Sequence[EpisodeRecord]) -> Metrics:
     """Means of the numbers that the environment reported, such as the accuracy of each field."""
     found: dict[str, list[float]] = {}
     for episode in episodes:
@@ -182,7 +182,7 @@ def _reported(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
     return {f"{prefix}/reward_metrics/{name}": spread(values).mean for name, values in found.items()}
 
 
-def _analysis(groups: Sequence[GroupRecord], trained: Collection[str]) -> Figures:
+def _analysis(groups: Sequence[GroupRecord], trained: Collection[str]) -> Metrics:
     idle = [group for group in groups if group.group_id not in trained]
     means = [spread(rewards(group.scored)) for group in groups if group.scored]
     return {
@@ -196,7 +196,7 @@ def _analysis(groups: Sequence[GroupRecord], trained: Collection[str]) -> Figure
     }
 
 
-def _staleness(groups: Sequence[GroupRecord], step: int, idle: Collection[int]) -> Figures:
+def _staleness(groups: Sequence[GroupRecord], step: int, idle: Collection[int]) -> Metrics:
     ages = [
         (staleness(span.version.step, step, idle), span.end - span.start)
         for episode in scored(groups)
@@ -210,7 +210,7 @@ def _staleness(groups: Sequence[GroupRecord], step: int, idle: Collection[int]) 
     }
 
 
-def _rates(prefix: str, groups: Sequence[GroupRecord], max_turns: int | None) -> Figures:
+def _rates(prefix: str, groups: Sequence[GroupRecord], max_turns: int | None) -> Metrics:
     """Shares of episodes. If the agent's own limit is unknown, there is no rate of reaching it."""
     ended = [episode for group in groups for episode in group.episodes]
     episodes = scored(groups)
@@ -231,7 +231,7 @@ def _rates(prefix: str, groups: Sequence[GroupRecord], max_turns: int | None) ->
     return found
 
 
-def _turns(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
+def _turns(prefix: str, episodes: Sequence[EpisodeRecord]) -> Metrics:
     """Turns of an episode, and shares of all turns."""
     turns = [turn for episode in episodes for turn in episode.turns]
     counts = spread([float(len(episode.turns)) for episode in episodes])
@@ -253,7 +253,7 @@ def _guided(turns: Sequence[Turn]) -> float:
     return sum(turn.sampled_tokens for turn in turns if turn.guided) / sampled if sampled else 0.0
 
 
-def _rows(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
+def _rows(prefix: str, episodes: Sequence[EpisodeRecord]) -> Metrics:
     """Training rows of an episode, and the share of loss and work in its branches."""
     counts = spread([float(len(episode.rows)) for episode in episodes])
     rows = [row for episode in episodes for row in episode.rows]
@@ -293,7 +293,7 @@ def _malformed(episodes: Sequence[EpisodeRecord]) -> Iterator[tuple[str, int]]:
     return ((kind, found[kind]) for kind in MALFORMED_KINDS)
 
 
-def _tools(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
+def _tools(prefix: str, episodes: Sequence[EpisodeRecord]) -> Metrics:
     """Tool calls of an episode: all that could be read, those of each tool, and shares of calls."""
     made = [tool_calls(episode) for episode in episodes]
     counts = spread([float(calls.readable) for calls in made])
@@ -327,7 +327,7 @@ def _by_tool(made: Iterable[Mapping[str, int]]) -> Counter[str]:
     return found
 
 
-def _lengths(prefix: str, episodes: Sequence[EpisodeRecord], groups: int) -> Figures:
+def _lengths(prefix: str, episodes: Sequence[EpisodeRecord], groups: int) -> Metrics:
     """Tokens and log-probabilities. A response is what one turn sampled, as the limit of a turn bounds it."""
     logprobs = [
         logprob
@@ -356,7 +356,7 @@ def _given(episode: EpisodeRecord) -> int:
     return sum(len(row.tokens) - row.action_tokens for row in episode.rows)
 
 
-def _spread(prefix: str, values: Sequence[float]) -> Figures:
+def _spread(prefix: str, values: Sequence[float]) -> Metrics:
     found = spread(values)
     return {f"{prefix}{name}": getattr(found, name) for name in found._fields}
 
