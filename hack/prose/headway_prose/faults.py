@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .comments import comments
 from .identifiers import retired_names
 from .passages import Passage
-from .phrases import PHRASES
+from .phrases import PHRASES, SOURCES, Phrase
 from .python_source import passages
 from .sentences import sentences
 
@@ -26,20 +26,20 @@ class Fault:
     advice: str
 
 
-def faults(text: str) -> Iterator[Fault]:
-    """Faults of a page, in the order of its lines."""
+def faults(text: str, phrases: Sequence[Phrase] = PHRASES) -> Iterator[Fault]:
+    """Faults of a page, in the order of its lines. `phrases`: what is retired in it."""
     for sentence in sentences(text):
         if sentence.words > WORDS:
             advice = f"{sentence.words} words: split it into sentences of at most {WORDS}"
             yield Fault(sentence.line, sentence.text, advice)
-        for phrase in PHRASES:
+        for phrase in phrases:
             if found := phrase.pattern.search(sentence.text):
                 yield Fault(sentence.line, sentence.text, f'"{found[0]}": write {phrase.instead}')
 
 
 def faults_of_source(source: str, *, messages: bool) -> Iterator[Fault]:
     """Faults of a Python source, in the order of its lines; of its messages only if wanted."""
-    return _of_passages(passages(source, messages=messages))
+    return _of_passages(passages(source, messages=messages), (*PHRASES, *SOURCES))
 
 
 def faults_of_names(path: str, source: str) -> Iterator[Fault]:
@@ -50,12 +50,12 @@ def faults_of_names(path: str, source: str) -> Iterator[Fault]:
 
 def faults_of_comments(name: str, source: str) -> Iterator[Fault]:
     """Faults of the comments of a file in another language, by its path from the root and its text."""
-    return _of_passages(comments(name, source))
+    return _of_passages(comments(name, source), PHRASES)
 
 
-def _of_passages(found: Iterable[Passage]) -> Iterator[Fault]:
+def _of_passages(found: Iterable[Passage], phrases: Sequence[Phrase]) -> Iterator[Fault]:
     for passage in found:
-        for fault in faults(passage.text):
+        for fault in faults(passage.text, phrases):
             yield replace(fault, line=passage.line + fault.line - 1)
 
 

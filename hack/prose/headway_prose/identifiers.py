@@ -12,7 +12,10 @@ from pathlib import PurePosixPath
 from .pages import has_messages
 from .phrases import NAMES, PHRASES
 
-FOREIGN = {"leverage": "statistics call the diagonal of the hat matrix so"}
+FOREIGN = {
+    "figure": "matplotlib calls what it draws so",
+    "leverage": "statistics call the diagonal of the hat matrix so",
+}
 """Names of others that have a retired word, each with the reason."""
 _PHRASES = (*(phrase for phrase in PHRASES if not phrase.pattern.pattern.startswith("^")), *NAMES)
 """A phrase that must begin a sentence says nothing about a name."""

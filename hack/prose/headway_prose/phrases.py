@@ -78,6 +78,9 @@ PHRASES = (
     _phrase(r"\bforthwith\b", '"at once"'),
 )
 
+SOURCES = (_phrase(r"\bfigures?\b(?![:/])", '"metric", or "number", "value", "measure", "amount"'),)
+"""Words that are retired in docstrings, comments and messages of Python sources. Pages may have them."""
+
 NAMES = (
     _phrase(r"^most\b|(?<!\bat )\bmost$", '"limit" or "maximum"'),
     _phrase(r"^beat\b|^beats$", '"probe" or "record_progress"'),
@@ -87,6 +90,7 @@ NAMES = (
     _phrase(r"\bacted upon\b", '"acted_on"'),
     _phrase(r"\bconduct\b", '"behaviour"'),
     _phrase(r"\bdoomed\b", '"untrainable", or what will happen to it'),
+    _phrase(r"\bfigures?\b", '"metrics", or "numbers", "values", "measures", "amounts"'),
     _phrase(r"\bhopeless\b", '"failing" or "fatal"'),
     _phrase(r"\blower end\b", '"lower_bound"'),
     _phrase(r"\bnews\b", '"changes" or "events"'),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway_prose.faults import WORDS, Fault, allowed, faults, verdicts
+from headway_prose.faults import WORDS, Fault, allowed, faults, faults_of_source, verdicts
 from headway_prose.pages import GENERATED, has_messages, pages, sources
 from headway_prose.phrases import PHRASES
 from headway_prose.sentences import Sentence, blocks, sentences, without_code
@@ -86,6 +86,18 @@ def test_a_retired_phrase_is_a_fault_with_its_replacement(text: str) -> None:
     [fault] = faults(text)
     assert fault.line == 1
     assert re.fullmatch(r'".+": write .+', fault.advice)
+
+
+@pytest.mark.parametrize("source", ['"""The figure of a batch."""\n', "# Its Figures.\n"])
+def test_what_only_sources_must_not_say_is_a_fault_there(source: str) -> None:
+    [fault] = faults_of_source(source, messages=False)
+    assert fault.advice.partition(":")[0].casefold() in ('"figure"', '"figures"')
+    assert [*faults(source)] == []
+
+
+@pytest.mark.parametrize("source", ['"""In `figures`, or figures/1.json."""\n', "# figures: a name.\n"])
+def test_a_stored_name_is_no_fault_of_a_source(source: str) -> None:
+    assert [*faults_of_source(source, messages=False)] == []
 
 
 @pytest.mark.parametrize(
