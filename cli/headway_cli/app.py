@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
 import typer
 
 from headway_cli.commands import (
@@ -25,6 +29,7 @@ from headway_cli.commands import (
     trajectories,
 )
 from headway_cli.commands import eval as evaluation
+from headway_cli.commands.common import CLOSED
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 for command in (
@@ -55,11 +60,27 @@ app.command("eval")(evaluation.eval_)
 app.add_typer(data.app, name="data")
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"headway {version('headway')}")
+        raise typer.Exit
+
+
 @app.callback()
-def headway() -> None:
+def headway(
+    version_: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
     """Train and judge tool-using agents."""
 
 
 def main() -> None:
     """Entry point."""
-    app(prog_name="headway")
+    output = sys.stdout
+    try:
+        app(prog_name="headway")
+    except SystemExit:
+        if sys.stdout is not output:  # Typer replaces it once nobody reads the output, and exits with 1
+            sys.exit(CLOSED)
+        raise

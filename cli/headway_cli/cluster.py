@@ -203,7 +203,8 @@ class Cluster:
 def _named(contexts: list[Json], name: str) -> Json:
     known = {each["name"]: each for each in contexts}
     if name not in known:
-        raise ConfigException(f"no context {name}; there are {', '.join(sorted(known)) or 'none'}")
+        there_are = ", ".join(sorted(known)) or "none"
+        raise ClusterError(f"--context {name}: the kubeconfig has no such context; it has {there_are}")
     return known[name]
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from headway_analysis.measures.episodes import gap
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome
+from headway_cli.terminal_text import without_controls
 
 FAILED: Final = (Outcome.AGENT_ERROR, Outcome.INFRA_ERROR)
 """Outcomes of episodes that did not come to their end."""
@@ -79,7 +80,7 @@ def text(each: Shown) -> str:
     """An episode as text for a person."""
     episode, group = each.episode, each.group
     head = f"{episode.episode_id}  step {group.step}  row {group.row}  {episode.outcome}"
-    return "\n".join([head, *_messages(episode), f"  {_end(episode)}"])
+    return without_controls("\n".join([head, *_messages(episode), f"  {_end(episode)}"]))
 
 
 def _messages(episode: EpisodeRecord) -> Iterator[str]:

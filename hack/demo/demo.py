@@ -83,7 +83,7 @@ def tracked(platform: Platform, job: Job) -> phases.Tracked:
 
 
 def counted_again(platform: Platform, job: Job, settings: Settings) -> tuple[Path, phases.Tracked, str]:
-    """A copy of the job's results, its figures in MLflow, and its bill, recounted from the copy."""
+    """A copy of the job's results, its metrics in MLflow, and its bill, recounted from the copy."""
     run = collect(platform, job, settings)
     return run, tracked(platform, job), bill.verified(job, run)
 

@@ -45,6 +45,7 @@ from headway_api.store import FileStore
 from headway_coordinator.evaluation.summary import Summary
 from headway_coordinator.ledger import events
 from headway_coordinator.ledger.usage import usage
+from headway_coordinator.preflight import keyed
 from headway_coordinator.spool import Spool
 
 Course = Literal["good", "collapsed"]
@@ -115,7 +116,10 @@ def write(
     spool.describe(job)
     spool.keep(learner_rig.report(0).model_copy(update={"ended_at": BEGUN}))
     checked = preflight_report.document(made_up_baselines.of_values([[(1.0, 1.0), (0.0, 0.0)]]), FINDINGS)
-    store.put(layout.preflight, json.dumps(checked).encode())
+    kept = keyed.Kept(
+        key="k", job=name, episodes=96, wanted=96, findings=list(FINDINGS), document=dict(checked)
+    )
+    keyed.keep(store, layout, kept, preflight_report.markdown(checked))
     billed: list[UsageEvent] = []
     for step in range(steps + 1):
         odds = chance(course, step, steps)

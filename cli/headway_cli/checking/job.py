@@ -23,7 +23,8 @@ GUARD: Final = "guard-rails"
 MODEL: Final = "model"
 FILE: Final = "file://"
 FIELDS: Final = "docs/reference/crds.md says what each field takes."
-_FIELD: Final = re.compile(r"(?:spec|metadata)\.[A-Za-z0-9_.\[\]]*[A-Za-z0-9_\]]")
+BLOCKS: Final = ("spec", "metadata")
+_FIELD: Final = re.compile(r"(?:spec|metadata)(?:\.[A-Za-z0-9_.\[\]]*[A-Za-z0-9_\]]|(?=: ))")
 Spec = RLTrainingJobSpec | RLEvalJobSpec
 
 
@@ -56,8 +57,9 @@ def finding(check: str, verdict: Verdict, message: str) -> Finding:
 
 
 def sentence(text: str) -> str:
-    """The text as a sentence; a field's name at its start keeps its case."""
-    begun = text if _FIELD.match(text) else text[:1].upper() + text[1:]
+    """The text as a sentence. A field or a path at its start keeps its case."""
+    first = text.split(" ", 1)[0].rstrip(",:;")
+    begun = text[:1].upper() + text[1:] if first.isalpha() and first not in BLOCKS else text
     return begun if begun.endswith((".", "?", "!")) else f"{begun}."
 
 

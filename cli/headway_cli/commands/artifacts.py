@@ -46,7 +46,7 @@ def artifacts(
         found = reach(namespace, context, endpoint_url).stored(run, name_of(kind))
         keys = run_contents.keys(found)
         if get is not None and to is not None:
-            _copy(found, keys, get, to)
+            _copy(found, keys, get, to, output)
             return
         contents, marks = run_contents.read(found, keys)
     if output is Form.JSON:
@@ -55,7 +55,7 @@ def artifacts(
         typer.echo(artifact_list.text(contents, marks))
 
 
-def _copy(run: StoredRun, keys: list[str], pattern: str, folder: Path) -> None:
+def _copy(run: StoredRun, keys: list[str], pattern: str, folder: Path, output: Form) -> None:
     """Copy what matches into a folder, each object under its key.
 
     Raises:
@@ -74,5 +74,5 @@ def _copy(run: StoredRun, keys: list[str], pattern: str, folder: Path) -> None:
             part = path.with_name(f".{path.name}.part")
             run.store.download(f"{root}/{key}", part)
             part.replace(path)
-        typer.echo(str(path))
+        typer.echo(json.dumps({"key": key, "path": str(path)}) if output is Form.JSON else str(path))
     note(f"{len(chosen)} files copied to {folder}")

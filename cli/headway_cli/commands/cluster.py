@@ -9,10 +9,11 @@ import typer
 
 from headway_api import names
 from headway_cli import closed_pipe, patches, progress
-from headway_cli.cluster import Cluster, JobDeletedError
+from headway_cli.cluster import Cluster, ClusterError, JobDeletedError
 from headway_cli.commands import following
 from headway_cli.commands.common import (
     FAILED,
+    JOBS,
     Changes,
     Context,
     Form,
@@ -28,6 +29,8 @@ from headway_cli.commands.common import (
 from headway_cli.commands.common import Output as JsonOutput
 from headway_cli.commands.following import Mode, Output, Plain
 from headway_cli.local import manifest
+from headway_cli.runs import RunNotFoundError
+from headway_cli.where import is_local_job
 
 
 def submit(
@@ -61,7 +64,7 @@ def watch(
 ) -> None:
     """Follow a job on a cluster to its end; the exit code says how it ended."""
     with reported_errors():
-        there = Cluster(context, namespace)
+        there = _cluster_of(name, context, namespace)
     _watch(there, kind.kind, name, following.mode(output, plain=plain))
 
 
@@ -74,7 +77,7 @@ def suspend(
 ) -> None:
     """Stop a job's pods; what is acknowledged stays."""
     with reported_errors():
-        there = Cluster(context, namespace)
+        there = _cluster_of(name, context, namespace)
         there.change(kind.kind, name, patches.SUSPENSION)
     if output is Form.JSON:
         typer.echo(json.dumps({**identity(kind.kind, there.namespace, name), "suspend": True}))
@@ -91,7 +94,7 @@ def resume(
 ) -> None:
     """Resume a job that is suspended or paused."""
     with reported_errors():
-        there = Cluster(context, namespace)
+        there = _cluster_of(name, context, namespace)
         patch = patches.resumption(there.job(kind.kind, name))
         there.change(kind.kind, name, patch)
     paused = patch.get("metadata", {}).get("annotations", {}).get(names.ANNOTATION_RESUME)
@@ -101,6 +104,24 @@ def resume(
     else:
         over = "" if paused is None else f"; the pause of {paused} is over"
         typer.echo(f"{name}: spec.suspend is false{over}")
+
+
+def _cluster_of(name: str, context: str | None, namespace: str | None) -> Cluster:
+    """The cluster of a job.
+
+    Raises:
+        RunNotFoundError: no cluster is configured, and a job of this machine has the name.
+        ClusterError: there is no such cluster.
+    """
+    try:
+        return Cluster(context, namespace)
+    except ClusterError as error:
+        if context is None and is_local_job(JOBS / name):
+            raise RunNotFoundError(
+                f"{name} is a job of this machine: `headway run FILE --local` shows and continues it, and "
+                "Ctrl-C there stops it"
+            ) from error
+        raise
 
 
 def _watch(there: Cluster, kind: str, name: str, mode: Mode) -> None:

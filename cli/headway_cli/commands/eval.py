@@ -12,7 +12,17 @@ import typer
 from headway_cli import eval_job
 from headway_cli.cluster import Cluster
 from headway_cli.commands import run
-from headway_cli.commands.common import JOBS, Context, Form, Namespace, identity, reported_errors
+from headway_cli.commands.common import (
+    JOBS,
+    Context,
+    Form,
+    Namespace,
+    Prices,
+    Secrets,
+    identity,
+    reported_errors,
+)
+from headway_cli.commands.following import Plain
 from headway_cli.eval_manifest import EvalOptions
 
 
@@ -59,6 +69,12 @@ def eval_(
     modules: Annotated[
         Path | None, typer.Option(help="With --local: folder of the environment's modules.")
     ] = None,
+    prices: Prices = None,
+    secret: Secrets = None,
+    fresh: Annotated[
+        bool, typer.Option(help="With --local: delete the files of an earlier run first.")
+    ] = False,
+    plain: Plain = False,
     output: Annotated[
         Form,
         typer.Option(help="For people, or as JSON: the job; with --print its manifest."),
@@ -90,7 +106,10 @@ def eval_(
                 typer.echo(json.dumps(document) + "\n" if output is Form.JSON else text, nl=False)
             elif local:
                 home = modules or (from_.parent if from_ else Path())
-                run.run(file, local=True, environment=home, output=output)
+                run.run(
+                    file, local=True, environment=home, prices=prices, secret=secret, fresh=fresh,
+                    plain=plain, output=output,
+                )  # fmt: skip
             else:
                 kind, place, called = Cluster(context, namespace).submit(document)
                 job_there = json.dumps(identity(kind, place, called))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
 
-from headway_cli import job_logs
+from headway_cli import closed_pipe, job_logs
+from headway_cli.closed_pipe import ClosedPipeError
 from headway_cli.commands.common import (
+    CLOSED,
     INTERRUPTED,
     AnyKind,
     Context,
@@ -26,6 +29,7 @@ from headway_cli.commands.common import (
 )
 from headway_cli.log_lines import Line, Role, Wanted
 from headway_cli.pod_logs import PodLogs
+from headway_cli.terminal_text import without_controls
 from headway_cli.where import LocalJob, Named, Stored
 
 
@@ -57,15 +61,20 @@ def logs(
             lines = job_logs.of_local_job(place, wanted, follow)
         else:
             lines = job_logs.of_run(reached.opened(place), wanted)
-        _print(lines, output)
+        with closed_pipe.looked_after() if follow else nullcontext():
+            _print(lines, output)
 
 
 def _print(lines: Iterable[Line], output: Form) -> None:
     some = False
     try:
         for line in lines:
-            typer.echo(json.dumps(line._asdict()) if output is Form.JSON else f"{line.writer}: {line.text}")
+            shown = f"{line.writer}: {without_controls(line.text)}"
+            typer.echo(json.dumps(line._asdict()) if output is Form.JSON else shown)
             some = True
+    except ClosedPipeError:
+        closed_pipe.give_up()
+        raise typer.Exit(CLOSED) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     if not some:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from headway_analysis.report.page import reading
+from headway_analysis.report.page.choice import MAX_STEPS
 from headway_api import names
 from headway_cli.commands.common import (
     Context,
@@ -28,7 +29,9 @@ from headway_cli.stored_run import readable
 
 def timeline(
     run: RunAt,
-    step: Annotated[list[int] | None, typer.Option(help="A step to include.")] = None,
+    step: Annotated[
+        list[int] | None, typer.Option(help="A step to show; default: the first, the last and some between.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File for the trace, which ui.perfetto.dev opens.")
     ] = None,
@@ -38,15 +41,18 @@ def timeline(
     endpoint_url: EndpointUrl = None,
 ) -> None:
     """Say where the seconds of up to eight steps went, and write them as a trace."""
+    asked = {*(step or ())}
+    if len(asked) > MAX_STEPS:
+        raise wrong(f"--step: {len(asked)} steps are named; name at most {MAX_STEPS}")
     with reported_errors():
         found = reach(namespace, context, endpoint_url).stored(run, names.TRAINING_KIND)
         if found.evaluates:
             raise RunNotFoundError(f"{run} is an evaluation, and has no steps: name a training job")
         with readable(found.layout.root):
-            read = reading.timed(found.files, step or ())
+            read = reading.timed(found.files, asked)
     times = read.times()
-    if absent := {*(step or ())} - read.timings.keys():
-        raise wrong(f"--step: the run has no step {min(absent)} that was trained, or its batch is too large")
+    if absent := asked - read.timings.keys():
+        raise wrong(f"--step: the run has no step {min(absent)} that trained a batch")
     if not times:
         note("no step says when it ended: none was trained yet, or the run is older than these times")
     for each in times:

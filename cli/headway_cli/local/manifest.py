@@ -20,6 +20,7 @@ from headway_api.job_folder import JobFolder
 from headway_api.mistakes import mistakes
 from headway_api.spec.evaluation import RLEvalJob
 from headway_api.spec.training import RLTrainingJob
+from headway_cli import progress
 from headway_cli.local.workloads import moment
 
 NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -41,6 +42,14 @@ def read(path: Path) -> Json:
     """
     try:
         documents = list(yaml.safe_load_all(path.read_text()))
+    except FileNotFoundError as error:
+        raise ManifestError(
+            f"{path} does not exist: name the file of a job, or write one with `headway init`"
+        ) from error
+    except IsADirectoryError as error:
+        raise ManifestError(
+            f"{path} is a folder: name the job's file in it, as in {path}/job.yaml"
+        ) from error
     except OSError as error:
         raise ManifestError(f"{path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -171,8 +180,14 @@ def continued(stored: Json, made: Json, *, resume: bool) -> Json:
     now = model.model_validate(made).spec
     if fixed := list(frozen(before, now)):
         raise ManifestError(
-            f"a job that has begun keeps {', '.join(fixed[:3])}: write --fresh to delete it, or --folder "
-            "to keep both"
+            f"a job that has begun keeps {', '.join(fixed[:3])}: write --fresh to delete it, or give this "
+            "one another name to keep both"
+        )
+    end = next((each for each in ("Complete", "Failed") if progress.is_true(stored, each)), None)
+    if end is not None and before != now:
+        raise ManifestError(
+            f"this job is {end}, and a change of its spec would do nothing: write --fresh to run it anew, or "
+            "give this one another name and spec.model.warmStart to train on from its weights"
         )
     metadata = dict(stored["metadata"])
     if before != now:

@@ -100,7 +100,7 @@ class TimelineAsked(OfJob):
 
     steps: Annotated[
         tuple[Annotated[int, Field(ge=0)], ...],
-        Field(max_length=8, description="Steps to include; an answer has at most eight."),
+        Field(max_length=8, description="Steps to show; default: the first, the last and some between."),
     ] = ()
 
 

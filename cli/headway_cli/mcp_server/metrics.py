@@ -141,9 +141,7 @@ def timeline(workspace: Workspace, asked: TimelineAsked) -> Json:
     with readable(run.layout.root):
         read = reading.timed(run.files, asked.steps)
     if absent := {*asked.steps} - read.timings.keys():
-        raise InvalidToolCallError(
-            f"steps: the run has no step {min(absent)} that was trained, or its batch is too large"
-        )
+        raise InvalidToolCallError(f"steps: the run has no step {min(absent)} that trained a batch")
     times = read.times()
     notes = [] if times else ["no step says when it ended: none was trained yet, or the run is too old"]
     return {**head(workspace, found), "steps": [each.as_json() for each in times], "notes": notes}

@@ -159,7 +159,7 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
         schema=json_answer.schema,
         effort=effort,
         effort_at=effort_at,
-        must_think=not lenient,
+        must_think=not lenient and asked.reasoning_effort != "none",
         names=FieldNames(schema=json_answer.name, stops=stop),
     )
     usage_in_stream = bool((asked.stream_options or StreamOptions()).include_usage)

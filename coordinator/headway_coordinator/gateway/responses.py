@@ -28,7 +28,6 @@ from headway_coordinator.gateway.spellings import Effort, level
 from headway_coordinator.gateway.tool_choices import ResponsesChoice
 from headway_coordinator.gateway.unapplied import (
     BUDGETS,
-    PROMPTED,
     SCHEMAS,
     WHY,
     beside,
@@ -110,7 +109,7 @@ class _Reasoning(Block):
 
 
 class _Text(Block):
-    UNREAD = Unread(refused={"verbosity": (None,)}, why={"verbosity": PROMPTED})
+    UNREAD = Unread(listed={"verbosity": (None,)})
 
     format: TextFormat | None = None
     """A schema hides tokens from the sampler, so the turn is context and is not trained."""
@@ -226,6 +225,7 @@ def read(body: object, *, lenient: bool = False, earlier: Earlier) -> ResponsesR
     json_answer = formats.one(wanted, bool(tools) and choice.may_call, lenient)
     instructions = [{"role": "system", "content": asked.instructions}] if asked.instructions else []
     before = earlier(asked.previous_response_id) if asked.previous_response_id else ()
+    effort = level(asked.reasoning.effort) if asked.reasoning else None
     ask = Ask(
         messages=[*instructions, *before, *_conversation(asked.input)],
         tools=tools,
@@ -236,9 +236,9 @@ def read(body: object, *, lenient: bool = False, earlier: Earlier) -> ResponsesR
         force=choice.force,
         instructed=bool(instructions),
         schema=json_answer.schema,
-        effort=level(asked.reasoning.effort) if asked.reasoning else None,
+        effort=effort,
         effort_at="reasoning.effort",
-        must_think=not lenient,
+        must_think=not lenient and effort != "none",
         names=FieldNames("input", "max_output_tokens", "text.format"),
     )
     ignored += (*choice.ignored, *json_answer.ignored)

@@ -144,7 +144,6 @@ WITHOUT_EFFECT: Final[dict[str, tuple[object, ...]]] = {
     "audio": (None,),
     "modalities": (None, ["text"]),
     "extra_body": (None, {}),
-    "verbosity": (None,),
     "moderation": (None,),
     "task": (None,),
 }
@@ -193,6 +192,7 @@ LISTED: Final[Table] = {
     "seed": (None,),
     "random_seed": (None,),
     "parallel_tool_calls": (None, True),
+    "verbosity": (None,),
     "include": (None, [], ["reasoning.encrypted_content"]),
     "include_reasoning": (None, True),
     "enable_response_messages": (None, False),
@@ -268,7 +268,7 @@ MODERATES: Final = "nothing here moderates an answer; leave it out, or set spec.
 EFFORT: Final = "write reasoning_effort"
 POLICY: Final = "the policy that is trained answers; leave it out, or set spec.agent.lenient: true"
 TEMPLATES: Final = (
-    *("chat_template", "documents", "verbosity"),
+    *("chat_template", "documents"),
     *("template", "raw", "safe_prompt", "thinking_forced_open", "task"),
 )
 BUDGETS: Final = (

@@ -21,6 +21,9 @@ Tool = dict[str, Any]
 
 
 UNCLOSED, NO_NAME, NO_ARGUMENTS = "unclosed block", "missing name", "arguments are not an object"
+MISNAMED: Final = "arguments are missing, and the call has keys of no meaning"
+BESIDE: Final = frozenset({"name", "tool_name", "id", "tool_call_id", "type"})
+"""Keys that a call may have beside its arguments."""
 STRUCTURE = "malformed structure"
 CUT: Final = f"{STRUCTURE}: a tag behind it ends nothing, so it may be cut off in a value"
 UNREADABLE: Final = (ValueError, RecursionError, MemoryError)
@@ -127,19 +130,25 @@ def judged(found: Any, tags: tuple[str, str] = ("", "")) -> Call:
             arguments = json.loads(arguments)
         except UNREADABLE as error:
             problem = f"arguments are not JSON: {error}"
-    problem = problem or _twice(found.raw)
+    problem = problem or _overlooked(found.raw, arguments)
     return called(found.raw, found.name, arguments, problem, tags)
 
 
-def _twice(raw: object) -> str | None:
-    """The problem of a call whose JSON has a name twice. The package's parsers take the last value."""
+def _overlooked(raw: object, arguments: object) -> str | None:
+    """What the package's parsers overlook in a call of JSON: a name that is given twice, and other keys in
+    place of the arguments'."""
     try:
-        as_json(raw if isinstance(raw, str) else "")
+        call = as_json(raw if isinstance(raw, str) else "")
     except DuplicateNameError as error:
         return str(error)
     except UNREADABLE:
         return None
-    return None
+    return MISNAMED if not arguments and misnamed(call, ("arguments", "parameters")) else None
+
+
+def misnamed(call: object, arguments: Sequence[str], name: str = "name") -> bool:
+    """Whether an object has none of the keys of `arguments`, but others that may be meant as arguments."""
+    return isinstance(call, dict) and not call.keys() & {*arguments} and bool(call.keys() - BESIDE - {name})
 
 
 def called(

@@ -23,6 +23,8 @@ SLICE = 16 * 1024
 """The most characters that are encoded at once if a text may be too long. Nothing else runs meanwhile."""
 GLANCE = 256 * 1024
 """The most characters that are counted at once."""
+FRAME = 32
+"""Bytes that a template writes around each message and call, about."""
 SLACK = 32
 """Tokens that a cut may add, because a special token is spelled out if the cut divides it."""
 PRINTING = "".join(map(chr, range(0x21, 0x7F)))
@@ -106,17 +108,24 @@ def content(message: Message) -> str:
 
 
 def size(messages: Sequence[Message], tools: Sequence[Tool]) -> int:
-    """Approximate bytes of UTF-8 in a conversation."""
+    """Approximate bytes of UTF-8 in a conversation, with `FRAME` for each message and call.
+
+    It also says how long rendering takes. So it has all that a client may make long: names and ids too.
+    """
     total = _bytes(json.dumps(list(tools), ensure_ascii=False)) if tools else 0
     for message in messages:
-        total += _bytes(content(message)) + _bytes(message.get("reasoning_content") or "")
+        total += FRAME + _bytes(content(message)) + _bytes(message.get("reasoning_content"))
+        total += _bytes(message.get("name")) + _bytes(message.get("tool_call_id"))
         for call in message.get("tool_calls") or ():
             arguments = call["function"]["arguments"]
             total += _bytes(arguments if isinstance(arguments, str) else json.dumps(arguments))
+            total += FRAME + _bytes(call["function"].get("name")) + _bytes(call.get("id"))
     return total
 
 
-def _bytes(text: str) -> int:
+def _bytes(text: object) -> int:
+    if not isinstance(text, str):
+        return 0
     return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from headway_coordinator.trajectory import values
 from headway_coordinator.trajectory.call_ids import sampled_id
 from headway_coordinator.trajectory.calls import (
+    MISNAMED,
     NO_NAME,
     STRUCTURE,
     UNREADABLE,
@@ -21,6 +22,7 @@ from headway_coordinator.trajectory.calls import (
     as_json,
     called,
     malformed,
+    misnamed,
     once,
 )
 from headway_coordinator.trajectory.values import Schemas
@@ -119,6 +121,8 @@ def json_calls(name: str = "name", arguments: tuple[str, ...] = ("arguments", "p
             return malformed(raw, f"{STRUCTURE}: a call is no object", tags)
         if not found.get(name):
             return malformed(raw, NO_NAME, tags)
+        if misnamed(found, arguments, name):
+            return malformed(raw, MISNAMED, tags)
         given: object = next((found[key] for key in arguments if key in found), {})
         if isinstance(given, str):
             try:

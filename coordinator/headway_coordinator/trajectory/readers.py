@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, Final, Protocol
 
 from headway_coordinator.trajectory.calls import STRUCTURE, UNREADABLE, Call, Parsed, Tool, judged, malformed
-from headway_coordinator.trajectory.unmarked import embedded
+from headway_coordinator.trajectory.unmarked import embedded, untagged
 from headway_coordinator.trajectory.values import schemas
 
 HERMES, LLAMA, GPT_OSS = "qwen3", "llama-3", "gpt-oss"
@@ -99,7 +99,10 @@ class Tagged:
             return self._unreadable(text(self._tokenizer, sampled, self.stop_token_ids), error)
         tags = (self._form.opening, self._form.closing)
         calls = [judged(call, tags) for call in found.tool_calls]
-        return Parsed(found.content, found.reasoning_content, calls)
+        if calls:
+            return Parsed(found.content, found.reasoning_content, calls)
+        content, calls = untagged(found.content, schemas(tools))
+        return Parsed(content.strip() if calls else content, found.reasoning_content, calls)
 
     def _unreadable(self, written: str, error: Exception) -> Parsed:
         """Everything from the first opening tag on, as one call."""

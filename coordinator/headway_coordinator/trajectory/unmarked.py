@@ -11,7 +11,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from headway_coordinator.trajectory.calls import STRUCTURE, UNREADABLE, Call, malformed
+from headway_coordinator.trajectory.calls import STRUCTURE, UNREADABLE, Call, malformed, refused
 from headway_coordinator.trajectory.notations import (
     MAX_CALLS,
     Body,
@@ -46,6 +46,7 @@ _PIECE: Final = re.compile(
 _BETWEEN: Final = "\n\r\t ;,[]"
 _DECODER, _OBJECT = json.JSONDecoder(), json_calls(arguments=("parameters", "arguments"))
 INSIDE: Final = f"{STRUCTURE}: a call within something else"
+UNTAGGED: Final = f"{STRUCTURE}: a call without its tags"
 
 
 def embedded(text: str, tools: Schemas, *, objects: bool = True) -> tuple[str, list[Call]]:
@@ -61,6 +62,15 @@ def embedded(text: str, tools: Schemas, *, objects: bool = True) -> tuple[str, l
     search = _Search(text, tools, objects=objects)
     search.run()
     return "".join(search.around), search.calls
+
+
+def untagged(text: str, tools: Schemas) -> tuple[str, list[Call]]:
+    """The text around calls of offered tools that lack their family's tags, and these calls, not carried out.
+
+    A model that forgets the tags would otherwise lose its calls uncounted.
+    """
+    around, found = embedded(text, tools)
+    return around, [refused(call, UNTAGGED) for call in found]
 
 
 class _Search:

@@ -28,6 +28,10 @@ LITERALS: Final[Mapping[str, bool | None]] = {
     "None": None,
 }
 """Literals as JSON and Python write them."""
+DEFINITIONS: Final = ("$defs", "definitions")
+OPTIONS: Final = ("anyOf", "oneOf", "allOf")
+MAX_REFERENCES: Final = 8
+"""Definitions that lead to one another."""
 Schemas = Mapping[str, Mapping[str, Any]]
 """Tool -> the schema of each of its parameters."""
 
@@ -39,8 +43,23 @@ def schemas(tools: Sequence[Tool]) -> Schemas:
         function = tool.get("function", tool)
         parameters = function.get("parameters")
         properties = parameters.get("properties") if isinstance(parameters, dict) else None
-        found[str(function.get("name"))] = properties if isinstance(properties, dict) else {}
+        known = properties if isinstance(parameters, dict) and isinstance(properties, dict) else {}
+        found[str(function.get("name"))] = {key: _resolved(each, parameters) for key, each in known.items()}
     return found
+
+
+def _resolved(schema: object, whole: Mapping[str, Any], depth: int = 0) -> Any:
+    """A parameter's schema with the definitions that it refers to. Pydantic writes enums as such."""
+    if not isinstance(schema, Mapping) or depth > MAX_REFERENCES:
+        return schema
+    reference = schema.get("$ref")
+    if isinstance(reference, str):
+        block, _, name = reference.removeprefix("#/").partition("/")
+        defined = whole.get(block) if block in DEFINITIONS else None
+        return _resolved(defined.get(name), whole, depth + 1) if isinstance(defined, Mapping) else schema
+    options = {key: schema[key] for key in OPTIONS if isinstance(schema.get(key), list)}
+    resolved = {key: [_resolved(one, whole, depth + 1) for one in each] for key, each in options.items()}
+    return {**schema, **resolved} if resolved else schema
 
 
 def typed(text: str, schema: object) -> Any:
@@ -83,21 +102,28 @@ def _kinds(schema: object) -> set[str]:
     options = schema.get("anyOf") or schema.get("oneOf") or ()
     if isinstance(options, list) and options:
         return {kind for option in options for kind in _kinds(option)}
-    if isinstance(values := schema.get("enum"), list) and all(isinstance(value, str) for value in values):
-        return {"string"}
-    return set()
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(values, list) and values:
+        return {next(kind for kind, fits in _KINDS if fits(value)) for value in values}
+    every = schema.get("allOf")
+    return next(filter(None, map(_kinds, every)), set()) if isinstance(every, list) else set()
+
+
+_KINDS: Final[tuple[tuple[str, Callable[[object], bool]], ...]] = (
+    ("string", lambda one: isinstance(one, str)),
+    ("boolean", lambda one: isinstance(one, bool)),
+    ("integer", lambda one: isinstance(one, int) and not isinstance(one, bool)),
+    ("number", lambda one: isinstance(one, int | float) and not isinstance(one, bool)),
+    ("object", lambda one: isinstance(one, dict)),
+    ("array", lambda one: isinstance(one, list)),
+    ("null", lambda one: one is None),
+)
+"""Each type of JSON, and whether a value has it."""
 
 
 def _fits(value: object, kinds: set[str]) -> bool:
-    known: tuple[tuple[str, Callable[[object], bool]], ...] = (
-        ("boolean", lambda one: isinstance(one, bool)),
-        ("integer", lambda one: isinstance(one, int) and not isinstance(one, bool)),
-        ("number", lambda one: isinstance(one, int | float) and not isinstance(one, bool)),
-        ("object", lambda one: isinstance(one, dict)),
-        ("array", lambda one: isinstance(one, list)),
-        ("null", lambda one: one is None),
-    )
-    return any(kind in kinds and fits(value) for kind, fits in known)
+    """Whether a value that is no string has one of these types."""
+    return any(kind in kinds and fits(value) for kind, fits in _KINDS if kind != "string")
 
 
 def tree(text: str) -> list[ast.expr]:
@@ -185,6 +211,20 @@ def gemma(text: str) -> dict[str, Any]:
     return found
 
 
+_STRINGS: Final = json.JSONDecoder()
+
+
+def _unquoted(word: str) -> str:
+    """A word without quotes.
+
+    Raises:
+        ValueError: it has quotes, so nobody knows where it ends.
+    """
+    if '"' in word or "'" in word:
+        raise ValueError(f"a word has quotes that are not {QUOTE}")
+    return word
+
+
 _BLANKS, _KEY_ENDS, _VALUE_ENDS = re.compile(r"\s*"), re.compile(r"[:,{}\[\]]"), re.compile(r"[,}\]]")
 
 
@@ -201,6 +241,8 @@ class _Gemma:
         self._blanks()
         if self._takes(QUOTE):
             return self._until_quote()
+        if self.text.startswith('"', self.at):
+            return self._json_string()
         if self._takes("{"):
             return self._object(depth)
         if self._takes("["):
@@ -224,13 +266,26 @@ class _Gemma:
         self.at = end + len(QUOTE)
         return found
 
+    def _json_string(self) -> str:
+        """A string as JSON writes it, which models write too."""
+        found, self.at = _STRINGS.raw_decode(self.text, self.at)
+        return str(found)
+
+    def _key(self) -> str:
+        if self._takes(QUOTE):
+            return self._until_quote()
+        if self.text.startswith('"', self.at):
+            return self._json_string()
+        return _unquoted(self._run(_KEY_ENDS).strip())
+
     def _object(self, depth: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
         if self._takes("}"):
             return found
         while True:
             self._blanks()
-            key = self._until_quote() if self._takes(QUOTE) else self._run(_KEY_ENDS).strip()
+            key = self._key()
+            self._blanks()
             if not key or not self._takes(":"):
                 raise ValueError("an argument has no name")
             if key in found:
@@ -260,7 +315,7 @@ class _Gemma:
         return self.text[start : self.at]
 
     def _bare(self) -> Any:
-        word = self._run(_VALUE_ENDS).strip()
+        word = _unquoted(self._run(_VALUE_ENDS).strip())
         if not word:
             raise ValueError("a value is missing")
         if word in LITERALS:

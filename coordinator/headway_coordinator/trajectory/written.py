@@ -27,6 +27,7 @@ from headway_coordinator.trajectory.notations import (
 )
 from headway_coordinator.trajectory.readers import Reader, forced
 from headway_coordinator.trajectory.template import decoded
+from headway_coordinator.trajectory.unmarked import untagged
 from headway_coordinator.trajectory.values import Schemas, schemas
 
 DSML: Final = "｜DSML｜"
@@ -348,6 +349,8 @@ class Written:
         thinking, rest = reasoning.split(text, self._text(prompt[-reasoning.TAIL :]))
         try:
             content, calls = self._grammar.read(rest, schemas(tools))
+            if not calls:
+                content, calls = untagged(content, schemas(tools))
             if thinking and not rest:
                 calls = self._within(thinking, tools)
         except UNREADABLE as error:  # a model may write anything, and no grammar may end an episode

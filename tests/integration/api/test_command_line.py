@@ -171,7 +171,7 @@ def test_a_missing_cluster_is_reported_with_its_cause(
     assert "headway run --local" in done.stderr
     done = run("watch", "a", "--context", "elsewhere")
     assert done.returncode == 2
-    assert "no context elsewhere; there are " in done.stderr
+    assert "--context elsewhere: the kubeconfig has no such context; it has " in done.stderr
     gone = yaml.safe_load(Path(served.kubeconfig).read_text())
     gone["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:9"
     (tmp_path / "gone").write_text(yaml.safe_dump(gone))

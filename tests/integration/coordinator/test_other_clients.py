@@ -91,6 +91,7 @@ AGENTS = [
     for style in ("run", "streamed")
     for chained in (False, True)
 ]
+AGENTS.append(("openai_agents_agent", {"style": "run", "own_defaults": True}))
 
 
 async def one_row_of_responses(

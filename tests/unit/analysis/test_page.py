@@ -419,6 +419,23 @@ def test_the_steps_that_are_read_have_a_bound_on_their_groups() -> None:
     assert choice.trained_steps([learner_rig.report(0)]) == []
 
 
+def test_asked_steps_are_read_however_many_groups_they_have() -> None:
+    groups = [f"t0-{at:06d}" for at in range(choice.MAX_GROUPS + 1)]
+    reports = [learner_rig.report(step).model_copy(update={"groups": groups}) for step in range(1, 10)]
+    found = choice.asked_steps(reports, [7, 3, 5, 1000])
+    assert [each.step for each in found] == [3, 5, 7]
+    assert choice.asked_steps([learner_rig.report(3)], [3]) == [], "it trained no batch"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(13977, "13,977"), (10000.0, "10,000"), (999.96, "1000"), (0.012345, "0.01235"), (1e-9, "1e-09"),
+     (-2500.4, "-2,500"), (1e30, "1e+30")],
+)  # fmt: skip
+def test_whole_digits_are_never_left_out(value: float, expected: str) -> None:
+    assert html.short(value) == expected
+
+
 def test_a_step_in_which_a_sign_was_raised_is_read() -> None:
     reports = [
         learner_rig.report(step).model_copy(update={"groups": [f"t0-{step}"]}) for step in range(1, 100)

@@ -74,7 +74,11 @@ def test_what_matches_is_copied_under_its_key(run: FinishedRun, tmp_path: Path) 
     assert done.exit_code == 0, done.stderr
     assert (to / "weights/000002/adapter_model.safetensors").read_bytes() == b"w2"
     assert done.stderr == f"2 files copied to {to}\n"
-    assert sorted(done.stdout.splitlines()) == sorted(str(p) for p in to.rglob("*") if p.is_file())
+    copied = sorted(str(p) for p in to.rglob("*") if p.is_file())
+    assert sorted(done.stdout.splitlines()) == copied
+    done = shown(str(run.folder), "--get", "weights/000002", "--to", str(to), "--output", "json")
+    found = {each["key"]: each["path"] for each in map(json.loads, done.stdout.splitlines())}
+    assert found == {str(Path(path).relative_to(to)): path for path in copied}
 
 
 def test_a_link_out_of_the_folder_is_not_followed(run: FinishedRun, tmp_path: Path) -> None:

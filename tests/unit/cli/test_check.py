@@ -486,10 +486,24 @@ def test_without_pytest_or_tests_nothing_is_known(tmp_path: Path, monkeypatch: p
 # the command
 
 
+@pytest.mark.parametrize(
+    ("message", "observed", "advice"),
+    [
+        ("spec.seed: wrong; docs/reference/crds.md says more", "Wrong.", "docs/reference/crds.md says more."),
+        ("spec: Field required", "Field required.", job.FIELDS),
+        ("job.yaml has no rows; write some", "job.yaml has no rows.", "Write some."),
+    ],
+)
+def test_paths_and_fields_keep_their_case(message: str, observed: str, advice: str) -> None:
+    found = job.finding("job", "Fail", message)
+    assert (found.observed, found.advice) == (observed, advice)
+    assert found.field == ("spec.seed" if "seed" in message else "spec" if "spec" in message else None)
+
+
 def test_a_file_or_folder_that_is_not_there_is_an_error(project: Path) -> None:
     for arguments, words in (
-        (["absent.yaml"], "absent.yaml: No such file"),
-        ([str(project)], "Is a directory"),
+        (["absent.yaml"], "absent.yaml does not exist: name the file of a job"),
+        ([str(project)], f"{project} is a folder: name the job's file in it: {project}/job.yaml"),
         ([str(project / "job.yaml"), "--environment", "/absent"], "--environment /absent: there is no such"),
         ([str(project / "job.yaml"), "--set", "seed=1"], "--set seed=1: write spec.FIELD=VALUE"),
     ):

@@ -214,7 +214,9 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     done = shown("--from", str(EVAL), "--print")
     assert done.exit_code == 2
     assert "write the file of an RLTrainingJob, not of an RLEvalJob" in done.stderr
-    assert "No such file" in shown("--from", str(tmp_path / "absent"), "--print").stderr
+    assert (
+        "absent does not exist: name the file" in shown("--from", str(tmp_path / "absent"), "--print").stderr
+    )
 
 
 @pytest.fixture
@@ -260,10 +262,13 @@ def test_a_local_job_lends_and_the_evaluation_is_run_here(
         raise typer.Exit(3)
 
     monkeypatch.setattr(verb.run, "run", run)
-    done = shown("--job", NAME, "--local", "--modules", "here")
+    more = ("--fresh", "--plain", "--prices", "p.json", "--secret", "a=b")
+    done = shown("--job", NAME, "--local", "--modules", "here", *more)
     assert done.exit_code == 3, "as the run ended"
     [arguments] = ran
     assert (arguments["local"], arguments["environment"]) == (True, Path("here"))
+    assert (arguments["fresh"], arguments["plain"]) == (True, True)
+    assert (arguments["prices"], arguments["secret"]) == (Path("p.json"), ["a=b"])
     assert arguments["job"]["metadata"] == {"name": f"{NAME}-eval", "namespace": "team"}
     assert arguments["job"]["spec"]["data"] == {"uri": "s3://b/v.jsonl"}
 

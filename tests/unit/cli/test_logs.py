@@ -86,6 +86,12 @@ def test_a_local_jobs_lines_name_their_process_newest_last(job: Path) -> None:
     ]  # fmt: skip
 
 
+def test_a_log_cannot_control_the_terminal(job: Path) -> None:
+    (job / "logs" / f"{NAME}-coordinator-a.log").write_text("a\tb\x1b[2Jc\x9bd\n")
+    done = shown(str(job), "--role", "coordinator")
+    assert done.stdout == "desk-coordinator-a: a\tb [2Jc d\n"
+
+
 def test_json_has_an_object_for_each_line(job: Path) -> None:
     done = shown(str(job), "--output", "json", "--role", "learner")
     assert [json.loads(line) for line in done.stdout.splitlines()] == [

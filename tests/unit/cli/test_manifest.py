@@ -54,7 +54,7 @@ def test_a_file_that_is_no_job_is_refused(tmp_path: Path, documents: list[Any], 
 
 
 def test_a_file_that_is_not_there_or_no_yaml_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match="No such file"):
+    with pytest.raises(ManifestError, match="does not exist: name the file"):
         manifest.read(tmp_path / "absent.yaml")
     (tmp_path / "odd.yaml").write_text("a: [")
     with pytest.raises(ManifestError, match="cannot be read as YAML"):
@@ -101,6 +101,16 @@ def test_a_job_goes_on_with_what_may_change(setting: str) -> None:
     found = manifest.continued(stored, new, resume=False)
     assert found["spec"] == new["spec"]
     assert found["metadata"] == {**stored["metadata"], "generation": 2}
+
+
+@pytest.mark.parametrize("end", ["Complete", "Failed"])
+def test_an_ended_job_refuses_a_change_that_would_do_nothing(end: str) -> None:
+    stored = made() | {"status": {"conditions": [{"type": end, "status": "True"}]}}
+    assert manifest.continued(stored, made(), resume=False) == stored
+    with pytest.raises(
+        ManifestError, match=f"this job is {end}, and a change .* write --fresh to run it anew"
+    ):
+        manifest.continued(stored, made("spec.schedule.maxSteps=40"), resume=False)
 
 
 @pytest.mark.parametrize(

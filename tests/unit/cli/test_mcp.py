@@ -287,6 +287,9 @@ async def test_seconds_of_steps_are_in_the_answer(reader: InProcess) -> None:
     assert error(await reader.call_tool("timeline", {"job": "good", "steps": [99]})).startswith(
         "steps: the run has no step 99"
     )
+    every = [*range(2, 7)]
+    found = answer(await reader.call_tool("timeline", {"job": "good", "steps": every}))
+    assert [each["step"] for each in found["steps"]] == every
 
 
 async def test_what_a_run_wrote_is_listed(reader: InProcess) -> None:

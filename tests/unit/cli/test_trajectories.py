@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,14 @@ def run(tmp_path: Path) -> Path:
     for each in groups():
         FileStore().put(f"file://{folder}/trajectories/train/{each.group_id}.json.gz", encode(each))
     return folder
+
+
+def test_an_episode_cannot_control_the_terminal() -> None:
+    hostile = [{"role": "tool", "content": "a\x1b[2Jb\x1b]0;owned\x07 é \U0001f44b"}]
+    [shown, *_] = Filter().of(groups())
+    episode = shown.episode.model_copy(update={"messages": hostile})
+    assert "tool: a [2Jb ]0;owned é \U0001f44b" in " ".join(text(replace(shown, episode=episode)).split())
+    assert not any(each in text(replace(shown, episode=episode)) for each in "\x1b\x07")
 
 
 def test_all_are_shown_in_the_order_of_their_groups() -> None:

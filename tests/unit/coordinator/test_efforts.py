@@ -81,7 +81,7 @@ async def test_new_level_begins_a_row_if_the_template_opens_with_it(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("template", "fields"),
-    [(SWITCH, {"reasoning_effort": "low"}), (LEVEL, {"enable_thinking": False}), (QWEN3_TEMPLATE, OFF[0])],
+    [(SWITCH, {"reasoning_effort": "low"}), (LEVEL, {"enable_thinking": False}), (QWEN3_TEMPLATE, OFF[1])],
     ids=["level", "switch", "neither"],
 )
 async def test_field_unknown_to_template_is_refused_by_name_or_listed(
@@ -95,6 +95,16 @@ async def test_field_unknown_to_template_is_refused_by_name_or_listed(
         r.rollout.lenient = True
         assert (await r.chat(**fields))[0] == 200
         assert r.rollout.session.ignored == {name: 1}
+
+
+async def test_no_effort_is_listed_if_the_template_has_no_switch(tmp_path: Path) -> None:
+    """The Agents SDK asks its default model for none with every turn."""
+    async with rig(tokenizer(tmp_path, QWEN3_TEMPLATE), ANSWER) as r:
+        assert (await r.chat(reasoning_effort="none"))[0] == 200
+        body = {"input": "x", "reasoning": {"effort": "none"}, "text": {"verbosity": "low"}}
+        assert (await r.post("/v1/responses", body))[0] == 200
+        expected = dict.fromkeys(("reasoning_effort", "reasoning.effort", "text.verbosity"), 1)
+        assert r.rollout.session.ignored == expected
 
 
 async def test_messages_and_responses_say_the_same(tmp_path: Path) -> None:

@@ -302,10 +302,54 @@ def test_kinds_are_a_bounded_set_whatever_is_wrong() -> None:
         ("NaN", None, "NaN"),
         ("seven", {"type": "integer"}, "seven"),
         ("'quoted'", None, "'quoted'"),
+        ("1.10", {"const": "1.10"}, "1.10"),
+        ("7", {"enum": [7, 8]}, 7),
+        ("1.10", {"allOf": [{"description": "a version"}, {"type": "string"}]}, "1.10"),
     ],
 )
 def test_text_is_typed_by_the_tools_schema(text: str, schema: Any, value: Any) -> None:
     assert values.typed(text, schema) == value
+
+
+def test_a_parameters_type_may_be_defined_elsewhere() -> None:
+    version = {"enum": ["1.10", "2.0"], "title": "Version", "type": "string"}
+    known = {
+        "at": {"$ref": "#/$defs/Version"},
+        "old": {"$ref": "#/definitions/Old"},
+        "either": {"anyOf": [{"$ref": "#/$defs/Version"}, {"type": "null"}]},
+        "every": {"allOf": [{"$ref": "#/$defs/Version"}]},
+        "endless": {"$ref": "#/$defs/Endless"},
+        "absent": {"$ref": "#/$defs/Absent"},
+    }
+    parameters = {
+        "properties": known,
+        "$defs": {"Version": version, "Endless": {"$ref": "#/$defs/Endless"}},
+        "definitions": {"Old": version},
+    }
+    found = values.schemas([{"function": {"name": "set", "parameters": parameters}}])["set"]
+    read = {key: values.typed("1.10", schema) for key, schema in found.items()}
+    strings = dict.fromkeys(("at", "old", "either", "every"), "1.10")
+    assert read == {**strings, "endless": 1.1, "absent": 1.1}
+    assert values.typed("null", found["either"]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('"key": "x"', {"key": "x"}),
+        ('city: "Paris, country: France"', {"city": "Paris, country: France"}),
+        ('"a" : [1, "b"], c:{"d":true}', {"a": [1, "b"], "c": {"d": True}}),
+        ('key:<|"|>x<|"|>,n:7', {"key": "x", "n": 7}),
+    ],
+)
+def test_gemma_may_write_strings_as_json(text: str, expected: dict[str, Any]) -> None:
+    assert values.gemma(text) == expected
+
+
+@pytest.mark.parametrize("text", ["key:'x'", "'key':1", 'key:x"y', 'k"ey:1', 'key:"x', "key:it's, b:1"])
+def test_gemmas_words_have_no_quotes(text: str) -> None:
+    with pytest.raises(ValueError, match=r"quotes|string"):
+        values.gemma(text)
 
 
 def test_python_is_parsed_and_never_run() -> None:

@@ -6,10 +6,10 @@ import time
 
 import pytest
 from call_styles import ids, made
-from model_families import FAMILIES, spoken
+from model_families import FAMILIES, FamilyCase, spoken
 
 from headway_coordinator.gateway.core import assistant
-from headway_coordinator.trajectory.calls import kinds
+from headway_coordinator.trajectory.calls import Parsed, kinds
 from headway_coordinator.trajectory.notations import MAX_CALLS
 from headway_coordinator.trajectory.probe import ASKED, KEY, RESULT, SIMPLE, call, calling
 from headway_coordinator.trajectory.proof import Probe
@@ -64,6 +64,58 @@ def test_a_call_without_its_outer_tag_is_counted(name: str, text: str, count: in
     content, calls = BY_NAME[name].read(before + text, {"look_up": {}})
     assert kinds(calls) == {"structure": count}
     assert content + "".join(one.written for one in calls) == before + text
+
+
+MEANT = [
+    '{"name": "look_up", "args": {"key": "x"}}',
+    '{"name": "look_up", "input": {"key": "x"}}',
+    '{"name": "look_up", "key": "x"}',
+]
+
+
+@pytest.mark.parametrize("text", MEANT)
+@pytest.mark.parametrize(
+    ("name", "tags"),
+    [
+        ("hermes", ("<tool_call>\n", "\n</tool_call>")),
+        ("mistral", ("[TOOL_CALLS][", "]")),
+        ("granite", ("<|tool_call|>[", "]")),
+        ("nemotron", ("<TOOLCALL>[", "]</TOOLCALL>")),
+        ("llama4", ("<|python_start|>", "<|python_end|>")),
+    ],
+)
+def test_arguments_by_another_name_are_counted(name: str, tags: tuple[str, str], text: str) -> None:
+    _, calls = BY_NAME[name].read(text.join(tags), {"look_up": {}})
+    assert [(one.arguments, one.kind) for one in calls] == [(None, "arguments")]
+
+
+@pytest.mark.parametrize("family", ["Qwen2.5, Qwen3", "Llama 3 JSON"])
+@pytest.mark.parametrize("text", MEANT)
+def test_a_package_drops_no_arguments(family: str, text: str) -> None:
+    tok = spoken(BY_FAMILY[family])
+    renderer = choose(tok, BY_FAMILY[family].model_type)
+    written = f"<tool_call>\n{text}\n</tool_call>" if "Qwen" in family else text
+    found = renderer.parse(tok.encode(written, add_special_tokens=False), [], SIMPLE)
+    assert [(one.arguments, one.kind) for one in found.calls] == [(None, "arguments")]
+
+
+UNTAGGED = ("Llama 3 JSON", "Llama 4 JSON", "Gemma 3", "gpt-oss")
+TAGGED = [each for each in FAMILIES if each.name not in UNTAGGED]
+
+
+@pytest.mark.parametrize("family", TAGGED, ids=lambda family: family.name)
+def test_json_without_its_tags_is_counted(family: FamilyCase) -> None:
+    tok = spoken(family)
+    renderer = choose(tok, family.model_type)
+
+    def parsed(text: str) -> Parsed:
+        return renderer.parse(tok.encode(text, add_special_tokens=False), [], SIMPLE)
+
+    for frame in (("", ""), ("```json\n", "\n```"), ("I look.\n", "")):
+        found = parsed('{"name": "look_up", "arguments": {"key": "x"}}'.join(frame))
+        assert [(one.arguments, one.kind) for one in found.calls] == [(None, "structure")]
+    answer = '{"name": "Bob", "age": 3}'
+    assert parsed(answer) == Parsed(answer)
 
 
 def test_calls_beside_a_good_section_are_counted() -> None:

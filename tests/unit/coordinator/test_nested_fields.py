@@ -73,7 +73,6 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     ),
     ("responses", "reasoning.context", {"reasoning": {"context": "all_turns"}}, "which reasoning"),
     ("responses", "reasoning.mode", {"reasoning": {"mode": "pro"}}, "reasoning.effort"),
-    ("responses", "text.verbosity", {"text": {"verbosity": "low"}}, "one chat template"),
 ]
 
 

@@ -181,7 +181,6 @@ def test_every_tool_choice_is_read(choice: Any, may_call: bool, force: Force | N
         ("reasoning.effort", {"reasoning": {"effort": "some"}}),
         ("text.format.schema", {"text": {"format": {"type": "json_schema"}}}),
         ("text.format", {"text": {"format": {"type": "json_object"}}, "tools": [TOOL]}),
-        ("text.verbosity", {"text": {"verbosity": "low"}}),
         ("tools.0.type", {"tools": [{"type": "web_search"}]}),
         ("tool_choice", {"tool_choice": "required"}),
         ("tool_choice", {"tools": [TOOL], "tool_choice": {"type": "function", "name": "no"}}),

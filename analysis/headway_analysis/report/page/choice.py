@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Final, Self
@@ -112,6 +112,12 @@ def trained_steps(reports: Sequence[StepReport], also: Iterable[int] = ()) -> li
             break
         chosen.append(step)
     return [steps[step] for step in sorted(chosen)]
+
+
+def asked_steps(reports: Sequence[StepReport], steps: Collection[int]) -> list[StepReport]:
+    """Those of `steps` that trained groups, by step, however many groups they have."""
+    found = {report.step: report for report in reports if report.groups and report.step in steps}
+    return [found[step] for step in sorted(found)]
 
 
 class OfStep:

@@ -89,8 +89,8 @@ def dollars(amount: object) -> str:
 
 
 def short(value: float) -> str:
-    """A number with four significant digits."""
-    return f"{value:.4g}"
+    """A number with four significant digits, or with all digits of its whole part if these are more."""
+    return f"{value:,.0f}" if 1e3 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def rendered(page: Page) -> str:

@@ -30,7 +30,7 @@ class TrainingRun:
     validations: Sequence[ValidationRecord]
     decisions: Sequence[Decision]
     preflight: JsonView | None
-    """`preflight.json`."""
+    """The report in `preflight.json`."""
     report: JsonView | None
     """`report.json`; None while the job runs."""
     episodes: Sequence[View]

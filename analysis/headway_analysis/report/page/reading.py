@@ -5,7 +5,7 @@ One group is in memory at a time: a group of long episodes has hundreds of megab
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -39,10 +39,15 @@ def training(files: RunFiles, decode: Decode | None = None) -> TrainingRun:
     return replace(run, episodes=views, tokens=decode is not None, timings=timings)
 
 
-def timed(files: RunFiles, steps: Sequence[int]) -> TrainingRun:
-    """A run with the times of some steps' episodes, `steps` among them, and without episodes."""
+def timed(files: RunFiles, steps: Collection[int]) -> TrainingRun:
+    """A run with the times of the episodes of `steps`, and without episodes.
+
+    Args:
+        steps: those that trained are read; if it is empty, some of the run's steps.
+    """
     run = curves(files)
-    _, timings = _trained(files, choice.trained_steps(run.steps, steps))
+    chosen = choice.asked_steps(run.steps, steps) if steps else choice.trained_steps(run.steps)
+    _, timings = _trained(files, chosen)
     return replace(run, timings=timings)
 
 
@@ -65,7 +70,7 @@ def curves(files: RunFiles) -> TrainingRun:
         },
         validations=files.validations(),
         decisions=files.decisions(),
-        preflight=files.document(layout.preflight),
+        preflight=(files.document(layout.preflight) or {}).get("document"),
         report=files.document(layout.report),
         episodes=(),
     )

@@ -1,6 +1,7 @@
 """An agent of OpenAI's agents SDK. `row.style`: `run` or `streamed`; `row.api`: `chat` or `responses`.
 
-By default the SDK speaks Responses. With `row.chained` it names the answer before instead of sending all of
+By default the SDK speaks Responses. With `row.own_defaults` the agent has the SDK's own model and settings.
+With `row.chained` it names the answer before instead of sending all of
 the conversation. `row.more` is what the user says after the first answer. The history comes from the
 session where `row.session` wants one, else from the last result.
 """
@@ -17,6 +18,7 @@ from agents import (
     Runner,
     SQLiteSession,
     function_tool,
+    set_default_openai_client,
     set_tracing_disabled,
 )
 from openai import AsyncOpenAI
@@ -50,13 +52,15 @@ async def play(payload: dict[str, Any]) -> str:
     if instance.get("session"):
         more["session"] = SQLiteSession(metadata["rolloutId"])
     async with AsyncOpenAI(base_url=f"{metadata['endpoint']}/v1", api_key="unused") as client:
-        agent = Agent(
-            name="looker",
-            instructions="Use the tool, then answer.",
-            model=kind(model="default", openai_client=client),
-            model_settings=ModelSettings(include_usage=True, parallel_tool_calls=True),
-            tools=[look_up],
-        )
+        settings: dict[str, Any] = {
+            "model": kind(model="default", openai_client=client),
+            "model_settings": ModelSettings(include_usage=True, parallel_tool_calls=True),
+        }
+        if instance.get("own_defaults"):  # the SDK's own model and settings
+            set_default_openai_client(client, use_for_tracing=False)
+            settings = {}
+        instructions = "Use the tool, then answer."
+        agent = Agent(name="looker", instructions=instructions, tools=[look_up], **settings)
         streamed = instance["style"] == "streamed"
         result = await a_run(agent, streamed, payload["prompt"], **more)
         for words in instance.get("more", []):
