@@ -135,8 +135,8 @@ def judged(found: Any, tags: tuple[str, str] = ("", "")) -> Call:
 
 
 def _overlooked(raw: object, arguments: object) -> str | None:
-    """What the package's parsers overlook in a call of JSON: a name that is given twice, and other keys in
-    place of the arguments'."""
+    """What the package's parsers overlook in a call of JSON: a name given twice, and other keys than those of
+    the arguments."""
     try:
         call = as_json(raw if isinstance(raw, str) else "")
     except DuplicateNameError as error:
