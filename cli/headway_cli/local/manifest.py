@@ -186,8 +186,8 @@ def continued(stored: Json, made: Json, *, resume: bool) -> Json:
     end = next((each for each in ("Complete", "Failed") if progress.is_true(stored, each)), None)
     if end is not None and before != now:
         raise ManifestError(
-            f"this job is {end}, and a change of its spec would do nothing: write --fresh to run it anew, or "
-            "give this one another name and spec.model.warmStart to train on from its weights"
+            f"this job is {end}, and a change of its spec would do nothing: write --fresh to run it again. "
+            "To train on from its weights, give this one another name and spec.model.warmStart"
         )
     metadata = dict(stored["metadata"])
     if before != now:

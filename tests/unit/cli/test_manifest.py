@@ -108,7 +108,7 @@ def test_an_ended_job_refuses_a_change_that_would_do_nothing(end: str) -> None:
     stored = made() | {"status": {"conditions": [{"type": end, "status": "True"}]}}
     assert manifest.continued(stored, made(), resume=False) == stored
     with pytest.raises(
-        ManifestError, match=f"this job is {end}, and a change .* write --fresh to run it anew"
+        ManifestError, match=f"this job is {end}, and a change .* write --fresh to run it again"
     ):
         manifest.continued(stored, made("spec.schedule.maxSteps=40"), resume=False)
 
