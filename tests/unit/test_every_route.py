@@ -71,7 +71,9 @@ TAKES: dict[str, dict[str, int]] = {
         "POST /v1/messages": bounds.CONVERSATION,
         "POST /v1/messages/count_tokens": bounds.CONVERSATION,
         "POST /v1/responses": bounds.CONVERSATION,
+        "POST /responses": bounds.CONVERSATION,
         "POST /v1/completions": bounds.CONVERSATION,
+        "POST /completions": bounds.CONVERSATION,
         "POST /v1/tools/{name}": bounds.ARGUMENTS,
         "POST /complete-rollout": bounds.CALL,
         "POST /update-reward": bounds.CALL,
@@ -84,7 +86,14 @@ TAKES: dict[str, dict[str, int]] = {
 }
 """Bytes that a route takes at most."""
 READS_NONE: dict[str, set[str]] = {
-    "gateway": {"GET /v1/models", "GET /v1/models/{id}", "GET /v1/tools", "GET /openapi.json"},
+    "gateway": {
+        "GET /v1/models",
+        "GET /v1/models/{id}",
+        "GET /models",
+        "GET /models/{id}",
+        "GET /v1/tools",
+        "GET /openapi.json",
+    },
     "learner": {"GET /v1/batch", "GET /healthz", "GET /readyz", "GET /metrics"},
     "probes": {"GET /healthz", "GET /readyz", "GET /metrics"},
     "weights": {"GET /v1/weights", "DELETE /v1/weights", "GET /healthz", "GET /readyz"},

@@ -250,7 +250,13 @@ def document() -> bytes:
 
 
 def _document() -> dict[str, Any]:
-    turn = _post("A turn of the model", "Body", "ChatCompletion", streams=PLAIN)
+    openai_routes = {
+        "/chat/completions": _post("A turn of the model", "Body", "ChatCompletion", streams=PLAIN),
+        "/completions": _post("The next words of a text", "CompletionBody", "TextCompletion", streams=PLAIN),
+        "/responses": _post("A turn, as Responses", "ResponsesBody", "Response", streams=NAMED),
+        "/models": _get("The model", "Models"),
+        "/models/{id}": _get("The model, whatever name it is asked for by", "Model") | _named("id"),
+    }
     return {
         "openapi": "3.1.0",
         "info": {"title": "Headway's gateway", "version": "1"},
@@ -262,20 +268,14 @@ def _document() -> dict[str, Any]:
             },
             {"url": "/", "description": "With the token in a header."},
         ],
-        "security": [{}, {"trajectory": []}, {"bearer": []}],
+        "security": [{}, {"trajectory": []}, {"bearer": []}, {"key": []}],
         "paths": {
-            "/v1/chat/completions": turn,
-            "/chat/completions": turn,
-            "/v1/completions": _post(
-                "The next words of a text", "CompletionBody", "TextCompletion", streams=PLAIN
-            ),
-            "/v1/responses": _post("A turn, as Responses", "ResponsesBody", "Response", streams=NAMED),
+            **openai_routes,
+            **{f"/v1{path}": route for path, route in openai_routes.items()},
             "/v1/messages": _post(
                 "A turn, as Anthropic's Messages", "MessagesBody", "Message", streams=NAMED
             ),
             "/v1/messages/count_tokens": _post("Tokens of a prompt", "CountBody", "TokenCount"),
-            "/v1/models": _get("The model", "Models"),
-            "/v1/models/{id}": _get("The model, whatever name it is asked for by", "Model") | _named("id"),
             "/v1/tools": _get("The environment's tools", "Tools"),
             "/v1/tools/{name}": _post("A tool, carried out in the sandbox", None, "ToolReply")
             | _named("name"),
@@ -289,7 +289,8 @@ def _document() -> dict[str, Any]:
 def _security() -> dict[str, Any]:
     """Where the token may be, other than in the address."""
     trajectory = {"type": "apiKey", "in": "header", "name": "X-Amzn-SageMaker-Trajectory-Id"}
-    return {"trajectory": trajectory, "bearer": {"type": "http", "scheme": "bearer"}}
+    key = {"type": "apiKey", "in": "header", "name": "x-api-key"}
+    return {"trajectory": trajectory, "bearer": {"type": "http", "scheme": "bearer"}, "key": key}
 
 
 def _schemas() -> dict[str, Any]:

@@ -103,15 +103,15 @@ class GatewayServer:
         """
         app = web.Application(middlewares=[_answer_refusals], client_max_size=MAX_BODY)
         for base in ("", "/e/{token}"):
-            # Agents also use the endpoint itself as the client's base URL, as the SDK's docs do.
-            for path in ("/v1/chat/completions", "/chat/completions"):
-                app.router.add_post(base + path, partial(self._turn, openai.read))
+            # Agents also use the endpoint itself as the base URL of OpenAI's clients, as the SDK's docs do.
+            for own in (f"{base}/v1", base):
+                app.router.add_post(f"{own}/chat/completions", partial(self._turn, openai.read))
+                app.router.add_post(f"{own}/responses", self._respond)
+                app.router.add_post(f"{own}/completions", partial(self._turn, completions.read, at="prompt"))
+                app.router.add_get(f"{own}/models", self._models)
+                app.router.add_get(f"{own}/models/{{id:.+}}", self._model)
             app.router.add_post(f"{base}/v1/messages", partial(self._turn, messages.read))
-            app.router.add_post(f"{base}/v1/responses", self._respond)
-            app.router.add_post(f"{base}/v1/completions", partial(self._turn, completions.read, at="prompt"))
             app.router.add_post(f"{base}/v1/messages/count_tokens", self._count)
-            app.router.add_get(f"{base}/v1/models", self._models)
-            app.router.add_get(f"{base}/v1/models/{{id:.+}}", self._model)
             app.router.add_get(f"{base}/v1/tools", self._tools)
             app.router.add_post(f"{base}/v1/tools/{{name}}", self._tool)
             app.router.add_post(f"{base}/complete-rollout", self._complete)
@@ -126,13 +126,14 @@ class GatewayServer:
             _in_head(request)
             or (token_in(body.get("TrajectoryId")) if isinstance(body, dict) else "")
             or (bearer.strip() if scheme.lower() == "bearer" else "")
+            or request.headers.get("x-api-key", "").strip()
         )
         if not token:
             raise GatewayError(
                 401,
                 "token_missing",
                 "use the endpoint that came with the episode, or send its rolloutId as "
-                f"{TRAJECTORY_ID}, or its token as Authorization: Bearer",
+                f"{TRAJECTORY_ID}, or its token as Authorization: Bearer or as x-api-key",
             )
         rollout = self._rollouts.find(token)
         known(request)

@@ -89,6 +89,7 @@ async def test_the_token_in_the_path_in_the_id_or_as_a_bearer(tok: Any, where: s
         ("own", {"X-Amzn-SageMaker-Trajectory-Id": "t0-000001-0-0.guess"}, 403, "trajectory_mismatch"),
         (None, {}, 401, "token_missing"),
         (None, {"Authorization": "Bearer guess"}, 404, "trajectory_not_found"),
+        (None, {"x-api-key": "guess"}, 404, "trajectory_not_found"),
         ("guess", {}, 404, "trajectory_not_found"),
         ("own", {"X-Amzn-SageMaker-Trajectory-Id": "t0-000002-0-0"}, 403, "trajectory_mismatch"),
         ("own", {"X-Amzn-SageMaker-Job-Arn": "arn:other"}, 403, "trajectory_mismatch"),
