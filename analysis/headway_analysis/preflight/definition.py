@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
 
 from headway_analysis.preflight.evidence import Baseline, PlayedScript, Script
 
@@ -48,8 +50,8 @@ class Finding:
     """Episodes that are enough for a verdict, or after a warning for a sure verdict."""
     examples: tuple[Example, ...] = ()
     """At most `MAX_EXAMPLES`."""
-    numbers: tuple[tuple[str, float], ...] = ()
-    """Further numbers by name, for the report: `pass@8`, `p99 tool tokens`."""
+    numbers: Annotated[tuple[tuple[str, float], ...], Field(alias="figures")] = ()
+    """Further numbers by name, for the report: `pass@8`, `p99 tool tokens`. They are stored as `figures`."""
 
 
 Scripts = Callable[[Baseline], Sequence[Script]]

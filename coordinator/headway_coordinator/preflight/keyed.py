@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from headway_analysis.estimate.measured import Measured
 from headway_analysis.preflight.definition import Finding
@@ -40,6 +40,8 @@ PINNED: Final = "@sha256:"
 
 class Kept(Record):
     """A preflight's result."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
 
     key: str = Field(max_length=64)
     job: str = Field(max_length=512)

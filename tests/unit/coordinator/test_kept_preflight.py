@@ -145,6 +145,8 @@ def test_what_is_kept_is_read_back_by_job_and_by_key(tmp_path: Path) -> None:
     assert found == kept()
     assert found.findings[0].examples == FOUND.examples
     assert found.findings[0].numbers == (("pass@8", 0.0),), "JSON has no other numbers"
+    [stored] = json.loads(store.get(own.preflight))["findings"]
+    assert stored["figures"] == [["pass@8", 0.0]], "as earlier versions of Headway stored them"
     assert keyed.read_back(store, layout(tmp_path, "another"), "the key", begun=False) == kept()
     assert store.get(own.preflight_for_people) == b"# Preflight\n"
 
