@@ -388,10 +388,10 @@ class Recount:
             label = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))
             shown[kind, label["candidate"], label["task"], label["measure"], end] = float(number)
         reported = {
-            (*key, end): estimate[field]
-            for key, estimate in self.estimates()
+            (*key, end): found[field]
+            for key, found in self.estimates()
             for end, field in (("", "value"), ("_low", "low"), ("_high", "high"))
-            if estimate[field] is not None
+            if found[field] is not None
         }
         self.same("samples in /metrics", sorted(shown), sorted(reported))
         for key in shown.keys() & reported.keys():

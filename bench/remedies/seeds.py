@@ -122,7 +122,7 @@ def curves_of(seed: int) -> str:
 
 def section(seed: int, rows: list[Row], recorded: str | None = None) -> Section:
     """Table and goals. `recorded`: the curves as their file has them; None: those of the repository."""
-    by_policy = json.loads(recorded or (RESULTS / curves_of(seed)).read_text())
+    kept = json.loads(recorded or (RESULTS / curves_of(seed)).read_text())
     by_policy = {each["policy"]: each for each in rows}
     read = prose(f"""
         Scores are the mean external score of 64 held-out cases, sampled as training samples. *Best before* is
@@ -134,7 +134,7 @@ def section(seed: int, rows: list[Row], recorded: str | None = None) -> Section:
         [All figures]({curves_of(seed)})
 
         The signals of today judge the figures of `Alert` again. They raise these:
-        {replay.summary(by_policy["Alert"], LAG)}.
+        {replay.summary(kept["Alert"], LAG)}.
     """)
     left, changed = (by_policy[policy] for policy in POLICIES)
     return Section(

@@ -155,9 +155,9 @@ async def test_changes_are_not_counted_before_predecessors_are_known(
         [],
     )
 
-    def recalling(metrics: StepMetrics, spool: Spool, replay: Replay) -> Any:
+    def recalling(shown: StepMetrics, spool: Spool, replay: Replay) -> Any:
         metrics.append(rig.newest._exporter.text().decode())
-        return recall(metrics, spool, replay)
+        return recall(shown, spool, replay)
 
     monkeypatch.setattr(status_writer, "REFRESH_SECONDS", 0.05)
     monkeypatch.setattr(StepMetrics, "restore", recalling)
