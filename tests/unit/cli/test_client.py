@@ -423,7 +423,7 @@ def test_what_is_no_job_is_refused(job: dict[str, Any], message: str) -> None:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match=r"absent\.yaml: No such file"):
+    with pytest.raises(ManifestError, match=r"absent\.yaml does not exist: name the file"):
         TrainingClient(local=True, folder=tmp_path).train(tmp_path / "absent.yaml")
 
 
