@@ -48,7 +48,7 @@ def read(path: Path) -> Json:
         ) from error
     except IsADirectoryError as error:
         raise ManifestError(
-            f"{path} is a folder: name the job's file in it, as in {path}/job.yaml"
+            f"{path} is a folder: name the job's file in it: {path}/job.yaml"
         ) from error
     except OSError as error:
         raise ManifestError(f"{path}: {error.strerror}") from error
