@@ -47,9 +47,7 @@ def read(path: Path) -> Json:
             f"{path} does not exist: name the file of a job, or write one with `headway init`"
         ) from error
     except IsADirectoryError as error:
-        raise ManifestError(
-            f"{path} is a folder: name the job's file in it: {path}/job.yaml"
-        ) from error
+        raise ManifestError(f"{path} is a folder: name the job's file in it: {path}/job.yaml") from error
     except OSError as error:
         raise ManifestError(f"{path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
