@@ -24,7 +24,7 @@ SLICE = 16 * 1024
 GLANCE = 256 * 1024
 """The most characters that are counted at once."""
 FRAME = 32
-"""Bytes that a template writes around each message and call, about."""
+"""Rough number of bytes that a template writes around each message and call."""
 SLACK = 32
 """Tokens that a cut may add, because a special token is spelled out if the cut divides it."""
 PRINTING = "".join(map(chr, range(0x21, 0x7F)))

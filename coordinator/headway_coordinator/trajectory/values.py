@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from headway_coordinator.trajectory.calls import UNREADABLE, DuplicateNameError, Tool, once
@@ -30,8 +30,8 @@ LITERALS: Final[Mapping[str, bool | None]] = {
 """Literals as JSON and Python write them."""
 DEFINITIONS: Final = ("$defs", "definitions")
 OPTIONS: Final = ("anyOf", "oneOf", "allOf")
-MAX_REFERENCES: Final = 8
-"""Definitions that lead to one another."""
+MAX_RESOLVED: Final = 10_000
+"""The most schemas that are followed for the tools of a turn. Definitions may lead to each other endlessly."""
 Schemas = Mapping[str, Mapping[str, Any]]
 """Tool -> the schema of each of its parameters."""
 
@@ -39,26 +39,37 @@ Schemas = Mapping[str, Mapping[str, Any]]
 def schemas(tools: Sequence[Tool]) -> Schemas:
     """The schemas of every tool's parameters."""
     found: dict[str, Mapping[str, Any]] = {}
+    left = iter(range(MAX_RESOLVED))
     for tool in tools:
         function = tool.get("function", tool)
         parameters = function.get("parameters")
         properties = parameters.get("properties") if isinstance(parameters, dict) else None
         known = properties if isinstance(parameters, dict) and isinstance(properties, dict) else {}
-        found[str(function.get("name"))] = {key: _resolved(each, parameters) for key, each in known.items()}
+        found[str(function.get("name"))] = {
+            key: _resolved(each, parameters, left) for key, each in known.items()
+        }
     return found
 
 
-def _resolved(schema: object, whole: Mapping[str, Any], depth: int = 0) -> Any:
-    """A parameter's schema with the definitions that it refers to. Pydantic writes enums as such."""
-    if not isinstance(schema, Mapping) or depth > MAX_REFERENCES:
+def _resolved(schema: object, whole: Mapping[str, Any], left: Iterator[int], depth: int = 0) -> Any:
+    """A parameter's schema with the definitions that it refers to. Pydantic writes enums as such.
+
+    Args:
+        left: an item for each schema that may still be followed.
+    """
+    if not isinstance(schema, Mapping) or depth > DEEPEST or next(left, None) is None:
         return schema
     reference = schema.get("$ref")
     if isinstance(reference, str):
         block, _, name = reference.removeprefix("#/").partition("/")
         defined = whole.get(block) if block in DEFINITIONS else None
-        return _resolved(defined.get(name), whole, depth + 1) if isinstance(defined, Mapping) else schema
+        return (
+            _resolved(defined.get(name), whole, left, depth + 1) if isinstance(defined, Mapping) else schema
+        )
     options = {key: schema[key] for key in OPTIONS if isinstance(schema.get(key), list)}
-    resolved = {key: [_resolved(one, whole, depth + 1) for one in each] for key, each in options.items()}
+    resolved = {
+        key: [_resolved(one, whole, left, depth + 1) for one in each] for key, each in options.items()
+    }
     return {**schema, **resolved} if resolved else schema
 
 

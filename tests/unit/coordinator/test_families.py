@@ -333,6 +333,16 @@ def test_a_parameters_type_may_be_defined_elsewhere() -> None:
     assert values.typed("null", found["either"]) is None
 
 
+def test_definitions_that_multiply_are_followed_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = {f"D{at}": {"anyOf": [{"$ref": f"#/$defs/D{at + 1}"}] * 50} for at in range(20)}
+    parameters = {"properties": {"at": {"$ref": "#/$defs/D0"}}, "$defs": step}
+    looked: list[object] = []
+    follow = values._resolved
+    monkeypatch.setattr(values, "_resolved", lambda *each: looked.append(each) or follow(*each))
+    values.schemas([{"function": {"name": "set", "parameters": parameters}}])
+    assert values.MAX_RESOLVED < len(looked) < 3 * values.MAX_RESOLVED
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
