@@ -31,7 +31,7 @@ LITERALS: Final[Mapping[str, bool | None]] = {
 DEFINITIONS: Final = ("$defs", "definitions")
 OPTIONS: Final = ("anyOf", "oneOf", "allOf")
 MAX_RESOLVED: Final = 10_000
-"""The most schemas that are followed for the tools of a turn: definitions may lead to each other endlessly."""
+"""The most schemas that are followed for the tools of a turn. Definitions may refer to each other."""
 Schemas = Mapping[str, Mapping[str, Any]]
 """Tool -> the schema of each of its parameters."""
 
