@@ -57,6 +57,8 @@ class Facts:
     """How many episodes the job plays, held-out ones included; None: only training episodes are known."""
     trains_alike: bool = False
     """Whether a group whose episodes all earned the same is trained on too, by the method of advantages."""
+    scripted: bool = False
+    """Whether a test's own agent played the baseline. No model did."""
     endpoint: str | None = None
     """Model of an endpoint that sampled the baseline; None: the job's own model did."""
     tool_call_parser: str = "auto"

@@ -184,6 +184,7 @@ def _all_failed(found: Mapping[int, PlayedScript]) -> bool:
 
 def baseline(player: Player, model: Model, facts: Facts, episodes: int, tokens: Tokens = about) -> Baseline:
     """Sample groups of `facts.group_size` from the training rows, in an order that the seed decides."""
+    facts = dataclasses.replace(facts, scripted=True)
     rows = list(range(len(facts.rows)))
     random.Random(f"rows/{facts.seed}").shuffle(rows)
     groups = -(-episodes // facts.group_size)

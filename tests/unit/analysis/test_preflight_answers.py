@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import re
@@ -330,6 +331,14 @@ def test_no_guess_scores_where_answers_differ() -> None:
     finding = found("constant-guess")
     assert finding.verdict == "Pass"
     assert any(name.startswith("success of oracle") and value == 1.0 for name, value in finding.numbers)
+
+
+@pytest.mark.parametrize("scripted", [False, True])
+def test_without_a_model_no_success_of_it_is_a_number(scripted: bool) -> None:
+    measured = desk_baseline()
+    facts = dataclasses.replace(measured.facts, scripted=scripted)
+    finding = found("constant-guess", Desk, dataclasses.replace(measured, facts=facts))
+    assert ("success of the baseline episodes" in dict(finding.numbers)) is not scripted
 
 
 def test_one_answer_for_most_rows_fails() -> None:

@@ -118,6 +118,8 @@ def test_a_template_passes_as_written(projects: dict[Template, Path], template: 
     assert verdicts.keys() - CHECKED == OPEN
     assert report["verdicts"].keys() <= {"Pass", "Unknown"}
     assert report["job"] == f"my-{template}"
+    [guess] = [each for each in report["checks"] if each["check"] == "constant-guess"]
+    assert [name for name in guess["figures"] if "base" in name] == [], "no model sampled an episode"
 
 
 # faults of the environment

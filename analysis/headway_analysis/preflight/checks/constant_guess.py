@@ -123,8 +123,9 @@ def judge(baseline: Baseline, played: Sequence[PlayedScript]) -> Finding:
     numbers = [(f"success of {guess.name}", guess.success.value) for guess in guesses]
     if not baseline.facts.relative:
         numbers += [(f"reward of {guess.name}", guess.reward) for guess in guesses]
-    good = [is_full(one, baseline.facts) for one in baseline.scored]
-    numbers.append(("success of the baseline episodes", sum(good) / max(1, len(good))))
+    if not baseline.facts.scripted:
+        good = [is_full(one, baseline.facts) for one in baseline.scored]
+        numbers.append(("success of the baseline episodes", sum(good) / max(1, len(good))))
     if majority is not None:
         numbers.append(("share of the most frequent label", majority.value))
     common_label = majority is not None and _too_common(majority)
