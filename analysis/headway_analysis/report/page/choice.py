@@ -94,6 +94,13 @@ def _place(group: str) -> str:
     return group.rpartition("-")[2]
 
 
+def evenly_spread(reports: Sequence[StepReport]) -> list[int]:
+    """Of the steps that trained groups, the first, the last and some between: at most `MAX_STEPS`, in order."""
+    order = sorted({report.step for report in reports if report.groups})
+    places = [round(at * (len(order) - 1) / (MAX_STEPS - 1)) for at in range(MAX_STEPS)] if order else []
+    return [order[at] for at in dict.fromkeys(places)]
+
+
 def trained_steps(reports: Sequence[StepReport], also: Iterable[int] = ()) -> list[StepReport]:
     """Steps whose groups are read: the first and the last one, those of `also`, and some between; by step.
 
@@ -102,11 +109,10 @@ def trained_steps(reports: Sequence[StepReport], also: Iterable[int] = ()) -> li
     steps = {report.step: report for report in reports if report.groups}
     if not steps:
         return []
-    order = sorted(steps)
-    evenly = [order[round(at * (len(order) - 1) / (MAX_STEPS - 1))] for at in range(MAX_STEPS)]
+    evenly = evenly_spread(reports)
     chosen: list[int] = []
     groups = 0
-    for step in dict.fromkeys((order[-1], order[0], *(each for each in also if each in steps), *evenly)):
+    for step in dict.fromkeys((evenly[-1], evenly[0], *(each for each in also if each in steps), *evenly)):
         groups += len(steps[step].groups)
         if chosen and (groups > MAX_GROUPS or len(chosen) == MAX_STEPS):
             break

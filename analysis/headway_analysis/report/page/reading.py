@@ -43,10 +43,10 @@ def timed(files: RunFiles, steps: Collection[int]) -> TrainingRun:
     """A run with the times of the episodes of `steps`, and without episodes.
 
     Args:
-        steps: those that trained are read; if it is empty, some of the run's steps.
+        steps: those that trained are read; if it is empty, the first, the last and some between.
     """
     run = curves(files)
-    chosen = choice.asked_steps(run.steps, steps) if steps else choice.trained_steps(run.steps)
+    chosen = choice.asked_steps(run.steps, steps or choice.evenly_spread(run.steps))
     _, timings = _trained(files, chosen)
     return replace(run, timings=timings)
 
