@@ -436,6 +436,11 @@ def test_whole_digits_are_never_left_out(value: float, expected: str) -> None:
     assert html.short(value) == expected
 
 
+def test_counts_and_steps_are_written_in_full() -> None:
+    chart = Chart("Tokens", "tokens", (Line("all", ((1_234_567.0, 13_977.0), (1_234_568.0, 14_000.0))),))
+    assert html.Picture.of(chart, "").rows == [("1234567", "13,977"), ("1234568", "14,000")]
+
+
 def test_a_step_in_which_a_sign_was_raised_is_read() -> None:
     reports = [
         learner_rig.report(step).model_copy(update={"groups": [f"t0-{step}"]}) for step in range(1, 100)

@@ -54,7 +54,7 @@ class Picture:
         steps = sorted({step for of_line in values for step in of_line})
         steps = steps[:: -(-len(steps) // MAX_NUMBERS)] if steps else []
         rows = [
-            (f"{step:g}", *(short(of_line[step]) if step in of_line else "" for of_line in values))
+            (f"{step:.0f}", *(short(of_line[step]) if step in of_line else "" for of_line in values))
             for step in steps
         ]
         # Safe as markup: matplotlib has escaped the picture's texts.
