@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,10 +15,13 @@ from chaos import EXAMPLE, ROOT
 from role_keys import TO_ROLLOUT
 from rollout_server import RolloutServer
 
+from headway_analysis.report.page import reading, training
 from headway_api.document import Json
 from headway_api.job_folder import JobFolder
 from headway_api.model_names import BASE_MODEL
+from headway_cli import stored_run
 from headway_cli.local.pod import left_over
+from headway_cli.where import LocalJob
 
 sys.path.insert(0, str(ROOT / "hack" / "demo"))
 from headway_demo import quickstart
@@ -77,6 +81,12 @@ def test_findings_are_reported_and_nothing_is_trained(tmp_path: Path, inputs: Pa
     assert JobFolder(folder).whole()["status"].get("progress", {}).get("step", 0) == 0
     assert list(folder.glob("artifacts/*/*/*/steps/*")) == [], "no learner took a step"
     assert f"{folder}/artifacts" in notes
+    page = training.page(reading.training(stored_run.opened(LocalJob(folder)).files))
+    _, section = page.split('aria-label="Preflight"')
+    shown = [re.findall("<td[^>]*>(.*?)</td>", row) for row in section.split("</table>")[0].split("<tr>")[2:]]
+    assert {check: verdict for verdict, check, *_ in shown} == {
+        each["check"]: each["verdict"] for each in found["findings"]
+    }
 
 
 def test_a_model_at_an_endpoint_plays_instead(tmp_path: Path, inputs: Path, endpoint: RolloutServer) -> None:
