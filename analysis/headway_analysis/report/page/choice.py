@@ -95,7 +95,7 @@ def _place(group: str) -> str:
 
 
 def evenly_spread(reports: Sequence[StepReport]) -> list[int]:
-    """Of the steps that trained groups, the first, the last and some between: at most `MAX_STEPS`, in order."""
+    """Steps that trained groups, by step: the first, the last and some between, `MAX_STEPS` at most."""
     order = sorted({report.step for report in reports if report.groups})
     places = [round(at * (len(order) - 1) / (MAX_STEPS - 1)) for at in range(MAX_STEPS)] if order else []
     return [order[at] for at in dict.fromkeys(places)]
