@@ -21,6 +21,7 @@ from headway_cli.commands.common import (
     Secrets,
     identity,
     reported_errors,
+    wrong,
 )
 from headway_cli.commands.following import Plain
 from headway_cli.eval_manifest import EvalOptions
@@ -83,6 +84,9 @@ def eval_(
     context: Context = None,
 ) -> None:
     """Judge models side by side on the same rows: an RLEvalJob from options."""
+    of_local = {"--fresh": fresh, "--prices": prices, "--secret": secret, "--plain": plain}
+    if not local and (given := [option for option, value in of_local.items() if value]):
+        raise wrong(f"{given[0]} is for an evaluation on this machine: write --local too, or leave it out")
     asked = EvalOptions(
         name=name,
         job=job,

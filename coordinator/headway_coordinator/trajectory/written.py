@@ -348,9 +348,10 @@ class Written:
         text = self._text(sampled[:end])
         thinking, rest = reasoning.split(text, self._text(prompt[-reasoning.TAIL :]))
         try:
-            content, calls = self._grammar.read(rest, schemas(tools))
+            known = schemas(tools)
+            content, calls = self._grammar.read(rest, known)
             if not calls:
-                content, calls = untagged(content, schemas(tools))
+                content, calls = untagged(content, known)
             if thinking and not rest:
                 calls = self._within(thinking, tools)
         except UNREADABLE as error:  # a model may write anything, and no grammar may end an episode

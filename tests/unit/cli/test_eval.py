@@ -273,6 +273,13 @@ def test_a_local_job_lends_and_the_evaluation_is_run_here(
     assert arguments["job"]["spec"]["data"] == {"uri": "s3://b/v.jsonl"}
 
 
+@pytest.mark.parametrize("words", [("--fresh",), ("--prices", "p.json"), ("--secret", "a=b"), ("--plain",)])
+def test_options_of_a_local_evaluation_need_local(words: tuple[str, ...]) -> None:
+    done = shown("--from", str(JOB), *words)
+    assert done.exit_code == 2
+    assert f"headway: {words[0]} is for an evaluation on this machine: write --local too" in done.stderr
+
+
 def test_the_modules_of_a_local_run_are_beside_the_jobs_file(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[Json] = []
     monkeypatch.setattr(verb.run, "run", lambda file, **options: ran.append(options))
