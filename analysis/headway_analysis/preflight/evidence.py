@@ -58,7 +58,7 @@ class Facts:
     trains_alike: bool = False
     """Whether a group whose episodes all earned the same is trained on too, by the method of advantages."""
     scripted: bool = False
-    """Whether `headway check` or an author's test played the baseline with an agent of its own, not a model."""
+    """Whether an agent of `headway check` or of an author's test played the baseline. No model did."""
     endpoint: str | None = None
     """Model of an endpoint that sampled the baseline; None: the job's own model did."""
     tool_call_parser: str = "auto"
