@@ -383,3 +383,13 @@ def test_no_two_modules_that_tests_import_share_a_name() -> None:
     for each in modules:
         found.setdefault(each.stem, []).append(str(each.relative_to(ROOT)))
     assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
+def test_one_module_chooses_the_ports_of_tests() -> None:
+    """A port that the kernel chose may go to another connection before the test's process listens on it."""
+    own = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("*.py")
+        if re.search(r"^(async )?def \w*free_port\(", path.read_text(), re.MULTILINE)
+    }
+    assert own == {"tests/support/ports.py"}

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import typer
 from finished_run import NAME, FinishedRun
+from ports import free_port
 from typer.testing import CliRunner, Result
 
 from headway_api.store import FileStore
@@ -44,10 +45,7 @@ def shown(*words: str) -> Result:
 
 @pytest.fixture
 def port() -> str:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        number = found.getsockname()[1]
-    return str(number)
+    return str(free_port())
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +11,7 @@ from typing import Any
 import aiohttp
 import pods_api
 import pytest
+from ports import free_port
 from role_keys import KEYS, TO_BROKER
 from sandbox_broker import SMALL, job_config
 
@@ -20,11 +20,6 @@ from headway_sandbox.broker import __main__ as process
 from headway_sandbox.broker import pods
 from headway_sandbox.broker.kube import Credentials, Pods
 from headway_wire import listening
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 @asynccontextmanager
