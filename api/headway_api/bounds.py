@@ -40,7 +40,10 @@ CONVERSATION: Final = 8 * MIB
 """Bytes of one request for a turn: the whole conversation and the tools. A million tokens have about 4
 MiB."""
 CONVERSATION_DEPTH: Final = 64
-CONVERSATION_VALUES: Final = 200_000
+CONVERSATION_VALUES: Final = 100_000
+"""A thousand turns with tools have about 25,000."""
+PROMPT_VALUES: Final = 200_000
+"""Token ids of a prompt."""
 MESSAGES: Final = 10_000
 """Messages of one conversation, and parts of one message."""
 TOOLS: Final = 512
@@ -77,6 +80,7 @@ WAIT_SECONDS: Final = 60.0
 
 _HALF: Final = "not JSON in UTF-8: it has half of a surrogate pair"
 _STRINGS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_NO_BACKSLASH: Final = re.compile(rb"[^\\]")
 _REST: Final = bytes(set(range(256)) - set(b"{}[],"))
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _KEY: Final = re.compile(rb"\s*+(" + _STRING + rb")\s*+:\s*+", re.DOTALL)
@@ -87,6 +91,8 @@ _BLANK: Final = re.compile(rb"\s*+")
 _CONTAINERS: Final = (dict, list, tuple)
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 """Most values, by exact type: looking it up is faster than `isinstance`."""
+_SLICE: Final = 64 * KIB
+"""Bytes that are looked through in one call. Other threads wait meanwhile."""
 _FEW_BRACKETS: Final = 500
 """So many levels are safe to parse, whatever they are."""
 MEMBERS: Final = 10_000
@@ -256,7 +262,7 @@ def nesting(value: Any, max_depth: int, max_values: int) -> None:
 
 def _check_structure(raw: bytes, max_depth: int, max_values: int) -> None:
     """Count levels and values without parsing. Text that is not JSON is counted too."""
-    structure = _STRINGS.sub(b"", raw).translate(None, _REST)
+    structure = _structure(raw)
     opened = structure.count(b"[") + structure.count(b"{")
     if opened + structure.count(b",") > max_values:
         raise OutOfBoundsError(f"more than {max_values} values")
@@ -269,10 +275,35 @@ def _check_structure(raw: bytes, max_depth: int, max_values: int) -> None:
             raise OutOfBoundsError(f"nested more than {max_depth} levels deep")
 
 
+def _structure(raw: bytes) -> bytes:
+    """The brackets and commas outside of strings, in order."""
+    found: list[bytes] = []
+    start, inside = 0, False
+    while start < len(raw):
+        end = start + _SLICE
+        if raw[end - 1 : end] == b"\\":  # what a backslash escapes belongs to the same slice
+            following = _NO_BACKSLASH.search(raw, end)
+            end = following.end() if following else len(raw)
+        pieces = raw[start:end].replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')
+        found.append(b"".join(pieces[inside::2]).translate(None, _REST))
+        inside ^= not len(pieces) % 2
+        start = end
+    return b"".join(found)
+
+
 def _check_text(value: Any) -> None:
     """Refuse half of a surrogate pair: it is valid JSON, but no text that could be stored."""
+    left = [value]
     try:
-        json.dumps(value, ensure_ascii=False).encode()
+        while left:
+            one = left.pop()
+            if isinstance(one, str):
+                one.encode()
+            elif isinstance(one, dict):
+                left += one.keys()
+                left += one.values()
+            elif isinstance(one, list):
+                left += one
     except UnicodeEncodeError as error:
         raise OutOfBoundsError(_HALF) from error
 

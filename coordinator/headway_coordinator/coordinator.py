@@ -184,6 +184,7 @@ class Coordinator(Process):
         self, stack: AsyncExitStack, http: aiohttp.ClientSession, broker: Broker, ready: Ready, judges: Judges
     ) -> EpisodeRunners:
         """Make the parts that run episodes. From now on agents outside this process may call the gateway."""
+        self.on_loaded()
         server = GatewayServer()
         if not self.spec.agent.is_builtin:
             agents = listening(server.app(), self._gateway_port, leave_with_client=True)

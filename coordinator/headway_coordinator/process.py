@@ -138,6 +138,8 @@ class Process(ABC):
         self._scrapes = Scrapes()
         self._status_written = False
         """Whether the final status was written."""
+        self.on_loaded: Callable[[], None] = lambda: None
+        """Called before the first episode, once everything is loaded."""
         self.over = False
         """Whether all work is done and written. The process may still wait for a last scrape."""
         self.fault: BaseException | None = None

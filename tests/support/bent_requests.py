@@ -222,10 +222,85 @@ WORDS = ("a", "🦊", "ab ", " ", "<tool_call>", "x" * 40 + "\n")
 """What megabytes of text are made of."""
 
 
+def _tool(path: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    """A tool in the form of a route."""
+    function = {"name": "look_up", "parameters": parameters}
+    if path == "/v1/chat/completions":
+        return {"type": "function", "function": function}
+    return (
+        {"type": "function", **function}
+        if path == "/v1/responses"
+        else {"name": "look_up", "input_schema": parameters}
+    )
+
+
+def _chats() -> tuple[list[dict[str, Any]], ...]:
+    called = {"function": {"name": "f", "arguments": "{}"}}
+    numbers = json.dumps({"a": list(range(90_000))})
+    long = {"function": {"name": "f", "arguments": numbers}}
+    return (
+        [USER, *[{"role": "assistant", "tool_calls": [called] * 480}] * 41, USER],
+        [{"role": "user", "content": [{"type": "text", "text": "a"}] * 9_999}] * 3,
+        [USER, {"role": "assistant", "content": [{"type": "thinking", "thinking": "a"}] * 9_999}, USER],
+        [{"role": "user", "content": "a", **{f"x{n}": 1 for n in range(18)}}] * 4_700,
+        [{"role": "user", "content": "a", "name": "n"}] * 10_000,
+        [USER, {"role": "assistant", "tool_calls": [long] * 8}, USER],
+    )
+
+
+def _blocks() -> tuple[list[dict[str, Any]], ...]:
+    used = {"type": "tool_use", "id": "c", "name": "look_up", "input": {}}
+    given = {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "a"}] * 10}
+    return (
+        [USER, *[{"role": "assistant", "content": [used] * 500}, USER] * 30],
+        [{"role": "user", "content": [given] * 2_700}],
+        [{"role": "user", "content": [{"type": "text", "text": "a"}] * 9_999}] * 3,
+        [{"role": "user", "content": "a"}] * 10_000,
+    )
+
+
+def _items() -> tuple[list[dict[str, Any]], ...]:
+    thought = [{"type": "summary_text", "text": "a"}] * 9
+    called = {"type": "function_call", "call_id": "c", "name": "look_up", "arguments": "{}"}
+    own = {"type": "message", "role": "assistant", "content": "a" * 500}
+    return (
+        [USER, *[{"type": "reasoning", "summary": thought, "content": thought}] * 1_500, USER],
+        [USER, *[called] * 9_000],
+        [USER, *[own] * 9_000, USER],
+        [{"role": "user", "content": [{"type": "input_text", "text": "a"}] * 9_999}] * 3,
+        [{"type": "function_call_output", "call_id": "c", "output": "a"}] * 9_000,
+    )
+
+
+CROWDS: dict[str, Callable[[], tuple[list[dict[str, Any]], ...]]] = {
+    "/v1/chat/completions": _chats,
+    "/v1/messages": _blocks,
+    "/v1/messages/count_tokens": _blocks,
+    "/v1/responses": _items,
+}
+"""Conversations of nearly as many values as a request may have."""
+
+
+def crowded(path: str, chance: random.Random) -> bytes:
+    """A good request of nearly as many values as it may have."""
+    body = copy.deepcopy(GOOD[path]) | {"tool_choice": "none" if path != "/v1/messages" else {"type": "none"}}
+    if path == "/v1/messages/count_tokens":
+        body["tool_choice"] = {"type": "none"}
+    if chance.random() < 0.2:
+        wide = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(30_000)}}
+        return json.dumps(body | {"tools": [_tool(path, wide)]}).encode()
+    name = "input" if path == "/v1/responses" else "messages"
+    return json.dumps(body | {name: chance.choice(CROWDS[path]())}).encode()
+
+
 def heavy(path: str, chance: random.Random, size: int) -> bytes:
-    """A request that is as it should be, except for its size: some `size` bytes, or a large schema."""
+    """A request that is as it should be, except for its size: some `size` bytes, many values, or a large
+    schema."""
+    kind = chance.random()
+    if path in CROWDS and kind < 0.4:
+        return crowded(path, chance)
     body = copy.deepcopy(GOOD[path])
-    if chance.random() < 0.5:
+    if kind < 0.7:
         body = held(path) if path in HELD else body
         schema = chance.choice(SCHEMAS)()
         return json.dumps(_with_schema(body, schema)).encode()
@@ -235,8 +310,6 @@ def heavy(path: str, chance: random.Random, size: int) -> bytes:
         body["prompt"] = [chance.randrange(300)] * 190_000 if chance.random() < 0.3 else text
     elif path == "/v1/responses":
         body["input"] = [{"role": "user", "content": text}]
-    elif chance.random() < 0.3:
-        body["messages"] = [{"role": "user", "content": [{"type": "text", "text": "a"}] * 9_999}]
     else:
         body["messages"] = [{"role": "user", "content": text}]
     return json.dumps(body, ensure_ascii=False).encode()

@@ -214,6 +214,7 @@ class EvalCoordinator(Process):
             self._status.changed,
         )
         self._background(stack, self._watch.run())
+        self.on_loaded()
         if self.spec.opens_gateway:
             agents = listening(self._server.app(), self._gateway_port, leave_with_client=True)
             await stack.enter_async_context(agents)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Final
 
 from aiohttp import web
 
 from headway_api import bounds
 from headway_api.bounds import OutOfBoundsError, json_within
-from headway_coordinator.gateway.dialect import TurnRequest
+from headway_coordinator.gateway.dialect import Read, TurnRequest
 from headway_coordinator.gateway.refusals import GatewayError, bad
 from headway_wire import contents
 from headway_wire.contents import BodyTimeoutError
@@ -57,7 +57,8 @@ async def turn_request(
     limit: int,
     big: asyncio.Lock,
     parsing: asyncio.Lock,
-    read: Callable[[object], TurnRequest],
+    read: Read,
+    values: int = bounds.CONVERSATION_VALUES,
 ) -> TurnRequest:
     """A request for a turn, as its protocol's `read` returns it. Raises the same errors as `call`.
 
@@ -69,14 +70,15 @@ async def turn_request(
     async with nullcontext() if small else big:
         raw = await _received(request, limit, contents.BODY_SECONDS)
         if len(raw) <= INLINE_BYTES:
-            return _parsed(raw, limit, read)
+            return _parsed(raw, limit, values, read)
         async with parsing:
-            return await asyncio.to_thread(_parsed, raw, limit, read)
+            return await asyncio.to_thread(_parsed, raw, limit, values, partial(read, large=True))
 
 
-def _parsed(raw: bytes, limit: int, read: Callable[[object], TurnRequest]) -> TurnRequest:
-    depth, values = bounds.CONVERSATION_DEPTH, bounds.CONVERSATION_VALUES
-    return read(document(raw, limit, depth=depth, values=values))
+def _parsed(raw: bytes, limit: int, values: int, read: Read) -> TurnRequest:
+    found = read(document(raw, limit, depth=bounds.CONVERSATION_DEPTH, values=values))
+    _ = found.ask.size  # counted here, in the thread if it is large
+    return found
 
 
 def document(

@@ -47,7 +47,7 @@ from headway_coordinator.gateway.unapplied import (
 )
 
 Token = Annotated[StrictInt, Field(ge=0, le=10**9)]
-Ids = Annotated[list[Token], Field(min_length=1, max_length=bounds.CONVERSATION_VALUES, fail_fast=True)]
+Ids = Annotated[list[Token], Field(min_length=1, max_length=bounds.PROMPT_VALUES, fail_fast=True)]
 Text = Annotated[str, Field(min_length=1)]
 
 
@@ -132,8 +132,8 @@ class CompletionRequest:
         }
 
 
-def read(body: object, *, lenient: bool = False) -> CompletionRequest:
-    """Check a request's JSON; see `openai.read`.
+def read(body: object, *, lenient: bool = False, large: bool = False) -> CompletionRequest:
+    """Check a request's JSON; see `openai.read`. It has no list of parts, so `large` changes nothing.
 
     Raises:
         GatewayError: names the field to change.

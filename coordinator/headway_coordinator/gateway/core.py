@@ -30,7 +30,7 @@ from headway_coordinator.gateway.asks import (
     Session,
 )
 from headway_coordinator.gateway.conversations import RecordedTurn, continued, meaning
-from headway_coordinator.gateway.systems import Systems
+from headway_coordinator.gateway.adjacent import Adjacent
 from headway_coordinator.trajectory.call_ids import identified
 from headway_coordinator.trajectory.calls import Call, Message, Parsed, kinds
 from headway_coordinator.trajectory.lengths import Extent, content, extent
@@ -40,6 +40,8 @@ from headway_coordinator.trajectory.render import Renderer
 INLINE_CHARACTERS = 16 * 1024
 """Bytes of the largest conversation that is rendered on the event loop, in some 20 ms. A thread renders
 larger ones, so that other episodes need not wait."""
+INLINE_TOKENS = 4_000
+"""The most tokens that are decoded one by one on the event loop, in some 20 ms."""
 BYTES_A_TOKEN = 4
 """Bytes for each token in a conversation that fills its context. A conversation with more is counted before
 it is rendered."""
@@ -56,7 +58,7 @@ class Gateway:
 
     def __init__(self, renderer: Renderer, engine: Engine, context_length: int, timeout: float) -> None:
         self._renderer = renderer
-        self._systems = Systems(renderer)
+        self._adjacent = Adjacent(renderer)
         self._engine = engine
         self._context_length = context_length
         self._timeout = timeout
@@ -90,15 +92,15 @@ class Gateway:
             ask = replace(ask, effort=None)
         renderer = self._efforts.of(ask.effort)
         await self._require_room(ask)
-        meanings = [meaning(message) for message in ask.messages]
-        before = continued(session.recorded_turns, ask.messages, meanings, ask.tools, session.unseen)
+        meanings, before = await self._continued(session, ask)
         session.read(before)
         forced = self._forced(renderer, ask)
         number, session.begun = session.begun, session.begun + 1
         with session.clock.timed("turn", str(number)):
             prompt = await self._prompt(session, ask, meanings, before, number) + forced
             sampled = await self._sample(session, ask, number, prompt)
-            return self._record(session, ask, meanings, before, number, prompt, forced, sampled)
+            found = self._record(session, ask, meanings, before, number, prompt, forced, sampled)
+            return await self._with_logprobs(session, found) if ask.logprobs else found
 
     async def _sample(self, session: Session, ask: Ask, number: int, prompt: list[int]) -> Sampled:
         room = self._context_length - len(prompt)
@@ -135,8 +137,7 @@ class Gateway:
             ask = replace(ask, effort=None)
         renderer = self._efforts.of(ask.effort)
         await self._require_room(ask)
-        meanings = [meaning(message) for message in ask.messages]
-        before = continued(session.recorded_turns, ask.messages, meanings, ask.tools, session.unseen)
+        _, before = await self._continued(session, ask)
         return len(await self._tokens(ask, before)) + len(self._forced(renderer, ask))
 
     def _forced(self, renderer: Renderer, ask: Ask) -> list[int]:
@@ -149,8 +150,18 @@ class Gateway:
         return tokens
 
     def _accepted(self, ask: Ask) -> Ask:
-        messages = self._systems.accepted(ask.messages)
+        messages = self._adjacent.accepted(ask.messages)
         return ask if messages is ask.messages else replace(ask, messages=messages)
+
+    async def _continued(self, session: Session, ask: Ask) -> tuple[list[object], RecordedTurn | None]:
+        """What each message means, and the recorded conversation that they continue."""
+        recorded, unseen = list(session.recorded_turns), frozenset(session.unseen)
+
+        def found() -> tuple[list[object], RecordedTurn | None]:
+            meanings = [*map(meaning, ask.messages)]
+            return meanings, continued(recorded, ask.messages, meanings, ask.tools, unseen)
+
+        return await asyncio.to_thread(found) if ask.size > INLINE_CHARACTERS else found()
 
     def _is_large(self, ask: Ask) -> bool:
         return ask.size > BYTES_A_TOKEN * self._context_length
@@ -280,17 +291,18 @@ class Gateway:
         session.recorded(turn, node)
         called = "tool_calls" in message and sampled.finish_reason == "stop"
         finish = "tool_calls" if called else sampled.finish_reason
-        scored = self._scored(sampled) if ask.logprobs else ()
-        return Completion(number, message, parsed.calls, finish, turn, node, stopped, scored)
+        return Completion(number, message, parsed.calls, finish, turn, node, stopped)
 
     async def _continue(self, session: Session, ask: Ask, given: str | tuple[int, ...]) -> Completion:
         """Sample the continuation of a text."""
         renderer, limit = self._renderer, self._context_length
         long = len(given) > INLINE_CHARACTERS
         if isinstance(given, str):
-            self._require_words([{"role": "user", "content": given}])
+            words: list[Message] = [{"role": "user", "content": given}]
             async with self._large if long else nullcontext():
-                if long and await asyncio.to_thread(renderer.longer, given, limit):
+                if not long:
+                    self._require_words(words)
+                elif await asyncio.to_thread(self._too_long, words, given):
                     raise ContextFullError(f"more than {limit} tokens fill the context of {limit}")
         elif len(given) >= limit:
             raise ContextFullError(f"{len(given)} tokens fill the context of {limit}")
@@ -302,7 +314,12 @@ class Gateway:
             session.drifted(drift.ForkCause(texts.reason(recorded, found.text)), number, [])
         with session.clock.timed("turn", str(number)):
             sampled = await self._sample(session, ask, number, found.tokens)
-            return self._record_text(session, ask, found, number, sampled)
+            completion = self._record_text(session, ask, found, number, sampled)
+            return await self._with_logprobs(session, completion) if ask.logprobs else completion
+
+    def _too_long(self, words: Sequence[Message], given: str) -> bool:
+        self._require_words(words)
+        return self._renderer.longer(given, self._context_length)
 
     def _record_text(
         self, session: Session, ask: Ask, found: texts.Prompt, number: int, sampled: Sampled
@@ -321,15 +338,22 @@ class Gateway:
         session.texts.append(texts.Continued(node, found.before, added, whole, len(answer_text), ends))
         session.recorded(turn, node)
         message: Message = {"role": "assistant", "content": answer_text}
-        scored = self._scored(sampled) if ask.logprobs else ()
         prompt: list[Message] = [{"role": "user", "content": found.text}]
         return Completion(
-            number, message, [], sampled.finish_reason, turn, node, stopped, scored, conversation=prompt
+            number, message, [], sampled.finish_reason, turn, node, stopped, conversation=prompt
         )
 
-    def _scored(self, sampled: Sampled) -> tuple[Scored, ...]:
-        pairs = zip(sampled.tokens, sampled.logprobs, strict=True)
-        return tuple(Scored(self._renderer.text([token]), logprob) for token, logprob in pairs)
+    async def _with_logprobs(self, session: Session, found: Completion) -> Completion:
+        """The turn with each of its tokens and its log-probability."""
+        node = session.graph.nodes[found.node]
+
+        def scored() -> tuple[Scored, ...]:
+            texts = {token: self._renderer.text([token]) for token in set(node.tokens)}
+            pairs = zip(node.tokens, node.logprobs, strict=True)
+            return tuple(Scored(texts[token], logprob) for token, logprob in pairs)
+
+        long = len(node.tokens) > INLINE_TOKENS
+        return replace(found, scored=await asyncio.to_thread(scored) if long else scored())
 
 
 def _turn(

@@ -37,8 +37,8 @@ class TurnRequest(Protocol):
 class Read(Protocol):
     """A protocol's reader."""
 
-    def __call__(self, body: object, *, lenient: bool = False) -> TurnRequest:
-        """Check a request's JSON.
+    def __call__(self, body: object, *, lenient: bool = False, large: bool = False) -> TurnRequest:
+        """Check a request's JSON. `large`: in slices, so that other episodes go on.
 
         Raises:
             GatewayError: names the field to change.

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from headway_api import bounds
 from headway_coordinator.gateway import formats, messages_answers
@@ -22,7 +22,8 @@ from headway_coordinator.gateway.formats import TextFormat
 from headway_coordinator.gateway.named_events import named_event
 from headway_coordinator.gateway.neutral import Table
 from headway_coordinator.gateway.openai import MODEL
-from headway_coordinator.gateway.refusals import GatewayError, bad, refuse
+from headway_coordinator.gateway.refusals import GatewayError, bad
+from headway_coordinator.gateway.slices import checked
 from headway_coordinator.gateway.spellings import level
 from headway_coordinator.gateway.tool_choices import force
 from headway_coordinator.gateway.unapplied import (
@@ -239,13 +240,13 @@ class MessagesRequest:
         return named_event(refusal.body)
 
 
-def read(body: object, *, lenient: bool = False) -> MessagesRequest:
+def read(body: object, *, lenient: bool = False, large: bool = False) -> MessagesRequest:
     """Check a request for a turn; see `openai.read`.
 
     Raises:
         GatewayError: names the field to change.
     """
-    asked = _checked(body, MessagesBody)
+    asked = _checked(body, MessagesBody, large)
     assert isinstance(body, dict)
     ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient, why=INSTEAD)
     ignored += unread(asked, lenient=lenient)
@@ -265,9 +266,9 @@ def read(body: object, *, lenient: bool = False) -> MessagesRequest:
     return MessagesRequest(ask, asked.model, bool(asked.stream), shown, ignored)
 
 
-def read_count(body: object, *, lenient: bool = False) -> MessagesRequest:
+def read_count(body: object, *, lenient: bool = False, large: bool = False) -> MessagesRequest:
     """Check a request to count tokens; see `openai.read`."""
-    asked = _checked(body, CountBody)
+    asked = _checked(body, CountBody, large)
     assert isinstance(body, dict)
     ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient, why=INSTEAD)
     ignored += unread(asked, lenient=lenient)
@@ -276,14 +277,10 @@ def read_count(body: object, *, lenient: bool = False) -> MessagesRequest:
     return MessagesRequest(ask, asked.model, False, False, ignored + json_answer.ignored)
 
 
-def _checked(body: object, model: type[Body]) -> Body:
+def _checked(body: object, model: type[Body], large: bool) -> Body:
     if not isinstance(body, dict):
         raise bad("body", "must be a JSON object")
-    try:
-        found = model.model_validate(body)
-    except ValidationError as error:
-        refuse(error)
-    return found
+    return checked(model, body, "messages", large=large)
 
 
 def _schema(asked: CountBody, lenient: bool) -> formats.Chosen:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import ConfigDict, Field, StrictBool, ValidationError
+from pydantic import ConfigDict, Field, StrictBool
 
 from headway_api import bounds
 from headway_coordinator.gateway import formats, spellings, tool_choices
-from headway_coordinator.gateway.asks import Ask, Completion, FieldNames
+from headway_coordinator.gateway.asks import Ask, Completion, FieldNames, Scored
 from headway_coordinator.gateway.blocks import Block, Unread, unread
 from headway_coordinator.gateway.chat_messages import ChatMessage, ChatTool, message, tool
 from headway_coordinator.gateway.fields import (
@@ -31,9 +31,10 @@ from headway_coordinator.gateway.fields import (
     left,
 )
 from headway_coordinator.gateway.neutral import Table
-from headway_coordinator.gateway.refusals import GatewayError, bad, refuse
+from headway_coordinator.gateway.refusals import GatewayError, bad
+from headway_coordinator.gateway.slices import checked
 from headway_coordinator.gateway.spellings import FormatOptions, ReasoningOptions
-from headway_coordinator.gateway.tool_choices import ChatChoice
+from headway_coordinator.gateway.tool_choices import ChatChoice, Word
 from headway_coordinator.gateway.unapplied import (
     EFFORT,
     MAX_TOKENS_HINT,
@@ -48,6 +49,8 @@ from headway_coordinator.trajectory.calls import Message
 
 MODEL = "default"
 """The name of the trained model. Any other name means the same model."""
+SCORED_IN_A_CHUNK: Final = 1_000
+"""Tokens with log-probabilities in one event of a stream."""
 
 
 class StreamOptions(Block):
@@ -66,8 +69,7 @@ class Body(FormatOptions, ReasoningOptions, OtherNames):
     model: str = MODEL
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=bounds.MESSAGES, fail_fast=True)]
     tools: Annotated[list[ChatTool], Field(max_length=bounds.TOOLS, fail_fast=True)] | None = None
-    tool_choice: Literal["none", "auto", "required", "any"] | ChatChoice | None = None
-    """`any` is Mistral's name of `required`."""
+    tool_choice: Word | ChatChoice | None = None
     max_tokens: Tokens | None = None
     max_completion_tokens: Tokens | None = None
     temperature: Number | None = None
@@ -121,12 +123,13 @@ class ChatRequest:
         return event(refusal.body)
 
 
-def read(body: object, *, lenient: bool = False) -> ChatRequest:
+def read(body: object, *, lenient: bool = False, large: bool = False) -> ChatRequest:
     """Check a request's JSON.
 
     Args:
         body: the request, as `bodies.document` returns it: all of it can be written as JSON again.
         lenient: ignore fields that are not applied.
+        large: check it in slices (`slices.py`).
 
     Raises:
         GatewayError: names the field to change.
@@ -134,10 +137,7 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
     if not isinstance(body, dict):
         raise bad("body", "must be a JSON object")
     ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient, why=INSTEAD)
-    try:
-        asked = Body.model_validate(body)
-    except ValidationError as error:
-        refuse(error)
+    asked = checked(Body, body, "messages", large=large)
     nested = unread(asked, lenient=lenient)
     tools = [tool(one) for one in asked.tools or []]
     choice = tool_choices.of_chat(asked.tool_choice, tools, lenient=lenient)
@@ -175,7 +175,7 @@ def completion(request: ChatRequest, found: Completion, trajectory_id: str) -> d
         "message": _chat_message(found.message),
         "finish_reason": found.finish_reason,
         "stop_reason": found.stopped,
-        "logprobs": _logprobs(found),
+        "logprobs": _logprobs(found.scored),
     }
     head = _head(request, found, trajectory_id, "chat.completion")
     return head | {"choices": [choice], "usage": usage(found)}
@@ -197,8 +197,9 @@ def chunks(request: ChatRequest, found: Completion, trajectory_id: str) -> Itera
         yield chunk({"content": said["content"]})
     for index, call in enumerate(said.get("tool_calls", [])):
         yield chunk({"tool_calls": [{"index": index} | call]})
-    if found.scored:  # all tokens of the turn, because the tokens of a call are in no delta of their own
-        yield chunk({}, scored=_logprobs(found))
+    # All tokens of the turn, because the tokens of a call are in no delta of their own.
+    for start in range(0, len(found.scored), SCORED_IN_A_CHUNK):
+        yield chunk({}, scored=_logprobs(found.scored[start : start + SCORED_IN_A_CHUNK]))
     yield chunk({}, found.finish_reason)
     if request.usage_in_stream:
         yield head | {"choices": [], "usage": usage(found)}
@@ -224,12 +225,12 @@ def event(document: dict[str, Any]) -> bytes:
     return f"data: {json.dumps(document, ensure_ascii=False)}\n\n".encode()
 
 
-def _logprobs(found: Completion) -> dict[str, Any] | None:
-    """Log-probabilities of the sampled tokens, including special ones but not forced ones.
+def _logprobs(scored: Sequence[Scored]) -> dict[str, Any] | None:
+    """Log-probabilities of sampled tokens, including special ones but not forced ones.
 
     None if not requested.
     """
-    if not found.scored:
+    if not scored:
         return None
     return {
         "content": [
@@ -239,7 +240,7 @@ def _logprobs(found: Completion) -> dict[str, Any] | None:
                 "bytes": list(one.text.encode(errors="replace")),
                 "top_logprobs": [],
             }
-            for one in found.scored
+            for one in scored
         ],
         "refusal": None,
     }

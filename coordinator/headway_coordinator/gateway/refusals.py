@@ -65,11 +65,17 @@ def not_in_valid_status(message: str) -> GatewayError:
     return GatewayError(409, "trajectory_status", message, reason=NOT_IN_VALID_STATUS)
 
 
-def refuse(error: ValidationError) -> NoReturn:
-    """Raise the `GatewayError` that names the field of a request to change."""
+def refuse(error: ValidationError, start: int = 0) -> NoReturn:
+    """Raise the `GatewayError` that names the field of a request to change.
+
+    `start` is the position in the request of the first entry of the list that was checked.
+    """
     # A field may be read in several ways. The error with the deepest path explains the fault best.
     furthest = max(error.errors(include_url=False), key=lambda found: len(found["loc"]))
-    path = ".".join(str(part) for part in furthest["loc"] if not _is_tag(part))
+    parts = [part for part in furthest["loc"] if not _is_tag(part)]
+    if len(parts) > 1 and isinstance(parts[1], int):
+        parts[1] += start
+    path = ".".join(map(str, parts))
     if ".content." in path and path.rpartition(".")[2] not in PART_FIELDS:
         raise bad(
             path, "this gateway accepts only text; send content of type text", "unsupported_content"

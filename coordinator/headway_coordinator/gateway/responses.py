@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from headway_api import bounds
 from headway_coordinator.gateway import formats, responses_answers, tool_choices
@@ -22,8 +22,9 @@ from headway_coordinator.gateway.formats import TextFormat
 from headway_coordinator.gateway.named_events import named_event
 from headway_coordinator.gateway.neutral import Table
 from headway_coordinator.gateway.openai import MODEL
-from headway_coordinator.gateway.refusals import GatewayError, bad, refuse
+from headway_coordinator.gateway.refusals import GatewayError, bad
 from headway_coordinator.gateway.rollouts import CONVERSATIONS, Rollout
+from headway_coordinator.gateway.slices import checked
 from headway_coordinator.gateway.spellings import Effort, level
 from headway_coordinator.gateway.tool_choices import ResponsesChoice
 from headway_coordinator.gateway.unapplied import (
@@ -204,7 +205,7 @@ class ResponsesRequest:
         return named_event(body | {"code": refusal.code, "param": refusal.param, "sequence_number": 0})
 
 
-def read(body: object, *, lenient: bool = False, earlier: Earlier) -> ResponsesRequest:
+def read(body: object, *, lenient: bool = False, large: bool = False, earlier: Earlier) -> ResponsesRequest:
     """Check a request for a turn; see `openai.read`.
 
     Raises:
@@ -212,10 +213,7 @@ def read(body: object, *, lenient: bool = False, earlier: Earlier) -> ResponsesR
     """
     if not isinstance(body, dict):
         raise bad("body", "must be a JSON object")
-    try:
-        asked = ResponsesBody.model_validate(body)
-    except ValidationError as error:
-        refuse(error)
+    asked = checked(ResponsesBody, body, "input", large=large)
     ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient, why=INSTEAD)
     ignored += listed(body, ResponsesBody.model_fields, WITHOUT_EFFECT)
     ignored += unread(asked, lenient=lenient)
@@ -281,19 +279,20 @@ def _conversation(given: str | Sequence[_Item]) -> Iterator[Message]:
     if isinstance(given, str):
         yield {"role": "user", "content": given}
         return
-    own: Message | None = None
-    for at, item in enumerate(given):
-        if item.type == "reasoning" and not _reasoning(item, f"input.{at}"):
+    own: list[tuple[str, _Item]] = []
+    for number, item in enumerate(given):
+        at = f"input.{number}"
+        if item.type == "reasoning" and not _reasoning(item, at):
             continue  # alone it would be an empty message
         if item.type in ("reasoning", "function_call") or item.role == "assistant":
-            own = _added(own or {"role": "assistant", "content": ""}, item, f"input.{at}")
+            own.append((at, item))
             continue
-        if own is not None:
-            yield own
-            own = None
-        yield _input_message(item, f"input.{at}")
-    if own is not None:
-        yield own
+        if own:
+            yield _output_message(own)
+            own = []
+        yield _input_message(item, at)
+    if own:
+        yield _output_message(own)
 
 
 def _input_message(item: _Item, at: str) -> Message:
@@ -309,16 +308,30 @@ def _input_message(item: _Item, at: str) -> Message:
     return {"role": "system" if role == "developer" else role, "content": content}
 
 
-def _added(own: Message, item: _Item, at: str) -> Message:
-    """An assistant message with one more item."""
-    if item.type == "reasoning":
-        return own | {"reasoning_content": own.get("reasoning_content", "") + _reasoning(item, at)}
-    if item.type == "function_call":
-        written = arguments(_required(item.arguments, f"{at}.arguments"), f"{at}.arguments")
-        function = {"name": _required(item.name, f"{at}.name"), "arguments": written}
-        call = {"id": _required(item.call_id, f"{at}.call_id"), "type": "function", "function": function}
-        return own | {"tool_calls": [*own.get("tool_calls", []), call]}
-    return own | {"content": own["content"] + _joined(item.content, "", f"{at}.content", refusals=True)}
+def _output_message(items: Sequence[tuple[str, _Item]]) -> Message:
+    """The assistant's message of adjacent items of the model. Each has its place in the request."""
+    texts: list[str] = []
+    reasoning: list[str] = []
+    calls: list[dict[str, Any]] = []
+    for at, item in items:
+        if item.type == "reasoning":
+            reasoning.append(_reasoning(item, at))
+        elif item.type == "function_call":
+            calls.append(_call(item, at))
+        else:
+            texts.append(_joined(item.content, "", f"{at}.content", refusals=True))
+    found: Message = {"role": "assistant", "content": "".join(texts)}
+    if reasoning:
+        found["reasoning_content"] = "".join(reasoning)
+    if calls:
+        found["tool_calls"] = calls
+    return found
+
+
+def _call(item: _Item, at: str) -> dict[str, Any]:
+    written = arguments(_required(item.arguments, f"{at}.arguments"), f"{at}.arguments")
+    function = {"name": _required(item.name, f"{at}.name"), "arguments": written}
+    return {"id": _required(item.call_id, f"{at}.call_id"), "type": "function", "function": function}
 
 
 def _reasoning(item: _Item, at: str) -> str:

@@ -37,7 +37,15 @@ from headway_api import bounds, logs
 from headway_api.bounds import shortened
 from headway_coordinator.engines.vllm import SchemaRefusedError
 from headway_coordinator.faults import CandidateError, InfraError
-from headway_coordinator.gateway import bodies, completions, messages, openai, openapi, responses
+from headway_coordinator.gateway import (
+    bodies,
+    completions,
+    messages,
+    openai,
+    openapi,
+    responses,
+    writing,
+)
 from headway_coordinator.gateway.allowance import AllowanceSpentError, NoTokensLeftError
 from headway_coordinator.gateway.asks import Ask, Completion, ForcedCallError, RenderError, UnknownEffortError
 from headway_coordinator.gateway.dialect import Read, TurnRequest
@@ -107,7 +115,7 @@ class GatewayServer:
             for own in (f"{base}/v1", base):
                 app.router.add_post(f"{own}/chat/completions", partial(self._turn, openai.read))
                 app.router.add_post(f"{own}/responses", self._respond)
-                app.router.add_post(f"{own}/completions", partial(self._turn, completions.read, at="prompt"))
+                app.router.add_post(f"{own}/completions", self._continue)
                 app.router.add_get(f"{own}/models", self._models)
                 app.router.add_get(f"{own}/models/{{id:.+}}", self._model)
             app.router.add_post(f"{base}/v1/messages", partial(self._turn, messages.read))
@@ -140,14 +148,21 @@ class GatewayServer:
         rollout.check(request.headers.get(JOB_ARN), request.headers.get(TRAJECTORY_ID))
         return rollout, token
 
-    async def _turn(self, read: Read, request: web.Request, at: str = "messages") -> web.StreamResponse:
-        """Answer a request for a turn. `at` is the field that has its conversation."""
+    async def _turn(
+        self,
+        read: Read,
+        request: web.Request,
+        at: str = "messages",
+        values: int = bounds.CONVERSATION_VALUES,
+    ) -> web.StreamResponse:
+        """Answer a request for a turn. `at` is the field that has its conversation, and `values` bounds its
+        values."""
         rollout, token = self._rollout(request)
         rollout.require_open("a turn")
         turns = self._turns[rollout.trajectory_id]
         try:
             reader = partial(read, lenient=rollout.lenient)
-            asked = await bodies.turn_request(request, MAX_BODY, turns.big, self._parsing, reader)
+            asked = await bodies.turn_request(request, MAX_BODY, turns.big, self._parsing, reader, values)
         except BodyTooLargeError as error:
             rollout.truncated = f"a request of more than {MAX_BODY} bytes fits no context"
             raise GatewayError(400, "context_length_exceeded", rollout.truncated, param=at) from error
@@ -162,7 +177,7 @@ class GatewayServer:
                 if asked.stream:
                     return await self._stream(request, turns, asked, client)
                 found = await _outcome(rollout, asked.ask, client.turn)
-                answer = web.json_response(asked.whole(found, rollout.trajectory_id))
+                answer = web.json_response(text=await writing.document(asked, found, rollout.trajectory_id))
                 turns.deliver(client, asked.ask)
                 on_reset(request, partial(turns.reset, client))
                 await answer.prepare(request)
@@ -173,6 +188,9 @@ class GatewayServer:
         rollout, _ = self._rollout(request)
         read = partial(responses.read, earlier=partial(responses.earlier, rollout))
         return await self._turn(read, request, at="input")
+
+    async def _continue(self, request: web.Request) -> web.StreamResponse:
+        return await self._turn(completions.read, request, at="prompt", values=bounds.PROMPT_VALUES)
 
     async def _stream(
         self,
@@ -202,7 +220,7 @@ class GatewayServer:
             return response
         if not response.prepared:
             await response.prepare(request)
-        await response.write(b"".join(asked.events(found, turns.rollout.trajectory_id)))
+        await response.write(await writing.events(asked, found, turns.rollout.trajectory_id))
         with suppress(ConnectionError):  # the client has everything already
             await response.write_eof()
         return response

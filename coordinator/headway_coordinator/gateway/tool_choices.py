@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
@@ -19,6 +19,9 @@ from headway_coordinator.gateway.refusals import UNSUPPORTED, bad
 from headway_coordinator.trajectory.calls import Tool
 
 ALLOWED: Final = "allowed_tools"
+Word = Literal["auto", "none", "required", "any"]
+"""`any` is Mistral's and Anthropic's name of `required`."""
+WORDS: Final[tuple[str, ...]] = get_args(Word)
 Mode = Literal["auto", "required"]
 
 
@@ -46,7 +49,7 @@ class _Allowed(Block):
 class ChatChoice(Block):
     """A choice of chat completions that is more than a word. Its type decides which fields it must have."""
 
-    type: Literal["function", "allowed_tools"]
+    type: Literal["function", "allowed_tools", "auto", "none", "required", "any"]
     function: _Named | None = None
     allowed_tools: _Allowed | None = None
 
@@ -54,7 +57,7 @@ class ChatChoice(Block):
 class ResponsesChoice(Block):
     """A choice of Responses that is more than a word. Its type decides which fields it must have."""
 
-    type: Literal["function", "allowed_tools"]
+    type: Literal["function", "allowed_tools", "auto", "none", "required", "any"]
     name: str | None = None
     mode: Mode | None = None
     tools: Annotated[list[_FlatFunction], Field(max_length=bounds.TOOLS, fail_fast=True)] | None = None
@@ -78,6 +81,8 @@ def of_chat(given: str | ChatChoice | None, tools: Sequence[Tool], *, lenient: b
     """
     if not isinstance(given, ChatChoice):
         return _word(given, tools)
+    if given.type in WORDS:
+        return _word(given.type, tools)
     if given.type == "function":
         if given.function is None:
             raise bad("tool_choice.function", "is missing; write the name of a tool in it")
@@ -92,6 +97,8 @@ def of_responses(given: str | ResponsesChoice | None, tools: Sequence[Tool], *, 
     """The choice of a request for a response. Raises the same errors as `of_chat`."""
     if not isinstance(given, ResponsesChoice):
         return _word(given, tools)
+    if given.type in WORDS:
+        return _word(given.type, tools)
     if given.type == "function":
         if given.name is None:
             raise bad("tool_choice.name", "is missing; write the name of a tool")

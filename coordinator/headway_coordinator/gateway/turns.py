@@ -34,7 +34,7 @@ GIVEN_UP_SECONDS = 10.0
 """If a connection is reset this soon after the answer was written, the answer was not read."""
 LONG = 64 * 1024
 """Texts with more characters are compared by their digests."""
-INLINE_BYTES = 1024 * 1024
+INLINE_BYTES = 128 * 1024
 """Conversations up to this size are compared on the event loop, in some 5 ms."""
 
 
@@ -199,10 +199,14 @@ class Turns:
 
     def _digest(self, ask: Ask) -> str:
         """A digest that is equal for equal requests."""
-        asked = [ask.messages, ask.tools, ask.may_call, ask.max_tokens, repr(ask.force), ask.stop]
+        asked: list[object] = [ask.may_call, ask.max_tokens, repr(ask.force), ask.stop]
         asked += [ask.logprobs, ask.instructed, ask.schema, ask.effort, ask.text]
-        hashed = _with_digests(asked) if ask.size > LONG else asked
-        return sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
+        found = sha256()
+        # One at a time: other threads wait while one value is written.
+        for one in (*ask.messages, *ask.tools, asked):
+            written = json.dumps(_with_digests(one) if ask.size > LONG else one, sort_keys=True)
+            found.update(f"{written}\n".encode())
+        return found.hexdigest()
 
     async def close(self) -> None:
         """Cancel the turns that still run."""

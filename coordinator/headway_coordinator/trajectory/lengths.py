@@ -112,7 +112,7 @@ def size(messages: Sequence[Message], tools: Sequence[Tool]) -> int:
 
     It also says how long rendering takes. So it has all that a client may make long: names and ids too.
     """
-    total = _bytes(json.dumps(list(tools), ensure_ascii=False)) if tools else 0
+    total = sum(_bytes(json.dumps(tool, ensure_ascii=False)) for tool in tools)
     for message in messages:
         total += FRAME + _bytes(content(message)) + _bytes(message.get("reasoning_content"))
         total += _bytes(message.get("name")) + _bytes(message.get("tool_call_id"))

@@ -137,12 +137,15 @@ class Job:
 async def test_a_job_runs_from_preflight_to_report(server: RolloutServer, tmp_path: Path) -> None:
     async with lease_service(ENVIRONMENT, "environment:RefundDesk", TO_BROKER) as leases:
         job = Job(server, tmp_path, leases.url)
-        running = asyncio.create_task(job.coordinator().run())
+        coordinator, loaded = job.coordinator(), list[int]()
+        coordinator.on_loaded = lambda: loaded.append(leases.peak)
+        running = asyncio.create_task(coordinator.run())
         await asyncio.wait([running, asyncio.ensure_future(job.ready())], return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             running.result()
         learner = job.learner()
         await asyncio.gather(learner.run(), running)
+        assert loaded == [1], "once, after the preflight's one sandbox and before any episode"
         assert not leases.leased
         assert leases.peak <= 8
 

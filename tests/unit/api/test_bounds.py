@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import tracemalloc
 from collections import OrderedDict
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway_api import bounds
 from headway_api.bounds import (
     MIB,
     OutOfBoundsError,
@@ -171,3 +173,20 @@ def test_lists_and_objects_are_counted_outside_strings(value: Any) -> None:
     if count:
         with pytest.raises(OutOfBoundsError, match=f"more than {count - 1} lists and objects"):
             containers_within(raw, count - 1)
+
+
+@given(JSON, st.integers(1, 9))
+def test_values_are_counted_whatever_their_text_is_cut_into(value: Any, size: int) -> None:
+    """The text is looked through in slices, which may cut strings and escapes."""
+    raw = json.dumps([value, 'a"[,{\\', {"\\": "\\\\"}]).encode()
+    strings = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+    expected = re.sub(rb"[^\[\]{},]", b"", strings.sub(b"", raw))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounds, "_SLICE", size)
+        assert bounds._structure(raw) == expected
+
+
+@pytest.mark.parametrize("value", ['{"\\ud800": 1}', '[["\\udfff"]]', '{"a": [{"b": "\\ud83d"}]}'])
+def test_half_of_a_surrogate_pair_is_refused_at_any_depth(value: str) -> None:
+    with pytest.raises(OutOfBoundsError, match="half of a surrogate pair"):
+        json_within(value, MIB)

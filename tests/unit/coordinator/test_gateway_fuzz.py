@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from bent_requests import CROWDED, EPISODE, GOOD, HELD, KNOWN, bent, heavy, held
+from bent_requests import CROWDED, CROWDS, EPISODE, GOOD, HELD, KNOWN, bent, heavy, held
 from memory import flat
 from open_rollout import a_rollout, rig, sealed
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
@@ -105,3 +105,17 @@ async def test_more_names_than_a_record_has_room_for(tok: Any, path: str) -> Non
         status, answer = await r.post(path, asked)
         assert status == 200, answer
         assert len(sealed(r.rollout).ignored) == MAX_IGNORED
+
+
+@pytest.mark.parametrize("path", CROWDS)
+async def test_a_conversation_of_many_values_is_answered(tok: Any, path: str) -> None:
+    """Each of them is as it should be, and too long at most."""
+    field = "input" if path == "/v1/responses" else "messages"
+    async with rig(tok, context=4000) as r:
+        await r.chat()
+        for conversation in CROWDS[path]():
+            asked = {name: GOOD[path][name] for name in ("model", "max_tokens") if name in GOOD[path]}
+            async with r.server.open(a_rollout(EPISODE), r.backend) as r.rollout:
+                with flat(MAX_MEMORY):
+                    status, answer = await r.post(path, asked | {field: conversation})
+            assert status == 200 or answer["error"]["code"] == "context_length_exceeded", answer

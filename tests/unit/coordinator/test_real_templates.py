@@ -14,6 +14,7 @@ import vocabularies
 from real_templates import REAL, Real
 
 from headway_api.exits import JobError
+from headway_coordinator.gateway.adjacent import Adjacent
 from headway_coordinator.preflight import calls as preflight
 from headway_coordinator.trajectory.probe import (
     ANSWER,
@@ -101,6 +102,20 @@ def _continues(chosen: Renderer, real: Real) -> bool:
     assert turn is not None
     extended = chosen.extend(turn.prompt, turn.sampled, [*ASKED, message], [RESULT], SIMPLE)
     return extended is not None
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_words_of_users_may_follow_each_other_and_results(name: str) -> None:
+    """And those of later system messages: a template that refuses that order gets them in one message."""
+    real = BY_NAME[name]
+    renderer = choose(real_templates.tokenizer(real), real.model_type)
+    called = [*ASKED, calling({**call(KEY), "id": "a1b2c3d4e"}), {**RESULT, "tool_call_id": "a1b2c3d4e"}]
+    results = [called] if shown(real)[1].call else []
+    for before in (ASKED, *results):
+        for role in ("user", "system"):
+            messages = [*before, {"role": role, "content": "Consider calm-heron."}]
+            text = renderer.render_text(Adjacent(renderer).accepted(messages), SIMPLE, generate=True)
+            assert "Consider calm-heron." in text
 
 
 @pytest.mark.parametrize(

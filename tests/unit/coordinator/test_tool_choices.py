@@ -92,7 +92,7 @@ def test_a_choice_of_tools_that_are_not_offered_is_refused(read: Any, written: A
         (NAMES, written("auto", "look_up", "other"), f"{at}.1", "there is no tool 'other'"),
         (NAMES, written("auto"), at, 'write tool_choice: "none"'),
         ((), written("auto", "look_up"), "tool_choice", "there are no tools"),
-        (NAMES, {"type": "custom", "name": "a"}, "tool_choice.type", "'function' or 'allowed_tools'"),
+        (NAMES, {"type": "custom", "name": "a"}, "tool_choice.type", "'function', 'allowed_tools', "),
     ):
         with pytest.raises(GatewayError) as caught:
             read(offered, choice, lenient=True)

@@ -1,4 +1,4 @@
-"""System messages further on in a conversation, where the chat template takes them and where it does not."""
+"""Orders of messages that a chat template accepts, and those that it refuses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_coordinator.gateway.asks import Ask, Sampling, Session
 from headway_coordinator.gateway.core import Gateway
-from headway_coordinator.gateway.systems import Systems, folded
+from headway_coordinator.gateway.adjacent import Adjacent, folded, joined
 from headway_coordinator.trajectory.calls import Message
 from headway_coordinator.trajectory.linearize import linearize
 from headway_coordinator.trajectory.render import PROBE_TOOLS, choose
@@ -26,6 +26,19 @@ STRICT = QWEN3_TEMPLATE.replace(TAKES, "%}").replace(
     "    {%- elif message.role == 'assistant' %}",
 )
 """As Qwen3.5's."""
+ALTERNATING = QWEN3_TEMPLATE.replace(TAKES, "%}").replace(
+    "    {%- elif message.role == 'assistant' %}",
+    "    {%- elif message.role == 'system' and not loop.first %}\n"
+    "        {{- raise_exception('Conversation roles must alternate.') }}\n"
+    "    {%- elif message.role == 'assistant' %}",
+).replace(
+    "{%- if message.role == 'user'",
+    "{%- if message.role == 'user' and not loop.first"
+    " and messages[loop.index0 - 1].role in ('user', 'tool') %}\n"
+    "        {{- raise_exception('Conversation roles must alternate.') }}\n"
+    "    {%- elif message.role == 'user'",
+)
+"""As Mistral Nemo's."""
 
 
 def say(role: str, content: str) -> Message:
@@ -41,18 +54,49 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="module")
+def alternating(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return tokenizer(tmp_path_factory.mktemp("alternating"), ALTERNATING)
+
+
+@pytest.fixture(scope="module")
 def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return tokenizer(tmp_path_factory.mktemp("tok"), QWEN3_TEMPLATE)
 
 
 def test_where_the_template_takes_them_nothing_changes(tok: Any, strict: Any) -> None:
     messages = [SYSTEM, USER, LATER]
-    assert Systems(choose(tok, "qwen3")).accepted(messages) is messages
-    assert Systems(choose(strict, "qwen3_5")).accepted(messages) == [
+    assert Adjacent(choose(tok, "qwen3")).accepted(messages) is messages
+    assert Adjacent(choose(strict, "qwen3_5")).accepted(messages) == [
         SYSTEM,
         say("user", "What is x?\n\nIt is Monday."),
     ]
-    assert Systems(choose(strict, "qwen3_5")).accepted([SYSTEM, USER]) == [SYSTEM, USER]
+    assert Adjacent(choose(strict, "qwen3_5")).accepted([SYSTEM, USER]) == [SYSTEM, USER]
+
+
+TOOL: Message = {"role": "tool", "tool_call_id": "c", "content": "gold"}
+CALLED: Message = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"id": "c", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}],
+}
+
+
+def test_words_after_a_result_join_it_where_roles_must_alternate(tok: Any, alternating: Any) -> None:
+    messages = [SYSTEM, USER, CALLED, TOOL, say("user", "And y?"), say("user", "Quick.")]
+    assert Adjacent(choose(tok, "qwen3")).accepted(messages) is messages
+    accepts = Adjacent(choose(alternating, "mistral")).accepted
+    assert accepts(messages) == [SYSTEM, USER, CALLED, {**TOOL, "content": "gold\n\nAnd y?\n\nQuick."}]
+    assert accepts([SYSTEM, USER, CALLED, TOOL, LATER]) == [
+        *(SYSTEM, USER, CALLED),
+        {**TOOL, "content": "gold\n\nIt is Monday."},
+    ]
+    alternate = [SYSTEM, USER, ASSISTANT, USER]
+    assert accepts(alternate) is alternate
+
+
+def test_an_order_that_nothing_can_join_stays_as_it_is(alternating: Any) -> None:
+    messages = [USER, ASSISTANT, ASSISTANT, USER]
+    assert Adjacent(choose(alternating, "mistral")).accepted(messages) is messages
 
 
 ASSISTANT = say("assistant", "Gold.")
@@ -91,6 +135,14 @@ def test_no_word_is_lost_and_rows_go_on(roles: list[str]) -> None:
     for at, role in enumerate(roles):
         if role == "assistant":
             assert found[: len(folded(messages[: at + 1]))] == folded(messages[: at + 1])
+    refused = {("user", "user"), ("tool", "user"), ("tool", "system")}
+    whole = joined(found, refused)
+    roles_found = [message["role"] for message in whole]
+    assert refused.isdisjoint(zip(roles_found, roles_found[1:], strict=False))
+    for at, message in enumerate(found):
+        if message["role"] == "assistant":
+            begun = joined(found[: at + 1], refused)
+            assert whole[: len(begun)] == begun
 
 
 async def test_a_conversation_with_later_system_messages_is_one_row(strict: Any) -> None:
@@ -106,3 +158,17 @@ async def test_a_conversation_with_later_system_messages_is_one_row(strict: Any)
     assert (session.forks, len(linearize(session.graph))) == (0, 1)
     [row] = linearize(session.graph)
     assert strict.decode(row.tokens).count("It is Monday.") == 2
+
+
+async def test_words_after_results_are_one_row_where_roles_must_alternate(alternating: Any) -> None:
+    """As Anthropic's clients send them: a result and a text in one message."""
+    core = Gateway(choose(alternating, "mistral"), ScriptedModel(alternating, [CALL, ANSWER]), 10_000, 5.0)
+    session = Session(episode_id="e", seed=3, sampling=Sampling(1.0, 1.0, 200))
+    history = [SYSTEM, USER, say("user", "Quick.")]
+    called = (await core.chat(session, Ask(list(history), PROBE_TOOLS))).message
+    result = {"role": "tool", "tool_call_id": called["tool_calls"][0]["id"], "content": "gold"}
+    history += [called, result, say("user", "Be sure.")]
+    history += [(await core.chat(session, Ask(list(history), PROBE_TOOLS))).message, USER]
+    await core.chat(session, Ask(list(history), PROBE_TOOLS))
+    assert (session.forks, len(linearize(session.graph))) == (0, 1)
+    assert "Be sure." in alternating.decode(linearize(session.graph)[0].tokens)
