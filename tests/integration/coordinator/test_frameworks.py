@@ -171,12 +171,20 @@ async def test_a_schema_is_ignored_where_the_job_is_lenient(
     assert record.ignored == {field: 1}
 
 
+WITHOUT_TOOLS: list[Way] = [
+    ("langchain_agent", {"structured": ""}),
+    ("pydantic_ai_agent", {"output": "native", "alone": True}),
+    ("pydantic_ai_agent", {"output": "prompted", "alone": True}),
+]
+
+
 @pytest.mark.parametrize("lenient", [False, True])
-async def test_langchains_structured_output_as_it_is(
-    tok: Any, agents: Agents, tmp_path: Path, lenient: bool
+@pytest.mark.parametrize("way", WITHOUT_TOOLS, ids=str)
+async def test_a_schema_without_tools_holds_its_turn(
+    tok: Any, agents: Agents, tmp_path: Path, way: Way, lenient: bool
 ) -> None:
-    """A schema holds its one turn, which is not trained then; a lenient job ignores the schema."""
-    way, text = ("langchain_agent", {"structured": ""}), '{"metal": "gold"}<|im_end|>'
+    """The turn is not trained then; a lenient job ignores the schema."""
+    text = '{"metal": "gold"}<|im_end|>'
     _, record = await an_episode(tok, agents, tmp_path, way, text, lenient=lenient)
     assert [turn.guided for turn in record.turns] == [not lenient]
     assert (len(record.rows), record.ignored) == ((1, {"response_format": 1}) if lenient else (0, {}))

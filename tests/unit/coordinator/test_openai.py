@@ -79,6 +79,9 @@ def test_the_smaller_of_two_bounds_holds() -> None:
         ("required", [TOOL, OTHER], True, Force(None)),
         ("any", [TOOL, OTHER], True, Force(None)),
         ({"type": "function", "function": {"name": "other"}}, [TOOL, OTHER], True, Force("other")),
+        ({"type": "auto"}, [TOOL], True, None),
+        ({"type": "none"}, [TOOL], False, None),
+        ({"type": "any"}, [TOOL], True, Force("look_up")),
     ],
 )
 def test_every_tool_choice_is_read(

@@ -128,6 +128,8 @@ def test_an_earlier_answer_goes_before_the_input() -> None:
         ("none", False, None),
         ("required", True, Force("look_up")),
         ({"type": "function", "name": "look_up"}, True, Force("look_up")),
+        ({"type": "auto"}, True, None),
+        ({"type": "required"}, True, Force("look_up")),
     ],
 )
 def test_every_tool_choice_is_read(choice: Any, may_call: bool, force: Force | None) -> None:

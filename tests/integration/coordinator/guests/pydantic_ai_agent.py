@@ -1,6 +1,6 @@
 """Agents of Pydantic AI: `row.output` is `text`, `tool`, `native` or `prompted`; with `row.stream` streamed.
 
-`row.more` is what the user says after the first answer.
+`row.more` is what the user says after the first answer. With `row.alone` the agent has no tools.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def play(payload: dict[str, Any]) -> str:
     agent: Any = Agent(
         OpenAIChatModel("default", provider=provider),
         instructions="Use the tool, then answer.",
-        tools=[look_up],
+        tools=[] if instance.get("alone") else [look_up],
         output_type=OUTPUTS[instance.get("output", "text")],
     )
     history: list[Any] = []
