@@ -11,6 +11,7 @@ words then join the message before. Anthropic's clients send results of tools an
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 from headway_coordinator.trajectory.calls import Message, Tool
@@ -44,12 +45,8 @@ class Adjacent:
         later = any(message.get("role") == "system" for message in messages[1:])
         if later and not self._takes("user", "system"):
             messages = folded(messages)
-        refused = {
-            pair
-            for before, after in zip(messages, messages[1:], strict=False)
-            if (pair := (str(before.get("role")), str(after.get("role"))))[1] in ("user", "system")
-            and not self._takes(*pair)
-        }
+        pairs = set(pairwise(str(message.get("role")) for message in messages))
+        refused = {pair for pair in pairs if pair[1] in ("user", "system") and not self._takes(*pair)}
         return joined(messages, refused) if refused else messages
 
     def _takes(self, before: str, after: str) -> bool:

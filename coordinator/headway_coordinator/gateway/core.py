@@ -20,6 +20,7 @@ from headway_api.records import Turn
 from headway_api.seeds import seed
 from headway_coordinator.engines.vllm import Request, Sampled
 from headway_coordinator.gateway import drift, efforts, stops, texts
+from headway_coordinator.gateway.adjacent import Adjacent
 from headway_coordinator.gateway.asks import (
     Ask,
     Completion,
@@ -30,7 +31,6 @@ from headway_coordinator.gateway.asks import (
     Session,
 )
 from headway_coordinator.gateway.conversations import RecordedTurn, continued, meaning
-from headway_coordinator.gateway.adjacent import Adjacent
 from headway_coordinator.trajectory.call_ids import identified
 from headway_coordinator.trajectory.calls import Call, Message, Parsed, kinds
 from headway_coordinator.trajectory.lengths import Extent, content, extent

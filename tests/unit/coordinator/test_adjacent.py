@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,9 +11,9 @@ from hypothesis import strategies as st
 from scripted_model import ANSWER, CALL, ScriptedModel
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
+from headway_coordinator.gateway.adjacent import Adjacent, folded, joined
 from headway_coordinator.gateway.asks import Ask, Sampling, Session
 from headway_coordinator.gateway.core import Gateway
-from headway_coordinator.gateway.adjacent import Adjacent, folded, joined
 from headway_coordinator.trajectory.calls import Message
 from headway_coordinator.trajectory.linearize import linearize
 from headway_coordinator.trajectory.render import PROBE_TOOLS, choose
@@ -26,17 +27,21 @@ STRICT = QWEN3_TEMPLATE.replace(TAKES, "%}").replace(
     "    {%- elif message.role == 'assistant' %}",
 )
 """As Qwen3.5's."""
-ALTERNATING = QWEN3_TEMPLATE.replace(TAKES, "%}").replace(
-    "    {%- elif message.role == 'assistant' %}",
-    "    {%- elif message.role == 'system' and not loop.first %}\n"
-    "        {{- raise_exception('Conversation roles must alternate.') }}\n"
-    "    {%- elif message.role == 'assistant' %}",
-).replace(
-    "{%- if message.role == 'user'",
-    "{%- if message.role == 'user' and not loop.first"
-    " and messages[loop.index0 - 1].role in ('user', 'tool') %}\n"
-    "        {{- raise_exception('Conversation roles must alternate.') }}\n"
-    "    {%- elif message.role == 'user'",
+ALTERNATING = (
+    QWEN3_TEMPLATE.replace(TAKES, "%}")
+    .replace(
+        "    {%- elif message.role == 'assistant' %}",
+        "    {%- elif message.role == 'system' and not loop.first %}\n"
+        "        {{- raise_exception('Conversation roles must alternate.') }}\n"
+        "    {%- elif message.role == 'assistant' %}",
+    )
+    .replace(
+        "{%- if message.role == 'user'",
+        "{%- if message.role == 'user' and not loop.first"
+        " and messages[loop.index0 - 1].role in ('user', 'tool') %}\n"
+        "        {{- raise_exception('Conversation roles must alternate.') }}\n"
+        "    {%- elif message.role == 'user'",
+    )
 )
 """As Mistral Nemo's."""
 
@@ -138,7 +143,7 @@ def test_no_word_is_lost_and_rows_go_on(roles: list[str]) -> None:
     refused = {("user", "user"), ("tool", "user"), ("tool", "system")}
     whole = joined(found, refused)
     roles_found = [message["role"] for message in whole]
-    assert refused.isdisjoint(zip(roles_found, roles_found[1:], strict=False))
+    assert refused.isdisjoint(pairwise(roles_found))
     for at, message in enumerate(found):
         if message["role"] == "assistant":
             begun = joined(found[: at + 1], refused)

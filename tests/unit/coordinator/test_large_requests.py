@@ -16,7 +16,6 @@ from headway_coordinator.gateway import core, messages, openai, responses, slice
 from headway_coordinator.gateway.conversations import meaning
 from headway_coordinator.gateway.refusals import GatewayError
 
-
 READERS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "/v1/chat/completions": (openai.read, "messages", {}),
     "/v1/messages": (messages.read, "messages", {"max_tokens": 5}),
