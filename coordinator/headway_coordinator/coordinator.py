@@ -21,7 +21,7 @@ from headway_api.conditions import Condition, ConditionType, find
 from headway_api.config import JobConfig
 from headway_api.keys import Key, Keys
 from headway_api.store import Store
-from headway_coordinator import conditions, training_status, view
+from headway_coordinator import conditions, projections, training_status
 from headway_coordinator import status as status_writer
 from headway_coordinator.agents.choice import GatewayAddresses, addresses_of, agent_url
 from headway_coordinator.budget import shown as budget_shown
@@ -286,7 +286,7 @@ class Coordinator(Process):
                 found.usage = self._usage()
             return found
         found.usage = self._usage()
-        found.progress = view.progress(
+        found.progress = projections.progress(
             parts.training, self._ledger.episodes, router.wanted, parts.watch.stalled
         )
         training_status.add_training(found, parts.training, self.spec, self.layout, outlets.signals)
@@ -331,7 +331,7 @@ class Coordinator(Process):
         days = None if outlets.restoring else self._ledger.days
         training, fleets = (None, {}) if parts is None else (parts.training, parts.fleets)
         places = [] if self._episode_runners is None else self._episode_runners.places
-        yield from view.samples(outlets.metrics.shown(), training, days, cost, fleets, places)
+        yield from projections.samples(outlets.metrics.shown(), training, days, cost, fleets, places)
         if days is not None:
             yield from costs.samples(self._ledger.used(), self._ledger.accelerator_totals(), self._book)
             yield from budget_shown.samples(self._budget)

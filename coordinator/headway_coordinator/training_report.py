@@ -7,7 +7,7 @@ from typing import Any
 from headway_api import status as st
 from headway_api.artifacts import Layout
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_coordinator import view
+from headway_coordinator import projections
 from headway_coordinator.estimate.job import TrainingEstimates
 from headway_coordinator.ledger.books import Books
 from headway_coordinator.ledger.segments import Ledger
@@ -26,7 +26,7 @@ def training_report(
     estimates: TrainingEstimates,
 ) -> dict[str, Any]:
     """What `report.json` contains."""
-    report = view.report(
+    report = projections.report(
         name, training.remedies.now, layout, training.state, ledger.days, books.now, ledger.episodes
     )
     report["usage"] = usage.as_object()

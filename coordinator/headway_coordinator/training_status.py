@@ -8,7 +8,7 @@ from headway_api import status as st
 from headway_api.artifacts import Layout
 from headway_api.conditions import Condition
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_coordinator import view
+from headway_coordinator import projections
 from headway_coordinator.remedies import shown
 from headway_coordinator.signals import Signals
 from headway_coordinator.training import Training
@@ -32,8 +32,8 @@ def known(
         update={
             "conditions": conditions,
             "preflight": preflight,
-            "algorithm": previous.algorithm or view.algorithm(spec),
-            "artifacts": view.artifacts(layout, reported=reported, paged=paged),
+            "algorithm": previous.algorithm or projections.algorithm(spec),
+            "artifacts": projections.artifacts(layout, reported=reported, paged=paged),
             "pause": pause,
             "resumed_pause": None,  # the operator writes it
             "accelerators": None,  # the operator writes it too
@@ -51,12 +51,12 @@ def add_training(
     signals: Signals,
 ) -> None:
     """Add what is known once the predecessor's state is restored: results, signals and remedies."""
-    evaluations = view.curve(training.state)
-    found.reward = view.reward(training.state)
+    evaluations = projections.curve(training.state)
+    found.reward = projections.reward(training.state)
     found.signals = signals.status()
-    found.algorithm = view.algorithm(training.remedies.now)
+    found.algorithm = projections.algorithm(training.remedies.now)
     found.remediations = shown.remediations(training.remedies.course, spec)
     found.remedy_order = shown.order(training.remedies)
-    found.validation = view.validation(evaluations, training.state.score)
-    found.test = view.test(training.state)
-    found.checkpoints = view.checkpoints(layout, training.state, evaluations)
+    found.validation = projections.validation(evaluations, training.state.score)
+    found.test = projections.test(training.state)
+    found.checkpoints = projections.checkpoints(layout, training.state, evaluations)

@@ -28,8 +28,8 @@ from headway_coordinator.bounds import lost
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Router
 from headway_coordinator.evaluation import driver
+from headway_coordinator.evaluation.projections import in_a_line
 from headway_coordinator.evaluation.summary import Summary
-from headway_coordinator.evaluation.view import in_a_line
 from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.spool import Replay
 from headway_coordinator.state import State

@@ -22,7 +22,7 @@ from headway_api.document import Json
 from headway_api.exits import PERMANENT
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_coordinator import signals
-from headway_coordinator.evaluation import view
+from headway_coordinator.evaluation import projections
 from headway_coordinator.faults import Cause
 from headway_coordinator.recurring import RecurringCause
 from headway_operator.wire import UNREAD
@@ -69,14 +69,16 @@ def judged(minimum: str) -> Comparison:
     spec = RLEvalJobSpec.model_validate(
         measured.config().spec.model_dump(by_alias=True) | {"gate": gate(minimum)}
     )
-    return compare_all(measured.tries(), measured.KS, "base", view.gate_of(spec), priced(measured.BOOK))
+    return compare_all(
+        measured.tries(), measured.KS, "base", projections.gate_of(spec), priced(measured.BOOK)
+    )
 
 
 def coordinator_says(world: World, found: Comparison | None) -> str:
     """The coordinator's word on the gate; None: it does not know yet. The gate's message."""
     spec = RLEvalJobSpec.model_validate(world.body["spec"])
     others = [item for item in world.body["status"]["conditions"] if item["type"] != "GatePassed"]
-    conditions = [item.as_object() for item in view.gate_passed(spec, found, found is not None)]
+    conditions = [item.as_object() for item in projections.gate_passed(spec, found, found is not None)]
     for item in conditions:
         item["lastTransitionTime"] = stamp(world.now)
     world.body["status"]["conditions"] = [*others, *conditions]
@@ -209,7 +211,7 @@ def sampling(**spec: Any) -> World:
 def episodes_fail(world: World) -> World:
     """Whatever else goes on."""
     if world.body["kind"] == "RLEvalJob":
-        return reported(world, *view.healthy([], [FAILING]))
+        return reported(world, *projections.healthy([], [FAILING]))
     return reported(world, signals.healthy([], [FAILING]))
 
 

@@ -16,10 +16,10 @@ from whole_job import JOB, NAMESPACE, SERVERS, Shown, whole_job
 from headway_analysis.comparison import compare_all
 from headway_analysis.measures.tries import Rules, TryPlace, tries_of
 from headway_api.document import Json
-from headway_coordinator.evaluation import view
+from headway_coordinator.evaluation import projections
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.metrics.prometheus import Exporter
-from headway_coordinator.view import bill
+from headway_coordinator.projections import bill
 
 HOME = "headway-system"
 SCRAPE_SECONDS = 1
@@ -90,4 +90,4 @@ def _evaluation() -> Exporter:
     }
     compared = compare_all(tries, [1], "base", None)
     state = EvalState({name: CandidateState(name) for name in tries}, rows=8)
-    return Exporter(NAMESPACE, JOB, lambda: [*bill({}, 0.0), *view.samples(compared, state)])
+    return Exporter(NAMESPACE, JOB, lambda: [*bill({}, 0.0), *projections.samples(compared, state)])

@@ -34,7 +34,7 @@ from headway_coordinator.agents.choice import GatewayAddresses, addresses_of, ag
 from headway_coordinator.budget import shown
 from headway_coordinator.conditions import OF_BUDGET
 from headway_coordinator.engines.discovery import Discover, by_dns
-from headway_coordinator.evaluation import first_prompts, results, view
+from headway_coordinator.evaluation import first_prompts, projections, results
 from headway_coordinator.evaluation.bounds import fits
 from headway_coordinator.evaluation.candidates import readable_models
 from headway_coordinator.evaluation.estimates import EvalEstimates
@@ -50,9 +50,9 @@ from headway_coordinator.left_call import within
 from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.preflight.evaluation import EvalRunner
 from headway_coordinator.process import Process
+from headway_coordinator.projections import bill
 from headway_coordinator.recurring import Recurring
 from headway_coordinator.sandboxes import Broker, pool_of
-from headway_coordinator.view import bill
 from headway_wire.listening import listening
 
 COMPARE_SECONDS: Final = 3.0
@@ -127,12 +127,12 @@ class EvalCoordinator(Process):
         finished = self._final or status_writer.has_report(self._previous)
         found = st.RLEvalJobStatus(
             preflight=self._preflight,
-            artifacts=view.artifacts(self.layout, finished=finished, paged=self._paged),
+            artifacts=projections.artifacts(self.layout, finished=finished, paged=self._paged),
         )
         compared, before = self._compared, self._previous
         # Merged, so that a condition keeps the time of its last change instead of this write.
-        fresh = view.gate_passed(self.spec, compared, self._final, self._conditions)
-        fresh += view.healthy(self._conditions, self._faults.standing)
+        fresh = projections.gate_passed(self.spec, compared, self._final, self._conditions)
+        fresh += projections.healthy(self._conditions, self._faults.standing)
         self._conditions = merge(self._conditions, fresh)
         found.conditions = [*self._conditions, *self._conditions_of_budget()]
         found.budget = self._shown_budget()
@@ -144,13 +144,15 @@ class EvalCoordinator(Process):
             return found
         found.estimate = self._estimates.status(None)
         state, today = self._evaluation.state, datetime.now(UTC).date()
-        found.progress = view.progress(state, self._watch.stalled if self._watch else None)
+        found.progress = projections.progress(state, self._watch.stalled if self._watch else None)
         found.usage = self._usage()
         if compared is not None:
-            found.results = view.results(state, compared, self._book, today)
+            found.results = projections.results(state, compared, self._book, today)
             judged = before.gate is not None and before.gate.result != "Pending"
-            found.gate = before.gate if judged and not self._final else view.gate(compared, self._final)
-            found.headline = view.headline(self.spec, compared)
+            found.gate = (
+                before.gate if judged and not self._final else projections.gate(compared, self._final)
+            )
+            found.headline = projections.headline(self.spec, compared)
         if self._tracked is not None:
             found.tracking = st.Tracking(mlflow=self._tracked)
         return found
@@ -280,7 +282,7 @@ class EvalCoordinator(Process):
         await self._track(written)
         await self._last_word()
         logs.event(_log, "finished", groups=evaluation.state.groups_done)
-        if (error := view.ending(evaluation.state, compared)) is not None:
+        if (error := projections.ending(evaluation.state, compared)) is not None:
             raise error
 
     async def _track(self, written: results.Written) -> None:
@@ -333,7 +335,7 @@ class EvalCoordinator(Process):
             {name: candidate.all_tries for name, candidate in evaluation.state.candidates.items()},
             self.spec.evaluation.pass_k,
             self.spec.effective_baseline,
-            view.gate_of(self.spec),
+            projections.gate_of(self.spec),
             priced(self._book),
             compared,
             evaluation.state.failed,
@@ -359,4 +361,4 @@ class EvalCoordinator(Process):
             yield from shown.samples(self._budget)
             yield from self._estimates.samples(None)
             yield Sample("store/busy_seconds", self._evaluation.store_busy)
-        yield from view.samples(self._compared, self._evaluation.state if self._evaluation else None)
+        yield from projections.samples(self._compared, self._evaluation.state if self._evaluation else None)

@@ -20,7 +20,7 @@ from headway_api.status import (
     TrainingProgress,
     Usage,
 )
-from headway_coordinator import view
+from headway_coordinator import projections
 from headway_coordinator.status import Sink, previous_status, sink_of
 from headway_coordinator.stored_job import KubernetesJob
 
@@ -174,7 +174,7 @@ def test_an_order_is_heard_and_a_successor_reads_its_answer(cluster: Cluster, jo
     order = f"{names.ANNOTATION_REMEDY}=OnPolicy@2"
     cluster.kubectl("annotate", "rltj", job.name, "-n", job.namespace, order)
     taken = RLTrainingJobStatus(
-        algorithm=view.algorithm(job.spec),
+        algorithm=projections.algorithm(job.spec),
         remediations=[
             Remediation(
                 number=1,

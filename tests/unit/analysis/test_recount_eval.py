@@ -30,12 +30,12 @@ from headway_api.prices import DEFAULT, PriceBook
 from headway_api.records import Outcome
 from headway_api.spec.gate import Gate
 from headway_api.status import RLEvalJobStatus
-from headway_coordinator.evaluation import view
+from headway_coordinator.evaluation import projections
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.ledger import costs
 from headway_coordinator.ledger.usage import usage
 from headway_coordinator.metrics.prometheus import Exporter, Sample
-from headway_coordinator.view import bill
+from headway_coordinator.projections import bill
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +63,9 @@ def status() -> dict[str, Any]:
     """The job at the end, as `kubectl get -o json` prints it."""
     compared, found, spec = job.compared(), state(), job.config().spec
     job_status = RLEvalJobStatus(
-        results=view.results(found, compared, job.BOOK, date(2026, 1, 2)),
-        headline=view.headline(spec, compared),
-        gate=view.gate(compared, finished=True),
+        results=projections.results(found, compared, job.BOOK, date(2026, 1, 2)),
+        headline=projections.headline(spec, compared),
+        gate=projections.gate(compared, finished=True),
         usage=usage(job.days(), job.BOOK, date(2026, 1, 2)),
     )
     return {"status": job_status.as_object()}
@@ -79,7 +79,7 @@ def metrics() -> str:
     def samples() -> Iterator[Sample]:
         yield from bill(days, cost)
         yield from costs.samples(by_name(days, {}), {}, job.BOOK)
-        yield from view.samples(compared, found)
+        yield from projections.samples(compared, found)
 
     return Exporter("ns", "judged", samples).text().decode()
 
@@ -397,7 +397,9 @@ def test_the_recount_judges_as_the_gate_does(
         for each in run.standings
     ]
     run = dataclasses.replace(run, job=run.job.model_copy(update={"spec": spec}), standings=standings)
-    compared = compare_all(job.tries(), job.KS, "base", view.gate_of(spec), priced(job.BOOK), failed=failed)
+    compared = compare_all(
+        job.tries(), job.KS, "base", projections.gate_of(spec), priced(job.BOOK), failed=failed
+    )
     assert compared.gate is not None
     assert verdict in (None, compared.gate.verdict.value)
     counted = recount.Recount(lines(), document(run, compared))

@@ -18,7 +18,7 @@ from headway_analysis.measures.candidate import priced
 from headway_analysis.measures.tries import Rules, Try, TryPlace, tries_of
 from headway_analysis.report.document import document
 from headway_analysis.report.markdown import markdown
-from headway_coordinator.evaluation import view
+from headway_coordinator.evaluation import projections
 from headway_coordinator.ledger import events
 from headway_coordinator.metrics.evaluations import metrics
 
@@ -168,7 +168,7 @@ def test_a_suite_has_no_turn_limit(report: dict[str, Any]) -> None:
     logged = metrics(report["candidates"][0], report)
     assert "eval/turn_limit" in logged
     assert f"eval/turn_limit/{SUITE}" not in logged
-    shown = {(each.labels["task"], each.labels["measure"]) for each in view.samples(compared(), None)}
+    shown = {(each.labels["task"], each.labels["measure"]) for each in projections.samples(compared(), None)}
     assert ("all", "turn_limit") in shown
     assert (SUITE, "turn_limit") not in shown
     assert {line["turn_limit"] for line in lines(everything()) if line["suite"]} == {None}

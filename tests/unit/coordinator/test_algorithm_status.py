@@ -11,7 +11,7 @@ import pytest
 
 from headway_api.objective import Preset, episode_tokens
 from headway_api.spec.algorithm import ADVANTAGES, CORRECTIONS, LOSSES, REDUCTIONS
-from headway_coordinator import view
+from headway_coordinator import projections
 from headway_trainer.objective.presets import Objective
 
 CHOICES: list[dict[str, Any]] = [
@@ -32,7 +32,7 @@ CHOICES: list[dict[str, Any]] = [
 def test_status_shows_what_the_learner_runs(chosen: dict[str, Any], tmp_path: Path) -> None:
     spec = rig.job(tmp_path, tmp_path, lora={"rank": 4}, algorithm=chosen).spec
     runs = Objective.of(spec.algorithm, episode_tokens(spec)).preset
-    shown = view.algorithm(spec)
+    shown = projections.algorithm(spec)
     for name in (field.name for field in fields(Preset)):
         value, in_status = getattr(runs, name), getattr(shown, name)
         if isinstance(value, float):
@@ -43,15 +43,15 @@ def test_status_shows_what_the_learner_runs(chosen: dict[str, Any], tmp_path: Pa
 
 def test_a_number_that_status_has_no_room_for_is_cut_short(tmp_path: Path) -> None:
     spec = rig.job(tmp_path, tmp_path, algorithm={"kl": {"coefficient": 1.23456789e-25}}).spec
-    coefficient = view.algorithm(spec).kl_coefficient
+    coefficient = projections.algorithm(spec).kl_coefficient
     assert coefficient == "0.000000000000000000000000123457"
     assert len(coefficient) == 32
 
 
 def test_planned_length_is_all_turns_of_platform_loop_else_one(tmp_path: Path) -> None:
     spec = rig.job(tmp_path, tmp_path, algorithm={"reduction": "constant"}).spec
-    assert view.algorithm(spec).episode_tokens == 64 * spec.agent.planned_turns == 64 * 16
+    assert projections.algorithm(spec).episode_tokens == 64 * spec.agent.planned_turns == 64 * 16
     own = spec.model_copy(
         update={"agent": type(spec.agent).model_validate({"http": {"url": "https://agent"}})}
     )
-    assert view.algorithm(own).episode_tokens == 64
+    assert projections.algorithm(own).episode_tokens == 64

@@ -24,8 +24,8 @@ from headway_api.prices import DEFAULT
 from headway_api.records import EpisodeRecord, Outcome
 from headway_api.status import GateResult, RLEvalJobStatus
 from headway_api.store import FileStore
-from headway_coordinator import view as job_view
-from headway_coordinator.evaluation import view
+from headway_coordinator import projections as job_projections
+from headway_coordinator.evaluation import projections
 from headway_coordinator.evaluation.job import EvalCoordinator
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.status import previous_evaluation_status
@@ -68,7 +68,7 @@ def test_a_predecessors_status_remains_until_there_is_more(tmp_path: Path) -> No
         }
     )
     written = coordinator(tmp_path).layout
-    stored.artifacts = view.artifacts(written, finished=True, paged=True)
+    stored.artifacts = projections.artifacts(written, finished=True, paged=True)
     job_at_server = Mock(spec=StoredJob, read_status=stored.as_object)
     found = coordinator(tmp_path, previous_evaluation_status(job_at_server)).status()
     for field in stored.model_fields_set:
@@ -96,10 +96,10 @@ def test_a_measure_without_an_interval_says_why() -> None:
     alone = estimate(layout([1])(np.full(1, 2.0), False))
     assert alike is not None
     assert alone is not None
-    assert view.in_a_line(alike) == "2.00 (every row alike)"
-    assert view.in_a_line(alone) == "2.00 (too few rows)"
-    assert job_view._in_words(alike) == f"2 ({NOTES[Why.NO_SPREAD]})"
-    assert job_view._in_words(alone) == "2 (too few rows to tell)"
+    assert projections.in_a_line(alike) == "2.00 (every row alike)"
+    assert projections.in_a_line(alone) == "2.00 (too few rows)"
+    assert job_projections._in_words(alike) == f"2 ({NOTES[Why.NO_SPREAD]})"
+    assert job_projections._in_words(alone) == "2 (too few rows to tell)"
 
 
 def test_candidate_names_refused_fields_and_missing_prices() -> None:
@@ -110,16 +110,16 @@ def test_candidate_names_refused_fields_and_missing_prices() -> None:
         "reference", "Complete", tries=tries, days=job.days(["reference"]), known_dropped={"seed": ""}
     )
     state = EvalState({"reference": reference}, job.ROWS)
-    [result] = view.results(state, Comparison("base", {}), DEFAULT, date(2026, 1, 2))
+    [result] = projections.results(state, Comparison("base", {}), DEFAULT, date(2026, 1, 2))
     assert result.cost is None
     assert result.message == (
         "the endpoint refused seed, which is left out since. "
         "unpriced: the price book has no price for endpointPrompt:frontier, endpointSample:frontier"
     )
-    [result] = view.results(state, Comparison("base", {}), job.BOOK, date(2026, 1, 2))
+    [result] = projections.results(state, Comparison("base", {}), job.BOOK, date(2026, 1, 2))
     assert result.cost is not None
     reference.fail("EndpointBusy", "it is busy")
-    [result] = view.results(state, Comparison("base", {}), job.BOOK, date(2026, 1, 2))
+    [result] = projections.results(state, Comparison("base", {}), job.BOOK, date(2026, 1, 2))
     assert result.message == "it is busy. the endpoint refused seed, which is left out since"
 
 
@@ -132,14 +132,14 @@ def test_candidate_counts_tool_answers_that_differ_from_its_run() -> None:
     tries = {group.row: job.measured([group]) for group in groups}
     again = CandidateState("again", "Complete", tries=tries)
     state = EvalState({"again": again}, 2)
-    [result] = view.results(state, Comparison("base", {}), job.BOOK, date(2026, 1, 2))
+    [result] = projections.results(state, Comparison("base", {}), job.BOOK, date(2026, 1, 2))
     assert result.message == (
         "calls that the tools answered otherwise than in the run: 2; write spec.seed and spec.data as in the "
         "run, unless the tools vary by themselves"
     )
     assert result.state == "Complete"
     again.tries = {row: job.measured([job.group("tuned", row)]) for row in range(2)}
-    [result] = view.results(state, Comparison("base", {}), job.BOOK, date(2026, 1, 2))
+    [result] = projections.results(state, Comparison("base", {}), job.BOOK, date(2026, 1, 2))
     assert result.message is None
 
 
@@ -152,10 +152,10 @@ def differs(episode: EpisodeRecord, answers: int) -> EpisodeRecord:
 @pytest.mark.parametrize("verdict", Verdict)
 def test_the_status_has_the_gates_verdict_in_its_own_word(verdict: Verdict) -> None:
     found = Comparison("base", {}, gate=Judgment(verdict, "0.3", ()))
-    gate = view.gate(found, finished=True)
+    gate = projections.gate(found, finished=True)
     assert gate is not None
     assert (gate.result, gate.message) == (verdict.value, "0.3")
-    running = view.gate(found, finished=False)
+    running = projections.gate(found, finished=False)
     assert running is not None
     assert running.result == "Pending"
 

@@ -45,7 +45,7 @@ from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines import concurrency
 from headway_coordinator.engines import fleet as fleets
 from headway_coordinator.engines.router import Endpoint
-from headway_coordinator.evaluation import view
+from headway_coordinator.evaluation import projections
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.metrics.prometheus import Exporter
 from headway_coordinator.spool import decode
@@ -172,7 +172,7 @@ def compared() -> set[str]:
     }  # fmt: skip
     found = compare_all(tries, [1], "base", None)
     state = EvalState({name: CandidateState(name) for name in tries}, rows=8)
-    exporter = Exporter("ns", "job", lambda: view.samples(found, state))
+    exporter = Exporter("ns", "job", lambda: projections.samples(found, state))
     return families(text_string_to_metric_families(exporter.text().decode()))
 
 

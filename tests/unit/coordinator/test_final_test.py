@@ -18,7 +18,7 @@ from headway_api.metrics import family
 from headway_api.prices import DEFAULT
 from headway_api.records import EpisodeRecord, GroupRecord, Purpose, UsageClass
 from headway_api.spec.candidate import CandidateRescore
-from headway_coordinator import view
+from headway_coordinator import projections
 from headway_coordinator.dataset import Order, position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.rescore import stored
@@ -61,8 +61,8 @@ async def test_the_best_step_is_judged_against_the_untrained_one(tmp_path: Path,
     job.on_test = shown.__setitem__
     async with job.coordinator() as (training, learner, running):
         await asyncio.gather(learner.run(), running)
-        found = view.test(training.state)
-        job_report = view.report("job", job.spec, job.layout, training.state, {}, DEFAULT, 0)
+        found = projections.test(training.state)
+        job_report = projections.report("job", job.spec, job.layout, training.state, {}, DEFAULT, 0)
     assert (job.slot if beside else job.rotation).wanted[-2:] == [2, 0]
     assert found is not None
     assert found.base is not None
@@ -145,15 +145,15 @@ async def test_a_restart_samples_only_what_lacks(tmp_path: Path) -> None:
     job.pause = lambda task: 0.0
     async with job.coordinator() as (training, learner, running):
         await asyncio.gather(learner.run(), running)
-        assert view.test(training.state) is not None
+        assert projections.test(training.state) is not None
         again = [task.group_id for task in job.tasks[tried:] if "step-2-" in task.group_id]
         assert again == ["e-step-2-000003"]
         assert total(job.ledger.days) == job.recounted()
-        before = view.test(training.state)
+        before = projections.test(training.state)
     tried = len(job.tasks)
     async with job.coordinator() as (training, _, running):
         await running
-        assert view.test(training.state) == before
+        assert projections.test(training.state) == before
     assert len(job.tasks) == tried
 
 
@@ -162,7 +162,7 @@ async def test_failed_row_is_kept_apart_and_retried_only_on_restart(tmp_path: Pa
     job.fails = lambda task: task.group_id == "e-step-0-000001"
     async with job.coordinator() as (training, learner, running):
         await asyncio.gather(learner.run(), running)
-        found = view.test(training.state)
+        found = projections.test(training.state)
     assert found is not None
     assert training.state.evaluations.keys() == {0, 2, 4}, "a failed row of the test is none of a validation"
     assert total(job.ledger.days) == job.recounted()
@@ -197,7 +197,7 @@ async def test_tuned_weights_are_judged_alone_without_untrained_ones(tmp_path: P
         await learner.run(steps=1)
         job.store.delete(job.store.list(job.layout.weights(0)))
         await asyncio.gather(learner.run(), running)
-        found = view.test(training.state)
+        found = projections.test(training.state)
     assert found is not None
     assert (found.step, found.base, found.external_score_difference) == (2, None, None)
     assert job.tested(0) == []
@@ -208,7 +208,7 @@ async def test_weights_that_are_no_better_are_judged_once(tmp_path: Path) -> Non
     job.skill = {0: 0.9, 2: 0.2, 4: 0.2}
     async with job.coordinator() as (training, learner, running):
         await asyncio.gather(learner.run(), running)
-        found = view.test(training.state)
+        found = projections.test(training.state)
     assert found is not None
     assert found.step == 0
     assert found.tuned == found.base

@@ -22,7 +22,7 @@ from headway_api.metrics import family
 from headway_api.records import Batch, EpisodeRecord, GroupRecord, Outcome, Purpose, TurnSpan
 from headway_api.spec.algorithm import ADVANTAGES, Advantage, AlgorithmSpec
 from headway_api.status import decimal
-from headway_coordinator import view
+from headway_coordinator import projections
 from headway_coordinator.evaluation.driver import due
 from headway_coordinator.metrics.steps import StepMetrics
 from headway_coordinator.signals import Signals
@@ -333,7 +333,7 @@ def test_group_has_no_advantage_if_the_learner_found_none(method: str) -> None:
     assert found["analysis/zero_adv_zero_reward"] == 1 - zeros
     valid = [r for name, given in rewards.items() if name in report.trained for r in given]
     assert found["rollout/reward/valid_mean"] == pytest.approx(sum(valid) / max(1, len(valid)))
-    shown = view.reward(State(reports=[report], last_batch=groups))
+    shown = projections.reward(State(reports=[report], last_batch=groups))
     assert shown is not None
     assert shown.valid == decimal(found["rollout/reward/valid_mean"])
 

@@ -12,7 +12,7 @@ from headway_api.exits import JobError, job_error
 from headway_api.sandbox_api import PoolState
 from headway_coordinator.engines.router import Endpoint, Router
 from headway_coordinator.episode import Task
-from headway_coordinator.evaluation.view import healthy as of_evaluation
+from headway_coordinator.evaluation.projections import healthy as of_evaluation
 from headway_coordinator.faults import Cause
 from headway_coordinator.recurring import CLEAR_AFTER, RAISED, Recurring, alike, given_up, rounded
 from headway_coordinator.signals import healthy

@@ -17,7 +17,7 @@ from headway_api.decisions import Measured
 from headway_api.in_force import Directive
 from headway_api.remedies import applied
 from headway_api.signals import SignalName as S
-from headway_coordinator import view
+from headway_coordinator import projections
 from headway_coordinator.remedies import shown
 
 
@@ -113,7 +113,10 @@ def test_mlflow_run_has_a_tag_per_change_and_current_parameters() -> None:
 
 def test_the_algorithm_is_shown_as_it_runs() -> None:
     story = changed()
-    before, after = view.algorithm(story.spec), view.algorithm(applied(story.spec, story.now().in_force))
+    before, after = (
+        projections.algorithm(story.spec),
+        projections.algorithm(applied(story.spec, story.now().in_force)),
+    )
     assert (before.loss, before.batch_size, before.group_size) == ("cispo", 2, 8)
     assert (before.learning_rate, before.lora_rank, before.lora_alpha) == ("0.00004", 32, 64)
     assert (after.loss, after.clip_low, after.clip_high) == ("ppo", "0.8", "1.2")

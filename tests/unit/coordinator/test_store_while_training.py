@@ -16,7 +16,7 @@ from headway_api.exits import JobError
 from headway_api.sandbox_api import PoolState
 from headway_api.store import FileStore
 from headway_api.store_unavailable import Patience, Patient, store_explained
-from headway_coordinator import stall, view
+from headway_coordinator import projections, stall
 from headway_coordinator.engines.router import Router
 from headway_coordinator.stall import blocker
 from headway_coordinator.training import Training
@@ -52,7 +52,7 @@ def busy_seconds(training: Training) -> float:
     """As /metrics shows it."""
     (found,) = (
         sample.value
-        for sample in view.samples({}, training, None, 0.0, {}, [])
+        for sample in projections.samples({}, training, None, 0.0, {}, [])
         if sample.name == "store/busy_seconds"
     )
     return found

@@ -17,7 +17,7 @@ from headway_api.exits import JobError
 from headway_api.metrics import family
 from headway_api.prices import DEFAULT
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_coordinator import view
+from headway_coordinator import projections
 from headway_coordinator.preflight import checks
 
 
@@ -67,8 +67,8 @@ async def test_validations_are_reported_by_task_also_after_a_restart(tmp_path: P
     async with job.coordinator() as (training, _, running):
         assert training.state.evaluations == before
         assert shown[4]["val/task_reward/chat"] == first["chat"]["reward"]
-        found = view.validation(view.curve(training.state))
-        report = view.report("job", job.spec, job.layout, training.state, {}, DEFAULT, 0)
+        found = projections.validation(projections.curve(training.state))
+        report = projections.report("job", job.spec, job.layout, training.state, {}, DEFAULT, 0)
         await running
     assert found is not None
     assert [task.name for task in found.tasks] == ["chat", "refund"]

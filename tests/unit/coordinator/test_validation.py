@@ -18,7 +18,7 @@ from headway_api.artifacts import Layout
 from headway_api.exits import JobError
 from headway_api.prices import DEFAULT
 from headway_api.records import Batch, UsageClass
-from headway_coordinator import view
+from headway_coordinator import projections
 from headway_coordinator.spool import decode
 from headway_coordinator.state import State
 
@@ -30,11 +30,11 @@ async def test_validation_is_a_barrier_between_steps(tmp_path: Path) -> None:
         async with aiohttp.ClientSession() as http:
             await learner.announce(http, learner.commit(0, []))
             assert await training.batch(1) is None
-            assert view.progress(training, 0, version(0), None).evaluating == 0
+            assert projections.progress(training, 0, version(0), None).evaluating == 0
             found = await learner.take(http, 1)
         assert isinstance(found, Batch)
         assert training.state.evaluations[0].episodes == 3
-        assert view.progress(training, 0, version(0), None).evaluating is None
+        assert projections.progress(training, 0, version(0), None).evaluating is None
     validated = [task for task in job.tasks if task.group_id.startswith("v")]
     assert all(task.sampling.temperature == 0 for task in validated)
 
@@ -45,10 +45,10 @@ async def test_every_episode_of_a_validation_is_progress(tmp_path: Path) -> None
     job.pause = lambda task: 60.0 if task.group_id == last else 0.01
     async with job.coordinator() as (training, learner, _):
         await training.report(learner.commit(0, []))
-        reported = view.progress(training, 0, version(0), None).updated_time
+        reported = projections.progress(training, 0, version(0), None).updated_time
         while training.state.ended["Completed", "validation"] < 2:
             await asyncio.sleep(0.001)
-        moved = view.progress(training, 0, version(0), None).updated_time
+        moved = projections.progress(training, 0, version(0), None).updated_time
         assert training.state.evaluating == 0
     assert reported is not None
     assert moved is not None
@@ -59,13 +59,13 @@ async def test_a_validation_tells_its_score_with_its_interval(tmp_path: Path) ->
     job = Job(tmp_path)
     async with job.coordinator() as (training, learner, running):
         await asyncio.gather(learner.run(), running)
-        validation = view.validation(view.curve(training.state), training.state.score)
+        validation = projections.validation(projections.curve(training.state), training.state.score)
     assert validation is not None
     mean = training.state.evaluations[4].external_score
     assert validation.score is not None
     assert validation.score.startswith(f"{mean:.2f} ")
     async with job.coordinator() as (training, _, _):
-        assert view.validation(view.curve(training.state), training.state.score) == validation
+        assert projections.validation(projections.curve(training.state), training.state.score) == validation
 
 
 async def test_a_row_that_failed_is_remembered_and_paid_by_nobody(tmp_path: Path) -> None:
@@ -206,7 +206,9 @@ async def test_success_before_training_is_that_of_the_untrained_model(tmp_path: 
 
     def report(*steps: int) -> dict[str, Any]:
         state = State(evaluations={step: evaluations[step] for step in steps})
-        return view.report("job", spec(), Layout("s3://b/o", "ns", "job", "uid"), state, {}, DEFAULT, 0)
+        return projections.report(
+            "job", spec(), Layout("s3://b/o", "ns", "job", "uid"), state, {}, DEFAULT, 0
+        )
 
     assert (report(0, 2)["before"], report(0, 2)["after"]["step"]) == (evaluations[0]._asdict(), 2)
     assert report(2, 4)["before"] is None

@@ -15,7 +15,7 @@ from headway_api.records import Canary, StepReport, WeightsManifest
 from headway_api.status import Checkpoints
 from headway_api.store import FileStore
 from headway_api.weights_format import EXPORT_FILE, MODEL_FILE
-from headway_coordinator import view, whole_weights
+from headway_coordinator import projections, whole_weights
 from headway_coordinator.state import State
 
 LAYOUT = Layout("s3://b/runs", "team", "refunds", "u-1")
@@ -40,7 +40,9 @@ def report(step: int, **described: Any) -> StepReport:
 def shown(steps: int, scores: dict[int, float]) -> Checkpoints | None:
     """The status after so many steps, with validations of these external scores."""
     evaluations = [Evaluation(step, 0.0, score, 0.0, 8, 0) for step, score in scores.items()]
-    return view.checkpoints(LAYOUT, State(reports=[report(step) for step in range(steps + 1)]), evaluations)
+    return projections.checkpoints(
+        LAYOUT, State(reports=[report(step) for step in range(steps + 1)]), evaluations
+    )
 
 
 def test_newest_is_a_checkpoint_and_best_is_loadable_weights() -> None:
@@ -61,8 +63,8 @@ def test_a_validation_that_lost_most_episodes_is_not_the_best() -> None:
     few, all_of_them = lossy(5, 0.61, 12, 88), lossy(10, 0.60, 100, 0)
     state = State(evaluations={e.step: e for e in (few, all_of_them)})
     assert state.validated == [10, 5]
-    assert view.best([few, all_of_them]) == all_of_them
-    found = view.validation([few, all_of_them])
+    assert projections.best([few, all_of_them]) == all_of_them
+    found = projections.validation([few, all_of_them])
     assert found is not None
     assert found.best is not None
     assert (found.best.step, found.best.external_score) == (10, "0.6")
@@ -71,7 +73,7 @@ def test_a_validation_that_lost_most_episodes_is_not_the_best() -> None:
 def test_an_interval_is_shown_of_the_validation_that_it_is_of() -> None:
     found = [lossy(5, 0.61, 100, 0), lossy(10, 0.60, 100, 0)]
     for step, shown in ((10, "0.60 ± 0.05"), (5, None)):
-        validation = view.validation(found, (step, "0.60 ± 0.05"))
+        validation = projections.validation(found, (step, "0.60 ± 0.05"))
         assert validation is not None
         assert validation.score == shown
 
@@ -105,7 +107,7 @@ def test_loadable_weights_are_whole_or_the_exported_last_step(
     scores = [Evaluation(step, 0.0, score, 0.0, 8, 0) for step, score in enumerate((0.1, 0.2, 0.9))]
     for finished, exported, step in (None, False, 1), ("MaxSteps", False, 1), ("MaxSteps", True, 2):
         state = State(reports=reports, finished=finished, exported=exported)  # type: ignore[arg-type]
-        found = view.checkpoints(LAYOUT, state, scores)
+        found = projections.checkpoints(LAYOUT, state, scores)
         assert found is not None
         assert (found.adapter and found.adapter.step, found.best and found.best.step) == (step, step)
         assert found.adapter == found.best
@@ -116,13 +118,15 @@ def test_best_excludes_a_former_last_step_never_exported() -> None:
     delta = {"kind": "delta", "chain": [LINK]}
     reports = [report(0, kind="full"), report(1, kind="full"), report(2, **delta), report(3, kind="full")]
     scores = [Evaluation(step, 0.0, score, 0.0, 8, 0) for step, score in enumerate((0.1, 0.5, 0.9, 0.3))]
-    found = view.checkpoints(LAYOUT, State(reports=reports, finished="MaxSteps", exported=True), scores)
+    found = projections.checkpoints(
+        LAYOUT, State(reports=reports, finished="MaxSteps", exported=True), scores
+    )
     assert found is not None
     assert (found.best and found.best.step, found.adapter and found.adapter.step) == (1, 3)
 
 
 def test_where_no_version_is_whole_none_is_named() -> None:
-    found = view.checkpoints(LAYOUT, State(reports=[report(0, kind="delta", chain=[LINK])]), [])
+    found = projections.checkpoints(LAYOUT, State(reports=[report(0, kind="delta", chain=[LINK])]), [])
     assert found is not None
     assert (found.best, found.adapter) == (None, None)
 
@@ -148,4 +152,4 @@ async def test_the_end_waits_for_what_the_learner_writes_last(
 
 
 def test_no_checkpoint_is_shown_before_the_first_report() -> None:
-    assert view.checkpoints(LAYOUT, State(), []) is None
+    assert projections.checkpoints(LAYOUT, State(), []) is None
