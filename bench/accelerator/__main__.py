@@ -20,7 +20,7 @@ BENCHMARK = Benchmark(
     intro=prose("""
         Made by `make bench-gpu` on a machine with one NVIDIA GPU (one section: `make bench-gpu ONLY=steps`).
         The learner is the product's own: planner, layout, policy, objective, DeepSpeed engine over NCCL with
-        one rank, publishers, checkpoints. Weights are random. Every figure that is judged is a ratio or a
+        one rank, publishers, checkpoints. Weights are random. Every number that is judged is a ratio or a
         difference of two sides of one run; the absolute values say nothing of other machines.
 
         A section that is not here has not been measured yet.

@@ -34,7 +34,7 @@ READ = prose(f"""
 
     *Headway* is the coordinator's own program with everything on. Each episode has a sandbox process, and its
     tokens and log-probabilities are recorded. Each group is on an S3 server and on the bill before it counts.
-    Figures and gate are computed meanwhile. It ends when the last group is durable and billed. The sandboxes
+    Measures and gate are computed meanwhile. It ends when the last group is durable and billed. The sandboxes
     are started before the run, as a warm pool's are on nodes of their own. *vLLM alone* is the limit: the
     same requests, token for token and seed for seed, at as many places. Their bytes are made beforehand, and
     the client does nothing else. A turn is sent once the one before it has its answer, and no tool runs

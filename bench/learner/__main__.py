@@ -15,7 +15,7 @@ BENCHMARK = Benchmark(
     name="learner",
     title="The learner: what a step costs",
     intro=prose("""
-        Made by `make bench-learner` (one section: `make bench-learner ONLY=throughput`). Every figure that is
+        Made by `make bench-learner` (one section: `make bench-learner ONLY=throughput`). Every number that is
         judged is a ratio of two sides, measured in one run on one machine. The absolute values beside it say
         nothing of other machines. The learner is the product's own (planner, layout, policy, objective,
         DeepSpeed engine, publishers), on models of random weights.

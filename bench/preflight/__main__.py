@@ -18,7 +18,7 @@ BENCHMARK = Benchmark(
         Made by `make bench-preflight` (one section: `make bench-preflight ONLY=cost`). The checks are the
         product's, and so is the environment's interface. The environment is `tests/support/help_desk.py`, in
         this process. Its model is made up: it gets each field right as often as a given skill says, and
-        rows differ in how hard they are. So no figure holds a sandbox or a model's time.
+        rows differ in how hard they are. So no number includes the time of a sandbox or a model.
     """),
     sections={"cost": cost.measure, "alarms": alarms.measure},
 )

@@ -37,7 +37,7 @@ BENCHMARK = Benchmark(
         On a processor with AVX512, with earlier signals (commits 851dd4b and d190644), `Remediate` ended
         above its best validation before in seeds 0 and 1. In seed 2 it ended below: 0.59 after 0.80.
 
-        If a definition of a signal changes, `make bench-remedies ONLY=page` judges the recorded figures of
+        If a definition of a signal changes, `make bench-remedies ONLY=page` judges the recorded metrics of
         `Alert` again, and each section says what they raise now. Three signals can be judged again:
         {judged}. PolicyMismatch also uses the effective sample size, which is not recorded, so it may be
         raised sooner than stated. Ages are taken as set. No job is trained again.

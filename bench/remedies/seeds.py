@@ -131,9 +131,9 @@ def section(seed: int, rows: list[Row], recorded: str | None = None) -> Section:
 
         ![Held-out score and reward of both jobs](remedies-seed-{seed}.svg)
 
-        [All figures]({curves_of(seed)})
+        [All metrics]({curves_of(seed)})
 
-        The signals of today judge the figures of `Alert` again. They raise these:
+        The signals of today judge the metrics of `Alert` again. They raise these:
         {replay.summary(kept["Alert"], LAG)}.
     """)
     left, changed = (by_policy[policy] for policy in POLICIES)

@@ -15,7 +15,7 @@ BENCHMARK = Benchmark(
     name="rollout",
     title="Rollouts: what the coordinator costs and gains",
     intro=prose("""
-        Made by `make bench-rollout` (one section: `make bench-rollout ONLY=gateway`). Every figure that is
+        Made by `make bench-rollout` (one section: `make bench-rollout ONLY=gateway`). Every number that is
         judged is a ratio of two sides, measured in one run on one machine. The absolute values beside it say
         nothing of other machines. All parts are the product's own: coordinator, gateway, sampler, fleet,
         weight agent, ledger, sandbox server. They run over vLLM's CPU build and models of random weights. The

@@ -17,10 +17,11 @@ from headway_prose.faults import (
     faults,
     faults_of_comments,
     faults_of_names,
+    faults_of_results,
     faults_of_source,
     verdicts,
 )
-from headway_prose.pages import has_messages, other_sources, pages, sources
+from headway_prose.pages import RESULTS, has_messages, other_sources, pages, results, sources
 
 ROOT = Path(__file__).resolve().parents[2]
 ALLOWED = ROOT / "hack" / "prose" / "allowed.txt"
@@ -32,7 +33,7 @@ def judged(name: str, text: str) -> list[Fault]:
         return [*faults_of_source(text, messages=has_messages(name)), *faults_of_names(name, text)]
     if has_comments(name):
         return [*faults_of_comments(name, text)]
-    return [*faults(text)]
+    return [*(faults_of_results(text) if name.startswith(RESULTS) else faults(text))]
 
 
 def main(named: list[str]) -> int:
@@ -43,9 +44,8 @@ def main(named: list[str]) -> int:
         }
         lines = [*verdicts(found, {})]
     else:
-        found = {
-            name: judged(name, text) for name, text in (*pages(ROOT), *sources(ROOT), *other_sources(ROOT))
-        }
+        files = (*pages(ROOT), *results(ROOT), *sources(ROOT), *other_sources(ROOT))
+        found = {name: judged(name, text) for name, text in files}
         lines = [*verdicts(found, allowed(ALLOWED.read_text(encoding="utf-8")))]
     for line in lines:
         print(line)

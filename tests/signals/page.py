@@ -67,7 +67,7 @@ Without it the signals of [remedies](remedies.md) would be raised steps later th
 no clean run of `untouched` had been looked at by then, and nothing was changed since. The runs were \
 recorded in the order of their list until the time was over. They are {provoked} that provoke a symptom, \
 then the first {recorded} of {listed} that were to be clean. So what they showed did not choose them, and \
-the figures of `untouched` were what to expect of another job like them. Its provocations are clearly too \
+the rates of `untouched` were what to expect of another job like them. Its provocations are clearly too \
 much, and several have old batches. {before_untouched} Then these runs were looked at, and more was \
 redefined. {redefined_untouched} So `untouched` flatters now, too.
 """
@@ -77,7 +77,7 @@ committed before the first of them was recorded. One thing was changed since, fo
 StalenessAtBound is clear where nothing may be stale, which raises and misses nothing here. The runs were \
 recorded in the order of their list until the time was over. They are {provoked} that provoke a symptom, \
 then the first {recorded} of {listed} that were to be clean. So what they showed did not choose them, and \
-the figures of `sealed` are what to expect of another job like them. Its provocations are clearly too much. \
+the rates of `sealed` are what to expect of another job like them. Its provocations are clearly too much. \
 Many are of signals that were made more patient before. {sealed}
 """
 
@@ -120,7 +120,7 @@ def page(splits: Sequence[Split]) -> str:
         "## In all\n",
         f"A symptom counts as found where its signal is raised within {WITHIN} steps of its first one. "
         "A clean run is one that goes as it should. A signal that it raises is a false alarm, unless the raw "
-        "figures show its symptom at some step (tests/signals/labels.py). The interval supposes that false "
+        "metrics show its symptom at some step (tests/signals/labels.py). The interval supposes that false "
         "alarms come independently (Garwood 1936).\n",
         _table(
             (
@@ -160,7 +160,7 @@ def page(splits: Sequence[Split]) -> str:
             ("run", "split", "signal", "step", "what it saw", "why"),
             [_false_alarm(*each) for each in _false(everything)],
         ),
-        "Alarms of clean runs that are right, as the run's raw figures show the symptom:\n",
+        "Alarms of clean runs that are right, as the run's raw metrics show the symptom:\n",
         _table(("signal", "clean runs that show it", "alarms", "runs"), _right(everything)),
         "## Runs that do not count\n",
         "These were to go as they should and did not, by the held-out external score alone.\n",
@@ -172,7 +172,7 @@ def page(splits: Sequence[Split]) -> str:
                 if run.series.unclean
             ],
         ),
-        "These were to provoke a symptom that their raw figures do not show (tests/signals/symptoms.py). "
+        "These were to provoke a symptom that their raw metrics do not show (tests/signals/symptoms.py). "
         "Each was replaced before any signal was looked at.\n",
         _table(
             ("run", "what it was", "what was seen", "what it is now"),

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .comments import comments
 from .identifiers import retired_names
 from .passages import Passage
-from .phrases import PHRASES, SOURCES, Phrase
+from .phrases import EVERYWHERE, PHRASES, Phrase
 from .python_source import passages
-from .sentences import sentences
+from .sentences import Sentence, sentences
 
 WORDS = 25
 """Maximum words of a sentence."""
@@ -26,20 +26,37 @@ class Fault:
     advice: str
 
 
-def faults(text: str, phrases: Sequence[Phrase] = PHRASES) -> Iterator[Fault]:
-    """Faults of a page, in the order of its lines. `phrases`: what is retired in it."""
+def faults(text: str) -> Iterator[Fault]:
+    """Faults of a page that a person writes, in the order of its lines."""
     for sentence in sentences(text):
         if sentence.words > WORDS:
             advice = f"{sentence.words} words: split it into sentences of at most {WORDS}"
             yield Fault(sentence.line, sentence.text, advice)
-        for phrase in phrases:
-            if found := phrase.pattern.search(sentence.text):
-                yield Fault(sentence.line, sentence.text, f'"{found[0]}": write {phrase.instead}')
+        yield from _retired(sentence, (*PHRASES, *EVERYWHERE))
+
+
+def faults_of_results(text: str) -> Iterator[Fault]:
+    """Words of a page that a benchmark or a test writes which are retired everywhere, by line."""
+    for sentence in sentences(text):
+        yield from _retired(sentence, EVERYWHERE)
+
+
+def _retired(sentence: Sentence, phrases: Sequence[Phrase]) -> Iterator[Fault]:
+    for phrase in phrases:
+        if found := phrase.pattern.search(sentence.text):
+            yield Fault(sentence.line, sentence.text, f'"{found[0]}": write {phrase.instead}')
 
 
 def faults_of_source(source: str, *, messages: bool) -> Iterator[Fault]:
-    """Faults of a Python source, in the order of its lines; of its messages only if wanted."""
-    return _of_passages(passages(source, messages=messages), (*PHRASES, *SOURCES))
+    """Faults of a Python source, in the order of its lines.
+
+    Args:
+        messages: check strings fully. Otherwise check them only for words that are retired everywhere.
+    """
+    prose = [*passages(source, messages=messages)]
+    strings = [each for each in passages(source, messages=True) if each not in prose]
+    found = (*_of_passages(prose, faults), *_of_passages(strings, faults_of_results))
+    return iter(sorted(found, key=lambda fault: fault.line))
 
 
 def faults_of_names(path: str, source: str) -> Iterator[Fault]:
@@ -50,12 +67,12 @@ def faults_of_names(path: str, source: str) -> Iterator[Fault]:
 
 def faults_of_comments(name: str, source: str) -> Iterator[Fault]:
     """Faults of the comments of a file in another language, by its path from the root and its text."""
-    return _of_passages(comments(name, source), PHRASES)
+    return _of_passages(comments(name, source), faults)
 
 
-def _of_passages(found: Iterable[Passage], phrases: Sequence[Phrase]) -> Iterator[Fault]:
+def _of_passages(found: Iterable[Passage], judge: Callable[[str], Iterator[Fault]]) -> Iterator[Fault]:
     for passage in found:
-        for fault in faults(passage.text, phrases):
+        for fault in judge(passage.text):
             yield replace(fault, line=passage.line + fault.line - 1)
 
 

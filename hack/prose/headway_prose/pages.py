@@ -16,7 +16,9 @@ WRITTEN = (
     "hack/**/*.md",
     "cli/headway_cli/templates/**/*.md",
 )
-"""Where people write Markdown. Pages in `bench/results` are made by their benchmarks."""
+"""Where people write Markdown."""
+RESULTS = "bench/results/"
+"""Pages that benchmarks and tests write."""
 GENERATED = (
     "docs/reference/crds.md",
     "docs/models.md",
@@ -53,6 +55,12 @@ def pages(root: Path) -> Iterator[tuple[str, str]]:
         text = path.read_text(encoding="utf-8")
         if name not in GENERATED and MARK not in text[:400]:
             yield name, text
+
+
+def results(root: Path) -> Iterator[tuple[str, str]]:
+    """Path and text of each page that a benchmark or a test writes, by path."""
+    for path in sorted((root / RESULTS).glob("*.md")):
+        yield path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
 
 
 def sources(root: Path) -> Iterator[tuple[str, str]]:

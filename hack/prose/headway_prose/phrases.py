@@ -78,8 +78,8 @@ PHRASES = (
     _phrase(r"\bforthwith\b", '"at once"'),
 )
 
-SOURCES = (_phrase(r"\bfigures?\b(?![:/])", '"metric", or "number", "value", "measure", "amount"'),)
-"""Words that are retired in docstrings, comments and messages of Python sources. Pages may have them."""
+EVERYWHERE = (_phrase(r"\bfigures?\b(?![:/])", '"metric", or "number", "value", "measure", "amount"'),)
+"""Words that are retired also in strings of benchmarks and tests, and in the pages that these write."""
 
 NAMES = (
     _phrase(r"^most\b|(?<!\bat )\bmost$", '"limit" or "maximum"'),

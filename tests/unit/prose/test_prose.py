@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway_prose.faults import WORDS, Fault, allowed, faults, faults_of_source, verdicts
+from headway_prose.faults import (
+    WORDS,
+    Fault,
+    allowed,
+    faults,
+    faults_of_results,
+    faults_of_source,
+    verdicts,
+)
 from headway_prose.pages import GENERATED, has_messages, pages, sources
 from headway_prose.phrases import PHRASES
 from headway_prose.sentences import Sentence, blocks, sentences, without_code
@@ -88,11 +96,21 @@ def test_a_retired_phrase_is_a_fault_with_its_replacement(text: str) -> None:
     assert re.fullmatch(r'".+": write .+', fault.advice)
 
 
-@pytest.mark.parametrize("source", ['"""The figure of a batch."""\n', "# Its Figures.\n"])
-def test_what_only_sources_must_not_say_is_a_fault_there(source: str) -> None:
-    [fault] = faults_of_source(source, messages=False)
-    assert fault.advice.partition(":")[0].casefold() in ('"figure"', '"figures"')
-    assert [*faults(source)] == []
+@pytest.mark.parametrize(
+    "source", ['"""Its figure."""\n', "# Its Figures.\n", '"' + "word " * 5 + 'figures."\n']
+)
+def test_a_word_retired_everywhere_is_a_fault_everywhere(source: str) -> None:
+    for found in (faults_of_source(source, messages=False), faults(source), faults_of_results(source)):
+        [fault] = found
+        assert fault.advice.partition(":")[0].casefold() in ('"figure"', '"figures"')
+
+
+def test_a_page_of_results_may_have_a_long_sentence() -> None:
+    assert [*faults_of_results(LONG)] == []
+
+
+def test_a_string_outside_the_product_may_be_long() -> None:
+    assert [*faults_of_source(f'text = "{LONG}"\n', messages=False)] == []
 
 
 @pytest.mark.parametrize("source", ['"""In `figures`, or figures/1.json."""\n', "# figures: a name.\n"])
