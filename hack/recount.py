@@ -52,7 +52,7 @@ PRICES: dict[str, str | None] = {
     "judgePrompt": None,
     "judgeSample": None,
 }
-"""US dollars a million tokens: the default price book's, unless told otherwise. None is not in the cost."""
+"""The default price book, in US dollars a million tokens. `--prices` replaces it. None is not in the cost."""
 STATUS = {
     "prefill": "prefillTokens",
     "cachedPrefill": "cachedPrefillTokens",

@@ -95,7 +95,8 @@ class Process(ABC):
     ) -> None:
         """
         Args:
-            begun: a predecessor got past the preflight. So the spec was right, and a failure now may pass.
+            begun: a predecessor got past the preflight. So the spec was right, and the failure may be
+                transient.
             model: the job's base model; empty if there are several.
             book: the price book if there is no ConfigMap.
             before: the job's status when this process began.

@@ -10,7 +10,7 @@ from headway_coordinator.budget.worst import Bill, Limits
 
 
 def fits(budget: Budget, spec: RLTrainingJobSpec, limits: Limits) -> str:
-    """Say that a training group fits the budget, whatever follows.
+    """Return a message that a training group fits the budget in the worst case.
 
     Raises:
         JobError: `BudgetTooSmall`, with the smallest budget that fits.

@@ -78,7 +78,7 @@ HY3: Final = (
     "<｜reasoning_mode:opensource｜>",
 )
 """Special tokens of Hy3. Its template puts their names together."""
-MOVES = "It moves the tools to the user's last word, so another row begins there: nothing is lost."
+MOVES = "It moves the tools to the last user message, so another row begins there: nothing is lost."
 BEHIND = (
     "It writes the text of a turn behind the results of its calls. So a call with text before it begins "
     "another row at its result. Prompt the model for calls alone, or add a template that keeps the text "
@@ -161,8 +161,8 @@ REAL: tuple[Real, ...] = (
         LLAMA_CPP,
         "deepseek-ai-DeepSeek-V3.2.jinja",
         **DEEPSEEK,
-        why="The model ships none, and this one begins a turn otherwise than it writes a past one: "
-        "every turn begins a row. Add a template in the form of the family below.",
+        why="The model has no template of its own. This one begins a turn differently from how it writes a "
+        "past turn, so every turn begins a row. Add a template in the format of the next family.",
     ),
     Real("Kimi K2", LLAMA_CPP, "moonshotai-Kimi-K2.jinja", IM_END),
     Real(
@@ -170,8 +170,8 @@ REAL: tuple[Real, ...] = (
         LLAMA_CPP,
         "Kimi-K2-Thinking.jinja",
         IM_END,
-        why="This copy changes a list, which transformers forbids. Take the model's own, whose form "
-        "is that of Kimi K2.5.",
+        why="This copy changes a list, which transformers forbids. Take the model's own, whose "
+        "format is that of Kimi K2.5.",
     ),
     Real("Kimi K2.5", MILES, "kimi_k25_fixed.jinja", IM_END),
     Real("GLM-4.5", TRL, "glm4moe.jinja", ENDS_OF_TEXT, model_type="glm4_moe"),
@@ -193,7 +193,7 @@ REAL: tuple[Real, ...] = (
         "<eos>",
         "<bos>",
         why="It shows the model no tools, writes no calls and takes no results. Add a template that "
-        "does, in the form of the family below: naming the reader is not enough.",
+        "does, in the format of the next family: naming the reader is not enough.",
     ),
     Real("Gemma 4, first templates", TRL, "gemma4_v2.jinja", "<turn|>", "<bos>", ids="gemma-4"),
     Real("Gemma 4", TRL, "gemma4_v5.jinja", "<turn|>", "<bos>", ids="gemma-4", note=BEHIND),
@@ -247,7 +247,7 @@ REAL: tuple[Real, ...] = (
         LLAMA_CPP,
         "NVIDIA-Nemotron-Nano-v2.jinja",
         "<SPECIAL_12>",
-        why="It writes the last turn otherwise than an earlier one, so every turn begins a row. Add a "
+        why="It writes the last turn differently from an earlier one, so every turn begins a row. Add a "
         "template that writes both alike.",
     ),
     Real(

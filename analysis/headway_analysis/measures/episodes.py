@@ -100,7 +100,7 @@ episodes are often the hard ones. It is the default of a gate's `maxLost`."""
 
 
 def comparable(lost: Sequence[float]) -> list[bool]:
-    """Which of some samples lost few enough episodes for their means to be ranked. Each of these lost at most
+    """Whether each sample lost few enough episodes for its mean to be ranked. Such a sample lost at most
     `LOST_MORE` more than the sample that lost the fewest.
 
     Args:

@@ -79,7 +79,7 @@ class MeasureSpec(SpecModel):
     """A try succeeds if its external score is at least this. For metrics under val/reward, the reward decides
     instead."""
     max_rows: Annotated[int, Field(ge=1, le=1000000)] | None = None
-    """Measure only on this many rows, the first ones. Absent: all."""
+    """Measure only on the first maxRows rows. Absent: all."""
 
 
 class EvaluationSpec(MeasureSpec):

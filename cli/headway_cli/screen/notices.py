@@ -22,7 +22,7 @@ BAD: Final = {
         "Healthy",
     ),
 }
-"""Status of a condition -> the types that hold a job, or mean that something is wrong, at that status.
+"""Status of a condition -> the types that block a job, or mean that something is wrong, at that status.
 GatePassed is not among them: the gate has a row of its own.
 """
 UNDER_WAY: Final = ("Running", "Sampling", "Starting")

@@ -1,8 +1,8 @@
 """Lets groups begin only where their worst case fits the budget; the others wait.
 
     a group begins    once all that it may cost is reserved: every attempt, and its share of training
-    an episode ends   what it has not used is free again
-    a question        to a judge or an endpoint is reserved just before: nobody knows how many will come
+    an episode ends   the part of its reservation that it has not used is free again
+    a question        to a judge or an endpoint is reserved just before it is sent: their number is unknown
     a group ends      once the ledger has it; what a step will train of it stays reserved until that step
     exhausted         nothing runs, and nothing that waits fits. Or more is spent and reserved than there is:
                       time has passed, a price was corrected, or the budget was lowered. If the namespace may
@@ -106,7 +106,7 @@ class Budget:
         self.busy: Callable[[], bool] = lambda: False
         """Whether budget may become free although no group runs, because the learner may take a step."""
         self.drain: Callable[[], None] | None = None
-        """Ends the job with the finished groups, and refuses what waits; None if the job cannot drain."""
+        """Ends the job with its finished groups, refusing waiting requests; None if the job cannot drain."""
         self.exhausted_at: datetime | None = None
         self._moved = moved
         self._queue: list[_Wait] = []

@@ -49,4 +49,4 @@ class Suspects:
 
     def _require(self, key: str) -> None:
         if self._lost.get(key, 0) >= LOSSES:
-            raise SchemaRefusedError(f"{LOSSES} servers were lost with this schema; send another one")
+            raise SchemaRefusedError(f"{LOSSES} servers died while they used this schema; send another one")

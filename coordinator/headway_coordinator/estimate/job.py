@@ -1,7 +1,7 @@
 """Estimates what a whole training job will use and cost.
 
 data        from rows, prompts and limits, once a sandbox has shown how an episode begins
-preflight   from its episodes, once it is over
+preflight   from its episodes, once the preflight is over
 running     from the usage and the episodes so far, once a step was taken
 """
 

@@ -4,8 +4,8 @@ Everything is logged from a thread. A failing tracking server never stops traini
 
 A coordinator that starts again logs nothing twice. The run's id is in the artifact store, or the run is found
 by its tags. A metric that an earlier process may have logged is only sent if the run lacks it. A file
-replaces the file of its name. The job's stored records alone decide which episodes become traces, and a
-trace's id is a function of its episode.
+replaces an earlier one of the same name. The job's stored records alone decide which episodes become traces,
+and a trace's id is a function of its episode.
 """
 
 from __future__ import annotations

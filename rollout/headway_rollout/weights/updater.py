@@ -141,7 +141,7 @@ class WeightUpdater:
 
     @property
     def leaving(self) -> bool:
-        """Whether it was released, and has received nothing since."""
+        """Whether the slot was released, and has received no weights since."""
         return self._leaving
 
     def release(self) -> None:

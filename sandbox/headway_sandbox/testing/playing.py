@@ -37,7 +37,7 @@ from headway_sandbox.testing.sandbox import Sandboxes
 
 CHARACTERS_A_TOKEN: Final = 4
 SOME: Final = 8
-"""Fewest episodes that are played first. If all fail, each other one could take its full time too."""
+"""Minimum number of episodes in the first round. If all fail, only a sample of the others is played."""
 UNTRAINED: Final = PolicyVersion(incarnation=0, step=0)
 
 

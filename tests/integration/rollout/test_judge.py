@@ -1,6 +1,6 @@
 """A judge that a real vLLM serves, behind a token, and killed while episodes are judged.
 
-Its model has random weights: what it says is noise, held to a schema by vLLM and by the coordinator.
+Its model has random weights: what it says is noise, constrained by a schema in vLLM and by the coordinator.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ CHECK: Final = Check(
     "in another order. Reward and score are not compared if they ask a judge.",
     threshold="Fails if any replayed episode differs. Unknown if none could be replayed.",
     reason="A group compares episodes on one prompt. If the environment differs between them, the model "
-    "learns from luck.",
+    "learns from chance.",
     source=f"{GUIDE}: equal calls give equal results, so run an instance twice and compare. {EXACT}.",
     advice="Make reset depend only on row and seed, and tools only on row, seed and earlier calls.",
     judge=judge,

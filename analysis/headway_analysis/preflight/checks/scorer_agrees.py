@@ -134,7 +134,7 @@ def _worst(unearned: Sequence[Sampled]) -> list[Sampled]:
 def _example(one: Sampled) -> Example:
     record = one.record
     text = f"reward {record.reward:g} | score {record.score:g}\n{answer_of(one) or '(no answer)'}"
-    return Example(f"row {one.group.row}: paid, and failed", excerpt(text), record.episode_id)
+    return Example(f"row {one.group.row}: high reward, but not a success", excerpt(text), record.episode_id)
 
 
 CHECK: Final = Check(
