@@ -79,9 +79,7 @@ async def test_a_helper_of_a_coding_agent_is_a_row_of_its_own(
     assert sum(helpers.mask) == len(helped.sampled)
 
 
-async def test_a_coding_agent_hears_which_field_turns_it_away(
-    tok: Any, agents: Agents, tmp_path: Path
-) -> None:
+async def test_a_refusal_names_the_field_to_a_coding_agent(tok: Any, agents: Agents, tmp_path: Path) -> None:
     service = agents.get("claude_code_agent")
     async with stage(tok, tmp_path, ANSWER, context=CONTEXT) as (rig, leases):
         record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"))

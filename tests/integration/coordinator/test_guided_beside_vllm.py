@@ -118,7 +118,7 @@ def test_what_is_taken_is_kept_to(tok: Any, seed: int) -> None:
     assert ended, "at least one walk comes to its end"
 
 
-def test_any_object_is_any_object(tok: Any) -> None:
+def test_the_any_object_grammar_yields_only_objects(tok: Any) -> None:
     grammar = compiled(tok, ANY_OBJECT)
     for turn in range(8):
         output, ended = walked(tok, grammar, random.Random(turn))

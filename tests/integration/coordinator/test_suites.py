@@ -105,7 +105,7 @@ async def test_a_limit_above_the_samples_is_refused_at_once(tmp_path: Path) -> N
 
 
 @pytest.mark.ci
-async def test_report_status_and_metrics_are_what_a_recount_finds(tmp_path: Path) -> None:
+async def test_report_status_and_metrics_match_a_recount(tmp_path: Path) -> None:
     """Of own rows and of a suite, with the metrics that the process served at its final status."""
     async with suite_rig(
         tmp_path, {"good": {}, "bad": {"+": 1, "-": 1, "*": 1}}, limit=LIMIT, rows=ROWS

@@ -203,7 +203,7 @@ def test_fewer_steps_are_left_to_drift_in() -> None:
     assert width(10) > width(5) > width(1)
 
 
-def test_an_interval_holds_what_follows() -> None:
+def test_an_interval_contains_the_mean_of_later_groups() -> None:
     rng, held, tries = random.Random(5), 0, 400
     for _ in range(tries):
         seen = measure([group(rng.lognormvariate(5, 0.6)) for _ in range(12)])

@@ -249,7 +249,7 @@ def test_a_stored_run_shares_no_token_counts_with_others() -> None:
     assert {key for key in made.usage if key.startswith("evaluation")} == set()
 
 
-def test_samples_of_a_suite_are_not_like_rows() -> None:
+def test_rows_already_played_do_not_estimate_a_suite() -> None:
     rows, suite = part(), replace(part(groups=20), suite="general")
     done = PartProgress(rows, 0, played([400.0] * 9, rows))
     assert cost([done, PartProgress(suite, 20)]) == cost([PartProgress(suite, 20)])

@@ -63,7 +63,7 @@ def test_very_many_values_never_raise_the_bound(monkeypatch: pytest.MonkeyPatch)
     assert exact - 0.01 <= least_mean(values, np.ones(300), 0.0) <= exact
 
 
-def test_nothing_bounds_an_amount() -> None:
+def test_an_amount_has_no_least_value_or_gain() -> None:
     amounts = layout([1] * 30)(RNG.normal(size=30), False)
     assert least_value(amounts, None) is None
     assert least_gain(amounts, amounts, ends=None) is None

@@ -442,5 +442,5 @@ def test_the_recount_agrees_where_costs_are_unknown(recount: ModuleType, book: P
 
 
 @pytest.mark.parametrize(("df", "p"), [(1, 0.975), (7.5, 0.975), (200, 0.8), (3000, 0.975)])
-def test_the_recounts_quantiles_are_students(recount: ModuleType, df: float, p: float) -> None:
+def test_the_recount_uses_students_t_quantiles(recount: ModuleType, df: float, p: float) -> None:
     assert sys.modules["recount_statistics"].student(df, p) == pytest.approx(float(stdtrit(df, p)), rel=1e-9)

@@ -514,7 +514,7 @@ def test_a_person_may_order_a_rollback_though_nothing_is_wrong() -> None:
     assert "the newest step is the best" in getattr(obey("RollBack", story.now()), "why", "")
 
 
-def test_an_order_may_come_while_another_remedy_is_watched() -> None:
+def test_a_person_may_order_a_remedy_while_another_is_watched() -> None:
     story = uniform()
     story.carry_out(decide(story.now())).train(5)
     story.carry_out(obey("OnPolicy", story.now()))

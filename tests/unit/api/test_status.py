@@ -46,7 +46,7 @@ def test_total_is_what_is_billed() -> None:
 
 
 @given(st.floats(min_value=-1e9, max_value=1e9), st.integers(0, 9))
-def test_decimals_are_what_the_schema_takes(value: float, digits: int) -> None:
+def test_every_decimal_matches_the_schema(value: float, digits: int) -> None:
     text = decimal(value, digits)
     assert re.fullmatch(DECIMAL_PATTERN, text)
     assert len(text) <= 32

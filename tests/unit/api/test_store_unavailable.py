@@ -113,7 +113,7 @@ def test_an_upload_in_parts_is_given_up_once(bucket: AbsentBucket, tmp_path: Pat
     assert 1 <= bucket.asked_by["DELETE"] <= stores.WORK["retries"]["total_max_attempts"]
 
 
-def test_a_process_that_ends_waits_no_more(bucket: AbsentBucket) -> None:
+def test_an_ending_process_stops_waiting(bucket: AbsentBucket) -> None:
     patience = Patience(60)
     store = open_store(output(bucket), patience)
     bucket.leave(503)

@@ -50,7 +50,7 @@ def test_a_job_of_which_nothing_was_raised_has_a_row_too() -> None:
 
 
 @pytest.mark.parametrize(("changed", "left", "met"), [(0.71, 0.69, [True, True]), (0.7, 0.7, [False, False])])
-def test_the_changed_one_is_to_end_above_and_the_other_one_below(
+def test_the_goals_need_one_job_to_recover_and_one_to_collapse(
     changed: float, left: float, met: list[bool]
 ) -> None:
     ends = {"Alert": left, "Remediate": changed}

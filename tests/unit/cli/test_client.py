@@ -386,7 +386,7 @@ def test_the_error_for_an_unknown_name_has_near_ones(stub: StubCluster, jobs: Pa
             here.run(name)
 
 
-def test_a_job_of_the_other_kind_is_not_taken_for_one(jobs: Path) -> None:
+def test_a_job_of_the_other_kind_is_not_found(jobs: Path) -> None:
     with pytest.raises(RunNotFoundError, match="has an RLTrainingJob, not an RLEvalJob"):
         TrainingClient(local=True, folder=jobs).run("refunds", "eval")
 

@@ -74,7 +74,7 @@ def test_an_agent_in_its_sandbox_writes_as_the_runner() -> None:
 
 
 @pytest.mark.parametrize(("tail", "many"), [(None, 3), (0, 0), (2, 2), (9, 3)])
-def test_the_last_lines_are_taken(tail: int | None, many: int) -> None:
+def test_tail_bounds_the_number_of_lines(tail: int | None, many: int) -> None:
     assert Wanted(tail=tail).last("a\nb\nc\n") == ["a", "b", "c"][3 - many :]
 
 

@@ -66,7 +66,7 @@ def test_many_cuts_are_counted() -> None:
     assert cut[-1] == "30 more places were cut"
 
 
-def test_a_name_from_outside_forges_no_cut() -> None:
+def test_an_untrusted_name_cannot_forge_a_notice_of_a_cut() -> None:
     _, cut = fitted({"a\nb: 1 of 2 characters" + "c" * 99: "x" * 100}, text=50)
     assert len(cut) == 1
     assert cut[0].endswith(": 50 of 100 characters")

@@ -278,7 +278,7 @@ def changed(report: StepReport, loss: str | None, *settings: str, **algorithm: A
     return found
 
 
-def test_the_bounds_of_a_loss_go_with_it() -> None:
+def test_another_loss_drops_the_clip_bounds_of_the_old_one() -> None:
     bounds = {"clip": {"low": 0.7, "high": 1.3}}
     assert changed(rig.report(1), "cispo", **bounds).algorithm.clip is None
     kept = changed(rig.report(1), None, "spec.algorithm.kl.coefficient=0.5", **bounds).algorithm

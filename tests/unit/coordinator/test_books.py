@@ -47,7 +47,7 @@ def begun(tmp_path: Path, file: Path, used: Usages | None = None) -> Books:
     return found
 
 
-def test_without_a_config_map_the_built_in_book_holds(tmp_path: Path, file: Path) -> None:
+def test_without_a_config_map_the_built_in_book_applies(tmp_path: Path, file: Path) -> None:
     found = books(tmp_path, file, name=None)
     assert found.first() == DEFAULT
     found.begin([])

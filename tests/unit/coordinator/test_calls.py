@@ -148,7 +148,7 @@ def test_reading_never_fails(name: str, data: st.DataObject) -> None:
     ],
     ids=lambda value: f"{value[:6]}-{len(value)}",
 )
-def test_no_argument_ends_the_reading_or_is_too_deep(name: str, value: str) -> None:
+def test_deep_or_unparsable_arguments_become_problem_calls(name: str, value: str) -> None:
     calls = read(name, STYLES[name].call.replace('"brave-otter"', value)).calls
     assert value in STYLES[name].call.replace('"brave-otter"', value)
     assert all(call.problem and call.arguments is None for call in calls)

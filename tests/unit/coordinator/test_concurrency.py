@@ -246,7 +246,7 @@ async def test_a_server_is_asked_with_the_key_of_its_port() -> None:
         assert [server.reading is None for server in r.router.servers.values()] == [False]
 
 
-async def test_a_server_that_takes_weights_meanwhile_is_not_heard() -> None:
+async def test_a_server_that_loads_weights_does_not_change_the_limit() -> None:
     async with rig(servers=1) as r:
         await r.look()
         text = metrics(0.99, 50)

@@ -244,7 +244,7 @@ def test_fewer_servers_asked_for_are_enough() -> None:
 
 
 @pytest.mark.parametrize("how", ["comes back", "is replaced", "is not asked for any more"])
-def test_server_lost_over_its_weights_is_remembered_until_mended(how: str) -> None:
+def test_a_server_with_failed_weights_counts_until_replaced(how: str) -> None:
     of, tracked = router(A, B), conditions.Conditions(previous(True))
     of.failed(B, Failure(Reason.VERIFICATION_FAILED, "canary off by 3.1"))
     of.discovered([A])

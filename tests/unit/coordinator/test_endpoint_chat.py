@@ -412,7 +412,7 @@ async def test_an_address_that_is_none_ends_the_candidate(url: str) -> None:
     assert caught.value.field == "spec.candidates[other].endpoint.url"
 
 
-async def test_https_where_there_is_none_ends_the_candidate() -> None:
+async def test_https_to_a_plain_http_endpoint_ends_the_candidate() -> None:
     async with serving() as service, asking(service.url.replace("http:", "https:")) as chat:
         with pytest.raises(CandidateError, match="SSL") as caught:
             await ask(chat)

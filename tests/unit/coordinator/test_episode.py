@@ -91,7 +91,7 @@ def task(index: int = 0, attempt: int = 0) -> Task:
     )
 
 
-async def test_an_episode_that_goes_well(tok: Any) -> None:
+async def test_a_completed_episode_is_scored_and_recorded(tok: Any) -> None:
     async with rig(tok, CALL, ANSWER) as r:
         record = await r.episodes.run(task())
     assert (record.outcome, record.reward, record.score, record.error) == (Outcome.COMPLETED, 1.0, 1.0, None)
@@ -566,7 +566,7 @@ def test_starts_share_a_first_attempts_seed_not_a_retrys() -> None:
     assert len({plan(2).task(0, attempt).environment_seed for attempt in (0, 1, 101)}) == 1
 
 
-async def test_a_group_goes_on_without_what_stays_lost(tok: Any) -> None:
+async def test_a_group_completes_without_its_lost_episodes(tok: Any) -> None:
     async with rig(tok, ANSWER) as r:
         r.sandbox.faults["POST /reset"] = after(1, fail(500))
         group = await groups.run(plan(2), r.episodes.run, AdaptiveSemaphore(1), start_number=0, max_retries=1)

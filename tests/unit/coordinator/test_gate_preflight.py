@@ -171,7 +171,7 @@ def test_a_gate_on_a_cost_without_a_price_is_refused(
         ({"candidate": "again", "metric": "cost", "mustBeat": "base"}, priced(**SERVED, sandboxSeconds="0")),
     ],
 )
-def test_a_gate_on_a_cost_with_prices_is_taken(gate: dict[str, Any], book: DatedPrices) -> None:
+def test_a_gate_on_a_cost_with_prices_is_accepted(gate: dict[str, Any], book: DatedPrices) -> None:
     assert gate_checks.check_prices(job(**gate), book).startswith("every class of usage of")
 
 

@@ -170,7 +170,7 @@ async def test_lost_load_answer_keeps_no_loaded_server_out(
         assert len(servers.loads) == 2
 
 
-async def test_a_server_that_still_starts_has_failed_nothing() -> None:
+async def test_a_server_that_is_starting_has_no_failure() -> None:
     async with a_fleet(1) as (fleet, servers):
         servers.agents[0].faults["POST /v1/weights"] = first(2, fail(503, "EngineStarting"))
         await fleet.want(manifest(0))

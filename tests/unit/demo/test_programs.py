@@ -46,9 +46,7 @@ def test_a_build_that_fails_is_an_error(
     assert "no module proxy" in capsys.readouterr().out
 
 
-def test_nothing_is_left_of_a_build_that_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch, cache: Path
-) -> None:
+def test_a_cancelled_build_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     builds(monkeypatch, f"sleep 300 & echo $! > {cache}/child; wait")
     with programs.building() as build:
         while not (cache / "child").exists() or not (cache / "child").read_text():

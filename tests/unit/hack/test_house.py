@@ -59,7 +59,7 @@ def test_files_written_for_users_are_left_out(house: ModuleType, tmp_path: Path)
     assert [path.name for path in house.python_files(tmp_path)] == ["own.py", "own.py"]
 
 
-def test_its_own_repository_is_a_row_for_each_package() -> None:
+def test_the_table_has_a_row_for_each_package() -> None:
     ran = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=True)
     rows = [line.split("|")[1].strip() for line in ran.stdout.splitlines()[2:]]
     packages = {path.parent.name for path in ROOT.glob("*/headway_*")}

@@ -159,7 +159,7 @@ def test_an_affinity_names_a_product_where_it_leaves_no_choice() -> None:
     assert product_of(pod(**affinity([one], [two])), GPU) == GPU
 
 
-def test_what_is_kept_of_a_pod_is_enough() -> None:
+def test_a_slim_pod_keeps_what_accelerators_are_read_from() -> None:
     one = {"key": "nvidia.com/gpu.product", "operator": "In", "values": ["L4"]}
     for body in (pod(**H100), pod(**affinity([one]))):
         assert held_pod(slim(copy.deepcopy(body)), GPU) == held_pod(body, GPU)

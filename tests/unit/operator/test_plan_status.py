@@ -405,7 +405,7 @@ class TestFailures:
         )
         assert world.status_condition("RolloutReady")["message"] == f"{words} have the ResourceQuota raised"
 
-    def test_of_a_job_whose_pods_are_refused_an_event_tells(self) -> None:
+    def test_an_event_reports_that_pods_are_refused(self) -> None:
         world = started()
         del world.objects["Pod", "refunds-learner-0"]
         again = world.plan().requeue_after
@@ -496,7 +496,7 @@ class TestRestarts:
 class TestProgress:
     """A job that runs and gets nowhere says so."""
 
-    def test_the_coordinators_own_words_are_repeated(self) -> None:
+    def test_the_coordinators_own_message_is_repeated(self) -> None:
         world = running()
         world.body["status"]["progress"] = {"step": 2, "stalled": "no rollout server holds version 0.2"}
         world.carry_out()

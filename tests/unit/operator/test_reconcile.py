@@ -142,7 +142,7 @@ def test_a_job_deleted_meanwhile_and_its_objects_are_not_created(desk: Desk) -> 
     assert desk.server.objects == {}
 
 
-def test_a_later_job_of_the_name_is_not_meant(desk: Desk) -> None:
+def test_a_later_job_of_the_same_name_is_left_alone(desk: Desk) -> None:
     desk.server.change_job(uid="another")
     assert desk.reconcile() is None
     assert desk.finalizers == []

@@ -323,7 +323,7 @@ def test_every_quantity_that_the_schema_takes_is_read(text: str) -> None:
         ("2Mi", "2097152"),
     ],
 )
-def test_a_quantity_is_what_kubernetes_takes_it_for(text: str, same: str) -> None:
+def test_a_quantity_is_parsed_as_kubernetes_parses_it(text: str, same: str) -> None:
     assert amount(text) == amount(same)
 
 

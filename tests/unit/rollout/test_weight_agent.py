@@ -122,7 +122,7 @@ async def test_each_slot_has_a_state_of_its_own_until_it_is_released(client: Tes
 
 @pytest.mark.parametrize("slot", ["", "Tuned", "a.b", "-a", "a-", "a/b", "a" * 64])
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-async def test_a_slot_has_the_name_of_a_dns_label(
+async def test_the_name_of_a_slot_is_a_dns_label(
     client: TestClient[Any, Any], server: Scripted, method: str, slot: str
 ) -> None:
     how: dict[str, Any] = {"params": {"slot": slot}, "json": MANIFEST, "headers": AUTHORIZED}

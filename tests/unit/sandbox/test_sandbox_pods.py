@@ -275,7 +275,7 @@ def test_a_pod_that_is_being_started_is_no_problem() -> None:
     assert pods.problem_of({"status": {"phase": "Pending"}}) is None
 
 
-def test_urls_of_both_families() -> None:
+def test_urls_of_ipv4_and_ipv6_addresses() -> None:
     assert pods.url_of("10.0.0.1") == "http://10.0.0.1:8080"
     assert pods.url_of("fd00::1") == "http://[fd00::1]:8080"
 

@@ -55,7 +55,7 @@ async def test_a_poll_says_that_no_batch_is_ready_or_none_will_come() -> None:
         assert await off_loop(lambda: here.poll(1)) == Finished(reason="MaxSteps")
 
 
-async def test_a_coordinator_that_forgot_asks_for_the_announcement() -> None:
+async def test_a_restarted_coordinator_wants_the_step_announced() -> None:
     async with rig.ScriptedCoordinator([rig.batch(1)]).serving() as url:
         here = CoordinatorClient(url, TO_COORDINATOR)
         with pytest.raises(StepNotAnnouncedError):
