@@ -19,7 +19,7 @@ os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:2")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-# How long an example takes says how busy the machine is.
+# The duration of an example depends on how busy the machine is, so it has no deadline.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 

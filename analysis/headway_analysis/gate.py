@@ -69,8 +69,8 @@ class GateSpec:
     suites: Collection[str] = ()
     """Tasks that are suites."""
     tools: Collection[str] = ()
-    """Tools that the environment has and that conditions are about, as measures name them. Without a call
-    their value is 0."""
+    """Tools of the environment that a condition of the gate names, as measures name them. The value of a tool
+    without a call is 0."""
 
     @property
     def tasks(self) -> set[str]:

@@ -13,7 +13,7 @@ PAGE_SECONDS: Final = 300.0
 TRACKING_SECONDS: Final = 360.0
 """The longest time for logging to MLflow."""
 LAST_WORD_SECONDS: Final = 600.0
-"""How long to try to write the last status: an API server may be away for minutes during an upgrade."""
+"""How long to try to write the last status: an API server may be down for minutes during an upgrade."""
 FAREWELL_SECONDS: Final = 60.0
 """The longest that a finished coordinator waits for the learner to hear of the end."""
 SPANS_SECONDS: Final = 15.0

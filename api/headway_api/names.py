@@ -60,7 +60,7 @@ ROLES: Final = (COORDINATOR, LEARNER, ROLLOUT, BROKER, SANDBOX)
 TRAINING_SET: Final = "training"
 """In an RLTrainingJob with a server for held-out rows: the set of all other servers."""
 VALIDATION_SET: Final = "validation"
-"""The set of that one server."""
+"""The set that consists of the server for held-out rows."""
 
 PORT_COORDINATOR: Final = 8100
 """Learner API of the coordinator, its probes and `/metrics`."""

@@ -270,8 +270,8 @@ def client(output: OutputSpec, how: dict[str, Any]) -> Any:
 def open_store(output: OutputSpec, patience: Patience | None = None, *, quick: bool = False) -> Store:
     """Client for `spec.output`; credentials come from the pod's environment or service account.
 
-    With `patience`, later requests wait for a store that is away; this first one is quick. With `quick` it is
-    quick too: somebody watches.
+    The first request, to the bucket, has a short timeout with `patience`, and with `quick`, for a person who
+    waits. With `patience`, later requests wait for an unavailable store.
 
     Raises:
         JobError: `BucketUnavailable`, if the bucket does not exist or cannot be reached with the

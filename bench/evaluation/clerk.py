@@ -99,7 +99,7 @@ def _speak(model: Any, chains: Sequence[Sequence[int]], newline: int, last: int)
     embeddings.zero_()
     head.zero_()
     call, answer = chains
-    # A dimension for each token that has a successor, one for `last`, one for having seen it, one for others.
+    # One dimension for each token with a successor, for `last`, for having seen `last`, and for the rest.
     own = {token: n for n, token in enumerate([newline, *call[:-1], *answer[:-1]])}
     marked, seen, rest = len(own), len(own) + 1, len(own) + 2
     assert rest < embeddings.shape[1], "more tokens than dimensions"

@@ -40,7 +40,7 @@ async def _measure(folder: Path) -> Section:
     ran: dict[str, Ran] = {}
     start = partial(running, size=TINY, context=4096, concurrency=64, lora=False)
     with start(folder / "train") as train, start(folder / "held-out") as other:
-        await run(folder, train, replace(FULL, steps=2, validate_every=2), other)  # uncounted
+        await run(folder, train, replace(FULL, steps=2, validate_every=2), other)  # warm-up, not measured
         for name, plan, held_out in (
             (SHARED, FULL, None),
             (DEDICATED, FULL, other),

@@ -62,7 +62,7 @@ async def serve() -> None:
     async with rig(tok, context=CONTEXT, around=counted(served, seen)) as r:
         served.append(r)
         r.rollout.expires_at = float("inf")
-        await r.chat()  # loads what only the first turn needs to load
+        await r.chat()  # the first turn imports modules, so it would be slower
         loaded.keep()  # as a coordinator does
         print(json.dumps({"url": r.base}), flush=True)
         await asyncio.to_thread(sys.stdin.readline)

@@ -20,7 +20,7 @@ from headway_cli import near_names, newer_fields
 MANAGER: Final = "headway-cli"
 CALL_SECONDS: Final = 30
 UNREACHABLE_SECONDS: Final = 300.0
-"""Longest that a cluster which has answered may be away while a job is followed."""
+"""Longest that a cluster which has answered may be unreachable while a job is followed."""
 RETRY_SECONDS: Final = 5.0
 WATCH_SECONDS: Final = 240
 """Seconds after which a watch is started again, so that a dead connection is noticed by then."""

@@ -15,7 +15,7 @@ from headway_cli.stored_run import StoredRun, readable
 
 LOG: Final = ".log"
 LOOK_SECONDS: Final = 0.5
-"""Seconds between two looks at a log that is followed."""
+"""Seconds between two polls of a followed log."""
 
 
 class Role(StrEnum):

@@ -1,4 +1,4 @@
-"""The judgement on spec.data.test: once, after training, the best step's weights against the untrained ones.
+"""Compares the weights of the best step with the untrained ones on spec.data.test, once, after training.
 
 Both are sampled on the same rows with the same seeds, one after the other, in one weight slot of the servers.
 Their groups are durable like any other, under the names of their steps. So a restart samples only what is

@@ -39,7 +39,7 @@ def write(store: Store, layout: Layout, kind: str, decode: Callable[[], Decode |
         if html is None:
             return False
         store.put(layout.page, html.encode())
-    except Exception as error:  # whatever it is, the job's results are valid without the page
+    except Exception as error:  # the job's results are valid without the page, whatever the error is
         text = f"{type(error).__name__}: {error}"
         logs.event(_log, "page-not-written", level=logging.WARNING, error=text)
         return False

@@ -30,7 +30,7 @@ def acting(collapse: CollapseSpec, raised: Sequence[Verdict]) -> list[Verdict]:
 
 
 def unseen(found: Sequence[Verdict], last: st.Pause | None) -> list[Verdict]:
-    """The signals that the person who resumed the last pause has not seen: raised since, or raised again.
+    """The signals that were raised, or raised again, since a person resumed the job after its last pause.
 
     A signal that was raised then and still is has been seen. Its step alone does not show that: a validation
     may end, and raise its signal, long after its step.
@@ -71,7 +71,7 @@ class Pauses:
         self._seen = previous.pause
         """The pause whose signals a person has seen. None: no pause, or the job went back before it."""
         self.is_paused = previous.pause is not None and previous.pause.time != previous.resumed_pause
-        """Whether the job is paused. A predecessor may have paused it while the operator was away."""
+        """Whether the job is paused. A predecessor may have paused it while the operator was not running."""
 
     def begin(self, step: int) -> None:
         """Note that the job goes on from `step`.

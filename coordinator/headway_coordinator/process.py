@@ -324,7 +324,7 @@ class Process(ABC):
 
     async def _count_last(self) -> None:
         """Write the accelerator seconds that are known at the end, and export the bill."""
-        await self._status.flush()  # the answer has what the operator has counted meanwhile
+        await self._status.flush()  # the reply has the seconds that the operator has counted meanwhile
         async with self._counting_accelerators:
             await self._blocking(self._ledger.accelerators, self._accelerator_seconds, time.time(), last=True)
         await self._export()

@@ -1,4 +1,4 @@
-"""Whether Prometheus has read the final metrics: a process that ends is asked for nothing more."""
+"""Whether Prometheus has scraped the final metrics, because it cannot scrape an ended process."""
 
 from __future__ import annotations
 

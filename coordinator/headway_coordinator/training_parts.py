@@ -113,7 +113,7 @@ def assembled(
     fleet = Fleet(servers.http, servers.key, servers.discover, servers.on_load, outlets.synced)
     fleet.router.replicas = servers.replicas
     limiter = AdaptiveSemaphore(rollout.max_concurrency)
-    episode_runners.places.clear()  # those of the preflight, which has ended
+    episode_runners.places.clear()  # places of the preflight, which has ended
     episode = episode_runners.on(fleet, limiter)
     concurrent = validation_servers(
         job,

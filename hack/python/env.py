@@ -74,7 +74,7 @@ GUESTS: dict[str, tuple[str, ...]] = {
 """Name -> how its requirements/guests/NAME.in is resolved."""
 FILES = ("wheel.cmake=false", "wheel.packages=vendor/llama.cpp/models")
 INSTALLS: dict[str, tuple[str, ...]] = {
-    # Of this package's source the templates and vocabularies, and nothing compiled.
+    # Install only the templates and vocabularies of this package's source, and compile nothing.
     "templates": tuple(
         word for setting in FILES for word in ("--config-settings-package", f"llama-cpp-python:{setting}")
     ),

@@ -31,7 +31,7 @@ def ask_for_tiles() -> bool:
 
 def name_calls() -> None:
     """Make a fatal signal print the Python call in which it came, on standard error."""
-    faulthandler.disable()  # a second enable alone would leave the handlers of others
+    faulthandler.disable()  # enabling it again would not replace the handlers that others have set since
     faulthandler.enable(sys.__stderr__ or 2)
 
 

@@ -124,7 +124,7 @@ def test_a_running_job_takes_it_whoever_dies_meanwhile(
         deadline_s=240,
         explain=lambda: why(bench.get(NAME)),
     )
-    # The learner is at it.
+    # The learner is applying the remedy.
     bench.kube.run(
         "delete",
         "pod",

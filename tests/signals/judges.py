@@ -80,7 +80,7 @@ def _class() -> type[Any]:
 
 
 def unavailable(**arguments: object) -> str:
-    """What a tool says whose system is away.
+    """What a tool says whose system is unavailable.
 
     Raises:
         ToolError: always.

@@ -236,7 +236,7 @@ class Sampler:
                     going.append(place)
             if not going:
                 break
-            if 2 * len(going) <= len(here_B):  # a few long turns need not carry all the others along
+            if 2 * len(going) <= len(here_B):  # drop finished turns from the batch once half are finished
                 self._kept.put(rows_B[here_B], kept)
                 here_B, chosen_B = here_B[going], chosen_B[going]
                 kept = self._kept.taken(rows_B[here_B], width)

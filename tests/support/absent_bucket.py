@@ -1,4 +1,4 @@
-"""A bucket on this machine that can be away for a while: as much of S3 as boto3 asks for here."""
+"""A bucket on this machine that can be unavailable for a while: as much of S3 as boto3 asks for here."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AbsentBucket:
         return f"http://127.0.0.1:{self._port}"
 
     def leave(self, how: int | str, seconds: float = LONGEST) -> None:
-        """Be away for some seconds: `refused`, `cut off`, or a status."""
+        """Be unavailable for some seconds: `refused`, `cut off`, or a status."""
         if how == "refused":
             self.close()
             back = threading.Timer(seconds, self._open)

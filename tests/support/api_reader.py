@@ -69,7 +69,7 @@ class ApiReader:
             for event in self._events(f"/{group}/namespaces/{self._namespace}/{plural}", asked):
                 if event["type"] == "DELETED":
                     return
-                if event["type"] == "ERROR":  # the version is too old: look again
+                if event["type"] == "ERROR":  # the resource version is too old: list again
                     break
                 yield event["object"]
 

@@ -46,7 +46,7 @@ MAIN = Path(__file__).parent / "coordinator_main.py"
 
 
 class Stubborn(ScriptedLearner):
-    """A learner that asks again while the coordinator is away."""
+    """A learner that asks again while the coordinator is unavailable."""
 
     async def announce(self, http: aiohttp.ClientSession, report: StepReport) -> None:
         while True:

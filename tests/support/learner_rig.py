@@ -1,7 +1,7 @@
 """What the learner's tests use: made-up episodes, a scripted coordinator, the real process.
 
 The coordinator here has the learner API alone. It hands out the batches it was given, in order. A
-test can have it drop connections, answer 503, or be away. The learner is the real one.
+test can have it drop connections, answer 503, or be unavailable. The learner is the real one.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class ScriptedCoordinator:
             return web.json_response({"message": f"at step {self.step}, not {step - 1}"}, status=409)
         if self.hold:
             self.hold -= 1
-            await asyncio.sleep(min(0.05, float(request.query["wait"])))  # in the place of a long poll
+            await asyncio.sleep(min(0.05, float(request.query["wait"])))  # instead of a long poll
             return web.Response(status=204)
         if step > len(self.batches):
             validated = self.batches[-1].validated if self.batches else []

@@ -62,7 +62,7 @@ class InProcess:
         async with Client(server.made(self.desk)) as client:
             try:
                 return await client.call_tool(name, arguments)
-            except MCPError as error:  # raised inside, it would come out in a group
+            except MCPError as error:  # an error raised inside would be wrapped in an ExceptionGroup
                 refused = error
         raise refused
 

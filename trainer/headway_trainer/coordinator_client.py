@@ -3,8 +3,8 @@
     POST /v1/steps      StepReport: idempotent, sent again after every restart of either side
     GET  /v1/batch?step=n&wait=s   200 Batch (gzip) | 204 not yet | 410 Finished | 409 announce first
 
-The coordinator may be away (restarting, rescheduled) for `PATIENCE`. Until then the client tries everything
-again.
+The coordinator may be unavailable (restarting, rescheduled) for `PATIENCE`. Until then the client retries
+everything.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class CoordinatorClient:
     def announce(self, report: StepReport, give_up: Callable[[], bool] = lambda: False) -> None:
         """Send a step report until the coordinator takes it.
 
-        While the coordinator is away, `give_up` says whether to stop trying: a learner that resumes sends the
-        report again.
+        While the coordinator is unavailable, `give_up` says whether to stop trying: a learner that resumes
+        sends the report again.
 
         Raises:
             CoordinatorUnreachableError: the coordinator did not answer.

@@ -172,7 +172,7 @@ def _part(job: EvalConfig, shared: Part, opening: Opening, context: int, suite: 
     )
     prompt = opening.prompt if suite is None and opening.prompt is not None else limits.prompt_of([], asked)
     if opening.context_length is None and suite is None and opening.prompt is not None:
-        # Between two turns there is a tool's answer, as long as a turn.
+        # A tool result follows each turn, and is assumed to be as long as the turn.
         turns = asked.max_turns or limits.OWN_TURNS
         asked = replace(asked, context_length=max(context, round(prompt.high) + 2 * turns * spec.max_tokens))
     found = replace(shared, limits=by_limits(prompt, asked, shared.sampled_by, shared.model), group_size=size)

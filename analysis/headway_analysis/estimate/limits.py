@@ -63,7 +63,7 @@ def of_episode(prompt: Range, limits: Limits) -> dict[str, Range]:
     sampled = ordered(
         1.0, min(likely_turns * turn_tokens, allowed, room), min(turns * maximum, allowed, context)
     )
-    # Between two turns there is a tool's answer, as long as a turn.
+    # A tool result follows each turn, and is assumed to be as long as the turn.
     grown = min(context, prompt.likely + (2 * likely_turns - 1) * turn_tokens)
     computed = max(prompt.likely, grown - turn_tokens)
     prompts = likely_turns * (prompt.likely + computed) / 2

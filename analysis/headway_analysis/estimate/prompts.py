@@ -42,7 +42,7 @@ def lengths(
 ) -> list[float]:
     """Tokens of the first prompts of rows all over the data, tools included.
 
-    The first row's prompt is known from its reset. Another row's prompt is taken to differ only by the text
+    The first row's prompt is known from its reset. Another row's prompt is assumed to differ only by the text
     in the column of prompts.
 
     Args:

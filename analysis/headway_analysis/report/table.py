@@ -51,7 +51,7 @@ COLUMNS: Final = (
     Column("episode_id", "string", "Id of the episode in the trajectories.", lambda t: t.episode_id),
     Column("sampled_by", "string", "servers, endpoint, or nobody (rescored).", lambda t: t.sampled_by),
     Column("outcome", "string", "Completed, Truncated, AgentError, InfraError.", lambda t: t.outcome.value),
-    Column("scored", "bool", "Whether it is in means: all but InfraError.", lambda t: t.scored),
+    Column("scored", "bool", "Whether it counts in means: not after an InfraError.", lambda t: t.scored),
     Column("reward", "double", "Reward; null where not scored.", lambda t: t.reward),
     Column(
         "external_score", "double", "The strict score; null where not scored.", lambda t: t.external_score

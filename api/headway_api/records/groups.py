@@ -16,7 +16,7 @@ AbandonReason = Literal["TooFewScored", "NotJudged", "NoStepLeft", "TooOld", "Ro
 """Why a training group is not trained. Too many of its episodes failed permanently. Its environment rewards
 whole groups, and could not judge this one. No step can take it. Its tokens are too old to be trained:
 a predecessor of the coordinator wrote it, or a remedy has lowered the bound or the batch. A remedy
-went back behind the policy that sampled it. Or its possible cost does not fit the job's budget."""
+went back to a step before its policy version. Or its possible cost does not fit the job's budget."""
 
 
 class Abandoned(Record):

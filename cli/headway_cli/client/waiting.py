@@ -1,4 +1,4 @@
-"""How a client waits for a run: how often it looks, and how long the cluster may be away."""
+"""How a client waits for a run: how often it looks, and how long the cluster may be unavailable."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Waiting(Generic[T]):
         self._answered: float | None = None
 
     def look(self) -> T | None:
-        """The result, if there is one. A cluster that has answered may be away for UNREACHABLE_SECONDS.
+        """The result, if there is one. A cluster that has answered may be down for UNREACHABLE_SECONDS.
 
         Raises:
-            ClusterUnreachableError: it never answered, or is away for longer.
+            ClusterUnreachableError: it never answered, or is down for longer.
         """
         try:
             found = self._ask()

@@ -196,7 +196,7 @@ class Pod:
         finally:
             probing.cancel()
             self._set_ready(False)
-        # Whatever it started ends with it, as in a container, in whichever session it runs.
+        # All processes that it started end with it, also those in another session, as in a container.
         await asyncio.to_thread(kill_all, self._processes())
         code = code if code >= 0 else 128 - code
         self._state = _terminated(code, started, self._last_words() if code else "")

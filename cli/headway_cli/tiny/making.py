@@ -250,7 +250,7 @@ def with_mistakes(
 def costly(
     player: Player, task: Task, right: Sequence[Right], found: Sequence[mistakes.Case], known: Rules
 ) -> list[mistakes.Case]:
-    """The cases of places where a wrong word costs the success, tested with one episode each."""
+    """The cases at places where a wrong word makes the episode fail. Each place is tried with one episode."""
     places = list(dict.fromkeys(case.place for case in found))[:TRIED_PLACES]
     shown = {place: min(next(case for case in found if case.place == place).episodes) for place in places}
     scripts = [

@@ -21,7 +21,7 @@ def by_dns(host: str) -> Discover:
         try:
             found = await resolving.addresses(host, resolving.hosts_file())
         except socket.gaierror as error:
-            # A name server that is away says nothing about the servers, so their requests go on.
+            # An unavailable name server says nothing about the rollout servers, so their requests continue.
             known = known if error.errno == socket.EAI_AGAIN else set()
         else:
             known = {_endpoint(address) for address in found}

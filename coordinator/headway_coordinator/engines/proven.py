@@ -35,7 +35,7 @@ async def proven(
         field: names the candidate's model.
         fleet: the candidate's.
         is_wanted: whether it is still to be measured.
-        patience: for how many seconds servers may fail to load, as while the artifact store is away.
+        patience: for how many seconds servers may fail to load, as while the artifact store is unavailable.
         served_since: since when (monotonic) the servers have held another candidate. It waits for this one.
 
     Raises:

@@ -97,7 +97,7 @@ def _log_of(store: Store, layout: Layout, run: Finished, standing: CandidateTrie
             path = Path(stack.enter_context(tempfile.TemporaryDirectory()), f"{name}.eval")
             inspect_log.write(path, run, standing, estimates, played(store, layout, standing))
         except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError) as error:
-            # Only the disk's errors are final. The store may be away, and is retried.
+            # Only errors of the disk are final. The store may be unavailable, so its errors are retried.
             if isinstance(error, OSError) and error.errno not in FULL:
                 raise
             text = f"{type(error).__name__}: {error}"

@@ -147,7 +147,7 @@ class Session:
     unseen: set[int] = field(default_factory=set)
     """Sampled nodes of the graph that never reached the agent, so the reward does not depend on them."""
     guided: set[int] = field(default_factory=set)
-    """Sampled nodes of the graph under a schema. The learner does not know which tokens were hidden."""
+    """Nodes of the graph sampled with a schema. The learner does not know which tokens were masked."""
     recorded_turns: list[RecordedTurn] = field(default_factory=list)
     """The recorded turns of conversations, in the order of their answers."""
     texts: list[Continued] = field(default_factory=list)

@@ -72,7 +72,7 @@ def _finite(param: str, value: float, limit: float) -> None:
     """Refuse a number that is not finite, or too large for metrics."""
     try:
         finite = math.isfinite(value)
-    except OverflowError:  # an integer of hundreds of digits
+    except OverflowError:  # an integer with hundreds of digits
         finite = False
     if not finite:
         raise bad(

@@ -139,7 +139,7 @@ def _some(mode: Mode, allowed: Sequence[str], tools: Sequence[Tool], at: str, le
     if must and len(set(allowed)) == 1:
         return Choice(force=force(allowed[0], tools))
     if not whole and not lenient:
-        message = f'a turn may call all tools on offer; offer these alone, or write tool_choice: "{mode}"'
+        message = f'a turn may call all tools of the request; send only these, or write tool_choice: "{mode}"'
         raise bad(at, f"names some tools, and {message}", UNSUPPORTED)
     return Choice(force=force(None, tools) if must else None, ignored=() if whole else (at,))
 

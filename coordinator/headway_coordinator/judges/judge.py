@@ -116,7 +116,7 @@ class Judge:
         self._open: dict[str, _Open] = {}
         # A job's own servers start after this process, so the first question waits for them.
         self._down: str | None = None if spec.model is None else "it has not answered yet"
-        """Why it does not answer; None once it does."""
+        """Why the judge does not answer; None once it answers."""
         self._probing = asyncio.Lock()
 
     @property

@@ -27,8 +27,8 @@ KUBERNETES_PARTS = (
 )
 BUILD_TIMEOUT_S = 3600
 COMPILER_FLAGS = ("-trimpath", "-buildvcs=false", "-gcflags=all=-l -dwarf=false")
-"""A first build without inlining takes a quarter less of the processor's time. The programs mostly wait.
-Without debug information, which the linker would drop, it takes a further tenth less."""
+"""A first build without inlining takes a quarter less CPU time. The programs mostly wait.
+Without debug information, which the linker would drop, it takes another tenth less."""
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def panels() -> list[Any]:
         ),
         metric_curves(
             "Write to the artifact store",
-            "How long the one under way has taken. One that grows: the store is away.",
+            "How long the running request has taken. If it grows, the store is unavailable.",
             {"under way": "store/busy_seconds"},
         ),
     ]

@@ -51,6 +51,10 @@ PHRASES = (
     _phrase(r"\bfor good\b", '"permanently"'),
     _phrase(r"\bunless given\b", '"by default"'),
     _phrase(r"\bon record\b", '"recorded"'),
+    _phrase(
+        r"\b(?:is|are|was|were|be|been|stays?) away\b(?! from)",
+        '"unavailable", "unreachable" or "not running"',
+    ),
     _phrase(r"\bat work\b", '"running" or "busy"'),
     _phrase(r"\bparted\b", '"diverged" or "differ"'),
     _phrase(r"\bdoes without\b", '"needs no"'),

@@ -71,7 +71,7 @@ class JobKind(ABC):
 
     @abstractmethod
     def preflight_passed(self, job: Job) -> bool:
-        """Whether accelerators may be asked for."""
+        """Whether the job may request accelerators."""
 
     @abstractmethod
     def begun(self, observed: Observed) -> bool:

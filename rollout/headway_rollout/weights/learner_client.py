@@ -46,7 +46,7 @@ class LearnerClient:
         """Make the engine meet the learner, which then waits for it; `folder` gets the header.
 
         Raises:
-            LearnerNotMetError: the learner is away, or now offers other weights.
+            LearnerNotMetError: the learner is unavailable, or now offers other weights.
             UnusableManifestError: its offer is not what the manifest names, or not this model's weights.
         """
         where = f"http://{source.host}:{source.port}"

@@ -39,7 +39,7 @@ class Loader(Protocol):
     """Kinds of manifests that it takes."""
 
     def holds(self, manifest: WeightsManifest) -> bool:
-        """Whether nothing need be fetched: the engine has the weights, or their files are still here.
+        """Whether no fetch is needed: the engine has the weights, or their files are still here.
 
         Raises `UnusableManifestError` if this version had other files.
         """

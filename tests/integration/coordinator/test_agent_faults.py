@@ -152,7 +152,7 @@ async def test_a_stream_that_waits_says_that_it_lives(
         rig.model.gate.clear()
         # A busy machine takes seconds to bring the agent's first request.
         agent = rig.http_agent(f"{service.url}/at-once", idle_seconds=10.0)
-        # The client's patience is with each piece of the answer.
+        # The client's timeout applies to each chunk of the answer.
         playing = asyncio.create_task(play(rig, leases, agent, patience=2.0, **row))
         await until(lambda: len(rig.model.requests) == 1)
         await asyncio.sleep(11.0)

@@ -169,7 +169,7 @@ async def test_a_job_runs_from_preflight_to_report(server: RolloutServer, tmp_pa
     report = json.loads(job.store.get(job.layout.report))
     assert [point["step"] for point in report["curve"]] == [0, 2, 3]
     assert report["usage"] == status["usage"]
-    # A model that scores nothing is best before training, and what it is compared with is itself.
+    # No step scores above 0, so step 0 is the best and is compared with itself.
     assert (status["test"]["step"], status["test"]["rows"]) == (0, 2)
     assert status["test"]["tuned"] == status["test"]["base"]
     assert report["test"]["tuned"]["all"]["external_score"]["tries"] == 2

@@ -297,7 +297,7 @@ def test_a_trace_for_each_episode_with_its_turns_and_tokens(written: Written, cl
         assert {span.parent_id for span in turns} == {root.span_id}
 
 
-def test_a_server_that_is_away_takes_nothing_from_the_results(
+def test_an_unavailable_mlflow_server_changes_no_results(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")

@@ -338,7 +338,7 @@ def test_a_trace_has_inputs_and_outputs_of_turns_and_tools(done: Rig, server: st
     assert heard.keys() == {"gold", "error: no such key"}, "both of the script's answers were heard"
 
 
-def test_a_server_that_is_away_takes_nothing_from_the_job(
+def test_an_unavailable_mlflow_server_does_not_affect_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")

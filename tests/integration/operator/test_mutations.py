@@ -66,7 +66,7 @@ class Writer:
     def send(self, method: str, resource: str, name: str = "", text: str | None = None) -> tuple[int, Json]:
         """The code and the document of the API server's answer."""
         path = f"/{API_GROUP}/namespaces/{self._rig.namespace}/{resource}/{name}".rstrip("/")
-        # A warning for each unknown field is a header each, and Python reads a hundred headers.
+        # Each unknown field adds a warning header, and Python accepts at most a hundred headers.
         path += "?fieldValidation=Ignore"
         content = "application/merge-patch+json" if method == "PATCH" else "application/json"
         answer = self._client.rest_client.pool_manager.request(

@@ -113,7 +113,7 @@ def test_every_worker_of_an_engine_takes_them(tmp_path: Path, base: Path, traine
             trained.step()
 
 
-def test_a_learner_that_is_away_leaves_a_server_that_serves(server: RolloutServer, trained: Trained) -> None:
+def test_a_server_keeps_serving_without_the_learner(server: RolloutServer, trained: Trained) -> None:
     trained.step()
     manifest = trained.sent(4)
     trained.sender.close(0)

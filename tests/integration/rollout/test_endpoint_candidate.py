@@ -222,7 +222,7 @@ async def test_a_schema_held_turn_is_sampled_from_allowed_tokens_alone(
         found = await sampled(server, PROMPT, HELD, seed)
         answer = json.loads(tok.decode(found.tokens, skip_special_tokens=True))
         assert (set(answer), answer["metal"] in ("gold", "lead")) == ({"metal", "sure"}, True)
-        # Its log-probabilities are of the tokens that were allowed, so they are no policy's of its own.
+        # Its log-probabilities are normalized over the allowed tokens, so they are not those of the policy.
         first = found.tokens[0]
         [plain] = server.score(BASE_MODEL, [*PROMPT, first])[-1:]
         assert found.logprobs[0] > plain + 0.5

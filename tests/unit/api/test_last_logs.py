@@ -84,7 +84,7 @@ def test_what_the_store_refused_is_written_at_the_end() -> None:
     assert puts == [b"a", b"a"]
 
 
-def test_a_store_that_is_away_ends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unavailable_store_ends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     def refuse(content: bytes) -> None:
         raise StoreUnavailableError("away")
 

@@ -1,4 +1,4 @@
-"""A store that is away for a while: waited for by a process that has time, and named where it stays away."""
+"""An unavailable store: a process that has time waits for it, and otherwise the error names it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def output(bucket: AbsentBucket) -> OutputSpec:
 
 
 @pytest.mark.parametrize("how", ["refused", 503, "cut off"])
-def test_every_request_waits_for_a_store_that_is_away(
+def test_every_request_waits_for_an_unavailable_store(
     how: int | str, bucket: AbsentBucket, tmp_path: Path
 ) -> None:
     """All at once, as a learner's upload in parts and its other requests may be."""
@@ -91,7 +91,7 @@ class SteppingClock:
 
 
 @pytest.mark.parametrize("how", ["refused", 503])
-def test_a_store_that_stays_away_is_named_at_the_processs_end(
+def test_a_process_that_ends_names_the_unavailable_store(
     how: int | str, bucket: AbsentBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(output(bucket), Patience(100))

@@ -319,7 +319,7 @@ def answers(*results: Any) -> Callable[[], Any]:
     return ask
 
 
-def test_a_cluster_that_has_answered_may_be_away_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_has_answered_may_be_down_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     wait = waiting.Waiting("desk", answers(None, ClusterUnreachableError("away"), "done"), None)
     assert [wait.look() for _ in range(3)] == [None, None, "done"]
     with pytest.raises(ClusterUnreachableError):

@@ -129,7 +129,7 @@ def test_a_bucket_that_refuses_is_an_error_with_the_fix(tmp_path: Path) -> None:
         uploads.push(refusing_store("InternalError", 500), table, "s3://rows/team")
 
 
-def test_a_store_that_is_away_is_an_error(tmp_path: Path, bucket: AbsentBucket) -> None:
+def test_an_unavailable_store_is_an_error(tmp_path: Path, bucket: AbsentBucket) -> None:
     bucket.close()
     done = push(written(tmp_path / "train.jsonl"), "s3://rows/team", "--endpoint-url", bucket.url)
     assert done.exit_code == 2

@@ -416,7 +416,7 @@ async def test_with_a_namespace_names_are_of_the_cluster_alone(stub: StubCluster
     )
 
 
-async def test_a_cluster_that_is_away_is_an_error(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unavailable_cluster_is_an_error(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "CALL_SECONDS", 1)
     with stub_cluster.served(StubCluster(), project) as kubeconfig:
         monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(kubeconfig))

@@ -1,4 +1,4 @@
-"""A run that a reading command names: of this machine, of a cluster, or in a store, which may be away."""
+"""A run that a reading command names: of this machine, of a cluster, or in a store, maybe unavailable."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_jobs_store_is_the_one_it_names_or_the_one_given(stub: StubCluster) ->
     ],
     ids=" ".join,
 )
-def test_a_store_that_is_away_is_named_within_seconds(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_an_unavailable_store_is_named_within_seconds(words: tuple[str, ...], tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     begun = time.monotonic()
     done = run(*words, "--endpoint-url", url)

@@ -256,7 +256,7 @@ def test_the_chat_template_takes_parts_and_later_system_messages(tokenizer: Any)
     assert tokenizer.decode(speech.renderer_for(tokenizer).render_ids(messages)) == text
 
 
-# How it is taught.
+# How the model is trained.
 
 
 def test_what_is_alike_is_computed_once_and_changes_no_gradient(tokenizer: Any) -> None:

@@ -105,7 +105,7 @@ def test_one_full_server_cuts_the_limit_to_the_floor_if_it_lasts(
         (20, True, TIGHT, 20),
         (20, True, LoadSample(reading(), reading(waiting=1)), 20),  # it would wait in the engine instead
         (20, True, BRIMFUL, 15),
-        (12, False, BRIMFUL, 9),  # 12 were too many: a limit from 12 on changes nothing
+        (12, False, BRIMFUL, 9),  # 12 episodes were too many: a limit of 12 or more changes nothing
         (21, True, BRIMFUL, 20),  # the last cut has not shown its effect
         (21, True, CALM, 20),
         (20, True, PREEMPTED, 15),

@@ -1,4 +1,4 @@
-"""How a coordinator's process ends where the artifact store stays away."""
+"""How a coordinator's process ends where the artifact store stays unavailable."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def test_a_record_holds_no_more_than_one_entry_a_reason() -> None:
     [limit] = [part.max_length for part in EpisodeRecord.model_fields["drifts"].metadata]
     assert limit == len(FORK_REASONS) == len(get_args(ForkReason))
     assert set(EDITS) < set(FORK_REASONS)
-    for reason in FORK_REASONS:  # as they are
+    for reason in FORK_REASONS:  # a metric name contains the reason unchanged
         assert family(f"rollout/forks_of/{reason}").labels == ()
 
 

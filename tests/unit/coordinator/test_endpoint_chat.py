@@ -538,7 +538,7 @@ async def test_a_probe_finds_out_early(answer: Answer, models: Answer | None, fi
 
 
 async def test_a_refused_probe_is_enough_after_earlier_answers() -> None:
-    """It may refuse conversations without tools. Its list of models may be away."""
+    """It may refuse conversations without tools. Its list of models may be unavailable."""
     async with (
         serving(fails(400, "tools are required"), models=fails(500)) as service,
         asking(service.url, patience=0.5, answered=True) as chat,

@@ -278,10 +278,10 @@ def test_models_are_read_before_any_server_is_made(tmp_path: Path, renderer: ren
     assert {name: each.context_length for name, each in found.items()} == {"base": 512}
 
 
-def test_a_hub_that_is_away_is_asked_once_before_the_job(
+def test_an_unavailable_hub_is_asked_once_before_the_job(
     tmp_path: Path, renderer: render.Renderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model that can never be had stops nothing; a hub that is away would hold up the start."""
+    """A model that can never be had stops nothing; a hub that is unavailable would hold up the start."""
     asked: list[str] = []
 
     def fetch(model: Any, *_: object, **__: object) -> Path:

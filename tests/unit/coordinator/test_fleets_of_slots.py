@@ -167,7 +167,7 @@ async def test_weights_failing_in_one_slot_leave_others_in_rotation() -> None:
         assert good.router.problem() is None
 
 
-async def test_a_candidate_waits_for_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_candidate_waits_for_an_unavailable_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proving, "REFUSED_SECONDS", 0.0)
     monkeypatch.setattr(proving, "LOOK_SECONDS", 0.01)
     async with a_rig() as rig:

@@ -164,7 +164,7 @@ async def test_a_long_conversation_is_rendered_while_other_turns_go_on(tok: Any)
         short = await core.chat(session, Ask([USER]))
         assert not long.done()
         watched.go_on.set()
-        assert (await long).number == 0  # as they were asked for, whichever is answered first
+        assert (await long).number == 0  # numbers follow the order of the requests, not of the answers
     assert short.number == 1
     assert session.forks == 0
     assert [turn.messages[0]["content"][:4] for turn in session.recorded_turns] == ["What", "word"]

@@ -59,7 +59,7 @@ async def test_no_request_is_answered_with_a_fault_of_ours(
                 async with (
                     r.server.open(a_rollout(EPISODE, lenient=lenient), r.backend) as one,
                     asyncio.timeout(30),
-                    # Of its own: what is no HTTP ends its connection.
+                    # A session for each request, because the server closes the connection after invalid HTTP.
                     aiohttp.ClientSession() as http,
                     http.post(f"{r.url}/e/{one.token}{path}", data=data, headers=headers) as answer,
                 ):

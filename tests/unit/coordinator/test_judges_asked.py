@@ -245,7 +245,7 @@ async def test_what_somebody_else_wrote_is_asked_again(tmp_path: Path, stored: b
     assert len(service.bodies) == 1
 
 
-async def test_a_store_that_is_away_costs_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unavailable_store_loses_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unavailable(*given: Any) -> None:
         raise OSError("no route")
 

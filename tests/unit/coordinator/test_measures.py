@@ -313,7 +313,7 @@ def test_a_step_is_shown_with_its_age_in_steps_that_trained() -> None:
 
 
 TRAINED = {
-    # What each method has an advantage for of [1, 1, 0], [1, 1, 1] and [0, 0, 0].
+    # Whether each method gives the rewards [1, 1, 0], [1, 1, 1] and [0, 0, 0] an advantage.
     "grpo_passk": [False, False, False],
     "monte_carlo": [True, True, False],
     "reinforce_pp": [True, True, True],

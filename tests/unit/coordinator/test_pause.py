@@ -126,7 +126,7 @@ class TestPauses:
         assert (pauses.is_paused, pauses.last) == (False, None)
 
     def test_a_successor_goes_on_holding_until_the_pause_is_over(self) -> None:
-        """The operator may be away: whoever starts the coordinator again is no person."""
+        """The operator may not run: whoever starts the coordinator again is no person."""
         before = paused_for(verdict(NOTHING))
         assert self.new(before).is_paused
         assert self.new(before, before.time - timedelta(days=1)).is_paused, "that was another pause"

@@ -25,7 +25,7 @@ POOL = PoolState(ready=0, starting=0, leased=0)
 
 
 class Leaving(FileStore):
-    """One that answers nothing while it is away."""
+    """One that answers nothing while it is unavailable."""
 
     unavailable = False
 
@@ -77,7 +77,7 @@ async def test_wait_for_the_store_is_named_and_ends_on_its_return(tmp_path: Path
     assert len({task.episode_id for task in job.tasks}) == len(job.tasks)
 
 
-async def test_a_store_that_stays_away_is_what_the_job_ends_with(tmp_path: Path, store: Leaving) -> None:
+async def test_a_job_ends_with_store_unavailable_after_the_wait(tmp_path: Path, store: Leaving) -> None:
     job = job_over(store, tmp_path, patience=0.3)
     async with job.coordinator() as (_, learner, running):
         await learner.run(steps=1)

@@ -81,7 +81,7 @@ def test_some_of_the_tools_cannot_be_hidden_from_the_model(
     with pytest.raises(GatewayError) as caught:
         read(NAMES, written(mode, *allowed))
     assert (caught.value.param, caught.value.code) == (at, "unsupported_parameter")
-    assert f'offer these alone, or write tool_choice: "{mode}"' in str(caught.value)
+    assert f'send only these, or write tool_choice: "{mode}"' in str(caught.value)
     ask, ignored = read(NAMES, written(mode, *allowed), lenient=True)
     assert (ask.force, ignored) == (force, (at,))
 

@@ -67,7 +67,7 @@ def test_one_event_reports_a_missing_image() -> None:
     assert "ImagePullFailed: spec.environment.image: " in words
 
 
-def test_a_registry_that_is_away_is_reported_and_waited_for() -> None:
+def test_an_unavailable_registry_is_reported_and_waited_for() -> None:
     world = sandbox(checked(), "ErrImagePull", UNREACHABLE)
     assert state(world) == ("Pending", "ImagePullFailed")
     assert world.is_true("Reconciling")

@@ -71,7 +71,7 @@ async def test_the_learner_is_met_before_the_engine_pauses(server: Server, sende
     assert not server.store.models()
 
 
-async def test_while_the_learner_is_away_the_engine_stays_as_it_was(server: Server, sender: Sender) -> None:
+async def test_the_engine_keeps_its_weights_without_the_learner(server: Server, sender: Sender) -> None:
     sender.offer(offered(1))
     await server.take(manifest(sender, 1))
     sender.close(0)

@@ -54,7 +54,7 @@ STILL = EngineStall(since=10.0, tokens=5.0)
         (STILL, EngineProgress(7, 5), STILL),  # more of them wait for the same
         (STILL, EngineProgress(1, 6), EngineStall(20.0, 6)),
         (STILL, EngineProgress(0, 5), None),  # it has nothing to do
-        (STILL, None, None),  # paused, or it does not say
+        (STILL, None, None),  # paused, or it reports no progress
         (None, EngineProgress(1, 5), EngineStall(20.0, 5)),
         (None, EngineProgress(0, 5), None),
     ],

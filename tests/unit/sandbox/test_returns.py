@@ -217,7 +217,7 @@ class Alone(Returning):
 def test_a_reward_may_be_an_object_that_is_called() -> None:
     found = judged(Alone(), answer="", cost=2)
     assert found == {"reward": 0.9, "score": -2.0, "metrics": {"answer": 1.0}, "turn_rewards": None}
-    problem = refused(Alone())  # whose row has no answer
+    problem = refused(Alone())  # its row has no answer
     assert "reward raised KeyError: 'answer'" in problem.message
     assert "in __call__" in problem.message
 

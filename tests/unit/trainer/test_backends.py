@@ -185,7 +185,7 @@ def test_full_weights_are_published_after_a_failed_upload(
     trained.publish(publisher, 0)
 
     def unavailable(self: FileStore, path: Path, uri: str) -> None:
-        raise OSError("the store is away")
+        raise OSError("the store is unavailable")
 
     with monkeypatch.context() as patch:
         patch.setattr(FileStore, "upload", unavailable)

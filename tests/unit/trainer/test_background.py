@@ -29,10 +29,10 @@ def test_a_failure_comes_up_once_where_it_is_waited_for() -> None:
     background = Background()
 
     def broken() -> None:
-        raise ConnectionError("the store is away")
+        raise ConnectionError("the store is unavailable")
 
     background.start(broken)
-    with pytest.raises(ConnectionError, match="the store is away"):
+    with pytest.raises(ConnectionError, match="the store is unavailable"):
         background.wait()
     background.wait()
 
@@ -42,7 +42,7 @@ def test_a_failure_comes_up_where_training_goes_on() -> None:
 
     def broken() -> None:
         failed.set()
-        raise ConnectionError("the store is away")
+        raise ConnectionError("the store is unavailable")
 
     background.start(broken)
     failed.wait(10)

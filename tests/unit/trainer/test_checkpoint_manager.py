@@ -230,7 +230,7 @@ class Node(Ranks):
 
 
 class Absent:
-    """A store that is away for so many uploads of a process."""
+    """A store that is unavailable for so many uploads of a process."""
 
     def __init__(self, process: Process, times: int) -> None:
         self.left = times
@@ -279,7 +279,7 @@ def test_a_stop_after_a_failed_upload_saves_the_state(start: Callable[..., Proce
 def test_no_node_waits_for_what_another_has_given_up(
     unavailable: int, tmp_path: Path, layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store is away for one of two nodes; the next checkpoint takes the lost one's place on both."""
+    """The store is unavailable for one of two nodes; the next checkpoint replaces the lost one on both."""
     monkeypatch.setattr(state, "PART_SECONDS", 20.0)
 
     def work(ranks: Ranks) -> int:
@@ -350,7 +350,7 @@ def test_unusable_checkpoint_files_are_found_before_loading(
     assert process.engine.word == "now"
 
 
-def test_a_store_that_stays_away_ends_a_learner(start: Callable[..., Process]) -> None:
+def test_a_store_that_stays_unavailable_ends_a_learner(start: Callable[..., Process]) -> None:
     process = start("first")
     Absent(process, 2)
     process.take(5)

@@ -107,7 +107,7 @@ async def test_an_unreachable_coordinator_ends_the_process_retriably() -> None:
     here = CoordinatorClient(f"http://127.0.0.1:{rig.free_port()}", TO_COORDINATOR, patience=0.1)
     with pytest.raises(CoordinatorUnreachableError) as gone:
         await off_loop(lambda: here.announce(rig.report(0)))
-    with pytest.raises(CoordinatorUnreachableError):  # at once: its patience is used up
+    with pytest.raises(CoordinatorUnreachableError):  # at once, because the deadline has passed
         await off_loop(lambda: here.poll(1))
     assert gone.value.termination.reason == "CoordinatorUnreachable"
     assert not gone.value.permanent

@@ -200,7 +200,7 @@ async def test_the_other_ranks_save_with_the_first_one() -> None:
     assert ended.termination.message == "no answer for 600 s"
 
 
-async def test_told_to_stop_while_the_coordinator_is_away_it_stops(hold: ShutdownGuard) -> None:
+async def test_a_signal_stops_it_while_the_coordinator_is_unavailable(hold: ShutdownGuard) -> None:
     learner = Scripted(step=4)
     hold.set(True)
     assert hold.defers()

@@ -53,7 +53,7 @@ class CheckpointManager:
         self._upload: Callable[[], None] = lambda: None
         """Makes the newest snapshot of this node durable; may be called again."""
         self._given_up = 0
-        """Uploads that failed because the store was away, since the last success."""
+        """Uploads that failed because the store was unavailable, since the last success."""
         self._withdrawn = threading.Event()
         """Set if a node has given up its upload of the newest snapshot, which then will not be whole."""
         self.saved = -1
@@ -107,7 +107,7 @@ class CheckpointManager:
         It does nothing if that is already done.
 
         Raises:
-            StoreUnavailableError: the store was away for the last checkpoint, and before that.
+            StoreUnavailableError: the store was unavailable for the last checkpoint, and before that.
             JobError: the last checkpoint could not be made durable for another reason.
         """
         if report.step == self.saved:
@@ -130,7 +130,7 @@ class CheckpointManager:
         """Return once no rank uploads: what was saved is durable.
 
         Raises:
-            StoreUnavailableError: the store was away twice for the longest wait.
+            StoreUnavailableError: the store was unavailable twice for the longest wait.
             JobError: it could not be made durable for another reason.
         """
         try:
@@ -183,8 +183,8 @@ class CheckpointManager:
         return self._layout.checkpoint_of(checkpoint.report.step, checkpoint.state.start)
 
     def _lost(self) -> bool:
-        """Whether this node's upload failed because the store was away; waits until it is over. The upload is
-        not repeated: the newer state replaces it, and may be the last that can be saved."""
+        """Wait for this node's upload, and say whether it failed because the store was unavailable. It is not
+        repeated: the newer state replaces it, and may be the last that can be saved."""
         try:
             self._background.wait()
         except StoreUnavailableError as error:

@@ -44,7 +44,7 @@ func main() {
 	}
 }
 
-// remove never fails: if the enforcer is away it will see the pod's end in the API.
+// remove never fails: if the enforcer is not running, it will later see the pod's end in the API.
 func remove(c config) {
 	if ip, err := address(c.PrevResult); err == nil {
 		_ = registration.Send(c.Socket, request("delete", ip))
