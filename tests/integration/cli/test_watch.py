@@ -215,7 +215,7 @@ def test_a_pipe_closed_before_the_first_line_ends_it(played: Played) -> None:
     assert done.stderr == "141\n"
 
 
-def test_a_shell_that_reads_one_line_gets_one(played: Played) -> None:
+def test_a_pipe_that_reads_one_line_gets_one(played: Played) -> None:
     done = subprocess.run(
         ["sh", "-c", f"{shlex.join(WATCH)} | head -1"],
         env=played.env,

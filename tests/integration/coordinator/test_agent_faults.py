@@ -39,7 +39,7 @@ async def test_a_client_that_loses_patience_gets_the_same_turn(
     token_truth(rig, record)
 
 
-async def test_a_full_gateway_is_asked_again_when_it_says(
+async def test_a_client_retries_a_full_gateway_after_retry_after(
     tok: Any, agents: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turns, "RETRY_AFTER_SECONDS", 5)

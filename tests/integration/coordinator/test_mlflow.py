@@ -164,7 +164,7 @@ def history(client: MlflowClient, run: Any) -> dict[int, dict[str, float]]:
     return found
 
 
-def test_a_run_says_whose_it_is_and_how_it_was_made(done: Rig, server: str) -> None:
+def test_a_run_has_the_tags_and_parameters_of_its_job(done: Rig, server: str) -> None:
     client, run = tracked(done, server)
     assert run.info.run_name == "job-uid"
     assert client.get_experiment(run.info.experiment_id).name == "ns/job"

@@ -162,7 +162,7 @@ def test_a_damaged_checkpoint_is_named(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_reward_changed_since_shows_in_weights_and_code(run: Run, tmp_path: Path) -> None:
+def test_a_replay_detects_a_reward_that_was_changed_later(run: Run, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(run.folder, tmp_path / "copied"))
     name = json.loads((copied / "steps/000003.json").read_text())["groups"][0]
     spooled = copied / f"trajectories/train/{name}.json.gz"

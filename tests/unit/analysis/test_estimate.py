@@ -322,7 +322,7 @@ def test_held_out_rows_are_counted_by_their_validation() -> None:
     assert plans.untested(PLAN, 2) == Range(8, 18, 18)
 
 
-def test_the_preflight_is_the_first_of_the_episodes() -> None:
+def test_preflight_episodes_count_in_the_estimate() -> None:
     tally = Tally()
     tally.add(billed([a_group("p0-000000", [1.0, 0.0], purpose=Purpose.PREFLIGHT)]))
     assert tally.trained == 0

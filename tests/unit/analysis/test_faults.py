@@ -42,6 +42,6 @@ def test_a_fault_has_a_fix_and_short_sentences(fault: Fault) -> None:
 
 
 @EACH
-def test_what_varies_in_a_message_is_found_in_it(fault: Fault) -> None:
+def test_a_pattern_matches_its_message_with_any_values(fault: Fault) -> None:
     assert fault.pattern.search(f"before: {fault.says.replace('...', 'anything')} after")
     assert not fault.pattern.search("another fault")

@@ -672,7 +672,7 @@ def test_a_number_of_many_digits_is_altered() -> None:
     assert altered(text) != text
 
 
-def test_a_prompt_is_read_to_its_limit_for_examples() -> None:
+def test_examples_are_found_only_in_the_first_characters() -> None:
     shown = "\n\na: 1\nb: 2"
     assert examples_in("x" * 19_900 + shown)
     assert not examples_in("x" * 20_001 + shown)

@@ -243,7 +243,7 @@ def test_a_number_has_three_digits(value: float, text: str) -> None:
     assert number(value) == text
 
 
-def test_a_job_of_which_nothing_was_measured_has_a_report() -> None:
+def test_a_job_without_measurements_has_a_report() -> None:
     run = job.finished()
     standings = [dataclasses.replace(each, tries=[]) for each in run.standings]
     empty = dataclasses.replace(run, standings=standings, days={})

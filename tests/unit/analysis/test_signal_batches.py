@@ -60,7 +60,7 @@ def test_few_groups_are_uniform_where_more_than_half_surely_are(
     assert uniform(alike, groups).level is level
 
 
-def test_what_five_steps_cannot_tell_ten_steps_can() -> None:
+def test_uniform_groups_may_be_significant_only_over_ten_steps() -> None:
     five = [2.0, 2.0, 2.0, 3.0, 2.0]
     assert uniform(five, 3.0).level is Level.BETWEEN
     reading = uniform([3.0, 3.0, 2.0, 2.0, 2.0, *five], 3.0)

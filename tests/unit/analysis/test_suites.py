@@ -108,7 +108,7 @@ def test_a_loss_in_a_suite_refuses_a_winner_on_its_own_rows() -> None:
     assert kept.verdict is Verdict.PASSED
 
 
-def test_a_bound_without_a_task_is_of_the_gates_task() -> None:
+def test_a_bound_without_a_task_applies_to_the_gates_task() -> None:
     own = compared(GateSpec("tuned", minimum=0.0, must_beat="base", no_worse=[Bound("success", 0.05)])).gate
     assert own is not None
     assert own.verdict is Verdict.PASSED

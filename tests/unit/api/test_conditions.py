@@ -51,7 +51,7 @@ def test_merging_twice_changes_nothing(old: list[Condition], new: list[Condition
 
 
 @given(conditions, conditions)
-def test_merging_keeps_what_is_not_mentioned(old: list[Condition], new: list[Condition]) -> None:
+def test_merging_keeps_conditions_that_are_not_mentioned(old: list[Condition], new: list[Condition]) -> None:
     merged = {known.type: known for known in merge(old, new)}
     mentioned = {known.type for known in new}
     assert all(merged[known.type] == known for known in old if known.type not in mentioned)

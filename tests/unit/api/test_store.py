@@ -282,7 +282,9 @@ def test_the_size_of_an_object(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "expected"), [("AccessDenied", StoreDeniedError), ("NoSuchBucket", StoreDeniedError)]
 )
-def test_an_upload_is_refused_in_the_same_words(code: str, expected: type[Exception], tmp_path: Path) -> None:
+def test_a_refused_upload_raises_the_same_error_as_a_request(
+    code: str, expected: type[Exception], tmp_path: Path
+) -> None:
     """boto3 wraps what S3 says of an upload, and of nothing else."""
     (tmp_path / "file").write_text("x")
     with pytest.raises(expected, match=code):

@@ -105,7 +105,7 @@ def test_a_pattern_needs_a_folder_and_the_other_way_round(run: FinishedRun, word
     assert "write --get PATTERN and --to FOLDER together" in done.stderr
 
 
-def test_a_folder_without_a_run_and_a_name_of_none_are_refused(
+def test_a_folder_without_a_run_and_an_unknown_name_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

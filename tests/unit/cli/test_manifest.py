@@ -79,7 +79,7 @@ def test_a_setting_of_another_form_is_refused(setting: str) -> None:
         manifest.changed(job, [setting])
 
 
-def test_a_spec_that_is_wrong_names_the_field() -> None:
+def test_the_error_of_an_invalid_spec_names_the_field() -> None:
     job = manifest.changed(manifest.read(JOB), ["spec.algorithm.groupSize=0"])
     with pytest.raises(ManifestError, match=r"spec\.algorithm\.groupSize"):
         manifest.local(job, Path("/there"), NOW)

@@ -213,7 +213,7 @@ def test_what_cannot_be_asked_is_refused_at_once(made: Made, words: list[str], m
     assert len(shown.stderr.splitlines()) == 1
 
 
-def test_a_run_of_another_version_is_reported_as_one(made_here: Made) -> None:
+def test_a_run_of_another_version_is_reported_as_such(made_here: Made) -> None:
     file = made_here.folder / "job.json"
     job = json.loads(file.read_text())
     job["spec"]["algorithm"] = {"temper": 1}

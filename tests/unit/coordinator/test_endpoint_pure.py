@@ -184,7 +184,7 @@ def test_what_is_no_chat_completion_is_refused_with_its_reason(data: bytes, says
         ({"choices": [{"error": {"code": 502}, "finish_reason": "error", "message": {}}]}, 502),
     ],
 )
-def test_an_error_may_come_as_a_success(body: Any, status: int) -> None:
+def test_an_error_in_a_body_with_status_200_is_an_error(body: Any, status: int) -> None:
     with pytest.raises(EndpointReplyError) as caught:
         read(json.dumps(body).encode())
     assert caught.value.status == status

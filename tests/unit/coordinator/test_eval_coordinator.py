@@ -57,7 +57,7 @@ def unwritten(monkeypatch: pytest.MonkeyPatch) -> list[comparison.Comparison]:
     return found
 
 
-async def test_the_measures_of_all_rows_are_the_last(
+async def test_measures_of_fewer_rows_never_replace_those_of_all_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unwritten: list[comparison.Comparison]
 ) -> None:
     """A look at fewer rows takes until they are all written down."""

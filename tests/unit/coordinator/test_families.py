@@ -91,7 +91,7 @@ def test_without_tools_no_call_has_to_be_read() -> None:
     assert "no tools" in preflight.readable([], choose(spoken(WRITES_NONE), ""), "auto")
 
 
-def test_a_reader_that_is_named_is_taken_at_its_word() -> None:
+def test_a_named_reader_is_used_without_a_check() -> None:
     mute = choose(spoken(WRITES_NONE), "gemma3_text", "gemma3")
     assert "as specified" in preflight.readable(SIMPLE, mute, "gemma3")
     text = '```tool_code\nlook_up(key="brave-otter")\n```<|im_end|>'

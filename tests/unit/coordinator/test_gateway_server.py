@@ -225,7 +225,7 @@ async def test_a_slow_stream_is_kept_alive_and_its_error_is_sent(
     assert json.loads(error.removeprefix("data: "))["error"]["code"] == "platform_fault"
 
 
-async def test_a_tool_that_is_lost_is_the_platforms_fault(tok: Any) -> None:
+async def test_a_lost_tool_call_is_a_fault_of_the_platform(tok: Any) -> None:
     async with rig(tok) as r:
         r.rollout.sandbox.fault = InfraError("the sandbox died")  # type: ignore[attr-defined]
         status, answer = await r.post("/v1/tools/look_up", {})

@@ -183,7 +183,7 @@ def test_a_group_that_lost_too_many_is_known_at_once(size: int, lost: int, certa
     assert has_lost_too_many(size, lost) is certain
 
 
-async def test_the_last_loss_that_mattered_gives_the_reason() -> None:
+async def test_the_loss_that_stopped_the_group_gives_the_reason() -> None:
     async def episode(task: Task) -> EpisodeRecord:
         if task.index == 2:
             with pytest.raises(StoppedError, match="TooFewScored: lost"):

@@ -259,7 +259,7 @@ def test_several_calls_are_read_among_text(name: str, between: str) -> None:
         ("pythonic", 'I look [look_up("brave-otter")]'),
     ],
 )
-def test_a_call_that_may_be_meant_otherwise_is_counted(name: str, text: str) -> None:
+def test_an_ambiguous_call_is_counted_as_malformed(name: str, text: str) -> None:
     content, calls = BY_NAME[name].read(text, OFFERED)
     assert all(one.problem for one in calls)
     assert len(calls) == text.count("look_up")

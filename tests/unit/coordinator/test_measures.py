@@ -187,7 +187,7 @@ def test_kinds_of_truncation_are_told_apart() -> None:
     assert found["episodes/time_limit_rate"] == 1 / 4
 
 
-def test_what_its_time_cut_was_not_cut_by_the_context() -> None:
+def test_a_timeout_is_not_counted_as_a_context_limit() -> None:
     slow = sealed("t0-0", 0, outcome=Outcome.TRUNCATED, turns=1).model_copy(update={"timed_out": True})
     full = sealed("t0-0", 1, outcome=Outcome.TRUNCATED, turns=1)
     found = metrics.batch([group_of(slow, full)], 1, trained=(), max_turns=3)

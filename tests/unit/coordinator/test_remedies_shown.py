@@ -111,7 +111,7 @@ def test_mlflow_run_has_a_tag_per_change_and_current_parameters() -> None:
     assert found["headway.dev/remedy/000002"].endswith("Undone")
 
 
-def test_the_algorithm_is_shown_as_it_runs() -> None:
+def test_the_status_shows_the_algorithm_that_is_in_force() -> None:
     story = changed()
     before, after = (
         projections.algorithm(story.spec),

@@ -334,7 +334,7 @@ def test_a_run_that_is_not_there_ends_the_candidate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["cut", "bits", "id", "text"])
-def test_a_run_that_is_damaged_ends_the_candidate_alone(tmp_path: Path, harm: str) -> None:
+def test_a_damaged_run_ends_only_its_candidate(tmp_path: Path, harm: str) -> None:
     layout = kept(tmp_path, [group_of("e-old-000001" if harm != "id" else "e-old-one", 1.0)])
     [uri] = FileStore().list(layout.evaluation_groups("old"))
     whole = FileStore().get(uri)

@@ -95,7 +95,7 @@ def test_metrics_of_two_units_share_no_axis() -> None:
         metric_curves("Both", "It.", {"reward": "rollout/reward/mean", "seconds": "timing_s/step"})
 
 
-def test_every_unit_of_a_family_has_one_of_grafanas() -> None:
+def test_every_unit_of_a_family_has_a_grafana_unit() -> None:
     assert {family.unit for family in FAMILIES} <= UNITS.keys()
 
 

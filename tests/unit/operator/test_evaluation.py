@@ -287,7 +287,7 @@ class TestStatus:
         assert made.to_delete == ()
         assert json.dumps(world.body["status"]) == settled
 
-    def test_a_spec_that_cannot_be_read_lets_what_runs_go_on(self) -> None:
+    def test_an_invalid_spec_does_not_stop_running_pods(self) -> None:
         world = evaluating(activeDeadlineSeconds=1000)
         world.body["spec"]["candidates"] = [{"name": "none"}]
         made = world.carry_out()

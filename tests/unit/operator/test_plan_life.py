@@ -301,7 +301,7 @@ class TestQueued:
         assert "another controller, such as a queue, suspended Job refunds-coordinator" in text
         assert not world.is_true("Failed")
 
-    def test_the_time_in_the_queue_is_not_the_jobs(self) -> None:
+    def test_time_in_the_queue_does_not_count_as_pending(self) -> None:
         world = self.held()
         world.later(3600)
         batch = world.objects["Job", "refunds-coordinator"]

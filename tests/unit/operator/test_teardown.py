@@ -116,7 +116,7 @@ def test_the_secret_is_deleted_by_name_before_what_can_be_seen(ending: World) ->
     assert [body["kind"] for body in to_delete].count("Secret") == 2
 
 
-def test_a_teardown_half_done_by_a_former_operator_is_carried_on() -> None:
+def test_an_operator_completes_a_teardown_of_its_predecessor() -> None:
     world = running().deleted()
     world.objects = {key: body for key, body in world.objects.items() if key[0] == "NetworkPolicy"}
     assert kinds(world.carry_out().to_delete) == {"NetworkPolicy", "Secret"}

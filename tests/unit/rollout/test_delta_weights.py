@@ -57,7 +57,7 @@ async def test_a_server_that_missed_versions_applies_what_it_missed(server: Serv
     assert server.store.models() == [f"000003/{DELTA_FILE}", f"000004/{DELTA_FILE}"]
 
 
-async def test_a_server_of_before_the_last_full_version_starts_there(server: Server, tmp_path: Path) -> None:
+async def test_an_old_server_starts_at_the_last_full_version(server: Server, tmp_path: Path) -> None:
     await server.take(whole(tmp_path, 1))
     _, second = chained(tmp_path, 3, 4)
     server.store.models()

@@ -100,7 +100,7 @@ async def test_what_keeps_it_from_joining_leaves_the_engine_as_it_was(server: Se
     assert not list(server.cache.glob("*"))
 
 
-async def test_a_header_that_is_not_the_manifests_is_refused(server: Server, sender: Sender) -> None:
+async def test_a_header_that_differs_from_the_manifest_is_refused(server: Server, sender: Sender) -> None:
     """As from a learner that erred."""
     right = manifest(sender, 1)
     assert right.direct is not None

@@ -110,7 +110,7 @@ async def test_an_engine_that_refuses_is_no_empty_scrape(vllm: Vllm) -> None:
         assert (answer.status, await answer.text()) == (502, "GET /metrics: 500\n")
 
 
-async def test_an_engine_that_is_gone_is_no_empty_scrape() -> None:
+async def test_a_scrape_of_a_dead_engine_fails() -> None:
     async with aiohttp.ClientSession() as http:
         engine = Engine(http, "http://127.0.0.1:1")
         async with TestClient(TestServer(metrics_port.application(lambda: engine))) as client:

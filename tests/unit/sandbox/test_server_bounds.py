@@ -99,7 +99,7 @@ def test_a_deep_body_is_refused_and_the_next_is_answered(server: Server, body: b
 
 
 @pytest.mark.parametrize("deadline", ["NaN", "Infinity", "1e999", "1" + "0" * 400, '"soon"', "true"])
-def test_a_deadline_that_is_not_a_finite_number_is_refused(server: Server, deadline: str) -> None:
+def test_a_deadline_that_is_no_finite_number_is_refused(server: Server, deadline: str) -> None:
     body = f'{{"lease": "e", "token": "secret", "deadline": {deadline}}}'.encode()
     head = f"POST /lease HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     assert b"deadline must be a number" in raw(server, head + body)

@@ -252,7 +252,7 @@ def test_advantages_sum_to_nothing(values: list[float], chosen: AdvantageSetting
 
 @CALM
 @given(st.lists(st.integers(-50, 50), min_size=2, max_size=16), st.integers(1, 20))
-def test_std_takes_the_scale_away(values: list[int], scale: int) -> None:
+def test_std_removes_the_scale(values: list[int], scale: int) -> None:
     one = group_based(np.array(values, float), np.ones(len(values)), STD)
     many = group_based(np.array(values, float) * scale, np.ones(len(values)), STD)
     np.testing.assert_allclose(one, many, atol=1e-4)

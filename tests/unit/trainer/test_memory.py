@@ -66,5 +66,5 @@ def test_this_machine_can_be_asked() -> None:
     assert memory.host_memory() > 0
 
 
-def test_a_model_weighs_what_its_tensors_do() -> None:
+def test_the_size_of_a_model_is_that_of_its_tensors() -> None:
     assert memory.size(nn.Linear(3, 5, dtype=torch.bfloat16)) == 2 * (15 + 5)
