@@ -174,7 +174,7 @@ class Recount:
             return None, None
         lost = {name: self.lost(name) for name in scores}
         maximum = min(lost.values()) + LOST_MORE + 1e-9
-        # Means that are equal may differ in their last digit; the first candidate is then named.
+        # Equal means may differ in their last digit, so round: the first candidate wins.
         best = max(scores, key=lambda name: (lost[name] <= maximum, round(scores[name]["value"], 12)))
         return best, scores[best]
 

@@ -81,7 +81,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.hookimpl(trylast=True)  # after those that `-m` leaves out are gone
+@pytest.hookimpl(trylast=True)  # after `-m` has removed tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests in `ORDER`; give those that start a platform the time for it.
 

@@ -15,7 +15,7 @@ TRACKING_SECONDS: Final = 360.0
 LAST_WORD_SECONDS: Final = 600.0
 """How long to try to write the last status: an API server may be down for minutes during an upgrade."""
 FAREWELL_SECONDS: Final = 60.0
-"""The longest that a finished coordinator waits for the learner to hear of the end."""
+"""The longest that a finished coordinator waits until the learner has received the end."""
 SPANS_SECONDS: Final = 15.0
 """The longest time for sending the remaining spans to a receiver of OpenTelemetry's traces."""
 LAST_SCRAPE_SECONDS: Final = 30.0

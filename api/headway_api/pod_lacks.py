@@ -25,7 +25,7 @@ AHEAD: Final = re.compile(
 """Text before the part that says what is wrong."""
 BEHIND: Final = re.compile(r" (?:no new claims to deallocate, )?preemption: .*$", re.DOTALL)
 """Text that the scheduler adds about pods that it could preempt."""
-NODE: Final = "Add such a node, or ask for what one has"
+NODE: Final = "Add such a node, or request what a node has"
 QUOTA: Final = "free some of it, lower what the job asks for, or have the ResourceQuota raised"
 ACCOUNT: Final = re.compile(r'serviceaccount "[^"]+" not found')
 RUNTIME: Final = re.compile(r'RuntimeClass "[^"]+" not found')
@@ -90,7 +90,7 @@ def of_creation(role: str | None, message: str) -> str:
 def field_of(role: str | None, part: str) -> str | None:
     """Path of a field that a job has for a role; None if a job has no fields for it."""
     if role == names.JUDGE and part != "resources":
-        role = names.ROLLOUT  # the rest of its pods is configured as for rollout servers
+        role = names.ROLLOUT  # other fields of a judge's pods are those of rollout servers
     block = BLOCKS.get(role or "")
     return f"{block}.{part}" if block else None
 

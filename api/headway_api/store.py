@@ -42,7 +42,7 @@ CONFLICT = 409
 yet."""
 CONFLICT_TRIES = 6
 CONFLICT_SECONDS = 0.2
-"""Seconds to pause after the first conflict; each further pause is longer by as much."""
+"""Seconds to pause after the first conflict; each further pause is this much longer."""
 ONE_BY_ONE: Final = (400, 405, 501)
 """Answers of servers without batch deletes: they do not know the request, or require an older checksum of it
 than boto3 sends."""

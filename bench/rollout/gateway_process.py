@@ -147,7 +147,7 @@ async def serve(settings: dict[str, Any]) -> None:
         app.router.add_get("/bench/exchanges", desk.exchanges)
         app.router.add_post("/bench/bare", desk.bare)
         app.router.add_get("/bench/cpu", desk.cpu)
-        # As the coordinator serves it.
+        # The same settings as in the coordinator.
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", settings["port"]).start()

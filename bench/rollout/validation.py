@@ -57,7 +57,9 @@ def measure(folder: Path) -> Section:
 async def _measure(folder: Path) -> Section:
     ran: dict[str, Ran] = {}
     with running(folder, TINY, context=4096, concurrency=64, validates=True) as server:
-        await run(folder, server, replace(PLAN, steps=2, validate_every=2))  # the first job has extra costs
+        await run(
+            folder, server, replace(PLAN, steps=2, validate_every=2)
+        )  # warm-up: the first job is slower
         for name, plan in WAYS.items():
             ran[name] = await run(folder, server, plan)
             print(f"  {name}: {ran[name].whole_seconds:.1f} s", flush=True)

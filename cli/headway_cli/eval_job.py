@@ -79,6 +79,6 @@ def training(
 
 
 def _bare(stored: Json) -> Json:
-    """A stored job as its file would have it."""
+    """A stored job in the format of a manifest."""
     metadata = {key: stored["metadata"][key] for key in ("name", "namespace") if key in stored["metadata"]}
     return {"kind": stored["kind"], "metadata": metadata, "spec": stored["spec"]}

@@ -24,7 +24,7 @@ from headway_cli.runs import RunNotFoundError
 from headway_cli.where import LocalJob, Stored
 
 MARKS = ("trajectories", "usage", "steps", "checkpoints", "logs", "coordinators", "prices")
-"""Folders of which a run has at least one once it has written anything."""
+"""A run that has written anything has at least one of these folders."""
 
 WHOLE = ("/adapter_model.safetensors", f"/{MODEL_FILE}")
 """Files of weights that can be served as they are; each kind of weights has one of them."""

@@ -2,8 +2,8 @@
 
 The coordinator decides, and writes `status.pause`. From then on the learner gets no batch and no group
 begins; what runs may end. The operator stops the pods. It writes into `status.resumedPause` which pause a
-person has ended, and does so while the job has no pods. So a coordinator learns of it at its start, and one
-that has paused a job keeps it paused as long as it lives.
+person has ended, and does so while the job has no pods. So a coordinator reads it at its start, and one
+that has paused a job keeps it paused until the coordinator ends.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class Sandbox:
         turns: int = 0,
         judges: Sequence[str] = (),
     ) -> FinishReply:
-        """Have the environment judge the episode, and what its agent reported of it.
+        """Have the environment judge the episode, including what its agent reported.
 
         With `judges` the environment may ask them. Call `questions` and `answer` meanwhile.
         """

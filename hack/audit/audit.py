@@ -42,7 +42,7 @@ def of_licences(lock: str, allowed: Policy) -> tuple[list[str], list[Licence]]:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(bills.bill(declared), indent=1) + "\n")
     wrong = licences.judged(found, allowed)
-    say(f"{lock}: {len(found)} packages, {len(wrong)} licences to look at; {target.relative_to(ROOT)}")
+    say(f"{lock}: {len(found)} packages, {len(wrong)} licences not allowed; {target.relative_to(ROOT)}")
     return wrong, found
 
 

@@ -29,7 +29,7 @@ Key = Ref
 
 
 class Reconciler:
-    """Brings jobs closer to what their specs ask for."""
+    """Reconciles jobs with their specs."""
 
     def __init__(
         self,

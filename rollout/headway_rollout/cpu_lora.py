@@ -49,5 +49,5 @@ class LoraWorker(Worker):
 
 
 if current_platform.is_cpu():
-    # One is called for single tokens, the other within the product over whole prompts.
+    # vLLM calls one for single tokens, and the other for whole prompts.
     lora_ops.bgmv_shrink = punica_cpu.bgmv_shrink = skipping(lora_ops.bgmv_shrink)

@@ -178,7 +178,7 @@ def environment(model: ServedModel, host: Host, parent: Mapping[str, str], key: 
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "PYTHONUNBUFFERED": "1",
-        # A process that dies of a signal names the call (`deaths.py`).
+        # A process that a signal kills names the call (`deaths.py`).
         "PYTHONFAULTHANDLER": "1",
         # The tests run on the first model runner, the only one that works on a CPU.
         "VLLM_USE_V2_MODEL_RUNNER": parent.get("VLLM_USE_V2_MODEL_RUNNER") or "0",

@@ -6,7 +6,7 @@ A question waits here until the coordinator fetches it, over a connection that t
 lease's token. The coordinator delivers the answer the same way. If a judge fails, the episode ends and is
 retried. So this module raises nothing that a reward could mistake for a zero.
 
-It uses only the standard library. The first question imports it, or a coordinator that looks for one.
+It uses only the standard library. It is imported at the first question, or when a coordinator polls for one.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ LLAMA = {
         '{"name": 7, "parameters": {}}<|eot_id|>',
         '{"type": "function", "name": look_up}<|eot_id|>',
         '<|python_tag|>look_up.call(key="brave-otter")<|eom_id|>',
-        # The family has no two calls a turn.
+        # The family has at most one call in a turn.
         f'{{"name": "look_up", "parameters": {JSON}}}; {{"name": "look_up", "parameters": {JSON}}}<|eot_id|>',
         f'{{"name": "look_up", "parameters": {"[" * 5000}}}<|eot_id|>',
         f'{{"name": "look_up", "parameters": {"1" * 5000}}}<|eot_id|>',

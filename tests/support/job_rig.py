@@ -216,7 +216,9 @@ class Job:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             await runner.cleanup()
-            await training._durable.settled()  # what its thread still writes, nobody else is to meet
+            await (
+                training._durable.settled()
+            )  # wait for its thread, so that no later coordinator meets its writes
 
     def learner(self, url: str) -> ScriptedLearner:
         """A learner that takes the batches of the coordinator at an address."""

@@ -40,7 +40,7 @@ def _listening(*, deadline_s: float) -> None:
 @contextmanager
 def outside_host() -> Iterator[tuple[str, int]]:
     """Address and port of a server there that lets everyone connect. Needs root, and the node here."""
-    for leftover in (("link", "delete", LINK), ("netns", "delete", NAME)):  # of a run that was killed
+    for leftover in (("link", "delete", LINK), ("netns", "delete", NAME)):  # from a run that was killed
         subprocess.run(["ip", *leftover], check=False, capture_output=True)
     _ip("netns", "add", NAME)
     try:

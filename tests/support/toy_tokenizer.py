@@ -167,7 +167,7 @@ def gpt_oss_tokenizer(template: str = GPT_OSS_TEMPLATE) -> Any:
     for i in range(len(vocabulary), min(specials.values())):
         word = encoding.decode([i])
         spelled = "".join(letters[byte] for byte in word.encode())
-        # Not text by themselves, or decoded like another: never asked for here, but the ids are theirs.
+        # Tokens that are not text alone, or decode like another one. Tests only need their ids.
         vocabulary[f"<{i}>" if "\ufffd" in word or spelled in vocabulary else spelled] = i
     return _byte_level(vocabulary, specials, "<|return|>", template)
 

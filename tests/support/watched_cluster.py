@@ -86,7 +86,7 @@ class Discovery:
         try:
             while not self._over.wait(LIST_S):
                 self._write()
-        except Exception as error:  # raised where the block ends
+        except Exception as error:  # raised again at the end of the block
             self._failure = error
 
     def _write(self) -> None:

@@ -71,7 +71,7 @@ ONLY_IN = {"sandbox/headway_sandbox/testing": {"headway_analysis"}}
 preflight's checks. It runs on the author's machine, and no process of a job imports it."""
 
 
-def test_nothing_of_a_job_imports_what_is_for_tests() -> None:
+def test_no_product_package_imports_testing_modules() -> None:
     found = {
         str(path.relative_to(ROOT))
         for package, root in PACKAGES.items()

@@ -173,7 +173,7 @@ def _scored(group_id: str, episode: EpisodeRecord) -> Scored:
     if rewards is not None and tokens and max(tokens) >= len(rewards):
         raise MalformedRowError(group_id, f"turn {max(tokens)} has no reward, though turns have rewards")
     for earned in (episode.reward, *(rewards or ())):
-        if not abs(earned) <= SCORE:  # its square would spoil the whole batch
+        if not abs(earned) <= SCORE:  # squares of huge rewards overflow, which makes the whole batch NaN
             raise MalformedRowError(
                 group_id, f"episode {episode.index} has a reward of {earned}, beyond {SCORE:g}"
             )

@@ -295,7 +295,7 @@ def run(environ: Mapping[str, str]) -> None:
     """Run one learner process.
 
     Raises:
-        JobError: what a person must mend, or what a restart of the process may solve.
+        JobError: what a person must correct, or what a restart of the process may solve.
     """
     started = time.time()
     config = job_config.load(environ)

@@ -1,4 +1,4 @@
-"""The seconds of one step of the learner, by what it did."""
+"""The seconds of each phase of one learner step."""
 
 from __future__ import annotations
 

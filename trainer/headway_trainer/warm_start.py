@@ -63,7 +63,7 @@ def adapted(model: nn.Module, folder: Path) -> nn.Module:
 
 
 def merged(model: nn.Module, folder: Path) -> nn.Module:
-    """`model` with the adapter in `folder` added to its weights, all of which train."""
+    """`model` with the adapter in `folder` added to its weights; all weights train."""
     with lean():
         from peft import PeftModel, get_peft_model_state_dict
 

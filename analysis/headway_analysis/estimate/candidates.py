@@ -237,7 +237,7 @@ def of_evaluation(
         price: today's.
         sets: the job's servers; none if nobody says.
         spent: what the ledger says; nothing if there is none.
-        why: why no more is known, as long as that is by data alone.
+        why: why the estimate uses only the data; shown only while that is true.
     """
     done, servers = spent or Spent(), sets or Sets()
     ahead = [each for each in standings if each.left > 0]

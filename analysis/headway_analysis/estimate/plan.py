@@ -1,4 +1,4 @@
-"""How many episodes of which kind a job plays, if it completes and nothing changes meanwhile."""
+"""How many episodes of each kind a job plays, if it completes and nothing changes meanwhile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PREFLIGHT_GROUPS: Final = 12
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be played."""
+    """The steps, groups and episodes of a job, as planned."""
 
     steps: int
     """Training steps: the smaller of maxSteps and what the epochs hold."""

@@ -67,7 +67,7 @@ class Group:
         """An evaluation's group, as `measure` takes it: no other group replaces one that was lost.
 
         Args:
-            episodes: how many it had to have.
+            episodes: the planned number of episodes of the group.
         """
         return BilledGroup(self._used, episodes)
 

@@ -155,8 +155,8 @@ FAULTS: tuple[Fault, ...] = (
         "Unschedulable",
         "No node has the label that the learner's pod template asks for.",
         "spec.learner.podTemplate: ... node(s) didn't match Pod's node affinity/selector... Add such a "
-        "node, or ask for what one has",
-        "Add such a node, or ask for what one has.",
+        "node, or request what a node has",
+        "Add such a node, or request what a node has.",
         state="Starting",
     ),
     pods_wait(
@@ -164,8 +164,9 @@ FAULTS: tuple[Fault, ...] = (
         FaultKind.NODE,
         "Unschedulable",
         "No node has an accelerator of the kind that the learner asks for.",
-        "spec.learner.resources: ... Insufficient nvidia.com/gpu... Add such a node, or ask for what one has",
-        "Add such a node, or ask for what one has.",
+        "spec.learner.resources: ... Insufficient nvidia.com/gpu... Add such a node, or request what a "
+        "node has",
+        "Add such a node, or request what a node has.",
         state="Starting",
     ),
     pods_wait(
@@ -173,8 +174,8 @@ FAULTS: tuple[Fault, ...] = (
         FaultKind.NODE,
         "Unschedulable",
         "No node has as much memory as the learner asks for.",
-        "spec.learner.resources: ... Insufficient memory... Add such a node, or ask for what one has",
-        "Add such a node, or ask for what one has.",
+        "spec.learner.resources: ... Insufficient memory... Add such a node, or request what a node has",
+        "Add such a node, or request what a node has.",
         state="Starting",
     ),
     pods_wait(
@@ -183,8 +184,8 @@ FAULTS: tuple[Fault, ...] = (
         "Unschedulable",
         "No node has the label that the sandboxes' pod template asks for.",
         "spec.environment.sandbox.podTemplate: ... node(s) didn't match Pod's node affinity/selector... "
-        "Add such a node, or ask for what one has",
-        "Add such a node, or ask for what one has.",
+        "Add such a node, or request what a node has",
+        "Add such a node, or request what a node has.",
         condition="SandboxesReady",
     ),
     pods_wait(

@@ -1,6 +1,6 @@
 """Every measure of a candidate: its name, what a try adds to it, and which way is better.
 
-`docs/evaluation.md` says the same in words.
+`docs/evaluation.md` describes the same in text.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class Attempt:
     finished_at: float
     """Unix time; its day decides the prices."""
     uncounted_turns: int = 0
-    """Turns of which an endpoint did not say what they cost."""
+    """Turns whose cost an endpoint did not report."""
     undelivered: Used = NO_TOKENS
     """The part of these tokens whose turns never reached the agent."""
 
@@ -172,7 +172,7 @@ class Try:
     model: str | None = None
     """As `GroupRecord.model`."""
     uncounted_turns: int = 0
-    """Turns of which an endpoint did not say what they cost, those of lost attempts included. Their tokens
+    """Turns whose cost an endpoint did not report, those of lost attempts included. Their tokens
     are 0 in every count."""
     drifts: tuple[Drift, ...] = ()
     """Why turns began a row of their own, as `EpisodeRecord.drifts`."""

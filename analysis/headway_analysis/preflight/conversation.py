@@ -1,4 +1,4 @@
-"""What was said in an episode: its prompt, its answer, its tool calls."""
+"""The texts of an episode: its prompt, its answer, its tool calls."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Finding:
     advice: str = ""
     """What to change; empty if the check passes."""
     field: str | None = None
-    """Field of the spec to change, if one is to blame."""
+    """Field of the spec to change, if a field is the cause."""
     needs: int | None = None
     """Episodes that are enough for a verdict, or after a warning for a sure verdict."""
     examples: tuple[Example, ...] = ()

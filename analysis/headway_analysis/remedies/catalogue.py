@@ -15,7 +15,7 @@ from headway_api.spec.trust import RemedyName
 
 SLOWER: Final = 1 / 3
 """Half an order of magnitude: the usual step of a search for a learning rate. The default 4e-5 becomes
-1.3e-5, near the 1e-5 that some models want."""
+1.3e-5, near the 1e-5 that some models need."""
 PENALTY: Final = 0.001
 """The coefficient that spec.algorithm.kl names as usual."""
 LEAST_GROUP: Final = 2

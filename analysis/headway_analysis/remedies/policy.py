@@ -4,9 +4,9 @@
     it is watched       for 25 steps nothing else is changed
     then                it is kept or taken back, by its numbers; if its signal is still raised, the next
 
-A collapse leaves weights that no setting mends. So going back is the first remedy wherever there is something
-to go back to. Going back with the same settings may lead to the same end. So once that was tried, every
-other remedy goes back too, and changes one setting.
+After a collapse, no setting repairs the weights. So going back to an earlier step is the first remedy, if
+there is such a step. Going back with the same settings may lead to the same end. So once that was tried,
+every other remedy goes back too, and changes one setting.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _keep(entry: Entry, context: RemedyContext) -> Kept:
 
 
 def _taken_back(entry: Entry, context: RemedyContext, why: str) -> Decision:
-    """A directive that brings back what was in force before a remedy.
+    """A directive that restores the settings from before a remedy.
 
     Raises:
         RemedyNotApplicableError: it narrows an adapter, and there is no step from before to go back to; or no

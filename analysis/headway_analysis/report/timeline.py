@@ -264,7 +264,7 @@ def _measured(
 def _covered(
     intervals: Iterable[Interval], since: float, until: float
 ) -> tuple[dict[str, float], list[tuple[float, float]]]:
-    """Seconds by what they were spent on between two moments, and the gaps.
+    """Seconds of each activity between two moments, and the gaps.
 
     If intervals overlap, the first to begin counts.
     """

@@ -30,7 +30,7 @@ Text = Annotated[str, Field(max_length=1024)]
 
 
 def list_map(key: str) -> dict[str, Any]:
-    """A list of which two writers may each own entries; `key` identifies an entry."""
+    """A list in which each of two writers may own entries; `key` identifies an entry."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 

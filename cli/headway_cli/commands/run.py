@@ -70,7 +70,7 @@ def run(
         except local_run.RunStoppedError:
             note(f"stopped; run it again to continue; its files are in {where}")
             raise typer.Exit(INTERRUPTED) from None
-    if mode is Mode.LINES:  # the screen has them
+    if mode is Mode.LINES:  # the screen already shows them
         typer.echo("\n".join(progress.conditions(ended)))
     if mode is not Mode.JSON:
         typer.echo(f"files: {where}")

@@ -60,7 +60,7 @@ class Engine:
         async with Machine(self.folder.folder, self.modules, raw, self.coordinator) as machine:
             while True:
                 raw = self.folder.whole()
-                show(raw)  # before the plan: who shows it may end the job
+                show(raw)  # before the plan, because the callback may end the job
                 made = planner.make(raw, self.platform, machine.observed(self._sources(raw)))
                 await machine.carry_out(made.wanted, made.to_delete)
                 if made.status is not None:

@@ -59,7 +59,7 @@ class Network:
         for number in NETWORKS:
             lock = socket.socket(socket.AF_UNIX)
             try:
-                lock.bind(f"\0headway-local-{number}")  # the name disappears with this process
+                lock.bind(f"\0headway-local-{number}")  # the kernel frees the name when this process ends
             except OSError:
                 lock.close()
                 continue

@@ -25,7 +25,7 @@ class EpisodeContext:
     """The environment's first messages."""
     tools: Sequence[Tool]
     messages: list[Message] = field(default_factory=list)
-    """The conversation, written as it happens, so a failure keeps what was said so far."""
+    """The conversation, written as it happens, so a failure keeps the messages so far."""
     fault: Callable[[], str | None] = lambda: None
     """A fault of the platform that the agent met, and that no later answer has resolved."""
 

@@ -16,7 +16,7 @@ from headway_coordinator.agents.remote import RemoteAgentHost, failed, played
 from headway_coordinator.gateway.rollouts import Rollout, Status
 
 WAIT_SECONDS = 20.0
-"""How long one look at the program lasts."""
+"""Seconds of one long poll for the exit of the program."""
 LAST_WORDS = 1000
 """The most characters of its output in an error message."""
 

@@ -1,6 +1,6 @@
 """A budget's queries of price book and ledger.
 
-Every look reads them, so they are cached until either changes.
+Every check of the budget needs them, so they are cached until either changes.
 """
 
 from __future__ import annotations

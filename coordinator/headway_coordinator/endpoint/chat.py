@@ -143,7 +143,7 @@ class EndpointChat:
             ContextFullError: the endpoint says that the conversation is too long.
             ForcedCallError: it refuses `tool_choice`.
             GatewayError: the request has no conversation.
-            RenderError: it refuses a conversation that goes on from an answer of its own.
+            RenderError: it refuses a conversation that continues from its own answer.
             InfraError: it failed; the episode may be retried.
             CandidateError: it will not answer before a person changes something.
         """

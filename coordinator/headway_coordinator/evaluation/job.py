@@ -347,7 +347,7 @@ class EvalCoordinator(Process):
         self._status.changed()
 
     def _apply(self, update: status_writer.JobUpdate) -> None:
-        """Apply the operator's news: it may have given up servers, and only their candidates fail."""
+        """Apply what the operator reports: it may have given up servers, and only their candidates fail."""
         if self._evaluation is not None:
             for name, (reason, message) in update.lost.items():
                 self._evaluation.lose(name, reason, message)

@@ -41,7 +41,7 @@ class CandidateState:
     lost: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once nothing will sample for it any more. Its running episodes end then."""
     lost_in_a_row: Counter[str | None] = field(default_factory=Counter)
-    """Groups in a row of which nothing could be scored, by suite; None: rows of the job's own dataset."""
+    """Consecutive groups without a scored episode, by suite; None: rows of the job's own dataset."""
     lost_newest: bool = False
     """Whether nothing of its newest group could be scored."""
     last_error: str = ""

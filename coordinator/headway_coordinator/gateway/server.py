@@ -357,7 +357,7 @@ def _impossible(error: Exception, ask: Ask) -> GatewayError:
 
 
 def _unread(backend: Backend, ask: Ask) -> tuple[str, ...]:
-    """The field whose calls nobody would read, if the request has one."""
+    """`tools`, if the request has tools and no reader parses the model's calls."""
     return ("tools",) if backend.unread is not None and ask.tools and ask.may_call else ()
 
 

@@ -73,7 +73,7 @@ def ended(
 
 
 def markup(renderer: Renderer) -> tuple[str, ...]:
-    """The tags and words that a turn of this family has beside its text, by what the renderer writes.
+    """The tags and words that a turn of this family has beside its text, as the renderer writes them.
 
     The token that closes a turn is none of them: servers search for no string in it.
     """

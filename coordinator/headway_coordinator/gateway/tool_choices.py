@@ -55,7 +55,7 @@ class ChatChoice(Block):
 
 
 class ResponsesChoice(Block):
-    """A choice of Responses that is more than a word. Its type decides which fields it must have."""
+    """A `tool_choice` of the Responses API that is an object. Its type decides which fields it must have."""
 
     type: Literal["function", "allowed_tools", "auto", "none", "required", "any"]
     name: str | None = None

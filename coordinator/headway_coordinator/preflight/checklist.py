@@ -43,7 +43,7 @@ ANSWER_SECONDS, PAUSE_SECONDS = 5.0, 1.0
 SANDBOX_ENDED = "SandboxEnded"
 """The broker's reason for a sandbox whose process ended."""
 IMAGE = "spec.environment.image"
-OTHER_IMAGE = "a new sandbox is created; if each ends so, build the image on Headway's sandbox image"
+OTHER_IMAGE = "a new sandbox is created; if all end like this, build the image on Headway's sandbox image"
 MORE_MEMORY = "raise its memory (limits.memory)"
 
 T = TypeVar("T")

@@ -42,7 +42,7 @@ class JudgesBill:
         await self._blocking(self._add, Spent(whose=whose, at=time.time(), judgements=[*found]))
 
     async def restore(self) -> None:
-        """Write the costs into the ledger that a predecessor stored without writing them there."""
+        """Write the costs into the ledger that a predecessor stored but did not write to the ledger."""
         await self._blocking(self._restore)
 
     def _add(self, spent: Spent) -> None:

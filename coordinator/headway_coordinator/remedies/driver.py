@@ -1,7 +1,7 @@
 """Decides about remedies at the moment when the learner asks for its next step.
 
 The learner trains nothing at that moment, so the next step may still become a remedy. A decision is durable
-before the learner hears of it, and is final for its step. Every request for that step gets it, even after a
+before the learner receives it, and is final for its step. Every request for that step gets it, even after a
 restart.
 """
 

@@ -51,7 +51,7 @@ class Grammar(Protocol):
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Texts of which a template writes at least one if it calls a tool in this notation."""
+        """A template that writes a tool call in this notation writes at least one of these texts."""
 
     @property
     def any_tool(self) -> str | None:

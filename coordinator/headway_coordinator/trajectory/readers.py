@@ -269,7 +269,7 @@ def forced(tokenizer: Any, style: str | None, tool: str | None) -> list[int] | N
 
 
 def kept(tokens: list[int], extended: list[int]) -> list[int] | None:
-    """An extension that begins with exactly what was said, else None."""
+    """An extension that begins with exactly the sampled text, else None."""
     return extended if extended[: len(tokens)] == tokens else None
 
 

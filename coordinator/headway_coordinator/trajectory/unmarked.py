@@ -74,7 +74,7 @@ def untagged(text: str, tools: Schemas) -> tuple[str, list[Call]]:
 
 
 class _Search:
-    """A place in a text, and the calls before it."""
+    """The search for calls in a text: its position, and the calls found before it."""
 
     def __init__(self, text: str, tools: Schemas, *, objects: bool) -> None:
         self.text = text

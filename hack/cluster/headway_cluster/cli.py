@@ -91,7 +91,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="cluster.py", description="A local Kubernetes for Headway.")
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="bring the cluster up; returns at once where it is up")
-    up.add_argument("--keep-failed", action="store_true", help="leave a failed start for a look")
+    up.add_argument(
+        "--keep-failed", action="store_true", help="keep what a failed start has left, to inspect it"
+    )
     build = commands.add_parser("build", help="build every program that the cluster and its tests run")
     build.add_argument("--demo", action="store_true", help="only those that the demo runs")
     down = commands.add_parser("down", help="remove the cluster and every trace of it")

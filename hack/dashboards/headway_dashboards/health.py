@@ -103,7 +103,7 @@ def _endings() -> list[Any]:
         ),
         metric_curves(
             "Tool calls that fail",
-            "Malformed calls that rise say that the policy loses the format.",
+            "If malformed calls rise, the policy is losing the format.",
             {
                 "turns with one that is malformed": "rollout/turns/malformed_tool_call_rate",
                 "malformed, of all calls": "rollout/tool_calls/malformed_share",

@@ -73,7 +73,7 @@ class Buildah(Engine):
             "--layers=false",
             "--pull=never",
         ]
-        # The certificates of this machine, for builds behind a proxy that signs for itself.
+        # The certificates of this machine, for builds behind a proxy with a certificate of its own.
         options += ["--volume=/etc/ssl/certs:/etc/ssl/certs:ro"] if Path("/etc/ssl/certs").is_dir() else []
         super().build(*options, *arguments)
 

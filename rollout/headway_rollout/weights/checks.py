@@ -1,6 +1,6 @@
 """Checks downloaded files before the engine is touched.
 
-The engine dies of a wrong shape, overlooks a missing tensor, and answers 200 to an empty list of files.
+The engine crashes on a wrong shape, overlooks a missing tensor, and answers 200 to an empty list of files.
 """
 
 from __future__ import annotations

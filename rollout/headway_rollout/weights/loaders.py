@@ -112,7 +112,7 @@ class LoraLoader:
         self._files: dict[PolicyVersion, list[FileDigest]] = {}
         """Files in these folders."""
         self._doubtful: set[PolicyVersion] = set()
-        """Versions of which the engine did not say whether it has them: their folders stay."""
+        """Versions that the engine may have, because it did not answer: their folders stay."""
 
     def holds(self, manifest: WeightsManifest) -> bool:
         if manifest.kind == "base":

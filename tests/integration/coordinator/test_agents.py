@@ -107,7 +107,7 @@ async def stage(
             "sandboxed": lambda: rig.sandboxed_agent(sys.executable, str(SUPPORT / "tool_loop.py")),
         }
         yield Stage(rig, leases, agents[kind](), folder, service.ends)
-        assert leases.leased == {}  # whatever happened, the sandbox was given back
+        assert leases.leased == {}  # the sandbox was released, whatever happened
 
 
 async def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:

@@ -85,7 +85,7 @@ def hold(job: ChaosJob) -> None:
     for group in groups.values():
         for episode in [*group.episodes, *group.discarded]:
             assert (episode.reward is None) == (episode.outcome is Outcome.INFRA_ERROR)
-            # Neither agent of these jobs fails of itself: an AgentError would be a death that was scored.
+            # These agents never fail by themselves: an AgentError would be the scored death of a process.
             assert episode.outcome is not Outcome.AGENT_ERROR, f"{episode.episode_id}: {episode.error}"
             if episode.reward is not None:
                 scored += 1

@@ -64,7 +64,7 @@ async def test_an_agent_plays_its_episode(
 @pytest.mark.parametrize(
     ("program", "row"), [("sagemaker_agent", {"style": "handler"}), ("openai_agent", {})], ids=str
 )
-async def test_an_agent_that_answers_the_post_when_it_is_done(
+async def test_an_agent_may_answer_the_post_after_its_run(
     tok: Any, agents: Agents, tmp_path: Path, program: str, row: dict[str, Any]
 ) -> None:
     service = agents.get(program)

@@ -35,7 +35,7 @@ def test_the_page_has_every_stage_and_no_other() -> None:
 
 
 @pytest.mark.parametrize(("kind", "stage"), [(kind, stage) for kind in STAGES for stage in STAGES[kind]])
-def test_the_page_says_what_the_tools_say(stages: Stages, kind: str, stage: str) -> None:
+def test_the_page_has_the_verdicts_of_the_tools(stages: Stages, kind: str, stage: str) -> None:
     found = stages[kind, stage][1]
     assert (found.kstatus, found.argo, found.flux) == table()[kind, stage]
 

@@ -72,7 +72,7 @@ def test_a_deep_job_is_refused_and_the_others_run(rig: Rig) -> None:
     assert again.poll() is None
 
 
-def test_a_job_that_was_deep_runs_once_it_is_mended(rig: Rig) -> None:
+def test_a_job_that_was_too_deep_runs_once_it_is_corrected(rig: Rig) -> None:
     rig.start()
     put(rig, "mended", deep(1200))
     wait("the refusal", lambda: accepted(rig, "mended"), explain=rig.log)

@@ -354,7 +354,7 @@ def test_the_coordinator_writes_its_status_with_its_own_account(rig: Rig) -> Non
     assert rig.get("scribe")["status"]["progress"]["step"] == 1
 
 
-def test_one_of_two_leads_and_the_other_takes_over(rig: Rig) -> None:
+def test_one_operator_leads_and_the_other_takes_over(rig: Rig) -> None:
     rig.settings = {"leaseNamespace": rig.namespace}
     first = rig.start()
     wait("a leader", rig.leads, explain=rig.log)

@@ -146,7 +146,7 @@ async def test_a_new_broker_knows_what_the_old_one_lent(cluster: Any, image: str
         assert (status, body["reason"]) == (409, "NotOwner")
 
 
-async def test_a_lease_that_runs_out_takes_its_pod_along(
+async def test_the_pod_of_an_expired_lease_is_deleted(
     cluster: Any, namespace: str, image: str, job: Any
 ) -> None:
     async with rig.running(

@@ -117,7 +117,7 @@ def test_what_cannot_be_judged_names_what_to_write(spec: GateSpec, words: tuple[
     assert all(word in found.message for word in words)
 
 
-def test_one_condition_that_fails_refuses_the_whole() -> None:
+def test_a_gate_fails_if_one_condition_fails() -> None:
     spec = replace(SPEC, minimum=0.8, must_beat="base", no_worse=[Bound("success", 0.0), Bound("turns", 0.0)])
     assert verdict(spec).verdict is Verdict.PASSED
     assert verdict(replace(spec, minimum=0.99)).verdict is Verdict.REFUSED

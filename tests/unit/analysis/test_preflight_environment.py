@@ -210,7 +210,7 @@ def test_shared_rows_that_are_allowed_are_a_warning() -> None:
     assert found("splits", Desk, replace(baseline, facts=facts)).verdict == "Warn"
 
 
-def test_a_sign_makes_another_row() -> None:
+def test_prompts_that_differ_in_a_minus_sign_are_not_copies() -> None:
     baseline = desk_baseline()
     rows, others = ([{"prompt": f"{sign}{n} * 4 = ?"} for n in range(3, 33)] for sign in ("", "-"))
     facts = replace(baseline.facts, rows=rows, validation=others)

@@ -290,7 +290,7 @@ def test_a_sign_that_no_step_reports_is_not_raised_still() -> None:
     assert "GroupsUniform has not been judged since" in kept.why
 
 
-def test_no_validation_is_waited_for_where_there_is_none() -> None:
+def test_a_job_without_validations_does_not_wait_for_one() -> None:
     quiet = a_spec().evaluation.model_copy(update={"every_steps": 0})
     of = a_spec().model_copy(update={"evaluation": quiet})
     story = Story(acting(of, remedies=("ReferenceKl",))).train(30)
@@ -440,7 +440,7 @@ def test_no_step_with_a_wider_adapter_is_gone_back_to() -> None:
     assert taken(by_hand).directive.restore == [30], "56 validated best, and has the wider adapter"
 
 
-def test_what_cannot_be_taken_back_stays() -> None:
+def test_a_remedy_that_cannot_be_reverted_stays() -> None:
     story = widened()
     story.carry_out(decide(story.now()), refused="nothing is whole")
     [entry] = story.now().course.entries

@@ -170,7 +170,7 @@ def test_fresh_batches_are_judged_by_three_steps() -> None:
         assert (reading.level, reading.threshold) == (Level.OVER, stability.MISMATCH)
 
 
-def test_the_tail_of_old_batches_waits_for_as_long() -> None:
+def test_three_bad_steps_do_not_raise_a_tail_of_old_batches() -> None:
     count, oldest = 23, 3.0
     shown = [0.0] * 20 + [0.08] * 3
     reading = stability.mismatch_tail(

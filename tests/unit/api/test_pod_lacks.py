@@ -18,7 +18,7 @@ def test_an_unschedulable_pods_message_leaves_out_preemption() -> None:
     assert message == (
         "spec.learner.podTemplate: pod refunds-learner-0: Unschedulable: 0/1 nodes are available: 1 "
         "node(s) didn't "
-        "match Pod's node affinity/selector. Add such a node, or ask for what one has"
+        "match Pod's node affinity/selector. Add such a node, or request what a node has"
     )
 
 

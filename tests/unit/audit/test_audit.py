@@ -143,7 +143,7 @@ def test_an_accepted_one_passes_until_its_day() -> None:
     assert "accepted until 2026-12-31, which has passed" in fault
 
 
-def test_an_accepted_one_that_nothing_has_fails() -> None:
+def test_an_accepted_vulnerability_that_is_gone_fails() -> None:
     assert vulnerabilities.stale([answer(CVE)], POLICY) == []
     assert len(vulnerabilities.stale([answer()], POLICY)) == 1
 
@@ -214,7 +214,7 @@ def test_text_of_several_lines_stays_one_header() -> None:
         (f'allowed = ["MIT"]\n[[known]]\nid = "X"\npackage = "a"\nreason = "{REASON}"', "known.0.until"),
     ],
 )
-def test_a_policy_that_is_wrong_names_its_field(text: str, words: str) -> None:
+def test_the_error_of_an_invalid_policy_names_its_field(text: str, words: str) -> None:
     with pytest.raises(AuditError, match=words):
         policy.parse(text)
 

@@ -532,7 +532,7 @@ def test_a_project_elsewhere_is_named(project: Path, tmp_path: Path) -> None:
     assert "Pass    oracle           The oracle is right on 1 of 1 rows" in done.stdout
 
 
-# how it is written
+# the printed report
 
 FINDING = Finding(
     "splits", "Fail", "Rows are shared.", advice="Split them once.", field="spec.data",

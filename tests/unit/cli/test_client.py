@@ -204,7 +204,7 @@ def test_a_filter_takes_those_that_are_meant(run: Run[Any]) -> None:
     assert [*run.trajectories(step=999)] == []
 
 
-def test_groups_are_read_as_they_are_asked_for(jobs: Path, tmp_path: Path) -> None:
+def test_groups_are_read_lazily(jobs: Path, tmp_path: Path) -> None:
     shutil.copytree(jobs, tmp_path / "jobs")
     last = max(tmp_path.rglob("trajectories/train/*.json.gz"))
     last.write_bytes(b"torn")

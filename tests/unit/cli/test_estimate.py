@@ -190,7 +190,7 @@ def test_an_estimate_without_an_episode_runs_no_environment(stage: Stage) -> Non
     assert found["high"] is not None
 
 
-def test_an_environment_that_fails_is_noted_with_its_words(stage: Stage) -> None:
+def test_an_estimate_notes_the_error_of_its_environment(stage: Stage) -> None:
     (stage.folder / "environment.py").write_text("import no_such_module\n")
     done = shown(str(stage.file), "--output", "json")
     assert done.exit_code == 0

@@ -224,7 +224,7 @@ def test_nothing_is_drawn_where_nothing_is_new(console: Console) -> None:
         until_written(console, "held-out")
         there.show(shown_jobs.training())
         time.sleep(3 * REDRAW_SECONDS)  # a redraw would come meanwhile
-    assert written(console).count("held-out") == 2  # once, and at the end
+    assert written(console).count("held-out") == 2  # once at the start, and once at the end
     assert written(console).endswith("\x1b[?25h")
 
 

@@ -172,7 +172,7 @@ def test_a_word_that_means_nothing_is_refused(tmp_path: Path, monkeypatch: pytes
     assert "No/Such does not exist: name the folder of a local job (.headway/NAME)" in done.stderr
 
 
-def test_what_a_job_has_stored_is_no_local_job(tmp_path: Path) -> None:
+def test_logs_finds_a_stored_run_by_its_folder(tmp_path: Path) -> None:
     run = FinishedRun(tmp_path).identity()
     assert meant(str(run.place), tmp_path) == Stored(run.uri)
 

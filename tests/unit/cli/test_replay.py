@@ -289,7 +289,7 @@ def test_another_loss_drops_the_clip_bounds_of_the_old_one() -> None:
     assert both.clip.high == 2
 
 
-def test_what_was_in_force_is_what_is_changed() -> None:
+def test_a_replay_changes_the_settings_that_were_in_force() -> None:
     """The step was trained with cispo by a remedy: its bound is changed, not that of the spec's ppo."""
     held = rig.report(3).model_copy(update={"in_force": InForce(number=1, loss="cispo", learning_rate=1e-5)})
     found = changed(held, None, "spec.algorithm.clip.high=4", clip={"low": 0.7, "high": 1.3})

@@ -290,7 +290,7 @@ def started(words: Sequence[str]) -> subprocess.Popen[str]:
         "import typer; from headway_cli.commands.serve import serve; "
         "app = typer.Typer(pretty_exceptions_enable=False); app.command()(serve); app()"
     )
-    # A shell has its background jobs ignore SIGINT, and so would every process of a test run that is one.
+    # Background jobs of a shell ignore SIGINT, and their child processes inherit that.
     words = ["env", "--default-signal=INT", sys.executable, "-c", program, *words]
     return subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True)
 

@@ -427,7 +427,7 @@ def test_ctrl_c_leaves_nothing_and_ends_with_130(tmp_path: Path, monkeypatch: py
     assert not (tmp_path / "model").exists()
 
 
-# The whole of it.
+# The command as a whole.
 
 
 def test_a_made_model_loads_and_speaks_and_saw_no_held_out_row(tmp_path: Path, opened: list[str]) -> None:

@@ -41,7 +41,7 @@ def test_what_cannot_work_in_a_pod_is_refused_with_the_way_out(python: Interpret
     assert "HEADWAY_PYTHON" in refusal.value.fix
 
 
-def test_the_newest_library_asked_for_counts() -> None:
+def test_the_newest_required_glibc_version_is_found() -> None:
     assert lending.newest_libc([b"..GLIBC_2.2.5\0GLIBC_2.17\0", b"GLIBC_2.9"]) == (2, 17)
     assert lending.newest_libc([b"static"]) == (0, 0)
 

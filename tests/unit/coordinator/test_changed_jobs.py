@@ -619,7 +619,7 @@ def ticks(alive: asyncio.Future[Any]) -> Iterator[int]:
         moment += 1
 
 
-# By itself.
+# Changes that the job makes by itself.
 
 
 def collapse(over: Callable[[int], bool]) -> Signal:
@@ -670,7 +670,7 @@ async def test_what_does_not_help_is_taken_back_and_the_next_is_tried(tmp_path: 
 
 
 @pytest.mark.parametrize("deaths", [1, 2, 3])
-async def test_a_restart_comes_to_the_same_decisions(tmp_path: Path, deaths: int) -> None:
+async def test_a_restarted_coordinator_makes_the_same_decisions(tmp_path: Path, deaths: int) -> None:
     """The same seed and rewards, with and without coordinators that die between the steps."""
 
     def a_job(name: str) -> Job:

@@ -160,7 +160,7 @@ def test_a_server_that_falls_behind_and_catches_up_keeps_it_true(every: int) -> 
 
 def test_one_load_may_take_all_the_time_that_a_load_may_take() -> None:
     job = Job()
-    job.now = 10_000.0  # of one step
+    job.now = 10_000.0  # after one long step
     job.router.want(version(2))
     job.router.holds(A, version(2))
     job.now += LOAD_SECONDS
@@ -256,7 +256,7 @@ def test_a_server_with_failed_weights_counts_until_replaced(how: str) -> None:
     mended = C if how == "is replaced" else B
     if how == "is not asked for any more":
         of.replicas = 1
-        of.holds(A, version(1))  # as it is looked at now and then
+        of.holds(A, version(1))  # the fleet polls it from time to time
     else:
         of.discovered([A, mended])
         [found] = tracked.current(of, 1001.0)

@@ -104,7 +104,7 @@ def test_bad_data_is_refused_with_its_remedy(
 
 
 @pytest.mark.parametrize(("code", "status"), [("NoSuchBucket", 404), ("AccessDenied", 403)])
-def test_a_bucket_that_may_not_be_read_is_no_broken_file(code: str, status: int) -> None:
+def test_an_unreadable_bucket_is_not_reported_as_a_broken_file(code: str, status: int) -> None:
     with pytest.raises(JobError, match="correct the URI, or let the credentials") as caught:
         load(Dataset(uri="s3://typo/data.jsonl"), refusing_store(code, status), "spec.data.train")
     termination = caught.value.termination

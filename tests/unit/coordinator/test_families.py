@@ -105,7 +105,7 @@ def test_a_family_s_calls_pass_the_preflight(name: str) -> None:
     assert "read as" in preflight.readable(SIMPLE, chosen(name)[0], "auto")
 
 
-# Distilled models think in every turn, and their template keeps none of it.
+# Distilled models reason in every turn, and their template drops all past reasoning.
 R1 = "DeepSeek R1 distilled"
 
 

@@ -120,7 +120,7 @@ async def test_the_operator_learns_of_the_report_before_mlflow(
     await running
 
 
-async def test_a_page_that_takes_too_long_is_left(
+async def test_a_page_that_takes_too_long_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hanging: Hanging, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(page, "PAGE_SECONDS", SHORT)

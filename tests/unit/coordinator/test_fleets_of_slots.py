@@ -293,7 +293,7 @@ async def test_a_slot_that_is_released_makes_room_for_another() -> None:
         assert second.router.in_rotation()
 
 
-async def test_returning_server_lets_go_of_a_released_slot() -> None:
+async def test_a_returning_server_unloads_a_released_slot() -> None:
     async with a_rig() as rig:
         fleet = rig.fleet("slot")
         await fleet.want(manifest(0))

@@ -49,7 +49,7 @@ async def test_no_request_is_answered_with_a_fault_of_ours(
     chance = random.Random(f"{SEED}/{path}")
     seen = set()
     async with rig(tok, context=4000) as r:
-        await r.chat()  # what is loaded at the first turn is no request's cost
+        await r.chat()  # the first turn imports modules, which must not count
         with flat(MAX_MEMORY):
             for number in range(CASES):
                 is_heavy = path in KNOWN and chance.random() < HEAVY

@@ -103,7 +103,7 @@ def test_arguments_are_no_deeper_than_a_sandbox_reads(name: str, levels: int, ta
     if taken:
         assert (first.problem, first.name) == (None, "f")
     else:
-        # A reader that gives up on such a value hands it over as the text that it is, or says so.
+        # A reader that cannot parse such a value returns it as text, or reports a problem.
         assert first.problem or first.arguments == {"a": value}
 
 

@@ -356,7 +356,7 @@ async def test_an_evil_answer_is_a_fault_of_the_judge(tmp_path: Path) -> None:
         assert caught.value.cause is not None, evil.name
         assert len(str(caught.value)) < 1000, evil.name
 
-    # Those that are slow keep a judge until its time is over.
+    # Slow ones occupy a judge until its timeout.
     slow, quick = ([each for each in everywhere() if each.slow is slow] for slow in (True, False))
     await asyncio.gather(*(ask(evil, tmp_path / str(number)) for number, evil in enumerate(slow)))
     for evil in quick:

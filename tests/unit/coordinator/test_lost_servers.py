@@ -105,7 +105,7 @@ async def test_requests_continue_on_a_server_merely_out_of_rotation(
         agent = servers.agents[bad]
         if how == "one look missed":
             agent.faults["GET /v1/weights"] = first(2, hang)  # of the sync and of the watch
-        elif how == "left discovery":  # it may only have been slow to say that it is ready
+        elif how == "left discovery":  # its readiness probe may only have been slow
             servers.gone.add(bad)
         elif how == "nonsense":
             agent.faults["GET /v1/weights"] = say({"mood": "good"})

@@ -64,7 +64,7 @@ async def test_an_error_about_a_stop_string_names_its_field(tok: Any, path: str,
             assert (await refused(r, path, written(name, strings)))[0] == name
         for strings in ([""], ["x" * 201], [None]):
             assert (await refused(r, path, written(name, strings)))[0] == f"{name}.0"
-        if path != COMPLETIONS:  # a text has no markup
+        if path != COMPLETIONS:  # a plain completion has no markup
             param, message = await refused(r, path, written(name, ["Observation:", "think"]))
             assert param == name
             assert "'<think>'" in message

@@ -251,7 +251,7 @@ ECHOED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("protocol", "fields"), ECHOED)
-def test_what_says_nothing_is_not_listed(protocol: str, fields: dict[str, Any]) -> None:
+def test_a_field_without_meaning_is_not_listed_as_ignored(protocol: str, fields: dict[str, Any]) -> None:
     assert read(protocol, fields).ignored == ()
 
 

@@ -364,7 +364,7 @@ async def test_reward_that_always_raises_fails_in_its_own_words(folder: Path) ->
     assert bench.failed == [("Environment", ENTRYPOINT)]
 
 
-async def test_an_environment_that_failed_once_may_have_been_unlucky(folder: Path) -> None:
+async def test_a_reset_that_fails_only_at_first_passes_the_preflight(folder: Path) -> None:
     bench = Bench(spec(folder))
     async with sandboxes() as (leases, box):
         box.faults["POST /reset"] = first(

@@ -73,7 +73,7 @@ def test_an_update_leaves_no_episode_where_it_happened_to_wait() -> None:
         assert [turn(found, episode) for episode in episodes] == homes, "each stays where its prefix is"
 
 
-def test_who_waits_for_the_last_server_too_moves_nowhere() -> None:
+def test_episodes_keep_their_server_if_all_servers_return_first() -> None:
     servers = [Endpoint(f"http://{n}:8000", f"http://{n}:8001") for n in range(4)]
     found = Router(wanted=version(0))
     found.discovered(servers)

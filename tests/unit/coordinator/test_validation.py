@@ -68,7 +68,7 @@ async def test_a_validation_tells_its_score_with_its_interval(tmp_path: Path) ->
         assert projections.validation(projections.curve(training.state), training.state.score) == validation
 
 
-async def test_a_row_that_failed_is_remembered_and_paid_by_nobody(tmp_path: Path) -> None:
+async def test_a_failed_validation_row_is_recorded_and_not_billed(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.fails = lambda task: task.group_id == "v000002-000001"
     async with job.coordinator() as (training, learner, running):

@@ -62,7 +62,7 @@ def test_the_newest_value_is_in_the_legend() -> None:
 
 def test_no_word_of_a_table_is_in_the_next_column() -> None:
     figure = drawn("job", ("Health",))
-    figure.canvas.draw()  # cells have no place before
+    figure.canvas.draw()  # the cells have no position before that
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
     tables = [table for axes in figure.axes for table in axes.tables]
     assert len(tables) == 2

@@ -86,7 +86,7 @@ def test_by_their_rewards_groups_have_a_gradient_or_none(
 @pytest.mark.parametrize(
     ("rewards", "claimed"), [([1.0, 0.0], 0), ([1.0, 1.0], 2 * TOKENS), ([1.0, 0.0], TOKENS)]
 )
-def test_a_report_that_says_otherwise_is_found_out(
+def test_a_report_that_differs_from_the_recount_is_detected(
     tmp_path: Path, rewards: list[float], claimed: int
 ) -> None:
     found, words = counted(tmp_path, rewards, claimed)

@@ -66,7 +66,7 @@ def world_of(deploy: Path, training: Json) -> World:
     return world
 
 
-def test_what_is_judged_is_what_will_serve(deploy: Path) -> None:
+def test_the_gate_judges_the_weights_that_will_be_served(deploy: Path) -> None:
     """The operator resolves the gate's checkpoint to the address in the serving manifest."""
     propose.write(deploy, propose.proposal(validated(160)))
     world = world_of(deploy, validated(160))

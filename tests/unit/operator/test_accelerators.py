@@ -205,7 +205,7 @@ def test_time_of_pods_seen_ended_is_exact_whenever_looks_happen(
         return found
 
     last = [since + lasts for since, lasts, _ in lives]
-    moments = sorted({*whens, *last})  # every end is seen, among looks at any other times
+    moments = sorted({*whens, *last})  # the operator sees every end, and also looks at other times
     accounts = None
     for when in moments:
         stored = look(accounts, view(when), at(when), GPU)

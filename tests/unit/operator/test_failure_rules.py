@@ -259,7 +259,7 @@ class TestOfServers:
             "counted though the pods are gone"
         )
 
-    def test_that_restart_leave_pods_that_end_already(self) -> None:
+    def test_restart_rules_leave_pods_that_are_ending_already(self) -> None:
         world = job_under(rule("Restart"))
         world.ending("broker")
         crashed(world.later(5), "rollout", 137)

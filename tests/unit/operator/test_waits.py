@@ -48,7 +48,7 @@ def test_a_learner_that_no_node_takes_is_one_event() -> None:
     [(reason, message)] = warned(world)
     assert reason == "Unschedulable"
     assert "spec.learner.resources: pod refunds-learner-0: Unschedulable: 0/3 nodes" in message
-    assert "3 Insufficient memory. Add such a node, or ask for what one has" in message
+    assert "3 Insufficient memory. Add such a node, or request what a node has" in message
 
 
 def test_there_is_one_event_whichever_pod_waits() -> None:

@@ -47,7 +47,7 @@ def test_the_weights_that_validated_best_are_taken() -> None:
     assert (start.job, start.uri) == (None, BEST["uri"])
 
 
-def test_without_validation_the_last_are() -> None:
+def test_without_validation_the_last_weights_are_used() -> None:
     world = later(earlier(adapter=LAST))
     world.carry_out()
     assert world.body["status"]["warmStart"] == {"job": "earlier"} | LAST

@@ -51,7 +51,7 @@ STILL = EngineStall(since=10.0, tokens=5.0)
     ("before", "progress", "expected"),
     [
         (STILL, EngineProgress(1, 5), STILL),
-        (STILL, EngineProgress(7, 5), STILL),  # more of them wait for the same
+        (STILL, EngineProgress(7, 5), STILL),  # more requests wait, and no token was added
         (STILL, EngineProgress(1, 6), EngineStall(20.0, 6)),
         (STILL, EngineProgress(0, 5), None),  # it has nothing to do
         (STILL, None, None),  # paused, or it reports no progress

@@ -97,7 +97,7 @@ async def test_query_and_headers_of_a_scraper_stay_outside(vllm: Vllm) -> None:
     assert vllm.asked == [("GET", "/metrics", "")]
 
 
-async def test_while_the_base_model_loads_a_scrape_says_so() -> None:
+async def test_a_scrape_while_the_base_model_loads_gets_503() -> None:
     async with TestClient(TestServer(metrics_port.application(lambda: None))) as client:
         answer = await client.get("/metrics")
         assert (answer.status, await answer.text()) == (503, "vLLM is still loading the base model\n")

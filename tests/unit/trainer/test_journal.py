@@ -197,9 +197,7 @@ def test_two_that_start_at_once_are_told_apart(layout: Layout) -> None:
         (b'{"step": "last"}', "it holds no {"),
     ],
 )
-def test_a_pointer_to_what_is_no_checkpoint_can_be_set_back(
-    layout: Layout, pointer: bytes, message: str
-) -> None:
+def test_a_pointer_to_no_checkpoint_can_be_set_back(layout: Layout, pointer: bytes, message: str) -> None:
     store = FileStore()
     made_durable(begun(layout)[0], report(1))
     store.put(f"{layout.checkpoint_of(2, 0)}/a.pt", b"half")

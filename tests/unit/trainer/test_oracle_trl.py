@@ -114,8 +114,8 @@ def test_losses_and_gradients_equal_trls(case: str, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_gspo_gradient_is_per_row_in_trl_and_per_token_here(seed: int) -> None:
-    # Deliberately different, where advantages vary within a row. A token answers for its own advantage
-    # (GSPO-token, as verl has it), not for the mean of its row's.
+    # Deliberately different if advantages vary within a row. A token has its own advantage (GSPO-token, as in
+    # verl), not the mean of its row.
     batch = Ragged.draw(seed)
     spec, options = CASES["gspo"]
     value, slope = batch.ours(Objective.of(AlgorithmSpec.model_validate(spec), EPISODE_TOKENS))

@@ -78,5 +78,5 @@ def test_torchs_agent_shares_the_place(pod: Callable[[int], PeerShutdown]) -> No
     port = first._port
     agents = TCPStore("127.0.0.1", port, 2, True, wait_for_workers=False, multi_tenant=True)
     first.stopping()
-    # A note is on its way when `stopping` returns: nobody answers it.
+    # The note may arrive after `stopping` returns, because nobody acknowledges it.
     agents.wait([module.NOTE], timedelta(seconds=10))

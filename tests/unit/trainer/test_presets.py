@@ -286,7 +286,7 @@ def test_extreme_log_ratios_have_finite_losses_and_gradients(
     share.backward()
     assert new.grad is not None
     assert torch.isfinite(new.grad).all()
-    if name != "cispo" or new.abs().max() < 1e5:  # CISPO's value holds the log-probability itself
+    if name != "cispo" or new.abs().max() < 1e5:  # CISPO's loss contains the log-probability itself
         assert torch.isfinite(share)
 
 

@@ -92,7 +92,7 @@ def test_a_metric_that_is_no_number_is_left_out() -> None:
     assert found["training/loss"] == 0.5
 
 
-def test_the_effective_share_is_kishs() -> None:
+def test_the_effective_share_follows_kishs_formula() -> None:
     weights = np.array([1.0, 1.0, 2.0, 0.5])
     gaps = np.log(weights)
     tokens = {

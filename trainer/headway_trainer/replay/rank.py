@@ -163,7 +163,7 @@ def run(folder: Path) -> None:
     """Run one rank, whose place is in its environment. Rank 0 writes the result into `folder`.
 
     Raises:
-        JobError: what a person must mend.
+        JobError: what a person must correct.
     """
     context = ReplayContext(folder, ReplayRequest.read(folder))
     plan = ReplayPlan.model_validate_json((folder / PLAN).read_bytes())

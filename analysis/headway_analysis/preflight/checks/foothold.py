@@ -1,4 +1,4 @@
-"""The base model succeeds sometimes: not never, and not always."""
+"""The base model must succeed in some episodes, but not in nearly all."""
 
 from __future__ import annotations
 

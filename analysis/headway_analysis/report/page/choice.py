@@ -1,4 +1,4 @@
-"""Which groups a page reads, and which of their episodes it shows: those that say most. Pure."""
+"""Chooses the groups that a page reads, and the most informative of their episodes. Pure."""
 
 from __future__ import annotations
 

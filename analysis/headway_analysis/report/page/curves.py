@@ -144,7 +144,7 @@ def interval(tries: Iterable[Sequence[float]]) -> tuple[float, float] | None:
 
 
 def training(metrics: Mapping[int, Metrics], validations: Sequence[ValidationRecord]) -> list[Chart]:
-    """The charts of a training run, without those of which it has no metric.
+    """The charts of a training run, without those for which it has no metric.
 
     Args:
         metrics: by step: the learner's own, and those of the step's batch.

@@ -94,10 +94,10 @@ BEHAVIOUR: Final = (
         meaning="Episodes use up all turns of maxTurns.",
         number=behaviour.number_of(behaviour.EXHAUSTED),
         threshold=behaviour.threshold_of(behaviour.MAX_EXHAUSTED),
-        reason=f"The limit is meant for the few episodes that wander. {behaviour.BURSTS}",
+        reason=f"The limit is meant for the few episodes that make no progress. {behaviour.BURSTS}",
         source=f"{GUIDE}: under 10 % of episodes use up their turns. {behaviour.RAO_SCOTT}.",
-        advice="Raise spec.agent.builtin.maxTurns to 1.5 times what a person needs; if the agent goes "
-        "round in circles, improve the tools' answers.",
+        advice="Raise spec.agent.builtin.maxTurns to 1.5 times what a person needs; if the agent "
+        "repeats itself, improve the tools' answers.",
         look_at=(
             "`rollout/tool_calls/failed_share`: does the agent repeat a failing call?",
             "`analysis/batch_completion_ratio`: does the agent answer at all?",

@@ -42,7 +42,7 @@ class EpisodeEndedError(Exception):
 
 
 class ContextFullError(EpisodeEndedError):
-    """The context or the tokens of the episode are used up: what was said so far counts."""
+    """The context or the tokens of the episode are used up: the conversation so far counts."""
 
 
 def ask(url: str, body: Json | None = None) -> Json:
