@@ -80,7 +80,8 @@ def main() -> None:
     output = sys.stdout
     try:
         app(prog_name="headway")
-    except SystemExit:
-        if sys.stdout is not output:  # Typer replaces it once nobody reads the output, and exits with 1
+    except SystemExit as ended:
+        # Once nobody reads the output, Typer replaces it and exits with 1. Rich writes help: it only exits.
+        if sys.stdout is not output or isinstance(ended.__context__, BrokenPipeError):
             sys.exit(CLOSED)
         raise

@@ -21,7 +21,14 @@ def test_the_version_is_the_distributions() -> None:
     assert CliRunner().invoke(app, ["--version"]).stdout == f"headway {version('headway')}\n"
 
 
-@pytest.mark.parametrize("words", [("--version",), ("logs", "here"), ("artifacts", "here")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--version",), ("logs", "here"), ("artifacts", "here"),
+        (), ("--help",), ("submit", "--help"), ("data", "push", "--help"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
 def test_a_closed_pipe_ends_every_command_with_141(words: tuple[str, ...], tmp_path: Path) -> None:
     folder = tmp_path / "here"
     FinishedRun(folder).job().identity()
