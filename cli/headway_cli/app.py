@@ -60,8 +60,8 @@ app.command("eval")(evaluation.eval_)
 app.add_typer(data.app, name="data")
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(context: typer.Context, asked: bool) -> None:
+    if asked and not context.resilient_parsing:  # a shell that completes later words parses this one too
         typer.echo(f"headway {version('headway')}")
         raise typer.Exit
 

@@ -74,6 +74,9 @@ def test_kubectl_finds_the_plugin(installed: Path, tmp_path: Path) -> None:
     done = run(installed / "kubectl-headway", "watch", "--help", cwd=tmp_path, COLUMNS="100")
     assert (done.returncode, done.stdout) == (0, plain.stdout), done.stderr
     assert "Follow a job on a cluster to its end" in done.stdout
+    done = run(installed / "kubectl_complete-headway", "tra", cwd=tmp_path)
+    assert done.stdout.splitlines()[-1] == ":4", done
+    assert done.stdout.startswith("trajectories\t")
 
 
 def test_a_users_script_is_typed(installed: Path, tmp_path: Path) -> None:
