@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from headway_api import bounds
 from headway_api.bounds import shortened
 from headway_api.exits import JobError
-from headway_api.store_refused import refusal
+from headway_api.store_refused import SHELL, StoreRefusal, refusal
 from headway_api.store_unavailable import may_pass
 
 
@@ -22,13 +22,22 @@ class StoreDeniedError(PermissionError):
 
 def bucket_unavailable(uri: str, error: Exception) -> JobError:
     """The error for the author of `spec.output` if it cannot be read or written; `uri` is below it."""
-    bucket, why = urlsplit(uri).netloc, refusal(error)
     return JobError(
         "BucketUnavailable",
-        f"bucket {bucket!r} cannot be used: {why.wrong}; {why.fix}",
+        _unusable(uri, refusal(error)),
         field="spec.output.uri",
         permanent=not may_pass(error),
     )
+
+
+def unavailable_here(uri: str, error: JobError) -> str:
+    """Why `open_store` failed, for a person whose command reads or writes from this machine."""
+    cause = error.__cause__
+    return _unusable(uri, refusal(cause, SHELL)) if isinstance(cause, Exception) else str(error)
+
+
+def _unusable(uri: str, why: StoreRefusal) -> str:
+    return f"bucket {urlsplit(uri).netloc!r} cannot be used: {why.wrong}; {why.fix}"
 
 
 def unreadable(uri: str, why: str) -> JobError:

@@ -1,4 +1,4 @@
-"""Explains the artifact store's refusals to the author of `spec.output`: what is wrong, and what to write."""
+"""Explains the artifact store's refusals to the author of `spec.output`, or to who reads from a shell."""
 
 from __future__ import annotations
 
@@ -12,18 +12,50 @@ from headway_api.store_unavailable import status_of
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
 
-CREDENTIALS: Final = (
-    "correct the Secret of spec.output.secretRef or roleSecretRefs, or give its identity access"
-)
-KEYS: Final = (
-    "name a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in spec.output.secretRef, or give the "
-    "job's service account an identity"
-)
-ADDRESS: Final = "correct spec.output.endpointUrl, or let the pods of this job reach it"
 WORDS: Final = 300
 """Characters kept of an error's own words."""
 ERRNO: Final = re.compile(r"\[Errno -?\d+\] ([A-Za-z ,]+)")
 """The operating system's message about a connection, within what three libraries add around it."""
+
+
+class Remedies(NamedTuple):
+    """What to write, for each thing that may be wrong."""
+
+    keys: str
+    """There are no credentials."""
+    credentials: str
+    """The store refuses them."""
+    address: str
+    """The store does not answer."""
+    bucket: str
+    """There is no such bucket."""
+    other: str
+    """The store refuses the request for another reason."""
+    set_up: str
+    """The client cannot be set up."""
+
+
+JOB: Final = Remedies(
+    keys="name a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in spec.output.secretRef, or give "
+    "the job's service account an identity",
+    credentials="correct the Secret of spec.output.secretRef or roleSecretRefs, or give its identity access",
+    address="correct spec.output.endpointUrl, or let the pods of this job reach it",
+    bucket="create it, or correct its name or spec.output.endpointUrl",
+    other="correct spec.output.uri or spec.output.endpointUrl",
+    set_up="correct spec.output",
+)
+"""For the author of a job."""
+SHELL: Final = Remedies(
+    keys="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in this shell, or AWS_PROFILE to a profile or role "
+    "that may read it",
+    credentials="correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, in this shell, or give "
+    "their identity access",
+    address="correct --endpoint-url, or let this machine reach it",
+    bucket="correct its name or --endpoint-url",
+    other="correct the address of the bucket or --endpoint-url",
+    set_up="correct the variables AWS_* of this shell, or its file ~/.aws/config",
+)
+"""For a person whose command reads or writes from this machine."""
 
 
 class StoreRefusal(NamedTuple):
@@ -33,7 +65,7 @@ class StoreRefusal(NamedTuple):
     fix: str
 
 
-def refusal(error: Exception) -> StoreRefusal:
+def refusal(error: Exception, remedies: Remedies = JOB) -> StoreRefusal:
     """The meaning of the error that a request to the store ended with, or of the one that it was raised
     from."""
     from botocore.exceptions import (
@@ -47,15 +79,15 @@ def refusal(error: Exception) -> StoreRefusal:
 
     cause = error.__cause__ or error
     if isinstance(cause, ClientError):
-        return _answered(cause)
+        return _answered(cause, remedies)
     if isinstance(cause, ParamValidationError):
         message = str(cause).removeprefix("Parameter validation failed:\n").partition(": Bucket name must")[0]
         return StoreRefusal(f"no bucket can have this name ({shortened(message, WORDS)})", "correct it")
     if isinstance(cause, NoCredentialsError | PartialCredentialsError):
-        return StoreRefusal("no credentials", KEYS)
+        return StoreRefusal("no credentials", remedies.keys)
     if isinstance(cause, ConnectionError | HTTPClientError):
-        return StoreRefusal(_silent(cause), ADDRESS)
-    return StoreRefusal(shortened(str(cause), WORDS), "correct spec.output")
+        return StoreRefusal(_silent(cause), remedies.address)
+    return StoreRefusal(shortened(str(cause), WORDS), remedies.set_up)
 
 
 def _silent(error: BaseException) -> str:
@@ -66,16 +98,13 @@ def _silent(error: BaseException) -> str:
     return f"{details.get('endpoint_url') or 'the store'} does not answer{why}"
 
 
-def _answered(error: ClientError) -> StoreRefusal:
+def _answered(error: ClientError, remedies: Remedies) -> StoreRefusal:
     answer, status = error.response["Error"], status_of(error)
     code = str(answer.get("Code", status))
     named = "" if code.isdigit() else f" ({code})"
     if code == "NoSuchBucket" or status == HTTPStatus.NOT_FOUND:
-        fix = "create it, or correct its name or spec.output.endpointUrl"
-        return StoreRefusal(f"there is no such bucket{named}", fix)
+        return StoreRefusal(f"there is no such bucket{named}", remedies.bucket)
     if status == HTTPStatus.FORBIDDEN:
-        return StoreRefusal(f"the store refuses the credentials{named}", CREDENTIALS)
+        return StoreRefusal(f"the store refuses the credentials{named}", remedies.credentials)
     words = shortened(str(answer.get("Message") or "it does not say why"), WORDS)
-    return StoreRefusal(
-        f"the store answers {code}: {words}", "correct spec.output.uri or spec.output.endpointUrl"
-    )
+    return StoreRefusal(f"the store answers {code}: {words}", remedies.other)

@@ -19,6 +19,8 @@ from headway_api.records import GroupRecord, Purpose
 from headway_api.run_files import RunFiles
 from headway_api.spec.lifecycle import OutputSpec
 from headway_api.store import CorruptFileError, ObjectNotFoundError, Store, StoreDeniedError, open_store
+from headway_api.store_faults import unavailable_here
+from headway_api.store_refused import SHELL, refusal
 from headway_api.weights_format import MODEL_FILE
 from headway_cli.runs import RunNotFoundError
 from headway_cli.where import LocalJob, Stored
@@ -174,7 +176,7 @@ def store_at(output: Mapping[str, Any]) -> Store:
             f"{where}: reading buckets needs boto3: pip install headway[coordinator]"
         ) from error
     except JobError as error:
-        raise RunNotFoundError(f"{where}: {error}") from error
+        raise RunNotFoundError(f"{where}: {unavailable_here(str(where), error)}") from error
     except ValidationError as error:
         raise RunNotFoundError(f"{where}: {error.errors()[0]['msg']}") from error
 
@@ -192,7 +194,9 @@ def readable(where: str) -> Iterator[None]:
         raise RunNotFoundError(f"{where}: there is no object {error.args[0]}") from error
     except JobError as error:
         raise RunNotFoundError(error.termination.sentence) from error
-    except (StoreDeniedError, CorruptFileError) as error:
+    except StoreDeniedError as error:
+        raise RunNotFoundError(f"{error}; {refusal(error, SHELL).fix}") from error
+    except CorruptFileError as error:
         raise RunNotFoundError(str(error)) from error
     except OSError as error:
         raise RunNotFoundError(f"{error.filename or where}: {error.strerror or error}") from error

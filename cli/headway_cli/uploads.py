@@ -23,14 +23,13 @@ from headway_api.exits import JobError
 from headway_api.spec.data import FORMATS, Format
 from headway_api.spec.lifecycle import OutputSpec
 from headway_api.store import Store, StoreDeniedError, digest, open_store, upload_folder
+from headway_api.store_faults import unavailable_here
+from headway_api.store_refused import SHELL, refusal
 from headway_cli.local.manifest import ManifestError
 
 PROMPT: Final = "prompt"
 """Column that no row may leave empty, if the file has it and a job names no other."""
 SPLITS: Final = ("train", "validation", "test")
-HERE: Final = (
-    "the credentials are those of this shell (AWS_ACCESS_KEY_ID, ...), the endpoint is --endpoint-url"
-)
 KINDS: Final[Mapping[type, str]] = {
     str: "string",
     bool: "boolean",
@@ -202,8 +201,10 @@ def opened(target: str, endpoint_url: str | None) -> Store:
         raise PushError(f"{target}: writing to buckets needs boto3: pip install boto3") from error
     except ValidationError as error:
         raise PushError(f"--endpoint-url {endpoint_url}: write http://HOST:PORT or https://HOST") from error
-    except (JobError, ValueError) as error:
-        raise PushError(f"{target}: {error}. Here {HERE}") from error
+    except JobError as error:
+        raise PushError(f"{target}: {unavailable_here(target, error)}") from error
+    except ValueError as error:
+        raise PushError(f"{target}: {error}") from error
 
 
 def push(store: Store, table: Table, target: str) -> str:
@@ -252,7 +253,7 @@ def _reported(uri: str) -> Iterator[None]:
     try:
         yield
     except StoreDeniedError as error:
-        raise PushError(f"{error}: give this shell credentials that may write there") from error
+        raise PushError(f"{error}; {refusal(error, SHELL).fix}") from error
     except Exception as error:  # of boto3, its transport, or the file system: shown as it is
         raise PushError(f"{uri}: {shortened(str(error), 500)}") from error
 

@@ -95,4 +95,4 @@ def test_an_absent_bucket_and_wrong_keys_are_reported(
     done = CliRunner().invoke(app, [*push, "s3://rows/team"])
     assert done.exit_code == 2
     assert "the store refuses the credentials" in done.stderr
-    assert "Here the credentials are those of this shell" in done.stderr
+    assert "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, in this shell" in done.stderr

@@ -8,7 +8,7 @@ from refusing_bucket import refusing_store
 
 from headway_api.exits import JobError
 from headway_api.store import bucket_unavailable
-from headway_api.store_refused import refusal
+from headway_api.store_refused import SHELL, refusal
 
 REFUSED = (
     "<HTTPConnection object at 0x7f0>: Failed to establish a new connection: [Errno 111] Connection refused"
@@ -44,6 +44,25 @@ def test_a_refusal_says_cause_and_fix(error: Exception, wrong: str, fix: str) ->
     found = refusal(error)
     assert found.wrong == wrong
     assert fix in found.fix
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        head(404),
+        head(403),
+        head(501),
+        ReadTimeoutError(endpoint_url="u"),
+        NoCredentialsError(),
+        ValueError("x"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_person_at_a_shell_reads_of_no_field(error: Exception) -> None:
+    there, here = refusal(error), refusal(error, SHELL)
+    assert here.wrong == there.wrong
+    assert "spec." in there.fix
+    assert not any(word in here.fix for word in ("spec.", "Secret ", "pods", "service account"))
 
 
 @pytest.mark.parametrize(("code", "status"), [("NoSuchBucket", 404), ("InvalidAccessKeyId", 403)])

@@ -123,7 +123,7 @@ def test_a_folder_without_a_model_is_refused_before_any_upload(tmp_path: Path, b
 
 def test_a_bucket_that_refuses_is_an_error_with_the_fix(tmp_path: Path) -> None:
     table = uploads.read(written(tmp_path / "train.jsonl"))
-    with pytest.raises(PushError, match="give this shell credentials that may write there"):
+    with pytest.raises(PushError, match=r"correct AWS_ACCESS_KEY_ID and .* in this shell"):
         uploads.push(refusing_store("AccessDenied", 403), table, "s3://rows/team")
     with pytest.raises(PushError, match=r"s3://rows/team/train.jsonl: .*InternalError"):
         uploads.push(refusing_store("InternalError", 500), table, "s3://rows/team")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,15 @@ import pytest
 import written_run
 from finished_run import FinishedRun
 from ports import free_port
+from refusing_bucket import refusing_store
 from stub_cluster import NAMESPACE, StubCluster, served
 from typer.testing import CliRunner, Result
 from written_run import Made
 
+from headway_api.artifacts import RunLayout
 from headway_cli.app import app
+from headway_cli.runs import RunNotFoundError
+from headway_cli.stored_run import StoredRun
 
 NAME = "refunds"
 READING = {
@@ -186,3 +191,27 @@ def test_an_unavailable_store_is_named_within_seconds(words: tuple[str, ...], tm
     assert "s3://bucket/" in done.stderr
     assert "Traceback" not in done.stderr
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("verb", ["report", "cost", "logs"])
+def test_without_credentials_a_shells_variables_are_named(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setattr("boto3.DEFAULT_SESSION", None)
+    done = run(verb, "s3://bucket/run", "--endpoint-url", f"http://127.0.0.1:{free_port()}")
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "headway: s3://bucket/run: bucket 'bucket' cannot be used: no credentials; set AWS_ACCESS_KEY_ID and "
+        "AWS_SECRET_ACCESS_KEY in this shell, or AWS_PROFILE to a profile or role that may read it\n",
+    )
+
+
+def test_a_read_that_is_refused_names_a_shells_variables() -> None:
+    run_ = StoredRun(refusing_store("AccessDenied", 403), RunLayout.of("s3://bucket/run"))
+    with pytest.raises(RunNotFoundError, match=r"AccessDenied\); correct AWS_ACCESS_KEY_ID .* in this shell"):
+        run_.latest()
