@@ -21,6 +21,12 @@ UNWANTED: Final = ("*.bin", "*.pt", "*.pth", "*.gguf", "*.onnx", "*.msgpack", "*
 WEIGHTS: Final = "*.safetensors"
 MAX_CONFIG: Final = 4 * MIB
 """Bytes of one file that describes a model."""
+OFFLINE: Final = "let the pods reach it, or copy the model's folder to s3:// and name it here"
+GATED: Final = (
+    "correct name or revision, or put an HF_TOKEN that may read it into the Secret of spec.output.secretRef"
+)
+"""What to do in a job if the hub does not answer, and if it refuses. A command that fetches a model on a
+person's machine replaces them."""
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a write when a volume has no room."""
 
@@ -132,8 +138,7 @@ def _from_hub(model: Source, cache: Path, weights: bool, field: str) -> Path:
     except (GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError) as error:
         raise JobError(
             "ModelUnavailable",
-            f"{name} at revision {model.revision or 'main'} cannot be read ({error}); correct name or "
-            "revision, or put an HF_TOKEN that may read it into the Secret of spec.output.secretRef",
+            f"{name} at revision {model.revision or 'main'} cannot be read ({error}); {GATED}",
             field=field,
         ) from error
     except OSError as error:  # huggingface_hub raises nothing else if the hub does not answer
@@ -143,8 +148,7 @@ def _from_hub(model: Source, cache: Path, weights: bool, field: str) -> Path:
         why = known[1].strip() if known else f"{type(error).__name__}: {first}"
         raise JobError(
             "ModelNotFetched",
-            f"{name} could not be fetched from the hub ({why}); let the pods reach "
-            "it, or copy the model's folder to s3:// and name it here",
+            f"{name} could not be fetched from the hub ({why}); {OFFLINE}",
             field=field,
             permanent=False,
         ) from error

@@ -21,6 +21,7 @@ from headway_api.records import StepReport
 from headway_api.remedies import applied
 from headway_api.replay import STORE, ReplayRequest, ReplayResult
 from headway_api.spec.training import RLTrainingJob, RLTrainingJobSpec
+from headway_cli import hub_here
 from headway_cli.local.manifest import ManifestError, changed
 from headway_cli.runs import RunNotFoundError
 from headway_cli.stored_run import StoredRun
@@ -179,7 +180,8 @@ def failure_message(termination: bytes, request: ReplayRequest, folder: Path) ->
         return None
     config = request.config
     seen = Layout(f"file://{folder / STORE}", config.namespace, config.name, config.uid)
-    return ending.sentence.replace(seen.root, request.run.uri)
+    said = ending.sentence.replace(seen.root, request.run.uri)
+    return hub_here.explained(said, base_option=False)
 
 
 def report_lines(found: ReplayResult, name: str) -> list[str]:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from headway_api import names
 from headway_api.base_model import fetch, read_config
 from headway_api.bounds import OutOfBoundsError
+from headway_api.exits import JobError
 from headway_api.mistakes import mistakes
 from headway_api.model_names import BASE_MODEL
 from headway_api.records import FileDigest, StepReport, WeightsManifest
@@ -20,6 +21,7 @@ from headway_api.spec.model import ModelSpec
 from headway_api.store import CorruptFileError, ObjectNotFoundError, below, digest, download_folder
 from headway_api.stored import read
 from headway_api.weights_format import EXPORT_FILE
+from headway_cli import hub_here
 from headway_cli.runs import RunNotFoundError
 from headway_cli.stored_run import StoredRun, readable
 from headway_cli.user_cache import user_cache
@@ -162,7 +164,14 @@ def fetched(run: StoredRun, of: Chosen, cache: Path) -> OnDisk:
             if not base.is_dir():
                 raise RunNotFoundError(f"the base model is no longer at {of.model.base}: write --base URI")
             return OnDisk(weights, base, rank)
-        return OnDisk(weights, fetch(of.model, run.store, cache), rank)
+        return OnDisk(weights, _base(of.model, run, cache), rank)
+
+
+def _base(model: ModelSpec, run: StoredRun, cache: Path) -> Path:
+    try:
+        return fetch(model, run.store, cache)
+    except JobError as error:
+        raise RunNotFoundError(hub_here.explained(error.termination.sentence, base_option=True)) from error
 
 
 def wrong_files(folder: Path, files: Sequence[FileDigest]) -> list[str]:
