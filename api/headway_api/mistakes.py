@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from headway_api import mistake_words
 from headway_api.bounds import shortened
 from headway_api.crd import structural
 
@@ -17,15 +18,14 @@ FIELD_CHARACTERS = 60
 
 def mistakes(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:
     """Every mistake that `model` found in a manifest."""
-    return tuple(_sentence(each, model) for each in error.errors(include_url=False, include_input=False))
+    return tuple(_sentence(each, model) for each in error.errors(include_url=False))
 
 
 def _sentence(error: Mapping[str, Any], model: type[BaseModel]) -> str:
     path = ".".join(shortened(str(part), FIELD_CHARACTERS) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         return f"{path}: there is no such field{_meant(error['loc'], model)}"
-    text = str(error["msg"]).removeprefix("Value error, ")
-    return text if not path or path in text else f"{path}: {text}"
+    return mistake_words.sentence(path or "the file", error)
 
 
 def _meant(place: Sequence[int | str], model: type[BaseModel]) -> str:

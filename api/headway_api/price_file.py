@@ -10,6 +10,7 @@ from typing import Any, Final
 import yaml
 from pydantic import ValidationError
 
+from headway_api import mistake_words
 from headway_api.bounds import MIB
 from headway_api.prices import PriceBook
 
@@ -86,5 +87,5 @@ def _sentence(fault: Any) -> str:
         return f'{where}: {str(given)[:40]!r} is not a price; write US dollars of 0 or more, such as "0.13"'
     if kind.startswith("date"):
         return f"{where}: {str(given)[:40]!r} is not a day; write YYYY-MM-DD"
-    message = fault["msg"].removeprefix("Value error, ")
+    message = mistake_words.message(fault)
     return f"{where}: {message}" if where else message

@@ -11,6 +11,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from headway_api.in_force import AdapterSize, InForce
+from headway_api.mistake_words import message
 from headway_api.spec.model import Lora, ModelSpec
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.spec.trust import CollapseSpec
@@ -46,7 +47,7 @@ def applied(spec: RLTrainingJobSpec, in_force: InForce) -> RLTrainingJobSpec:
     try:
         found = RLTrainingJobSpec.model_validate(content)
     except ValidationError as invalid:
-        raise NotApplicableError("; ".join(error["msg"] for error in invalid.errors())) from invalid
+        raise NotApplicableError("; ".join(message(error) for error in invalid.errors())) from invalid
     return found.model_copy(update={"collapse": spec.collapse})
 
 

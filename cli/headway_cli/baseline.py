@@ -11,7 +11,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from headway_api import names
+from headway_api import mistake_words, names
 from headway_api.baseline_endpoint import OPTIONS, BaselineEndpoint
 from headway_api.spec.candidate import CandidateEndpoint
 from headway_cli.local.manifest import ManifestError
@@ -55,7 +55,7 @@ def chosen(options: Options, environ: Mapping[str, str]) -> BaselineEndpoint | N
     except ValidationError as error:
         first = error.errors()[0]
         field = str(first["loc"][0]) if first["loc"] else "url"
-        raise ManifestError(f"{OPTIONS[field]} {given[field]}: {first['msg']}") from error
+        raise ManifestError(f"{OPTIONS[field]} {given[field]}: {mistake_words.remedy(first)}") from error
     return BaselineEndpoint(spec, _token(options.token_env, environ))
 
 

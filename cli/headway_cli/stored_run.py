@@ -15,6 +15,7 @@ from headway_api.artifacts import Layout, RunLayout, by_number, pointed
 from headway_api.bounds import OutOfBoundsError
 from headway_api.exits import JobError
 from headway_api.job_folder import JobFolder
+from headway_api.mistake_words import message
 from headway_api.records import GroupRecord, Purpose
 from headway_api.run_files import RunFiles
 from headway_api.spec.lifecycle import OutputSpec
@@ -178,7 +179,7 @@ def store_at(output: Mapping[str, Any]) -> Store:
     except JobError as error:
         raise RunNotFoundError(f"{where}: {unavailable_here(str(where), error)}") from error
     except ValidationError as error:
-        raise RunNotFoundError(f"{where}: {error.errors()[0]['msg']}") from error
+        raise RunNotFoundError(f"{where}: {message(error.errors()[0])}") from error
 
 
 @contextmanager

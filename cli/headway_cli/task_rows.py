@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from headway_api.mistake_words import message
 from headway_api.records import Purpose
 from headway_api.rows import check_column, load, tasks_of
 from headway_api.spec.data import Dataset
@@ -65,4 +66,6 @@ def _dataset(run: StoredRun, purpose: Purpose, option: str) -> tuple[str, Datase
     try:
         return block, Dataset.model_validate(found)
     except ValidationError as error:
-        raise RunNotFoundError(f"{block} of {run.name} cannot be read: {error.errors()[0]['msg']}") from error
+        raise RunNotFoundError(
+            f"{block} of {run.name} cannot be read: {message(error.errors()[0])}"
+        ) from error

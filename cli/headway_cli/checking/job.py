@@ -42,16 +42,20 @@ def read(document: Json) -> tuple[list[Finding], Spec | None]:
 
 
 def finding(check: str, verdict: Verdict, message: str) -> Finding:
-    """A message of the form `FIELD: what is wrong; what to write`, as a finding."""
+    """A message of the form `FIELD: what is wrong; what to write`, or `FIELD is VALUE: write ...`, as a
+    finding."""
     match = _FIELD.match(message)
     field = match[0] if match else None
     rest = message.removeprefix(f"{field}: ")
-    observed, semicolon, fix = rest.rpartition("; ")
+    observed, divided, fix = rest.rpartition("; ")
+    if not divided:
+        observed, divided, fix = rest.partition(": write ")
+        fix = f"write {fix}"
     return Finding(
         check,
         verdict,
-        sentence(observed if semicolon else rest),
-        advice=sentence(fix if semicolon else FIELDS),
+        sentence(observed if divided else rest),
+        advice=sentence(fix if divided else FIELDS),
         field=field,
     )
 

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from headway_api.conditions import ConditionType, Reason, find, is_finished
 from headway_api.document import Json
+from headway_api.mistake_words import message
 from headway_api.remedies import largest_rank
 from headway_api.spec.candidate import BASE_SUFFIX, Candidate, CandidateCheckpoint
 from headway_api.spec.evaluation import RLEvalJob, RLEvalJobSpec
@@ -272,7 +273,7 @@ def _largest_rank(
 
 
 def _unreadable(field: str, job: str, block: str, invalid: ValidationError) -> Missing:
-    text = f"{field}: spec.{block} of RLTrainingJob {job} cannot be read ({invalid.errors()[0]['msg']})"
+    text = f"{field}: spec.{block} of RLTrainingJob {job} cannot be read ({message(invalid.errors()[0])})"
     return Missing(Reason.CANDIDATE_MISSING, f"{text}; name another job")
 
 

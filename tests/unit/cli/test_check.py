@@ -492,7 +492,8 @@ def test_without_pytest_or_tests_nothing_is_known(tmp_path: Path, monkeypatch: p
     ("message", "observed", "advice"),
     [
         ("spec.seed: wrong; docs/reference/crds.md says more", "Wrong.", "docs/reference/crds.md says more."),
-        ("spec: Field required", "Field required.", job.FIELDS),
+        ("spec: it is wrong", "It is wrong.", job.FIELDS),
+        ("spec.seed is 0.5: write a whole number", "spec.seed is 0.5.", "Write a whole number."),
         ("job.yaml has no rows; write some", "job.yaml has no rows.", "Write some."),
     ],
 )

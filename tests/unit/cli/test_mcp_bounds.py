@@ -116,7 +116,7 @@ class Asked(Arguments):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"limit": 0}, "limit: Input should be greater than or equal to 1 (arguments: limit, set)"),
+        ({"limit": 0}, "limit is 0: write 1 or more (arguments: limit, set)"),
         ({"limits": 1}, "limits: there is no such field; did you mean limit? (arguments: limit, set)"),
         ({"set_": []}, "set_: there is no such field; did you mean set? (arguments: limit, set)"),
     ],
