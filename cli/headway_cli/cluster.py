@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 import urllib3
+import yaml
 from kubernetes import client, config, watch
 from kubernetes.client.exceptions import ApiException
 from kubernetes.config.config_exception import ConfigException
 
 from headway_api import names
+from headway_api.bounds import shortened
 from headway_api.document import Json
 from headway_cli import near_names, newer_fields
 
@@ -60,6 +63,11 @@ class Cluster:
             contexts, current = config.list_kube_config_contexts()
             chosen = current if context is None else _named(contexts, context)
             self._api = client.CustomObjectsApi(config.new_client_from_config(context=chosen["name"]))
+        except (yaml.YAMLError, OSError, AttributeError, UnicodeDecodeError) as error:
+            raise ClusterError(
+                f"the kubeconfig ({_kubeconfig()}) cannot be read: {shortened(str(error), 200)}; correct it, "
+                "or name another in KUBECONFIG"
+            ) from error
         except (ConfigException, TypeError, KeyError) as error:
             raise ClusterError(
                 f"no cluster is configured ({error}): set KUBECONFIG, choose a context with `kubectl "
@@ -198,6 +206,10 @@ class Cluster:
         if error.status == 401:
             return f"the cluster of context {self.context} does not accept your credentials: log in again"
         return message
+
+
+def _kubeconfig() -> str:
+    return os.environ.get("KUBECONFIG") or "~/.kube/config"
 
 
 def _named(contexts: list[Json], name: str) -> Json:

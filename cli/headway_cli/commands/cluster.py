@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -51,7 +53,8 @@ def submit(
     else:
         typer.echo(f"{kind} {place}/{name}")
     if follow:
-        _watch(Cluster(context, place), kind, name, following.mode(output, plain=plain))
+        with reported_errors():
+            _watch(Cluster(context, place), kind, name, following.mode(output, plain=plain))
 
 
 def watch(
@@ -63,9 +66,8 @@ def watch(
     context: Context = None,
 ) -> None:
     """Follow a job on a cluster to its end; the exit code says how it ended."""
-    with reported_errors():
-        there = _cluster_of(name, context, namespace)
-    _watch(there, kind.kind, name, following.mode(output, plain=plain))
+    with reported_errors(), _local_named(name, context, namespace):
+        _watch(Cluster(context, namespace), kind.kind, name, following.mode(output, plain=plain))
 
 
 def suspend(
@@ -76,8 +78,8 @@ def suspend(
     context: Context = None,
 ) -> None:
     """Stop a job's pods; what is acknowledged stays."""
-    with reported_errors():
-        there = _cluster_of(name, context, namespace)
+    with reported_errors(), _local_named(name, context, namespace):
+        there = Cluster(context, namespace)
         there.change(kind.kind, name, patches.SUSPENSION)
     if output is Form.JSON:
         typer.echo(json.dumps({**identity(kind.kind, there.namespace, name), "suspend": True}))
@@ -93,8 +95,8 @@ def resume(
     context: Context = None,
 ) -> None:
     """Resume a job that is suspended or paused."""
-    with reported_errors():
-        there = _cluster_of(name, context, namespace)
+    with reported_errors(), _local_named(name, context, namespace):
+        there = Cluster(context, namespace)
         patch = patches.resumption(there.job(kind.kind, name))
         there.change(kind.kind, name, patch)
     paused = patch.get("metadata", {}).get("annotations", {}).get(names.ANNOTATION_RESUME)
@@ -106,28 +108,28 @@ def resume(
         typer.echo(f"{name}: spec.suspend is false{over}")
 
 
-def _cluster_of(name: str, context: str | None, namespace: str | None) -> Cluster:
-    """The cluster of a job.
+@contextmanager
+def _local_named(name: str, context: str | None, namespace: str | None) -> Iterator[None]:
+    """Say of a job that no cluster has that it is one of this machine.
 
     Raises:
-        RunNotFoundError: no cluster is configured, and a job of this machine has the name.
-        ClusterError: there is no such cluster.
+        RunNotFoundError: it is, and neither --context nor -n says that a job on a cluster is meant.
     """
     try:
-        return Cluster(context, namespace)
+        yield
     except ClusterError as error:
-        if context is None and is_local_job(JOBS / name):
+        if context is None and namespace is None and is_local_job(JOBS / name):
             raise RunNotFoundError(
                 f"{name} is a job of this machine: `headway run FILE --local` shows and continues it, and "
-                "Ctrl-C there stops it"
+                f"Ctrl-C there stops it. Of a cluster: {error}"
             ) from error
         raise
 
 
 def _watch(there: Cluster, kind: str, name: str, mode: Mode) -> None:
-    """Show the progress of a job; exit with FAILED unless it ends Complete."""
+    """Show the progress of a job; exit with FAILED unless it ends Complete. The caller reports errors."""
     try:
-        with reported_errors(), following.shown(mode) as show, closed_pipe.looked_after():
+        with following.shown(mode) as show, closed_pipe.looked_after():
             for job in there.follow(kind, name):
                 show(job)
                 if progress.is_true(job, "Complete"):

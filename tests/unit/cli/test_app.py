@@ -13,7 +13,7 @@ from finished_run import NAME, FinishedRun
 from typer.testing import CliRunner
 
 from headway_cli.app import app
-from headway_cli.cluster import ClusterError
+from headway_cli.cluster import JobNotFoundError
 from headway_cli.commands import cluster
 
 
@@ -46,20 +46,55 @@ def test_a_closed_pipe_ends_every_command_with_141(words: tuple[str, ...], tmp_p
     assert (done.returncode, done.stderr) == (141, "")
 
 
-@pytest.mark.parametrize("verb", ["watch", "suspend", "resume"])
-def test_without_a_cluster_a_local_job_is_recognized(
-    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def absent(*_: object) -> None:
-        raise ClusterError("no cluster is configured")
+LOCAL = f"{NAME} is a job of this machine: `headway run FILE --local` shows and continues it"
+KUBECONFIG = """
+current-context: away
+contexts: [{name: away, context: {cluster: away, user: me}}]
+clusters: [{name: away, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: me, user: {}}]
+"""
 
+
+def absent(*_: object, **__: object) -> None:
+    raise JobNotFoundError(f"namespace default has no RLTrainingJob {NAME}")
+
+
+@pytest.mark.parametrize("verb", ["watch", "suspend", "resume"])
+@pytest.mark.parametrize("cluster_is", ["not configured", "away", "without the job"])
+def test_a_local_job_is_recognized_whatever_the_cluster(
+    verb: str, cluster_is: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person asks in a second terminal."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cluster, "Cluster", absent)
-    done = CliRunner().invoke(app, [verb, NAME])
-    assert (done.exit_code, done.stderr) == (2, "headway: no cluster is configured\n")
-    FinishedRun(tmp_path / ".headway" / NAME).job()
+    config = tmp_path / "kubeconfig"
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(config))
+    if cluster_is != "not configured":
+        config.write_text(KUBECONFIG)
+    if cluster_is == "without the job":
+        for method in ("follow", "change", "job"):
+            monkeypatch.setattr(cluster.Cluster, method, absent)
     done = CliRunner().invoke(app, [verb, NAME])
     assert done.exit_code == 2
-    assert (
-        f"{NAME} is a job of this machine: `headway run FILE --local` shows and continues it" in done.stderr
-    )
+    assert "this machine" not in done.stderr
+    FinishedRun(tmp_path / ".headway" / NAME).job()
+    named = CliRunner().invoke(app, [verb, NAME])
+    assert named.exit_code == 2
+    assert named.stderr.startswith(f"headway: {LOCAL}")
+    assert named.stderr.endswith(done.stderr.removeprefix("headway: "))
+    elsewhere = CliRunner().invoke(app, [verb, NAME, "-n", "default"])
+    assert LOCAL not in elsewhere.stderr
+
+
+@pytest.mark.parametrize("text", ["a: [", None], ids=["half a list", "a folder"])
+def test_a_kubeconfig_that_cannot_be_read_is_named(
+    text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "kubeconfig"
+    config.mkdir() if text is None else config.write_text(text)
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(config))
+    done = CliRunner().invoke(app, ["watch", NAME])
+    assert done.exit_code == 2, done.output
+    assert str(config) in done.stderr
+    assert done.stderr.startswith("headway: ")
+    assert "name another in KUBECONFIG" in done.stderr
