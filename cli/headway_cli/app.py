@@ -30,8 +30,9 @@ from headway_cli.commands import (
 )
 from headway_cli.commands import eval as evaluation
 from headway_cli.commands.common import CLOSED
+from headway_cli.commands.group import CommandGroup
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enable=False)
 for command in (
     init.init,
     check.check,

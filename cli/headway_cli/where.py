@@ -49,6 +49,8 @@ def meant(word: str, jobs: Path) -> RunPlace:
         RunNotFoundError: it is none of them.
     """
     if word.startswith("s3://"):
+        if not word.strip("/").removeprefix("s3:"):
+            raise RunNotFoundError(f"{word}: the bucket is missing: write s3://BUCKET/PREFIX")
         return Stored(word.rstrip("/"))
     path = Path(word.removeprefix("file://"))
     for folder in (path, jobs / path):

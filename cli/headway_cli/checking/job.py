@@ -23,7 +23,7 @@ GUARD: Final = "guard-rails"
 MODEL: Final = "model"
 FILE: Final = "file://"
 FIELDS: Final = "docs/reference/crds.md says what each field takes."
-BLOCKS: Final = ("spec", "metadata")
+BLOCKS: Final = ("spec", "metadata", "apiVersion", "kind")
 _FIELD: Final = re.compile(r"(?:spec|metadata)(?:\.[A-Za-z0-9_.\[\]]*[A-Za-z0-9_\]]|(?=: ))")
 Spec = RLTrainingJobSpec | RLEvalJobSpec
 

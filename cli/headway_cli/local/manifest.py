@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from headway_api import names
 from headway_api.base import SpecModel
+from headway_api.bounds import shortened
 from headway_api.document import Json
 from headway_api.job_folder import JobFolder
 from headway_api.mistakes import mistakes
@@ -51,10 +52,15 @@ def read(path: Path) -> Json:
     except OSError as error:
         raise ManifestError(f"{path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ManifestError(f"{path} cannot be read as YAML: {error}") from error
-    jobs = [each for each in documents if isinstance(each, dict) and each.get("kind") in KINDS]
-    if len(jobs) != 1:
-        raise ManifestError(f"{path} has {len(jobs)} jobs: write one {' or '.join(KINDS)}")
+        raise ManifestError(f"{path} cannot be read as YAML: {_fault(error)}; correct it there") from error
+    objects = [each for each in documents if isinstance(each, dict)]
+    jobs = [each for each in objects if each.get("kind") in KINDS]
+    if not jobs:
+        kinds = ", ".join(dict.fromkeys(shortened(str(each.get("kind")), 40) for each in objects))
+        why = f"has no job, only kind {kinds}" if kinds else "has no job"
+        raise ManifestError(f"{path} {why}: write kind: {' or '.join(KINDS)}")
+    if len(jobs) > 1:
+        raise ManifestError(f"{path} has {len(jobs)} jobs: keep one, and write each other into its own file")
     job: Json = jobs[0]
     name = job["metadata"].get("name") if isinstance(job.get("metadata"), dict) else None
     if not isinstance(name, str) or not NAME.fullmatch(name):
@@ -64,6 +70,14 @@ def read(path: Path) -> Json:
         if not isinstance(value, dict | None):
             raise ManifestError(f"{path}: {part}: write fields below it")
     return job
+
+
+def _fault(error: yaml.YAMLError | UnicodeDecodeError) -> str:
+    """Where a file is no YAML, and why, in one line."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return shortened(" ".join(str(error).split()), 200)
 
 
 def changed(job: Json, settings: Iterable[str]) -> Json:

@@ -41,8 +41,12 @@ def test_other_documents_of_the_file_are_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("documents", "words"),
     [
-        ([], "has 0 jobs: write one RLTrainingJob or RLEvalJob"),
-        ([{"kind": "RLEvalJob", "metadata": {"name": n}} for n in "ab"], "has 2 jobs"),
+        ([], "has no job: write kind: RLTrainingJob or RLEvalJob"),
+        (
+            [{"kind": "RLTrainJob"}],
+            "has no job, only kind RLTrainJob: write kind: RLTrainingJob or RLEvalJob",
+        ),
+        ([{"kind": "RLEvalJob", "metadata": {"name": n}} for n in "ab"], "has 2 jobs: keep one"),
         ([{"kind": "RLTrainingJob", "metadata": {"name": ".."}}], "metadata.name: write a name"),
         ([{"kind": "RLTrainingJob", "metadata": {"name": "a"}, "spec": "x"}], "spec: write fields below it"),
         ([{"kind": "RLTrainingJob", "spec": {}}], "metadata.name: write a name"),
@@ -57,8 +61,11 @@ def test_a_file_that_is_not_there_or_no_yaml_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match="does not exist: name the file"):
         manifest.read(tmp_path / "absent.yaml")
     (tmp_path / "odd.yaml").write_text("a: [")
-    with pytest.raises(ManifestError, match="cannot be read as YAML"):
+    with pytest.raises(
+        ManifestError, match=r"cannot be read as YAML: line 1, column 5: .*; correct it"
+    ) as odd:
         manifest.read(tmp_path / "odd.yaml")
+    assert "\n" not in str(odd.value)
 
 
 def test_settings_change_fields_and_leave_the_file_as_it_was() -> None:

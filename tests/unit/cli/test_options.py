@@ -1,0 +1,43 @@
+"""A wrong value of an option, of any command: what is wrong, and what to write."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from headway_cli.app import app
+from headway_cli.commands.group import words
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("check --output xml", "'--output': \"xml\": write text or json"),
+        ("watch x --kind job", "'--kind': \"job\": write training or eval"),
+        ("init x --template no", "'--template': \"no\": write replay, stateful, verifiable or agent-http"),
+        ("trajectories x --limit all", "'--limit': \"all\": write a whole number"),
+        ("serve x --port 99999", "'--port': \"99999\": write 65535 or less"),
+        ("replay x --step -1", "'--step': \"-1\": write 0 or more"),
+        ("data push a b --output xml", "'--output': \"xml\": write text or json"),
+    ],
+)
+def test_a_wrong_option_says_what_to_write(line: str, says: str) -> None:
+    done = CliRunner().invoke(app, line.split(), env={"COLUMNS": "200", "TERM": "dumb"})
+    assert done.exit_code == 2
+    assert says in done.stderr
+    assert "Value error" not in done.stderr
+    assert "Input should" not in done.stderr
+
+
+def test_what_typer_says_of_other_mistakes_is_kept() -> None:
+    assert words("--x and --y exclude each other", None) == "--x and --y exclude each other"
+    assert words("'a' is not one of 'b'.", None) == '"a": write b'
+
+
+@pytest.mark.parametrize("address", ["s3://", "s3:///"])
+def test_an_address_without_a_bucket_is_refused(address: str) -> None:
+    done = CliRunner().invoke(app, ["report", address])
+    assert (done.exit_code, done.stderr) == (
+        2,
+        f"headway: {address}: the bucket is missing: write s3://BUCKET/PREFIX\n",
+    )
