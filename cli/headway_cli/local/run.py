@@ -39,6 +39,8 @@ def opened(
     folder = folder.resolve()
     made, notes = manifest.local(document, folder, manifest.utc_now())
     stored = JobFolder(folder)
+    if folder.exists() and not folder.is_dir():
+        raise ManifestError(f"{folder} is a file: write another --folder")
     if not stored.exists() and folder.exists() and any(folder.iterdir()):
         raise ManifestError(
             f"{folder} is not the folder of a job, and is not empty: write another with --folder"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
@@ -41,3 +43,12 @@ def test_an_address_without_a_bucket_is_refused(address: str) -> None:
         2,
         f"headway: {address}: the bucket is missing: write s3://BUCKET/PREFIX\n",
     )
+
+
+def test_a_file_is_no_folder_for_a_local_job(tmp_path: Path) -> None:
+    project, taken = tmp_path / "p", tmp_path / "taken"
+    assert CliRunner().invoke(app, ["init", str(project), "--template", "verifiable"]).exit_code == 0
+    taken.touch()
+    done = CliRunner().invoke(app, ["run", str(project / "job.yaml"), "--local", "--folder", str(taken)])
+    assert done.exit_code == 2, done.output
+    assert f"{taken} is a file: write another --folder" in done.stderr
