@@ -21,7 +21,7 @@ UNWANTED: Final = ("*.bin", "*.pt", "*.pth", "*.gguf", "*.onnx", "*.msgpack", "*
 WEIGHTS: Final = "*.safetensors"
 MAX_CONFIG: Final = 4 * MIB
 """Bytes of one file that describes a model."""
-OFFLINE: Final = "let the pods reach it, or copy the model's folder to s3:// and name it here"
+OFFLINE: Final = "let the job's processes reach it, or copy the model's folder to s3:// and name it here"
 GATED: Final = (
     "correct name or revision, or put an HF_TOKEN that may read it into the Secret of spec.output.secretRef"
 )

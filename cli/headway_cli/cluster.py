@@ -63,12 +63,12 @@ class Cluster:
             contexts, current = config.list_kube_config_contexts()
             chosen = current if context is None else _named(contexts, context)
             self._api = client.CustomObjectsApi(config.new_client_from_config(context=chosen["name"]))
-        except (yaml.YAMLError, OSError, AttributeError, UnicodeDecodeError) as error:
+        except (yaml.YAMLError, OSError, AttributeError, UnicodeDecodeError, TypeError, KeyError) as error:
             raise ClusterError(
                 f"the kubeconfig ({_kubeconfig()}) cannot be read: {shortened(str(error), 200)}; correct it, "
                 "or name another in KUBECONFIG"
             ) from error
-        except (ConfigException, TypeError, KeyError) as error:
+        except ConfigException as error:
             raise ClusterError(
                 f"no cluster is configured ({error}): set KUBECONFIG, choose a context with `kubectl "
                 "config use-context`, or run the job here with `headway run --local`"

@@ -410,7 +410,6 @@ class Process(ABC):
         self._loop.call_soon_threadsafe(self._status.changed)
 
     def _ended(self, episode: EpisodeRecord) -> None:
-        """An episode ended."""
         seconds = episode.finished_at - episode.started_at
         self._exporter.observe("episodes/seconds", seconds, outcome=episode.outcome.value)
         if self._otlp is not None:

@@ -80,5 +80,5 @@ def test_both_engines_sample_the_same_trajectories(bench: Any, tmp_path: Path) -
     assert {name: own.get(name) for name in there} == there
     apart = max(float(np.abs(value - adapter(local)[name]).max()) for name, value in adapter(cluster).items())
     print(f"weights of step {STEPS} are {apart:g} apart at most")
-    # An update by Adam moves a weight by the learning rate at most.
-    assert apart <= 2 * STEPS * job["spec"]["optimizer"]["learningRate"]
+    # Sums in another order differ by a few of float32's last digits; an update moves a weight by 2e-3.
+    assert apart <= 1e-6

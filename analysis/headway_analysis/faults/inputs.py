@@ -204,10 +204,10 @@ FAULTS: tuple[Fault, ...] = (
         "hub-out-of-reach",
         FaultKind.NETWORK,
         "ProcessFailed",
-        "The model is on the Hugging Face hub, which the job's pods cannot reach.",
-        "spec.model.base: ... could not be fetched from the hub (...); let the pods reach it, or copy the "
-        "model's folder to s3:// and name it here",
-        "The job tries again `spec.failurePolicy.maxRestarts` times. Let the pods reach the hub, or copy "
+        "The model is on the Hugging Face hub, which the job's processes cannot reach.",
+        "spec.model.base: ... could not be fetched from the hub (...); let the job's processes reach it, or "
+        "copy the model's folder to s3:// and name it here",
+        "The job tries again `spec.failurePolicy.maxRestarts` times. Let its pods reach the hub, or copy "
         "the model.",
     ),
     in_preflight(
