@@ -40,6 +40,7 @@ def book_of(path: Path | None) -> PriceBook:
     try:
         return price_file.parse(path.read_bytes())
     except OSError as error:
-        raise ManifestError(f"--prices {path}: {error.strerror}; name a price book, as in docs/prices.md") from error
+        why = f"{error.strerror}; name a price book, as in docs/prices.md"
+        raise ManifestError(f"--prices {path}: {why}") from error
     except PriceBookError as fault:
         raise ManifestError(f"--prices {path}: {fault}") from fault
