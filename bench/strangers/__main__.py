@@ -12,11 +12,14 @@ import os
 import random
 import sys
 import time
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 from bent_requests import bent, heavy
+
+from bench.support import machine
 
 RESULTS = Path(__file__).parents[1] / "results"
 ROUTES = (
@@ -81,10 +84,13 @@ def page(found: dict[str, dict[str, Any]]) -> str:
     lines = [
         "# What strangers' requests cost the gateway",
         "",
-        f"Made by `make bench-strangers` with HOSTILE_SEED={SEED}. Each route gets {CASES:,} requests: good "
+        f"Made by `make bench-strangers` with HOSTILE_SEED={SEED} at commit {machine.commit()} on "
+        f"{date.today()}: {machine.described()}. Each route gets {CASES:,} requests: good "
         "ones, bent at random in up to three places, cut short or packed. "
-        f"Of them {HEAVY:.0%} are large: {SIZE // 2**20} MiB of text, 190,000 token ids, or a schema that "
-        "would take long to compile. The gateway has a process of its own, a context of 4,000 tokens, and a "
+        f"Of them {HEAVY:.0%} are large: {SIZE // 2**20} MiB of text, 190,000 token ids, "
+        "nearly 100,000 small values (messages, parts, calls, items, properties of a tool, unknown fields), "
+        "or a schema that would take long to compile. The gateway has a process of its own, a context of "
+        "4,000 tokens, and a "
         "model whose words are written. The longest pause is how long the process itself kept its event "
         "loop from other work. What else ran on the machine is left out.",
         "",
