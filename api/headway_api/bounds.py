@@ -80,7 +80,6 @@ WAIT_SECONDS: Final = 60.0
 
 _HALF: Final = "not JSON in UTF-8: it has half of a surrogate pair"
 _STRINGS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-_NO_BACKSLASH: Final = re.compile(rb"[^\\]")
 _REST: Final = bytes(set(range(256)) - set(b"{}[],"))
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _KEY: Final = re.compile(rb"\s*+(" + _STRING + rb")\s*+:\s*+", re.DOTALL)
@@ -281,9 +280,9 @@ def _structure(raw: bytes) -> bytes:
     start, inside = 0, False
     while start < len(raw):
         end = start + _SLICE
-        if raw[end - 1 : end] == b"\\":  # what a backslash escapes belongs to the same slice
-            following = _NO_BACKSLASH.search(raw, end)
-            end = following.end() if following else len(raw)
+        piece = raw[start:end]
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # what a backslash escapes belongs to the same slice
+            end += 1
         pieces = raw[start:end].replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')
         found.append(b"".join(pieces[inside::2]).translate(None, _REST))
         inside ^= not len(pieces) % 2

@@ -1,36 +1,44 @@
-"""Messages beside each other: how they are sent if the chat template refuses their order. Pure.
+"""Messages beside each other: how they are sent if the chat template refuses or loses them. Pure.
 
 Agents describe the model's surroundings, or a change of them, in a later system message. Claude Code does so
-after the user's first message. Templates such as Qwen3.5's refuse it. The words then become the user's. They
-join the message before, if that is a user's or another system message, or else the user's message after.
+after the user's first message. Templates such as Qwen3.5's refuse it, others move it to the front or drop the
+first. The words then become the user's. They join the message before, if that is a user's or another system
+message, or else the user's message after.
 
 Templates such as Mistral Nemo's refuse a user's message after another one, or after a tool's result. Its
 words then join the message before. Anthropic's clients send results of tools and words in one message.
+Gemma 4's loses a result that comes after a user's words. Results then come first.
+
+What is done depends on the template alone, so a conversation keeps its form from turn to turn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
 from headway_coordinator.trajectory.calls import Message, Tool
 from headway_coordinator.trajectory.lengths import content
-from headway_coordinator.trajectory.probe import ASKED, KEY, SIMPLE, call, calling
+from headway_coordinator.trajectory.probe import ANSWER, ASKED, ASKED_AGAIN, KEY, SIMPLE, call, calling
 from headway_coordinator.trajectory.render import Renderer
 
 _WORD: Final = "surroundings"
 _ID: Final = "a1b2c3d4e"
 """In the form of Mistral's, which its templates require."""
+_CALLED: Final[list[Message]] = [*ASKED, calling({**call(KEY), "id": _ID})]
+_RESULT: Final[Message] = {"role": "tool", "tool_call_id": _ID, "name": "look_up", "content": "gold"}
 _BEFORE: Final[dict[str, list[Message]]] = {
+    "system": ASKED[:1],
     "user": ASKED,
-    "tool": [
-        *ASKED,
-        calling({**call(KEY), "id": _ID}),
-        {"role": "tool", "tool_call_id": _ID, "name": "look_up", "content": "gold"},
-    ],
+    "assistant": [*ASKED, ANSWER],
+    "tool": [*_CALLED, _RESULT],
 }
 """Role of a message -> a conversation that ends with such a message."""
+_SYSTEM_PAIRS: Final = tuple((before, "system") for before in _BEFORE)
+_USER_PAIRS: Final = frozenset({("user", "user"), ("tool", "user")})
+"""Pairs of roles whose second message can join the first."""
 
 
 class Adjacent:
@@ -41,35 +49,80 @@ class Adjacent:
         self._known: dict[tuple[str, str], bool] = {}
 
     def accepted(self, messages: list[Message]) -> list[Message]:
-        """A request's messages, in a form that the template accepts."""
-        later = any(message.get("role") == "system" for message in messages[1:])
-        if later and not self._takes("user", "system"):
+        """A request's messages, in a form that the template accepts and shows in full."""
+        roles = [str(message.get("role")) for message in messages]
+        pairs = set(pairwise(roles))
+        if "system" in roles[1:] and not self._takes_systems:
             messages = folded(messages)
-        pairs = set(pairwise(str(message.get("role")) for message in messages))
-        refused = {pair for pair in pairs if pair[1] in ("user", "system") and not self._takes(*pair)}
+            pairs = set(pairwise(str(message.get("role")) for message in messages))
+        if ("user", "tool") in pairs and not self._takes_late_results:
+            messages = results_first(messages)
+            pairs = set(pairwise(str(message.get("role")) for message in messages))
+        refused = {pair for pair in pairs & _USER_PAIRS if not self._takes(*pair)}
         return joined(messages, refused) if refused else messages
 
-    def _takes(self, before: str, after: str) -> bool:
-        """Whether a message may follow one of the role `before`.
+    @cached_property
+    def _takes_systems(self) -> bool:
+        """Whether a system message may stand anywhere, and continues the row where a user's does."""
+        if not all(self._takes(*pair) for pair in _SYSTEM_PAIRS):
+            return False
+        return self._ends("user") <= self._ends("system")
 
-        True for roles that nothing can be joined to: the template itself then refuses the conversation.
+    @cached_property
+    def _takes_late_results(self) -> bool:
+        """Whether a result may follow a user's words."""
+        late = [*_CALLED, ASKED_AGAIN, {**_RESULT, "content": _WORD}]
+        return self._shows([*_CALLED, _RESULT], SIMPLE) is None or bool(self._shows(late, SIMPLE))
+
+    def _takes(self, before: str, after: str) -> bool:
+        """Whether a message may follow one of the role `before`, with tools and without.
+
+        True for a conversation that the template refuses anyway.
         """
-        if before not in _BEFORE:
-            return True
         if (before, after) not in self._known:
-            conversation: list[Message] = [*_BEFORE[before], {"role": after, "content": _WORD}]
-            tools = SIMPLE if before == "tool" else []
-            self._known[before, after] = self._shows(_BEFORE[before], tools) is None or bool(
-                self._shows(conversation, tools)
-            )
+            start = _BEFORE[before]
+            end: list[Message] = [ASKED_AGAIN] if before == "system" else []
+            found = True
+            for tools in [SIMPLE] if before == "tool" else [SIMPLE, []]:
+                alone = self._shows([*start, *end], tools)
+                beside = self._shows([*start, {"role": after, "content": _WORD}, *end], tools)
+                found = found and (alone is None or bool(beside))
+            self._known[before, after] = found
         return self._known[before, after]
 
-    def _shows(self, conversation: Sequence[Message], tools: Sequence[Tool]) -> bool | None:
-        """Whether the template shows the word; None if it refuses the conversation."""
+    def _ends(self, role: str) -> set[int]:
+        """The stop tokens of an answer after which a message extends the tokens that were sampled.
+
+        GLM's models end an answer with the token that begins a user's message, or a tool's result.
+        """
+        renderer, history, new = self._renderer, [*ASKED, ANSWER], [{"role": role, "content": _WORD}]
         try:
-            return _WORD in self._renderer.render_text(conversation, tools, generate=True)
+            prompt, answer = renderer.render(ASKED, []), renderer.encode(content(ANSWER), whole=False)
+            return {
+                stop
+                for stop in renderer.stop_token_ids
+                if renderer.extend(prompt, [*answer, stop], history, new, []) is not None
+            }
+        except Exception:  # a template raises whatever its author chose
+            return set()
+
+    def _shows(self, conversation: Sequence[Message], tools: Sequence[Tool]) -> bool | None:
+        """Whether the template shows all words, and `_WORD` after what the user or a tool said before it.
+
+        None: it refuses the conversation.
+        """
+        try:
+            text = self._renderer.render_text(conversation, tools, generate=True)
         except Exception:  # a template raises whatever its author chose
             return None
+        before = -1
+        for message in conversation:
+            words = content(message)
+            if words not in text or (words == _WORD and text.rindex(words) < before):
+                return False
+            if words and message.get("role") != "system":
+                before = text.rindex(words)
+        return True
 
 
 def folded(messages: Sequence[Message]) -> list[Message]:
@@ -89,6 +142,21 @@ def folded(messages: Sequence[Message]) -> list[Message]:
             parts.append(("user" if system and parts else role, [message]))
         joins = system and parts[-1][0] == "user"
     return [_one(role, parts) for role, parts in parts]
+
+
+def results_first(messages: Sequence[Message]) -> list[Message]:
+    """A conversation in which the results of a turn come before the words that were sent among them."""
+    found: list[Message] = []
+    words: list[Message] = []
+    for message in messages:
+        if message.get("role") == "assistant":
+            found += [*words, message]
+            words = []
+        elif message.get("role") == "tool":
+            found.append(message)
+        else:
+            words.append(message)
+    return found + words
 
 
 def joined(messages: Sequence[Message], refused: set[tuple[str, str]]) -> list[Message]:

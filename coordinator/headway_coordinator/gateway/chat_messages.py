@@ -172,7 +172,7 @@ def arguments(given: str | dict[str, Any], at: str) -> str:
     """
     if isinstance(given, str):
         try:
-            given = json_within(given or "{}", bounds.ARGUMENTS)
+            given = json_within(given or "{}", bounds.ARGUMENTS, values=bounds.ANSWER_VALUES)
         except OutOfBoundsError as error:
             raise bad(at, f"cannot be read: {error}") from error
         if not isinstance(given, dict):

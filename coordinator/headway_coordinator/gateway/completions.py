@@ -18,6 +18,7 @@ from headway_coordinator.gateway import formats
 from headway_coordinator.gateway.asks import Ask, Completion, FieldNames
 from headway_coordinator.gateway.blocks import unread
 from headway_coordinator.gateway.fields import (
+    Model,
     Number,
     Options,
     OtherNames,
@@ -56,7 +57,7 @@ class CompletionBody(FormatOptions, OtherNames):
 
     model_config = ConfigDict(extra="allow")
 
-    model: str = MODEL
+    model: Model = MODEL
     prompt: (
         Text
         | Ids

@@ -18,6 +18,8 @@ from headway_coordinator.gateway.unapplied import SAMPLED, WHY, WITHOUT_EFFECT
 
 STOPS = 16
 """The most strings that may end a turn."""
+Model = Annotated[str, Field(max_length=bounds.NAME)]
+"""A model's name. Every part of a streamed answer repeats it."""
 Tokens = Annotated[StrictInt, Field(ge=1, le=10**9)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=100)]
 """The job's own value is used instead, but the agent should learn that its value is not a number in range."""

@@ -17,7 +17,7 @@ from headway_api import bounds
 from headway_coordinator.gateway import formats, messages_answers
 from headway_coordinator.gateway.asks import Ask, Completion, FieldNames
 from headway_coordinator.gateway.blocks import LEAVE_OUT, Block, Unread, unread
-from headway_coordinator.gateway.fields import Number, Stops, Tokens, stops
+from headway_coordinator.gateway.fields import Model, Number, Stops, Tokens, stops
 from headway_coordinator.gateway.formats import TextFormat
 from headway_coordinator.gateway.named_events import named_event
 from headway_coordinator.gateway.neutral import Table
@@ -155,7 +155,7 @@ class CountBody(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    model: str = MODEL
+    model: Model = MODEL
     messages: Annotated[list[_Turn], Field(min_length=1, max_length=bounds.MESSAGES, fail_fast=True)]
     system: str | _Texts | None = None
     tools: Annotated[list[_Custom], Field(max_length=bounds.TOOLS, fail_fast=True)] | None = None

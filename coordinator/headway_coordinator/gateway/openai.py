@@ -20,6 +20,7 @@ from headway_coordinator.gateway.asks import Ask, Completion, FieldNames, Scored
 from headway_coordinator.gateway.blocks import Block, Unread, unread
 from headway_coordinator.gateway.chat_messages import ChatMessage, ChatTool, message, tool
 from headway_coordinator.gateway.fields import (
+    Model,
     Number,
     Options,
     OtherNames,
@@ -66,7 +67,7 @@ class Body(FormatOptions, ReasoningOptions, OtherNames):
 
     model_config = ConfigDict(extra="allow")
 
-    model: str = MODEL
+    model: Model = MODEL
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=bounds.MESSAGES, fail_fast=True)]
     tools: Annotated[list[ChatTool], Field(max_length=bounds.TOOLS, fail_fast=True)] | None = None
     tool_choice: Word | ChatChoice | None = None
@@ -159,7 +160,7 @@ def read(body: object, *, lenient: bool = False, large: bool = False) -> ChatReq
         schema=json_answer.schema,
         effort=effort,
         effort_at=effort_at,
-        must_think=not lenient and asked.reasoning_effort != "none",
+        must_think=not lenient and effort not in ("none", "on"),
         names=FieldNames(schema=json_answer.name, stops=stop),
     )
     usage_in_stream = bool((asked.stream_options or StreamOptions()).include_usage)

@@ -17,7 +17,7 @@ from headway_coordinator.gateway import formats, responses_answers, tool_choices
 from headway_coordinator.gateway.asks import Ask, Completion, FieldNames
 from headway_coordinator.gateway.blocks import LEAVE_OUT, Block, Unread, unread
 from headway_coordinator.gateway.chat_messages import TEXT_ALONE, arguments
-from headway_coordinator.gateway.fields import Number, Tokens
+from headway_coordinator.gateway.fields import Model, Number, Tokens
 from headway_coordinator.gateway.formats import TextFormat
 from headway_coordinator.gateway.named_events import named_event
 from headway_coordinator.gateway.neutral import Table
@@ -121,7 +121,7 @@ class ResponsesBody(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    model: str = MODEL
+    model: Model = MODEL
     input: str | Annotated[list[_Item], Field(min_length=1, max_length=bounds.MESSAGES, fail_fast=True)]
     instructions: str | None = None
     """The system prompt of this turn alone. A later turn must send it again."""
@@ -240,7 +240,7 @@ def read(body: object, *, lenient: bool = False, large: bool = False, earlier: E
         names=FieldNames("input", "max_output_tokens", "text.format"),
     )
     ignored += (*choice.ignored, *json_answer.ignored)
-    return ResponsesRequest(ask, bool(asked.stream), ignored, _echoed(asked, body))
+    return ResponsesRequest(ask, bool(asked.stream), ignored, _echoed(asked))
 
 
 def earlier(rollout: Rollout, response: str) -> Sequence[Message]:
@@ -258,15 +258,31 @@ def earlier(rollout: Rollout, response: str) -> Sequence[Message]:
     )
 
 
-def _echoed(asked: ResponsesBody, body: dict[str, Any]) -> dict[str, Any]:
+def _echoed(asked: ResponsesBody) -> dict[str, Any]:
     return {
         "model": asked.model,
         "instructions": asked.instructions,
         "previous_response_id": asked.previous_response_id,
         "max_output_tokens": asked.max_output_tokens,
-        "tools": body.get("tools") or [],
-        "tool_choice": body.get("tool_choice") or "auto",
+        "tools": [_shown_tool(tool) for tool in asked.tools or []],
+        "tool_choice": _shown_choice(asked.tool_choice),
     }
+
+
+def _shown_tool(tool: _FunctionTool) -> dict[str, Any]:
+    """A tool as the answer repeats it: its known fields, because the prompt bounds their length."""
+    strict = (tool.model_extra or {}).get("strict")
+    shown = {"strict": strict} if isinstance(strict, bool) else {}
+    return tool.model_dump(include={"type", "name", "description", "parameters"}, exclude_unset=True) | shown
+
+
+def _shown_choice(choice: str | ResponsesChoice | None) -> Any:
+    if not isinstance(choice, ResponsesChoice):
+        return choice or "auto"
+    named = [{"type": one.type, "name": one.name} for one in choice.tools or []]
+    return choice.model_dump(include={"type", "name", "mode"}, exclude_none=True) | (
+        {"tools": named} if named else {}
+    )
 
 
 def _tool(tool: _FunctionTool) -> Tool:

@@ -245,6 +245,7 @@ INERT: Final = frozenset(
 )
 """Fields that would change neither what is sampled nor what the answer says."""
 
+LEAVE_OUT: Final = "leave it out, or set spec.agent.lenient: true"
 SAMPLED: Final = (
     "tokens must be sampled from the policy that is trained; leave it out, or set spec.agent.lenient: true"
 )
@@ -262,6 +263,11 @@ LENGTH: Final = "it counts the prompt too; write max_tokens, which counts the an
 BUDGET: Final = "reasoning has no bound of its own; write max_tokens for the turn, or reasoning_effort"
 STOP: Final = "write stop"
 SYSTEM: Final = "write a message with the role system"
+OLD_CALLS: Final = "it is the old way to call a tool; write tools and tool_choice"
+OTHERS_SCORES: Final = "an answer has the log-probabilities of sampled tokens alone; write logprobs: true"
+ALONE: Final = f"the gateway keeps no conversation and no answer; {LEAVE_OUT}"
+TEXT: Final = f"the model reads and writes only text; {LEAVE_OUT}"
+SHOWN: Final = f"the answer is written without special tokens; {LEAVE_OUT}"
 OLD: Final = "its tokens would not be those that were recorded; write messages"
 SEARCH: Final = "nothing here searches the web; give the model a tool that does"
 MODERATES: Final = "nothing here moderates an answer; leave it out, or set spec.agent.lenient: true"
@@ -282,7 +288,13 @@ SCHEMAS: Final = (
 WHY: Final[dict[str, str]] = (
     formats.OTHERS
     | dict.fromkeys(FOREIGN_FIELDS, FOREIGN)
-    | dict.fromkeys(TEMPLATES, PROMPTED)
+    | dict.fromkeys((*TEMPLATES, "add_generation_prompt", "continue_final_message"), PROMPTED)
+    | dict.fromkeys(("functions", "function_call"), OLD_CALLS)
+    | dict.fromkeys(("top_logprobs", "prompt_logprobs"), OTHERS_SCORES)
+    | dict.fromkeys(("background", "conversation"), ALONE)
+    | dict.fromkeys(("modalities", "audio"), TEXT)
+    | dict.fromkeys(("skip_special_tokens", "spaces_between_special_tokens"), SHOWN)
+    | {"max_tool_calls": f"a turn has all calls that the model sampled; {LEAVE_OUT}"}
     | dict.fromkeys(BUDGETS, BUDGET)
     | dict.fromkeys(SCHEMAS, formats.WRITE)
     | dict.fromkeys(("n", "best_of", "num_return_sequences", "candidateCount"), ONE)

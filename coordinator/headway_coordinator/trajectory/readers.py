@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, Final, Protocol
 
 from headway_coordinator.trajectory.calls import STRUCTURE, UNREADABLE, Call, Parsed, Tool, judged, malformed
-from headway_coordinator.trajectory.unmarked import embedded, untagged
+from headway_coordinator.trajectory.unmarked import counted, embedded
 from headway_coordinator.trajectory.values import schemas
 
 HERMES, LLAMA, GPT_OSS = "qwen3", "llama-3", "gpt-oss"
@@ -99,10 +99,7 @@ class Tagged:
             return self._unreadable(text(self._tokenizer, sampled, self.stop_token_ids), error)
         tags = (self._form.opening, self._form.closing)
         calls = [judged(call, tags) for call in found.tool_calls]
-        if calls:
-            return Parsed(found.content, found.reasoning_content, calls)
-        content, calls = untagged(found.content, schemas(tools))
-        return Parsed(content.strip() if calls else content, found.reasoning_content, calls)
+        return counted(Parsed(found.content, found.reasoning_content, calls), schemas(tools))
 
     def _unreadable(self, written: str, error: Exception) -> Parsed:
         """Everything from the first opening tag on, as one call."""
@@ -144,7 +141,7 @@ class Llama:
         if calls and not tagged and not _meant(calls[0], tools):
             return Parsed(calls[0].raw)
         if calls:
-            return Parsed(before + found.content, calls=calls)
+            return counted(Parsed(before + found.content, calls=calls), schemas(tools))
         around, among = embedded(found.content, schemas(tools))
         if len(among) == 1:
             return Parsed((before + around).strip(), calls=among)
@@ -154,7 +151,7 @@ class Llama:
             return Parsed((before + found.content[:start]).strip(), calls=[several])
         if tagged or self._ATTEMPT.match(found.content):
             return Parsed(before, calls=[malformed(found.content, "not one call as JSON")])
-        return Parsed(before + found.content)
+        return counted(Parsed(before + found.content), schemas(tools))
 
 
 def _meant(call: Call, tools: Sequence[Tool]) -> bool:
@@ -195,7 +192,7 @@ class Harmony:
         calls = [judged(call) for call in found.tool_calls]
         for place, one in reversed(skipped):
             calls.insert(place, one)
-        return Parsed(found.content, found.reasoning_content or None, calls)
+        return counted(Parsed(found.content, found.reasoning_content or None, calls), schemas(tools))
 
     def _header(self, prompt: Sequence[int]) -> list[int]:
         """The part of the turn's first message that the prompt already contains."""

@@ -11,7 +11,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from headway_coordinator.trajectory.calls import STRUCTURE, UNREADABLE, Call, malformed, refused
+from headway_coordinator.trajectory.calls import STRUCTURE, UNREADABLE, Call, Parsed, malformed, refused
 from headway_coordinator.trajectory.notations import (
     MAX_CALLS,
     Body,
@@ -29,7 +29,7 @@ MAX_FRAME: Final = 64
 """The most characters before a call that are searched for the mark that frames it."""
 _HEAD: Final = re.compile(
     r'\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"(?P<object>[^"\\\n]{1,256})"'
-    r'|\{\s*"(?:type|name|function|parameters|arguments)"\s*:'
+    r'|\{\s*"(?:type|name|function|tool|tool_name|parameters|arguments)"\s*:'
     r"|\[\s*(?P<list>[A-Za-z_][\w.]{0,255})\s*\("
 )
 _LIST: Final = re.compile(r"\[\s*[A-Za-z_][\w.]{0,255}\s*\(")
@@ -45,6 +45,19 @@ _PIECE: Final = re.compile(
 )
 _BETWEEN: Final = "\n\r\t ;,[]"
 _DECODER, _OBJECT = json.JSONDecoder(), json_calls(arguments=("parameters", "arguments"))
+_KEYS: Final = ("name", "tool_name", "tool", "function")
+"""Keys that families write before a tool's name."""
+_NAME: Final = r"[A-Za-z_][\w.-]{0,255}"
+_OTHER: Final = re.compile(
+    rf"<function=(?P<xml>{_NAME})>.*?(?:</function>|\Z)"
+    rf"""|<invoke\s+name=["']?(?P<invoke>{_NAME})["']?\s*>.*?(?:</invoke>|\Z)"""
+    rf"|\bcall:(?P<gemma>{_NAME})\{{.*?(?:\}}|\Z)"
+    rf"|\bfunctions\.(?P<harmony>{_NAME})\s*\(.*?(?:\)|\Z)"
+    rf"|\{{\s*'(?:name|tool_name|tool|function)'\s*:\s*'(?P<python>{_NAME})'.*?(?:\}}\s*\}}|\}}|\Z)"
+    rf"|\A\s*(?P<bare>{_NAME})\s*\(.*\)\s*\Z",
+    re.DOTALL,
+)
+"""A call in the form of any family, or as a function call in Python that is the whole text."""
 INSIDE: Final = f"{STRUCTURE}: a call within something else"
 UNTAGGED: Final = f"{STRUCTURE}: a call without its tags"
 
@@ -67,10 +80,25 @@ def embedded(text: str, tools: Schemas, *, objects: bool = True) -> tuple[str, l
 def untagged(text: str, tools: Schemas) -> tuple[str, list[Call]]:
     """The text around calls of offered tools that lack their family's tags, and these calls, not carried out.
 
-    A model that forgets the tags would otherwise lose its calls uncounted.
+    A model that forgets the tags, or writes those of another family, would otherwise lose its calls
+    uncounted.
     """
     around, found = embedded(text, tools)
-    return around, [refused(call, UNTAGGED) for call in found]
+    calls = [refused(call, UNTAGGED) for call in found]
+    parts: list[str] = []
+    at = 0
+    for other in _OTHER.finditer(around) if tools else ():
+        if other[str(other.lastgroup)] in tools and len(calls) < MAX_CALLS:
+            calls.append(malformed(other[0], UNTAGGED))
+            parts.append(around[at : other.start()])
+            at = other.end()
+    return "".join([*parts, around[at:]]), calls
+
+
+def counted(found: Parsed, tools: Schemas) -> Parsed:
+    """A turn with the calls of its text that its family's reader does not read, as malformed ones."""
+    text, calls = untagged(found.content, tools)
+    return replace(found, content=text.strip(), calls=[*found.calls, *calls]) if calls else found
 
 
 class _Search:
@@ -176,7 +204,7 @@ def _names(value: object, tools: Schemas) -> bool:
     """Whether a value of JSON is a call of an offered tool. One with a description only defines a tool."""
     if not isinstance(value, dict) or "description" in value:
         return False
-    name = value.get("name")
+    name = next((value[key] for key in _KEYS if key in value), None)
     return isinstance(name, str) and name in tools and ("parameters" in value or "arguments" in value)
 
 

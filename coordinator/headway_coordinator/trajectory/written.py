@@ -350,8 +350,8 @@ class Written:
         try:
             known = schemas(tools)
             content, calls = self._grammar.read(rest, known)
-            if not calls:
-                content, calls = untagged(content, known)
+            content, more = untagged(content, known)
+            calls = [*calls, *more]
             if thinking and not rest:
                 calls = self._within(thinking, tools)
         except UNREADABLE as error:  # a model may write anything, and no grammar may end an episode

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from scripted_model import ANSWER, CALL, ScriptedModel
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
-from headway_coordinator.gateway.adjacent import Adjacent, folded, joined
+from headway_coordinator.gateway.adjacent import Adjacent, folded, joined, results_first
 from headway_coordinator.gateway.asks import Ask, Sampling, Session
 from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.trajectory.calls import Message
@@ -78,6 +79,7 @@ def test_where_the_template_takes_them_nothing_changes(tok: Any, strict: Any) ->
     assert Adjacent(choose(strict, "qwen3_5")).accepted([SYSTEM, USER]) == [SYSTEM, USER]
 
 
+ASSISTANT = say("assistant", "Gold.")
 TOOL: Message = {"role": "tool", "tool_call_id": "c", "content": "gold"}
 CALLED: Message = {
     "role": "assistant",
@@ -99,12 +101,43 @@ def test_words_after_a_result_join_it_where_roles_must_alternate(tok: Any, alter
     assert accepts(alternate) is alternate
 
 
+LOSES_LATE_RESULTS = QWEN3_TEMPLATE.replace(
+    "{%- elif message.role == 'tool' %}",
+    "{%- elif message.role == 'tool' and messages[loop.index0 - 1].role != 'user' %}",
+)
+"""As Gemma 4's."""
+
+
+def test_results_come_first_where_the_template_loses_late_ones(tok: Any, tmp_path: Path) -> None:
+    words = say("user", "Wait.")
+    messages = [USER, CALLED, words, TOOL]
+    loses = choose(tokenizer(tmp_path, LOSES_LATE_RESULTS), "gemma")
+    assert "gold" not in loses.render_text(messages, PROBE_TOOLS, generate=True)
+    assert Adjacent(loses).accepted(messages) == [USER, CALLED, TOOL, words]
+    assert Adjacent(choose(tok, "qwen3")).accepted(messages) is messages
+    assert results_first([USER, CALLED, words, TOOL, LATER, TOOL, ASSISTANT, USER]) == [
+        *(USER, CALLED, TOOL, TOOL, words, LATER, ASSISTANT, USER),
+    ]
+
+
+MOVES_SYSTEMS = QWEN3_TEMPLATE.replace(TAKES, "%}").replace(
+    "messages[0].content", "(messages | selectattr('role', 'equalto', 'system') | list)[-1].content"
+)
+"""As R1-Distill's: the last system message is shown alone, at the front."""
+
+
+def test_systems_that_the_template_would_drop_become_the_users(tmp_path: Path) -> None:
+    renderer = choose(tokenizer(tmp_path, MOVES_SYSTEMS), "deepseek")
+    assert "Be brief." not in renderer.render_text([SYSTEM, USER, ASSISTANT, LATER], [], generate=True)
+    accepted = Adjacent(renderer).accepted([SYSTEM, USER, ASSISTANT, LATER, USER])
+    assert accepted == [SYSTEM, USER, ASSISTANT, say("user", "It is Monday.\n\nWhat is x?")]
+    text = renderer.render_text(accepted, [], generate=True)
+    assert text.index("Be brief.") < text.index("Gold.") < text.index("It is Monday.")
+
+
 def test_an_order_that_nothing_can_join_stays_as_it_is(alternating: Any) -> None:
     messages = [USER, ASSISTANT, ASSISTANT, USER]
     assert Adjacent(choose(alternating, "mistral")).accepted(messages) is messages
-
-
-ASSISTANT = say("assistant", "Gold.")
 
 
 @pytest.mark.parametrize(
