@@ -27,7 +27,7 @@ def kind(usage_class: str) -> str:
 
 
 def other_model(used: Mapping[str, Any]) -> str | None:
-    """The model of a line of usage; None for the job's own. An accelerator is no model."""
+    """The model of a line of usage; None for the job's own. An accelerator is not a model."""
     return None if used["class"] == "acceleratorSeconds" else used.get("model")
 
 

@@ -90,7 +90,7 @@ class Verdict(StrEnum):
     PASSED = "Passed"
     REFUSED = "Refused"
     TOO_FEW_ROWS = "TooFewRows"
-    """The value is good enough, but the rows cannot show that it is no accident."""
+    """The value is good enough, but the rows cannot show that it is not chance."""
     ERROR = "Error"
     """The gate cannot be judged: it names a metric, candidate or task that nothing reports."""
 
@@ -138,7 +138,7 @@ def judge(
         samples: the values of `spec.task`'s rows; `measures.candidate.samples` makes them.
         less_is_better: metrics for which a lower value is better.
         others: the values of the other tasks that conditions are about.
-        failed: candidates that ended before all of their rows, so that their tries are no fair sample.
+        failed: candidates that ended before all of their rows, so that their tries are not a fair sample.
     """
     by_task = {**(others or {}), spec.task: samples}
     checks = (
@@ -310,7 +310,7 @@ def _is_below(value: float, bound: float) -> bool:
 
 
 def _lower(end: float, least: float | None) -> float:
-    """The lower of an interval's end and the bound of `statistics.floors`, if there is one."""
+    """The lower of two bounds: an interval's end, and that of `statistics.floors` if it has one."""
     return end if least is None else min(end, least)
 
 
@@ -367,7 +367,7 @@ def _without(candidate: str, metric: str, rows: _Rows, spec: GateSpec) -> Check 
         if candidate == spec.candidate:
             return Check(Verdict.REFUSED, f"{candidate} has no success{rows.where}, so it has no {metric}")
         if metric in rows.samples.get(spec.candidate, {}):
-            text = f"{candidate} has no success{rows.where}, so {metric} of {spec.candidate} is no worse"
+            text = f"{candidate} has no success{rows.where}, so {metric} of {spec.candidate} is not worse"
             return Check(Verdict.PASSED, text)
     if metric in ("failed_tool_calls", "malformed_tool_calls") and LOST in found:
         text = f"{candidate} made no tool call{rows.where}, so there is no {metric} to compare"

@@ -20,7 +20,7 @@ def unpacked(data: bytes, limit: int) -> bytes:
     """The decompressed content: one member, and nothing after it.
 
     Raises:
-        OutOfBoundsError: it is no gzip, is cut short, or holds more than `limit` bytes or `RATIO` times its
+        OutOfBoundsError: it is not gzip, is cut short, or holds more than `limit` bytes or `RATIO` times its
             own.
     """
     limit = min(limit, FREE + RATIO * len(data))

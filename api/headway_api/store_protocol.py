@@ -36,7 +36,7 @@ class Store(Protocol):
         are more than any job writes."""
 
     def delete(self, uris: Iterable[str]) -> None:
-        """Delete objects; missing ones are no error."""
+        """Delete objects; missing ones are not errors."""
 
     def download(self, uri: str, path: Path) -> None:
         """Copy an object to a file; raises as `get` does."""

@@ -112,7 +112,7 @@ def page(found: dict[str, dict[str, Any]]) -> str:
         )
     lines += [
         "",
-        "Requests that are no HTTP are refused before they reach a route, and stand in no column.",
+        "Requests that are not HTTP are refused before they reach a route, and stand in no column.",
         "",
     ]
     return "\n".join(lines)

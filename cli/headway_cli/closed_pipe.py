@@ -28,7 +28,7 @@ def out() -> int | None:
     try:
         found = sys.stdout.fileno()
         kind = os.fstat(found).st_mode
-    except (OSError, ValueError):  # a test's output is no file
+    except (OSError, ValueError):  # a test's output is not a file
         return None
     return found if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) else None
 

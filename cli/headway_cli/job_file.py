@@ -33,7 +33,7 @@ def book_of(path: Path | None) -> PriceBook:
     """The price book of a file, or the built-in one.
 
     Raises:
-        ManifestError: the file is no price book.
+        ManifestError: the file is not a price book.
     """
     if path is None:
         return DEFAULT

@@ -1,4 +1,4 @@
-"""A job's progress as lines, from its status. Pure; a missing field is no error."""
+"""A job's progress as lines, from its status. Pure; a missing field is not an error."""
 
 from __future__ import annotations
 

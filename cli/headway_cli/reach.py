@@ -37,7 +37,7 @@ class Reach:
         """The place that a word means.
 
         Raises:
-            RunNotFoundError: it is no folder, no address and no name.
+            RunNotFoundError: it is not a folder, an address or a name.
         """
         if self.names_a_cluster and NAME.fullmatch(word):
             return Named(word)

@@ -43,7 +43,7 @@ def name_of(folder: Path, given: str | None) -> str:
     """The name of the project and of its job: the given name, else one made from the folder's.
 
     Raises:
-        ProjectError: it is no valid name for a job.
+        ProjectError: it is not a valid name for a job.
     """
     name = given if given is not None else re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-")
     if len(name) <= MAX_JOB_NAME and re.fullmatch(NAME_PATTERN, name):

@@ -123,7 +123,7 @@ def opened(place: LocalJob | Stored, endpoint_url: str | None = None) -> StoredR
     """The stored run at a place.
 
     Args:
-        place: a place from `where.meant` that is no job's name.
+        place: a place from `where.meant` that is not a job's name.
         endpoint_url: address of an S3-compatible store.
     Raises:
         RunNotFoundError: there is none, or the store cannot be used.

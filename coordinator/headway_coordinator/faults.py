@@ -1,7 +1,7 @@
 """Why an episode failed, as exceptions. They become outcomes in `episode.py` and nowhere else.
 
-Only a `CandidateError` belongs to no episode: it passes through `episode.py` and `group.py` to whoever runs
-the candidate.
+Only a `CandidateError` belongs to no episode: it passes through `episode.py` and `group.py` to the code
+that runs the candidate.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class CandidateError(Exception):
 
 
 class InvalidAnswerError(InfraError):
-    """A part of the platform gave an answer that it must not give.
+    """A part of the platform gave an invalid answer.
 
     Usually the environment's own code caused it.
     """

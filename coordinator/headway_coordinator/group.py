@@ -64,8 +64,8 @@ class Plan:
         """One attempt at one of the group's episodes.
 
         The environment's seed does not depend on the attempt. A first attempt samples the same in every start
-        of the coordinator. A retry samples with a new seed. Otherwise an episode that breaks its sandbox by
-        what the model says would repeat itself until its retries are used up.
+        of the coordinator. A retry samples with a new seed. With the same seed, the model would say the same
+        again, and could break the sandbox at every retry.
         """
         retry = (attempt,) if is_retry(attempt) else ()
         return Task(

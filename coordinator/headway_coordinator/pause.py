@@ -104,7 +104,7 @@ class Pauses:
         )
 
     def _add(self, found: Sequence[Verdict]) -> None:
-        """Add signals that were raised during the pause: whoever resumes the job has seen them."""
+        """Add signals that were raised during the pause: the person who resumes the job has seen them."""
         assert self.last is not None
         also = [name for name in _named(found) if name not in self.last.signals]
         if also:

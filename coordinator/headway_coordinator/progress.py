@@ -26,7 +26,7 @@ class ProgressCondition:
             await self.changed.wait_for(condition)
 
     async def notify(self) -> None:
-        """Note progress, and wake whoever waits for it."""
+        """Note progress, and wake all tasks that wait for it."""
         self._state.moved()
         self._on_change()
         async with self.changed:

@@ -3,7 +3,7 @@
 
     site_of_docs.py [--repository ADDRESS]
 
-The pages are written for whoever reads them in the repository, so that some links lead out of docs/. The site
+The pages are written for readers of the repository, so some links lead out of docs/. The site
 has none of these files: such a link leads to ADDRESS, where the repository is browsed. Without ADDRESS it
 becomes the file's path. Zensical checks every other link and anchor; one that leads nowhere is an error.
 """

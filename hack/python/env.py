@@ -237,7 +237,7 @@ def inspect_model_class(environment: Environment) -> None:
 def lock(upgrade: bool, only: str | None, alone: str | None = None) -> None:
     """Resolve in one world first, then each image's share of it, so that all have the same versions.
 
-    With `only` that guest, or with `alone` that tool, and nothing else: they are no part of that world.
+    With `only` that guest, or with `alone` that tool, and nothing else: they are not part of that world.
     """
     uv = bootstrap_uv()
     options = ["--python", PYTHON, "--generate-hashes", "--no-header", "--no-emit-index-url", "-q"]

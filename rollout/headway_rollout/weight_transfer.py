@@ -157,7 +157,7 @@ def _tensors(
     """The tensors of some files, or those named in `of`; each is read only when it is needed."""
     for name in files:
         with safe_open(folder / name, framework="pt", device="cpu") as file:
-            for key in file.keys():  # noqa: SIM118  safe_open is no mapping
+            for key in file.keys():  # noqa: SIM118  safe_open is not a mapping
                 if of is None or key in of:
                     yield key, file.get_tensor(key)
 

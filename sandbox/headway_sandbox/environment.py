@@ -134,7 +134,7 @@ class Transcript:
         """Whether the episode ran out of turns, tokens or context before the agent ended it."""
         self.reported = None if reported is None else tuple(reported)
         """The reward that an `http` agent reports, one value or one a turn; None if it reported nothing.
-        Whoever runs that agent claims it: use it, check it against what happened, or ignore it."""
+        It is only a claim of that agent: use it, check it against what happened, or ignore it."""
         self.reported_metrics = dict(reported_metrics or {})
         """The metrics that the agent reported with its reward."""
         self.turns = turns

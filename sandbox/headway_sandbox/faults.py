@@ -77,7 +77,7 @@ def stack(frame: FrameType | None) -> list[tuple[CodeType, int]]:
 def place(levels: list[tuple[CodeType, int]]) -> str:
     """`FILE:LINE in NAME` of the innermost level of the environment's own code; empty if there is none."""
     for code, line in reversed(levels):
-        own = code.co_filename.startswith((OWN, LIBRARY, "<"))  # "<string>" is no file
+        own = code.co_filename.startswith((OWN, LIBRARY, "<"))  # "<string>" is not a file
         if not own or "site-packages" in code.co_filename:
             return f"{code.co_filename}:{line} in {code.co_name}"
     return ""

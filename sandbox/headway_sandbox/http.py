@@ -97,7 +97,7 @@ class Served:
         self._strangers: dict[socket.socket, None] = {}
         """Connections that have not shown the lease's token, oldest first."""
         self._asking: dict[int, socket.socket] = {}
-        """Connections by the thread that handles their request. Whoever removes an entry has to answer."""
+        """Connections by the thread that serves them. The thread that removes an entry must answer."""
 
     def serve(self, listener: socket.socket) -> None:
         """Serve until the process ends, one thread a connection, so a slow tool does not block `/healthz`."""

@@ -96,7 +96,7 @@ def state_and_parent(stat: bytes) -> tuple[str, int]:
 
 
 def kill(pid: int, *, group: bool = False) -> None:
-    """Send SIGKILL to a process, or to the group that it leads. A process that is gone is no error."""
+    """Send SIGKILL to a process, or to the group that it leads. A process that is gone is not an error."""
     with contextlib.suppress(OSError):
         (os.killpg if group else os.kill)(pid, signal.SIGKILL)
 

@@ -4,7 +4,7 @@
         for step, metrics, validation in series.steps:
             ...
 
-`series.known` is what a signal may know of the job. A metric that a step does not have is no key.
+`series.known` is what a signal may know of the job. A metric that a step does not have is not a key.
 """
 
 from __future__ import annotations

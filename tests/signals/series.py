@@ -180,7 +180,7 @@ def index(folder: Path = FOLDER) -> list[dict[str, Any]]:
 
 
 def read(run: Mapping[str, Any], folder: Path = FOLDER) -> Series:
-    """A kept run. A cell that is empty is no value."""
+    """A kept run. A cell that is empty is not a value."""
     known = run["known"] | {"reward_range": tuple(run["known"]["reward_range"])}
     with gzip.open(_place(run["split"], run["name"], folder), "rt", newline="") as file:
         steps = tuple(map(_step, csv.DictReader(file)))

@@ -1,7 +1,7 @@
 """Plays the groups of a recorded run with the product's own agent, gateway, episodes and sandbox session.
 
-Everything runs in one process and one event loop. What is not the product's: the sandbox is no pod, and the
-servers are `servers.py`.
+Everything runs in one process and one event loop. Two parts are not the product's: the sandbox, which is
+not a pod, and the servers, which are `servers.py`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from headway_sandbox.session import Session
 
 Row = dict[str, Any]
 NEVER = 1e6
-"""Seconds of a deadline that is no part of a run."""
+"""Seconds of a deadline that is not part of a run."""
 MORE = 4
 """Batches' worth of groups that may be abandoned in a step before the run gives up."""
 

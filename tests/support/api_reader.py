@@ -32,7 +32,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
 
 
 class ApiRefusedError(Exception):
-    """The API server's answer is no object."""
+    """The API server's answer is not an object."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

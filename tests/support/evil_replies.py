@@ -96,7 +96,7 @@ def everywhere() -> list[Evil]:
         whole("no length", b"{}", "200 OK", "Content-Length: -1"),
         whole("NUL", b"\0\0\0"),
         whole("half a pair", b'{"a": "\\ud800"}'),
-        whole("bytes that are no text", b'{"a": "\xff\xfe"}'),
+        whole("bytes that are not text", b'{"a": "\xff\xfe"}'),
         whole("an infinite number", b'{"a": 1e999}'),
         whole("no number", b'{"a": NaN}'),
         whole("an integer of many digits", b'{"a": ' + b"9" * 10_000 + b"}"),

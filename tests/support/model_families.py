@@ -121,7 +121,7 @@ def spoken(family: FamilyCase) -> Any:
 
 
 def _elements(head: str, end: str, key: str, value_end: str) -> str:
-    """A call as elements, its values as text, and what is no text as JSON."""
+    """A call as elements, its values as text, and what is not text as JSON."""
     return (
         f"{{{{- {head!r}.replace('NAME', name) -}}}}"
         "{%- for key, value in arguments | items -%}"

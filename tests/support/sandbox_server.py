@@ -81,7 +81,7 @@ class Server:
         self.folder = folder
         self.variables = variables or {}
         self.beside: subprocess.Popen[bytes] | None = None
-        """Its runner, where that is no child of its own."""
+        """Its runner, where that is not a child of its own."""
         self.port = free_port()
         env = {
             **self.variables,

@@ -11,7 +11,7 @@ from guest_stage import GUESTS, PROGRAMS
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "agents.md").read_text()
 SERVES = {"starlette", "uvicorn"}
-"""What serves an agent, and is no client."""
+"""What serves an agent, and is not a client."""
 
 
 @pytest.mark.parametrize("environment", sorted(set(PROGRAMS.values())))

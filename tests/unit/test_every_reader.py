@@ -244,7 +244,7 @@ SAYS_LESS = (
     "what a group's sandboxes answered",
     "weights to sample with first",
 )
-"""What reads it says in words of its own that it is no use."""
+"""What reads it says in words of its own that it cannot be used."""
 READS = re.compile(r"store\.(?:get|list|get_start)\(|\b(?:get_each|read_each)\(|\bread\((?:self\._)?store\b")
 
 

@@ -1,4 +1,4 @@
-"""Files of a model, which whoever trained it wrote: what cannot be read is refused with a reason."""
+"""Files of a model, which a stranger may have written: what cannot be read is refused with a reason."""
 
 from __future__ import annotations
 

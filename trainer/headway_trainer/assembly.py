@@ -106,7 +106,7 @@ class Assembly:
         """Why `bring` cannot be done, on any rank; None if it can. It changes nothing.
 
         Args:
-            rebuilt: whether `rebuild` comes first, from a checkpoint whose adapter is no wider.
+            rebuilt: whether `rebuild` comes first, from a checkpoint whose adapter is not wider.
         """
         return next(filter(None, self._ranks.gather(self._obstacle(in_force, rebuilt))), None)
 

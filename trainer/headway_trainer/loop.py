@@ -2,7 +2,7 @@
 
     start      resume, announce
     loop       ask for batch n+1 -> advantages, optimizer steps -> weights -> announce n+1 -> checkpoint
-    directive  if the batch is one: do it -> weights -> announce n+1 -> checkpoint
+    directive  if the batch is a directive: carry it out -> weights -> announce n+1 -> checkpoint
     end        410 from the coordinator: a last checkpoint, exit 0
     SIGTERM    the same, exit 143 (44 if another rank got it)
     silence    no answer from the coordinator for `PATIENCE`: the same, exit 43. The operator starts it again

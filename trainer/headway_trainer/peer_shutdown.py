@@ -1,7 +1,7 @@
 """How the pods of one learner learn that one of them must stop.
 
 When a pod goes, the ranks of all others fail in a collective. To them a drained node looks like a crash, but
-a disruption is no failure of the learner. So a pod leaves a note as soon as it gets SIGTERM. A pod whose
+a disruption is not a failure of the learner. So a pod leaves a note as soon as it gets SIGTERM. A pod whose
 ranks failed without a reason of their own looks for that note first.
 
 The note lies in a store that the first pod holds, where the pods meet. If the first pod is gone, the others

@@ -30,10 +30,10 @@ def decode(data: bytes) -> list[UsageEvent]:
     """Inverse of `encode`.
 
     Raises:
-        OutOfBoundsError: the data is no segment, it is incomplete, or it has an event twice.
+        OutOfBoundsError: the data is not a segment, it is incomplete, or it has an event twice.
     """
     if not data.endswith(b"\n"):
-        raise OutOfBoundsError("its last line does not end: a part is missing")
+        raise OutOfBoundsError("its last line has no line break, so a part is missing")
     found = [parsed(UsageEvent, line) for line in data.splitlines() if line]
     twice = [each for each, count in Counter(event.id for event in found).items() if count > 1]
     if twice:

@@ -55,7 +55,7 @@ PREFILL, CACHED, SAMPLE = (each.value for each in OF_TRAINING)
 PROMPT, ANSWER = UsageClass.ENDPOINT_PROMPT.value, UsageClass.ENDPOINT_SAMPLE.value
 SANDBOX: Final = UsageClass.SANDBOX_SECONDS.value
 ALIKE: Final[Mapping[str, str]] = {**IN_TRAINING, PROMPT: PREFILL, ANSWER: SAMPLE, DISCARDED: DISCARDED}
-"""Class of tokens in a candidate's bill -> class of the same tokens in training, whoever sampled them."""
+"""Class of tokens in a candidate's bill -> class of the same tokens in training, for any sampler."""
 BILLED: Final[Mapping[SampledBy, Mapping[str, str]]] = {
     "servers": {**HELD_OUT, DISCARDED: DISCARDED},
     "endpoint": {PREFILL: PROMPT, CACHED: PROMPT, DISCARDED: PROMPT, SAMPLE: ANSWER},
@@ -227,17 +227,17 @@ def of_evaluation(
     spent: Spent | None = None,
     why: str = "",
 ) -> Estimate:
-    """The whole evaluation, at any time of its life.
+    """Estimate the whole evaluation, before, during or after it.
 
     `basis` is Data until a part has two groups, and Running from then on. Low is never below what is spent.
     Once nothing is left, low, likely and high are the bill.
 
     Args:
         standings: how far each part has come.
-        price: today's.
-        sets: the job's servers; none if nobody says.
-        spent: what the ledger says; nothing if there is none.
-        why: why the estimate uses only the data; shown only while that is true.
+        price: the price of today.
+        sets: the job's servers; None if they are not known.
+        spent: what the ledger has recorded; None if there is no ledger.
+        why: why the estimate uses only the data; ignored once `basis` is Running.
     """
     done, servers = spent or Spent(), sets or Sets()
     ahead = [each for each in standings if each.left > 0]

@@ -231,7 +231,7 @@ FAULTS: tuple[Fault, ...] = (
         "A sandbox would hold a key of a Secret.",
         "valueFrom.secretKeyRef may not be used in a sandbox, which holds no credentials; give a value, or "
         "take it from a configMap",
-        "Remove it. A value that is no secret may be written here, or taken from a ConfigMap.",
+        "Remove it. A value that is not a secret may be written here, or taken from a ConfigMap.",
     ),
     in_spec(
         "account-of-a-role",

@@ -314,7 +314,7 @@ def answered(episode: EpisodeRecord) -> bool:
     """Whether the episode is Completed and ends with an answer.
 
     An answer is an assistant's message with words and without a tool call, or a tool call by which the
-    environment ended the episode. A last turn whose tool call could not be read is no answer.
+    environment ended the episode. A last turn whose tool call could not be read is not an answer.
     """
     if episode.outcome is not Outcome.COMPLETED or not episode.messages:
         return False

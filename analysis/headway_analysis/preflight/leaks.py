@@ -22,7 +22,7 @@ def in_prompt(one: Sampled, label: Label) -> str | None:
     """Where the prompt tells the label of its row; None if it does not.
 
     A leak is a whole object equal to the label, or a value after a word such as `expected` or the column's
-    name. The bare value is no leak: tasks that extract text have it in their prompt.
+    name. The bare value is not a leak: tasks that extract text have it in their prompt.
     """
     value, text = one.row.get(label.column), prompt_text(one)[:LONGEST]
     wanted = _object(value)

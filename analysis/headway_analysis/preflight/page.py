@@ -1,4 +1,4 @@
-"""docs/preflight.md: every check as people read it, made from the checks.
+"""Generates docs/preflight.md, which describes every check, from the definitions of the checks.
 
 `python -m headway_analysis.preflight.page [--check]` writes it, or reports that it differs.
 """

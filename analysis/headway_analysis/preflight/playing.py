@@ -1,7 +1,7 @@
 """Plays a script: yields the requests to its sandbox in their order, and returns the result.
 
 It sends nothing itself. A coordinator plays a script over its broker's leases, and a test over a process of
-its own, with the same result. Whoever plays sends each request to the sandbox (`headway_api.sandbox_api`) and
+its own, with the same result. The caller sends each request to the sandbox (`headway_api.sandbox_api`) and
 its reply back into the generator, or throws `NoReplyError` if there is none:
 
     play = played(script, time.monotonic)

@@ -42,7 +42,7 @@ class RemedyContext:
     spec: RLTrainingJobSpec
     """The job's own."""
     reports: Sequence[StepReport]
-    """Reports of the steps that count, oldest first; at least that of step 0."""
+    """The valid step reports, oldest first; at least that of step 0."""
     course: Course
     verdicts: Sequence[Verdict] = ()
     """The signals as they are after the newest step, the worst first."""

@@ -95,7 +95,7 @@ def course(
 
     Args:
         kept: by number of the decision.
-        reports: those that count, oldest first.
+        reports: the valid ones, oldest first.
         void: numbers of decisions whose steps were taken with groups, and are to be taken again.
     """
     taken = {report.step: report for report in reports}

@@ -128,7 +128,7 @@ def _decision(
 
 
 def _fitting(back: Sequence[int], in_force: InForce, context: RemedyContext) -> list[int]:
-    """Steps whose adapter is no wider than the one to be in force: an adapter is never made narrower."""
+    """Steps whose adapter is not wider than the one to be in force: an adapter is never made narrower."""
     lora = applied(context.spec, in_force).model.effective_lora
     widest = 0 if lora is None else lora.rank
     return [step for step in back if context.rank(step) <= widest][:MAX_BACK]

@@ -124,7 +124,7 @@ def arguments(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def text(message: Message) -> str:
-    """A message's words; a part that is no text is written as JSON."""
+    """A message's words; a part that is not text is written as JSON."""
     content = message.get("content") or ""
     if isinstance(content, str):
         return content

@@ -2,7 +2,7 @@
 
 A sample is a try: its id is the row, its epoch the try. Episodes are written one by one, so that no more than
 `AT_ONCE` of them are in memory. Inspect AI's own recorder writes the file: its version is pinned, since the
-recorder is no public part of it.
+recorder is not a public part of it.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from headway_api.records import BatchWaits, EpisodeRecord, EpisodeSpan, StepRepo
 PREFIX: Final = "timing_s/"
 WAIT: Final = "timing_s/wait_for_batch"
 NO_PARTS: Final = ("timing_s/step", "timing_s/training", WAIT)
-"""Metrics that are no parts: sums of others, and the wait that the episodes explain."""
+"""Metrics that are not parts: sums of others, and the wait that the episodes explain."""
 START: Final = "start"
 BEFORE_THE_WAIT: Final = (START, "report", "save_checkpoint", "prune")
 """What a learner does between the end of a step and its request for the next batch."""
@@ -238,7 +238,7 @@ def _attempt_before(one: EpisodeTiming, episodes: Iterable[EpisodeTiming]) -> Ep
 
 
 def _episode_waits(one: EpisodeTiming, since: float, until: float) -> dict[str, float]:
-    """What an episode did between two moments. While nothing else is measured, its agent runs."""
+    """What an episode did between two moments. Time that no other span covers is the agent's."""
     spans = [(WAITS[span.kind], one.began + span.began, one.began + span.ended) for span in one.spans]
     agent = [each for each in spans if each[0] == WAITS[AGENT]]
     inner = [each for each in spans if each[0] != WAITS[AGENT]]

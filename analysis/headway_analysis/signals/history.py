@@ -70,7 +70,7 @@ class Once:
 
 @dataclass
 class Series:
-    """Metrics by step, oldest first. Values that are no numbers, or are absurd, count as missing."""
+    """Metrics by step, oldest first. Values that are not numbers, or are absurd, count as missing."""
 
     steps: list[int] = field(default_factory=list)
     metrics: list[Metrics] = field(default_factory=list)

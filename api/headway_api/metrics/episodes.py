@@ -125,7 +125,7 @@ def behaviour(prefix: str, rates: str, when: str) -> tuple[MetricFamily, ...]:
             "ratio",
         ),
         MetricFamily(
-            f"{rates}/outcome_{{name}}_rate", f"Share of all episodes {when} with an outcome.", "ratio"
+            f"{rates}/outcome_{{name}}_rate", f"Share of all episodes {when} with this outcome.", "ratio"
         ),
     )
 

@@ -15,7 +15,7 @@ OWN_CODES: Final = (exits.PERMANENT, exits.RESTART)
 
 
 class ExitCodes(SpecModel):
-    """Exit codes of the role's own container. 0 is no failure and never matches."""
+    """Exit codes of the role's own container. 0 is not a failure and never matches."""
 
     validations = (
         Rule(

@@ -93,7 +93,8 @@ class WarmStart(SpecModel):
         | None
     ) = None
     """A folder in Hugging Face layout, with a LoRA adapter or with all weights of a model. s3://BUCKET/PREFIX
-    is read with the endpoint and credentials of spec.output. hf://ORGANIZATION/NAME is on the hub."""
+    is read with the endpoint and credentials of spec.output. hf://ORGANIZATION/NAME is on the
+    Hugging Face Hub."""
 
 
 class ModelSpec(SpecModel):

@@ -1,7 +1,7 @@
 """What the platform reports: the `status` of both kinds.
 
 Two writers share it. Each has its own field manager and leaves the other's fields alone
-(`names.FIELD_MANAGER_OPERATOR`, `names.FIELD_MANAGER_COORDINATOR`). Status is no source: its numbers are
+(`names.FIELD_MANAGER_OPERATOR`, `names.FIELD_MANAGER_COORDINATOR`). Status is not a source: its numbers are
 projections of the ledger and the step reports. Fractions are strings, as everywhere in Kubernetes.
 """
 

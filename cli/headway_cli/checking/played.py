@@ -182,7 +182,8 @@ def of_oracle(first: Baseline, faults: Sequence[str]) -> Finding:
     if not right:
         return Finding(ORACLE, "Unknown", "No episode of the oracle was judged.")
     rewards = [one.record.reward or 0.0 for one in right]
-    observed = f"The oracle is right on {len(right)} of {many} rows, and earns {min(rewards):g} at least."
+    least = f"at least {min(rewards):g} on each"
+    observed = f"The oracle is right on {len(right)} of {many} rows, and earns {least}."
     return Finding(ORACLE, "Pass", observed)
 
 

@@ -26,7 +26,7 @@ def made(spec: Spec, kind: str, name: str | None, changes: Mapping[str, Any]) ->
         name: another name for the job.
         changes: fields of its spec, merged into it mapping by mapping.
     Raises:
-        ManifestError: it is no job, of another kind, or has no name.
+        ManifestError: it is not a job, of another kind, or has no name.
     """
     read = dict(spec) if isinstance(spec, Mapping) else manifest.read(Path(spec))
     job: Json = json.loads(json.dumps(read, default=str))

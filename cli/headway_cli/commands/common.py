@@ -28,7 +28,7 @@ OPEN: Final = (
     "warning: this system gives a user no namespaces, so sandboxes use this machine's network, see its "
     "processes, and can read their job's keys (docs/local.md)"
 )
-"""Said before environments run here without the walls of user namespaces."""
+"""Printed before environments run on this machine without the isolation of user namespaces."""
 
 
 class Form(StrEnum):
@@ -78,7 +78,7 @@ def reach(namespace: str | None, context: str | None, endpoint_url: str | None =
 
 
 def identity(kind: str, namespace: str, name: str) -> Json:
-    """What names a job on a cluster, as an object of JSON."""
+    """Kind, namespace and name of a job on a cluster, as a JSON object."""
     return {"kind": kind, "namespace": namespace, "name": name}
 
 
@@ -121,7 +121,7 @@ def reported_errors() -> Iterator[None]:
 
 
 def note(text: str) -> None:
-    """Print a line that is no result."""
+    """Print a line that is not a result."""
     typer.echo(text, err=True)
 
 

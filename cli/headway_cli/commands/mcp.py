@@ -37,7 +37,7 @@ def mcp(
     try:
         os.chdir(project)
     except OSError as error:
-        raise wrong(f"--project {project}: {error.strerror}: write the folder of your project") from error
+        raise wrong(f"--project {project}: {error.strerror}: name the folder of your project") from error
     stores = tuple(each.rstrip("/") for each in store or ())
     for each in stores:
         if not each.startswith(("s3://", "file:///")):

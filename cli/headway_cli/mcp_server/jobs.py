@@ -56,7 +56,7 @@ def _local_rows(workspace: Workspace, notes: list[str]) -> list[Json]:
         try:
             rows.append(row(JobFolder(each).whole(), HERE))
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-            notes.append(f"{each.name} cannot be read: {type(error).__name__}; look into {each}/job.json")
+            notes.append(f"{each.name} cannot be read: {type(error).__name__}; check {each}/job.json")
     return rows
 
 

@@ -128,7 +128,7 @@ class Workspace:
         path = self._inside(Path(word), argument)
         if not path.is_file():
             raise InvalidToolCallError(
-                f"{argument}: {word} does not exist: write a file below {self.project}"
+                f"{argument}: {word} does not exist: name a file inside {self.project}"
             )
         return path
 

@@ -104,7 +104,7 @@ def time_left(job: Json, now: datetime, history: History) -> Row | None:
 def seconds_left(job: Json, now: datetime, history: History) -> float | None:
     """Seconds left, by the status's estimate of the whole job and the share left; else by the steps seen.
 
-    None if neither is known, the job is held, or what is left is no step.
+    None if neither is known, the job is held, or what is left is less than a step.
     """
     progress = status_values.block(job, "status", "progress")
     maximum, reached = (

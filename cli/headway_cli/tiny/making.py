@@ -140,7 +140,7 @@ def made(task: Task, out: Path, began: float, seconds: float, skill: float, say:
 
 
 def require_replaceable(out: Path) -> None:
-    """Raise TinyModelError if there is something at `out` that is no tiny model."""
+    """Raise TinyModelError if there is something at `out` that is not a tiny model."""
     if out.exists() and not (out / NOTE).exists() and not (out.is_dir() and not any(out.iterdir())):
         raise TinyModelError(
             f"{out} is not a tiny model, and is not empty: write --out FOLDER for another place"

@@ -161,7 +161,7 @@ def changed(actions: Actions, rules: Rules) -> Actions:
 
 
 def _read(text: str, otherwise: Call) -> Call:
-    """A call from its text; `otherwise` if the text is no call any more, because a word was part of an
+    """A call from its text; `otherwise` if the text is no longer a call, because a word was part of an
     escape."""
     try:
         found = json.loads(text)

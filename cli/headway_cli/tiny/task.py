@@ -70,7 +70,7 @@ def of(job: dict[str, Any], folder: Path) -> Task:
 
     Raises:
         ManifestError: the job's spec is wrong.
-        TinyModelError: it is no training job, its training rows cannot be read, or there is no oracle.
+        TinyModelError: it is not a training job, its training rows cannot be read, or there is no oracle.
     """
     if job["kind"] != names.TRAINING_KIND:
         raise TinyModelError(f"the file has an {job['kind']}: name one with an {names.TRAINING_KIND}")
@@ -137,7 +137,7 @@ def agent_of(model: Model, row: rows.Row, drawn: random.Random, system_prompt: s
     """What a model does in the sandbox of one row.
 
     The agent raises TinyModelError if the model itself is at fault. Such a model raises an error, yields
-    something that is no call, or returns something that is no text.
+    something that is not a call, or returns something that is not text.
     """
 
     def agent(first: ResetReply) -> Turns:

@@ -1,1 +1,1 @@
-"""What a job may still use: worst cases, reservations for them, and who waits for free budget."""
+"""What a job may still use: worst cases, reservations for them, and the groups that wait for free budget."""

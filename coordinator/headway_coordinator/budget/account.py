@@ -176,7 +176,7 @@ def _granted(part: Part) -> Limit:
 
 
 class Account:
-    """The reservations of one job's budget, by name of whoever holds them."""
+    """The reservations of one job's budget, by the name of their holder."""
 
     def __init__(self, prices: Prices, limits: Sequence[Limit] = ()) -> None:
         self.limits = tuple(limits)

@@ -364,7 +364,7 @@ class Budget:
             for standing in self.account.standings():
                 request = self.account.grant_request(standing, waiting) if standing.limit.granted else None
                 requests |= {} if request is None else {standing.limit.name: request}
-        # A changed wish alone is no reason to write the status at once: it grows a little every time.
+        # A changed wish alone is not a reason to write the status at once: it grows a little every time.
         urgent = _needs(requests) != _needs(self._grant_requests)
         self._grant_requests = requests
         if urgent:

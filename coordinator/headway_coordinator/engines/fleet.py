@@ -355,7 +355,7 @@ class Fleet:
     ) -> WeightsState:
         """Have a server load new weights, and note the result.
 
-        If newer weights replaced them meanwhile, a failed load is no failure: the old weights may be gone
+        If newer weights replaced them meanwhile, a failed load is not a failure: the old weights may be gone
         already.
 
         Raises:

@@ -71,7 +71,7 @@ def fits(budget: Budget, job: EvalConfig, contexts: Mapping[str, int]) -> str:
     """Say that a group of every kind fits the budget, whatever follows.
 
     Each kind must be played in the end. If the budget has no room for one kind, the job cannot succeed, and
-    rows of the others would be paid for in vain.
+    what it pays for the other kinds is lost.
 
     Raises:
         JobError: `BudgetTooSmall`, with the smallest budget that fits all kinds.

@@ -18,7 +18,7 @@ from headway_coordinator.gateway.neutral import Table, bounded, neutral, shown
 from headway_coordinator.gateway.refusals import UNSUPPORTED, GatewayError, bad
 
 Path = tuple[str | int, ...]
-"""Names of fields, and positions in lists."""
+"""Where a value is in a request: names of fields, and positions in lists."""
 LEAVE_OUT: Final = "leave it out, or set spec.agent.lenient: true"
 EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
 """Values of unknown fields that say nothing. Clients send answers back, with fields that are empty there."""

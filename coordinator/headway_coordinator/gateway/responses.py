@@ -101,7 +101,7 @@ class _Reasoning(Block):
         listed={"summary": (None,), "generate_summary": (None,)},
         why={
             "context": f"the chat template says which reasoning a prompt keeps; {LEAVE_OUT}",
-            "mode": "the model has one way to think; write reasoning.effort",
+            "mode": "the model has only one mode of reasoning; set reasoning.effort instead",
         },
     )
 

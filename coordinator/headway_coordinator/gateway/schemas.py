@@ -269,7 +269,7 @@ def _require_order(found: Mapping[str, Any], at: str) -> None:
     exclusive = [name for name in ("enum", "const", *ALTERNATIVES) if name in found]
     others = [name for name in found if name not in ("type", *REFERRED, *exclusive[:1])]
     if exclusive and others:
-        raise bad(f"{at}.{others[0]}", f"is beside {exclusive[0]}, and would be ignored; leave one out")
+        raise bad(f"{at}.{others[0]}", f"would be ignored beside {exclusive[0]}; leave one of them out")
 
 
 def _require_reachable(found: Mapping[str, Any], at: str) -> None:

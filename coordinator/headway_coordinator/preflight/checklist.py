@@ -197,7 +197,7 @@ class Checklist:
     ) -> tuple[ResetReply, FinishReply]:
         """Visit a sandbox.
 
-        If the environment's own code fails, visit again: a third such failure is no accident.
+        If the environment's own code fails, visit again: a third such failure is not chance.
         """
         visit = 1
         while True:

@@ -1,6 +1,6 @@
 """The checks' input from baseline episodes: a group's record, and the answers of its sandboxes.
 
-An episode's record does not show which tools the environment offered, nor how long each call took. Both are
+An episode's record does not show which tools the environment offered, or how long each call took. Both are
 noted while the episode runs, and stored beside its group.
 """
 

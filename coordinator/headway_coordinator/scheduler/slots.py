@@ -1,7 +1,7 @@
 """The staleness rule as a state machine: no clock, no I/O, no tokens.
 
-A training step takes P groups. At most B = (S + 1) * P groups are *active*: started, and neither abandoned
-nor trained by the learner. Groups start in data order. The `Choice` of `choice.py` decides which finished
+A training step takes P groups. At most B = (S + 1) * P groups are *active*: started, not abandoned, and
+not yet trained by the learner. Groups start in data order. The `Choice` of `choice.py` decides which finished
 groups make the next batch. With each choice, no token is trained more than S steps after the version that
 sampled it. docs/staleness.md has the derivation, and a property test drives all three.
 

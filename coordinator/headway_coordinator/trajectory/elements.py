@@ -101,7 +101,7 @@ class Xml:
         begins = {"call": self.call, "parameter": self.parameter}
         parts = [f"(?P<{kind}>{re.escape(tag[1:])})" for kind, tag in ends.items()]
         parts += [f"(?P<{kind}>{re.escape(tag[1:])}[^<>]{{0,{MAX_HEAD}}}>)" for kind, tag in begins.items()]
-        # The common first character lets the search skip what is no tag.
+        # The common first character lets the search skip what is not a tag.
         return re.compile(f"<(?:{'|'.join(parts)})")
 
     def _tags(self, raw: str, begin: int, stop: int) -> list[Tag]:
@@ -148,12 +148,12 @@ class Xml:
         return pairs, open_
 
     def _ends_call(self, raw: str, tags: Sequence[Tag], at: int) -> bool:
-        """Whether the end of a call is no text of a value: no words, and no end of a value, follow it."""
+        """Whether the end of a call is not part of a value: no words, and no end of a value, follow it."""
         words = raw[tags[at].end : tags[at].end + 1] not in ("", "\n", "\r", " ", "<")
         return not words and (at + 1 == len(tags) or tags[at + 1].kind != "parameter_end")
 
     def _framed(self, raw: str, parameter: Tag) -> bool:
-        """Whether a value is on lines of its own."""
+        """Whether a line break separates a value from its tag."""
         return self.trims and raw.startswith("\n", parameter.end)
 
     def _calls(self, raw: str, tools: Schemas) -> list[Call]:

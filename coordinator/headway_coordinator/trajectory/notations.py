@@ -118,7 +118,7 @@ def json_calls(name: str = "name", arguments: tuple[str, ...] = ("arguments", "p
 
     def _of_object(found: object, raw: str, tags: Tags) -> Call:
         if not isinstance(found, dict):
-            return malformed(raw, f"{STRUCTURE}: a call is no object", tags)
+            return malformed(raw, f"{STRUCTURE}: a call is not an object", tags)
         if not found.get(name):
             return malformed(raw, NO_NAME, tags)
         if misnamed(found, arguments, name):
@@ -361,7 +361,7 @@ def _of_node(node: ast.expr, raw: str, tags: Tags) -> Call:
     except DuplicateNameError as error:
         return called(raw, _dotted(node.func), {}, str(error), tags)
     except UNREADABLE as error:
-        return malformed(raw, f"arguments are no values: {error}", tags)
+        return malformed(raw, f"arguments are not values: {error}", tags)
     return called(raw, _dotted(node.func), arguments, None, tags)
 
 

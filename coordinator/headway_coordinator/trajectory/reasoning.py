@@ -68,7 +68,7 @@ def without(message: dict[str, Any]) -> dict[str, Any]:
 def dropped(rendered: str, fresh: str, history: Sequence[dict[str, Any]]) -> bool:
     """Whether `rendered` has reasoning of `history` more often than a fresh rendering.
 
-    Different blanks and empty reasoning are no reason to leave the sampled tokens.
+    Different blanks and empty reasoning are not a reason to leave the sampled tokens.
     """
     return any(rendered.count(text) > fresh.count(text) for text in texts(history))
 

@@ -209,7 +209,7 @@ def _names(value: object, tools: Schemas) -> bool:
 
 
 def _is_other_json(text: str, tools: Schemas) -> bool:
-    """Whether a turn is one value of JSON, perhaps fenced, that is no call."""
+    """Whether a turn is one value of JSON, perhaps fenced, that is not a call."""
     body = text.strip()
     if body.startswith("```") and body.endswith("```"):
         body = body.removesuffix("```").partition("\n")[2].strip()

@@ -98,7 +98,7 @@ def _json(text: str) -> Any:
 
 
 def _refused(word: str) -> Any:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def _kinds(schema: object) -> set[str]:
@@ -133,7 +133,7 @@ _KINDS: Final[tuple[tuple[str, Callable[[object], bool]], ...]] = (
 
 
 def _fits(value: object, kinds: set[str]) -> bool:
-    """Whether a value that is no string has one of these types."""
+    """Whether a value that is not a string has one of these types."""
     return any(kind in kinds and fits(value) for kind, fits in _KINDS if kind != "string")
 
 
@@ -182,7 +182,7 @@ def python(text: str) -> Any:
     """
     nodes = tree(text)
     if len(nodes) != 1:
-        raise ValueError(f"{len(nodes)} expressions are no value")
+        raise ValueError(f"{len(nodes)} expressions are not one value")
     return literal(nodes[0])
 
 
@@ -204,9 +204,9 @@ def literal(node: ast.expr) -> Any:
         case ast.Dict(keys=keys, values=values):
             named = [None if key is None else literal(key) for key in keys]
             if not all(isinstance(name, str) for name in named):
-                raise ValueError("a name in an object is no string")
+                raise ValueError("a name in an object is not a string")
             return once(list(zip(map(str, named), map(literal, values), strict=True)))
-    raise ValueError(f"{type(node).__name__} is no value")
+    raise ValueError(f"{type(node).__name__} is not a value")
 
 
 def gemma(text: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from headway_coordinator.trajectory.values import Schemas, schemas
 
 DSML: Final = "｜DSML｜"
 GRANITE_TEXT: Final = "<tool_call>"
-"""Granite 3.1 begins its calls with this, which is no special token."""
+"""Granite 3.1 begins its calls with this, which is not a special token."""
 
 
 def _stray(*begins: str, whole: Sequence[str] = ()) -> re.Pattern[str]:

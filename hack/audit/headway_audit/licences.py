@@ -57,7 +57,7 @@ def is_spdx(text: str) -> bool:
 def bound(expression: str, allowed: Iterable[str]) -> frozenset[str] | None:
     """The licences of an expression that are not allowed; of an OR, those of the side with the fewest.
 
-    None if it is no SPDX expression.
+    None if it is not an SPDX expression.
     """
     try:
         tree = SPDX.parse(expression, strict=False)

@@ -66,12 +66,12 @@ def parse(text: str) -> Policy:
     """A policy.
 
     Raises:
-        AuditError: it is no TOML, or a field is missing or wrong.
+        AuditError: it is not TOML, or a field is missing or wrong.
     """
     try:
         return Policy.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise AuditError(f"hack/audit/policy.toml is no TOML: {error}") from error
+        raise AuditError(f"hack/audit/policy.toml is not TOML: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])

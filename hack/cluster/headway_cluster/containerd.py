@@ -46,7 +46,7 @@ def delete_containers(layout: Layout) -> None:
 def _delete_all(layout: Layout, kind: str, options: list[str]) -> bool:
     """Delete all objects of a kind that ctr lists; returns whether it listed none.
 
-    The shims of killed pods end meanwhile, so an object that is already gone is no error.
+    The shims of killed pods end meanwhile, so an object that is already gone is not an error.
     """
     listed = run([*ctr(layout), kind, "list", "--quiet"]).split()
     if listed:

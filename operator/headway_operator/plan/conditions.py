@@ -193,8 +193,8 @@ def at_rest(context: Context) -> list[Condition]:
 
     It is ready: every pod is gone, as its spec asks, so nothing is left to wait for. But a job with the
     readiness policy Succeeded is stalled, because it cannot succeed until somebody resumes it. So a pipeline
-    neither continues nor waits in vain. A job that is paused, or whose budget is exhausted, is not as its
-    spec asks, so it is stalled under every policy.
+    does not continue, and stops waiting at once. A job that is paused, or whose budget is exhausted, is not
+    as its spec asks, so it is stalled under every policy.
     """
     why = why_suspended(context)
     if why.reason in (Reason.PAUSED, Reason.BUDGET_EXHAUSTED):

@@ -52,7 +52,7 @@ MATCHED_AT: Final = re.compile(r"matching FailJob rule at index (\d+)")
 def pod_failure_policy(role: str, rules: Sequence[FailureRule]) -> Json:
     """The policy of a role's Job: fixed rules, then the user's rules, then a rule that ignores disruptions.
 
-    A fault that only a change can fix fails the Job at once. A restart that is no failure is not counted.
+    A fault that only a change can fix fails the Job at once. A restart that is not a failure is not counted.
     Rules for other roles are omitted.
     """
     users = [_as_job_rule(role, rule) for rule in rules]
@@ -126,7 +126,7 @@ def decided(rules: Sequence[FailureRule], ending: Ending) -> MatchedFailure | No
 
 
 def _matches_code(rule: FailureRule, code: int | None) -> bool:
-    """Whether a rule matches an exit code. 0 is no failure, so NotIn does not match it either."""
+    """Whether a rule matches an exit code. 0 is not a failure, so NotIn does not match it either."""
     if rule.on_exit_codes is None or not code:
         return False
     return (code in rule.on_exit_codes.values) == (rule.on_exit_codes.operator == "In")

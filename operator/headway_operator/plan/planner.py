@@ -333,7 +333,7 @@ def _never_created(context: Context) -> Issue | None:
 
 
 def _pool_issue(observed: Observed) -> Issue | None:
-    """Why no sandbox starts. Sandboxes end every minute, so an ended one is no issue while others start."""
+    """Why no sandbox starts. Sandboxes end every minute, so an ended one is fine while others start."""
     pods = [pod for pod in observed.pods(names.SANDBOX) if not is_ending(pod)]
     coming = [pod for pod in pods if not is_over(pod)]
     failed = [pod for pod in pods if pod["status"].get("phase") == "Failed"]

@@ -85,7 +85,7 @@ def _no_longer_suspect(
     now = _of_name(name, status)
     if now is not None and now.state != "Clear":
         return
-    # Signals that did not fit into the list are no worse than its last one.
+    # Signals that did not fit into the list are not worse than its last one.
     if now is None and not (status.signals and status.signals[-1].state == "Clear"):
         return
     if any(tenth(step, _last_step(status)) >= part for step in _raised_before(name, recorded)):

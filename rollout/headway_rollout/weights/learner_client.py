@@ -76,7 +76,7 @@ class LearnerClient:
         limit = aiohttp.ClientTimeout(total=ASK_SECONDS)
         # A redirect would carry the key to another host.
         options: dict[str, Any] = {"headers": headers, "timeout": limit, "allow_redirects": False}
-        options["auto_decompress"] = False  # a compressed answer was not asked for, and is no JSON
+        options["auto_decompress"] = False  # a compressed answer was not asked for, and is not JSON
         try:
             async with self.http.request(method, url, json=body, **options) as response:
                 if response.status >= 300:

@@ -115,7 +115,7 @@ class Pods:
         return made
 
     async def delete(self, name: str, uid: str | None, grace_seconds: int) -> None:
-        """Delete a pod; with `uid`, only that one. A pod that is gone already is no error."""
+        """Delete a pod; with `uid`, only that one. A pod that is gone already is not an error."""
         body: Json = {"gracePeriodSeconds": grace_seconds}
         if uid is not None:
             body["preconditions"] = {"uid": uid}

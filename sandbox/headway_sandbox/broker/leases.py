@@ -161,7 +161,7 @@ class Leases:
         )
 
     def release(self, lease: str) -> None:
-        """Release a lease, held or still waited for, and destroy its pod. An unknown lease is no error."""
+        """Release a lease, held or waited for, and destroy its pod. An unknown lease is not an error."""
         if task := self._asking.get(lease):
             task.cancel()
         self._end(lease, "released")

@@ -212,7 +212,7 @@ class ProcessPods:
         }
 
     async def delete(self, name: str, uid: str | None, grace_seconds: int) -> None:
-        """End a pod; with `uid`, only that one. A pod that is gone already is no error."""
+        """End a pod; with `uid`, only that one. A pod that is gone already is not an error."""
         running = self._running.get(name)
         if running is None or uid not in (None, running.pod["metadata"]["uid"]):
             return

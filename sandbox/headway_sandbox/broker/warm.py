@@ -175,7 +175,7 @@ class WarmPool:
             self._waiters.popleft().set_result(pod)
 
     def destroy(self, pod: Pod, why: str) -> None:
-        """Delete a pod in the background. It no longer counts."""
+        """Delete a pod in the background. It leaves the pool at once."""
         if self._pods.pop(pod.name, None) is not None:
             self._leaving.add(pod.name)
             self._metrics.destroyed(why)

@@ -1,8 +1,8 @@
 """The process in the container `runner` of a sandbox pod: `python3 -m headway_sandbox.runner`.
 
 It connects to the server's socket once, and carries out the requests from there. It is the first process of
-its PID namespace, so no process inside can kill it, and its own user cannot read it. So a command can neither
-forge the result of another nor survive `sweep`. When the server ends, everything here ends with it.
+its PID namespace, so no process inside can kill it, and its own user cannot read it. So a command cannot
+forge the result of another, and does not survive `sweep`. When the server ends, everything here ends with it.
 """
 
 from __future__ import annotations

@@ -291,7 +291,7 @@ def listen(path: str) -> socket.socket:
     listener.bind(f"{path}.new")
     os.chmod(f"{path}.new", 0o666)  # the runner is another user; nothing else runs until it has connected
     listener.listen(1)
-    os.rename(f"{path}.new", path)  # whoever finds it may connect
+    os.rename(f"{path}.new", path)  # a process that finds it may connect
     return listener
 
 

@@ -1,7 +1,7 @@
 """The program that runs one sample in its pod: `python3 -m headway_sandbox.suites.program [--check]`.
 
 It requests the candidate's turns with OPENAI_BASE_URL and OPENAI_API_KEY, like any agent in a sandbox, and
-runs the task's own solver and scorers. It does not retry a failed sample: whoever started the program tries
+runs the task's own solver and scorers. It does not retry a failed sample: the coordinator tries
 another sandbox. It is written for inspect-ai 0.3.
 """
 

@@ -1,4 +1,4 @@
-"""One contract, three kinds of agent: the same episode has the same outcome whoever acts in it.
+"""One contract, three kinds of agent: the same episode has the same outcome with each of them.
 
 The sandbox is a real one. The http agent is a service in this process, and the sandboxed one is a program in
 the sandbox. Both run the same loop as the platform's own agent, and know only what they receive.

@@ -146,7 +146,7 @@ async def test_calls_and_their_answers_go_back_and_forth(server: RolloutServer) 
 
 
 async def test_an_answer_to_a_call_that_could_not_be_read_is_taken_too(server: RolloutServer) -> None:
-    """As the built-in agent goes on from one good call and one that was no JSON."""
+    """As the built-in agent goes on from one good call and one that was not JSON."""
     good = {
         "id": call_id(0, 1),
         "type": "function",

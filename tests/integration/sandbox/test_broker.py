@@ -314,8 +314,8 @@ def checked(folder: Path, job: Any) -> Any:
 async def test_what_a_pod_reaches_as_it_starts_fails_the_preflight(
     cluster: Any, image: str, job: Any, tmp_path: Path
 ) -> None:
-    """No policy holds in this namespace. This machine is no pod and does not know the API server's address in
-    the cluster. Only what a pod tries by itself while it begins can name it."""
+    """No policy holds in this namespace. This machine is not a pod, and does not know the API server's
+    address in the cluster. Only what a pod tries by itself while it begins can name it."""
     where = ("get", "service", "kubernetes", "-n", "default", "-o", "jsonpath={.spec.clusterIP}")
     api = f"{cluster.kubectl(*where)}:443"
     config, statuses = checked(tmp_path, job), list[dict[str, Any]]()

@@ -294,7 +294,7 @@ async def test_a_batch_without_any_gradient_advances_the_version_alone(
     assert idle.weights.files == untrained.weights.files != trained.weights.files
     assert idle.train_tokens == {"t0-000000": 0, "t0-000001": 0}
     assert "training/loss" not in idle.metrics
-    # The idle step was no optimizer step: warm-up goes on where it was.
+    # The idle step was not an optimizer step: warm-up goes on where it was.
     assert trained.metrics["training/learning_rate"] == pytest.approx(1e-3 / 2)
 
 

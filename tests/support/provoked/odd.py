@@ -38,7 +38,7 @@ class Unjust(RefundDesk):  # type: ignore[misc]
 
 
 class NotANumber(RefundDesk):  # type: ignore[misc]
-    """Judges with what is no number."""
+    """Judges with what is not a number."""
 
     def reward(self, transcript: Transcript) -> float:
         return float("nan")

@@ -98,7 +98,7 @@ class RowDecides(parcels.Parcels):
 
 
 class NotANumber(parcels.Parcels):
-    """A mean over no fields: the reward of an episode without an answer is no number."""
+    """A mean over no fields: the reward of an episode without an answer is not a number."""
 
     def reward(self, transcript: Transcript) -> Reward | float:
         if parcels.parse(transcript.answer) is None:

@@ -251,7 +251,7 @@ def test_a_rise_of_the_reward_is_found_in_whatever_order(
     """What was found before is kept only as long as it is true: a new watch finds the same.
 
     Only the signals that read these metrics are asked. At each late step all steps are judged again. All
-    signals together would take longer on a busy machine than a test may, and that is no failed example.
+    signals together would take longer on a busy machine than a test may, and that is not a failed example.
     """
     for job in (JOB, UNVALIDATED):
         live, fresh = Watch(job, OF_REWARD), Watch(job, OF_REWARD)

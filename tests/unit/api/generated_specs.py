@@ -41,7 +41,7 @@ CHARACTERS = "\n -_./:=?#@0A"
 QUANTITIES = (1, 0, -1, 1.5, True, "500m", "1Gi", "lots", "1\n", "0" * 33)
 SHARES = (0, 0.001, 0.0099, 0.01, 0.5, 0.9, 0.91, 1, 1.5, 2, 1e-5, 1e-3, -0.5)
 NAMES = ("default", "refunds", "a", "4refunds", "re.funds", "a-b", "a" * 40, "a" * 41)
-"""Of objects: what is no name at all is refused before any CRD is asked."""
+"""Of objects: what is not a name is refused before any CRD is asked."""
 DECIMALS = ("0", "1", "00.5", "1.0", "0.99", "1.00000000000000000000001", "-0", "2", "1.", ".5", "1e3")
 
 

@@ -37,7 +37,7 @@ def test_a_process_reads_its_roles_keys_alone(role: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("content", [None, "", " \n"])
 def test_a_key_that_is_missing_or_empty_is_an_error(content: str | None, tmp_path: Path) -> None:
-    """A server with an empty key would let in whoever sends none."""
+    """A server with an empty key would let in every request without a key."""
     file = written(tmp_path, names.BROKER) / Key.COORDINATOR_TO_BROKER
     file.unlink()
     if content is not None:

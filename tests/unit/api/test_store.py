@@ -134,7 +134,7 @@ class Shelf:
     """An S3 client that notes what it is asked to delete.
 
     Of several objects it leaves `stays`, and asked for one of those alone it answers `status`. With
-    `together` it answers that to whoever asks for several.
+    `together` it answers that to every request for several.
     """
 
     class exceptions:

@@ -1,4 +1,4 @@
-"""What the store refuses with, in words for whoever wrote `spec.output`."""
+"""What the store refuses with, in words for the author of `spec.output`."""
 
 from __future__ import annotations
 

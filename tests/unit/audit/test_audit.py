@@ -204,7 +204,7 @@ def test_text_of_several_lines_stays_one_header() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("allowed = [", "no TOML"),
+        ("allowed = [", "not TOML"),
         ("allowed = []", "allowed"),
         ('allowed = ["MIT"]\nbanned = ["GPL"]', "banned"),
         (

@@ -71,7 +71,7 @@ def edit(path: Path, old: str, new: str) -> None:
 
 
 def findings(project: Path, *settings: str, max_rows: int = 2, seconds: float = 100) -> Iterator[Finding]:
-    """What episodes alone find, as it comes. Whoever has heard enough ends them."""
+    """What episodes alone find, as it comes. A caller that needs no more ends them."""
     job_of = document(project, *settings)
     _, spec = job.read(job_of)
     assert spec is not None

@@ -83,4 +83,4 @@ def test_the_change_runs_through_rows_oracle_and_judge(project: Path) -> None:
     assert spec is not None
     _, data = rows.read(spec)
     first = next(episodes.findings(episodes.PlayRequest(document, str(project), 16), spec, data))
-    assert first.observed == "The oracle is right on 16 of 16 rows, and earns 1 at least."
+    assert first.observed == "The oracle is right on 16 of 16 rows, and earns at least 1 on each."

@@ -312,7 +312,7 @@ async def test_what_a_run_wrote_is_listed(reader: InProcess) -> None:
         ("trajectories", {"job": "desk", "outcome": "Won"}, "outcome is"),
         ("compare", {"jobs": ["good"]}, "jobs has"),
         ("compare", {"jobs": ["good"] * 9}, "jobs has"),
-        ("estimate", {"file": "absent.yaml"}, "file: absent.yaml does not exist: write a file below "),
+        ("estimate", {"file": "absent.yaml"}, "file: absent.yaml does not exist: name a file inside "),
         ("estimate", {"file": "/etc/passwd"}, "file: /etc/passwd is outside of "),
         ("estimate", {"file": "../../etc/passwd"}, "file: ../../etc/passwd is outside of "),
         (

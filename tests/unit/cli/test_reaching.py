@@ -185,7 +185,7 @@ def test_an_unavailable_store_is_named_within_seconds(words: tuple[str, ...], tm
     done = run(*words, "--endpoint-url", url)
     assert time.monotonic() - begun < LONGEST_SECONDS
     assert (done.exit_code, done.stdout) == (2, ""), done.output
-    assert isinstance(done.exception, SystemExit), "it is no error of Python's"
+    assert isinstance(done.exception, SystemExit), "it is not a Python traceback"
     assert done.stderr.startswith("headway: "), done.stderr
     assert url in done.stderr
     assert "s3://bucket/" in done.stderr

@@ -128,7 +128,7 @@ def test_a_refusal_of_the_learner_keeps_its_words(
     def act(folder: Path) -> int:
         at = f"file://{folder}/store/{made.layout.namespace}/{made.layout.name}/{made.layout.uid}"
         termination = Termination(
-            reason="RecordUnreadable", message=f"{at}/steps/000002.json is no StepReport"
+            reason="RecordUnreadable", message=f"{at}/steps/000002.json is not a StepReport"
         )
         (folder / TERMINATION).write_text(termination.model_dump_json())
         return 42
@@ -136,7 +136,7 @@ def test_a_refusal_of_the_learner_keeps_its_words(
     learner(act)
     shown = replay(made.folder, "--step", "2")
     assert shown.exit_code == 2
-    assert shown.stderr.endswith(f"headway: {made.layout.root}/steps/000002.json is no StepReport\n")
+    assert shown.stderr.endswith(f"headway: {made.layout.root}/steps/000002.json is not a StepReport\n")
 
 
 def test_a_learner_that_died_shows_the_end_of_its_log(

@@ -1,4 +1,4 @@
-"""The folder of a local job: one command at a time, nothing thrown away that is no job."""
+"""The folder of a local job: one command at a time, nothing thrown away that is not a job."""
 
 from __future__ import annotations
 

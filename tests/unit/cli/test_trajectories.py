@@ -222,7 +222,7 @@ def test_failed_episodes_ended_with_an_error(desk: FinishedRun) -> None:
 
 def test_a_group_that_was_lost_as_a_whole_is_among_the_failed(desk: FinishedRun) -> None:
     folder = str(desk.folder)
-    assert len(episode_ids(folder, "--purpose", "validation")) == 1, "it is no measurement"
+    assert len(episode_ids(folder, "--purpose", "validation")) == 1, "it is not a measurement"
     assert [each[:14] for each in episode_ids(folder, "--purpose", "validation", "--failed")] == [
         "v000000-000001"
     ]

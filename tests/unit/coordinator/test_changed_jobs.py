@@ -69,7 +69,7 @@ def decided_elsewhere(
 
 
 def held(job: Job) -> None:
-    """What must be so of any job, whatever was changed and whoever died."""
+    """What must be so of any job, whatever was changed and whichever process died."""
     reports, groups = reports_of(job), {group.group_id: group for group in groups_of(job)}
     trained = [group for report in reports for group in report.groups]
     assert len(trained) == len(set(trained)), "each group once"

@@ -371,7 +371,7 @@ def test_each_error_has_its_kind_and_name(status: int, text: str, kind: RefusalK
 
 @pytest.mark.parametrize("loc", [5, None, "body.seed", {"a": 1}])
 def test_an_error_with_a_place_of_any_form_is_read(loc: Any) -> None:
-    """A body that is no list of places once ended the whole job."""
+    """A body that is not a list of places once ended the whole job."""
     found = judge(422, {}, json.dumps({"detail": [{"loc": loc, "msg": "Extra"}]}), DROPPABLE)
     assert found.kind in (RefusalKind.REFUSED, RefusalKind.DROP)
     assert "Extra" in found.message

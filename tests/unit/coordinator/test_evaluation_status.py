@@ -161,7 +161,7 @@ def test_the_status_has_the_gates_verdict_in_its_own_word(verdict: Verdict) -> N
 
 
 def test_why_a_candidate_failed_can_always_be_stored() -> None:
-    """Half of a character is no text of a status, a report or a log: it would end the job."""
+    """Half of a character is not valid text of a status, a report or a log: it would end the job."""
     candidate = CandidateState("other")
     candidate.fail("EndpointRefused", "it said \ud800")
     assert candidate.message == "it said ?"

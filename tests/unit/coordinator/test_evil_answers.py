@@ -187,13 +187,13 @@ async def answered(client: Client, server: Server, evil: Evil) -> Exception | No
 async def test_an_evil_answer_is_a_typed_fault_and_costs_little(name: str) -> None:
     client = CLIENTS[name]
     async with evil_server() as server:
-        # What is loaded at the first answer is no answer's cost.
+        # What is loaded at the first answer is not charged to an answer.
         await answered(client, server, next(grown({}, 0, 1)))
         with kept(MAX_MEMORY):
             for evil in everywhere():
                 with flat(MAX_MEMORY):
                     fault = await answered(client, server, evil)
-                assert name in ("endpoint", "models") or fault is not None, f"{evil.name} is no answer"
+                assert name in ("endpoint", "models") or fault is not None, f"{evil.name} is not an answer"
                 assert len(str(fault)) < 8000, evil.name
 
 

@@ -1,4 +1,4 @@
-"""The gateway against whoever can reach its port: what is refused before it costs much, and how."""
+"""The gateway against anyone who can reach its port: what is refused before it costs much, and how."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ async def test_the_token_is_its_secrets_and_in_no_message(tmp_path: Path) -> Non
     (tmp_path / "tokens/style").mkdir(parents=True)
     (tmp_path / "tokens/style/token").write_text(f"{TOKEN}\n")
     secret = {"secretRef": {"name": "keys"}}
-    async with serving(says("Good."), fails(401, f"{TOKEN} is no token")) as service:
+    async with serving(says("Good."), fails(401, f"{TOKEN} is not a token")) as service:
         await ask(tmp_path, service.url, **secret)
         fault, _ = await refused(tmp_path, service.url, schema={}, **secret)
     assert service.tokens == [f"Bearer {TOKEN}"] * 2

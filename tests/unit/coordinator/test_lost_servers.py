@@ -47,7 +47,7 @@ class Held:
         return None
 
     def cancelled(self) -> bool:
-        """Whoever asked has left."""
+        """The client that asked has left."""
         return all(connection.is_closing() for connection in self.connections)
 
 

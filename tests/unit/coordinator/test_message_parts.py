@@ -1,4 +1,4 @@
-"""Parts of messages: what the model said instead of an answer, its reasoning, and what is no text."""
+"""Parts of messages: what the model said instead of an answer, its reasoning, and what is not text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A signal pauses a job once: nothing is trained after it, whoever dies, until a person says so."""
+"""A signal pauses a job once: nothing is trained after it until a person says so, whichever process dies."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class TestPauses:
         assert (pauses.is_paused, pauses.last) == (False, None)
 
     def test_a_successor_goes_on_holding_until_the_pause_is_over(self) -> None:
-        """The operator may not run: whoever starts the coordinator again is no person."""
+        """The operator may be down. Something other than a person starts the coordinator again."""
         before = paused_for(verdict(NOTHING))
         assert self.new(before).is_paused
         assert self.new(before, before.time - timedelta(days=1)).is_paused, "that was another pause"

@@ -140,7 +140,7 @@ async def test_the_end_waits_for_what_the_learner_writes_last(
     waiting = asyncio.create_task(whole_weights.until_whole(store, newest))
     marker = f"{newest.uri}/{EXPORT_FILE}"
     for uri, content in (
-        (f"{newest.uri}/{MODEL_FILE}", b"a model, of whoever was here before"),
+        (f"{newest.uri}/{MODEL_FILE}", b"a model that was here before"),
         (marker, version(2, incarnation=7).model_dump_json().encode()),
     ):
         store.put(uri, content)

@@ -262,7 +262,7 @@ def _ids(family: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", ["Qwen3.5 of 4B and more", "Qwen3.6"])
 @pytest.mark.parametrize("tool", [None, "look_up"])
 def test_a_forced_call_ends_the_thought_that_the_prompt_begins(name: str, tool: str | None) -> None:
-    """These prompts end with an open thought, in which a call is no call."""
+    """These prompts end with an open thought, in which a call is not a call."""
     real = BY_NAME[name]
     tokenizer = real_templates.tokenizer(real)
     chosen = choose(tokenizer, real.model_type)

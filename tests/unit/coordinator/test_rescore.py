@@ -307,7 +307,7 @@ def test_rows_of_which_nothing_was_scored_are_of_the_run(tmp_path: Path, step: i
 
 
 async def test_run_with_unanswered_rows_is_judged_to_its_end(tmp_path: Path) -> None:
-    """What was no answer then is none now; it is not retried, and does not end the candidate."""
+    """What was not an answer then is not an answer now; it is not retried, and does not end the candidate."""
     rows = LOST_LIMIT + 3
     answers = [(1.0, None) if row in (0, rows - 1) else (None, None) for row in range(rows)]
     layout = kept(tmp_path, [group_of(f"e-old-{row:06d}", *each) for row, each in enumerate(answers)])

@@ -168,7 +168,7 @@ class Schedule(RuleBasedStateMachine):
             used=len(self.trained),
             changes=self.changes_again(step),
         )
-        assert late == {}, "whoever keeps to the rule leaves nothing that is too old"
+        assert late == {}, "a scheduler that follows the rule leaves nothing that is too old"
 
     @invariant()
     def only_a_rollback_overbooks_slots(self) -> None:

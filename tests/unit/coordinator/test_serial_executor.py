@@ -1,4 +1,4 @@
-"""Writes never overlap, whoever gives up on them."""
+"""Writes never overlap, even if a caller gives up on them."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ LABELS |= {"signal": "TooFewEffectiveSamples"}
 
 
 class Canned:
-    """Answers each query with two series, of which one is no number."""
+    """Answers each query with two series, of which one is not a number."""
 
     def ask(self, path: str, **asked: str) -> Json:
         points = [[100.0, "2"], [101.0, "3"]] if path == "query_range" else [101.0, "3"]

@@ -1,4 +1,4 @@
-"""Each thing that happens to a job has one Event, whoever looks and however often."""
+"""Each thing that happens to a job has one Event, whichever replica looks and however often."""
 
 from __future__ import annotations
 

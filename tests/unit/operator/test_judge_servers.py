@@ -216,7 +216,7 @@ class TestStatus:
             condition = world.status_condition(kind)
             assert condition["reason"] == "Starting", kind
             assert "spec.judges[clerk].model: 1 of 3 pods are ready" in condition["message"]
-        assert world.status_condition("SandboxesReady")["status"] == "True", "it is no trouble of sandboxes"
+        assert world.status_condition("SandboxesReady")["status"] == "True", "sandboxes have no problem"
         assert world.body["status"]["state"] == "Preflight"
 
     @pytest.mark.parametrize(("ready", "field"), [("style", FIELDS[0]), ("clerk", FIELDS[1])])

@@ -49,7 +49,7 @@ def test_resuming_restores_all_workloads_and_counts_the_pause() -> None:
     assert world.body["status"]["suspendedSeconds"] == 500
     assert world.status_condition("Suspended")["reason"] == "Resumed"
     assert ("Job", "refunds-learner") in world.objects
-    assert not world.is_true("Failed"), "suspended time is no part of the deadline"
+    assert not world.is_true("Failed"), "suspended time is not part of the deadline"
     world.later(101).carry_out()
     assert world.status_condition("Failed")["reason"] == "ActiveDeadlineExceeded"
 

@@ -210,7 +210,7 @@ def over(how: str) -> World:
 
 
 class TestWeightsOfNobody:
-    """A job without a coordinator does not say that servers hold weights, nor that they do not."""
+    """A job without a coordinator does not say whether servers hold weights."""
 
     @pytest.mark.parametrize("reported", [("True", "Synced"), ("False", "VerificationFailed")])
     def test_of_a_suspended_job_nothing_is_known(self, reported: tuple[str, str]) -> None:

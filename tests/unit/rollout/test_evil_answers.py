@@ -96,7 +96,7 @@ async def asked(client: Client, server: Server, evil: Evil) -> None:
 async def test_an_evil_answer_is_a_typed_fault_and_costs_little(name: str) -> None:
     client = CLIENTS[name]
     async with evil_server() as server:
-        await asked(client, server, next(grown({}, 0, 1)))  # what is loaded at the first is no answer's cost
+        await asked(client, server, next(grown({}, 0, 1)))  # the first one also loads modules
         with kept(64 * MIB):
             for evil in everywhere():
                 with flat(64 * MIB):

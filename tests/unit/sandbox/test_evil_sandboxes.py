@@ -59,7 +59,7 @@ BAD_ANSWERS = {
     "a depth of 100,000": {"body": b"[" * 100_000},
     "a depth of 1,000": {"body": b"[" * 1000 + b"]" * 1000},
     "half of a surrogate pair": {"body": b'{"lease": "\\ud800", "deadline": 1e9}'},
-    "bytes that are no UTF-8": {"body": b'{"lease": "\xff", "deadline": 1e9}'},
+    "bytes that are not UTF-8": {"body": b'{"lease": "\xff", "deadline": 1e9}'},
     "200 MB in 200 KB": {
         "body": gzip.compress(b" " * 2**27),
         "headers": {"Content-Encoding": "gzip"},

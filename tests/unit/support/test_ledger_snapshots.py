@@ -59,7 +59,7 @@ def test_the_ledgers_tokens_have_the_classes_of_the_status() -> None:
         to_camel(name.removesuffix("_tokens")) for name in Usage.model_fields if name.endswith("_tokens")
     }
     assert set(found) == shown
-    assert sum(found.values()) == len(UsageClass) - 2, "seconds are no tokens"
+    assert sum(found.values()) == len(UsageClass) - 2, "seconds are not tokens"
     assert found["judge"] == 2
 
 

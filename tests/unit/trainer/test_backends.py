@@ -151,7 +151,7 @@ def test_what_people_may_serve_is_whole(trained: Trained) -> None:
     store = Writes()
     trained.publisher().complete(store, trained.manifest(5, found[5]))
     assert {file.name for file in trained.at(5).iterdir()} >= {MODEL_FILE, DELTA_FILE, "config.json"}
-    assert store.written[-1] == trained.uri(5) + f"/{EXPORT_FILE}", "whoever sees it sees all the rest"
+    assert store.written[-1] == trained.uri(5) + f"/{EXPORT_FILE}", "a reader that sees it sees all the rest"
     assert PolicyVersion.model_validate_json(store.get(store.written[-1])) == version(5)
     assert {file.name for file in trained.at(3).iterdir()} == {DELTA_FILE, DIGESTS_FILE}
     plain = FilePublisher(trained.model, trained.base, trained.folder / "other")

@@ -199,7 +199,7 @@ def test_another_jobs_key_opens_nothing(layout: Layout, other: str) -> None:
     key = strange.pop("key")
     with pytest.raises(IncompleteCheckpointError, match="not this job's"):
         Signer.of(key, Layout("file:///elsewhere", **strange)).opened("file:///r", signed)
-    # Where the artifacts lie is no part of the key: a bucket may be copied.
+    # Where the artifacts lie is not part of the key: a bucket may be copied.
     moved = Signer.of(CHECKPOINTS, Layout("file:///elsewhere", "rl", "refunds", "uid"))
     assert moved.opened("file:///r", signed) == content
 

@@ -42,7 +42,7 @@ def update(loss: float, tokens: int) -> StepResult:
 
 
 def non_finite(loss: float = 0.5, norm: float = 1.5) -> StepResult:
-    """An update of which one value is no number."""
+    """An update of which one value is not a number."""
     return StepResult(Update(norm, 1e-4), TOKENS | {"loss": loss}, action_tokens=4, micro_batches=1)
 
 

@@ -9,8 +9,8 @@
     6. latest.json = {"step": n}           a restart resumes here
 
 A crash between 2 and 6 leaves steps that were taken and are not durable. The next start resumes at the
-durable step and takes the others again, from the same groups, in a new incarnation. So neither their weights
-nor their bill can be mistaken for the earlier ones.
+durable step and takes the others again, from the same groups, in a new incarnation. So their weights
+and their bill cannot be mistaken for the earlier ones.
 
 A process may hang at any point, and continue long after its successor has resumed. Before each of these
 writes, and before it deletes, it looks whether a newer one has started, and ends if so. One write may have

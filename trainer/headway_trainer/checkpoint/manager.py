@@ -112,7 +112,7 @@ class CheckpointManager:
         """
         if report.step == self.saved:
             return
-        # Rank 0 waits last: otherwise it would wait in vain for an upload that another node has given up.
+        # Rank 0 waits last: otherwise it could wait for an upload that another node has given up.
         if any(self._ranks.gather(not self._ranks.first and self._lost())):
             self._withdrawn.set()
         if self._ranks.first:

@@ -44,7 +44,7 @@ class Signer:
         """The signed content of the object at `uri`.
 
         Raises:
-            IncompleteCheckpointError: it was not signed by this job's key; or it is no JSON object.
+            IncompleteCheckpointError: it was not signed by this job's key; or it is not a JSON object.
         """
         try:
             content = json_within(data, MAX_BYTES)

@@ -1,7 +1,7 @@
 """Advantages: the scored episodes of a batch in, one number for each turn of each episode out.
 
-An `InfraError` episode is no input: no mean and no standard deviation includes it. Some groups have rewards
-that are all equal up to rounding, or a single episode. They have advantage exactly 0 under every method that
+No mean and no standard deviation includes an `InfraError` episode. Some groups have rewards that are all
+equal up to rounding, or a single episode. They have advantage exactly 0 under every method that
 subtracts the group's mean and does not whiten. Otherwise a deviation near 0 would magnify rounding errors.
 """
 

@@ -1,4 +1,4 @@
-"""Sends the newest weights from this process's memory to whoever joins (`headway_api.weights_direct`).
+"""Sends the newest weights from this process's memory to servers that join (`headway_api.weights_direct`).
 
 A version is offered before it is announced. Until then servers join for the version before, so both are
 available. Servers come and go at any time, also while the next step is trained. So each join has a thread and

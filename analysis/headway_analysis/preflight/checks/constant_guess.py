@@ -39,7 +39,7 @@ SURELY: Final = 0.45
 EVER: Final = 0.05
 """Success of an answer without content that is too much."""
 PAID: Final = 0.5
-"""A reward this share of the way from the lowest to the highest reward counts as paid."""
+"""Each reward of a paid guess is at least this share of the way from the lowest reward to the highest."""
 CALLS_PAID: Final = 0.1
 """Calls with an empty answer may add less than this share of the rewards' span."""
 ENOUGH: Final = 8

@@ -31,7 +31,7 @@ MAX_FIELDS: Final = 32
 NAMED: Final = 120
 """Characters of a field's name."""
 LONGEST_NUMBER: Final = 40
-"""Characters beyond which a text is no number."""
+"""Characters beyond which a text is not a number."""
 TEXT: Final = "text"
 """The field of an answer that is text."""
 
@@ -203,8 +203,8 @@ CHECK: Final = Check(
     number=f"Each of up to {QUESTIONS} different questions that episodes put to a judge is asked twice "
     "again, without the cache. The number is the share whose two answers differ. Every field is "
     "compared; case and spacing of texts do not count. The result also has the mean difference of "
-    "each numeric field. With several judges, the worst one decides. The tokens are billed like the "
-    "judge's others.",
+    "each numeric field. With several judges, the worst one decides. The check's tokens are "
+    "billed like those of the judge's other questions.",
     threshold=f"Warns if the share is {OFTEN:.0%} or more, and surely over {SURELY:.0%}; never fails. "
     f"Unknown if no judge was asked, or with fewer than {ENOUGH} questions.",
     reason="A group compares episodes by their reward, and a judge that varies adds luck to it. Larger "

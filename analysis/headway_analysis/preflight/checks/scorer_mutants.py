@@ -193,8 +193,8 @@ def _tried(baseline: Baseline, played: Sequence[PlayedScript]) -> Iterator[Tried
 
 
 def _is_paid(control: PlayedScript, baseline: Baseline) -> bool:
-    """Whether the answer earns more than the lowest reward; a lower reward is no evidence. With
-    `group_reward`, the reward of a script is no evidence either."""
+    """Whether the answer earns more than the lowest reward; a lower reward is not evidence. With
+    `group_reward`, the reward of a script is not evidence either."""
     if baseline.facts.relative:
         return False
     least = min((one.record.reward or 0.0 for one in baseline.scored), default=0.0)

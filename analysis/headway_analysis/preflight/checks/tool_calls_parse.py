@@ -19,7 +19,7 @@ ID: Final = "tool-calls-parse"
 SOME: Final = 8
 SOME_MALFORMED: Final = MAX_MALFORMED / 4
 SILENT: Final = 16
-"""From this many episodes, it is odd if none has a call or a success."""
+"""With at least this many episodes, it is suspicious that none has a call or a success."""
 FIELD: Final = "spec.agent.builtin.toolCallParser"
 ENOUGH: Final = enough_without(MAX_MALFORMED)
 MARKS: Final = (

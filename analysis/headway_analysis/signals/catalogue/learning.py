@@ -97,15 +97,16 @@ LEARNING: Final = (
         meaning="The reward rises or holds, but the external score of the same episodes does not.",
         number=f"Growth of the gap `{learning.REWARD}` minus `{learning.SCORE}`, in two comparisons. The "
         f"mean of the last {learning.WINDOW} steps is compared with that of the {learning.WINDOW} "
-        f"steps that ended {learning.BACK} steps ago. The mean of up to {2 * learning.WINDOW} last "
-        "steps is compared with that of as many first steps. The signal takes the worse of the two.",
+        f"steps that ended {learning.BACK} steps ago. The mean of the last steps, at most "
+        f"{2 * learning.WINDOW}, is compared with that of the same number of first steps. The signal takes "
+        "the worse of the two.",
         threshold="Bad if the reward surely rises and the score does not, or the score surely falls and "
         "the reward does not fall. The gap must surely grow, and by more than "
         f"{learning.SCORE_GAP:.0%} of the reward's range. Clear at half of that or less, or if "
         "reward and score do not move in this way.",
-        reason="The external score measures what ships. If the reward rises or holds and the score does "
-        "not, the reward is being gamed. If both fall, an all-or-nothing score falls further: that "
-        "is its scale, and no sign of gaming.",
+        reason="The external score decides whether a model is good enough. If the reward rises or "
+        "holds and the score does not, the reward is being gamed. If both fall, an all-or-nothing "
+        "score falls further. This follows from its scale, and is not a sign of gaming.",
         source=f"{GUIDE}: a parser more lenient than the evaluation is a hack. {SERIES}.",
         advice="Suspect the reward: read episodes with a high reward and a low score, and align the reward "
         "with the score.",
@@ -124,9 +125,9 @@ LEARNING: Final = (
         number=f"Mean of `{learning.REWARD}` in the last {learning.WINDOW} steps, minus its mean in the "
         f"first {learning.WINDOW} steps, with the difference's interval (Welch).",
         threshold=f"Bad from step {learning.FLAT_FOR} on if the reward has never surely risen and is not "
-        f"near its best. No validation may be more than {learning.RISEN:.0%} of the reward's "
-        f"range above the first one. Also bad from step {learning.SAME_FOR} on if every reward so "
-        "far is the same, and not near its best.",
+        f"near its best. It is not bad if a validation exceeds the first one by more than "
+        f"{learning.RISEN:.0%} of the reward's range. Bad from step {learning.SAME_FOR} on if every "
+        "reward so far is the same, and not near its best.",
         reason="Amazon's best practices judge a change after 25 to 50 steps. Most failures show within "
         "about 30 steps.",
         source=f"{GUIDE}.",
@@ -154,7 +155,7 @@ LEARNING: Final = (
         f"Clear if the share of the last {learning.WINDOW} steps is {learning.FEW_UNIFORM:.0%} or "
         f"less. Also clear if the reward surely rises (over {learning.BACK} steps) or is near its "
         "best.",
-        reason="Then surely more than half of the samples teach nothing. The share alone is no evidence: "
+        reason="Then surely more than half of the samples teach nothing. The share alone is not evidence: "
         "if half of all groups score alike, five batches of three groups exceed 60% by chance.",
         source=f"{GUIDE}: training reward flat, groups score alike. {SERIES}.",
         advice="Lower spec.algorithm.groupSize, for example from 8 to 4, and raise spec.algorithm.batchSize.",

@@ -70,12 +70,12 @@ STABILITY: Final = (
         f"the second largest norm of these {stability.NORM_BEFORE} steps. Clear at "
         f"{stability.SPIKE_OVER:g} or less, or if the norm does not exceed "
         "spec.optimizer.gradientClip.",
-        reason="One spike is clipped and passes, and does not move a median; several push the policy away. "
-        "Below the clip, the norm jumps as far in good runs: it did in 8 of the first 52 clean "
-        "ones. Such a jump moves weights further too, because Adam divides by a running root mean "
-        "square of the gradient. It did no harm in those runs. If the norm was as large twice in "
-        "the 20 steps before, its distribution is heavy-tailed. That is normal for the job, and two "
-        "such steps side by side are chance.",
+        reason="A single spike is clipped, and does not move the median. Several spikes push the policy "
+        "far from where it was. Below the clip, the norm also jumps this far in good runs, as in 8 of "
+        "the first 52 clean runs. Such a jump also moves the weights further, because Adam divides by "
+        "a running root mean square of the gradient. It did no harm in those runs. If the norm was as "
+        "large twice in the 20 steps before, its distribution is heavy-tailed. That is normal for the "
+        "job, and two such steps in a row are chance.",
         source="Takase et al. 2023 (arXiv 2312.16903) on loss spikes. Kingma and Ba 2015 (arXiv 1412.6980) "
         f"on Adam's step. {SERIES}.",
         advice="Lower spec.optimizer.learningRate, and look at the batch of the first spike.",
@@ -186,8 +186,8 @@ STABILITY: Final = (
         reason="At the bound, rollout servers wait for the learner: they sample more than it can train on.",
         source=f"docs/staleness.md. {SERIES}.",
         advice="Give the learner more accelerators, or lower spec.rollout.replicas.",
-        look_at=("`timing_s/wait_for_batch` and `timing_s/training`: who waits for whom?",),
-        confirmed_by="tokens are younger, and a step (`timing_s/step`) takes no longer than before.",
+        look_at=("`timing_s/wait_for_batch` and `timing_s/training`: which side waits for the other?",),
+        confirmed_by="`staleness/lag_mean` falls, and a step (`timing_s/step`) takes no longer than before.",
         severity="info",
     ),
 )
