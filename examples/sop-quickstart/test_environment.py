@@ -42,7 +42,7 @@ def test_the_prescribed_episode_earns_everything() -> None:
     assert (played.error, played.reward, played.score) == (None, 1.0, 1.0)
 
 
-def test_an_answer_without_looking_is_no_success() -> None:
+def test_an_answer_without_looking_is_not_a_success() -> None:
     played = episode(DESK, CASE, [], written(desk.expected_answer(CASE["case_id"])))
     assert played.score == 0.0
     assert played.reward == pytest.approx(5 / 12)

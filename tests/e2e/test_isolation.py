@@ -155,7 +155,7 @@ def test_a_pod_of_another_namespace_gets_no_roles_metrics(scene: Scene) -> None:
     assert scene.scraped[STRANGERS] == dict.fromkeys(FAMILIES)
 
 
-def test_a_scraper_reaches_the_ports_for_scrapers_and_no_other(scene: Scene) -> None:
+def test_a_scraper_reaches_only_the_ports_for_scrapers(scene: Scene) -> None:
     own = scene.of("operator/", "coordinator/", "broker/", "rollout/", "learner/", "sandbox/")
     ports = {(role, str(port)) for role, port in scene.ports.items()}
     assert own & set(scene.scraper["reached"]) == {
@@ -187,7 +187,7 @@ def test_a_sandbox_holds_no_rights_and_no_credentials(scene: Scene) -> None:
     assert scene.sandbox.pod["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
-def test_a_pod_holds_the_keys_of_its_role_and_no_other(scene: Scene) -> None:
+def test_a_pod_holds_only_the_keys_of_its_role(scene: Scene) -> None:
     assert scene.keys == {role: {key.value for key in HELD_BY[role]} for role in names.ROLES}
 
 

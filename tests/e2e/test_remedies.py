@@ -101,7 +101,7 @@ def killed_early() -> list[str]:
 
 
 @pytest.mark.parametrize(("remedy", "victim", "changes"), ROW, ids=[row[0] for row in ROW])
-def test_a_running_job_takes_it_whoever_dies_meanwhile(
+def test_a_running_job_changes_whichever_process_dies(
     bench: Any,
     job: str,
     bucket: Bucket,

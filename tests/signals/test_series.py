@@ -64,7 +64,7 @@ def test_the_same_metrics_make_the_same_bytes(tmp_path: Path) -> None:
     assert found[0][4:8] == bytes(4), "a time of writing is in it"
 
 
-def test_a_metric_that_a_step_does_not_have_is_no_key(tmp_path: Path) -> None:
+def test_a_metric_that_a_step_lacks_is_not_a_key(tmp_path: Path) -> None:
     series.write(
         a_run((Step(1, {REWARD: 1.0, "training/entropy": 0.5}, None), Step(2, {REWARD: 0.0}, None))), tmp_path
     )

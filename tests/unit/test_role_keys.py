@@ -81,7 +81,7 @@ async def status(url: str, authorization: str | None) -> tuple[int, dict[str, An
 
 
 @pytest.mark.parametrize("wanted", SERVERS)
-async def test_a_server_takes_its_own_key_and_no_other(wanted: Key) -> None:
+async def test_a_server_accepts_only_its_own_key(wanted: Key) -> None:
     serve, well = SERVERS[wanted]
     async with serve() as url:
         for key in Key:
@@ -97,7 +97,7 @@ async def test_a_server_takes_its_own_key_and_no_other(wanted: Key) -> None:
 @pytest.mark.parametrize(
     "given", [None, "", "Bearer", "Bearer ", "Bearer caf\u00e9", "{key}", "bearer-{key}"]
 )
-async def test_a_server_refuses_who_sends_no_key(wanted: Key, given: str | None) -> None:
+async def test_a_server_refuses_a_request_without_a_key(wanted: Key, given: str | None) -> None:
     serve, _ = SERVERS[wanted]
     async with serve() as url:
         sent = None if given is None else given.format(key=KEYS[wanted])
@@ -105,7 +105,7 @@ async def test_a_server_refuses_who_sends_no_key(wanted: Key, given: str | None)
 
 
 @pytest.mark.parametrize("wanted", SERVERS)
-async def test_a_server_refuses_a_key_that_is_no_text(wanted: Key) -> None:
+async def test_a_server_refuses_a_key_that_is_not_text(wanted: Key) -> None:
     def answered(url: str) -> int:
         where = urlsplit(url)
         connection = HTTPConnection(str(where.hostname), where.port, timeout=30)

@@ -32,7 +32,7 @@ def test_the_charts_labels_reach_the_operator(given: list[str]) -> None:
 
 
 @pytest.mark.parametrize("wrong", [["a/b/c"], ["team", "team"], "team", [""]])
-def test_what_is_no_label_is_refused_at_once(wrong: Any) -> None:
+def test_an_invalid_label_is_refused_at_once(wrong: Any) -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
         read({"costLabels": wrong})
     assert "costLabels" in refused.value.stderr

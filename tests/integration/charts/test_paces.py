@@ -20,7 +20,7 @@ PACE = 6.0
 
 
 @pytest.mark.parametrize("name", ["job/cost", "usage/cost_usd"])
-def test_a_bill_that_falls_has_its_own_pace_or_none(tmp_path: Path, name: str) -> None:
+def test_a_falling_bill_has_its_own_pace_or_no_pace(tmp_path: Path, name: str) -> None:
     expr = growth(name, "").replace(RATE, f"{WINDOW_MINUTES}m")
     labels = f"{{{OF_A_JOB}}}"
     shown = [

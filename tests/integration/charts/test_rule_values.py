@@ -129,7 +129,7 @@ def test_a_setting_that_rules_are_made_of_cannot_be_taken_away(emptied: str) -> 
     assert emptied in refused.value.stderr
 
 
-def test_no_threshold_of_cost_is_as_good_as_none_at_all() -> None:
+def test_a_null_cost_threshold_makes_no_alert() -> None:
     assert "HeadwayCostRate" not in alerts(thresholds={"costPerHour": None})
 
 

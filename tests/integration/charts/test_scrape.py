@@ -221,7 +221,7 @@ def until(holds: Callable[[], bool], server: Prometheus) -> None:
         time.sleep(0.2)
 
 
-def test_pods_that_serve_metrics_are_scraped_and_no_others(prometheus: Prometheus) -> None:
+def test_only_pods_that_serve_metrics_are_scraped(prometheus: Prometheus) -> None:
     assert {(labels["job"], labels["pod"]) for labels, _ in prometheus.series("up")} == SCRAPED
 
 

@@ -117,7 +117,7 @@ async def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
 
 
 @pytest.mark.parametrize("texts", [[CALL, ANSWER], [TWO_CALLS, CALL, "\n It is gold. \n<|im_end|>"]])
-async def test_the_same_script_gives_the_same_tokens_whoever_acts(
+async def test_the_same_script_gives_every_agent_the_same_tokens(
     tok: Any, tmp_path: Path, texts: list[str]
 ) -> None:
     records, requests = [], []
@@ -252,9 +252,7 @@ async def test_a_program_that_lingers_goes_with_its_episode(tok: Any, tmp_path: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_call_that_cannot_be_read_is_counted_whoever_acts(
-    tok: Any, tmp_path: Path, kind: str
-) -> None:
+async def test_an_unreadable_call_is_counted_for_every_agent(tok: Any, tmp_path: Path, kind: str) -> None:
     async with stage(kind, tok, tmp_path, [UNREADABLE, ANSWER]) as s:
         record = await s.play()
     assert record.outcome is Outcome.COMPLETED

@@ -144,7 +144,7 @@ async def test_an_agent_that_reports_an_error_is_never_a_zero(
         ("three", "3 values for 2 turns"),
     ],
 )
-async def test_a_reward_that_is_none_is_refused_to_the_sdk(
+async def test_an_invalid_reward_is_refused_to_the_sdk(
     tok: Any, agents: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: str, why: str
 ) -> None:
     monkeypatch.setattr("headway_coordinator.agents.http.REWARD_SECONDS", 3.0)
@@ -158,7 +158,7 @@ async def test_a_reward_that_is_none_is_refused_to_the_sdk(
     assert why in service.log
 
 
-async def test_foreign_episodes_cannot_complete_nor_sealed_ones_go_on(
+async def test_foreign_and_sealed_episodes_are_refused(
     tok: Any, agents: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headway_coordinator.agents.http.REWARD_SECONDS", 3.0)

@@ -68,9 +68,7 @@ async def test_an_edited_context_is_a_branch_with_a_reason(
     billed_whole(rig, record)
 
 
-async def test_a_turn_its_client_abandons_is_not_trained_nor_charged(
-    tok: Any, agents: Agents, tmp_path: Path
-) -> None:
+async def test_an_abandoned_turn_is_not_trained_or_charged(tok: Any, agents: Agents, tmp_path: Path) -> None:
     service = agents.get("langchain_agent")
     row = {"patience": 1.0, "retries": 0, "instead": "Which metal, in a word?"}
     async with stage(tok, tmp_path, "It is lead, I am sure.<|im_end|>", ANSWER) as (rig, leases):

@@ -193,7 +193,7 @@ def recount_mlflow() -> ModuleType:
     return module
 
 
-def test_the_episodes_show_whatever_is_recounted(written: Written) -> None:
+def test_the_episodes_show_everything_that_is_recounted(written: Written) -> None:
     """A metric that is 0 for all would equal any wrong recount of it. These have no such episode."""
     counted = [
         recounted(read(written.layout.evaluation_groups(name)), "eval", "eval/episodes", job.MAX_TURNS)

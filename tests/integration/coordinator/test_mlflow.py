@@ -413,7 +413,7 @@ def task_of(row: int) -> str:
     return "odd" if row % 2 else "even"
 
 
-def test_the_script_shows_whatever_is_recounted(done: Rig) -> None:
+def test_the_script_shows_everything_that_is_recounted(done: Rig) -> None:
     """A metric that is 0 everywhere would equal any wrong recount of it."""
     expected = [
         recounted(read(done.layout.validation_groups(step)), "val", "val/episodes", MAX_TURNS)

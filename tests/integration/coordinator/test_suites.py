@@ -84,7 +84,7 @@ async def test_inspect_tools_are_called_and_every_token_is_the_models(tok: Any, 
     assert [turn.delivered for turn in record.turns] == [True, True]
 
 
-async def test_a_sample_without_a_score_is_no_answer(tok: Any, tmp_path: Path) -> None:
+async def test_a_sample_without_a_score_is_not_an_answer(tok: Any, tmp_path: Path) -> None:
     _, record = await one_sample(tok, tmp_path, "broken", ANSWER)
     assert (record.outcome, record.reward) == (Outcome.INFRA_ERROR, None)
     assert record.error is not None

@@ -30,7 +30,7 @@ def table() -> dict[tuple[str, str], tuple[str, str, str]]:
     return found
 
 
-def test_the_page_has_every_stage_and_no_other() -> None:
+def test_the_page_has_exactly_the_stages() -> None:
     assert set(table()) == {(kind, stage) for kind, makes in STAGES.items() for stage in makes}
 
 
@@ -76,7 +76,7 @@ def test_a_gate_lets_through_only_what_has_passed_it(stages: Stages) -> None:
             assert through == ({"kstatus", "Argo CD", "Flux"} if stage == "complete" else set()), stage
 
 
-def test_flux_passes_only_passed_gates_whatever_the_jobs_policy(stages: Stages) -> None:
+def test_flux_passes_only_passed_gates_under_any_policy(stages: Stages) -> None:
     through = {
         stage for (kind, stage), (_, v) in stages.items() if kind == "RLEvalJob" and v.flux == "Current"
     }

@@ -161,7 +161,7 @@ def test_a_broker_makes_sandboxes_of_its_own_job_alone(rig: Rig) -> None:
     assert "sandbox" in tried(rig, "meek-broker", plain(rig, "any", {}))
 
 
-def test_a_broker_names_no_other_uid_than_its_jobs(rig: Rig) -> None:
+def test_a_broker_names_only_the_uid_of_its_job(rig: Rig) -> None:
     """A pod whose controller has another job's uid would be that job's sandbox."""
     rig.start()
     for name in ("meek", "other"):

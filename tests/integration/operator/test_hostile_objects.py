@@ -122,7 +122,7 @@ def foreign(rig: Rig, name: str, job: str, role: str, **metadata: Any) -> Json:
     }
 
 
-def test_a_foreign_pod_neither_fails_nor_holds_a_job(rig: Rig) -> None:
+def test_a_foreign_pod_does_not_fail_or_hold_a_job(rig: Rig) -> None:
     rig.start()
     rig.run("victim")
     elsewhere = f"{rig.namespace}-thief"

@@ -36,7 +36,7 @@ def test_pods_come_in_two_stages_and_the_status_follows(rig: Rig) -> None:
     assert {role["name"]: role["ready"] for role in status["roles"]} == dict.fromkeys(FOUR, 1)
 
 
-def test_the_gateway_is_opened_to_whom_the_agent_needs_it_for(rig: Rig) -> None:
+def test_the_gateway_is_open_to_the_pods_that_the_agent_needs(rig: Rig) -> None:
     rig.start()
     kinds = {
         "inside": {"sandboxed": {"command": ["agent"]}},

@@ -82,10 +82,10 @@ def test_no_spelling_of_an_own_flag_gets_past(parser: Any, flag: str) -> None:
     assert seen, "no spelling sets it: the test has the wrong value"
 
 
-def test_every_own_flag_is_one_of_vllms(parser: Any) -> None:
+def test_every_flag_of_ours_exists_in_vllm(parser: Any) -> None:
     assert {*OWN_FLAGS} <= {*parser._option_string_actions}
 
 
-def test_no_other_flag_of_vllms_is_refused(parser: Any) -> None:
+def test_every_other_flag_of_vllm_is_accepted(parser: Any) -> None:
     refused = {flag for flag in parser._option_string_actions if not is_free(flag, "1")}
     assert refused == {*OWN_FLAGS}

@@ -140,7 +140,7 @@ def test_scrapers_reach_the_engines_metrics_and_nothing_else(server: RolloutServ
     assert request("GET", f"{server.url}/health")[0] == 200, "it is there, where the coordinator asks"
 
 
-def test_no_route_of_vllm_answers_who_has_no_key(server: RolloutServer, first: WeightsManifest) -> None:
+def test_no_route_of_vllm_answers_without_a_key(server: RolloutServer, first: WeightsManifest) -> None:
     """Every route that vLLM documents, its development endpoints too, and some that it does not."""
     before = server.state()
     assert before.version is not None, first

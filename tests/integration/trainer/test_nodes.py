@@ -86,7 +86,7 @@ def _lost(pod: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize("goes", [0, pytest.param(1, marks=pytest.mark.long)])
-def test_a_drained_node_is_no_failure_of_the_other(pods: Pods, goes: int) -> None:
+def test_a_drained_node_does_not_fail_the_other(pods: Pods, goes: int) -> None:
     """Its own pod is a disruption; that of the other has an end that is not counted."""
     pods[goes].send_signal(signal.SIGTERM)
     assert pods[goes].wait(30) == 128 + signal.SIGTERM
@@ -108,7 +108,7 @@ def test_a_rank_that_crashes_is_a_failure(pods: Pods) -> None:
 
 
 @pytest.mark.parametrize("node", ["0", pytest.param("1", marks=pytest.mark.long)])
-def test_a_node_that_waits_in_vain_restarts_without_a_failure(node: str) -> None:
+def test_a_node_that_meets_no_other_node_restarts_uncounted(node: str) -> None:
     """How long the other may take is the job's to say: it may have to wait for a machine."""
     place = {
         "NNODES": "2",

@@ -250,7 +250,7 @@ def test_another_number_of_ranks_goes_on_with_the_wider_adapter(resized: Reports
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["stage0", "stage1-bfloat16"])
-def test_ranks_widen_whatever_is_spread(resized: ReportsOf, more: ReportsOf, name: str) -> None:
+def test_ranks_widen_everything_that_is_spread(resized: ReportsOf, more: ReportsOf, name: str) -> None:
     case = resized(name)
     widened_alike(case, exact=name == "stage0")
     close(case.adapter(4), more(name).adapter(4), 2e-6 if name == "stage0" else 2e-2)

@@ -208,7 +208,7 @@ def test_every_task_is_measured_apart_and_all_of_them_together() -> None:
         assert measured["success"].n == len({row for row, e in part if e.outcome is not Outcome.INFRA_ERROR})
 
 
-def test_without_a_column_of_tasks_there_is_all_alone() -> None:
+def test_without_a_task_column_the_only_task_is_all() -> None:
     tries = [a_try(record, TryPlace("tuned", row), Rules()) for row, record in FOUND]
     assert tasks_of(tries) == ["all"]
 

@@ -99,7 +99,7 @@ def test_a_range_keeps_its_order(low: float, likely: float, high: float) -> None
     assert found.likely == likely
 
 
-def test_what_is_no_number_makes_no_range() -> None:
+def test_a_value_that_is_not_a_number_makes_no_range() -> None:
     assert ordered(math.nan, math.nan, math.inf) == Range(0, 0, 0)
     assert ordered(math.nan, 5.0, math.nan) == Range(0, 5, 5)
 
@@ -356,7 +356,7 @@ def test_steps_tell_training_tokens_and_pace() -> None:
     assert Tally().pace(0) is None
 
 
-def test_what_is_no_groups_is_skipped() -> None:
+def test_files_that_are_not_of_groups_are_skipped() -> None:
     tally = Tally()
     ids = ("preflight-script-0-4-0/judge-0/judgePrompt", "accelerators-1/learner/H100", "", "t0-x/1", "x/y/z")
     tally.add([UsageEvent(id=one, usage_class="judgePrompt", quantity=1.0, at=5.0) for one in ids])  # type: ignore[arg-type]

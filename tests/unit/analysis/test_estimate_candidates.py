@@ -409,7 +409,7 @@ def test_groups_that_cost_nothing_are_groups_too() -> None:
     assert half.count == 6
 
 
-def test_a_group_that_was_lost_takes_no_other_ones_place() -> None:
+def test_a_lost_group_does_not_take_the_place_of_another() -> None:
     tally = EvaluationTally()
     lost = a_group("e-base-000000", [None], purpose=Purpose.EVALUATION)
     tally.add(billed(lost, a_group("e-base-000001", [1.0], purpose=Purpose.EVALUATION)))
@@ -425,7 +425,7 @@ def test_positions_may_have_more_digits_than_six() -> None:
     assert candidate_of("e-a-000001-1000002") == "a-000001"
 
 
-def test_what_is_no_evaluations_is_skipped() -> None:
+def test_records_of_other_purposes_are_skipped() -> None:
     tally = EvaluationTally()
     ids = (
         "accelerators-000001/rollout/H100",
@@ -437,7 +437,7 @@ def test_what_is_no_evaluations_is_skipped() -> None:
     assert (tally.groups, tally.fresh, tally.ended) == ({}, set(), 0.0)
 
 
-def test_a_suspension_is_no_pace() -> None:
+def test_a_suspension_does_not_count_in_the_pace() -> None:
     tally = EvaluationTally()
     for row, at in enumerate((0, 10, 20, 100_000, 100_010)):
         tally.add([_sandbox(f"e-base-{row:06d}-0-0", 1000.0 + at)])

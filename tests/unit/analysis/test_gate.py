@@ -147,7 +147,7 @@ def calls(malformed: Floats, made: float = 5) -> Sample:
     )
 
 
-def test_two_candidates_without_a_malformed_call_are_no_worse() -> None:
+def test_a_candidate_without_malformed_calls_is_not_worse() -> None:
     name = "malformed_tool_calls"
     spec = GateSpec("tuned", baseline="base", no_worse=[Bound(name, 0.05)])
     for rows, expected in ((30, Verdict.TOO_FEW_ROWS), (500, Verdict.PASSED)):

@@ -84,7 +84,7 @@ def test_a_metric_overwrites_no_end_of_an_interval_in_mlflow(end: str) -> None:
     assert found[f"eval/{shown_measure(f'metric_risk_{end}')}"] == measures[f"metric_risk_{end}"]["value"]
 
 
-def test_the_suffix_of_a_metric_is_no_tasks_name() -> None:
+def test_the_suffix_of_a_metric_is_not_a_task() -> None:
     """A metric of that form that is added later has to be added there too."""
     found = evaluation(job.groups("base"), job.KS, job.THRESHOLD, "eval", max_turns=job.MAX_TURNS)
     measures = catalogue(job.tries()["base"], job.KS, priced(job.BOOK))
@@ -94,7 +94,7 @@ def test_the_suffix_of_a_metric_is_no_tasks_name() -> None:
     assert all(map(evaluations.TAKEN.fullmatch, behind))
 
 
-def test_a_candidate_that_mlflow_does_not_take_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_candidate_that_mlflow_refuses_stops_only_itself(caplog: pytest.LogCaptureFixture) -> None:
     sent: list[str] = []
 
     class Partly(Publisher):

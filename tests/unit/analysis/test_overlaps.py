@@ -31,7 +31,7 @@ def test_texts_that_differ_in_words_are_not_alike(one: str, other: str) -> None:
     assert normalized(one) != normalized(other)
 
 
-def test_a_row_is_its_values_in_whatever_order_of_columns() -> None:
+def test_a_row_is_its_values_in_any_order_of_columns() -> None:
     assert content({"a": 1, "b": [1, 2]}) == content({"b": [1, 2], "a": 1})
     assert content({"a": 1}) != content({"a": "1"})
 

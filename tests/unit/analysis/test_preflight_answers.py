@@ -243,7 +243,7 @@ def test_nothing_that_scores_full_leaves_nothing_to_change() -> None:
     assert (finding.verdict, finding.needs) == ("Unknown", 59)
 
 
-def test_the_last_number_counts_and_no_other() -> None:
+def test_only_the_last_number_counts() -> None:
     baseline = sample_of(lambda: Sum({}), sums(), adder(), 8)
     assert found("scorer-mutants", Sum, baseline).verdict == "Pass"
 
@@ -334,7 +334,7 @@ def test_no_guess_scores_where_answers_differ() -> None:
 
 
 @pytest.mark.parametrize("scripted", [False, True])
-def test_without_a_model_no_success_of_it_is_a_number(scripted: bool) -> None:
+def test_without_a_model_its_success_is_not_shown(scripted: bool) -> None:
     measured = desk_baseline()
     facts = dataclasses.replace(measured.facts, scripted=scripted)
     finding = found("constant-guess", Desk, dataclasses.replace(measured, facts=facts))
@@ -363,7 +363,7 @@ def test_guesses_on_few_rows_are_unknown() -> None:
     assert finding.needs == 8
 
 
-def test_two_answers_in_turn_are_no_constant_one() -> None:
+def test_two_alternating_answers_are_not_constant() -> None:
     rows = [
         {**row, "expected": {"action": ACTIONS[at % 2], "limit": 5}} for at, row in enumerate(desk_rows(16))
     ]
@@ -372,7 +372,7 @@ def test_two_answers_in_turn_are_no_constant_one() -> None:
     assert dict(finding.numbers)["share of the most frequent label"] == 0.5
 
 
-def test_a_label_of_somewhat_more_than_half_is_no_fault() -> None:
+def test_a_label_of_a_little_more_than_half_passes() -> None:
     for maximum, verdict in ((550, "Pass"), (650, "Fail")):
         rows = [{"prompt": f"case {at}", "label": "yes" if at < maximum else "no"} for at in range(1000)]
         assert BY_ID["constant-guess"].judge(a_baseline([], rows=rows), ()).verdict == verdict
@@ -424,7 +424,7 @@ def test_the_labels_column_is_known_by_its_name(columns: Row, label: str | None)
 @pytest.mark.parametrize(
     ("prompt", "label"), [("Where was it sent?", "target_city"), ("Send it to Rome.", None)]
 )
-def test_a_target_that_the_prompt_tells_is_no_label(prompt: str, label: str | None) -> None:
+def test_a_target_in_the_prompt_is_not_a_label(prompt: str, label: str | None) -> None:
     row = {"prompt": prompt, "target_city": "Rome"}
     messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": "I do not know"}]
     found = label_of(a_baseline([a_sample(an_episode(messages), row)]))
@@ -519,7 +519,7 @@ def test_a_tool_that_works_the_answer_out_gives_nothing_away() -> None:
     assert "Tool `look_up` returns the label" in found("prompt-labels", Calculating, looked_up).observed
 
 
-def test_an_example_with_some_rows_label_is_no_leak() -> None:
+def test_an_example_with_a_label_is_not_a_leak() -> None:
     class ShowingDesk(Desk):
         def prompt(self) -> str:
             return f"{PROMPT}\nThe answer is repair where it is broken."
@@ -540,7 +540,7 @@ def test_rows_without_a_label_are_unknown() -> None:
     assert found("prompt-labels", Sum, baseline).verdict == "Unknown"
 
 
-def test_the_choices_of_a_prompt_are_no_leak() -> None:
+def test_the_choices_of_a_prompt_are_not_a_leak() -> None:
     class Choice(Desk):
         def prompt(self) -> str:
             return "Answer with one of " + ", ".join(ACTIONS)

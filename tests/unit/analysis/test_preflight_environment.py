@@ -154,7 +154,7 @@ def test_a_tool_that_needs_a_number_is_given_one_with_the_canary() -> None:
     assert isinstance(refund.arguments["cents"], int)
 
 
-def test_a_limit_of_calls_is_no_dependence_on_their_order() -> None:
+def test_a_limit_of_calls_is_not_a_dependence_on_order() -> None:
     class Patient(Desk):
         def reset(self, row: Row, seed: int) -> Observation:
             self.left = 2
@@ -169,7 +169,7 @@ def test_a_limit_of_calls_is_no_dependence_on_their_order() -> None:
     assert found("deterministic", Patient).verdict == "Pass"
 
 
-def test_a_clock_is_no_trace_of_another_episode() -> None:
+def test_a_clock_is_not_a_trace_of_another_episode() -> None:
     baseline = replace(desk_baseline(ClockedDesk), probes=[NOWHERE])
     assert found("isolated", ClockedDesk, baseline).verdict == "Pass"
 
@@ -225,7 +225,7 @@ def test_a_number_of_the_row_does_not_hide_a_copy() -> None:
     assert "2 of 2 test rows are train rows too" in finding.observed
 
 
-def test_rows_that_a_number_alone_tells_apart_are_no_copies() -> None:
+def test_rows_that_differ_only_by_a_number_are_not_copies() -> None:
     baseline = desk_baseline()
     rows = [{"prompt": "Handle the case.", "id": number} for number in range(40)]
     facts = replace(baseline.facts, rows=rows[:20], validation=rows[20:])

@@ -57,12 +57,12 @@ def test_a_judge_that_varies_is_a_warning_with_evidence() -> None:
     assert 'first: {"grade": 3}\nsecond: {"grade": 5}' in finding.examples[0].text
 
 
-def test_an_answer_now_and_then_is_no_alarm() -> None:
+def test_an_occasional_answer_raises_no_alarm() -> None:
     assert found(*[("yes", "no")] * 3, *[("yes", "yes")] * 17).verdict == "Pass"
     assert found(("yes", "no"), *[("yes", "yes")] * 3).verdict == "Unknown", "surely is not over 5 %"
 
 
-def test_case_and_spacing_of_a_text_are_no_difference() -> None:
+def test_case_and_spacing_of_a_text_do_not_count() -> None:
     assert found(*[("Good  answer", " good answer\n")] * QUESTIONS).value == 0.0
 
 
@@ -71,7 +71,7 @@ def test_a_number_that_is_text_has_a_mean_difference() -> None:
     assert dict(finding.numbers)["style: mean difference of text"] == 0.5
 
 
-def test_true_is_no_number() -> None:
+def test_a_boolean_is_not_compared_as_a_number() -> None:
     finding = found(*[({"good": True}, {"good": False})] * QUESTIONS)
     assert finding.value == 1.0
     assert not any("mean difference" in name for name, _ in finding.numbers)

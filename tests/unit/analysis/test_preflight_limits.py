@@ -90,7 +90,7 @@ def test_an_endpoint_whose_model_never_calls_is_named() -> None:
     assert (finding.verdict, "called no tool in 16 episodes" in finding.observed) == ("Warn", True)
 
 
-def test_an_endpoint_shows_neither_parser_nor_speed() -> None:
+def test_an_endpoint_shows_no_parser_and_no_speed() -> None:
     baseline = ended(0, lambda: turns_of(2))
     elsewhere = replace(baseline, facts=replace(baseline.facts, endpoint="frontier-1"), seconds=60.0)
     for check in ("tool-calls-parse", "throughput"):
@@ -122,7 +122,7 @@ def test_a_share_that_may_be_chance_is_a_warning() -> None:
     assert judged("context-fits", ended(7, lambda: turns_of(2, "length"))).verdict == "Warn"
 
 
-def test_a_share_that_is_likely_chance_is_none() -> None:
+def test_a_share_that_may_be_chance_passes() -> None:
     finding = judged("context-fits", ended(4, lambda: turns_of(2, "length"), total=52))
     assert finding.value == pytest.approx(4 / 52)
     assert finding.verdict == "Pass"
@@ -165,7 +165,7 @@ def test_calls_that_are_read_pass() -> None:
     assert judged("tool-calls-parse", calls(40, 0)).verdict == "Pass"
 
 
-def test_two_bad_calls_of_eight_are_no_sure_share() -> None:
+def test_two_bad_calls_of_eight_are_not_a_sure_share() -> None:
     assert judged("tool-calls-parse", calls(6, 2)).verdict == "Pass"
     assert judged("tool-calls-parse", calls(8, 4)).verdict == "Warn"
 
@@ -191,11 +191,11 @@ def test_calls_that_were_mistaken_for_words_count(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["I would use get_case now.", '{"name": "Jo", "age": 4}', "done"])
-def test_words_about_tools_are_no_calls(text: str) -> None:
+def test_words_about_tools_are_not_calls(text: str) -> None:
     assert judged("tool-calls-parse", calls(40, 40, text)).verdict == "Pass"
 
 
-def test_no_calls_are_too_few_unless_there_are_no_tools() -> None:
+def test_no_calls_are_too_few_if_there_are_tools() -> None:
     finding = judged("tool-calls-parse", calls(2, 1))
     assert finding.verdict == "Unknown"
     assert finding.needs is not None
@@ -203,7 +203,7 @@ def test_no_calls_are_too_few_unless_there_are_no_tools() -> None:
     assert judged("tool-calls-parse", a_baseline([a_sample(an_episode())])).verdict == "Pass"
 
 
-def test_a_model_that_never_calls_nor_succeeds_is_a_warning() -> None:
+def test_a_model_without_calls_or_success_is_a_warning() -> None:
     failed = [an_episode(group=at, reward=0.0) for at in range(20)]
     finding = judged("tool-calls-parse", a_baseline(a_sample(one, tools=[TOOL]) for one in failed))
     assert finding.verdict == "Warn"

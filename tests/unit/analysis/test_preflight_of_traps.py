@@ -72,7 +72,7 @@ def test_a_label_within_a_text_of_a_tool_is_reported() -> None:
     assert "The first call, of `get_case`, returns every field" in finding.observed
 
 
-def test_a_text_that_only_looks_like_json_is_no_label() -> None:
+def test_a_text_that_resembles_json_is_not_a_label() -> None:
     assert found("prompt-labels", NotedDesk, desk_baseline(NotedDesk, skill=0.3)).verdict == "Pass"
 
 

@@ -28,7 +28,7 @@ class SilencePayingDesk(Desk):
         return 0.1 * self.right(transcript) + 0.9 * (not transcript.answer)
 
 
-def test_what_a_guess_earns_alone_is_no_verdict() -> None:
+def test_the_reward_of_a_guess_alone_gives_no_verdict() -> None:
     assert found("constant-guess", SilencePayingDesk, relative=False).verdict == "Fail"
     finding = found("constant-guess", SilencePayingDesk)
     assert finding.verdict == "Unknown"

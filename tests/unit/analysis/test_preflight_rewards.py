@@ -75,7 +75,7 @@ def test_successes_of_few_rows_are_a_warning_however_many() -> None:
     assert judged("foothold", binary([32] * 12, size=32)).verdict == "Fail"
 
 
-def test_sixteen_successes_alone_are_no_alarm() -> None:
+def test_sixteen_successes_alone_raise_no_alarm() -> None:
     assert judged("foothold", binary([8, 8])).verdict == "Pass"
     assert judged("foothold", binary([8, 8, 8])).verdict == "Warn"
 
@@ -225,7 +225,7 @@ def test_a_reward_that_pays_success_agrees() -> None:
     assert dict(finding.numbers)["rank_correlation"] > 0.5
 
 
-def test_partial_credit_is_no_disagreement() -> None:
+def test_partial_credit_is_not_a_disagreement() -> None:
     values: Values = [(0.9, 0.0), (0.8, 0.0), (1.0, 1.0), (0.9, 0.0)]
     assert judged("scorer-agrees", of_values([values] * 13)).verdict == "Pass"
 
@@ -252,7 +252,7 @@ def test_a_reward_that_is_turned_round_fails() -> None:
     assert (lowest.verdict, lowest.value) == ("Fail", 0.0)  # no reward is a full one
 
 
-def test_two_odd_episodes_of_many_are_no_failure() -> None:
+def test_two_odd_episodes_of_many_are_not_a_failure() -> None:
     values: Values = [(1.0, 1.0), (0.0, 0.0)] * 4
     odd: Values = [(1.0, 0.0), (1.0, 0.0), *values[2:]]
     assert judged("scorer-agrees", of_values([values] * 12 + [odd])).verdict == "Pass"

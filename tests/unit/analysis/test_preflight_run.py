@@ -95,7 +95,7 @@ def test_the_report_has_numbers_thresholds_and_evidence() -> None:
     assert all(f"## {check['check']}: {check['verdict']}" in page for check in made["checks"])
 
 
-def test_the_report_is_bounded_whatever_was_found() -> None:
+def test_the_report_is_bounded_for_any_findings() -> None:
     evil = "</td>|<script>\x1b[31m\n" * 100_000
     examples = tuple(Example(evil, evil, "e") for _ in range(9))
     numbers = tuple((evil + str(at), 1.0) for at in range(500))
@@ -129,7 +129,7 @@ def test_a_check_that_fails_itself_is_unknown(broken: Check) -> None:
     assert not verdict([first]).stops
 
 
-def test_a_check_that_fails_itself_is_no_certain_failure() -> None:
+def test_a_crash_of_a_check_is_not_a_sure_failure() -> None:
     broken = replace(BY_ID["foothold"], judge=raising)
     assert certain_failure(desk_baseline(), checks=(broken,)) is None
 

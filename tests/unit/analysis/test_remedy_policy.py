@@ -71,14 +71,14 @@ def test_after_a_collapse_the_job_goes_back_to_its_best_step() -> None:
     assert decide(story.now()) == found, "of equal records come equal decisions"
 
 
-def test_there_is_no_going_back_where_no_step_surely_was_better() -> None:
+def test_no_rollback_if_no_step_was_surely_better() -> None:
     story = Story().train(20, 0.5).validate(0.8).train(40, 0.5).raise_(S.REWARD_COLLAPSED)
     assert remedy(decide(story.now())) == "OnPolicy"
     story.validate(0.3)
     assert taken(decide(story.now())).directive.restore == [20], "held-out rows tell as well"
 
 
-def test_steps_that_were_better_come_in_order_and_no_others() -> None:
+def test_only_better_steps_come_and_in_order() -> None:
     story = Story().train(5, 0.1).validate(0.1).train(5, 0.1)
     story.train(20, 0.6).validate(0.7).train(30, 0.6).validate(0.9)
     story.train(20, 0.1).raise_(S.REWARD_COLLAPSED)

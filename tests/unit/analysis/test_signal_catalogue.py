@@ -127,7 +127,7 @@ def test_no_metric_breaks_a_judge(found: list[dict[str, float]], stutter: int) -
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_metrics_that_are_no_numbers_raise_nothing(value: float) -> None:
+def test_metrics_that_are_not_numbers_raise_nothing(value: float) -> None:
     watch = Watch(JOB)
     for step in range(1, 60):
         watch.step(step, dict.fromkeys(NAMES, value))
@@ -135,7 +135,7 @@ def test_metrics_that_are_no_numbers_raise_nothing(value: float) -> None:
     assert {verdict.standing.state for verdict in watch.verdicts()} == {"Unknown"}
 
 
-def test_a_reward_that_is_no_number_breaks_no_signal() -> None:
+def test_a_reward_that_is_not_a_number_breaks_no_signal() -> None:
     """No step has a reward, so that none of them is among the first ones."""
     shares = {"rollout/reward_explained/a": 0.5, "rollout/reward_explained/b": 0.4}
     watch = Watch(JOB)
@@ -245,7 +245,7 @@ OF_REWARD = [signal for signal in SIGNALS if signal.name in ("RewardFlat", "Rewa
     st.lists(st.tuples(st.integers(1, 60), st.floats(0, 1)), min_size=30, max_size=60),
     st.lists(st.integers(1, 60), max_size=5, unique=True),
 )
-def test_a_rise_of_the_reward_is_found_in_whatever_order(
+def test_a_rise_of_the_reward_is_found_in_any_order(
     rewards: list[tuple[int, float]], validated: list[int]
 ) -> None:
     """What was found before is kept only as long as it is true: a new watch finds the same.

@@ -48,7 +48,7 @@ def test_an_entropy_that_stays_high_is_raised_within_ten_steps() -> None:
     assert noisy([0.35] * 15, STEADY * 3) is None
 
 
-def test_an_entropy_whose_reward_falls_with_it_is_raised_at_once() -> None:
+def test_entropy_with_a_falling_reward_is_raised_at_once() -> None:
     assert noisy([1.4] * 4, [0.6, 0.4, 0.4, 0.4]) == 3
     assert noisy([1.4] * 4, [0.3, 0.3, 0.4, 0.4]) == 2
     assert noisy([1.4] * 4, [0.6, 0.55, 0.55, 0.55]) is None
@@ -73,7 +73,7 @@ def norms(before: Sequence[float], jump: Sequence[float]) -> int | None:
     return None if found is None else found - len(before)
 
 
-def test_a_norm_that_jumps_now_and_then_is_no_signal() -> None:
+def test_a_norm_that_jumps_rarely_raises_no_signal() -> None:
     calm = [0.2] * 20
     twice = [0.2] * 8 + [1.5, *[0.2] * 4, 1.4, *[0.2] * 6]
     once = [0.2] * 8 + [1.5, *[0.2] * 11]

@@ -50,13 +50,13 @@ def diverged(rewards: tuple[float, float], scores: tuple[float, float]) -> Level
     ],
     ids=["rises-without", "rises-against", "holds-while-it-falls", "both-fall", "both-rise", "a-little"],
 )
-def test_reward_and_score_part_where_the_reward_gains_alone(
+def test_reward_and_score_diverge_if_only_the_reward_rises(
     rewards: tuple[float, float], scores: tuple[float, float], level: Level
 ) -> None:
     assert diverged(rewards, scores) is level
 
 
-def test_a_larger_gap_that_is_chance_hides_none_that_is_sure() -> None:
+def test_a_larger_gap_by_chance_hides_no_sure_gap() -> None:
     """Since the first ten steps the two diverged by 0.4, by chance; since the last five by 0.3, surely."""
     metrics = {
         learning.REWARD: [1.0, 0.0] * 5 + [0.5] * 10 + [0.8] * 10,

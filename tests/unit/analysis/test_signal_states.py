@@ -99,12 +99,12 @@ def state_of(watch: Watch) -> SignalTrack:
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
-def test_a_metric_that_is_no_number_is_not_known(broken: float) -> None:
+def test_a_metric_that_is_not_a_number_is_unknown(broken: float) -> None:
     watch = watch_of(dict.fromkeys(range(1, 20), broken))
     assert state_of(watch).state == "Unknown"
 
 
-def test_a_broken_metric_neither_raises_nor_clears() -> None:
+def test_a_broken_metric_does_not_raise_or_clear() -> None:
     values = {1: 2.0, 2: 2.0, 3: math.nan, 4: 2.0}
     assert state_of(watch_of(values)).state == "Raised"
     assert state_of(watch_of({**values, 5: math.inf, 6: math.nan})).state == "Raised"

@@ -68,7 +68,7 @@ def test_an_episode_that_was_cut_short_has_no_answer(outcome: Outcome) -> None:
     assert as_try(episode([USER, ANSWER], outcome=outcome)).completion == 0
 
 
-def test_a_tool_call_that_could_not_be_read_is_no_answer() -> None:
+def test_an_unreadable_tool_call_is_not_an_answer() -> None:
     record = episode([USER, {"role": "assistant", "content": "<tool_call>{"}])
     assert as_try(record.model_copy(update={"turns": turns(record, malformed_tool_calls=1)})).completion == 0
 

@@ -36,5 +36,5 @@ def test_a_spread_pause_is_half_of_it_or_more(seconds: float, chance: float) -> 
     assert seconds / 2 <= spread(seconds, lambda: chance) <= seconds
 
 
-def test_those_who_failed_together_wait_differently() -> None:
+def test_clients_that_fail_together_wait_differently() -> None:
     assert len({spread(1.0) for _ in range(20)}) > 1

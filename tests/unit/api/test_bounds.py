@@ -126,7 +126,7 @@ def test_the_elements_of_a_list_are_told_apart(value: list[Any], indent: int | N
     assert [json.loads(part) for part in json_elements(text, MIB)] == value
 
 
-def test_a_member_of_any_depth_keeps_no_other_from_being_read() -> None:
+def test_a_deep_member_does_not_hide_the_others() -> None:
     text = b'{"a":' + b"[" * 9000 + b"]" * 9000 + b',"b":1}'
     assert json_members(text, MIB)["b"] == b"1"
 
@@ -176,7 +176,7 @@ def test_lists_and_objects_are_counted_outside_strings(value: Any) -> None:
 
 
 @given(JSON, st.integers(1, 9))
-def test_values_are_counted_whatever_their_text_is_cut_into(value: Any, size: int) -> None:
+def test_values_are_counted_for_any_split_of_their_text(value: Any, size: int) -> None:
     """The text is looked through in slices, which may cut strings and escapes."""
     raw = json.dumps([value, 'a"[,{\\', {"\\": "\\\\"}]).encode()
     strings = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)

@@ -27,7 +27,7 @@ def test_what_a_process_of_ours_writes_is_read_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("reason", ["", "not camel", "lower", "A" * 65, "Odd\u202e", "1st", "Ä", "A\n"])
-def test_what_is_no_reason_becomes_a_fixed_one(reason: str) -> None:
+def test_an_invalid_reason_becomes_a_fixed_one(reason: str) -> None:
     found = exits.parse(words(reason=reason))
     assert found is not None
     assert found.reason == exits.UNTOLD
@@ -35,7 +35,7 @@ def test_what_is_no_reason_becomes_a_fixed_one(reason: str) -> None:
 
 
 @pytest.mark.parametrize("field", ["", "x" * 300, "spec.a\n\x1b[31m", "<script>", "../../etc"])
-def test_what_is_no_field_is_left_out(field: str) -> None:
+def test_a_text_that_is_not_a_field_is_left_out(field: str) -> None:
     found = exits.parse(words(field=field))
     assert found is not None
     assert found.sentence == "no rows"
@@ -62,12 +62,12 @@ def test_a_message_is_cut_and_printable() -> None:
         "\ud800",
     ],
 )
-def test_what_is_none_of_ours_is_none(message: str) -> None:
+def test_a_foreign_termination_message_is_ignored(message: str) -> None:
     assert exits.parse(message) is None
 
 
 @given(st.text(max_size=80), st.none() | st.text(max_size=80), st.text(max_size=80))
-def test_no_word_of_a_pod_makes_a_condition_impossible(reason: str, field: str | None, message: str) -> None:
+def test_no_message_of_a_pod_breaks_a_condition(reason: str, field: str | None, message: str) -> None:
     found = exits.parse(json.dumps({"reason": reason, "field": field, "message": message}))
     if found is not None:
         condition(ConditionType.FAILED, True, found.reason, found.sentence)

@@ -11,7 +11,7 @@ from headway_api import logs
 from headway_trainer import logs as of_learner
 
 
-def test_a_line_has_a_length_whatever_its_fields_quote(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_line_is_bounded_whatever_its_fields_quote(capsys: pytest.CaptureFixture[str]) -> None:
     root = logging.getLogger()
     before, level = list(root.handlers), root.level
     try:

@@ -31,7 +31,7 @@ layers = st.fixed_dictionaries(
 
 
 @given(layers, layers)
-def test_merging_changes_neither_side(base: Json, layer: Json) -> None:
+def test_merging_leaves_both_sides_unchanged(base: Json, layer: Json) -> None:
     before = copy.deepcopy((base, layer))
     merge(base, layer)
     assert (base, layer) == before

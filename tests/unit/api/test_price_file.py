@@ -84,7 +84,7 @@ def test_what_is_wrong_is_named_with_its_entry_and_field(old: str, new: str, mes
     assert message in str(caught.value)
 
 
-def test_what_is_no_text_or_too_large_is_refused() -> None:
+def test_a_file_that_is_not_text_or_too_large_is_refused() -> None:
     with pytest.raises(PriceBookError, match="not UTF-8"):
         parse(b"\xff")
     with pytest.raises(PriceBookError, match="more than"):

@@ -196,7 +196,7 @@ def test_an_undeleted_object_raises_the_error_of_its_own_delete(
     assert shelf.one_by_one == ["b/two"]
 
 
-def test_an_object_deleted_by_its_own_request_is_no_error() -> None:
+def test_an_object_deleted_one_by_one_raises_no_error() -> None:
     S3Store(shelf := Shelf("busy")).delete(["s3://b/busy", "s3://b/there"])
     assert shelf.one_by_one == ["b/busy"]
 

@@ -248,7 +248,7 @@ def marked(bucket: AbsentBucket, **keys: bytes) -> Store:
     return open_store(output(bucket))
 
 
-def test_objects_that_mark_a_folder_are_no_files(bucket: AbsentBucket, tmp_path: Path) -> None:
+def test_objects_that_mark_a_folder_are_not_files(bucket: AbsentBucket, tmp_path: Path) -> None:
     """As S3's console makes them, and s3fs."""
     keys: dict[str, Any] = {"": b"", "config.json": b"{}", "original/": b"", "original/params.json": b"{}"}
     store = marked(bucket, **keys)

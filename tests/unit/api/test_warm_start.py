@@ -139,7 +139,7 @@ def test_an_adapter_of_another_rank_can_be_merged(place: BaseAndStart) -> None:
     assert place.adapter(r=64, lora_alpha=128).fetch(**FULL).adapter
 
 
-def test_a_whole_model_is_no_adapter(place: BaseAndStart) -> None:
+def test_a_whole_model_is_not_an_adapter(place: BaseAndStart) -> None:
     assert "name the folder in spec.model.base instead" in place.whole().refusal(**LORA)
 
 
@@ -153,7 +153,7 @@ def test_a_folder_that_is_neither_is_refused(place: BaseAndStart) -> None:
 
 
 @pytest.mark.parametrize("content", ["{", "[]"])
-def test_a_configuration_that_is_none_is_refused(place: BaseAndStart, content: str) -> None:
+def test_an_invalid_adapter_configuration_is_refused(place: BaseAndStart, content: str) -> None:
     place.adapter()
     (place.weights / "adapter_config.json").write_text(content)
     assert "adapter_config.json" in place.refusal(**LORA)

@@ -94,7 +94,7 @@ def test_an_expression_binds_by_the_side_that_one_chooses(expression: str, left:
 @pytest.mark.parametrize(
     "text", ["", "MIT AND", "(((", "License :: OSI Approved :: X (Y)", "MIT License, see below"]
 )
-def test_what_is_no_expression_is_not_taken_for_one(text: str) -> None:
+def test_a_text_that_is_not_an_expression_is_not_read_as_one(text: str) -> None:
     left = licences.bound(text, POLICY.allowed)
     assert left is None or left
 

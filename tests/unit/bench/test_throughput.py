@@ -60,7 +60,7 @@ def test_the_goal_is_judged_by_the_fastest_bare_side(packed: float, met: bool) -
 
 
 @pytest.mark.parametrize("side", ["trl", "packed"])
-def test_sides_that_compute_something_else_are_no_measure(side: str) -> None:
+def test_sides_that_compute_something_else_are_refused(side: str) -> None:
     seconds = {name: [taken] for name, taken in (SECONDS | {"packed": 1.0}).items()}
     with pytest.raises(AssertionError, match=f"and {side} do not compute the same"):
         section(seconds, action_tokens=10, tokens=20, losses=LOSSES | {side: 1.0})

@@ -60,7 +60,7 @@ def test_a_run_that_has_just_begun_has_no_best_and_no_latest(tmp_path: Path) -> 
     assert found["reports"]["job.json"]["objects"] == 1
 
 
-def test_an_unservable_delta_is_neither_best_nor_latest(run: FinishedRun) -> None:
+def test_an_unservable_delta_is_not_best_or_latest(run: FinishedRun) -> None:
     run.step(6, {"weights.delta": b"d"}, kind="full")
     run.validate(6, 1.0)
     found = json.loads(shown(run.uri, "--output", "json").stdout)
@@ -129,7 +129,7 @@ def test_a_job_that_has_written_nothing_says_so(tmp_path: Path) -> None:
     assert "the job has written nothing yet" in done.stderr
 
 
-def test_a_record_that_is_none_is_named(run: FinishedRun) -> None:
+def test_an_unreadable_record_is_named(run: FinishedRun) -> None:
     run.store.put(run.layout.validation(2), b"torn")
     done = shown(run.uri)
     assert done.exit_code == 2

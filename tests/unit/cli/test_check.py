@@ -161,7 +161,7 @@ def test_what_is_not_broken_passes_beside_what_is(mutant: dict[str, Finding]) ->
     assert passed >= {"environment", "oracle", "speed", "reward-range", "splits"}
 
 
-def test_a_reward_that_is_no_number_is_reported_with_its_line(project: Path) -> None:
+def test_an_invalid_reward_is_reported_with_its_line(project: Path) -> None:
     edit(project / "environment.py", "return Reward((share +", 'return Reward(float("nan") * (share +')
     found = played(project)
     assert found["environment"].verdict == "Fail"
@@ -216,7 +216,7 @@ def test_an_oracle_that_exceeds_the_jobs_turns_names_the_field(project: Path) ->
     assert (found.verdict, found.field) == ("Fail", "spec.agent.builtin.maxTurns")
 
 
-def test_an_oracle_that_needs_more_tokens_is_no_sure_failure(project: Path) -> None:
+def test_an_oracle_that_needs_more_tokens_is_a_warning(project: Path) -> None:
     found = first(project, "spec.rollout.sampling.maxTokens=8")
     assert (found.verdict, found.field) == ("Warn", "spec.rollout.sampling.maxTokens")
 
@@ -250,7 +250,7 @@ def test_an_oracle_that_hangs_or_ends_the_process_ends_the_check(
     assert words in found.observed
 
 
-def test_what_the_oracle_prints_is_no_finding(project: Path) -> None:
+def test_the_output_of_the_oracle_is_not_a_finding(project: Path) -> None:
     edit(
         project / "environment.py",
         '    found = yield Call("get_parcel"',

@@ -417,7 +417,7 @@ def test_a_change_is_laid_over_field_by_field() -> None:
         ({"kind": "RLTrainingJob", "metadata": {"name": "a"}, "spec": 3}, "spec: write fields below it"),
     ],
 )
-def test_what_is_no_job_is_refused(job: dict[str, Any], message: str) -> None:
+def test_an_object_that_is_not_a_job_is_refused(job: dict[str, Any], message: str) -> None:
     with pytest.raises(ManifestError, match=message):
         document.made(job, names.TRAINING_KIND, None, {})
 
@@ -430,7 +430,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 # on this machine
 
 
-def test_a_job_that_is_no_file_needs_the_folder_of_its_modules(tmp_path: Path) -> None:
+def test_a_job_without_a_file_needs_the_folder_of_its_modules(tmp_path: Path) -> None:
     job = {"kind": "RLTrainingJob", "metadata": {"name": "mine"}, "spec": {}}
     with pytest.raises(ManifestError, match=r"TrainingClient\(local=True, modules=FOLDER\)"):
         TrainingClient(local=True, folder=tmp_path).train(job)

@@ -98,7 +98,7 @@ def test_a_cluster_without_this_version_of_the_kinds_is_an_error(
     assert f"or another version of it: `{shows}` shows which" in done.stderr
 
 
-def test_a_job_that_is_absent_is_no_other_version(stub: StubCluster) -> None:
+def test_an_absent_job_is_not_reported_as_another_version(stub: StubCluster) -> None:
     message = f'rltrainingjobs.headway.dev "{NAME}" not found'
     stub.refusal = status(404, message, reason="NotFound")
     done = run("watch", NAME)

@@ -186,7 +186,7 @@ def test_columns_of_a_table_are_those_that_a_row_travels_with(tmp_path: Path) ->
     )
 
 
-def test_a_file_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_or_unknown_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidRowsError, match="No such file"):
         uploads.read(tmp_path / "absent.jsonl")
     (tmp_path / "folder.jsonl").mkdir()
@@ -208,7 +208,7 @@ def test_a_target_that_no_job_could_read_from_is_refused(tmp_path: Path, target:
     assert "write s3://BUCKET/PREFIX, or file:///FOLDER" in done.stderr
 
 
-def test_an_endpoint_that_is_no_address_is_refused(tmp_path: Path) -> None:
+def test_an_endpoint_that_is_not_an_address_is_refused(tmp_path: Path) -> None:
     done = push(written(tmp_path / "train.jsonl"), "s3://b/p", "--endpoint-url", "localhost:9000")
     assert done.exit_code == 2
     assert "--endpoint-url localhost:9000: write http://HOST:PORT" in done.stderr

@@ -130,7 +130,7 @@ def test_a_job_that_samples_no_baseline_gets_one(spec: Json, episodes: int | Non
     assert found == {"policy": "Enforce", **wanted}
 
 
-def test_a_preflight_that_is_no_block_is_named(tmp_path: Path) -> None:
+def test_a_preflight_that_is_not_a_block_is_named(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(json.dumps(JOB | {"spec": {"preflight": True}}))
     done = CliRunner().invoke(app, ["doctor", str(job)])

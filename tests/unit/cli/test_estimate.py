@@ -246,7 +246,7 @@ def test_what_is_wrong_is_named_with_its_field(stage: Stage, spoil: Any, words: 
 
 
 @pytest.mark.parametrize(("text", "words"), [(None, "No such file"), ("name: x", "entries: is missing")])
-def test_a_file_that_is_no_price_book_is_named(stage: Stage, text: str | None, words: str) -> None:
+def test_a_file_that_is_not_a_price_book_is_named(stage: Stage, text: str | None, words: str) -> None:
     if text is not None:
         (stage.folder / "prices.yaml").write_text(text)
     done = shown(str(stage.file), "--prices", "prices.yaml")

@@ -123,7 +123,7 @@ def test_a_candidate_is_read(text: str, found: Json) -> None:
 
 
 @pytest.mark.parametrize("text", ["tuned", "=hf://a/b", "tuned=", "tuned=desk", "t=checkpoint:desk:newest"])
-def test_a_candidate_that_is_none_says_what_to_write(text: str) -> None:
+def test_an_invalid_candidate_says_what_to_write(text: str) -> None:
     with pytest.raises(ManifestError, match=r"--candidate .*: (write NAME=checkpoint|after the job write)"):
         candidate(text)
 

@@ -161,7 +161,7 @@ def test_a_push_needs_a_registry(desk: Path, tag: str | None) -> None:
 
 
 @pytest.mark.parametrize("tag", ["", "desk", "Registry.example.com/desk", "a/b:c:d", "a/b@sha256:00", "a//b"])
-def test_what_is_no_name_of_an_image_is_refused(desk: Path, tag: str) -> None:
+def test_an_invalid_image_name_is_refused(desk: Path, tag: str) -> None:
     if tag:
         with pytest.raises(ImageError, match="is not REGISTRY/NAME:TAG"):
             images.order(desk, tag, None, push=False)

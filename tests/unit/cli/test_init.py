@@ -169,7 +169,7 @@ def test_a_file_in_the_way_is_named(tmp_path: Path, where: str, words: str) -> N
 
 
 @pytest.mark.parametrize("options", [[], ["--template", "chess"]])
-def test_a_template_has_to_be_one_of_those_there_are(tmp_path: Path, options: list[str]) -> None:
+def test_an_unknown_template_is_refused(tmp_path: Path, options: list[str]) -> None:
     done = CliRunner().invoke(app, [str(tmp_path / "desk"), *options])
     assert done.exit_code == 2
     assert "--template" in done.stderr

@@ -257,7 +257,7 @@ def test_a_store_that_this_machine_does_not_reach_is_an_error(stub: StubCluster,
     assert "--endpoint-url" in done.stderr
 
 
-def test_who_may_not_read_logs_learns_what_to_ask_for(stub: StubCluster) -> None:
+def test_a_user_without_log_rights_learns_what_to_request(stub: StubCluster) -> None:
     stub.refused = "pods/log is forbidden"
     for words in ([NAME], [NAME, "--follow"]):
         done = shown(*words)

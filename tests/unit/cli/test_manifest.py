@@ -52,7 +52,7 @@ def test_other_documents_of_the_file_are_skipped(tmp_path: Path) -> None:
         ([{"kind": "RLTrainingJob", "spec": {}}], "metadata.name: write a name"),
     ],
 )
-def test_a_file_that_is_no_job_is_refused(tmp_path: Path, documents: list[Any], words: str) -> None:
+def test_a_file_that_is_not_a_job_is_refused(tmp_path: Path, documents: list[Any], words: str) -> None:
     with pytest.raises(ManifestError, match=words):
         manifest.read(written(tmp_path, *documents))
 

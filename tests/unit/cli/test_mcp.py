@@ -90,7 +90,7 @@ async def test_jobs_are_listed_by_state_and_so_many(reader: InProcess) -> None:
     assert found["notes"][-1] == "1 more; write a higher limit, or a state"
 
 
-async def test_a_job_that_cannot_be_read_hides_no_other(reader: InProcess, project: Path) -> None:
+async def test_an_unreadable_job_does_not_hide_the_others(reader: InProcess, project: Path) -> None:
     (project / ".headway/good/status.headway-operator.json").write_text("{")
     (project / ".headway/bad/job.json").write_text('{"metadata": {}}')
     found = answer(await reader.call_tool("jobs", {}))
@@ -250,7 +250,7 @@ async def test_metrics_are_chosen_by_pattern(reader: InProcess) -> None:
     assert found["notes"] == [f"{STEPS - 2} earlier steps are left out; write a higher last"]
 
 
-async def test_a_metric_that_is_none_has_near_names(reader: InProcess) -> None:
+async def test_an_unknown_metric_suggests_similar_names(reader: InProcess) -> None:
     message = error(await reader.call_tool("report", {"job": "good", "figures": ["training/entropi"]}))
     assert message.startswith(
         "figures: this run has no metric training/entropi; did you mean training/entropy"
@@ -359,7 +359,7 @@ async def test_a_reader_lists_no_tool_that_changes_and_refuses_it(reader: InProc
         assert "--allow-changes" in message
 
 
-async def test_what_fails_inside_is_no_traceback(
+async def test_an_internal_error_shows_no_traceback(
     reader: InProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(_: object) -> Json:

@@ -42,7 +42,7 @@ def test_a_total_that_grows_evenly_has_its_growth_as_rate(
     st.lists(st.tuples(st.floats(0, 10**6), st.none() | st.integers(0, 2**63)), max_size=30),
     st.floats(0, 10**7),
 )
-def test_no_looks_whatever_come_to_a_rate_below_0(looks: list[tuple[float, int | None]], now: float) -> None:
+def test_no_series_of_looks_gives_a_rate_below_0(looks: list[tuple[float, int | None]], now: float) -> None:
     rate = seen(*looks).rate(at(now))
     assert rate is None or rate > 0
 

@@ -180,7 +180,7 @@ def test_a_named_folder_is_kept(
 
 
 @pytest.mark.parametrize("where", ["", "weights", "new/deep"])
-def test_the_folder_of_the_run_is_no_place_for_it(made_here: Made, where: str) -> None:
+def test_the_folder_of_the_run_is_refused(made_here: Made, where: str) -> None:
     shown = replay(made_here.folder, "--step", "2", "--out", str(made_here.folder / where))
     assert shown.exit_code == 2
     assert "in the run's own folder" in shown.stderr
@@ -236,7 +236,9 @@ def test_a_half_written_run_is_refused_by_its_object(made_here: Made) -> None:
     ("job", "message"),
     [({"kind": "RLEvalJob", "namespace": "n", "name": "e"}, "is an evaluation"), (None, "does not exist")],
 )
-def test_what_is_no_training_run_is_refused(tmp_path: Path, job: dict[str, str] | None, message: str) -> None:
+def test_a_folder_that_is_not_a_training_run_is_refused(
+    tmp_path: Path, job: dict[str, str] | None, message: str
+) -> None:
     if job is not None:
         (tmp_path / "job.json").write_text(json.dumps(job))
     shown = replay(tmp_path if job else tmp_path / "absent", "--step", "1")
@@ -307,7 +309,7 @@ def test_only_the_algorithm_differs() -> None:
     assert changed_spec(config, rig.report(1), None, []) is None
 
 
-def test_a_remedy_has_no_other_loss() -> None:
+def test_a_remedy_cannot_be_replayed_with_another_loss() -> None:
     report = rig.report(2).model_copy(update={"directive": Directive(remedy="RollBack")})
     with pytest.raises(ManifestError, match="step 2 is the remedy RollBack, which trains nothing"):
         changed(report, "cispo")

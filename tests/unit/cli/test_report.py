@@ -39,7 +39,7 @@ def test_a_tokenizer_that_is_named_shows_tokens(made: Made, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("content", [None, "{}"])
-def test_a_tokenizer_that_is_none_is_refused(made: Made, tmp_path: Path, content: str | None) -> None:
+def test_an_unreadable_tokenizer_is_refused(made: Made, tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "tokenizer.json").write_text(content)
     done = CliRunner().invoke(app, ["report", str(made.folder), "--tokenizer", str(tmp_path)])

@@ -40,7 +40,7 @@ def test_a_resumed_job_keeps_its_uid_and_a_fresh_job_does_not(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("fresh", [False, True])
-def test_a_folder_that_is_no_jobs_is_left_alone(tmp_path: Path, fresh: bool) -> None:
+def test_a_folder_of_no_job_is_left_alone(tmp_path: Path, fresh: bool) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     refused = pytest.raises(ManifestError, match="is not the folder of a job, and is not empty")
     with refused, opened(document(), tmp_path, print, fresh=fresh):

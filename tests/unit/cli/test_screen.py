@@ -102,7 +102,7 @@ def test_a_bar_is_ascii_on_an_ascii_only_terminal() -> None:
     assert lines[0].plain == "step       ###########........... 1 of 2"
 
 
-def test_what_is_not_known_is_no_number() -> None:
+def test_an_unknown_value_is_not_shown_as_a_number() -> None:
     text = drawn(shown_jobs.pending(), 80, History())
     assert not re.search(r"[1-9]", text)
 
@@ -121,7 +121,7 @@ def test_an_idle_job_has_no_time_left() -> None:
     assert "stalled    no group has ended" in drawn(job, 80)
 
 
-def test_conditions_that_are_only_not_so_yet_are_no_trouble() -> None:
+def test_conditions_that_are_not_true_yet_are_no_problem() -> None:
     job = shown_jobs.stuck()
     conditions = job["status"]["conditions"]
     assert drawn(job, 80).count("condition ") == 1, "two that say the same are told once"
@@ -217,7 +217,7 @@ def test_a_status_that_no_version_writes_is_drawn(job: Any, width: int, seconds:
 
 
 @given(job=st.fixed_dictionaries({}, optional={"kind": VALUES, "metadata": VALUES, "status": VALUES}))
-def test_what_is_no_job_at_all_is_drawn(job: Any) -> None:
+def test_an_object_that_is_not_a_job_is_drawn(job: Any) -> None:
     drawn_well(job, 60, timedelta(seconds=9))
 
 

@@ -33,7 +33,7 @@ def shown(done: Result) -> list[int]:
 
 
 @pytest.mark.parametrize("steps", [[*range(2, 9)], [*range(2, 10)], [7, 3], [5, 5]])
-def test_the_asked_steps_are_shown_and_no_others(made: Made, steps: list[int]) -> None:
+def test_only_the_requested_steps_are_shown(made: Made, steps: list[int]) -> None:
     assert shown(run(made, steps)) == sorted({*steps})
 
 

@@ -353,7 +353,7 @@ def test_another_module_of_the_same_name_is_not_taken_for_it(tmp_path: Path) -> 
         ("raise KeyError('x')\n    yield", r"oracle raised KeyError: 'x' \(shop.py:\d+\)"),
     ],
 )
-def test_an_oracle_that_is_none_is_refused_with_its_line(tmp_path: Path, body: str, says: str) -> None:
+def test_an_invalid_oracle_is_refused_with_its_line(tmp_path: Path, body: str, says: str) -> None:
     (tmp_path / "shop.py").write_text(
         f"from headway_sandbox.testing import Call\ndef oracle(seen):\n    {body}\n"
     )

@@ -59,7 +59,7 @@ async def test_first_come_first_served_and_a_higher_limit_lets_more_in() -> None
     assert (order, limiter.used, limiter.waiting) == (guests, 0, 0)
 
 
-async def test_lower_limit_evicts_none_and_admits_only_when_below_it() -> None:
+async def test_a_lower_limit_evicts_no_holder_and_admits_below_it() -> None:
     limiter, order = AdaptiveSemaphore(3), list[Guest]()
     guests = [Guest(limiter, order) for _ in range(4)]
     await settle()
@@ -76,7 +76,7 @@ async def test_lower_limit_evicts_none_and_admits_only_when_below_it() -> None:
     guests[3].leave()
 
 
-async def test_who_is_cancelled_while_waiting_is_skipped() -> None:
+async def test_a_waiter_that_is_cancelled_is_skipped() -> None:
     limiter, order = AdaptiveSemaphore(1), list[Guest]()
     guests = [Guest(limiter, order) for _ in range(3)]
     await settle()
@@ -181,7 +181,7 @@ def test_a_limit_is_between_one_and_the_ceiling(places: int) -> None:
 
 
 @given(seed=st.integers(0, 10**6), ceiling=st.integers(1, 5))
-def test_whatever_happens_no_place_is_lost_or_given_twice(seed: int, ceiling: int) -> None:
+def test_no_place_is_ever_lost_or_given_twice(seed: int, ceiling: int) -> None:
     asyncio.run(_whatever_happens(random.Random(seed), ceiling))
 
 

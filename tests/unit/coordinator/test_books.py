@@ -87,7 +87,7 @@ def test_a_changed_price_corrects_what_was_used_and_says_so(tmp_path: Path, file
     assert after.price_book_hash == found.whole.digest[:12] != before.price_book_hash
 
 
-def test_edition_that_changes_no_past_price_is_no_correction(tmp_path: Path, file: Path) -> None:
+def test_an_edition_without_past_changes_is_no_correction(tmp_path: Path, file: Path) -> None:
     file.write_text(text("3"))
     found = begun(tmp_path, file)
     file.write_text(text("3") + "- since: 2026-03-01\n  prices: {sample: 1}\n")

@@ -93,7 +93,7 @@ async def test_a_job_that_is_refused_is_exhausted_once_nothing_runs() -> None:
     await asyncio.gather(two.task, return_exceptions=True)
 
 
-async def test_a_refusal_of_more_than_it_needs_now_is_none() -> None:
+async def test_a_refusal_of_more_than_the_need_has_no_effect() -> None:
     found = budget(grant(0))
     one = Running(found, plan(0, size=1))
     await settle()
@@ -244,7 +244,7 @@ async def test_nothing_begins_after_the_last_word() -> None:
     await asyncio.gather(one.task, return_exceptions=True)
 
 
-def test_what_is_granted_is_no_limit_of_the_spec() -> None:
+def test_a_grant_is_not_a_limit_of_the_spec() -> None:
     found = budget(grant(0), tokens={"sample": 10_000})
     assert found.least(LIMITS, TRAIN, 1, SAMPLED) == []
     assert [sample.name for sample in shown.samples(found)].count("budget/limit_tokens") == 1

@@ -118,7 +118,7 @@ def test_a_format_keeps_a_models_own_ids(call_format: CallFormat) -> None:
 @pytest.mark.parametrize(
     "written", [None, 7, "", "call-0-0", "short", "tenletters", "a b c d e", "functions.:0", "functions.f:x"]
 )
-def test_other_words_are_no_ids(written: object) -> None:
+def test_other_words_are_not_ids(written: object) -> None:
     assert sampled_id(written) is None
 
 

@@ -94,7 +94,7 @@ def test_channels_are_told_apart(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "llama, own template"])
-def test_an_answer_in_json_is_no_call(name: str) -> None:
+def test_an_answer_in_json_is_not_a_call(name: str) -> None:
     for answer in ('{"name": "Ada", "approve": true}', '{"approve": true}', '{"approve": tr'):
         parsed = read(name, f"{answer}<|eot_id|>")
         assert (parsed.content, parsed.calls) == (answer, [])
@@ -232,7 +232,7 @@ def test_tool_answer_is_signed_even_if_the_client_names_no_tool() -> None:
     assert "<|start|>functions.look_up" in tok.decode(chosen.render([*history, RESULT], PROBE_TOOLS))
 
 
-def test_turn_closed_unlike_the_template_closes_it_is_extended() -> None:
+def test_a_turn_with_another_closing_is_extended() -> None:
     name = "llama, own template"
     chosen, tok = made(name)
     prompt, sampled = chosen.render(PROMPT, PROBE_TOOLS), ids(name, LLAMA["call"].replace("eot", "eom"))
@@ -243,7 +243,7 @@ def test_turn_closed_unlike_the_template_closes_it_is_extended() -> None:
     assert added.startswith("<|start_header_id|>ipython")
 
 
-def test_llama_calls_are_read_on_request_whatever_the_tokens_say() -> None:
+def test_llama_calls_are_read_on_request_for_any_tokens() -> None:
     tok = qwen()
     chosen = choose(tok, "qwen3", "llama")
     assert isinstance(chosen, Template)

@@ -101,7 +101,7 @@ async def test_an_agent_outside_is_answered_by_an_endpoint(tok: Any) -> None:
     assert linearize(session.graph, session.unseen) == []
 
 
-async def test_a_full_candidate_keeps_no_other_waiting(tok: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_candidate_does_not_block_the_others(tok: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headway_coordinator.gateway.turns.QUEUE_SECONDS", 0.1)
     full = backend(Gone())
     for _ in range(4):

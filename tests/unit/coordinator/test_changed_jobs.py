@@ -179,7 +179,7 @@ async def test_nothing_is_begun_that_the_job_is_about_to_go_back_from(tmp_path: 
                 await asyncio.sleep(0.01)
 
 
-async def test_rollback_ends_running_groups_whatever_they_do(tmp_path: Path) -> None:
+async def test_rollback_ends_all_running_groups(tmp_path: Path) -> None:
     job = Job(tmp_path, a_small_spec(sampler="ready_first"), rows=40)
     job.pause = lambda task: 1000.0 if position_of(task.group_id) in (4, 5) and "t" in task.group_id else 0.0
     training, _ = await ordered(job, "RollBack", at=2)
@@ -425,7 +425,7 @@ DEATHS: list[Callable[[Job, str], Any]] = [asked, recorded, heard, heard_in_part
 
 @pytest.mark.parametrize(("order", "sampler"), ORDERS)
 @pytest.mark.parametrize("death", DEATHS)
-async def test_whoever_dies_when_the_change_is_made_once(
+async def test_the_change_is_made_once_whichever_process_dies(
     tmp_path: Path, death: Callable[[Job, str], Any], order: str, sampler: Order
 ) -> None:
     job = Job(tmp_path, a_small_spec(sampler=sampler), rows=20)

@@ -155,7 +155,7 @@ def test_what_is_missing_is_not_known(gone: str) -> None:
 
 
 @pytest.mark.parametrize("use", ["NaN", "+Inf", "half", ""])
-def test_what_is_no_number_is_not_known(use: str) -> None:
+def test_a_value_that_is_not_a_number_is_unknown(use: str) -> None:
     assert read(metrics(0.5, 1).replace("} 0.5", f"}} {use}")) is None
 
 

@@ -35,7 +35,7 @@ def test_every_epoch_visits_every_row_once(rows: int, seed: int, epoch: int) -> 
 
 
 @given(rows=st.integers(1, 40), seed=st.integers(0, 1000), position=st.integers(0, 200))
-def test_a_position_is_the_same_slot_whoever_asks(rows: int, seed: int, position: int) -> None:
+def test_a_position_is_the_same_slot_for_every_caller(rows: int, seed: int, position: int) -> None:
     assert Order(rows, seed).slot(position) == Order(rows, seed).slot(position)
     group_id = Order(rows, seed).slot(position).group_id(Purpose.TRAIN)
     assert position_of(group_id) == position
@@ -137,7 +137,7 @@ def test_a_ragged_csv_is_refused(data: str, says: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [b"\x89PNG", "\ud83d"])
-def test_a_value_that_is_no_json_is_refused_by_row_and_column(value: object, tmp_path: Path) -> None:
+def test_a_value_that_is_not_json_names_row_and_column(value: object, tmp_path: Path) -> None:
     if isinstance(value, bytes):
         path = tmp_path / "data.parquet"
         pq.write_table(
@@ -239,6 +239,6 @@ def test_only_a_line_feed_ends_a_row() -> None:
     assert parse(json.dumps(row, ensure_ascii=False).encode() + b"\r\n", "jsonl") == [row]
 
 
-def test_a_number_that_is_none_may_stand_in_a_row() -> None:
+def test_nan_in_a_row_becomes_null() -> None:
     [row] = parse(b'{"prompt": "a", "x": NaN}', "jsonl")
     assert ResetRequest(row=row, seed=0).model_dump(mode="json")["row"] == {"prompt": "a", "x": None}

@@ -116,7 +116,7 @@ async def test_other_tools_are_a_reason(tok: Any) -> None:
     assert agent.why == [Drift(reason="tools", count=1, turn=2)]
 
 
-async def test_respelled_arguments_and_null_content_are_no_drift(tok: Any) -> None:
+async def test_respelled_arguments_and_null_content_do_not_drift(tok: Any) -> None:
     agent = Agent(tok, CALL, ANSWER)
     history = await a_history(agent)
     spelled = history[2]["tool_calls"][0]["function"]

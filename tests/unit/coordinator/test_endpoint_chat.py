@@ -290,7 +290,7 @@ async def bomb(request: web.Request, asked: Any) -> web.StreamResponse:
     ],
     ids=["html", "text", "half", "cut", "no choices", "stream", "long", "bomb", "aborted"],
 )
-async def test_what_is_no_chat_endpoint_ends_the_candidate(broken: Answer, says_: str) -> None:
+async def test_an_address_without_a_chat_api_ends_the_candidate(broken: Answer, says_: str) -> None:
     async with serving(broken) as service, asking(service.url) as chat:
         with pytest.raises(CandidateError, match=says_) as caught:
             await ask(chat)
@@ -405,7 +405,7 @@ async def test_a_success_in_between_renews_the_patience() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://host:port/v1", "https:///v1"])
-async def test_an_address_that_is_none_ends_the_candidate(url: str) -> None:
+async def test_an_invalid_address_ends_the_candidate(url: str) -> None:
     async with asking(url) as chat:
         with pytest.raises(CandidateError) as caught:
             await chat.probe()
@@ -632,7 +632,7 @@ async def test_an_episodes_last_answers_decide_its_outcome(answers: list[Answer]
         assert (await play(chat)).outcome is outcome
 
 
-async def test_a_candidate_that_ends_is_no_outcome_of_an_episode() -> None:
+async def test_the_end_of_a_candidate_is_not_an_outcome() -> None:
     async with serving(says("", ("look_up", "{}")), fails(401)) as service, asking(service.url) as chat:
         with pytest.raises(CandidateError):
             await play(chat)

@@ -170,7 +170,7 @@ def test_each_form_of_text_and_reasoning_is_read(message: Any, text: str, reason
         (answer({"content": "x"}, "network_error"), "may be cut short"),
     ],
 )
-def test_what_is_no_chat_completion_is_refused_with_its_reason(data: bytes, says: str) -> None:
+def test_an_invalid_chat_completion_is_refused_with_a_reason(data: bytes, says: str) -> None:
     with pytest.raises(UnreadableReplyError, match=says):
         read(data)
 
@@ -228,7 +228,7 @@ FIELDS = st.sampled_from(["choices", "message", "content", "tool_calls", "functi
 @given(
     st.recursive(JSON, lambda inner: st.dictionaries(FIELDS, inner, max_size=4) | st.lists(inner, max_size=2))
 )
-def test_whatever_json_comes_it_is_read_or_refused(body: Any) -> None:
+def test_any_json_is_read_or_refused(body: Any) -> None:
     for wrapped in (body, {"choices": [body]}, {"choices": [{"message": body, "finish_reason": "stop"}]}):
         try:
             found = read(json.dumps(wrapped).encode())
@@ -393,7 +393,7 @@ def test_only_the_beginning_of_an_error_is_searched() -> None:
 
 
 @given(status=st.integers(300, 599), text=st.text(max_size=60) | JSON.map(json.dumps))
-def test_whatever_error_comes_it_means_something(status: int, text: str) -> None:
+def test_every_error_has_a_meaning(status: int, text: str) -> None:
     assert judge(status, {}, text, DROPPABLE).kind in RefusalKind
 
 

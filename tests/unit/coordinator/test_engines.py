@@ -211,7 +211,7 @@ async def test_an_answer_nobody_understands_fails_the_episode_alone(answer: Any)
             await fleet.generate("e", REQUEST, 5)
 
 
-async def test_an_answer_that_is_no_json_is_none() -> None:
+async def test_an_answer_that_is_not_json_is_asked_elsewhere() -> None:
     async def garbled(request: web.Request) -> web.StreamResponse:
         return web.Response(text="{oops", content_type="application/json")
 

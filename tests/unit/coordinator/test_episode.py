@@ -193,7 +193,7 @@ async def test_a_malformed_call_is_kept_counted_and_answered(tok: Any) -> None:
     assert MALFORMED in tok.decode(record.rows[0].tokens)
 
 
-async def test_whatever_a_model_writes_can_be_stored(tok: Any) -> None:
+async def test_every_text_of_a_model_can_be_stored(tok: Any) -> None:
     """JSON's escapes can spell half a character, and brackets without end exhaust any reader."""
     half = CALL.replace('"x"', '"\\ud83d"')
     deep = f'<tool_call>{{"name": "look_up", "arguments": {"[" * 3000}</tool_call><|im_end|>'
@@ -618,7 +618,7 @@ async def test_a_group_never_has_more_in_flight_than_there_is_room(tok: Any) -> 
         ({"turn_rewards": [0.5, 1e300, -1e300]}, "reward of turn 1 is 1e[+]300, beyond 1e[+]06"),
     ],
 )
-def test_a_number_that_would_spoil_every_metric_is_no_judgement(judged: dict[str, Any], says: str) -> None:
+def test_a_number_that_would_spoil_metrics_is_refused(judged: dict[str, Any], says: str) -> None:
     with pytest.raises(InfraError, match=says):
         check_sizes(FinishReply.model_validate({"reward": 0.5, "score": 0.5} | judged))
     check_sizes(FinishReply(reward=0.5, score=-1e6, metrics={"at": 1.7e9}))

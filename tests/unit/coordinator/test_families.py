@@ -87,7 +87,7 @@ def test_calls_that_nobody_reads_are_refused_at_the_start() -> None:
         assert word in termination.message
 
 
-def test_without_tools_no_call_has_to_be_read() -> None:
+def test_without_tools_no_call_is_needed() -> None:
     assert "no tools" in preflight.readable([], choose(spoken(WRITES_NONE), ""), "auto")
 
 
@@ -109,7 +109,7 @@ def test_a_family_s_calls_pass_the_preflight(name: str) -> None:
 R1 = "DeepSeek R1 distilled"
 
 
-def test_reasoning_that_the_prompt_begins_is_no_answer() -> None:
+def test_reasoning_that_the_prompt_begins_is_not_an_answer() -> None:
     reader, tok = chosen(R1)
     prompt = reader.render(ASKED, SIMPLE)
     sampled = tok.encode(f"Twice two.\n</think>\n\nFour.{BY_FAMILY[R1].eos}", add_special_tokens=False)
@@ -283,7 +283,7 @@ def test_a_malformed_call_is_kept_with_its_kind(name: str, text: str, kind: str)
     assert found.written in text
 
 
-def test_kinds_are_a_bounded_set_whatever_is_wrong() -> None:
+def test_kinds_of_faults_are_a_bounded_set() -> None:
     odd = [malformed("x", "something new"), called("y", 7, {}), called("z", "f", None)]
     assert kinds([*odd, called("w", "f", {})]) == {"other": 1, "no_name": 1, "arguments": 1}
     assert set(kinds(odd)) <= set(get_args(MalformedKind))

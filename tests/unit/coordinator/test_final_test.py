@@ -203,7 +203,7 @@ async def test_tuned_weights_are_judged_alone_without_untrained_ones(tmp_path: P
     assert job.tested(0) == []
 
 
-async def test_weights_that_are_no_better_are_judged_once(tmp_path: Path) -> None:
+async def test_weights_that_are_not_better_are_judged_once(tmp_path: Path) -> None:
     job = Graded(tmp_path)
     job.skill = {0: 0.9, 2: 0.2, 4: 0.2}
     async with job.coordinator() as (training, learner, running):

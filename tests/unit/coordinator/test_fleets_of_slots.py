@@ -121,7 +121,7 @@ def base(canary: Canary | None = None) -> WeightsManifest:
     return WeightsManifest(version=version(0), kind="base", uri="s3://b/model", files=[], canary=canary)
 
 
-async def test_fleets_of_one_version_share_neither_weights_nor_prefix() -> None:
+async def test_fleets_of_one_version_share_no_weights_or_prefix() -> None:
     async with a_rig() as rig:
         one, other = rig.fleet("one"), rig.fleet("other")
         for fleet in (one, other):

@@ -97,7 +97,7 @@ async def test_a_wrong_token_is_refused_before_the_body_comes(tok: Any, path: st
 
 
 @pytest.mark.parametrize("path", ["/complete-rollout", "/update-reward"])
-async def test_who_has_no_token_may_send_64_kib(tok: Any, path: str) -> None:
+async def test_a_client_without_a_token_may_send_64_kib(tok: Any, path: str) -> None:
     async with listening(tok) as r:
         status, answer = await answer_to(r, f"POST {path} HTTP/1.1\r\nContent-Length: 65537")
         assert (status, answer["error"]["code"]) == (413, "request_too_large")
@@ -173,7 +173,7 @@ async def a_call(url: str) -> int:
         return answer.status
 
 
-async def test_300_half_requests_at_256_descriptors_reset_no_other() -> None:
+async def test_300_half_requests_do_not_reset_other_connections() -> None:
     """By a server of its own process, whose hard limit leaves it no more."""
     support = str(Path(__file__).parents[2] / "support")
     path = os.pathsep.join([support, *filter(None, sys.path)])
@@ -270,7 +270,7 @@ async def test_tools_that_are_far_too_long_are_counted(tok: Any) -> None:
         assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
 
 
-async def test_a_conversation_that_fits_is_rendered_whatever_its_bytes(tok: Any) -> None:
+async def test_a_conversation_that_fits_is_rendered_for_any_bytes(tok: Any) -> None:
     """Beyond four bytes a token it is counted, and found to fit."""
     text = "<|im_start|>" * 120  # one token each
     assert len(text) > 4 * 200
@@ -329,7 +329,7 @@ async def test_a_bug_of_ours_is_logged_without_the_token(
 
 
 @pytest.mark.parametrize("sent", NO_HTTP)
-async def test_what_is_no_http_leaves_no_traceback(
+async def test_bytes_that_are_not_http_leave_no_traceback(
     tok: Any, sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

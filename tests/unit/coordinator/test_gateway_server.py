@@ -50,7 +50,7 @@ async def test_a_conversation_is_one_row_of_exactly_what_was_sampled(tok: Any) -
     assert first_request.seed != second_request.seed
 
 
-async def test_history_rendered_again_to_the_same_tokens_is_no_fork(tok: Any) -> None:
+async def test_history_with_the_same_tokens_is_not_a_fork(tok: Any) -> None:
     """Qwen's template is asked again at every word of the user, since it may drop earlier reasoning."""
     async with rig(tok) as r:
         _, first = await r.chat(USER)
@@ -152,7 +152,7 @@ async def test_a_rollout_is_rewarded_only_after_its_completion(tok: Any) -> None
 @pytest.mark.parametrize(
     "path", ["/v1/chat/completions", "/complete-rollout", "/update-reward", "/v1/tools/x"]
 )
-async def test_a_body_that_is_no_object_is_refused(tok: Any, path: str, body: str) -> None:
+async def test_a_body_that_is_not_an_object_is_refused(tok: Any, path: str, body: str) -> None:
     async with rig(tok) as r, r.http.post(r.base + path, data=body) as answer:
         assert answer.status == 400
         assert (await answer.json())["error"]["param"] == "body"
@@ -335,7 +335,7 @@ async def test_a_call_that_is_refused_takes_no_address(tok: Any) -> None:
     ],
     ids=str,
 )
-async def test_whatever_bytes_headers_hold_the_answer_is_typed(
+async def test_the_answer_is_typed_for_any_bytes_in_headers(
     tok: Any, header: dict[bytes, bytes], status: int, param: str | None
 ) -> None:
     document = json.dumps({"messages": [USER]}).encode()

@@ -153,7 +153,7 @@ async def gone(r: Rig, arrived: Callable[[], bool] | None = None, path: str = "/
     await until(lambda: r.rollout.calls == 0)
 
 
-async def test_undelivered_turn_is_neither_trained_nor_rewarded(tok: Any) -> None:
+async def test_an_undelivered_turn_is_not_trained_or_rewarded(tok: Any) -> None:
     async with rig(tok, "Lost words.<|im_end|>", ANSWER) as r:
         r.model.gate.clear()
         await gone(r)
@@ -236,7 +236,7 @@ async def test_a_stream_that_waits_too_long_is_refused_at_its_start(
         await first
 
 
-async def test_a_limit_that_rises_lets_in_who_waits(tok: Any) -> None:
+async def test_a_raised_limit_admits_waiting_requests(tok: Any) -> None:
     limiter = AdaptiveSemaphore(8)
     places = TurnLimiter(limiter.follower())
     limiter.limit = 1

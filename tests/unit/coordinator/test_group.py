@@ -63,7 +63,7 @@ def test_seeds_of_training_and_validation_stay_what_they_were() -> None:
     assert [(task.environment_seed, task.sampling_seed) for task in found] == SEEDS
 
 
-async def test_a_group_says_whose_it_is_and_who_sampled_it() -> None:
+async def test_a_group_records_its_owner_and_its_sampler() -> None:
     wanted = replace(plan(1, Purpose.EVALUATION), candidate="frontier", sampled_by="endpoint")
     found = await groups.run(
         wanted, Episodes(0, 0.0).run, AdaptiveSemaphore(1), start_number=0, max_retries=0
@@ -212,7 +212,7 @@ async def test_a_validation_group_has_nothing_to_compare_and_goes_on() -> None:
     assert len(group.scored) == 1
 
 
-async def test_who_waits_for_a_place_is_not_begun_any_more() -> None:
+async def test_a_waiting_episode_is_not_begun_any_more() -> None:
     wanted, limiter = plan(2), AdaptiveSemaphore(1)
     async with limiter:
         running = asyncio.create_task(

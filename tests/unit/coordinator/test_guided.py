@@ -173,7 +173,7 @@ def test_a_schema_with_which_servers_are_lost_is_not_retried() -> None:
         pass
 
 
-def test_a_schema_that_a_server_answered_is_no_suspect() -> None:
+def test_a_schema_that_a_server_answered_is_not_suspected() -> None:
     suspects = Suspects()
     for _ in range(2 * LOSSES):
         with pytest.raises(ServerLostError), suspects.watched("fine"):

@@ -97,7 +97,7 @@ def test_calls_in_python_over_lines_stay_as_sampled(line: str) -> None:
 
 @every_grammar
 @pytest.mark.parametrize(("levels", "taken"), [(31, True), (32, False), (96, False), (900, False)])
-def test_arguments_are_no_deeper_than_a_sandbox_reads(name: str, levels: int, taken: bool) -> None:
+def test_arguments_are_not_deeper_than_a_sandbox_reads(name: str, levels: int, taken: bool) -> None:
     value = "[" * levels + "]" * levels
     first, *_ = checked(BY_NAME[name].read(framed(name, value), {"f": {"a": {"type": "array"}}})[1])
     if taken:

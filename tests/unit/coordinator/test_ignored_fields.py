@@ -193,7 +193,7 @@ def test_reasoning_is_read_by_either_name(name: str) -> None:
     assert ask.messages[1]["reasoning_content"] == "It shines."
 
 
-async def test_parallel_calls_come_back_whatever_the_agent_wants(tmp_path: Path) -> None:
+async def test_parallel_calls_come_back_even_if_refused(tmp_path: Path) -> None:
     """The answer of Responses says so too."""
     tok = tokenizer(tmp_path, QWEN3_TEMPLATE)
     async with gateway_rig(tok, TWO_CALLS) as gateway, gateway.rollout() as (rollout, base):

@@ -74,7 +74,7 @@ def billed(group: GroupRecord) -> dict[UsageClass, float]:
 
 
 @pytest.mark.parametrize("reward", [judge_rig.ASKS, "self.swallowed()"])
-async def test_a_judge_that_fails_is_no_zero(tok: Any, tmp_path: Path, reward: str) -> None:
+async def test_a_failed_judge_does_not_score_0(tok: Any, tmp_path: Path, reward: str) -> None:
     """The environment never learns of the failure, so no `except` of its own can hide it."""
     async with endpoint(fails(400, "no")) as service:
         of = judge_rig.spec(service.url)

@@ -76,7 +76,7 @@ async def test_an_answer_is_text_and_costs_what_the_endpoint_counts(tmp_path: Pa
     assert service.tokens == [None]
 
 
-async def test_with_a_schema_it_is_json_that_holds_to_it(tmp_path: Path) -> None:
+async def test_an_answer_with_a_schema_is_json_that_fits_it(tmp_path: Path) -> None:
     async with serving(says('{"grade": 0.5}')) as service:
         found, _ = await ask(tmp_path, service.url, schema=GRADE)
     assert found == {"grade": 0.5}
@@ -129,7 +129,7 @@ UNUSABLE: dict[str, tuple[Answer, str]] = {
 
 
 @pytest.mark.parametrize("name", UNUSABLE)
-async def test_what_is_no_answer_is_asked_again_and_never_a_zero(tmp_path: Path, name: str) -> None:
+async def test_an_invalid_answer_is_asked_again_and_never_0(tmp_path: Path, name: str) -> None:
     given, message = UNUSABLE[name]
     async with serving(given, says('{"grade": 1}')) as service:
         found, [judgement] = await ask(tmp_path, service.url, schema=GRADE)
@@ -257,7 +257,7 @@ async def test_an_unavailable_store_loses_no_answer(tmp_path: Path, monkeypatch:
     assert found == "Good."
 
 
-async def test_those_who_ask_the_same_at_once_pay_once(tmp_path: Path) -> None:
+async def test_equal_questions_at_the_same_time_cost_once(tmp_path: Path) -> None:
     judgements: list[Judgement] = []
     async with serving(says("Good.")) as service:
         of = judge_rig.spec(service.url)
@@ -269,7 +269,7 @@ async def test_those_who_ask_the_same_at_once_pay_once(tmp_path: Path) -> None:
     assert sorted(one.prompt_tokens for one in judgements) == [0, 0, 0, 0, 20]
 
 
-async def test_who_is_cancelled_takes_no_answer_from_another(tmp_path: Path) -> None:
+async def test_a_cancelled_caller_takes_no_answer_from_another(tmp_path: Path) -> None:
     judgements: list[Judgement] = []
     held, came = asyncio.Event(), asyncio.Event()
 
@@ -296,7 +296,7 @@ async def test_who_is_cancelled_takes_no_answer_from_another(tmp_path: Path) -> 
             assert [one.prompt_tokens for one in judgements] == [0, 20]
 
 
-async def test_the_last_who_is_cancelled_ends_the_request(tmp_path: Path) -> None:
+async def test_the_last_cancelled_caller_ends_the_request(tmp_path: Path) -> None:
     async with serving(silent, says("Good.")) as service:
         of = judge_rig.spec(service.url)
         async with judge_rig.judges(tmp_path, of) as judges:
@@ -333,7 +333,7 @@ async def test_no_episode_begins_before_a_judge_answers_again(tmp_path: Path) ->
     assert [body["max_tokens"] for body in probes] == [asking.PROBE_TOKENS] * 3
 
 
-async def test_an_answer_that_is_none_holds_nobody_back(tmp_path: Path) -> None:
+async def test_an_invalid_answer_does_not_block_others(tmp_path: Path) -> None:
     async with serving(says("prose")) as service:
         of = judge_rig.spec(service.url)
         async with judge_rig.judges(tmp_path, of) as judges:
@@ -370,7 +370,7 @@ CHAT = {
 
 
 @pytest.mark.hostile
-def test_a_good_answer_bent_anywhere_is_an_answer_or_none() -> None:
+def test_a_mutated_answer_is_accepted_or_rejected() -> None:
     def judgement(body: bytes) -> Any:
         try:
             return answer(read(body), question(schema=GRADE))

@@ -70,7 +70,7 @@ def test_an_equal_job_has_the_same_key(model: Path) -> None:
         {"preflight": {"episodes": 0, "checks": {"splits": "Off"}}},
     ],
 )
-def test_whatever_it_depends_on_makes_another_key(model: Path, blocks: dict[str, Any]) -> None:
+def test_every_input_of_the_preflight_changes_its_key(model: Path, blocks: dict[str, Any]) -> None:
     assert key(a_spec(**blocks), model) != key(a_spec(), model)
 
 

@@ -131,7 +131,7 @@ def elsewhere(sampled_by: str) -> GroupRecord:
     return group.model_copy(update={"sampled_by": sampled_by})
 
 
-def test_an_endpoints_tokens_are_its_own_whatever_became_of_them() -> None:
+def test_tokens_of_an_endpoint_keep_their_own_class() -> None:
     group = elsewhere("endpoint")
     counted = totals(group)
     assert {name: n for name, n in counted.items() if n} == {

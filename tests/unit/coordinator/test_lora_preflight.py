@@ -130,7 +130,7 @@ def shapes(folder: Path) -> tensors.Shapes:
     return tensors.shapes(model, folder / "model", FileStore())
 
 
-def test_a_header_is_read_whatever_its_length(folder: Path) -> None:
+def test_a_header_of_any_length_is_read(folder: Path) -> None:
     assert shapes(folder) == SHAPES
     (folder / "model" / "model.safetensors").write_bytes(safetensors(SHAPES, padding=2 * tensors.FIRST_BYTES))
     assert shapes(folder) == SHAPES

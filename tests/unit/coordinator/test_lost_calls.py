@@ -146,7 +146,7 @@ def test_deepseek_v3_2_may_omit_its_outer_tags(end: str) -> None:
         ("mistral-tekken", "[1, 2]"),
     ],
 )
-def test_a_tag_alone_is_no_call(name: str, text: str) -> None:
+def test_a_tag_alone_is_not_a_call(name: str, text: str) -> None:
     assert BY_NAME[name].read(text, {}) == (text, [])
 
 

@@ -178,7 +178,7 @@ def test_what_would_not_be_done_is_refused_by_name(param: str, fields: dict[str,
 
 
 @pytest.mark.parametrize("document", [None, [], "text", 7])
-def test_a_body_that_is_no_object_is_refused(document: object) -> None:
+def test_a_body_that_is_not_an_object_is_refused(document: object) -> None:
     for read in (messages.read, messages.read_count):
         with pytest.raises(GatewayError):
             read(document)

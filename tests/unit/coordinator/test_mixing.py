@@ -24,7 +24,7 @@ def rows_of(order: Order | Mixture, positions: range) -> list[int]:
 
 
 @given(total=st.integers(6, 300), given=weights)
-def test_places_are_the_shares_rounded_and_none_is_empty(total: int, given: list[float]) -> None:
+def test_places_are_the_rounded_shares_and_at_least_one(total: int, given: list[float]) -> None:
     found = places(total, given)
     assert sum(found) == total
     assert min(found) >= 1
@@ -62,7 +62,7 @@ def test_zero_weight_excludes_a_task_and_no_weight_means_one() -> None:
 
 
 @given(seed=st.integers(0, 1000), position=st.integers(0, 200), shuffle=st.booleans())
-def test_a_position_is_the_same_slot_whoever_asks(seed: int, position: int, shuffle: bool) -> None:
+def test_a_position_is_the_same_slot_for_every_caller(seed: int, position: int, shuffle: bool) -> None:
     def slot() -> object:
         return order_of(10, TASKS, {"cancel": 2.5}, seed, shuffle).slot(position)
 

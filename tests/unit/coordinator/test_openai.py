@@ -231,7 +231,7 @@ def test_lenient_job_takes_an_effort_the_template_knows() -> None:
     assert found.ignored == ("chat_template_kwargs.documents",)
 
 
-def test_a_lenient_job_still_refuses_what_is_no_value() -> None:
+def test_a_lenient_job_still_refuses_invalid_values() -> None:
     for fields in ({"max_tokens": "5"}, {"stop": 7}, {"messages": []}):
         with pytest.raises(GatewayError):
             openai.read(body(**fields), lenient=True)
@@ -296,7 +296,7 @@ def test_calls_that_nobody_can_read_are_refused(arguments: str) -> None:
 
 
 @pytest.mark.parametrize("document", [None, [], "text", 7])
-def test_a_body_that_is_no_object_is_refused(document: object) -> None:
+def test_a_body_that_is_not_an_object_is_refused(document: object) -> None:
     with pytest.raises(GatewayError):
         openai.read(document)
 

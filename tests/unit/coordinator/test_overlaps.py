@@ -24,7 +24,7 @@ def splits(train: list[dict[str, Any]], validation: list[dict[str, Any]]) -> lis
     return [Split("train", train), Split("validation", validation)]
 
 
-def test_splits_that_share_nothing_are_no_matter() -> None:
+def test_splits_that_share_nothing_are_not_reported() -> None:
     assert check(splits(CASES[:4], CASES[4:]), allowed=False) == []
 
 

@@ -57,7 +57,7 @@ class TestWhatPauses:
     """The decision, which is pure."""
 
     @pytest.mark.parametrize("policy", ["Alert", "Remediate"])
-    def test_no_other_policy_does(self, policy: str) -> None:
+    def test_other_policies_act_on_no_signal(self, policy: str) -> None:
         collapse = CollapseSpec().model_copy(update={"policy": policy})
         assert acting(collapse, [verdict(NOTHING)]) == []
 
@@ -108,7 +108,7 @@ class TestPauses:
         made.begin(step)
         return made
 
-    def test_pause_holds_from_the_raise_whatever_the_signal_does(self) -> None:
+    def test_the_pause_holds_even_if_the_signal_clears(self) -> None:
         pauses = self.new()
         pauses.look(11, [], done=False)
         assert not pauses.is_paused
@@ -155,7 +155,7 @@ class TestPauses:
         third.look(21, raised, done=False)
         assert not third.is_paused
 
-    def test_what_is_raised_while_it_is_paused_belongs_to_that_pause(self) -> None:
+    def test_a_signal_raised_in_a_pause_belongs_to_it(self) -> None:
         pauses = self.new()
         pauses.look(12, [verdict(NOTHING, since=12)], done=False)
         first = pauses.last

@@ -128,7 +128,7 @@ def test_what_a_job_cannot_run_without_fails_it_under_any_policy(
     assert bench.reports[-1].state == "Failed"
 
 
-def test_a_store_that_does_not_answer_is_no_failed_check(folder: Path) -> None:
+def test_a_store_that_does_not_answer_fails_no_check(folder: Path) -> None:
     bench = Bench(spec(folder, data={"train": {"uri": "s3://bucket/rows.jsonl"}}, evaluation=UNVALIDATED))
     with pytest.raises(JobError) as caught:
         bench.runner.basics(refusing_store("SlowDown", 503), folder / "cache")
@@ -136,7 +136,7 @@ def test_a_store_that_does_not_answer_is_no_failed_check(folder: Path) -> None:
     assert bench.reports == [], "nothing is known of the dataset yet"
 
 
-def test_what_a_predecessor_got_past_is_no_failed_check(folder: Path) -> None:
+def test_a_check_that_a_predecessor_passed_does_not_fail(folder: Path) -> None:
     bench = Bench(spec(folder, data={"train": {"uri": "s3://bucket/rows.jsonl"}}, evaluation=UNVALIDATED))
     bench.runner.begun = True
     with pytest.raises(JobError, match="AccessDenied") as caught:
@@ -145,7 +145,7 @@ def test_what_a_predecessor_got_past_is_no_failed_check(folder: Path) -> None:
     assert bench.reports == []
 
 
-async def test_judgement_that_is_no_number_fails_environment_check(folder: Path) -> None:
+async def test_a_judgement_that_is_not_a_number_fails_the_check(folder: Path) -> None:
     bench = Bench(spec(folder))
     async with sandboxes() as (leases, box):
         box.answers["POST /finish"] = lambda body: {"reward": float("nan"), "score": 0.0, "metrics": {}}
@@ -216,7 +216,7 @@ def test_weights_to_start_from_are_looked_at(folder: Path) -> None:
     assert (found.passed, found.message) == (True, "a LoRA adapter of the base model")
 
 
-def test_weights_of_another_model_are_no_start(folder: Path) -> None:
+def test_weights_of_another_model_are_refused_as_a_start(folder: Path) -> None:
     bench = Bench(start_from(folder, folder / "other"))
     with pytest.raises(JobError, match="the adapter is of base model") as caught:
         bench.basics(folder)
@@ -327,7 +327,7 @@ async def test_a_reason_that_no_condition_takes_is_not_passed_on(folder: Path) -
 
 
 @pytest.mark.parametrize("where", ["lease", "reset"])
-async def test_a_platform_that_fails_is_no_fault_of_the_job(folder: Path, where: str) -> None:
+async def test_a_failure_of_the_platform_does_not_blame_the_job(folder: Path, where: str) -> None:
     bench = Bench(spec(folder, pendingDeadlineSeconds=2 if where == "lease" else 20))
     async with sandboxes() as (leases, box):
         if where == "lease":

@@ -87,7 +87,7 @@ def test_validations_that_lost_about_as_much_compare_by_score() -> None:
     assert ranked([lossy(4, 0.0, 0, 100)]) == [lossy(4, 0.0, 0, 100)]
 
 
-def test_there_is_no_best_where_nothing_was_validated() -> None:
+def test_without_a_validation_there_is_no_best_step() -> None:
     found = shown(3, {})
     assert found is not None
     assert (found.best, found.adapter and found.adapter.step) == (None, 3)
@@ -125,7 +125,7 @@ def test_best_excludes_a_former_last_step_never_exported() -> None:
     assert (found.best and found.best.step, found.adapter and found.adapter.step) == (1, 3)
 
 
-def test_where_no_version_is_whole_none_is_named() -> None:
+def test_no_version_is_named_if_none_is_whole() -> None:
     found = projections.checkpoints(LAYOUT, State(reports=[report(0, kind="delta", chain=[LINK])]), [])
     assert found is not None
     assert (found.best, found.adapter) == (None, None)

@@ -168,7 +168,7 @@ async def test_the_preflight_loses_what_no_group_judged(tok: Any, tmp_path: Path
     assert "1 rewards for 3 transcripts" in (group.episodes[0].error or "")
 
 
-async def test_an_environment_without_one_is_asked_for_none(tok: Any, tmp_path: Path) -> None:
+async def test_without_group_reward_no_group_is_judged(tok: Any, tmp_path: Path) -> None:
     async with rig(tok, tmp_path, entrypoint="ranked:Alone") as r:
         group = await ran(r)
         assert r.leases.total == 3
@@ -187,7 +187,7 @@ async def test_an_environment_without_one_is_asked_for_none(tok: Any, tmp_path: 
         ("1 / 0", "group_reward raised ZeroDivisionError"),
     ],
 )
-async def test_a_group_that_cannot_be_judged_is_none(
+async def test_a_group_that_cannot_be_judged_gives_no_result(
     tok: Any, tmp_path: Path, reward: str, says: str
 ) -> None:
     async with rig(tok, tmp_path) as r:

@@ -124,7 +124,7 @@ def test_the_status_shows_the_algorithm_that_is_in_force() -> None:
 
 
 @pytest.mark.parametrize("refuses", [True, False])
-async def test_an_order_is_answered_whatever_becomes_of_it(tmp_path: Path, refuses: bool) -> None:
+async def test_every_order_is_answered(tmp_path: Path, refuses: bool) -> None:
     job = Job(tmp_path, a_small_spec(steps=12))
     async with job.coordinator() as (training, learner, running):
         between = []

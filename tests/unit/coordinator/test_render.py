@@ -61,9 +61,7 @@ def test_otherwise_the_models_own_template_is_rendered(other: Any, family: str) 
 HERMES_CALL = '<tool_call>\n{"name": "look_up", "arguments": {"key": "brave-otter"}}\n</tool_call><|im_end|>'
 
 
-def test_requested_hermes_is_read_whatever_the_family_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requested_hermes_is_read_for_every_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A family's renderer that agrees with the template, and reads calls in XML."""
     tok = tokenizer(tmp_path, QWEN3_TEMPLATE)
     tok.add_special_tokens({"additional_special_tokens": XML_FAMILY_TOKENS})

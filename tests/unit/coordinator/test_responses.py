@@ -87,7 +87,7 @@ HM, BRIEF = {"type": "reasoning_text", "text": "hm"}, {"type": "summary_text", "
     ],
 )
 @pytest.mark.parametrize("spoken", [True, False])
-def test_a_summary_of_reasoning_is_no_empty_message(
+def test_a_summary_of_reasoning_adds_no_empty_message(
     item: dict[str, Any], reasoning: str | None, spoken: bool
 ) -> None:
     said = [{"type": "message", "role": "assistant", "content": "hi"}] if spoken else []
@@ -196,7 +196,7 @@ def test_what_would_not_be_done_is_refused_by_name(param: str, fields: dict[str,
 
 
 @pytest.mark.parametrize("document", [None, [], "text", 7])
-def test_a_body_that_is_no_object_is_refused(document: object) -> None:
+def test_a_body_that_is_not_an_object_is_refused(document: object) -> None:
     with pytest.raises(GatewayError):
         responses.read(document, earlier=earlier)
 
@@ -306,7 +306,7 @@ async def test_instructions_are_of_one_turn_alone(tok: Any) -> None:
         assert r.rollout.session.forks == 1
 
 
-async def test_an_answer_that_is_too_old_or_none_is_refused(tok: Any) -> None:
+async def test_an_unknown_or_too_old_answer_is_refused(tok: Any) -> None:
     async with rig(tok, ANSWER) as r:
         _, first = await r.post("/v1/responses", {"input": "hello"})
         for n in range(CONVERSATIONS):

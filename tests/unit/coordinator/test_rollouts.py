@@ -76,7 +76,7 @@ def test_rewards_by_turn_are_taken() -> None:
         (None, "invalid_value"),
     ],
 )
-def test_a_reward_that_is_none_is_refused_and_may_be_mended(values: object, code: str) -> None:
+def test_an_invalid_reward_is_refused_and_may_be_corrected(values: object, code: str) -> None:
     one = rollout(turns=3)
     one.complete("ready")
     with refused(code) as caught:

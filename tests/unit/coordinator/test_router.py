@@ -129,7 +129,7 @@ def test_the_problem_is_in_the_servers_own_words() -> None:
         st.tuples(st.sampled_from([A, B, C]), st.sampled_from(["holds", "old", "lost", "went"])), max_size=20
     )
 )
-def test_whoever_is_picked_holds_the_wanted_weights(events: list[tuple[Endpoint, str]]) -> None:
+def test_the_picked_server_holds_the_wanted_weights(events: list[tuple[Endpoint, str]]) -> None:
     found = router()
     for endpoint, what in events:
         if what == "holds":
@@ -192,7 +192,7 @@ def test_all_that_a_server_loses_at_once_is_one_loss() -> None:
     assert asked(found) == {A, B}
 
 
-def test_servers_that_rest_are_asked_where_there_is_no_other() -> None:
+def test_resting_servers_are_asked_if_no_other_exists() -> None:
     found = router(A, B)
     found.clock = Clock()
     lose(found, A)

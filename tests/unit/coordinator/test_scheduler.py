@@ -323,7 +323,7 @@ def test_each_sampler_prefers_its_own_groups(order: Order, expected: list[int] |
     assert scheduler.batch() == expected
 
 
-def test_who_was_skipped_is_waited_for_in_the_end() -> None:
+def test_a_skipped_group_is_waited_for_in_the_end() -> None:
     """P = 1, S = 1: group 0 may be skipped once, and then nobody is trained before it."""
     scheduler = started("ready_first", 1, 1)
     scheduler.finished(1)

@@ -61,7 +61,7 @@ def test_a_turn_ends_with_the_token_that_completes_a_stop(
     assert found.finish_reason == "stop"
 
 
-def test_the_closing_token_is_no_text() -> None:
+def test_the_closing_token_is_not_text() -> None:
     turn = sampled("abc", closed=True)
     assert stops.ended(text, turn, [chr(END)], [END]) == (turn, None)
 
@@ -110,7 +110,7 @@ def test_only_a_request_with_a_stop_has_the_server_decode() -> None:
         ("Mistral Tekken", ("ARGS", "[")),
     ],
 )
-def test_a_part_of_the_familys_markup_is_no_stop(name: str, refused: tuple[str, ...]) -> None:
+def test_a_part_of_the_familys_markup_is_not_a_stop(name: str, refused: tuple[str, ...]) -> None:
     family = BY_FAMILY[name]
     markup = stops.markup(choose(spoken(family), family.model_type))
     for stop in refused:
@@ -251,7 +251,7 @@ class Deaf:
         return Sampled(self.tokens, [-0.5] * len(self.tokens), spans, "stop", 0)
 
 
-async def test_text_after_a_stop_is_neither_kept_nor_billed(tok: Any) -> None:
+async def test_text_after_a_stop_is_not_kept_or_billed(tok: Any) -> None:
     engine = Deaf(tok.encode(REASONING, add_special_tokens=False))
     gateway = Gateway(choose(tok, "qwen3"), engine, 1000, 5.0)
     session = Session("e", 3, Sampling(1.0, 1.0, 64))

@@ -245,7 +245,7 @@ def test_an_empty_list_of_calls_is_counted(name: str, text: str) -> None:
     assert found.written == text
 
 
-def test_the_word_functools_is_no_call() -> None:
+def test_the_word_functools_is_not_a_call() -> None:
     words = "I would use functools.partial.\n"
     assert read("phi4", words) == (words, [])
     remaining, [found] = read("phi4", f"{words}functools{AS_LIST}")
@@ -295,7 +295,7 @@ def test_qwen_coder_s_slips_are_read(text: str, arguments: dict[str, Any]) -> No
     assert (remaining.strip(), names_and_arguments(found)) == ("I look.", [("look_up", arguments)])
 
 
-def test_a_tag_in_a_sentence_is_no_call() -> None:
+def test_a_tag_in_a_sentence_is_not_a_call() -> None:
     assert read("qwen-coder", "Write <function=look_up> first.") == ("Write <function=look_up> first.", [])
 
 

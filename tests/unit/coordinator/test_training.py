@@ -337,7 +337,7 @@ async def test_a_stall_names_its_blocker(tmp_path: Path) -> None:
         assert found.patience == LEARNER_SECONDS
 
 
-async def test_slow_work_is_no_stall_until_nothing_can_take_so_long(
+async def test_slow_work_is_a_stall_only_past_its_longest_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stall, "CHECK_SECONDS", 0.01)
@@ -411,6 +411,6 @@ async def test_a_lost_segment_of_a_trained_group_is_counted_again(
     assert job.store.get(segment) == before
 
 
-def test_a_trained_group_whose_episodes_are_gone_is_none(tmp_path: Path) -> None:
+def test_a_trained_group_without_its_file_reads_as_none(tmp_path: Path) -> None:
     job = Job(tmp_path)
     assert Spool(job.store, job.layout).taken("t0-000000") is None

@@ -42,7 +42,7 @@ async def test_sync_lasts_from_report_to_first_server_in_rotation() -> None:
         assert max(servers.loads) < 100
 
 
-async def test_weights_a_server_holds_already_are_no_sync() -> None:
+async def test_weights_that_a_server_holds_need_no_sync() -> None:
     async with a_fleet(1) as (fleet, servers):
         held = {"version": {"incarnation": 0, "step": 3}, "ready": True, "canary_error": 0.25}
         servers.agents[0].answers = {"GET /v1/weights": lambda _: held}
@@ -137,7 +137,7 @@ WRONG = {"version": None, "ready": False, "error": "NotVerified: off", "reason":
 
 
 @pytest.mark.parametrize("answer", [say(GONE), drop, fail(500)], ids=["gone", "breaks off", "is refused"])
-async def test_failed_load_of_overtaken_weights_is_no_failure(answer: Fault) -> None:
+async def test_a_failed_load_of_replaced_weights_is_not_a_failure(answer: Fault) -> None:
     async with a_fleet(1) as (fleet, servers):
         assert [status for status, _ in await overtaken(fleet, servers.agents[0], answer)] == ["True"]
 

@@ -56,7 +56,7 @@ def test_a_watch_that_the_server_ends_begins_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(30)
-def test_a_watch_that_ends_without_an_object_is_no_refusal(tmp_path: Path) -> None:
+def test_a_watch_that_ends_early_is_not_a_refusal(tmp_path: Path) -> None:
     assert [*kubectl(tmp_path, "sleep 0.2\nexit 0\n").changes("pods", deadline_s=2)] == []
     assert starts(tmp_path) > 1
 

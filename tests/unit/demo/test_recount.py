@@ -77,7 +77,7 @@ def without_rows(group: GroupRecord) -> GroupRecord:
 @pytest.mark.parametrize(
     ("rewards", "claimed"), [([1.0, 0.0], 2 * TOKENS), ([1.0, 1.0], 0), ([0.1 + 0.2, 0.3], 0)]
 )
-def test_by_their_rewards_groups_have_a_gradient_or_none(
+def test_rewards_decide_whether_a_group_has_a_gradient(
     tmp_path: Path, rewards: list[float], claimed: int
 ) -> None:
     assert counted(tmp_path, rewards, claimed) == (claimed, "")

@@ -39,6 +39,6 @@ def test_a_long_step_must_be_accounted_for() -> None:
     assert "50.0% accounted for" in step_times.verified([time(10, 5)]), "it is short"
 
 
-def test_a_run_without_times_is_no_success() -> None:
+def test_a_run_without_times_is_not_a_success() -> None:
     with pytest.raises(step_times.TimeUnaccountedError, match="no report"):
         step_times.verified([])

@@ -73,7 +73,7 @@ def test_there_are_pages_with_links_and_sections() -> None:
     assert sum("#" not in link for link in found) > 300
 
 
-def test_a_link_in_code_is_none() -> None:
+def test_a_link_in_code_is_not_a_link() -> None:
     text = "[a](a.md) `[b](b.md)`\n```\n[c](c.md)\n```\n[`d`](d.md#e) [f](https://example.com/f.md)"
     assert list(links(text)) == ["a.md", "d.md#e"]
 

@@ -188,7 +188,7 @@ class TestArgo:
         }
         assert waves == {"RLEvalJob": 0, "Deployment": 1, "Service": 1}
 
-    def test_a_gate_of_the_past_is_neither_pruned_nor_missed(self) -> None:
+    def test_an_old_gate_is_not_pruned_or_missed(self) -> None:
         notes = gate_of(DEPLOY)["metadata"]["annotations"]
         assert notes["argocd.argoproj.io/sync-options"] == "Prune=false"
         assert notes["argocd.argoproj.io/compare-options"] == "IgnoreExtraneous"

@@ -161,7 +161,7 @@ def test_candidates_of_one_base_share_a_set_of_servers() -> None:
     assert config.unresolved == {}
 
 
-def test_what_needs_no_other_job_is_settled_at_once() -> None:
+def test_a_candidate_that_needs_no_job_is_settled_at_once() -> None:
     world = chosen(candidates=[PLAIN, ELSEWHERE, STORED])
     assert [item["kind"] for item in status_of(world)] == ["Model", "Endpoint", "Rescore"]
     assert status_of(world)[2]["uri"] == f"{ROOT}-other"
@@ -306,7 +306,7 @@ def test_the_base_is_measured_though_the_weights_never_came() -> None:
     assert set(config_of(world).unresolved) == {"tuned"}
 
 
-def test_time_suspended_is_no_waiting() -> None:
+def test_suspended_time_does_not_count_as_waiting() -> None:
     world = world_of(TUNED, pendingDeadlineSeconds=600, suspend=True)
     world.carry_out()
     assert world.body["status"]["state"] == "Suspended"

@@ -100,6 +100,6 @@ def test_a_template_cannot_charge_somebody_else() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "a/b/c", "-team", "team-", "Acme.io/team", "x" * 64])
-def test_what_is_no_label_is_refused(wrong: str) -> None:
+def test_an_invalid_label_is_refused(wrong: str) -> None:
     with pytest.raises(ValidationError, match=r"cost_?labels|costLabels"):
         platform(wrong)

@@ -248,7 +248,7 @@ class TestStatus:
         assert world.status_condition("GatePassed")["status"] == "False", "the coordinator's word stands"
 
     @pytest.mark.parametrize("reason", ["bad reason: x", "", "lower", "X" * 65, "Line\n"])
-    def test_it_fails_whatever_reason_the_coordinator_gives(self, reason: str) -> None:
+    def test_it_fails_for_any_reason_of_the_coordinator(self, reason: str) -> None:
         """A sandbox may have made it up; no condition takes it, and the job would never end."""
         world = evaluating()
         world.gave_up("coordinator", reason, "the environment said so")

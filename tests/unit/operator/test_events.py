@@ -231,7 +231,7 @@ def test_the_event_of_a_failure_has_its_reason(stage: Stage) -> None:
         (says("Suspended", "False", "NotSuspended"), "", ""),
     ],
 )
-def test_every_other_transition_has_its_event_or_none(
+def test_every_other_transition_has_its_event_or_no_event(
     stage: Stage, change: Callable[[Stage], object], reason: str, kind: str
 ) -> None:
     change(stage)

@@ -413,7 +413,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from([1, 137, 9])), min
 
 
 @given(steps=STEPS, looks=st.sets(st.integers(0, 23)))
-def test_each_end_is_counted_once_whatever_is_looked_at_when(
+def test_each_end_is_counted_once_in_any_order_of_reads(
     steps: list[tuple[int, int]], looks: set[int]
 ) -> None:
     """Three servers crash in turn. Each end is looked at once or more. `looks` are done again, as by an

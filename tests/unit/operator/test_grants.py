@@ -233,7 +233,7 @@ def test_an_ended_job_keeps_its_grant_until_its_pods_are_gone() -> None:
     assert (found.status.limits[0].ended, found.status.jobs) == ("7.00", [])
 
 
-def test_a_last_word_that_leaves_a_limit_out_is_none_about_it() -> None:
+def test_a_last_report_keeps_a_limit_that_it_leaves_out() -> None:
     two = budget(usd="100", tokens={"sample": 50})
     asks = {"usd": D(60), "tokens.sample": D(20)}
     before = shared(two, Claim("a", "RLTrainingJob", "a", "1", needed=asks))

@@ -93,7 +93,7 @@ def test_a_registry_that_is_back_clears_it() -> None:
 
 
 @pytest.mark.parametrize("role", ["sandbox", "coordinator", "learner", "rollout", "broker"])
-def test_a_name_that_is_none_fails_the_job(role: str) -> None:
+def test_an_invalid_image_name_fails_the_job(role: str) -> None:
     world = running() if role in ("learner", "rollout") else checked()
     world.waiting(role, "InvalidImageName", 'couldn\'t parse image name "Env:1": must be lowercase')
     world.carry_out()

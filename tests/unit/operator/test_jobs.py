@@ -68,7 +68,7 @@ def test_what_the_operator_wrote_itself_is_not_fetched() -> None:
     assert server.fetched == 0
 
 
-def test_a_job_that_is_gone_before_it_is_fetched_is_no_job() -> None:
+def test_a_job_deleted_before_the_fetch_is_absent() -> None:
     server, cache, jobs = new_jobs()
     jobs.announced(server.put(5))
     server.stored.clear()

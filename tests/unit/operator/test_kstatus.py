@@ -150,7 +150,7 @@ def test_a_preflight_that_runs_is_waited_for(kind: str) -> None:
     assert kstatus.verdict(world.body) == "InProgress"
 
 
-def test_a_validation_is_no_other_state_to_who_waits() -> None:
+def test_a_job_that_validates_is_still_current() -> None:
     world = running()
     world.body["status"]["progress"] = {"step": 4, "evaluating": 4}
     world.carry_out()

@@ -96,7 +96,7 @@ def test_status_records_the_end_of_a_pause_before_a_pod_is_made() -> None:
     assert verdict(world.body) == "Current"
 
 
-def test_a_pause_stays_over_whatever_the_annotation_becomes() -> None:
+def test_an_ended_pause_stays_over_if_the_annotation_changes() -> None:
     world = named(paused(running()))
     world.carry_out()
     for value in (None, "2001-01-01T00:00:00Z", "never mind"):

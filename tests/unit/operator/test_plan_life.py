@@ -249,7 +249,7 @@ class TestRefusedWhileItRuns:
         assert not world.is_true("Accepted")
         assert not [key for key in world.objects if key[0] in ("Job", "Deployment", "Pod")]
 
-    def test_and_starts_nothing_when_it_goes_on(self, world: World) -> None:
+    def test_it_starts_nothing_when_it_is_resumed(self, world: World) -> None:
         world.body["spec"]["suspend"] = True
         world.carry_out()
         world.gone(*names.ROLES).carry_out()

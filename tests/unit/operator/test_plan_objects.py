@@ -98,7 +98,7 @@ def test_every_object_is_owned_by_the_job_and_labelled_with_it(spec: Json) -> No
 
 @settings(max_examples=50)
 @given(specs)
-def test_every_pod_is_restricted_whatever_a_template_says(spec: Json) -> None:
+def test_every_pod_is_restricted_under_any_template(spec: Json) -> None:
     for role, template in templates(everything(**spec)).items():
         pod = template["spec"]
         assert (
@@ -187,7 +187,7 @@ def test_the_file_the_pods_read_is_the_job() -> None:
     assert config.spec.rollout.replicas == 3
 
 
-def test_the_keys_are_no_part_of_the_plan() -> None:
+def test_the_keys_are_not_part_of_the_plan() -> None:
     (secret,) = [item for item in everything() if item.ref[0] == "Secret"]
     assert secret.mode == Mode.SECRET
     assert not secret.body.keys() & {"data", "stringData"}

@@ -223,7 +223,7 @@ class TestWeightsOfNobody:
         assert weights(world) == ("Unknown", "Suspended")
         assert world.status_condition("WeightsInSync")["lastTransitionTime"] == stamp(world.now)
 
-    def test_nor_after_it_resumes_until_its_coordinator_has_spoken(self) -> None:
+    def test_it_is_unknown_after_a_resume_until_the_report(self) -> None:
         world = synced(running())
         world.body["spec"]["suspend"] = True
         world.objects.clear()
@@ -243,7 +243,7 @@ class TestWeightsOfNobody:
             assert weights(world) == reported
 
     @pytest.mark.parametrize(("how", "reason"), [("Failed", "Failed"), ("Complete", "Succeeded")])
-    def test_nor_of_a_job_that_has_ended(self, how: str, reason: str) -> None:
+    def test_it_is_unknown_for_a_job_that_has_ended(self, how: str, reason: str) -> None:
         world = over(how)
         assert world.is_true(how)
         assert weights(world) == ("Unknown", reason)
@@ -454,7 +454,7 @@ class TestFailures:
         assert "no such image" in world.status_condition("SandboxesReady")["message"]
 
     @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-    def test_a_sandbox_that_is_over_is_no_issue_while_another_starts(self, phase: str) -> None:
+    def test_an_ended_sandbox_is_fine_while_another_starts(self, phase: str) -> None:
         world = running()
         world.pod("sandbox", 0, phase=phase)
         world.starting("sandbox", 1)

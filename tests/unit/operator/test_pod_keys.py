@@ -53,7 +53,7 @@ def worlds() -> dict[str, tuple[World, str]]:
 
 
 @pytest.mark.parametrize("kind", ["RLTrainingJob", "RLEvalJob"])
-def test_a_pod_mounts_its_roles_keys_and_no_other(kind: str) -> None:
+def test_a_pod_mounts_only_the_keys_of_its_role(kind: str) -> None:
     world, stem = worlds()[kind]
     pods = pods_of(world)
     without = {names.SUITE_BROKER} if kind == "RLTrainingJob" else {names.LEARNER}

@@ -128,7 +128,7 @@ def test_closing_wakes_every_worker(queue: KeyedQueue[str]) -> None:
 
 @settings(max_examples=25)
 @given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=60), st.integers(1, 4))
-def test_whatever_is_added_is_worked_on_and_never_twice_at_once(keys: list[str], count: int) -> None:
+def test_every_key_is_worked_on_and_never_twice_at_once(keys: list[str], count: int) -> None:
     queue: KeyedQueue[str] = KeyedQueue()
     guard, working, overlaps, worked = threading.Lock(), Counter[str](), [], Counter[str]()
 

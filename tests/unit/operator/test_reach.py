@@ -102,7 +102,7 @@ def test_other_addresses_are_everybodys(field: str, host: str) -> None:
     assert refused(DEFAULT, **named(field, f"http://{host}/v1")) == []
 
 
-def test_the_api_servers_own_service_is_no_agent() -> None:
+def test_the_service_of_the_api_server_is_not_an_agent() -> None:
     agent = {"http": {"service": {"name": "kubernetes", "port": 443}}}
     [message] = refused(DEFAULT, namespace="default", agent=agent)
     assert message.startswith("spec.agent.http.service.name: kubernetes is the API server; ")
@@ -167,13 +167,13 @@ def test_an_address_that_is_listed_whole_is_open(pattern: str, opens: bool) -> N
 @pytest.mark.parametrize(
     "wrong", ["*", "acme.dev", "ftp://acme.dev", "https://*", "https://a*.dev", "https://a?b"]
 )
-def test_a_pattern_that_is_none_is_refused(wrong: str) -> None:
+def test_an_invalid_url_pattern_is_refused(wrong: str) -> None:
     with pytest.raises(ValidationError, match="HOST may begin with"):
         Policy(agent_urls=(wrong,))
 
 
 @given(st.text(max_size=30))
-def test_any_text_is_read_or_is_no_url(text: str) -> None:
+def test_any_text_is_a_url_or_is_refused(text: str) -> None:
     found = addresses.read(f"http://{text}")
     assert found is None or isinstance(addresses.forbidden(found.host, SERVER), str | None)
 

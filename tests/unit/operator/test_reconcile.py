@@ -384,7 +384,7 @@ class TestWarnings:
         assert "spec.optimizer.warmupSteps" in now.removeprefix(before)
         assert {"ConfigMap", "Job"} <= set(desk.children())
 
-    def test_that_there_is_such_an_event_already_is_no_issue(self) -> None:
+    def test_an_event_that_exists_already_is_fine(self) -> None:
         desk = Desk(**HOT)
 
         def refuse(verb: str, kind: str) -> None:

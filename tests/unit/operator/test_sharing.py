@@ -127,7 +127,7 @@ def test_what_another_operator_manages_is_left_alone(whose: str) -> None:
     assert team.granted() == {}
 
 
-def test_an_unreadable_job_keeps_its_grant_and_blocks_no_other() -> None:
+def test_an_unreadable_job_keeps_its_grant_and_blocks_none() -> None:
     team = Namespace()
     team.put(1, needs("12"))
     team.share()

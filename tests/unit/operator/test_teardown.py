@@ -79,7 +79,7 @@ def test_everything_goes_in_order_and_the_job_last(ending: World) -> None:
     assert not ending.has_finalizer
 
 
-def test_a_sandbox_outlives_neither_its_policy_nor_its_account(ending: World) -> None:
+def test_a_sandbox_ends_before_its_policy_and_account(ending: World) -> None:
     """However long it takes to end."""
     for role in ("", *names.ROLES):
         assert ("Pod", "refunds-sandbox-0") in ending.objects

@@ -185,7 +185,7 @@ def test_metrics_of_an_evaluation_come_from_its_status() -> None:
     }
 
 
-def test_of_a_new_job_there_is_what_its_spec_says() -> None:
+def test_the_metrics_of_a_new_job_show_its_spec() -> None:
     found = served(job(algorithm={"loss": "ppo"}))
     info = "base_model=hf://Qwen/Qwen3-8B,loss=ppo,manager=headway.dev/operator,reason=,state=Pending"
     assert found == {f"info{{{info}}}": 1, "active": 1, "created_timestamp_seconds": THEN_S}

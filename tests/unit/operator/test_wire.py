@@ -136,7 +136,7 @@ def test_a_bookmark_and_an_error_are_read() -> None:
         b'{"type":"ADDED","object":{"metadata":{"name":1}}}',
     ],
 )
-def test_what_is_no_event_is_one_refusal(text: bytes) -> None:
+def test_an_unreadable_event_raises_one_error(text: bytes) -> None:
     with pytest.raises(OutOfBoundsError):
         wire.event(text)
 

@@ -56,7 +56,7 @@ def test_a_retired_word_in_a_name_is_found(source: str, name: str, word: str) ->
     assert found(source) == [(1, name, word)]
 
 
-def test_a_string_of_a_test_is_no_name_of_the_api() -> None:
+def test_a_string_of_a_test_is_not_a_name_of_the_api() -> None:
     assert found('JOBS = "JobsUnheard"', "tests/unit/test_jobs.py") == []
 
 
@@ -75,7 +75,7 @@ def test_the_name_of_a_module_is_read_too() -> None:
         'text = "anew"',
     ],
 )
-def test_plain_names_and_names_that_are_only_used_are_no_fault(source: str) -> None:
+def test_plain_names_and_used_names_are_not_faults(source: str) -> None:
     assert found(source) == []
 
 

@@ -71,7 +71,7 @@ def test_paragraphs_keep_every_word(paragraphs: list[list[str]]) -> None:
     assert [each.words for each in sentences(text)] == wanted
 
 
-def test_a_sentence_of_25_words_is_no_fault_and_26_are() -> None:
+def test_a_sentence_of_25_words_is_fine_and_26_are_a_fault() -> None:
     assert [*faults("word " * (WORDS - 1) + "word.")] == []
     [fault] = faults(f"Short.\n{LONG}")
     assert fault == Fault(2, LONG, "26 words: split it into sentences of at most 25")
@@ -114,7 +114,7 @@ def test_a_string_outside_the_product_may_be_long() -> None:
 
 
 @pytest.mark.parametrize("source", ['"""In `figures`, or figures/1.json."""\n', "# figures: a name.\n"])
-def test_a_stored_name_is_no_fault_of_a_source(source: str) -> None:
+def test_a_stored_name_is_not_a_fault_of_a_source(source: str) -> None:
     assert [*faults_of_source(source, messages=False)] == []
 
 
@@ -128,7 +128,7 @@ def test_a_stored_name_is_no_fault_of_a_source(source: str) -> None:
         "It waits until the pod is ready.",
     ],
 )
-def test_plain_words_and_code_are_no_fault(text: str) -> None:
+def test_plain_words_and_code_are_not_faults(text: str) -> None:
     assert [*faults(text)] == []
 
 

@@ -93,7 +93,7 @@ def test_comments_of_consecutive_lines_belong_together() -> None:
         ("x = r'\\'  # still in the string'", []),
     ],
 )
-def test_pragmas_and_strings_are_no_comments(line: str, text: list[str]) -> None:
+def test_pragmas_and_strings_are_not_comments(line: str, text: list[str]) -> None:
     assert [each for _, each in read(f"{line}\n", messages=False)] == text
 
 
@@ -130,7 +130,7 @@ def test_messages_are_strings_of_five_words_or_more(code: str, text: list[str]) 
     assert read(f"{code}\n", messages=False) == []
 
 
-def test_a_docstring_is_no_message_as_well() -> None:
+def test_a_docstring_is_not_counted_as_a_message() -> None:
     text = "word " * FEWEST_WORDS
     assert len(read(f'"""{text}"""\n')) == 1
 

@@ -37,7 +37,7 @@ def test_every_package_of_a_process_has_a_row_and_a_reason() -> None:
     assert sorted(packages("# Dependencies")) == sorted(expected)
 
 
-def test_what_is_for_development_alone_has_rows_of_its_own() -> None:
+def test_development_dependencies_have_their_own_rows() -> None:
     listed = packages("## For development only")
     assert sorted(listed) == sorted(declared("dev") - set(packages("# Dependencies")))
 

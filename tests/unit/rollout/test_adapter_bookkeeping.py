@@ -29,7 +29,7 @@ def test_older_ones_are_unloaded_first_and_deleted_a_round_later() -> None:
     assert adapters.loaded == (v(3), v(4), v(5))
 
 
-def test_a_version_in_use_is_neither_unloaded_nor_deleted() -> None:
+def test_a_version_in_use_is_not_unloaded_or_deleted() -> None:
     adapters, what = held(1, 2, 3, 4).retire(in_use=(v(1),), keep=3)
     assert what.unload == ()
     adapters, _ = adapters.retire(in_use=(), keep=3)

@@ -48,7 +48,7 @@ async def knock(
 
 
 @pytest.mark.parametrize("kind", ["http", "websocket"])
-async def test_who_has_the_key_is_passed_on(kind: str) -> None:
+async def test_a_request_with_the_key_is_passed_on(kind: str) -> None:
     assert await knock(RIGHT, (b"host", b"a"), kind=kind) == (True, [])
 
 
@@ -86,7 +86,7 @@ async def test_a_websocket_without_the_key_is_closed(headers: list[tuple[bytes, 
 
 
 @pytest.mark.parametrize("method", ["POST", "OPTIONS", "HEAD", "PUT"])
-async def test_health_alone_is_open_and_only_to_be_read(method: str) -> None:
+async def test_only_reads_of_health_need_no_key(method: str) -> None:
     assert await knock(method="GET", path="/health") == (True, [])
     assert not (await knock(method=method, path="/health"))[0]
 

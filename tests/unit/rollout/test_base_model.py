@@ -34,7 +34,7 @@ def test_a_place_that_is_empty_by_now_may_be_filled_again(tmp_path: Path) -> Non
     assert caught.value.termination.field == "spec.model.base"
 
 
-def test_a_folder_without_config_is_no_model(tmp_path: Path) -> None:
+def test_a_folder_without_config_is_not_a_model(tmp_path: Path) -> None:
     with pytest.raises(JobError, match=r"config\.json"):
         read_config(tmp_path)
 

@@ -105,7 +105,7 @@ def test_a_native_threads_death_names_the_main_threads_call(tmp_path: Path) -> N
     assert found == deaths.Death("vLLM's EngineCore", signal.SIGILL, "attention (vllm/engine/kernels.py:6)")
 
 
-def test_an_engine_core_killed_while_loading_is_no_spec_error() -> None:
+def test_a_kill_while_loading_is_not_a_spec_error() -> None:
     error = failures.before_ready(1, LOADING)
     assert (error.termination.reason, error.termination.field, error.permanent) == (
         "EngineKilled",
@@ -149,7 +149,7 @@ def test_the_last_error_before_a_death_is_in_the_message() -> None:
     assert message.endswith(f"in {FORWARD}; its last error: ValueError: the cache is full")
 
 
-def test_an_exception_is_no_death_of_a_signal() -> None:
+def test_an_exception_is_not_a_death_by_a_signal() -> None:
     assert (
         deaths.find(1, ["KeyError: 'x'", "(APIServer pid=1) RuntimeError: Failed core proc(s): {}"]) is None
     )

@@ -85,7 +85,7 @@ async def test_a_front_process_that_outlives_its_core_is_ended(monkeypatch: pyte
     await gone(process.pid)
 
 
-async def test_the_servers_own_kill_is_no_end_of_the_engine() -> None:
+async def test_a_kill_by_the_server_is_not_an_end_of_the_engine() -> None:
     process = await EngineProcess.start(launch("echo last words; sleep 300"))
     await lines_of(process, "last words")
     ended = asyncio.create_task(process.ended())

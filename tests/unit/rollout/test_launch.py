@@ -328,6 +328,6 @@ def test_a_quantity_is_parsed_as_kubernetes_parses_it(text: str, same: str) -> N
 
 
 @pytest.mark.parametrize("text", ["", "a", "1x", "1KiB", "1 k", "--1", "1e"])
-def test_what_is_no_quantity_is_refused(text: str) -> None:
+def test_an_invalid_quantity_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a quantity"):
         amount(text)

@@ -103,7 +103,7 @@ async def test_a_scrape_while_the_base_model_loads_gets_503() -> None:
         assert (answer.status, await answer.text()) == (503, "vLLM is still loading the base model\n")
 
 
-async def test_an_engine_that_refuses_is_no_empty_scrape(vllm: Vllm) -> None:
+async def test_an_engine_that_refuses_is_not_an_empty_scrape(vllm: Vllm) -> None:
     vllm.status = 500
     async with scraping(vllm) as client:
         answer = await client.get("/metrics")

@@ -92,7 +92,7 @@ async def test_a_request_without_the_token_is_refused(
     assert server.taken == []
 
 
-async def test_what_is_no_manifest_is_refused(client: TestClient[Any, Any]) -> None:
+async def test_an_invalid_manifest_is_refused(client: TestClient[Any, Any]) -> None:
     answer = await client.post("/v1/weights", json={"version": "0.1"}, headers=AUTHORIZED)
     assert answer.status == 400
     assert Problem.model_validate_json(await answer.text()).reason == "InvalidManifest"

@@ -130,7 +130,7 @@ def test_an_adapter_of_pairs_passes() -> None:
         (LORA, {"q.lora_A.weight": tensor(8, 16, dtype="I64"), "q.lora_B.weight": tensor(2, 8)}, "is I64"),
     ],
 )
-def test_what_is_no_adapter_of_this_job_is_refused(
+def test_an_adapter_that_does_not_fit_is_refused(
     config: dict[str, Any], found: dict[str, TensorHeader], message: str
 ) -> None:
     with pytest.raises(UnusableManifestError, match=message):

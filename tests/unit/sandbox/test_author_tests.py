@@ -143,7 +143,7 @@ def test_recorded_episodes_are_played_again() -> None:
     assert {one.record.reward for one in again.sampled} == {one.record.reward for one in measured.sampled}
 
 
-def test_a_recorded_row_that_is_none_of_the_rows_is_refused() -> None:
+def test_a_record_of_an_unknown_row_is_refused() -> None:
     with pytest.raises(ValueError, match="not in `rows`"):
         of_recorded(Player(OF, 1), [Recorded({"key": "other"}, [])], Facts(ROWS))
 
@@ -171,7 +171,7 @@ def test_an_unknown_check_is_refused() -> None:
         examine(OF, ROWS, clerk, checks={"foot-hold"})
 
 
-def test_neither_agent_nor_records_is_refused() -> None:
+def test_a_call_without_agent_or_records_is_refused() -> None:
     with pytest.raises(ValueError, match="give an agent or recorded episodes"):
         examine(OF, ROWS)
 

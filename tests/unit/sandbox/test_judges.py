@@ -122,7 +122,7 @@ def test_an_answer_remains_and_only_what_was_taken_has_one(server: Server) -> No
         ({"reward": "self.judge('style', [user(self.deep(400))])"}, "nested more than 96 levels deep"),
     ],
 )
-def test_what_is_no_question_is_the_environments_fault(
+def test_an_invalid_question_is_a_fault_of_the_environment(
     server: Server, row: dict[str, str], says: str
 ) -> None:
     server.begin(**row)
@@ -153,7 +153,7 @@ def test_a_judge_is_asked_while_the_episode_is_judged(server: Server) -> None:
     assert (status, "by a name that spec.judges has" in body["message"]) == (500, True), "it has none"
 
 
-def test_who_waits_for_a_judge_does_not_hang(server: Server) -> None:
+def test_a_wait_for_a_judge_does_not_hang(server: Server) -> None:
     body = {"lease": "e", "token": "secret", "deadline": time.time() + 300, "seconds": 1.0}
     assert server.post("/lease", body, None)[0] == 204
     assert server.post("/reset", {"row": {"reward": ASK}, "seed": 0})[0] == 200

@@ -81,9 +81,7 @@ def test_the_pool_settles(limits: Limits, demand: Demand) -> None:
 
 
 @given(limits_of(), st.integers(1, 300), demands)
-def test_someone_who_waits_is_served_while_there_is_room(
-    limits: Limits, waiting: int, demand: Demand
-) -> None:
+def test_a_waiter_is_served_while_there_is_room(limits: Limits, waiting: int, demand: Demand) -> None:
     counts = Counts(starting=0, ready=0, leased=limits.maximum - 1, waiting=waiting)
     assert creates(limits, counts, demand) == 1
 

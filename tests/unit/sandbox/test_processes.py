@@ -206,7 +206,7 @@ async def test_nothing_is_left_of_a_sandbox(made: ProcessPods) -> None:
     assert running.process.returncode is not None
 
 
-def test_without_namespaces_limits_are_all_there_is() -> None:
+def test_without_namespaces_only_limits_apply() -> None:
     limits = {"memory": "512Mi", "ephemeral-storage": "1Mi"}
     plain = command(limits, [Path("/job")], ())
     [script] = [word for word in plain if "ulimit" in word]

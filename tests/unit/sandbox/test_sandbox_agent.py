@@ -208,7 +208,7 @@ def test_an_agent_has_its_place_between_reset_and_finish(server: Server) -> None
         ("/finish", {"messages": [], "truncated": False, "reported_metrics": {"a": "1"}}),
     ],
 )
-def test_what_is_no_request_is_refused(server: Server, path: str, body: dict[str, Any]) -> None:
+def test_an_invalid_request_is_refused(server: Server, path: str, body: dict[str, Any]) -> None:
     server.begin()
     status, answer = server.post(path, body)
     assert (status, Problem.model_validate(answer).reason) == (400, "MalformedRequest")

@@ -267,7 +267,7 @@ def test_the_kubelets_and_the_schedulers_words_are_passed_on() -> None:
     assert (placed.reason, placed.message) == ("Unschedulable", "0/1 nodes")
 
 
-def test_a_pod_that_is_being_started_is_no_problem() -> None:
+def test_a_starting_pod_is_not_a_problem() -> None:
     waiting = {"waiting": {"reason": "ContainerCreating"}}
     assert (
         pods.problem_of({"status": {"phase": "Pending", "containerStatuses": [{"state": waiting}]}}) is None

@@ -92,7 +92,7 @@ def test_a_pod_serves_one_lease_with_one_token_and_one_reset(server: Server) -> 
     assert server.get("/healthz")[1]["lease"] == "e1"
 
 
-def test_requests_that_are_no_requests_get_a_problem(server: Server) -> None:
+def test_malformed_requests_get_a_problem(server: Server) -> None:
     server.begin()
     for path, body in [("/tool", {"name": 3, "arguments": {}}), ("/tool", {"name": "add"}), ("/finish", {})]:
         status, answer = server.post(path, body)

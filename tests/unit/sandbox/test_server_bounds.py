@@ -99,7 +99,7 @@ def test_a_deep_body_is_refused_and_the_next_is_answered(server: Server, body: b
 
 
 @pytest.mark.parametrize("deadline", ["NaN", "Infinity", "1e999", "1" + "0" * 400, '"soon"', "true"])
-def test_a_deadline_that_is_no_finite_number_is_refused(server: Server, deadline: str) -> None:
+def test_a_deadline_that_is_not_finite_is_refused(server: Server, deadline: str) -> None:
     body = f'{{"lease": "e", "token": "secret", "deadline": {deadline}}}'.encode()
     head = f"POST /lease HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     assert b"deadline must be a number" in raw(server, head + body)
@@ -129,7 +129,7 @@ def test_a_body_is_refused_by_its_head_alone(server: Server, head: bytes, status
     assert raw(server, head).split(b" ")[1] == status
 
 
-def test_strangers_make_room_for_who_holds_the_lease(server: Server) -> None:
+def test_strangers_make_room_for_the_holder_of_the_lease(server: Server) -> None:
     server.begin()
     kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     ask = ("POST", "/tool", json.dumps({"name": "give", "arguments": {"what": "'fine'"}}))

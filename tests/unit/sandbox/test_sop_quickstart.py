@@ -53,7 +53,7 @@ def test_every_wrong_field_costs_the_same() -> None:
         assert value == pytest.approx(5 / 12)
 
 
-def test_a_right_answer_that_was_not_looked_up_is_no_success() -> None:
+def test_a_right_answer_without_a_look_up_is_not_a_success() -> None:
     value, score = judged(tagged(ANSWER), calls=[])
     assert score == 0.0
     assert value == pytest.approx(5 / 12)
@@ -88,12 +88,12 @@ def test_no_constant_answer_is_worth_guessing() -> None:
     assert answers.most_common(1)[0][1] < 0.02 * len(desk.case_ids())
 
 
-def test_a_configuration_is_refused_since_there_is_none() -> None:
+def test_a_configuration_is_refused_if_none_is_expected() -> None:
     with pytest.raises(ValueError, match=r"spec.environment.config: remove \['reward'\]"):
         desk.RefundDesk({"reward": "exact"})
 
 
-def test_splits_share_no_case_whatever_the_seed() -> None:
+def test_splits_share_no_case_for_any_seed() -> None:
     cases = {split: {row["case_id"] for row in generate.rows(split, 7)} for split in generate.SPLITS}
     assert sum(map(len, cases.values())) == len(set().union(*cases.values())) == len(desk.case_ids())
     assert {row["case_id"] for row in generate.rows("test", 8)} == cases["test"]

@@ -25,7 +25,7 @@ def test_a_value_that_inspect_reads_is_its_number(value: Any, number: float) -> 
 
 
 @pytest.mark.parametrize("value", ["", "A", "c", "correct", "partly", "0,5", "7/10", "nan", "inf", None])
-def test_a_value_that_inspect_takes_for_zero_is_no_score(value: Any) -> None:
+def test_a_value_that_inspect_reads_as_zero_is_not_a_score(value: Any) -> None:
     assert value_to_float()(value) == 0.0, "with a warning alone"
     with pytest.raises(UnusableTaskError) as refused:
         judged({"first": value, "second": 1.0})
@@ -34,7 +34,7 @@ def test_a_value_that_inspect_takes_for_zero_is_no_score(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_number_that_is_not_finite_is_no_score(value: float) -> None:
+def test_a_number_that_is_not_finite_is_not_a_score(value: float) -> None:
     with pytest.raises(UnusableTaskError, match="which is not a score"):
         judged({"first": value})
 

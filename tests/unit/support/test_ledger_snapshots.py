@@ -63,7 +63,7 @@ def test_the_ledgers_tokens_have_the_classes_of_the_status() -> None:
     assert found["judge"] == 2
 
 
-def test_what_is_no_amount_in_a_bill_is_left_out() -> None:
+def test_entries_that_are_not_amounts_are_left_out() -> None:
     used = Usage(
         cost="1.50", price_book="ours@2026-01-01", price_book_hash="a" * 12, price_book_problem="gone"
     )

@@ -73,7 +73,7 @@ def test_a_failed_conversion_to_a_new_process_count_is_retriable(
     assert ("it did not finish within" in error.termination.message) == (seconds < 1)
 
 
-def test_who_waits_for_a_checkpoint_waits_as_long_as_it_may_take() -> None:
+def test_a_wait_for_a_checkpoint_lasts_as_long_as_needed() -> None:
     """The conversion and another node's upload are bounded; liveness must not end what they let go on."""
     waits = ranks.CONTROL_TIMEOUT.total_seconds()
     assert waits > max(resize.SECONDS, state.PART_SECONDS)

@@ -415,7 +415,7 @@ def test_a_write_under_way_when_it_hung_hides_no_checkpoint(
     assert start("after").engine.word == "new"
 
 
-def test_a_torn_checkpoint_is_no_fallback_and_is_cleared_away(
+def test_a_torn_checkpoint_is_deleted_and_never_resumed(
     start: Callable[..., Process], layout: Layout
 ) -> None:
     """The checkpoint of step 13, made on SIGTERM, was cut off. From step 15, only step 10 is left to go back

@@ -124,7 +124,7 @@ def test_chunks_have_the_value_and_gradient_of_all_logits(
 
 
 @pytest.mark.parametrize("entropy_gradient", [False, True])
-def test_memory_holds_one_chunk_of_logits_whatever_the_length(
+def test_memory_holds_one_chunk_of_logits_at_any_length(
     folder: Path, monkeypatch: pytest.MonkeyPatch, entropy_gradient: bool
 ) -> None:
     monkeypatch.setattr("headway_trainer.policy.CHUNK", CHUNK * VOCABULARY)

@@ -46,7 +46,7 @@ async def test_a_batch_arrives_compressed_and_whole() -> None:
         assert await off_loop(lambda: here.poll(1)) == served.batches[0]
 
 
-async def test_a_poll_says_that_no_batch_is_ready_or_none_will_come() -> None:
+async def test_a_poll_says_that_no_batch_is_ready_or_will_come() -> None:
     served = rig.ScriptedCoordinator([], hold=1)
     async with served.serving() as url:
         here = CoordinatorClient(url, TO_COORDINATOR)

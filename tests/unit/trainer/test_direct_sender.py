@@ -177,7 +177,7 @@ def test_what_is_not_understood_is_refused(sender: Sender, method: str, path: st
     assert one.ask(method, path.format(one.source.header), "{}")[0] == code
 
 
-def test_before_there_are_weights_there_are_none_to_be_had(sender: Sender) -> None:
+def test_before_the_first_offer_the_sender_answers_404(sender: Sender) -> None:
     assert taker(sender, "0" * 64).ask("GET", header_path("0" * 64))[0] == 404
 
 

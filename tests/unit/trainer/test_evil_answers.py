@@ -85,7 +85,7 @@ async def test_an_evil_answer_is_a_typed_fault_and_costs_little() -> None:
                     await polled(server, evil)
 
 
-async def test_a_batch_that_grows_a_thousandfold_is_none() -> None:
+async def test_a_compressed_batch_that_is_a_bomb_is_refused() -> None:
     async with evil_server() as server:
         with flat(64 * MIB):
             await polled(server, whole("a bomb", bomb(128 * MIB), "200 OK", "Content-Encoding: gzip"))

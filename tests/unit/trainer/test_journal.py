@@ -121,7 +121,7 @@ def test_a_pointer_moved_back_starts_a_new_incarnation(layout: Layout) -> None:
     assert resumed(layout).report.version == version
 
 
-def test_a_start_leaves_the_pointer_to_whoever_moves_it(layout: Layout) -> None:
+def test_a_start_keeps_a_pointer_that_somebody_moved(layout: Layout) -> None:
     """A person may have set the pointer since it was read."""
     made_durable(begun(layout)[0], report(1), report(2))
     journal, found = begun(layout)

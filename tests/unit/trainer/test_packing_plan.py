@@ -123,5 +123,5 @@ def test_attention_counts_in_the_balance() -> None:
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_nothing_to_train_is_no_micro_batch(packed: bool) -> None:
+def test_nothing_to_train_makes_no_micro_batch(packed: bool) -> None:
     assert plan([], 100, 3, Layout(packed=packed)) == [[], [], []]

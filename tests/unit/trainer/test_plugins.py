@@ -156,7 +156,7 @@ def test_a_plugin_advantage_of_an_episode_must_be_one_number(
         ([0.5, 1e39], "returned 1e+39 as the weight of a training row's tokens"),
     ],
 )
-def test_a_weight_that_is_none_is_its_reductions(
+def test_an_invalid_weight_names_the_reduction_at_fault(
     returns: list[float], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objective = own(monkeypatch, REDUCTIONS, lambda rows, episode_tokens: returns)

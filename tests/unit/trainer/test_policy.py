@@ -101,7 +101,7 @@ def test_entropy_is_that_of_the_distribution_at_the_temperature(model: Any) -> N
 
 
 @pytest.mark.parametrize(("bound", "ranks"), [(40, 1), (100, 1), (100, 3), (10_000, 1), (10_000, 2)])
-def test_packing_changes_neither_loss_nor_gradient(model: Any, bound: int, ranks: int) -> None:
+def test_packing_does_not_change_loss_or_gradient(model: Any, bound: int, ranks: int) -> None:
     rows = rows_of()
     loss, vector = gradient(model, rows, [[i] for i in range(len(rows))])
     planned = [part for rank in plan([row.length for row in rows], bound, ranks) for part in rank if part]

@@ -20,7 +20,7 @@ def status(probes: Probes, path: str) -> int:
         return error.code
 
 
-def test_without_an_environment_it_is_alone() -> None:
+def test_a_node_without_variables_is_alone() -> None:
     place = NodePlace.of({})
     assert place.alone
     assert (place.master, place.port) == ("127.0.0.1", 29500)

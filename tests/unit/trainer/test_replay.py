@@ -87,7 +87,7 @@ def test_a_return_to_a_lost_checkpoint_needs_an_earlier_start() -> None:
     back=st.dictionaries(st.integers(2, 12), st.integers(0, 11)),
     step=st.integers(1, 12),
 )
-def test_every_way_is_whole_and_none_is_shorter(kept: set[int], back: dict[int, int], step: int) -> None:
+def test_every_replay_path_is_whole_and_shortest(kept: set[int], back: dict[int, int], step: int) -> None:
     restored = {at: min(to, at - 1) for at, to in back.items()}
     plan = plan_replay(reports(12, restored), kept, step)
 

@@ -162,7 +162,7 @@ def test_what_a_node_says_that_it_uploaded_is_signed_too(layout: Layout, tmp_pat
     assert not path(layout.checkpoint_report(1, 0)).exists()
 
 
-def test_a_part_of_another_checkpoint_is_none_of_this_one(layout: Layout, tmp_path: Path) -> None:
+def test_a_part_of_another_checkpoint_is_refused(layout: Layout, tmp_path: Path) -> None:
     process = Process(layout, tmp_path / "first")
     process.resume()
     process.take(1)
@@ -220,6 +220,6 @@ def test_the_signature_is_an_hmac_by_a_key_of_its_own(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"[" * 100_000, b'{"a": 1e999}', b"\xff"])
-def test_what_is_no_record_is_refused(layout: Layout, data: bytes) -> None:
+def test_a_file_that_is_not_a_record_is_refused(layout: Layout, data: bytes) -> None:
     with pytest.raises(IncompleteCheckpointError, match="it cannot be read"):
         Signer.of(CHECKPOINTS, layout).opened("file:///r", data)

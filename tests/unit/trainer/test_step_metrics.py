@@ -84,7 +84,7 @@ def test_updates_are_weighed_by_their_tokens() -> None:
     assert found["training/micro_batches"] == 4
 
 
-def test_a_metric_that_is_no_number_is_left_out() -> None:
+def test_a_metric_that_is_not_a_number_is_left_out() -> None:
     """A log-probability far from the sampler's makes the estimate of the divergence overflow."""
     far = StepResult(Update(1.5, 1e-4), TOKENS | {"k3": math.inf}, action_tokens=4, micro_batches=1)
     found = step_metrics(training_batch(batch(), Objective.of(AlgorithmSpec())), [far], {})

@@ -88,7 +88,7 @@ def test_the_process_that_says_why_explains_its_pod(first: int, codes: list[int]
     [(1, RESTART), (-6, RESTART), (143, RESTART), (PERMANENT, PERMANENT), (RETRIABLE, RETRIABLE)],
     ids=["gloo", "NCCL", "stopped with the rest", "permanent", "retriable"],
 )
-def test_to_lose_a_pod_that_had_to_stop_is_no_failure(first: int, code: int) -> None:
+def test_the_loss_of_a_stopped_pod_is_not_a_failure(first: int, code: int) -> None:
     """A rank that fails for a reason of its own has failed, even if another rank stops meanwhile."""
     assert launch.outcome(first, [first, first], lambda: True) == code
 

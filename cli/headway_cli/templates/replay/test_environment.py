@@ -25,7 +25,7 @@ def test_a_right_answer_that_was_looked_up_earns_everything() -> None:
     assert (played.error, played.reward, played.score) == (None, 1.0, 1.0)
 
 
-def test_an_answer_without_looking_is_no_success() -> None:
+def test_an_answer_without_looking_is_not_a_success() -> None:
     played = episode(DESK, ROW, [], written(ROW["expected"]))
     assert played.reward == pytest.approx(1 / 3)
     assert played.score == 0.0

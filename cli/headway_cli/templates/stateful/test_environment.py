@@ -45,7 +45,7 @@ def test_the_right_final_state_earns_everything(calls: list[Call]) -> None:
         ([], 0.0),
     ],
 )
-def test_another_final_state_earns_its_share_and_is_no_success(calls: list[Call], share: float) -> None:
+def test_another_final_state_earns_its_share_without_success(calls: list[Call], share: float) -> None:
     played = episode(DESK, ROW, calls, "Booked.")
     assert played.reward == pytest.approx(share / 2)
     assert played.score == 0.0

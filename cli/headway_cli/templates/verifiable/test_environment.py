@@ -35,7 +35,7 @@ def test_a_right_answer_earns_everything() -> None:
         ("", 0.0),
     ],
 )
-def test_another_answer_earns_its_share_and_is_no_success(answer: str, reward: float) -> None:
+def test_another_answer_earns_its_share_without_success(answer: str, reward: float) -> None:
     played = episode(SUMS, ROW, [], answer)
     assert played.reward == pytest.approx(reward)
     assert played.score == 0.0
