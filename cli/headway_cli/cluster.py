@@ -98,7 +98,7 @@ class Cluster:
         """A job.
 
         Raises:
-            ClusterError: there is none of that name; the message suggests similar names.
+            ClusterError: no job has that name; the message suggests similar names.
         """
         with self._explained(kind, name):
             answer: Json = self._api.get_namespaced_custom_object(

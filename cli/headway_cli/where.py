@@ -46,7 +46,7 @@ def meant(word: str, jobs: Path) -> RunPlace:
         word: a folder, an address, or a name.
         jobs: folder with the folders of local jobs: a name there comes before one on a cluster.
     Raises:
-        RunNotFoundError: it is none of them.
+        RunNotFoundError: it is not one of them.
     """
     if word.startswith("s3://"):
         if not word.strip("/").removeprefix("s3:"):

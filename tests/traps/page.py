@@ -28,7 +28,7 @@ PAGE: Final = Path("bench/results/traps.md")
 FIRST: Final = Path(__file__).with_name("first_run.json")
 SEEDS: Final = range(10)
 Found = dict[str, dict[str, str]]
-"""Of each trap or clean task: check -> verdict, where it is none of Pass and Unknown; `own`: of its check."""
+"""Of each trap or clean task: check -> verdict, where it is neither Pass nor Unknown; `own`: of its check."""
 
 INTRODUCTION: Final = f"""\
 # What the preflight's checks find in seeded faults

@@ -21,7 +21,7 @@ from headway_api.prices import of as of_model
 from headway_api.records import UsageClass, UsageEvent
 
 MAX_ENTRIES: Final = 1024
-"""Groups of each kind, and steps, that are remembered: the latest ones."""
+"""How many of the latest groups of each kind, and of the latest steps, are remembered."""
 FEWEST_BATCHES: Final = 2.0
 """Half-life of a group, in batches, at least."""
 OF_THE_PAST: Final = 0.25

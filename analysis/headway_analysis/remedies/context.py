@@ -70,7 +70,7 @@ class RemedyContext:
 
     @property
     def in_force(self) -> InForce:
-        """What the next step is trained under, if nothing is changed."""
+        """The settings of the next step, if nothing changes."""
         return self.reports[-1].in_force
 
     @cached_property

@@ -25,7 +25,7 @@ def findings(document: Json, folder: Path, max_rows: int) -> Iterator[Finding]:
     yield from found
     yield from own_tests.run(folder)
     if spec is None:
-        observed = "Rows and episodes were not checked, because the job is wrong."
+        observed = "Rows and episodes were not checked, because the job is invalid."
         yield Finding("rows", "Unknown", observed, advice="Correct the job first.")
         return
     found, data = rows.read(spec)

@@ -93,7 +93,7 @@ def _written_findings(process: subprocess.Popen[bytes], asked: PlayRequest) -> I
 def _broken(output: str, code: int | None) -> Finding:
     last = (output.strip().splitlines() or ["it printed nothing"])[-1]
     observed = f"The episodes' process ended with {code}: {last}"
-    advice = "The oracle must end neither the process nor its threads; else report this as a bug of Headway."
+    advice = "The oracle must not end the process or its threads. If it does not, report a bug of Headway."
     return Finding(ENVIRONMENT, "Unknown", observed, advice=advice)
 
 

@@ -68,6 +68,6 @@ class JobPlace(Protocol):
         """An existing job.
 
         Raises:
-            ClusterError, RunNotFoundError: there is none of this kind and name; the message suggests similar
+            ClusterError, RunNotFoundError: no job has this kind and name; the message suggests similar
                 names.
         """

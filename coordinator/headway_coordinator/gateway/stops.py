@@ -75,7 +75,7 @@ def ended(
 def markup(renderer: Renderer) -> tuple[str, ...]:
     """The tags and words that a turn of this family has beside its text, as the renderer writes them.
 
-    The token that closes a turn is none of them: servers search for no string in it.
+    The token that closes a turn is excluded: servers search for no string in it.
     """
     closing = {renderer.text([token]) for token in renderer.stop_token_ids}
     return tuple(dict.fromkeys(one for one in _markup(renderer) if one and one not in closing))

@@ -152,7 +152,7 @@ class _Comparison:
         if "type" in schema and not any(TYPES[one](value) for one in kinds):
             return _Fault(place, f"is not of type {' or '.join(kinds[:MAX_NAMED])}", value)
         if "enum" in schema and not any(_same(value, one) for one in schema["enum"]):
-            return _Fault(place, f"is none of {_shown(schema['enum'])}", value)
+            return _Fault(place, f"is not one of {_shown(schema['enum'])}", value)
         if "const" in schema and not _same(value, schema["const"]):
             return _Fault(place, f"is not {_shown(schema['const'])}", value)
         for name in filter(LIMITS.__contains__, schema):

@@ -231,7 +231,7 @@ def test_labels_of_the_platform_are_refused_to_others(rig: Rig, label: str) -> N
         assert refused in tried(rig, "stranger", body), body["kind"]
 
 
-def test_what_others_make_without_such_labels_is_theirs(rig: Rig) -> None:
+def test_objects_without_such_labels_are_allowed(rig: Rig) -> None:
     labels = {"headway.development/x": "y", "app": "x"}
     for body in (
         plain(rig, "x", labels),

@@ -82,7 +82,7 @@ async def test_finished_group_keeps_its_training_share_until_its_step() -> None:
     assert found.account.standings()[0].reserved == 0
 
 
-async def test_nothing_that_runs_and_nothing_that_fits_is_exhausted() -> None:
+async def test_a_budget_is_exhausted_if_nothing_runs_or_fits() -> None:
     moved: list[bool] = []
     found = Budget(
         BudgetSpec.model_validate({"tokens": {"sample": 100}}), Free(sample=50), lambda: moved.append(True)

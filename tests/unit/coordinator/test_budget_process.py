@@ -217,7 +217,7 @@ async def test_group_waits_until_ledger_is_read_and_status_is_stored(tmp_path: P
     assert begun == [False, True]
 
 
-async def test_nothing_begins_where_what_is_granted_cannot_be_read(tmp_path: Path) -> None:
+async def test_nothing_begins_if_the_grant_is_unreadable(tmp_path: Path) -> None:
     stored = Stored(tmp_path, grant={"parts": [{"name": "tokens.dreamt", "granted": "5"}]})
     begun: list[bool] = []
 

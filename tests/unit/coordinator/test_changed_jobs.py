@@ -554,7 +554,7 @@ async def test_decided_later_rollback_leaves_prior_steps_their_groups(
     held(job)
 
 
-async def test_decision_without_effect_has_none_when_its_step_repeats(tmp_path: Path) -> None:
+async def test_a_decision_without_effect_stays_so_in_a_repeat(tmp_path: Path) -> None:
     """The step gets the groups it had; they are trained, and billed, as that step's."""
     job = Job(tmp_path, a_small_spec(steps=9), rows=40)
     await begun(job)

@@ -53,7 +53,7 @@ def test_the_limit_stays_within_one_a_server_and_the_ceiling(
 
 
 @given(data=st.data(), ceiling=CEILINGS, wanted=st.booleans(), samples=SAMPLES)
-def test_nothing_that_is_worse_makes_the_limit_higher(
+def test_a_worse_reading_never_raises_the_limit(
     data: st.DataObject, ceiling: int, wanted: bool, samples: list[LoadSample]
 ) -> None:
     assume(samples)

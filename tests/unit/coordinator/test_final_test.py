@@ -164,7 +164,9 @@ async def test_failed_row_is_kept_apart_and_retried_only_on_restart(tmp_path: Pa
         await asyncio.gather(learner.run(), running)
         found = projections.test(training.state)
     assert found is not None
-    assert training.state.evaluations.keys() == {0, 2, 4}, "a failed row of the test is none of a validation"
+    assert training.state.evaluations.keys() == {0, 2, 4}, (
+        "a failed row of the test does not count in a validation"
+    )
     assert total(job.ledger.days) == job.recounted()
     assert len(job.tested(0)) == ROWS - 1
 

@@ -180,7 +180,7 @@ async def test_a_redirect_is_not_followed_and_names_where_it_leads(tmp_path: Pat
     assert len(s.posted) == 2
 
 
-async def test_an_agent_whose_only_turn_never_reached_it_took_none(tmp_path: Path) -> None:
+async def test_an_agent_that_received_no_turn_took_none(tmp_path: Path) -> None:
     async def work(endpoint: str) -> web.StreamResponse:
         s.rig.model.gate.clear()
         await left(s.rig, endpoint)

@@ -232,7 +232,7 @@ def test_bill_of_a_group_is_withdrawn_when_it_is_given_up(
     assert total(successor.days) == totals(late)
 
 
-def test_a_group_that_cost_nothing_is_given_up_for_nothing(tmp_path: Path) -> None:
+def test_an_abandoned_group_without_usage_has_no_bill(tmp_path: Path) -> None:
     ledger = Ledger(FileStore(), Layout(f"file://{tmp_path}", "ns", "job", "uid"))
     none = a_group("t0-000000", []).model_copy(
         update={"abandoned": Abandoned(reason="RolledBack", message="late")}

@@ -65,7 +65,7 @@ def test_any_other_name_is_refused_with_those_that_would_do(folder: Path, wrong:
     assert "name some of q_proj, up_proj, v_proj, or leave targets out" in message
 
 
-def test_a_job_that_names_none_needs_no_look(folder: Path) -> None:
+def test_a_job_without_target_modules_needs_no_weights(folder: Path) -> None:
     (folder / "model" / "model.safetensors").unlink()
     training(folder, lora={"rank": 4}).basics(folder)
     training(folder, full={}).basics(folder)

@@ -53,7 +53,7 @@ async def probed(answer: Callable[[Any], dict[str, Any]], resolver: Path) -> tup
 
 
 @pytest.mark.parametrize(("says", "tried"), [({}, TCP), ({"protocols": ["TCP", "UDP"]}, [*TCP, *UDP])])
-async def test_a_server_of_tcp_alone_says_nothing_of_udp(
+async def test_a_tcp_server_does_not_report_udp(
     says: dict[str, Any], tried: list[str], resolver: Path
 ) -> None:
     def answer(body: Any) -> dict[str, Any]:

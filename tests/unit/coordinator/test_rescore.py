@@ -286,7 +286,7 @@ def kept(folder: Path, groups: Sequence[GroupRecord]) -> Layout:
 
 
 @pytest.mark.parametrize("step", [None, 20])
-def test_rows_of_which_nothing_was_scored_are_of_the_run(tmp_path: Path, step: int | None) -> None:
+def test_rows_without_a_score_belong_to_the_run(tmp_path: Path, step: int | None) -> None:
     candidate, ids = ("old", "e-old") if step is None else (None, f"v{step:06d}")
     mine = {"candidate": candidate, "step": step or 0}
     layout = kept(

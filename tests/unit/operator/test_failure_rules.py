@@ -214,7 +214,7 @@ class TestOfServers:
         )
 
     @pytest.mark.parametrize("role", SERVED)
-    def test_that_ignore_count_nothing_however_often(self, role: str) -> None:
+    def test_ignored_failures_never_count(self, role: str) -> None:
         world = job_under(rule("Ignore", role), limit=2)
         for times in range(1, 9):
             crashed(world.later(20), role, 137, times)

@@ -44,7 +44,7 @@ def test_a_command_is_fed_heard_and_waited_for() -> None:
     assert runner.run(["cat"], stdin=b"\xff").stdout == "\N{REPLACEMENT CHARACTER}"
 
 
-def test_a_command_that_reads_nothing_is_not_fed_for_ever() -> None:
+def test_input_for_a_command_that_reads_nothing_is_bounded() -> None:
     assert python("print('done')", stdin="x" * 3_000_000).stdout == "done\n"
 
 

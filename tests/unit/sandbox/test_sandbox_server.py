@@ -280,6 +280,6 @@ def test_a_sandbox_tells_what_it_reached_at_its_start(tmp_path: Path) -> None:
     assert found.start.age < found.age
 
 
-def test_a_sandbox_tries_nothing_at_its_start_unless_told(server: Server) -> None:
+def test_a_sandbox_tries_connections_only_if_told(server: Server) -> None:
     server.begin()
     assert server.post("/probe", {"destinations": []})[1].get("start") is None

@@ -147,7 +147,7 @@ def test_a_server_that_stalls_is_given_up(
     del waiting
 
 
-def test_without_the_key_of_the_place_nothing_is_had(sender: Sender) -> None:
+def test_without_the_key_of_the_place_nothing_is_given(sender: Sender) -> None:
     one = taker(sender, sender.offer(weights(1)))
     place = one.join()
     stranger = DirectWeightsClient(one.source, TO_LEARNER, step_seconds=0.3)

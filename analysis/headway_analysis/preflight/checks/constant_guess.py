@@ -43,7 +43,7 @@ PAID: Final = 0.5
 CALLS_PAID: Final = 0.1
 """Calls with an empty answer may add less than this share of the rewards' span."""
 ENOUGH: Final = 8
-"""Rows below which nothing is said."""
+"""With fewer rows, the check gives no verdict."""
 FREQUENT: Final = "most frequent answer"
 SILENT: Final = "calls with an empty answer"
 """The control of the most frequent answer: if it scores full, no answer is judged."""
