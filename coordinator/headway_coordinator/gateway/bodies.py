@@ -11,6 +11,7 @@ from aiohttp import web
 
 from headway_api import bounds
 from headway_api.bounds import OutOfBoundsError, json_within
+from headway_coordinator.gateway.asks import Ask
 from headway_coordinator.gateway.dialect import Read, TurnRequest
 from headway_coordinator.gateway.refusals import GatewayError, bad
 from headway_wire import contents
@@ -78,7 +79,22 @@ async def turn_request(
 def _parsed(raw: bytes, limit: int, values: int, read: Read) -> TurnRequest:
     found = read(document(raw, limit, depth=bounds.CONVERSATION_DEPTH, values=values))
     _ = found.ask.size  # counted here, in the thread if it is large
+    if len(raw) > INLINE_BYTES:
+        _require_few_arguments(found.ask)
     return found
+
+
+def _require_few_arguments(ask: Ask) -> None:
+    """Refuse calls whose arguments have very many values: as texts they are one value each.
+
+    Chat templates get them as values, which take many times the memory of their text.
+    """
+    calls = (call for message in ask.messages for call in message.get("tool_calls") or ())
+    texts = "\n".join(call["function"]["arguments"] for call in calls)
+    try:
+        bounds.containers_within(texts.encode(), bounds.CONVERSATION_VALUES)
+    except OutOfBoundsError as error:
+        raise bad(ask.names.conversation, f"the arguments of its calls have {error}; send fewer") from error
 
 
 def document(

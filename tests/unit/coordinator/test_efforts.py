@@ -81,8 +81,8 @@ async def test_new_level_begins_a_row_if_the_template_opens_with_it(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("template", "fields"),
-    [(SWITCH, {"reasoning_effort": "low"}), (LEVEL, {"enable_thinking": False}), (QWEN3_TEMPLATE, OFF[1])],
-    ids=["level", "switch", "neither"],
+    [(SWITCH, {"reasoning_effort": "low"}), (QWEN3_TEMPLATE, {"think": "high"})],
+    ids=["level", "neither"],
 )
 async def test_field_unknown_to_template_is_refused_by_name_or_listed(
     tmp_path: Path, template: str, fields: dict[str, Any]
@@ -105,6 +105,18 @@ async def test_no_effort_is_listed_if_the_template_has_no_switch(tmp_path: Path)
         assert (await r.post("/v1/responses", body))[0] == 200
         expected = dict.fromkeys(("reasoning_effort", "reasoning.effort", "text.verbosity"), 1)
         assert r.rollout.session.ignored == expected
+
+
+@pytest.mark.parametrize("fields", OFF, ids=str)
+@pytest.mark.parametrize("template", [LEVEL, QWEN3_TEMPLATE], ids=["level", "neither"])
+async def test_a_switch_is_listed_if_the_template_has_none(
+    tmp_path: Path, template: str, fields: dict[str, Any]
+) -> None:
+    """In every spelling alike."""
+    async with rig(tokenizer(tmp_path, template), ANSWER) as r:
+        assert (await r.chat(**fields))[0] == 200
+        [name] = r.rollout.session.ignored
+        assert name.split(".")[0] in fields
 
 
 async def test_messages_and_responses_say_the_same(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from bent_requests import CROWDS
+from memory import flat
 from open_rollout import USER, Rig, a_rollout, rig
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
@@ -143,3 +144,48 @@ async def test_a_long_answer_has_every_token_s_log_probability(
     assert inline[0] == inline[1] == threaded[0] == threaded[1]
     assert len(threaded[0][0]) > 2 * 7
     assert threaded[0][1].strip() == text.strip()
+
+
+def calling(arguments: str, count: int = 1) -> list[Any]:
+    call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
+    return [USER, {"role": "assistant", "tool_calls": [call] * count}, USER]
+
+
+def test_arguments_in_a_string_have_a_bound_of_values() -> None:
+    many = json.dumps({"a": [{}] * (bounds.ANSWER_VALUES + 1)})
+    with pytest.raises(GatewayError, match=r"tool_calls.0.function.arguments: .*more than 100000 values"):
+        read("/v1/chat/completions", calling(many), large=True)
+
+
+async def test_many_values_in_arguments_take_little_memory(tok: Any) -> None:
+    many = json.dumps({"a": [{}] * 49_000})
+    async with rig(tok, context=4000) as r:
+        await r.chat()
+        with flat(bounds.MIB * 64):
+            status, answer = await r.chat(*calling(many, 30))
+            assert (status, answer["error"]["param"]) == (400, "messages")
+            assert "arguments of its calls have more than 100000 lists and objects" in answer["message"]
+            status, answer = await r.chat(*calling(many, 2))
+        assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+
+
+@pytest.mark.parametrize("path", [*READERS, "/v1/completions"])
+async def test_a_model_s_name_is_short(tok: Any, path: str) -> None:
+    """A stream repeats it in each of its parts."""
+    field = {"/v1/responses": "input", "/v1/completions": "prompt"}.get(path, "messages")
+    asked = {field: "Say it." if path == "/v1/completions" else [USER], "max_tokens": 5}
+    asked |= {"max_output_tokens": asked.pop("max_tokens")} if path == "/v1/responses" else {}
+    async with rig(tok) as r:
+        status, answer = await r.post(path, asked | {"model": "m" * 201})
+        assert (status, answer["error"]["param"]) == (400, "model")
+        status, _ = await r.post(path, asked | {"model": "m" * 200})
+        assert status == 200
+
+
+async def test_a_response_repeats_known_fields_of_tools_alone(tok: Any) -> None:
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}
+    asked = {"input": [USER], "tools": [tool | {"x": "long"}], "tool_choice": choice | {"y": "long"}}
+    async with rig(tok) as r:
+        status, answer = await r.post("/v1/responses", asked)
+    assert (status, answer["tools"], answer["tool_choice"]) == (200, [tool], choice)

@@ -14,6 +14,7 @@ from headway_coordinator.trajectory.notations import MAX_CALLS
 from headway_coordinator.trajectory.probe import ASKED, KEY, RESULT, SIMPLE, call, calling
 from headway_coordinator.trajectory.proof import Probe
 from headway_coordinator.trajectory.render import choose
+from headway_coordinator.trajectory.unmarked import untagged
 from headway_coordinator.trajectory.written import BY_NAME
 
 BY_FAMILY = {family.name: family for family in FAMILIES}
@@ -116,6 +117,49 @@ def test_json_without_its_tags_is_counted(family: FamilyCase) -> None:
         assert [(one.arguments, one.kind) for one in found.calls] == [(None, "structure")]
     answer = '{"name": "Bob", "age": 3}'
     assert parsed(answer) == Parsed(answer)
+
+
+OTHER_FORMS = (
+    '<function=look_up>{"key": "x"}</function>',
+    '<function=look_up>{"key": "x"}',
+    '<invoke name="look_up">\n<parameter name="key">x</parameter>\n</invoke>',
+    'call:look_up{key:"x"}',
+    'functions.look_up({"key": "x"})',
+    "{'name': 'look_up', 'arguments': {'key': 'x'}}",
+    '{"tool_name": "look_up", "parameters": {"key": "x"}}',
+    '[{"tool": "look_up", "arguments": {"key": "x"}}]',
+    '{"function": "look_up", "parameters": {"key": "x"}}',
+    'look_up(key="x")',
+)
+"""Calls as other families, or people, write them."""
+
+
+@pytest.mark.parametrize("text", OTHER_FORMS)
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_a_call_in_another_form_is_counted_or_read(family: FamilyCase, text: str) -> None:
+    tok = spoken(family)
+    found = choose(tok, family.model_type).parse(tok.encode(text, add_special_tokens=False), [], SIMPLE)
+    assert len(found.calls) == 1
+
+
+@pytest.mark.parametrize("text", OTHER_FORMS)
+def test_another_form_that_names_no_offered_tool_is_text(text: str) -> None:
+    other = text.replace("look_up", "brew")
+    assert untagged(other, {"look_up": {}}) == (other, [])
+
+
+@pytest.mark.parametrize("family", TAGGED, ids=lambda family: family.name)
+def test_a_call_without_tags_beside_a_good_one_is_counted(family: FamilyCase) -> None:
+    tok = spoken(family)
+    renderer = choose(tok, family.model_type)
+    turn = Probe(renderer, tok).turn(ASKED, calling({**call(KEY), "id": "a1b2c3d4e"}), SIMPLE, RESULT)
+    assert turn is not None
+    good = [token for token in turn.sampled if token not in renderer.stop_token_ids]
+    bare = tok.encode('\n{"name": "look_up", "arguments": {"key": "y"}}', add_special_tokens=False)
+    found = renderer.parse([*good, *bare], turn.prompt, SIMPLE)
+    # A section without an end of its own is one malformed call with what follows it.
+    open_ended = family.name in ("Mistral", "Mistral Tekken", "Phi-4")
+    assert [one.kind for one in found.calls] == (["not_json"] if open_ended else [None, "structure"])
 
 
 def test_calls_beside_a_good_section_are_counted() -> None:
