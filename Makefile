@@ -49,6 +49,7 @@ lint: venv ## ruff: rules and format; deptry: each extra against what its proces
 	$(PY) hack/python/extras.py
 	$(PY) hack/prose
 format: venv ## ruff: rewrite what it can
+	$(PY) -m ruff format $(wildcard $(SOURCES))
 	$(PY) -m ruff check --fix $(wildcard $(SOURCES))
 	$(PY) -m ruff format $(wildcard $(SOURCES))
 .PHONY: docs

@@ -196,7 +196,11 @@ def create(environment: Environment) -> None:
         return
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "setup.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("[python] waiting for another set-up on this machine ...", file=sys.stderr, flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if stamp.exists() and stamp.read_text() == wanted:
             return
         with step(f"environment {environment.folder}"):

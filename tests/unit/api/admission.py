@@ -164,7 +164,9 @@ def without_nulls(value: Any, schema: Json) -> Any:
 
 
 def completed(value: Any, schema: Json) -> Any:
-    """A value with its defaults, as it is stored."""
+    """A value with its defaults, as it is stored. CEL gets a `number` as a double, as on a real server."""
+    if schema.get("type") == "number" and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
     if isinstance(value, list) and "items" in schema:
         return [completed(item, schema["items"]) for item in value]
     if not isinstance(value, dict):

@@ -77,7 +77,8 @@ def of_one_machine(rule: Placed, value: object) -> bool:
 class Campaign:
     """Objects of one kind, sent to an API server and to the model; what they disagree on is written down.
 
-    Objects are made for rules that were true or false less often than they must be, while there are any.
+    Objects are made for rules that were true or false less often than they must be, while there are any. So a
+    new example, which changes the draw, lets no other rule fall below that.
     """
 
     def __init__(self, model: type[Job], server: Server, seed: int) -> None:
@@ -97,8 +98,10 @@ class Campaign:
             self.try_one(example, None)
 
     def run(self, count: int, least: int = LEAST) -> None:
-        for _ in range(count):
+        for made in range(2 * count):
             wanted = [max(0, least - min(self.held[rule], self.broken[rule])) for rule in self.rules]
+            if made >= count and not any(wanted):
+                return
             weights = wanted if any(wanted) else None
             (rule,) = self._draw.choices(self.rules, weights) if self._draw.random() < 0.9 else (None,)
             parent = self._draw.choice(self._parents)
@@ -182,7 +185,8 @@ class Campaign:
             self.complaints.append(f"the model alone says {messages - expected}")
         for rule, at in _undisturbed(answer.stored, broken):
             if rule.message not in text:
-                self.complaints.append(f"the model does not say of {at}: {rule.message}")
+                value = json.dumps(get(answer.stored, at))[:500]
+                self.complaints.append(f"the model does not say of {at}: {rule.message} (it is {value})")
 
     def _breaks_rules_elsewhere(self, answer: AdmissionAnswer, errors: Sequence[ErrorDetails]) -> bool:
         """Whether each error of the model is of a rule that the API server finds broken too.
