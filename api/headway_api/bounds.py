@@ -339,7 +339,7 @@ def clipped(number: float, limit: float) -> float:
 
 
 def named_numbers(value: object) -> object:
-    """`value`, if it does not have more numbers, or longer names, than its reader accepts.
+    """Return `value` if its reader accepts how many numbers it has, and how long their names are.
 
     Raises:
         OutOfBoundsError: it has more than `METRICS`, or a name of more than `NAME` characters.

@@ -26,7 +26,7 @@ from headway_api.spec.algorithm import (
 from headway_api.spec.training import RLTrainingJobSpec
 
 SEQUENCE_LOSSES: Final = {"gspo": "ppo"}
-"""Losses that are another surrogate with the sequence ratio."""
+"""Names of losses, and the surrogate that each computes with the ratio of whole sequences."""
 LENGTHLESS: Final = ("token_mean", "sequence_mean", "prompt_mean")
 """Reductions that do not use a planned length."""
 SAME: Final = 1e-9

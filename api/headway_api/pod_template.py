@@ -69,7 +69,7 @@ def _identity(key: str, entry: Json) -> tuple[Any, ...]:
 
 
 def _are_distinct(key: str, entries: Any) -> bool:
-    """Whether text or numbers identify each entry of the list uniquely. True without a list."""
+    """Whether text or numbers identify each entry of the list uniquely. True for None."""
     if entries is None:
         return True
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):

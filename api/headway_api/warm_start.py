@@ -166,8 +166,8 @@ def _judge_model(found: dict[str, Any], base: dict[str, Any]) -> None:
         start_value, base_value = start_config.get(name), base_config.get(name)
         if start_value != base_value:
             raise _unusable(
-                f"the model has {name} {start_value}, the base model {base_value}; start from weights that "
-                "were trained from this base model"
+                f"its model has {name} {start_value}, and the base model {base_value}; start from "
+                "weights that were trained from this base model"
             )
 
 

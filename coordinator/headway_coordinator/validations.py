@@ -35,7 +35,7 @@ from headway_coordinator.spool import Replay
 from headway_coordinator.state import State
 
 MAX_UNFINISHED: Final = 2
-"""Validations beside training that may be incomplete while the learner gets batches: one runs, one waits."""
+"""The most validations that may be unfinished while the learner gets batches: one runs, and one waits."""
 
 _log = logging.getLogger(__name__)
 

@@ -108,7 +108,7 @@ class Attempt:
         return datetime.fromtimestamp(self.finished_at, UTC).date()
 
     def billed(self, sampled_by: SampledBy, lost: bool) -> dict[str, float]:
-        """What the ledger bills for its tokens, by class."""
+        """The tokens of this try that the ledger bills, by usage class."""
         if sampled_by == "nobody":
             return {}
         if sampled_by == "endpoint":

@@ -30,7 +30,7 @@ ALERT_AFTER_MINUTES: Final = 5
 TERMS: Final = {
     "surely": "*Surely* means that the whole 95 % interval lies on that side.",
     "near its best": "The reward is *near its best* if its median over "
-    f"{learning.WINDOW} steps is within {learning.SOLVED_WITHIN:.0%} of its range from the highest reward.",
+    f"{learning.WINDOW} steps is at most {learning.SOLVED_WITHIN:.0%} of its range below its highest value.",
 }
 """Words of a threshold -> what they mean."""
 LIST: Final = "\n".join(f"- {meaning}" for meaning in TERMS.values())

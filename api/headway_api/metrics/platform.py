@@ -109,7 +109,7 @@ WEIGHTS: Final = (
     ),
     MetricFamily(
         "weights/canary_error",
-        "Mean difference of a fixed sequence's log-probabilities, learner's to server's, at the last load.",
+        "Mean difference between learner and server in the canary's log-probabilities, at the last load.",
         "nats",
         labels=OF_SERVER,
     ),

@@ -1,4 +1,7 @@
-"""Whether the operator takes a job, and whether it is wise. Pure, except for a look at the model's folder."""
+"""Checks whether the operator accepts a job, and whether guard rails warn about it.
+
+Pure, except for a look at the model's folder.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from headway_cli.commands.common import CLOSED, Form, ProgressPrinter
 from headway_cli.terminal import Terminal, utc_now
 
 Show = Callable[[Json], None]
-Plain = Annotated[bool, typer.Option("--plain", help="One line a change, even in a terminal.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Print one line for each change, even in a terminal.")]
 Output = Annotated[Form, typer.Option("--output", help="For people, or one JSON object a change.")]
 
 

@@ -1,4 +1,4 @@
-"""A tiny model as an agent, asked turn by turn, as a job's own tool loop does."""
+"""Plays a tiny model as an agent: it asks the model turn by turn, as a job's own tool loop does."""
 
 from __future__ import annotations
 

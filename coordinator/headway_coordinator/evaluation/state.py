@@ -55,7 +55,7 @@ class CandidateState:
     may_retry: bool = False
     """Whether another process may score its lost rows."""
     samples: int = 0
-    """Samples of suites that it is measured on, besides the rows."""
+    """How many samples of suites the candidate is measured on, besides the rows."""
 
     def put_off(self) -> None:
         """Measure the rest of its rows after the others."""

@@ -70,7 +70,7 @@ class Adjacent:
 
     @cached_property
     def _takes_late_results(self) -> bool:
-        """Whether a result may follow a user's words."""
+        """Whether the chat template shows a tool's result after a user's message."""
         late = [*_CALLED, ASKED_AGAIN, {**_RESULT, "content": _WORD}]
         return self._shows([*_CALLED, _RESULT], SIMPLE) is None or bool(self._shows(late, SIMPLE))
 

@@ -66,9 +66,9 @@ def not_in_valid_status(message: str) -> GatewayError:
 
 
 def refuse(error: ValidationError, start: int = 0) -> NoReturn:
-    """Raise the `GatewayError` that names the field of a request to change.
+    """Raise the `GatewayError` that names the field that the client must change.
 
-    `start` is the position in the request of the first entry of the list that was checked.
+    If a slice of the request's list was checked, `start` is where that slice begins in the list.
     """
     # A field may be read in several ways. The error with the deepest path explains the fault best.
     furthest = max(error.errors(include_url=False), key=lambda found: len(found["loc"]))

@@ -116,7 +116,7 @@ class _Search:
         self._frame = ""
         """The mark before a call whose counterpart has not come yet."""
         self._quoted = False
-        """Whether the last call was within something else."""
+        """Whether the last call was in quotes, or was a value of a field."""
 
     def run(self) -> None:
         at = 0

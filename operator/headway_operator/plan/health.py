@@ -335,7 +335,7 @@ def _explained(observed: Observed) -> Issue | None:
                 name = pod["metadata"]["name"]
                 return Issue(
                     Reason.PROCESS_FAILED,
-                    f"{role} pod {name} exited without a reason: {_ending(ended)}",
+                    f"{role} pod {name} exited without a termination message: {_ending(ended)}",
                 )
     return None
 

@@ -14,7 +14,7 @@ with their default resources. The job's own podTemplate overrides it, and isolat
 
 
 def manifests(context: Context, config: JobConfig | EvalConfig) -> list[Wanted]:
-    """ConfigMap and Secret; `config` is the job that its own processes read."""
+    """The job's ConfigMap and Secret. `config` is the form of the job that the job's processes read."""
     data = {
         "job.json": config.model_dump_json(by_alias=True, exclude_none=True),
         SANDBOX_TEMPLATE: json.dumps(sandbox_template(context), sort_keys=True),

@@ -144,7 +144,7 @@ def test_a_whole_model_is_not_an_adapter(place: BaseAndStart) -> None:
 
 
 def test_a_model_of_another_size_is_refused(place: BaseAndStart) -> None:
-    assert "has hidden_size 128, the base model 64" in place.whole(hidden_size=128).refusal(**FULL)
+    assert "has hidden_size 128, and the base model 64" in place.whole(hidden_size=128).refusal(**FULL)
 
 
 def test_a_folder_that_is_neither_is_refused(place: BaseAndStart) -> None:
