@@ -6,7 +6,7 @@ different things in different parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, Final, get_args
@@ -37,6 +37,10 @@ class Unread:
     """Why a field of `refused` is not applied, and what to do instead, if that is not `LEAVE_OUT`."""
     closed: bool = False
     """Whether unknown fields are refused."""
+    kind: str = "type"
+    """The field that says of which kind a part is."""
+    reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Kind -> the fields that are read in parts of that kind alone. They are listed in parts of others."""
 
 
 class Block(BaseModel):
@@ -73,8 +77,9 @@ def _add(blocks: Sequence[Block], path: Path, lenient: bool, found: dict[str, No
     places = _places(type(blocks[0]))
     for at, block in enumerate(blocks):
         sent = block.model_fields_set
-        if block.model_extra or not places.unread.isdisjoint(sent):
-            for name, value, refused in _unapplied(block):
+        of_others = places.of_others(block, sent)
+        if block.model_extra or of_others or not places.unread.isdisjoint(sent):
+            for name, value, refused in _unapplied(block, of_others):
                 if refused and not lenient:
                     raise _refusal(block, (*path, at) if listed else path, name, value)
                 if len(found) <= MAX_IGNORED:
@@ -88,8 +93,11 @@ def _refusal(block: Block, path: Path, name: str, value: object) -> GatewayError
     return bad(at, f"{shown(value)} is not applied: {block.UNREAD.why.get(name, LEAVE_OUT)}", UNSUPPORTED)
 
 
-def _unapplied(block: Block) -> Iterator[tuple[str, object, bool]]:
-    """The fields of one part that are not applied, their values, and whether each is refused."""
+def _unapplied(block: Block, of_others: Set[str]) -> Iterator[tuple[str, object, bool]]:
+    """The fields of one part that are not applied, their values, and whether each is refused.
+
+    `of_others` are its fields that only parts of other kinds have.
+    """
     unread, extra, sent = block.UNREAD, block.model_extra or {}, block.model_fields_set
     for table, refused in ((unread.refused, True), (unread.listed, False)):
         for name, values in table.items():
@@ -97,6 +105,9 @@ def _unapplied(block: Block) -> Iterator[tuple[str, object, bool]]:
                 value = extra[name] if name in extra else getattr(block, name)
                 if not neutral(value, values):
                     yield name, value, refused
+    for name in sorted(of_others):
+        if not neutral(value := getattr(block, name), EMPTY):
+            yield name, value, False
     for name, value in extra.items():
         known = name in unread.refused or name in unread.listed or name in unread.inert
         if not known and (unread.closed or not neutral(value, EMPTY)):
@@ -109,6 +120,17 @@ class _Places:
     """Fields that may have parts."""
     unread: frozenset[str]
     """Known fields that are not applied."""
+    kind: str
+    """See `Unread`."""
+    reads: Mapping[str, frozenset[str]]
+    """See `Unread`."""
+    of_kinds: frozenset[str]
+    """All fields that `reads` names."""
+
+    def of_others(self, block: Block, sent: Set[str]) -> Set[str]:
+        """The fields in a part that only parts of other kinds have."""
+        found = self.of_kinds & sent
+        return found - self.reads.get(getattr(block, self.kind), frozenset()) if found else found
 
 
 @cache
@@ -117,7 +139,9 @@ def _places(kind: type[BaseModel]) -> _Places:
     fields = kind.model_fields.items()
     within = frozenset(name for name, about in fields if any(_parts(about.annotation)))
     unread = kind.UNREAD if issubclass(kind, Block) else Unread()
-    return _Places(within, frozenset((*unread.refused, *unread.listed)))
+    reads = {kind: frozenset(names) for kind, names in unread.reads.items()}
+    of_kinds = frozenset[str]().union(*reads.values())
+    return _Places(within, frozenset((*unread.refused, *unread.listed)), unread.kind, reads, of_kinds)
 
 
 def _parts(hint: Any) -> Iterator[type[Block]]:

@@ -66,6 +66,11 @@ class _Part(Block):
     UNREAD = Unread(
         listed={"citations": (None, []), "annotations": (None, [])},
         inert=("cache_control", "prompt_cache_breakpoint", "signature", "closed", "id", "index", "uuid"),
+        reads={
+            **dict.fromkeys(("text", "input_text", "output_text"), ("text",)),
+            "refusal": ("refusal",),
+            **dict.fromkeys(("thinking", "reasoning"), ("thinking", "reasoning", "text")),
+        },
     )
 
     type: Literal["text", "input_text", "output_text", "refusal", "thinking", "reasoning"]
@@ -102,6 +107,8 @@ class ChatMessage(Block):
             "tools": "write them into the request's own tools",
             "task": PROMPTED,
         },
+        kind="role",
+        reads={"assistant": ("reasoning_content", "reasoning"), "tool": ("tool_call_id",)},
     )
 
     role: Literal["system", "developer", "user", "assistant", "tool"]

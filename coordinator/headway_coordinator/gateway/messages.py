@@ -64,6 +64,12 @@ class _ContentBlock(Block):
         },
         # `data` is of redacted thinking, which is refused by its type.
         inert=("cache_control", "signature", "data"),
+        reads={
+            "text": ("text",),
+            "tool_use": ("id", "name", "input"),
+            "tool_result": ("tool_use_id", "content"),
+            "thinking": ("thinking",),
+        },
     )
 
     type: Literal["text", "tool_use", "tool_result", "thinking", "redacted_thinking"]

@@ -65,6 +65,12 @@ class _Item(Block):
             "async": (None, False),
         },
         inert=("id", "status", "created_by"),
+        reads={
+            "message": ("content",),
+            "reasoning": ("content", "summary"),
+            "function_call": ("call_id", "name", "arguments"),
+            "function_call_output": ("call_id", "output"),
+        },
     )
 
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"

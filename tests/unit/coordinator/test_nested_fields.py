@@ -255,6 +255,30 @@ def test_a_field_without_meaning_is_not_listed_as_ignored(protocol: str, fields:
     assert read(protocol, fields).ignored == ()
 
 
+OF_OTHER_KINDS: list[tuple[str, dict[str, Any], str]] = [
+    ("chat", {"messages": [USER | {"tool_call_id": "c"}]}, "messages.tool_call_id"),
+    ("chat", {"messages": [USER | {"reasoning_content": "hm"}]}, "messages.reasoning_content"),
+    ("chat", {"messages": [USER | {"content": [TEXT | {"thinking": "hm"}]}]}, "messages.content.thinking"),
+    ("messages", {"messages": [USER | {"content": [TEXT | {"input": {"a": 1}}]}]}, "messages.content.input"),
+    (
+        "messages",
+        {"messages": [SAID | {"content": [USE]}, USER | {"content": [RESULT | {"text": "lost"}]}]},
+        "messages.content.text",
+    ),
+    (
+        "responses",
+        {"input": [USER, {"type": "function_call_output", "call_id": "c", "output": "a", "content": "lost"}]},
+        "input.content",
+    ),
+    ("responses", {"input": [USER | {"output": "lost"}]}, "input.output"),
+]
+
+
+@pytest.mark.parametrize(("protocol", "fields", "name"), OF_OTHER_KINDS)
+def test_a_field_of_another_kind_of_part_is_listed(protocol: str, fields: dict[str, Any], name: str) -> None:
+    assert name in read(protocol, fields).ignored
+
+
 def test_a_name_is_listed_once_and_only_a_record_s_worth() -> None:
     each = [USER | {"tone": 1, f"tone_{number}": 1} for number in range(5000)]
     assert read("chat", {"messages": each[:2]}).ignored == (
