@@ -328,7 +328,7 @@ async def test_what_a_run_wrote_is_listed(reader: InProcess) -> None:
         ("status", {"job": "x" * 300}, "job: "),
         ("estimate", {"file": "a\x00b"}, "file: "),
         ("estimate", {"file": "x" * 300}, "file: "),
-        ("estimate", {"file": "."}, "file: . does not exist: write a file below "),
+        ("estimate", {"file": "."}, "file: . does not exist: name a file inside "),
         ("estimate", {"file": "job.yaml", "set": ["x" * 2000]}, "set.0 is"),
         ("status", {"job": "good", "kind": "eval"}, "kind: good is an RLTrainingJob: leave kind out"),
     ],
