@@ -165,6 +165,19 @@ def containers_within(raw: bytes, limit: int) -> bytes:
     return raw
 
 
+def require_few_values(raw: bytes, limit: int) -> None:
+    """Count the lists, objects and values of one or several JSON texts, without parsing them.
+
+    Raises:
+        OutOfBoundsError: they have more than `limit`.
+    """
+    if raw.count(b"[") + raw.count(b"{") + raw.count(b",") <= limit:
+        return
+    structure = _structure(raw)
+    if structure.count(b"[") + structure.count(b"{") + structure.count(b",") > limit:
+        raise OutOfBoundsError(f"more than {limit} values")
+
+
 def json_members(raw: bytes, limit: int) -> dict[str, bytes]:
     """Name and text of each member of one JSON object. No member's value is parsed, however deep it is.
 

@@ -236,7 +236,7 @@ def _tool(path: str, parameters: dict[str, Any]) -> dict[str, Any]:
 
 def _chats() -> tuple[list[dict[str, Any]], ...]:
     called = {"function": {"name": "f", "arguments": "{}"}}
-    numbers = json.dumps({"a": list(range(90_000))})
+    numbers = json.dumps({"a": list(range(12_000))})
     long = {"function": {"name": "f", "arguments": numbers}}
     return (
         [USER, *[{"role": "assistant", "tool_calls": [called] * 480}] * 41, USER],

@@ -92,7 +92,7 @@ def _require_few_arguments(ask: Ask) -> None:
     calls = (call for message in ask.messages for call in message.get("tool_calls") or ())
     texts = "\n".join(call["function"]["arguments"] for call in calls)
     try:
-        bounds.containers_within(texts.encode(), bounds.CONVERSATION_VALUES)
+        bounds.require_few_values(texts.encode(), bounds.CONVERSATION_VALUES)
     except OutOfBoundsError as error:
         raise bad(ask.names.conversation, f"the arguments of its calls have {error}; send fewer") from error
 

@@ -84,7 +84,9 @@ async def test_each_tool_that_reads_answers(project: Path) -> None:
         with pytest.raises(MCPError, match="there is no tool 'jbs'; did you mean jobs"):
             await client.call_tool("jbs", {})
         assert "did you mean good?" in error(await client.call_tool("status", {"job": "goodd"}))
-        assert error(await client.call_tool("logs", {"job": "desk", "tail": -1})).startswith("tail is -1: write 1 or more")
+        assert error(await client.call_tool("logs", {"job": "desk", "tail": -1})).startswith(
+            "tail is -1: write 1 or more"
+        )
         assert client.instructions is not None
         assert "untrusted" in client.instructions
     assert refused.startswith("submit is not offered here")

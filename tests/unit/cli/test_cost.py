@@ -207,7 +207,7 @@ def test_a_torn_segment_is_named_and_nothing_is_billed(run: FinishedRun) -> None
     torn.write_bytes(torn.read_bytes()[:-5])
     done = shown(str(run.folder))
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "t0-000001.jsonl cannot be read: its last line does not end" in done.stderr
+    assert "t0-000001.jsonl cannot be read: its last line has no line break" in done.stderr
 
 
 def test_a_segment_that_is_there_twice_is_not_billed_twice(run: FinishedRun) -> None:
