@@ -189,7 +189,7 @@ def test_full_weights_are_published_after_a_failed_upload(
 
     with monkeypatch.context() as patch:
         patch.setattr(FileStore, "upload", unavailable)
-        with pytest.raises(OSError, match="away"):
+        with pytest.raises(OSError, match="unavailable"):
             trained.publish(publisher, 1)
     assert trained.publish(publisher, 1).kind == "full"
 
