@@ -42,7 +42,7 @@ def test_a_hub_of_unknown_name_is_a_plain_error(tmp_path: Path, monkeypatch: pyt
         )
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", unavailable)
-    message = r"acme/open could not be fetched from the hub \(Name or service not known\); let the job's processes"
+    message = r"acme/open could not be fetched from the hub \(Name or service not known\); let the job's"
     with pytest.raises(JobError, match=message):
         base_model.fetch(ModelSpec(base="hf://acme/open"), FileStore(), tmp_path)
 
