@@ -267,7 +267,7 @@ async def test_a_signal_ends_it_quietly(project: Path, number: int) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--project", "/no/such"], "--project /no/such: No such file or directory: write the folder"),
+        (["--project", "/no/such"], "--project /no/such: No such file or directory: name the folder"),
         (["--store", "bucket"], "--store bucket: write an address, such as s3://bucket/runs"),
     ],
 )
