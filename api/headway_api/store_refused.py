@@ -1,4 +1,4 @@
-"""Explains the artifact store's refusals to the author of `spec.output`, or to who reads from a shell."""
+"""Explains the artifact store's refusals to the author of `spec.output`, or to a person at a shell."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from memory import fresh, peak
 from open_rollout import Rig, rig
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
-from headway_coordinator import loaded
+from headway_coordinator import garbage_collection
 from headway_coordinator.gateway.asks import Sampling, Session
 from headway_coordinator.gateway.rollouts import Status
 
@@ -63,7 +63,7 @@ async def serve() -> None:
         served.append(r)
         r.rollout.expires_at = float("inf")
         await r.chat()  # the first turn imports modules, so it would be slower
-        loaded.keep()  # as a coordinator does
+        garbage_collection.exclude_loaded()  # as a coordinator does
         print(json.dumps({"url": r.base}), flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         # What was sent until now made the process warm.

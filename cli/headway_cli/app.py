@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from headway_cli.command_group import CommandGroup
 from headway_cli.commands import (
     artifacts,
     check,
@@ -30,7 +31,6 @@ from headway_cli.commands import (
 )
 from headway_cli.commands import eval as evaluation
 from headway_cli.commands.common import CLOSED
-from headway_cli.commands.group import CommandGroup
 
 app = typer.Typer(cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enable=False)
 for command in (

@@ -19,7 +19,7 @@ from headway_api.job_folder import JobFolder
 from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
 from headway_api.store import open_store
 from headway_api.store_unavailable import Patience, store_explained
-from headway_coordinator import loaded
+from headway_coordinator import garbage_collection
 from headway_coordinator import status as status_writer
 from headway_coordinator.coordinator import Coordinator, begun
 from headway_coordinator.evaluation.job import EvalCoordinator
@@ -42,7 +42,7 @@ def main() -> None:
         last_logs.begin(os.environ, job, own_keys.values(), names.COORDINATOR)
         logs.setup()
         process, patience = process_of(job, own_keys)
-        process.on_loaded = loaded.keep
+        process.on_loaded = garbage_collection.exclude_loaded
         with store_explained():
             uvloop.run(serve(process, patience.over.set))
     except asyncio.CancelledError:

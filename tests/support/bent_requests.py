@@ -227,11 +227,9 @@ def _tool(path: str, parameters: dict[str, Any]) -> dict[str, Any]:
     function = {"name": "look_up", "parameters": parameters}
     if path == "/v1/chat/completions":
         return {"type": "function", "function": function}
-    return (
-        {"type": "function", **function}
-        if path == "/v1/responses"
-        else {"name": "look_up", "input_schema": parameters}
-    )
+    if path == "/v1/responses":
+        return {"type": "function", **function}
+    return {"name": "look_up", "input_schema": parameters}
 
 
 def _chats() -> tuple[list[dict[str, Any]], ...]:
@@ -283,9 +281,7 @@ CROWDS: dict[str, Callable[[], tuple[list[dict[str, Any]], ...]]] = {
 
 def crowded(path: str, chance: random.Random) -> bytes:
     """A good request of nearly as many values as it may have."""
-    body = copy.deepcopy(GOOD[path]) | {"tool_choice": "none" if path != "/v1/messages" else {"type": "none"}}
-    if path == "/v1/messages/count_tokens":
-        body["tool_choice"] = {"type": "none"}
+    body = copy.deepcopy(GOOD[path]) | {"tool_choice": {"type": "none"}}
     if chance.random() < 0.2:
         wide = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(30_000)}}
         return json.dumps(body | {"tools": [_tool(path, wide)]}).encode()

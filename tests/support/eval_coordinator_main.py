@@ -3,6 +3,8 @@
 FOLDER holds `run.json` (ports and addresses), `job.json`, and `status.json`: its last status, which the next
 process reads. Killed without notice and started again, it is what a restarted pod is.
 
+`loaded` has a line for each time that the process said that everything is loaded.
+
 Whenever it writes its status, its own `/metrics` is scraped into `metrics.txt`: at the end, beside the final
 status.
 """
@@ -24,6 +26,7 @@ from headway_api import status as st
 from headway_api.config import EvalConfig
 from headway_api.exits import job_error, leave
 from headway_api.store import open_store
+from headway_coordinator import garbage_collection
 from headway_coordinator.agents.choice import GatewayAddresses
 from headway_coordinator.evaluation.job import EvalCoordinator
 from headway_coordinator.lifetime import serve
@@ -54,6 +57,13 @@ def main(folder: Path) -> None:
         gateway_port=run["gateway_port"],
         at=GatewayAddresses(gateway, gateway),
     )
+
+    def loaded() -> None:
+        garbage_collection.exclude_loaded()
+        with (folder / "loaded").open("a") as file:
+            file.write("once\n")
+
+    coordinator.on_loaded = loaded
     try:
         uvloop.run(serve(coordinator))
     except BaseException as error:

@@ -73,7 +73,7 @@ def read(path: Path) -> Json:
 
 
 def _fault(error: yaml.YAMLError | UnicodeDecodeError) -> str:
-    """Where a file is no YAML, and why, in one line."""
+    """Where a file is not YAML, and why, in one line."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"

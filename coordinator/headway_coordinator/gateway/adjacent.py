@@ -50,15 +50,11 @@ class Adjacent:
 
     def accepted(self, messages: list[Message]) -> list[Message]:
         """A request's messages, in a form that the template accepts and shows in full."""
-        roles = [str(message.get("role")) for message in messages]
-        pairs = set(pairwise(roles))
-        if "system" in roles[1:] and not self._takes_systems:
+        if any(after == "system" for _, after in _pairs(messages)) and not self._takes_systems:
             messages = folded(messages)
-            pairs = set(pairwise(str(message.get("role")) for message in messages))
-        if ("user", "tool") in pairs and not self._takes_late_results:
+        if ("user", "tool") in _pairs(messages) and not self._takes_late_results:
             messages = results_first(messages)
-            pairs = set(pairwise(str(message.get("role")) for message in messages))
-        refused = {pair for pair in pairs & _USER_PAIRS if not self._takes(*pair)}
+        refused = {pair for pair in _pairs(messages) & _USER_PAIRS if not self._takes(*pair)}
         return joined(messages, refused) if refused else messages
 
     @cached_property
@@ -123,6 +119,11 @@ class Adjacent:
             if words and message.get("role") != "system":
                 before = text.rindex(words)
         return True
+
+
+def _pairs(messages: Sequence[Message]) -> set[tuple[str, str]]:
+    """The roles of all messages beside each other."""
+    return set(pairwise(str(message.get("role")) for message in messages))
 
 
 def folded(messages: Sequence[Message]) -> list[Message]:

@@ -38,7 +38,7 @@ class Unread:
     closed: bool = False
     """Whether unknown fields are refused."""
     kind: str = "type"
-    """The field that says of which kind a part is."""
+    """The field that says what kind of part this is."""
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Kind -> the fields that are read in parts of that kind alone. They are listed in parts of others."""
 

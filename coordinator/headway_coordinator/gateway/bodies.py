@@ -79,7 +79,7 @@ async def turn_request(
 def _parsed(raw: bytes, limit: int, values: int, read: Read) -> TurnRequest:
     found = read(document(raw, limit, depth=bounds.CONVERSATION_DEPTH, values=values))
     _ = found.ask.size  # counted here, in the thread if it is large
-    if len(raw) > INLINE_BYTES:
+    if len(raw) > INLINE_BYTES:  # a small request has few values in all
         _require_few_arguments(found.ask)
     return found
 

@@ -160,6 +160,16 @@ def message(given: ChatMessage, at: int) -> Message:
     return found
 
 
+def output(texts: Sequence[str], reasoning: Sequence[str], calls: Sequence[dict[str, Any]]) -> Message:
+    """A message of the model, whose parts a client sent one by one."""
+    found: Message = {"role": "assistant", "content": "".join(texts)}
+    if reasoning:
+        found["reasoning_content"] = "".join(reasoning)
+    if calls:
+        found["tool_calls"] = list(calls)
+    return found
+
+
 def tool(given: ChatTool) -> Tool:
     """A tool as the chat template takes it."""
     function: dict[str, Any] = {"name": given.function.name}

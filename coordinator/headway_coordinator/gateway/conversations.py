@@ -159,8 +159,8 @@ def _arguments(arguments: Any) -> str:
 
     Clients change the order of keys, and write 1.0 as 1.
     """
-    found = json.loads(arguments, parse_float=_number) if isinstance(arguments, str) else arguments
-    return json.dumps(found, sort_keys=True)
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return json.dumps(json.loads(text, parse_float=_number), sort_keys=True)
 
 
 def _number(text: str) -> float | int:

@@ -17,6 +17,7 @@ from headway_api import bounds
 from headway_coordinator.gateway import formats, messages_answers
 from headway_coordinator.gateway.asks import Ask, Completion, FieldNames
 from headway_coordinator.gateway.blocks import LEAVE_OUT, Block, Unread, unread
+from headway_coordinator.gateway.chat_messages import output
 from headway_coordinator.gateway.fields import Model, Number, Stops, Tokens, stops
 from headway_coordinator.gateway.formats import TextFormat
 from headway_coordinator.gateway.named_events import named_event
@@ -403,12 +404,7 @@ def _assistant(blocks: Sequence[_ContentBlock], at: str) -> Message:
             calls.append(_call(block, where))
         else:
             raise bad(f"{where}.type", f"this model writes no {block.type} block", "unsupported_content")
-    found: Message = {"role": "assistant", "content": "".join(texts)}
-    if reasoning:
-        found["reasoning_content"] = "".join(reasoning)
-    if calls:
-        found["tool_calls"] = calls
-    return found
+    return output(texts, reasoning, calls)
 
 
 def _call(block: _ContentBlock, at: str) -> dict[str, Any]:

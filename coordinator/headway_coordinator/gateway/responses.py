@@ -16,7 +16,7 @@ from headway_api import bounds
 from headway_coordinator.gateway import formats, responses_answers, tool_choices
 from headway_coordinator.gateway.asks import Ask, Completion, FieldNames
 from headway_coordinator.gateway.blocks import LEAVE_OUT, Block, Unread, unread
-from headway_coordinator.gateway.chat_messages import TEXT_ALONE, arguments
+from headway_coordinator.gateway.chat_messages import TEXT_ALONE, arguments, output
 from headway_coordinator.gateway.fields import Model, Number, Tokens
 from headway_coordinator.gateway.formats import TextFormat
 from headway_coordinator.gateway.named_events import named_event
@@ -342,12 +342,7 @@ def _output_message(items: Sequence[tuple[str, _Item]]) -> Message:
             calls.append(_call(item, at))
         else:
             texts.append(_joined(item.content, "", f"{at}.content", refusals=True))
-    found: Message = {"role": "assistant", "content": "".join(texts)}
-    if reasoning:
-        found["reasoning_content"] = "".join(reasoning)
-    if calls:
-        found["tool_calls"] = calls
-    return found
+    return output(texts, reasoning, calls)
 
 
 def _call(item: _Item, at: str) -> dict[str, Any]:

@@ -49,15 +49,16 @@ _KEYS: Final = ("name", "tool_name", "tool", "function")
 """Keys that families write before a tool's name."""
 _NAME: Final = r"[A-Za-z_][\w.-]{0,255}"
 _OTHER: Final = re.compile(
-    rf"<function=(?P<xml>{_NAME})>.*?(?:</function>|\Z)"
-    rf"""|<invoke\s+name=["']?(?P<invoke>{_NAME})["']?\s*>.*?(?:</invoke>|\Z)"""
-    rf"|\bcall:(?P<gemma>{_NAME})\{{.*?(?:\}}|\Z)"
-    rf"|\bfunctions\.(?P<harmony>{_NAME})\s*\(.*?(?:\)|\Z)"
-    rf"|\{{\s*'(?:name|tool_name|tool|function)'\s*:\s*'(?P<python>{_NAME})'.*?(?:\}}\s*\}}|\}}|\Z)"
-    rf"|\A\s*(?P<bare>{_NAME})\s*\(.*\)\s*\Z",
-    re.DOTALL,
+    rf"<function=(?P<function>{_NAME})>"
+    rf"""|<invoke\s+name=["']?(?P<invoke>{_NAME})["']?\s*>"""
+    rf"|\bcall:(?P<gemma>{_NAME})(?=\{{)"
+    rf"|\bfunctions\.(?P<harmony>{_NAME})\s*(?=\()"
+    rf"|\{{\s*'(?:{'|'.join(_KEYS)})'\s*:\s*'(?P<dict>{_NAME})'"
+    rf"|\A\s*(?P<bare>{_NAME})\s*(?=\()"
 )
-"""A call in the form of any family, or as a function call in Python that is the whole text."""
+"""The beginning of a call in the form of another family, or of a function call that is the whole text."""
+_CLOSINGS: Final = {"function": "</function>", "invoke": "</invoke>"}
+"""The ends of the forms in `_OTHER` that have tags. Brackets end the others."""
 INSIDE: Final = f"{STRUCTURE}: a call within something else"
 UNTAGGED: Final = f"{STRUCTURE}: a call without its tags"
 
@@ -87,12 +88,26 @@ def untagged(text: str, tools: Schemas) -> tuple[str, list[Call]]:
     calls = [refused(call, UNTAGGED) for call in found]
     parts: list[str] = []
     at = 0
-    for other in _OTHER.finditer(around) if tools else ():
-        if other[str(other.lastgroup)] in tools and len(calls) < MAX_CALLS:
-            calls.append(malformed(other[0], UNTAGGED))
-            parts.append(around[at : other.start()])
-            at = other.end()
+    for head in _OTHER.finditer(around) if tools else ():
+        if head.start() < at or head[str(head.lastgroup)] not in tools or len(calls) >= MAX_CALLS:
+            continue
+        end = _end(around, head)
+        if head.lastgroup == "bare" and around[end:].strip():
+            continue
+        calls.append(malformed(around[head.start() : end], UNTAGGED))
+        parts.append(around[at : head.start()])
+        at = end
     return "".join([*parts, around[at:]]), calls
+
+
+def _end(text: str, head: re.Match[str]) -> int:
+    """Where the call ends that begins with a match of `_OTHER`; without an end of its own, where the text
+    does."""
+    form = str(head.lastgroup)
+    if form in _CLOSINGS:
+        at = text.find(_CLOSINGS[form], head.end())
+        return at + len(_CLOSINGS[form]) if at >= 0 else len(text)
+    return _closed(text, head.start() if form == "dict" else head.end()) or len(text)
 
 
 def counted(found: Parsed, tools: Schemas) -> Parsed:

@@ -151,7 +151,7 @@ def tree(text: str) -> list[ast.expr]:
         raise ValueError(f"it is not Python: {error}") from error
     found = [line.value for line in lines if isinstance(line, ast.Expr)]
     if len(found) < len(lines):
-        raise ValueError("the text is a Python statement and no call")
+        raise ValueError("the text is a Python statement, not a call")
     return found
 
 

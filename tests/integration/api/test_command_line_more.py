@@ -190,3 +190,13 @@ def test_an_evaluation_is_estimated_by_the_existing_training_job(
     found = json.loads(done.stdout)
     assert found["plays"] == "4 episodes: 2 rows by each of tuned, tuned-base"
     assert found["message"] == "the first messages of an episode are not known"
+
+
+def test_kubectl_itself_completes_headway(served: Any) -> None:
+    """The cluster's own kubectl finds `kubectl_complete-headway` on the PATH."""
+    programs = Path(sys.executable).parent
+    env = {"KUBECONFIG": str(served.kubeconfig), "PATH": f"{programs}:/usr/bin:/bin"}
+    command = [served.programs / "kubectl", "__complete", "headway", "tra"]
+    done = subprocess.run(command, env=env, text=True, capture_output=True, timeout=60)
+    first, *_, directive = done.stdout.splitlines()
+    assert (first.split("\t")[0], directive) == ("trajectories", ":4"), done

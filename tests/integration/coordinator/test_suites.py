@@ -111,6 +111,7 @@ async def test_report_status_and_metrics_match_a_recount(tmp_path: Path) -> None
         tmp_path, {"good": {}, "bad": {"+": 1, "-": 1, "*": 1}}, limit=LIMIT, rows=ROWS
     ) as rig:
         assert await (await rig.coordinator()).wait() == 0, rig.log
+        assert (tmp_path / "loaded").read_text() == "once\n"
         assert "report" in rig.status()["artifacts"], "the last scrape is of the moment of the final status"
         await asyncio.to_thread(recounted, rig, tmp_path)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -83,11 +82,3 @@ def test_bash_asks_as_kubectl_does(words: tuple[str, ...], values: list[str], tm
     asked = ["bash", "--norc", "-c", AS_KUBECTL, "bash", *words]
     done = subprocess.run(asked, env=ENVIRONMENT, cwd=tmp_path, text=True, capture_output=True, timeout=100)
     assert done.stdout.splitlines() == values, done.stderr
-
-
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl; the test above has its form")
-def test_kubectl_itself_completes_a_verb() -> None:
-    asked = ["kubectl", "__complete", "headway", "tra"]
-    done = subprocess.run(asked, env=ENVIRONMENT, text=True, capture_output=True, timeout=100)
-    first, *_, directive = done.stdout.splitlines()
-    assert (first.split("\t")[0], directive) == ("trajectories", NO_FILES), done

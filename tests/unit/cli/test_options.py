@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headway_cli.app import app
-from headway_cli.commands.group import words
+from headway_cli.command_group import words
 
 
 @pytest.mark.parametrize(

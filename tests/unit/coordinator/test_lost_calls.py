@@ -142,6 +142,18 @@ def test_a_call_in_another_form_is_counted_or_read(family: FamilyCase, text: str
     assert len(found.calls) == 1
 
 
+@pytest.mark.parametrize("text", [form for form in OTHER_FORMS if not form.startswith("look_up")])
+@pytest.mark.parametrize("before", ["<function=brew>", "call:brew{", "functions.brew(", "{'name': 'brew', "])
+def test_an_open_call_of_no_tool_hides_no_other(before: str, text: str) -> None:
+    content, calls = untagged(f"{before} {text}", {"look_up": {}})
+    assert (len(calls), content.strip()) == (1, before.strip())
+
+
+@pytest.mark.parametrize("text", ["look_up(key) is the tool that I need.", "I need look_up(key)."])
+def test_words_about_a_call_are_not_a_call(text: str) -> None:
+    assert untagged(text, {"look_up": {}}) == (text, [])
+
+
 @pytest.mark.parametrize("text", OTHER_FORMS)
 def test_another_form_that_names_no_offered_tool_is_text(text: str) -> None:
     other = text.replace("look_up", "brew")

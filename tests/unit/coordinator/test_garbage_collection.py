@@ -7,10 +7,10 @@ import sys
 
 SCRIPT = """
 import gc
-from headway_coordinator import loaded
+from headway_coordinator import garbage_collection
 
 kept = [[n] for n in range(1000)]
-loaded.keep()
+garbage_collection.exclude_loaded()
 print(gc.get_freeze_count() > 1000, len(gc.get_objects()) < 1000)
 """
 
