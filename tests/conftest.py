@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from functools import cache
 from pathlib import PurePath
 from typing import Any
@@ -47,6 +48,7 @@ MEASURED = (
     "tests/unit/coordinator/test_evil_answers.py",
     "tests/unit/coordinator/test_gateway_fuzz.py",
     "tests/unit/coordinator/test_gateway_hostile.py",
+    "tests/unit/coordinator/test_large_requests.py",
     "tests/unit/rollout/test_evil_answers.py",
     "tests/unit/trainer/test_evil_answers.py",
 )
@@ -86,7 +88,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests in `ORDER`; give those that start a platform the time for it.
 
     Raises:
-        pytest.UsageError: where a test uses the cluster and `ON_CLUSTER` does not say so.
+        pytest.UsageError: a test uses the cluster or measures memory, and is not listed above.
     """
     for item in items:
         used = CLUSTER_FIXTURES & set(getattr(item, "fixturenames", ()))
@@ -94,11 +96,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(
                 f"{file(item.nodeid)} uses the cluster: add it to ON_CLUSTER in tests/conftest.py"
             )
+        if measures(item) and not below(item.nodeid, *MEASURED):
+            raise pytest.UsageError(
+                f"{file(item.nodeid)} measures memory: add it to MEASURED in tests/conftest.py"
+            )
     items.sort(key=lambda item: place(file(item.nodeid)))
     for name in CLUSTER_FIXTURES:
         first = next((item for item in items if name in getattr(item, "fixturenames", ())), None)
         if first is not None:
             first.add_marker(pytest.mark.timeout(FIRST_BUILD_S), append=False)
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    """Restore it: a command that runs in the test's process may make what it writes private."""
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)
+
+
+def measures(item: pytest.Item) -> bool:
+    """Whether a test's file uses tests/support/memory.py."""
+    used = vars(getattr(item, "module", None) or object).values()
+    return any(getattr(value, "__module__", None) == "memory" for value in used)
 
 
 @cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -150,16 +149,6 @@ def test_submit_says_what_it_applied(stub: StubCluster, tmp_path: Path, form: Fo
 EXAMPLE = ROOT / "examples" / "sop-quickstart" / "job.yaml"
 
 
-@pytest.fixture
-def umask() -> Iterator[None]:
-    """The command runs in this process, and makes what it writes private."""
-    before = os.umask(0o022)
-    os.umask(before)
-    yield
-    os.umask(before)
-
-
-@pytest.mark.usefixtures("umask")
 @pytest.mark.parametrize("form", list(Form))
 def test_a_local_job_is_shown_in_a_pipe_too(tmp_path: Path, form: Form) -> None:
     """It is suspended, so that nothing of it starts."""
