@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from headway_api import names
-from headway_cli import closed_pipe, patches, progress
-from headway_cli.cluster import Cluster, ClusterError, JobDeletedError
+from headway_api.document import Json
+from headway_cli import closed_pipe, job_file, patches, progress
+from headway_cli.cluster import Cluster, ClusterError, ClusterUnreachableError, JobDeletedError
 from headway_cli.commands import following
 from headway_cli.commands.common import (
     FAILED,
@@ -47,7 +48,10 @@ def submit(
     """Apply a job to the cluster that kubectl points at."""
     with reported_errors():
         document = manifest.changed(manifest.read(job), set_ or [])
-        kind, place, name = Cluster(context, namespace).submit(document)
+        with _wrong_fields_first(document):
+            there = Cluster(context, namespace)
+        with _wrong_fields_first(document, ClusterUnreachableError):
+            kind, place, name = there.submit(document)
     if output is Form.JSON:
         typer.echo(json.dumps(identity(kind, place, name)))
     else:
@@ -106,6 +110,26 @@ def resume(
     else:
         over = "" if paused is None else f"; the pause of {paused} is over"
         typer.echo(f"{name}: spec.suspend is false{over}")
+
+
+@contextmanager
+def _wrong_fields_first(document: Json, unreachable: type[ClusterError] = ClusterError) -> Iterator[None]:
+    """If the block finds no cluster, check the job here. A person can correct it without a cluster.
+
+    A cluster that answers checks the job itself: it may know fields that this version does not.
+
+    Args:
+        document: the job.
+        unreachable: what the block raises if there is no cluster.
+
+    Raises:
+        ManifestError: there is no cluster, and a field is wrong.
+    """
+    try:
+        yield
+    except unreachable:
+        job_file.checked(document)
+        raise
 
 
 @contextmanager

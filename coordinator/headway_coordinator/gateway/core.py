@@ -31,6 +31,7 @@ from headway_coordinator.gateway.asks import (
     Session,
 )
 from headway_coordinator.gateway.conversations import RecordedTurn, continued, meaning
+from headway_coordinator.gateway.participants import Participants
 from headway_coordinator.trajectory.call_ids import identified
 from headway_coordinator.trajectory.calls import Call, Message, Parsed, kinds
 from headway_coordinator.trajectory.lengths import Extent, content, extent
@@ -59,6 +60,7 @@ class Gateway:
     def __init__(self, renderer: Renderer, engine: Engine, context_length: int, timeout: float) -> None:
         self._renderer = renderer
         self._adjacent = Adjacent(renderer)
+        self._participants = Participants(renderer)
         self._engine = engine
         self._context_length = context_length
         self._timeout = timeout
@@ -85,6 +87,7 @@ class Gateway:
             return await self._continue(session, ask, ask.text)
         if ask.stop:
             stops.require_text(ask.stop, self._markup)
+        session.ignore(self._participants.unshown(ask.messages))
         ask = self._accepted(ask)
         if ask.effort is not None and not ask.must_think and not self._efforts.knows(ask.effort):
             if ask.effort != "on":  # a model without a switch thinks anyway

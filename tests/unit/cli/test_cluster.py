@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typer.testing import CliRunner, Result
 from headway_cli import newer_fields
 from headway_cli.app import app
 
+ROOT = Path(__file__).resolve().parents[3]
 NAME = "refund-desk"
 OF = f"failed to create typed patch object (team/{NAME}; headway.dev/v1alpha1, Kind=RLTrainingJob): "
 """How an API server begins its refusal of an apply."""
@@ -73,6 +75,27 @@ def test_a_field_of_no_version_is_refused_in_the_servers_words(stub: StubCluster
     stub.refusal = status(422, message, reason="Invalid")
     done = run("submit", "job.yaml")
     assert (done.exit_code, done.stderr) == (2, f"headway: {message}\n")
+
+
+@pytest.mark.parametrize("missing", ["context", "server"])
+def test_without_a_cluster_wrong_fields_are_named_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    """A person can correct them before there is a cluster."""
+    with served(StubCluster(), tmp_path) as config:
+        monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(config))
+    config.write_text(re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:1", config.read_text()))
+    right, wrong = ROOT / "examples" / "sop-quickstart" / "job.yaml", tmp_path / "wrong.yaml"
+    wrong.write_text(right.read_text().replace("\nspec:", "\nspec:\n  modle: 1", 1))
+    options = ("--context", "absent") if missing == "context" else ()
+    done = run("submit", str(wrong), *options)
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "headway: spec.modle: there is no such field; did you mean model?\n",
+    )
+    done = run("submit", str(right), *options)
+    says = "the kubeconfig has no such context" if missing == "context" else "does not answer"
+    assert (done.exit_code, says in done.stderr) == (2, True), done.stderr
 
 
 def test_elements_of_a_list_have_the_fields_of_its_items() -> None:

@@ -15,6 +15,7 @@ from real_templates import REAL, Real
 
 from headway_api.exits import JobError
 from headway_coordinator.gateway.adjacent import Adjacent
+from headway_coordinator.gateway.participants import Participants
 from headway_coordinator.preflight import calls as preflight
 from headway_coordinator.trajectory.probe import (
     ANSWER,
@@ -116,6 +117,13 @@ def test_words_of_users_may_follow_each_other_and_results(name: str) -> None:
             messages = [*before, {"role": role, "content": "Consider calm-heron."}]
             text = renderer.render_text(Adjacent(renderer).accepted(messages), SIMPLE, generate=True)
             assert "Consider calm-heron." in text
+
+
+@pytest.mark.parametrize(("name", "unshown"), [("Kimi K2.5", []), ("Qwen3", ["messages.name"])])
+def test_a_users_name_is_listed_if_the_template_shows_none(name: str, unshown: list[str]) -> None:
+    real = BY_NAME[name]
+    renderer = choose(real_templates.tokenizer(real), real.model_type)
+    assert Participants(renderer).unshown([ASKED[1] | {"name": "surveyor"}]) == unshown
 
 
 @pytest.mark.parametrize(
