@@ -26,6 +26,7 @@ BESIDE: Final = frozenset({"name", "tool_name", "id", "tool_call_id", "type"})
 """Keys that a call may have beside its arguments."""
 STRUCTURE = "malformed structure"
 CUT: Final = f"{STRUCTURE}: a tag behind it ends nothing, so it may be cut off in a value"
+NOT_JSON: Final = "an argument that must be an object or a list is not JSON"
 UNREADABLE: Final = (ValueError, RecursionError, MemoryError)
 """Python's parsers raise these for unbounded text: brackets, numbers, chains of operators."""
 _SIGNS: tuple[tuple[MalformedKind, tuple[str, ...]], ...] = (

@@ -17,6 +17,7 @@ from headway_coordinator.trajectory import values
 from headway_coordinator.trajectory.calls import (
     CUT,
     NO_NAME,
+    NOT_JSON,
     STRUCTURE,
     UNCLOSED,
     Call,
@@ -210,6 +211,8 @@ class Xml:
             value = raw[tag.end : tags[stop].start]
             schema = {"type": "string"} if is_text else known.get(key)
             given[key] = values.typed(_unframed(value) if self.trims else value, schema)
+            if values.broken(given[key], schema):
+                problem = NOT_JSON
             closed = tags[stop].kind == "parameter_end"
             here, done = (stop + 1, tags[stop].end) if closed else (stop, tags[stop].start)
         if problem is None and raw[done : tags[end].start].strip():

@@ -15,6 +15,7 @@ from headway_coordinator.trajectory.call_ids import sampled_id
 from headway_coordinator.trajectory.calls import (
     MISNAMED,
     NO_NAME,
+    NOT_JSON,
     STRUCTURE,
     UNREADABLE,
     Call,
@@ -248,6 +249,8 @@ class Pairs:
         }
         twice = len(arguments) < len(found.given)
         problem = f"{STRUCTURE}: an argument is given twice" if twice else None
+        if any(values.broken(value, known.get(key)) for key, value in arguments.items()):
+            problem = NOT_JSON
         return [called(raw, name, arguments, problem, tags)]
 
     @cached_property

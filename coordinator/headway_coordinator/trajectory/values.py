@@ -28,6 +28,7 @@ LITERALS: Final[Mapping[str, bool | None]] = {
     "None": None,
 }
 """Literals as JSON and Python write them."""
+_NESTED: Final = frozenset({"object", "array"})
 DEFINITIONS: Final = ("$defs", "definitions")
 OPTIONS: Final = ("anyOf", "oneOf", "allOf")
 MAX_RESOLVED: Final = 10_000
@@ -76,7 +77,7 @@ def _resolved(schema: object, whole: Mapping[str, Any], left: Iterator[int], dep
 def typed(text: str, schema: object) -> Any:
     """A value that was written without quotes: a string if the schema says so, else whatever it parses as.
 
-    Text that does not parse goes to the tool as a string.
+    Text that does not parse stays a string. `broken` says whether a tool could use it.
     """
     kinds = _kinds(schema)
     if kinds == {"string"}:
@@ -84,13 +85,19 @@ def typed(text: str, schema: object) -> Any:
     bare = text.strip()
     if bare in LITERALS and ("string" not in kinds or kinds & {"boolean", "null"}):
         return LITERALS[bare]
-    for read in (_json, python) if kinds & {"object", "array"} else (_json,):
+    for read in (_json, python) if kinds & _NESTED else (_json,):
         try:
             found = read(bare)
         except UNREADABLE:
             continue
         return text if "string" in kinds and not _fits(found, kinds) else found
     return text
+
+
+def broken(value: object, schema: object) -> bool:
+    """Whether `typed` kept a text that begins an object or a list, and the schema allows nothing else."""
+    kinds = _kinds(schema)
+    return isinstance(value, str) and value.lstrip()[:1] in ("{", "[") and bool(kinds) and kinds <= _NESTED
 
 
 def _json(text: str) -> Any:

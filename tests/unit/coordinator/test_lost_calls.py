@@ -67,6 +67,39 @@ def test_a_call_without_its_outer_tag_is_counted(name: str, text: str, count: in
     assert content + "".join(one.written for one in calls) == before + text
 
 
+ELEMENT = {
+    "qwen-coder": "<tool_call>\n<function=look_up>\n<parameter=where>\n{}\n</parameter>\n</function>\n"
+    "</tool_call>",
+    "minimax": '<minimax:tool_call>\n<invoke name="look_up">\n<parameter name="where">{}</parameter>\n'
+    "</invoke>\n</minimax:tool_call>",
+    "glm": "<tool_call>look_up\n<arg_key>where</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>",
+}
+"""Reader -> a call with one argument whose value is written without quotes."""
+
+
+@pytest.mark.parametrize("name", ELEMENT)
+@pytest.mark.parametrize(
+    ("schema", "value", "kind"),
+    [
+        ({"type": "object"}, '{"a": 1', "not_json"),
+        ({"type": ["array", "object"]}, "[1, 2", "not_json"),
+        ({"anyOf": [{"type": "array"}, {"type": "object"}]}, "{a: 1}", "not_json"),
+        ({"type": "object"}, '{"a": 1}', None),
+        ({"type": "array"}, "['a', True]", None),
+        ({"type": "object"}, "a", None),
+        ({"type": ["object", "string"]}, '{"a": 1', None),
+        ({}, '{"a": 1', None),
+    ],
+)
+def test_an_object_that_is_cut_off_is_counted(
+    name: str, schema: dict[str, object], value: str, kind: str | None
+) -> None:
+    text = ELEMENT[name].replace("{}", value)
+    content, calls = BY_NAME[name].read(text, {"look_up": {"where": schema}})
+    assert [one.kind for one in calls] == [kind]
+    assert (content, "".join(one.written for one in calls)) == ("", text)
+
+
 MEANT = [
     '{"name": "look_up", "args": {"key": "x"}}',
     '{"name": "look_up", "input": {"key": "x"}}',
