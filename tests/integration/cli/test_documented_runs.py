@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import signal
+import socket
+import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib import request
 
 import pytest
 import yaml
 from chaos import EXAMPLE, ROOT
 from doc_runs import CommandRunner, Entry, run_by
 from doc_shell import DocShell
+from ports import free_port
+
+from headway_api.model_names import BASE_MODEL
+from headway_cli.commands.common import INTERRUPTED
 
 sys.path.insert(0, str(ROOT / "hack" / "demo"))
 
@@ -87,3 +99,49 @@ def test_a_command_of_a_page_succeeds(shell: DocShell, entry: Entry) -> None:
             shutil.copytree(shell.folder / JOB, shell.folder / ".headway" / name)
     shown = shell.type(*entry.texts)
     assert (shown.output + shown.errors).strip(), "it shows nothing"
+
+
+def test_the_jobs_weights_are_served_beside_their_base(shell: DocShell, tmp_path: Path) -> None:
+    """By a real vLLM, until Ctrl-C. The job is the one of the commands above."""
+    log, port = tmp_path / "log", free_port()
+    command = [sys.executable, "-m", "headway_cli", "serve", JOB, "--port", str(port)]
+    environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=shell.folder, env=environ, stdout=output, stderr=output)
+    try:
+        until_served(process, port, log)
+        answers = {name: asked(port, name) for name in ("my-job", BASE_MODEL)}
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == INTERRUPTED, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+    assert [answers[name]["model"] for name in answers] == ["my-job", BASE_MODEL]
+    trained, before = (
+        [token["logprob"] for token in answer["choices"][0]["logprobs"]["content"]]
+        for answer in answers.values()
+    )
+    assert trained != before, "the adapter changes nothing"
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0, "something still listens"
+
+
+def until_served(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    """Wait for vLLM. The test's own timeout bounds it."""
+    while True:
+        assert process.poll() is None, log.read_text()
+        with suppress(OSError), request.urlopen(f"http://127.0.0.1:{port}/v1/models") as answer:
+            names = {each["id"] for each in json.load(answer)["data"]}
+            assert names == {"my-job", BASE_MODEL}
+            return
+        time.sleep(0.2)
+
+
+def asked(port: int, model: str) -> dict[str, Any]:
+    """The answer of a model, greedy, with the log-probabilities of its tokens."""
+    body = {"model": model, "messages": [{"role": "user", "content": "Refund order 7."}]}
+    body |= {"max_tokens": 8, "temperature": 0, "logprobs": True}
+    url, headers = f"http://127.0.0.1:{port}/v1/chat/completions", {"Content-Type": "application/json"}
+    with request.urlopen(request.Request(url, json.dumps(body).encode(), headers)) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
