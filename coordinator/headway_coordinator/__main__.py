@@ -1,4 +1,4 @@
-"""`python -m headway_coordinator`: the coordinator of one job, of either kind."""
+"""`python -m headway_coordinator`: the coordinator of one RLTrainingJob or RLEvalJob."""
 
 from __future__ import annotations
 
@@ -76,9 +76,10 @@ def process_of(job: JobConfig | EvalConfig, own_keys: keys.Keys) -> tuple[Proces
 
 
 def stored_job(job: JobConfig | EvalConfig, environ: Mapping[str, str]) -> StoredJob | None:
-    """The job whose status this process writes: at the API server in a pod, or in a folder.
+    """The stored job whose status this process writes.
 
-    None if it has neither.
+    It is in the folder that the environment names, or else at the API server of the pod's cluster. None if
+    there is no folder and no cluster.
     """
     if (folder := environ.get(names.ENV_JOB_FOLDER)) is not None:
         return FolderJob(JobFolder(Path(folder)))

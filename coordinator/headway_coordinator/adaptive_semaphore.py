@@ -16,14 +16,14 @@ from types import TracebackType
 
 
 class Lane:
-    """Callers that share the places with those of the other lanes. Used as `async with lane`."""
+    """Callers that compete for places with the callers of other lanes. Used as `async with lane`."""
 
     def __init__(self, limiter: AdaptiveSemaphore) -> None:
         self._limiter = limiter
         self.used = 0
-        """Places that its callers hold now."""
+        """Places that callers of this lane hold now."""
         self.last = 0
-        """Number of the last place that it got. The semaphore counts places over all lanes."""
+        """Number of the last place that a caller of this lane got. The semaphore counts over all lanes."""
         self.queue: deque[asyncio.Future[None]] = deque()
 
     async def __aenter__(self) -> None:
@@ -51,7 +51,7 @@ class AdaptiveSemaphore:
         self._limit = ceiling
         self._followers: list[AdaptiveSemaphore] = []
         self._lanes = [Lane(self)]
-        """The first lane is for callers that name none."""
+        """The first lane is for callers that enter the semaphore without naming a lane."""
         self._given = 0
         """Places given since the start."""
         self._peak = 0
@@ -79,7 +79,7 @@ class AdaptiveSemaphore:
         return limiter
 
     def lane(self) -> Lane:
-        """Another lane."""
+        """Add a lane."""
         self._lanes.append(lane := Lane(self))
         return lane
 
@@ -91,7 +91,7 @@ class AdaptiveSemaphore:
     def demand(self) -> tuple[int, bool]:
         """The most places held at once since the last call, and whether any caller waited.
 
-        Followers count too.
+        The number is the highest of this semaphore and its followers. A wait in any of them counts.
         """
         peak, wanted = max(self._peak, self.used), self._queued or self.waiting > 0
         self._peak, self._queued = self.used, False
@@ -110,7 +110,7 @@ class AdaptiveSemaphore:
 
     async def enter(self, lane: Lane) -> None:
         """Wait until the caller has a place."""
-        if self.used < self._limit:  # nobody waits then
+        if self.used < self._limit:  # nobody waits while a place is free
             self._take(lane)
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -122,7 +122,7 @@ class AdaptiveSemaphore:
             if turn.cancelled():
                 with suppress(ValueError):  # `_admit` may have skipped it already
                     lane.queue.remove(turn)
-            else:  # it already has the place and cannot use it
+            else:  # the cancelled caller already has the place and cannot use it
                 self.leave(lane)
             raise
 

@@ -11,7 +11,7 @@ from headway_coordinator.trajectory.renderer import Renderer
 def of_servers(
     renderer: Renderer, engine: Engine, context_length: int, timeout: float, places: TurnLimiter
 ) -> Backend:
-    """A gateway over servers, which refuses tools if no reader fits the model's calls.
+    """A backend that samples on rollout servers. It refuses tools if the model's tool calls cannot be read.
 
     Args:
         renderer: renders the model's conversations and reads its turns.

@@ -1,4 +1,4 @@
-"""Notes what the learner's batches wait for beside their episodes, and when."""
+"""Notes what the learner's batches wait for, other than their episodes, and when."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from headway_api.records import MAX_BATCH_WAITS, BatchWait, BatchWaitKind, BatchWaits, GroupRecord
 
 OF_GROUPS: Final = 2
-"""Waits of single groups that a batch names."""
+"""Waits of single groups that a batch lists: one for the budget, and one for the store."""
 LEAST_SECONDS: Final = 0.001
 """Shorter waits are not noted: the coordinator looks for a server before each group."""
 
@@ -20,7 +20,7 @@ class WaitNotes:
     """The waits of one job. Only the event loop uses it."""
 
     def __init__(self, started: float) -> None:
-        """Begin with the coordinator's own start.
+        """Begin with the wait for the coordinator's own start.
 
         Args:
             started: when the process started, in Unix time.
@@ -28,7 +28,7 @@ class WaitNotes:
         self._noted: deque[BatchWait] = deque(maxlen=MAX_BATCH_WAITS - OF_GROUPS)
         self._running: dict[BatchWaitKind, float] = {"start": started}
         self._of_groups: dict[int, tuple[BatchWait, BatchWait]] = {}
-        """By position: the group's wait for the budget, and for the store."""
+        """By position in the data's order: the group's wait for the budget, and its wait for the store."""
 
     def runs(self, kind: BatchWaitKind, runs: bool) -> None:
         """Note whether a wait runs now. It begins and ends when `runs` changes."""
@@ -40,7 +40,7 @@ class WaitNotes:
 
     @contextmanager
     def timed(self, kind: BatchWaitKind) -> Iterator[None]:
-        """Note the block as a wait."""
+        """Note the time that the block takes as a wait."""
         self.runs(kind, True)
         try:
             yield
@@ -56,7 +56,7 @@ class WaitNotes:
         every = [*group.episodes, *group.discarded]
         queued = min((each.queued_at for each in every if each.queued_at is not None), default=began)
         ended = max((each.finished_at for each in every), default=began)
-        if began <= queued <= ended:  # else a predecessor has sampled it
+        if began <= queued <= ended:  # otherwise an earlier coordinator sampled the group
             now = time.time()
             self._of_groups[position] = (
                 BatchWait(kind="budget", began=began, ended=queued),
@@ -69,9 +69,9 @@ class WaitNotes:
             self._of_groups.pop(position, None)
 
     def of(self, positions: Iterable[int]) -> BatchWaits:
-        """The waits of the batch of these groups, which is sent now.
+        """The waits of a batch of these groups that is sent now.
 
-        They include those of the group that began last, and of the group that was stored last.
+        They include the last wait of a group for the budget, and the last wait of a group for the store.
         """
         known = [self._of_groups[position] for position in positions if position in self._of_groups]
         last = [max(waits, key=lambda wait: wait.ended) for waits in zip(*known, strict=True)]

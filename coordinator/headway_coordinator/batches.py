@@ -1,4 +1,4 @@
-"""Hands out the batches of a training job: the groups of the next step, or a remedy in their place."""
+"""Hands out the batches of a training job: the groups of the next step, or a remedy instead of groups."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Batches:
 
     @property
     def steps(self) -> int:
-        """The expected number of steps. A batch is always complete, so a rest of the data may be left."""
+        """The expected number of steps. A batch is always complete, so the last groups may be left over."""
         return self.scheduler.total
 
     @property
@@ -64,7 +64,7 @@ class Batches:
         return self.remedies.due(self.state.step + 1) is not None or self.scheduler.batch() is not None
 
     def learner_may_step(self) -> bool:
-        """Whether the learner may take a step, which would free what is reserved for it."""
+        """Whether the learner may take a step now, which would free the budget that its groups reserve."""
         return self.scheduler.cut is not None or self.ready
 
     async def take(self, step: int) -> Batch | Finished | None:
@@ -103,9 +103,9 @@ class Batches:
         return batch
 
     async def wait(self, step: int, timeout: float) -> Batch | Finished | None:
-        """Like `take`, but waits up to `timeout` seconds.
+        """The batch of `step`, as `take` returns it, but after waiting up to `timeout` seconds for it.
 
-        First it decides whether the step is a remedy. A JobError ends `run` too.
+        The method first decides whether the step is a remedy. A JobError also ends `Training.run`.
         """
         self.groups.waits.runs("start", False)
         try:
@@ -123,7 +123,7 @@ class Batches:
             raise
 
     def waits(self, batch: Batch) -> BatchWaits:
-        """What a batch that is sent now has waited for."""
+        """The waits of a batch that is sent now."""
         return self.groups.waits.of([position_of(group.group_id) for group in batch.groups])
 
     async def _consult(self, step: int) -> None:

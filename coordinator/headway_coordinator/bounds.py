@@ -25,15 +25,15 @@ ROLLED_BACK: Final = Abandoned(
 GIVEN_UP: Final = {"TooOld": TOO_OLD_NOW, "NoStepLeft": NO_STEP_LEFT, "RolledBack": ROLLED_BACK}
 """By reason: why a group is abandoned when a remedy leaves no step that may train it."""
 LIKE_LIMIT: Final = 12
-"""The job ends once recurring causes have ended this many episodes, and twice as many as run at once, before
-any is scored."""
+"""The job ends once recurring causes have ended this many episodes, and twice the number in flight at once,
+before any episode is scored."""
 LOST_LIMIT = 8
-"""Groups lost in a row after which the job ends for now. Training needs as many as its slots, if those are
-more."""
+"""Lost groups in a row after which the job ends, until it is restarted. A training job with more slots than
+this ends only after as many as it has slots."""
 
 
 class StepConflictError(Exception):
-    """The learner asks for, or reports, a step that does not follow."""
+    """The learner asks for, or reports, a step that does not follow the last one."""
 
 
 def has_lost_too_many(size: int, lost: int) -> bool:
@@ -45,7 +45,7 @@ def has_lost_too_many(size: int, lost: int) -> bool:
 
 
 def lost(group: GroupRecord) -> JobError:
-    """Why a job whose episodes all fail cannot go on, in the words of the last failure."""
+    """The error of a job whose episodes all fail. It quotes the last failure."""
     text = f"all episodes of several groups in a row failed; the last error: {last_error(group)}"
     return JobError("EpisodesFailing", text, permanent=False)
 

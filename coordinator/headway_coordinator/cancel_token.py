@@ -1,6 +1,6 @@
-"""Cancels what runs for a group once nothing can be trained on it, and reports that as a separate fault.
+"""Cancels the work for a group once the group cannot be trained any more, and reports it as a fault of its own.
 
-    async with stop.guard():  # raises StoppedError as soon as, or if already, `stop.now(why)` was called ...
+    async with stop.guard():  # raises StoppedError when `stop.now(why)` is called, or at once if it was ...
 
 A cancellation from outside, such as the end of the process, passes through unchanged.
 """
@@ -16,7 +16,7 @@ from headway_coordinator.faults import InfraError
 
 
 class StoppedError(InfraError):
-    """Nothing can be trained on the episode any more: an InfraError, which is never scored or billed."""
+    """The episode cannot be trained any more. It is an InfraError, so it is never scored or billed."""
 
     def __init__(self, why: Abandoned) -> None:
         super().__init__(f"cancelled with its group, {why.reason}: {why.message}")

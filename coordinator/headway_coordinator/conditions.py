@@ -14,8 +14,8 @@ OWN_OF_EVALUATION = frozenset({ConditionType.GATE_PASSED, ConditionType.HEALTHY,
 MAX_SHOWN = 3
 """The most servers that a message quotes."""
 PATIENCE_SECONDS = 30.0
-"""Seconds with too few verified servers before the condition "in sync" is withdrawn. A new coordinator knows
-no server yet, a name server may forget one, and a look may miss one."""
+"""For this many seconds too few servers may be verified before the condition "in sync" is withdrawn. A new
+coordinator has found no server yet, DNS may briefly omit a server, and a check may miss one."""
 GRAVEST_FIRST: Final = (
     Reason.VERIFICATION_FAILED,
     Reason.UPDATE_FAILED,
@@ -30,13 +30,13 @@ class Conditions:
     def __init__(self, previous: Sequence[Condition]) -> None:
         self._conditions = list(previous)
         self._enough_at: float | None = None
-        """When enough servers last held verified weights, or their number was not yet known. None before the
-        first look."""
+        """When enough servers last held verified weights, or no weights were wanted yet, in monotonic
+        seconds. None before the first check."""
 
     def current(self, router: Router, now: float, held_out: Router | None = None) -> list[Condition]:
         """The conditions at `now` (monotonic). They equal the previous ones if nothing changed.
 
-        `held_out` is the router of a server that samples held-out rows alone. Its failures count while
+        `held_out` is the router of a server that samples only held-out rows. Its failures count while
         weights are wanted on it.
         """
         if self._enough_at is None or not is_short(router):
@@ -54,11 +54,11 @@ def after(
     behind: Collection[Endpoint] = (),
     held_out: Mapping[str, Failure] | None = None,
 ) -> list[Condition]:
-    """The conditions that follow `before`: pure.
+    """The conditions after `before`, given what the router knows now. Pure.
 
     `short_seconds`: for how long too few servers have held verified weights.
-    `behind`: servers that have held only overtaken weights for too long.
-    `held_out`: the `failures` of a server that samples held-out rows alone.
+    `behind`: servers that for too long have held only weights older than the wanted ones.
+    `held_out`: the `failures` of a server that samples only held-out rows.
     """
     known = find(before, ConditionType.WEIGHTS_IN_SYNC)
     if known is None:
@@ -74,7 +74,7 @@ def is_short(router: Router) -> bool:
 
 
 def failures(router: Router) -> dict[str, Failure]:
-    """What failed, by server: those that exist, and those that left before they recovered."""
+    """The failures of servers that exist, and of servers that left before they recovered, by address."""
     here = {server.endpoint: server.failure for server in router.servers.values()}
     found = {endpoint.engine: failure for endpoint, failure in here.items() if failure is not None}
     return found | {f"{endpoint.engine} (gone)": failure for endpoint, failure in router.gone.items()}
@@ -85,8 +85,8 @@ def weights_in_sync(
 ) -> Condition | None:
     """Whether as many servers as asked for hold the wanted weights.
 
-    None while they are still loading them, or while there are too few servers. A server in `behind` loads
-    weights again and again and never has them in time.
+    None while servers still load these weights, or while there are too few servers. A server in `behind`
+    loads weights again and again and never has them in time.
     """
     failed = {endpoint.engine: ALWAYS_BEHIND for endpoint in behind} | failures(router)
     failed |= {f"{where}, for held-out rows": failure for where, failure in (held_out or {}).items()}

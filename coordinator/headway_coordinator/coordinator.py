@@ -75,7 +75,7 @@ class Coordinator(Process):
         self.job, self.spec = job, job.spec
         self._started = time.time()
         self._previous = previous or st.RLTrainingJobStatus()
-        """The predecessor's status, shown until this process knows as much."""
+        """The predecessor's status. Its fields are shown until this process knows their values."""
         super().__init__(
             job,
             job.spec,
@@ -261,12 +261,12 @@ class Coordinator(Process):
         logs.event(_log, "finished", reason=training.state.finished, informed=self._api.has_sent_finished)
 
     async def _show_end(self) -> None:
-        """Write the report that people open, and have the run in MLflow show it."""
+        """Write `report.html`, and have the run in MLflow show it."""
         await self._write_page(lambda: self._decode)
         self._outlets.finish(self._store, self.layout)
 
     def status(self) -> st.RLTrainingJobStatus:
-        """Everything this process owns of `.status`."""
+        """The fields of `.status` that this process owns."""
         parts, outlets = self._parts, self._outlets
         router = parts.fleet.router if parts else Router()
         found = training_status.known(
@@ -304,7 +304,10 @@ class Coordinator(Process):
         return prices.Tariff(self._book)
 
     def _current_conditions(self, router: Router) -> list[Condition]:
-        """The conditions of this process. The predecessor's view of health is shown until then."""
+        """The current conditions.
+
+        Until the predecessor's state is restored, its condition Healthy is shown, unless episodes fail.
+        """
         dedicated = None if self._parts is None else self._parts.dedicated
         synced = self._conditions.current(router, time.monotonic(), dedicated)
         synced += self._conditions_of_budget()
@@ -339,11 +342,11 @@ class Coordinator(Process):
             yield from self._dynamic.samples()
         yield from outlets.signals.samples()
         yield from self._estimates.samples(self._restored_training)
-        # If a predecessor's changes followed a count of 0, they would look as if they were made now.
+        # If the counter of remedies began at 0, a predecessor's remedies would look as if they were new.
         if self._restored_training is not None:
             yield from shown.samples(self._restored_training.remedies.course)
 
 
 def begun(previous: st.RLTrainingJobStatus) -> bool:
-    """Whether a predecessor got past the preflight. If so, the spec was right, and a failure now may pass."""
+    """Whether a predecessor got past the preflight. If so, the spec was right: a failure may be transient."""
     return previous.progress is not None

@@ -56,7 +56,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Order:
-    """position -> (epoch, row)."""
+    """position -> (epoch, row): each epoch has every row once."""
 
     rows: int
     seed: int
@@ -78,7 +78,7 @@ def permutation(rows: int, seed: int | str, epoch: int) -> tuple[int, ...]:
 
 
 def position_of(group_id: str) -> int:
-    """Inverse of `Slot.group_id`, for the position only."""
+    """The position in a group's id, which `Slot.group_id` made."""
     return int(group_id.rpartition("-")[2])
 
 

@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class Durable:
-    """Spool and ledger for the event loop. A call returns once its write is durable."""
+    """Spool and ledger, as coroutines for the event loop. A call returns once its write is durable."""
 
     def __init__(self, spool: Spool, ledger: Ledger, start_number: int) -> None:
         """`start_number`: the number of this coordinator's start."""

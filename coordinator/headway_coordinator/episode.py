@@ -1,9 +1,9 @@
 """One episode's life: lease, reset, turns, finish, release; sealed as an `EpisodeRecord`.
 
 Two deadlines of `rollout.timeoutSeconds` bound it: one to get a sandbox, one for everything after. If the
-second passes while the policy still acts at its usual pace, the episode is Truncated and judged. Leaving it
-out would hide that the policy is slow. A failure becomes an outcome here and nowhere else. Only cancellation
-and the errors that `run` names escape it.
+second passes while the policy still acts at its usual pace, the episode is Truncated and judged. Without such
+episodes, nobody would see that the policy is slow. A failure becomes an outcome here and nowhere else. Only
+cancellation and the errors that `Episodes.run` names leave this module.
 """
 
 from __future__ import annotations
@@ -85,13 +85,13 @@ class Task:
     sampling_seed: int
     sampling: Sampling
     stop: CancelToken = field(default_factory=CancelToken, compare=False)
-    """The group's token."""
+    """The cancel token of the episode's group."""
     spending: Spending = field(default=UNBOUNDED, compare=False)
     """Reserves what the episode's questions to judges may cost."""
     suite: str | None = None
-    """As `GroupRecord.suite`."""
+    """Evaluation: the suite that the sample belongs to. None for a row of the job's own dataset."""
     queued_at: float | None = field(default=None, compare=False)
-    """As `EpisodeRecord.queued_at`."""
+    """When the episode began to wait for its place, in Unix time."""
 
     @property
     def episode_id(self) -> str:
@@ -100,7 +100,7 @@ class Task:
 
 @dataclass
 class EpisodeProgress:
-    """What is known of a running episode, however it ends."""
+    """What is known of an episode while it runs. Its record is made from this, however the episode ends."""
 
     session: Session
     started_at: float
@@ -114,12 +114,12 @@ class EpisodeProgress:
     sandbox_seconds: float = 0.0
     sandbox: Sandbox | None = None
     judge: str | None = None
-    """The judge that has not answered."""
+    """The judge whose answer the episode waits for; None if it waits for no judge."""
     judgements: list[Judgement] = field(default_factory=list)
 
     @property
     def tool(self) -> str | None:
-        """The tool that has not returned."""
+        """The tool that was called and has not returned; None if there is none."""
         return self.sandbox.calling if self.sandbox is not None else None
 
 
@@ -167,9 +167,9 @@ class Episodes:
         """Prepare to run episodes.
 
         Args:
-            on_cause: called with the part of the job that failed in an episode, before the episode is
-                returned.
-            on_first: called with how the environment begins each episode.
+            on_cause: called with an episode's id and the part of the job that failed in it, before `run`
+                returns the episode.
+            on_first: called with the environment's reply to each reset.
         """
         self._judges = judges or Judges()
         self._on_first = on_first
@@ -241,7 +241,7 @@ class Episodes:
         return Ending(Outcome.INFRA_ERROR, text, cause, timed_out=True)
 
     def _agents(self, why: str) -> Cause | None:
-        """The agent's own failure, if the agent is the user's own."""
+        """A failure of the agent, as a cause. None if the agent is not the user's own."""
         field = self._rules.agent_field
         return None if field is None else Cause(AGENT_FAILED, f"the agent failed: {why}", field)
 
@@ -330,7 +330,7 @@ class Episodes:
                 try:
                     yield sandbox
                 finally:
-                    # Nothing is used beyond the sandbox's longest life: the rest is a wait for its end.
+                    # A sandbox is not in use beyond its longest life: the rest is a wait for its end.
                     used = time.monotonic() - start
                     progress.sandbox_seconds = min(used, self._rules.sandbox_seconds)
                     returned = clock.begin("release")
@@ -340,9 +340,9 @@ class Episodes:
 
 
 def _sealed(task: Task, progress: EpisodeProgress, ending: Ending) -> EpisodeRecord:
-    """The episode's record. One that cannot be made costs its group a retry, and not the job.
+    """The episode's record. If it cannot be made, the episode is an InfraError, and the job goes on.
 
-    Then the record keeps its turns and judgements, which are billed, and has no training row.
+    The record then has the turns and the judgements, which are billed, and no training row.
     """
     try:
         return seal(task, progress, ending)
@@ -363,7 +363,7 @@ def seal(task: Task, progress: EpisodeProgress, ending: Ending) -> EpisodeRecord
     """The record of an episode that has ended.
 
     Raises:
-        ValidationError: a part of it breaks a bound of the record.
+        ValidationError: a part of the episode breaks a bound of the record.
     """
     reply, turns = ending.reply, progress.session.record
     return EpisodeRecord(
@@ -413,8 +413,9 @@ def keeps_pace(began: float, answered: Sequence[float], now: float) -> bool:
     """Whether the agent's current wait has taken at most `PACE` times its longest wait before.
 
     Args:
-        began: when it began, in seconds.
-        answered: when each of its turns was answered.
+        began: when the agent began, in monotonic seconds.
+        answered: when each of the agent's turns was answered.
+        now: the current time.
     """
     waits = [after - before for before, after in pairwise([began, *answered])]
     return bool(waits) and now - answered[-1] <= PACE * max(waits)

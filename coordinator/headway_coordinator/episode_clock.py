@@ -44,7 +44,7 @@ class EpisodeClock:
 
     @contextmanager
     def timed(self, kind: SpanKind, name: str = "", least: float = 0.0) -> Iterator[None]:
-        """Note how long the block takes, however it ends; unless it takes less than `least` seconds."""
+        """Note how long the block takes, however it ends. Less than `least` seconds are not noted."""
         end = self.begin(kind, name, least)
         try:
             yield

@@ -58,7 +58,7 @@ class EpisodeRunners:
     places: list[TurnLimiter] = field(default_factory=list)
     """The turn limiter of each set of servers."""
     relative: RelativeJudge = field(init=False)
-    """Rewards the episodes of a group against each other, if the environment does so."""
+    """Rewards the episodes of a group relative to each other, if the environment does so."""
 
     def __post_init__(self) -> None:
         self.relative = RelativeJudge(self._rules, self.broker, self.judges, self.faults)
@@ -69,13 +69,16 @@ class EpisodeRunners:
         """A function that runs episodes sampled by `fleet`. `limiter` bounds their turns.
 
         Args:
-            witness: given an episode's id, returns who notes what its sandbox answers.
+            witness: given an episode's id, returns a witness that notes what its sandbox answers.
         """
         self.places.append(TurnLimiter(limiter.follower()))
         return self.sharing(fleet, witness)
 
     def sharing(self, fleet: Fleet, witness: Callable[[str], Witness] | None = None) -> Run:
-        """A function that runs episodes in another weight slot of the latest servers, in the same places."""
+        """A function that runs episodes in another weight slot of the servers that `on` last received.
+
+        Episodes of both slots share one turn limiter.
+        """
         places = self.places[-1]
         seconds = self.job.spec.rollout.timeout_seconds
         ready = self.ready

@@ -1,4 +1,4 @@
-"""Why an episode failed, as exceptions. They become outcomes in `episode.py` and nowhere else.
+"""The reasons for which an episode fails, as exceptions. Only `episode.py` turns them into outcomes.
 
 Only a `CandidateError` belongs to no episode: it passes through `episode.py` and `group.py` to the code
 that runs the candidate.
@@ -60,7 +60,7 @@ class InvalidAnswerError(InfraError):
 
 
 class PermanentInfraError(InfraError):
-    """The failing part says that another call cannot help. `reason` and `field` are its own words."""
+    """The failing part says that another call cannot help. It gave `reason` and `field` itself."""
 
     def __init__(self, message: str, reason: str, field: str | None) -> None:
         super().__init__(message, None if field is None else Cause(reason, message, field))

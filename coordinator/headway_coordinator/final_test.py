@@ -1,8 +1,7 @@
 """Compares the weights of the best step with the untrained ones on spec.data.test, once, after training.
 
 Both are sampled on the same rows with the same seeds, one after the other, in one weight slot of the servers.
-Their groups are durable like any other, under the names of their steps. So a restart samples only what is
-missing.
+Their groups are spooled under the names of their steps, so a restart samples only the groups that are missing.
 """
 
 from __future__ import annotations
@@ -56,25 +55,25 @@ class Judged:
 
 
 def chosen(state: State, kept: Sequence[int]) -> Judged:
-    """The best validated step whose weights are stored, else the last one; and step 0. Pure."""
+    """The steps to compare: step 0, and the best validated step with stored weights or else the last step."""
     steps = [evaluation.step for evaluation in ranked(state.evaluations.values())]
     tuned = next((step for step in steps if step in kept), state.step)
     return Judged(tuned, 0 if 0 in kept else None)
 
 
 class FinalTest:
-    """Judges one job. All of its state changes on the event loop only.
+    """Runs the final test of one job. All of its state changes on the event loop only.
 
     Args:
-        rows: those of spec.data.test.
-        named: the task of each of them; None if no column names it.
-        state: the job's; the result is put there.
+        rows: the rows of spec.data.test.
+        named: the task of each row; None if no column names tasks.
+        state: the job's state, which receives the result.
         fleet: samples the episodes; nobody else asks it for weights meanwhile.
         play: runs a group and makes it durable.
-        answered: the groups of a name that a predecessor left.
-        published: whether the store still has weights.
-        moved: called at every change.
-        on_test: called with the step and its metrics.
+        answered: given a step's name, returns the stored groups, such as a predecessor's.
+        published: whether the store still has the weights.
+        moved: called at every change of the state.
+        on_test: called with the step that was measured, and its metrics.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class FinalTest:
         """Whether the test decides which weights the fleet holds."""
 
     async def run(self) -> None:
-        """Judge, unless there is nothing to judge on. Call it once training and validations are over.
+        """Run the test, unless the job has no test rows. Call it once training and validations are over.
 
         Raises:
             JobError: `EpisodesFailing`: no row was answered.
@@ -129,7 +128,7 @@ class FinalTest:
         await self._conclude(judged, tuned, base)
 
     async def _kept(self) -> list[int]:
-        """Steps whose weights can be sampled with: complete, and still in the store."""
+        """Steps whose weights servers can load: the folder is complete, and still in the store."""
         last, at = self._state.step, {*self._state.evaluations, 0}
         asked = [report for report in self._state.reports if report.step in at]
         return [report.step for report in asked if report.step == last or await self._is_kept(report)]
@@ -213,7 +212,7 @@ class FinalTest:
 
 
 def shown(found: Comparison) -> Metrics:
-    """The metrics of the base, and of the lead of the tuned weights."""
+    """Metrics of the untrained weights, and of the difference between the tuned and the untrained ones."""
     values: Metrics = {}
     for measure in ("reward", "external_score"):
         if (base := found.estimate(BASE, measure)) is not None:

@@ -46,7 +46,7 @@ def check_sizes(reply: FinishReply) -> None:
     """Refuse a judgement whose numbers are too large for any metric.
 
     Raises:
-        InfraError: the reward, one of a turn, the score or a metric is too large.
+        InfraError: the reward, a turn's reward, the score or a metric is too large.
     """
     sizes = [("reward", reply.reward, bounds.SCORE), ("score", reply.score, bounds.SCORE)]
     sizes += [

@@ -1,7 +1,7 @@
-"""Leaves what a process has loaded out of Python's garbage collection.
+"""Excludes the objects that a process loads at its start from Python's garbage collection.
 
-A full collection looks at every object of the process, and nothing else runs meanwhile: 0.2 s with the
-libraries of a coordinator. Those objects stay until the process ends.
+A full collection visits every object of the process, and nothing else runs meanwhile. With the libraries of a
+coordinator it takes 0.2 s. The objects of libraries stay until the process ends, so visiting them is useless.
 """
 
 from __future__ import annotations
@@ -10,6 +10,6 @@ import gc
 
 
 def exclude_loaded() -> None:
-    """Leave out the objects that exist now. Call it once all libraries and models are loaded."""
+    """Exclude the objects that exist now. Call this once all libraries and models are loaded."""
     gc.collect()
     gc.freeze()

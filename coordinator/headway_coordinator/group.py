@@ -41,13 +41,13 @@ class Plan:
     candidate: str | None = None
     """Evaluation: name of the candidate."""
     sampled_by: Literal["servers", "endpoint", "nobody"] = "servers"
-    """As `GroupRecord.sampled_by`."""
+    """The job's own servers, an endpoint elsewhere, or nobody if stored episodes are scored again."""
     model: str | None = None
-    """As `GroupRecord.model`."""
+    """The model whose prices apply. None if it is the job's own model, or if nobody samples."""
     suite: str | None = None
-    """As `GroupRecord.suite`."""
+    """Evaluation: the suite that the sample belongs to. None for a row of the job's own dataset."""
     spending: Spending = field(default=UNBOUNDED, compare=False)
-    """Reserves what its episodes' questions to judges may cost."""
+    """Reserves the cost of questions that the group's episodes ask judges."""
 
     @property
     def group_id(self) -> str:
@@ -63,9 +63,9 @@ class Plan:
     def task(self, index: int, attempt: int) -> Task:
         """One attempt at one of the group's episodes.
 
-        The environment's seed does not depend on the attempt. A first attempt samples the same in every start
-        of the coordinator. A retry samples with a new seed. With the same seed, the model would say the same
-        again, and could break the sandbox at every retry.
+        The environment's seed does not depend on the attempt. The first attempt after each start of the
+        coordinator samples with the same seed. A retry samples with a new seed. With the old seed, the model
+        would say the same again, and could break the sandbox at every retry.
         """
         retry = (attempt,) if is_retry(attempt) else ()
         return Task(
@@ -84,17 +84,17 @@ class Plan:
 
 
 def is_retry(attempt: int) -> bool:
-    """Whether this is not the first attempt of its coordinator."""
+    """Whether an attempt, by its number, is not the first one of its coordinator's start."""
     return attempt % ATTEMPTS_PER_START > 0
 
 
 class GroupJudge(Protocol):
-    """Rewards the episodes of a group against each other."""
+    """Rewards the episodes of a group relative to each other."""
 
     async def judged(self, plan: Plan, group: GroupRecord, attempts: range) -> GroupRecord:
         """The group with its episodes' final rewards, or abandoned.
 
-        It is unchanged if there are no such rewards.
+        It is unchanged if its rewards are final already, because they are not relative.
 
         Args:
             attempts: numbers of the attempts at judging the group.
@@ -115,10 +115,13 @@ async def run(
     settled: Container[str] = (),
     relative: GroupJudge | None = None,
 ) -> GroupRecord:
-    """Run every episode of a group, `limiter` at a time over all groups, and seal it.
+    """Run every episode of a group, and seal the group as one record.
 
-    A training group stops as soon as its losses doom it, just as it does at `plan.stop`. An episode whose id
-    is in `settled` when it has ended is not retried, because another attempt would end alike.
+    A training group stops as soon as too few of its episodes can still be scored, or at `plan.stop`. A failed
+    episode whose id is in `settled` is not retried, because another attempt would end in the same way.
+
+    Args:
+        limiter: bounds the episodes that run at once, over all groups.
 
     Raises:
         ExceptionGroup: with a CandidateError: the group's candidate cannot go on; nothing is sealed.

@@ -32,7 +32,7 @@ class GroupRunner:
 
     spec: RLTrainingJobSpec
     state: State
-    """Counts what runs, ended and was abandoned."""
+    """Receives the counts of running and ended episodes, and of abandoned groups."""
     scheduler: BatchScheduler
     durable: Durable
     episode: groups.Run
@@ -47,9 +47,9 @@ class GroupRunner:
     budget: Budget
     limits: Limits
     faults: Recurring
-    """Learns why episodes failed."""
+    """Collects why episodes failed."""
     relative: groups.GroupJudge | None
-    """Rewards the episodes of a group against each other."""
+    """Rewards the episodes of a group relative to each other."""
     on_episode: Callable[[EpisodeRecord], None]
     on_change: Callable[[], None]
 
@@ -94,9 +94,9 @@ class GroupRunner:
     def _untrainable(self, group: GroupRecord) -> Abandoned | None:
         """Why a predecessor's group, spooled instead of this one, is abandoned; None if it may be trained.
 
-        A group with tokens older than its slot allows is abandoned, even if it could still be trained. The
-        staleness bound counts from a group's start. Age alone would admit a group sampled before a rollback:
-        a step that trains nothing ages no group.
+        A group with tokens older than its slot allows is abandoned, even if it could still be trained: the
+        scheduler bounds staleness from a group's start. A group that was sampled before a rollback needs its
+        own check, because steps without groups add nothing to a token's age.
         """
         oldest, position = oldest_step(group), position_of(group.group_id)
         if group.purpose is not Purpose.TRAIN or group.abandoned is not None or oldest is None:

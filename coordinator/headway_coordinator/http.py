@@ -1,4 +1,4 @@
-"""One way to call another process of the job: JSON both ways, a deadline, bounds, typed failures."""
+"""Calls another process of the job over HTTP: JSON in both directions, a deadline, bounds and typed errors."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from headway_wire.contents import content
 
 CONNECT_SECONDS = 5.0
 KEPT_SECONDS = 2.0
-"""How long an idle connection may be used again. The engine closes it after 5 s (uvicorn's
-timeout_keep_alive). A request that meets the close looks like a lost server, and its turn would be computed
-again elsewhere."""
+"""How long an idle connection is kept for another request. The engine closes it after 5 s (uvicorn's
+timeout_keep_alive). If a request is sent at that moment, the server looks lost, and another server computes
+the turn again."""
 SHOWN: Final = 2000
-"""The most characters of another process's words in an error."""
+"""The most characters that an error quotes from another process."""
 UNEXPECTED: Final = "UnexpectedAnswer"
 REDIRECTED: Final = "Redirected"
 INLINE_BYTES: Final = 256 * bounds.KIB
@@ -63,7 +63,8 @@ class UpstreamError(Exception):
         self.status = status
         self.problem = problem
         self.retry_after = retry_after
-        """Seconds, `bounds.WAIT_SECONDS` at most."""
+        """Seconds until the next try, as the answer asks: `bounds.WAIT_SECONDS` at most, None if it does not
+        ask."""
 
     def fault(self) -> InfraError:
         """The fault of an episode, in the other process's own words."""
@@ -83,7 +84,7 @@ class PeerUnreachableError(Exception):
     def __init__(self, message: str, *, answered: bool = False) -> None:
         super().__init__(message)
         self.answered = answered
-        """The server took the request; only its answer is not JSON, or exceeds its bounds."""
+        """Whether the server took the request, and only its answer is not JSON or exceeds its bounds."""
 
 
 async def call(
@@ -102,7 +103,8 @@ async def call(
 
     Raises:
         UpstreamError: an answer outside 2xx.
-        PeerUnreachableError: no answer within `timeout` seconds, or none that is JSON `within` its bounds.
+        PeerUnreachableError: no answer within `timeout` seconds, or an answer that is not JSON or exceeds
+            the bounds `within`.
     """
     headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
     limit = aiohttp.ClientTimeout(total=timeout, sock_connect=min(CONNECT_SECONDS, timeout))
@@ -136,7 +138,7 @@ async def call(
 
 
 async def _json(response: aiohttp.ClientResponse, within: AnswerBounds) -> Any:
-    """The answer's JSON. All of it can be written again as JSON."""
+    """The answer's JSON. It has only values that JSON can represent, so no NaN and no infinity."""
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding.lower() != "identity":
         raise OutOfBoundsError(f"compressed ({shortened(encoding, 40)}), which was not asked for")
@@ -149,7 +151,7 @@ async def _json(response: aiohttp.ClientResponse, within: AnswerBounds) -> Any:
 
 
 async def _refusal(response: aiohttp.ClientResponse) -> Problem:
-    """The problem in another process's refusal, cut to what a message shows."""
+    """The problem in another process's refusal, shortened for an error message."""
     where = response.headers.get("Location")
     if response.status < 400 and where is not None:
         message = f"it answers with a redirect to {shortened(where, 200)}; name that address"
@@ -162,7 +164,7 @@ async def _refusal(response: aiohttp.ClientResponse) -> Problem:
 
 
 def problem_in(data: bytes) -> Problem:
-    """The problem in an answer's content, cut to what a message shows."""
+    """The problem in an answer's content, shortened for an error message."""
     try:
         found = Problem.model_validate(json_within(data, bounds.CALL))
     except (OutOfBoundsError, ValidationError):

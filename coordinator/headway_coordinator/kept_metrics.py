@@ -9,7 +9,7 @@ from headway_api.records import BatchMetrics
 
 
 class KeptMetrics:
-    """Stores metrics one batch after the other. A successor computes lost metrics again from the groups."""
+    """Stores the metrics of one batch after the other. A successor recomputes lost ones from the groups."""
 
     def __init__(self, write: Callable[[BatchMetrics], Awaitable[None]]) -> None:
         self._write = write

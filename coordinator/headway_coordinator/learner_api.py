@@ -36,7 +36,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Probes:
-    """What the kubelet and Prometheus ask of a coordinator."""
+    """The coordinator's routes for the kubelet's probes and for Prometheus."""
 
     def __init__(self, metrics: Callable[[], bytes]) -> None:
         self._metrics = metrics
@@ -68,7 +68,7 @@ class Probes:
 
 
 class LearnerApi:
-    """Routes over a `Training`. Until there is one, the learner is asked to come back."""
+    """The learner's routes to a `Training`. Until it exists, they answer with 503, so the learner retries."""
 
     def __init__(self, key: str, metrics: Callable[[], bytes]) -> None:
         self._key = key
@@ -79,7 +79,7 @@ class LearnerApi:
 
     @property
     def training(self) -> Training | None:
-        """Answers the learner; None until it exists."""
+        """The training that answers the learner; None until it exists."""
         return self._training
 
     @training.setter

@@ -1,4 +1,4 @@
-"""A blocking call that may be left: it runs in a daemon thread, which keeps no process from its end."""
+"""Runs a blocking call in a daemon thread, so that the process can exit while the call still runs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 async def within(seconds: float, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """The result of the call. Raises what it raises.
+    """The result of the call. An error of the call is raised again.
 
     Raises:
         TimeoutError: the call took longer than `seconds`. Its thread goes on, and its result is dropped.
     """
     result = Future[T]()
-    result.set_running_or_notify_cancel()  # so that nobody cancels it, and the thread may always set it
+    result.set_running_or_notify_cancel()  # a running future cannot be cancelled, so the thread can set it
 
     def work() -> None:
         try:

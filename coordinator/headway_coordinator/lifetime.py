@@ -18,7 +18,7 @@ async def serve(process: Process, ended: Callable[[], None] = lambda: None) -> N
 
     A SIGTERM after the job's last status changes nothing about how the job ended.
 
-    `ended` is called at the end in any case. Afterwards the process waits for what still runs in threads.
+    `ended` is called at the end in any case. Afterwards the process waits for calls that run in threads.
     """
     task = asyncio.ensure_future(process.run())
     loop = asyncio.get_running_loop()

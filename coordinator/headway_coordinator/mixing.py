@@ -1,7 +1,7 @@
 """The order of training rows if their tasks have weights.
 
 An epoch has as many positions as there are rows. Each task gets its weight's share of them. A task's rows
-have their own order. They go on where the last epoch ended, and start again after the last row.
+have their own order. An epoch continues that order where the last epoch ended. After the last row it repeats.
 Like `dataset.Order`, this is a pure function of (seed, position).
 """
 
@@ -23,7 +23,7 @@ class Mixture:
     tasks: tuple[tuple[int, ...], ...]
     """Rows of each task with a weight above 0."""
     places: tuple[int, ...]
-    """How many positions of an epoch each of these tasks has."""
+    """For each of `tasks`: how many positions of an epoch it has."""
     seed: int
     shuffle: bool = True
 
@@ -39,7 +39,7 @@ def order_of(
     """The order of a job's training rows.
 
     Args:
-        tasks: the task of each row; None if no column names it.
+        tasks: the task of each row; None if no column names tasks.
         weights: by task. A task without one has the weight 1. The weight 0 leaves its rows out. Without any
             weights every row comes once an epoch.
     """

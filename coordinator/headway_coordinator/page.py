@@ -1,4 +1,4 @@
-"""Writes `report.html` beside a job's files. A fault in it fails no job: the page only shows other files."""
+"""Writes `report.html` beside a job's files. An error here fails no job: the page only shows other files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 async def write_in_time(store: Store, layout: Layout, kind: str, decode: Callable[[], Decode | None]) -> bool:
-    """`write`, for up to `PAGE_SECONDS`."""
+    """Write the page with `write`, for up to `PAGE_SECONDS`. Returns whether it was written in time."""
     try:
         return await within(PAGE_SECONDS, write, store, layout, kind, decode)
     except TimeoutError:
@@ -32,7 +32,7 @@ def write(store: Store, layout: Layout, kind: str, decode: Callable[[], Decode |
 
     Args:
         kind: `RLTrainingJob` or `RLEvalJob`.
-        decode: loads what gives the text of token ids; None: tokens are not shown.
+        decode: loads the function from token ids to text. If it returns None, the page shows no tokens.
     """
     try:
         html = page(RunFiles(store, layout), kind, decode())
