@@ -1,4 +1,4 @@
-"""Cancels the work for a group once the group cannot be trained any more, and reports it as a fault of its own.
+"""Cancels a group's episodes once the group cannot be trained any more, and reports that as a separate fault.
 
     async with stop.guard():  # raises StoppedError when `stop.now(why)` is called, or at once if it was ...
 

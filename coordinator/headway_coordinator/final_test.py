@@ -1,7 +1,7 @@
 """Compares the weights of the best step with the untrained ones on spec.data.test, once, after training.
 
 Both are sampled on the same rows with the same seeds, one after the other, in one weight slot of the servers.
-Their groups are spooled under the names of their steps, so a restart samples only the groups that are missing.
+Their groups are spooled under the names of their steps, so a restart samples only the missing groups.
 """
 
 from __future__ import annotations

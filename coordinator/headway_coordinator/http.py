@@ -1,4 +1,4 @@
-"""Calls another process of the job over HTTP: JSON in both directions, a deadline, bounds and typed errors."""
+"""Calls another process of the job by HTTP: JSON in both directions, a deadline, bounds and typed errors."""
 
 from __future__ import annotations
 

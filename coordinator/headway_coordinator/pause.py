@@ -2,8 +2,8 @@
 
 The coordinator decides, and writes `status.pause`. From then on the learner gets no batch and no group
 begins; running groups may end. The operator stops the pods. While the job has no pods, the operator writes
-into `status.resumedPause` which pause a person has ended. So a coordinator reads this field only at its start.
-A coordinator that has paused a job keeps the job paused until the coordinator ends.
+into `status.resumedPause` which pause a person has ended. So a coordinator reads this field only when it
+starts. A coordinator that has paused a job keeps the job paused until the coordinator ends.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def acting(collapse: CollapseSpec, raised: Sequence[Verdict]) -> list[Verdict]:
 def unseen(found: Sequence[Verdict], last: st.Pause | None) -> list[Verdict]:
     """The signals that were raised, or raised again, since a person resumed the job after its last pause.
 
-    A signal that was raised then, and still is, has been seen. Its step alone does not show that: a validation
-    may end, and raise a signal, long after the step that it measures.
+    A signal that was raised then, and still is, has been seen. Its step alone does not show that. A
+    validation may end, and raise a signal, long after the step that it measures.
     """
     if last is None:
         return [*found]
@@ -69,7 +69,8 @@ class Pauses:
         self.last = previous.pause
         """The last pause, over or not."""
         self._seen = previous.pause
-        """The pause whose signals a person has seen. None if there is none, or the job went back before it."""
+        """The pause whose signals a person has seen. None without a pause, or if the job went back before
+        it."""
         self.is_paused = previous.pause is not None and previous.pause.time != previous.resumed_pause
         """Whether the job is paused. A predecessor may have paused it while the operator was not running."""
 

@@ -1,6 +1,6 @@
-"""The frame of a coordinator process: HTTP, status, background tasks and the end.
+"""What the coordinators of both kinds of job share: HTTP, status, background tasks and the process's end.
 
-Jobs of both kinds run this program. `coordinator.py` trains, `evaluation/job.py` evaluates.
+`coordinator.py` adds the work of an RLTrainingJob, and `evaluation/job.py` that of an RLEvalJob.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ BUDGET_SECONDS: Final = 10.0
 POLL_SECONDS: Final = 1.0
 """How often the process looks for new accelerator seconds."""
 STORE_SECONDS: Final = 3600.0
-"""The longest that a blocking step of the start may take: it loads a model's files, or the spool of a long
-run."""
+"""The longest that a blocking call may take. The longest ones are at the start: they load a model's files, or
+the spool of a long run."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -121,21 +121,21 @@ class Process(ABC):
         self._restored = False
         """Whether a status of this process was written."""
         self._grant_read = True
-        """Whether the namespace's grant could be read, or none was asked for."""
+        """Whether the namespace's last grant could be read. True while there is no grant."""
         self._budget_before = before.budget
         self._accelerators = before.accelerators
-        """Pods with accelerators, as last reported."""
+        """Pods with accelerators, as the operator last reported them."""
         self._budget_conditions = [each for each in before.conditions if each.type in OF_BUDGET]
         self._enforcing = asyncio.Event()
-        """Set when the budget becomes exhausted, and when it no longer is."""
+        """Set when the budget's state changes, so that the loop of `_enforce_budget` looks at once."""
         self._accelerator_seconds: Mapping[Holder, int] = {}
-        """Accelerator seconds, as last reported."""
+        """Accelerator seconds, as the operator last reported them."""
         self._counting_accelerators = asyncio.Lock()
         self._preflight = st.Preflight(state="Running")
         self._model = model
         self._otlp: Otlp | None = None
         self._paged = before.artifacts is not None and before.artifacts.page is not None
-        """Whether the report that people open was written."""
+        """Whether `report.html` was written."""
         self._scrapes = Scrapes()
         self._status_written = False
         """Whether the final status was written."""
@@ -191,7 +191,7 @@ class Process(ABC):
 
     @abstractmethod
     def status(self) -> status_writer.Status:
-        """Everything this process owns of `.status`."""
+        """The fields of `.status` that this process owns."""
 
     @abstractmethod
     def _app(self) -> web.Application:
@@ -202,8 +202,8 @@ class Process(ABC):
         """The job's work."""
 
     async def _show_end(self) -> None:  # noqa: B027
-        """Show what a permanently failed job has done. An evaluation shows it earlier, and adds nothing
-        here."""
+        """Publish the results of a job that failed permanently. An evaluation has done so earlier, and does
+        nothing here."""
 
     @abstractmethod
     def _samples(self) -> Iterator[Sample]:
@@ -211,7 +211,7 @@ class Process(ABC):
 
     @abstractmethod
     def _apply(self, update: status_writer.JobUpdate) -> None:
-        """Apply what others have written to the job."""
+        """Apply what users and the operator have written to the job."""
 
     def _on_update(self, update: status_writer.JobUpdate) -> None:
         self._accelerator_seconds = update.accelerator_seconds or self._accelerator_seconds
@@ -223,9 +223,9 @@ class Process(ABC):
         self._apply(update)
 
     def _take_grant(self, grant: Grant | Literal["unread"] | None) -> None:
-        """Apply what the namespace grants.
+        """Apply the namespace's grant.
 
-        If an operator of another version wrote it, the earlier grant remains.
+        The earlier grant remains if this one cannot be read, because an operator of another version wrote it.
         """
         try:
             self._grant_read = grant != "unread"
@@ -249,7 +249,7 @@ class Process(ABC):
             self._budget.open()
 
     def stop(self) -> None:
-        """Begin nothing more, and wait for no scrape, because the process is about to be cancelled."""
+        """Begin no group and wait for no scrape any more, because the process is about to be cancelled."""
         self._budget.close()
         self._scrapes.leave()
 
@@ -276,9 +276,9 @@ class Process(ABC):
         self._status.changed()
 
     async def _enforce_budget(self) -> None:
-        """Reserve what time will cost, until cancelled.
+        """Reserve the coming cost of accelerator time at intervals, until cancelled.
 
-        If the budget is exhausted and the spec says so, fail the job.
+        If the budget is exhausted and `onExhausted` is Fail, fail the job.
 
         Raises:
             JobError: `BudgetExhausted`, if an exhausted budget fails the job.
@@ -295,7 +295,7 @@ class Process(ABC):
                     await self._enforcing.wait()
 
     async def _load_ledger(self) -> None:
-        """Read the earlier usage. Groups may begin from then on, so the cost of time is reserved."""
+        """Read the earlier usage, and reserve the cost of accelerator time. Groups may begin after that."""
         await self._blocking(self._ledger.load)
         self._reserve_time()
         self._open_budget()
@@ -312,7 +312,7 @@ class Process(ABC):
         return None if before is None else before.model_copy(update={"closed": None})
 
     def _conditions_of_budget(self) -> list[Condition]:
-        """The conditions of the budget, from what is known by now."""
+        """The conditions of the budget. They are the predecessor's until the ledger is read."""
         if not self._ledger.loaded:
             return self._budget_conditions
         fresh = shown.conditions(self._budget)
@@ -334,7 +334,7 @@ class Process(ABC):
         wanted = self._identity, self._store, self.layout, self._ledger, self._book
         try:
             days = await self._blocking(export.write, *wanted)
-        except JobError as error:  # the job need not fail, because the segments exist
+        except JobError as error:  # the job need not fail, because the ledger's segments hold the whole bill
             logs.event(_log, "not-exported", level=logging.WARNING, error=str(error))
         else:
             logs.event(_log, "exported", days=days)
@@ -356,7 +356,7 @@ class Process(ABC):
             return number
 
     async def _write_page(self, decode: Callable[[], Decode | None]) -> None:
-        """Write the report that people open. `decode`: as `page.write` takes it."""
+        """Write `report.html`. `decode` loads the function from token ids to text."""
         self._paged = await page.write_in_time(self._store, self.layout, self._identity.kind, decode)
 
     async def _claimed(
@@ -364,7 +364,7 @@ class Process(ABC):
     ) -> Broker:
         """A broker that hands out sandboxes to this process, and no longer to its predecessors.
 
-        Without `url` it is the job's own.
+        `url` is the broker's address. Without it, the job's own broker is used.
         """
         owner = f"{self._identity.name}-{start_number}"
         on_tool = partial(self._exporter.observe, "sandbox/tool_call_seconds")
@@ -405,7 +405,7 @@ class Process(ABC):
         self._status_written = True
 
     def _checked(self, preflight: st.Preflight) -> None:
-        """A check has ended. May be called from another thread."""
+        """Show the preflight after a check has ended. May be called from another thread."""
         self._preflight = preflight
         self._loop.call_soon_threadsafe(self._status.changed)
 

@@ -18,7 +18,7 @@ class ProgressCondition:
         self.changed = asyncio.Condition()
         """Notified at every change."""
         self.fault: JobError | None = None
-        """The error that `run` ends with. It occurred in a call of the learner."""
+        """The error that ends `Training.run`. It occurred in a call of the learner."""
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for progress. The wait is unbounded on purpose: `stall` reports what it waits for."""
@@ -33,12 +33,12 @@ class ProgressCondition:
             self.changed.notify_all()
 
     async def end(self, fault: JobError) -> None:
-        """End `run` with an error from a call of the learner."""
+        """End `Training.run` with an error from a call of the learner."""
         self.fault = fault
         await self.notify()
 
     async def faulted(self) -> None:
-        """Wait for such an error, and raise it."""
+        """Wait until a call of the learner has failed with an error, and raise that error."""
         await self.until(lambda: self.fault is not None)
         assert self.fault is not None
         raise self.fault

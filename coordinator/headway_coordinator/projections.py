@@ -1,4 +1,4 @@
-"""The job as status, metrics and the final report show it: projections of the job's state, never a source."""
+"""Computes what status, metrics and the final report show. The job's state is the only source."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def reward(state: State) -> st.Reward | None:
 
 
 def curve(state: State) -> list[Evaluation]:
-    """Every validation, by step."""
+    """Every validation, in the order of steps."""
     return [evaluation for _, evaluation in sorted(state.evaluations.items())]
 
 
 def best(evaluations: list[Evaluation]) -> Evaluation | None:
-    """The validation with the highest external score among those that lost few episodes; see `ranked`."""
+    """The first validation of `ranked`: the highest external score among those that lost few episodes."""
     return next(iter(ranked(evaluations)), None)
 
 
@@ -81,7 +81,7 @@ def untrained(evaluations: list[Evaluation]) -> Evaluation | None:
 
 
 def validation(evaluations: list[Evaluation], score: tuple[int, str] | None = None) -> st.Validation | None:
-    """The last validation, that of the untrained model, and the best.
+    """The last validation, the validation of the untrained model, and the best one.
 
     Args:
         score: a validation's step and its external score as text, shown if that validation is the last one.
@@ -105,7 +105,7 @@ def validation(evaluations: list[Evaluation], score: tuple[int, str] | None = No
 
 
 def test(state: State) -> st.Test | None:
-    """The judgement on the test split."""
+    """The result on the test split."""
     found = state.tested
     if found is None:
         return None
@@ -143,7 +143,7 @@ def _in_words(found: Estimate | Difference | None) -> str | None:
 
 
 def test_report(state: State) -> dict[str, Any] | None:
-    """The judgement on the test split for the report: every measure by task, with full precision."""
+    """The result on the test split for the report: every measure by task, with full precision."""
     found = state.tested
     if found is None:
         return None
@@ -325,7 +325,7 @@ def _servers(purpose: Purpose, router: Router) -> Iterator[Sample]:
 
 
 def _lost(fleets: Sequence[Fleet]) -> Iterator[Sample]:
-    """What went wrong on any server."""
+    """Counts of what went wrong on the servers, over all fleets."""
     yield Sample("weights/verification_failures", sum(fleet.verification_failures for fleet in fleets))
     yield Sample("rollout/preemptions", sum(fleet.router.preemptions for fleet in fleets))
     yield Sample("rollout/rerouted_requests", sum(fleet.reroutes for fleet in fleets))

@@ -4,8 +4,8 @@ Pure.
 
 Two faults are alike if the same method or tool failed at the same line, whatever values their messages
 contain. A cause is standing from when it has ended `RAISED` of the last `WINDOW` episodes, until it has ended
-none of the last `CLEAR_AFTER`. A job gives up if its standing causes have ended at least half of all
-episodes, and enough of them, and no episode was scored.
+none of the last `CLEAR_AFTER`. A job gives up if no episode was scored, and its standing causes have ended at
+least half of all episodes. They must also have ended `LIKE_LIMIT` episodes or more.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ AGENT_FAILED: Final = "AgentFailed"
 AGENT_HANGS: Final = "AgentHangs"
 HANGS: Final = "EnvironmentHangs"
 MENDED_APART: Final = ("spec.agent.http", "spec.suites[", "spec.environment.sandbox.resources")
-"""Causes with these fields end no job. An agent's service can be repaired while it runs, a suite fails alone,
-and sandboxes may be lost with their nodes."""
+"""Causes with these fields end no job. A person can repair an agent's service while the job runs. A suite
+fails without the others, and sandboxes may be lost with their nodes."""
 PLACE: Final = re.compile(r"\S+:\d+ in \S+")
 WHERE: Final = re.compile(r"(?P<where>.+?) (raised|returned|has not returned) ")
 DIGITS: Final = re.compile(r"\d+")
@@ -43,9 +43,9 @@ class RecurringCause:
     """A cause that ends episodes."""
 
     cause: Cause
-    """The latest report of it."""
+    """The cause, as its latest occurrence was reported."""
     count: int
-    """Episodes that it has ended since its first."""
+    """Episodes that the cause has ended since it appeared."""
 
     @property
     def words(self) -> str:
@@ -58,7 +58,7 @@ class RecurringCause:
 
 
 def alike(cause: Cause) -> str:
-    """A key that is the same for every cause that the same change repairs."""
+    """A key for a cause. Causes that one and the same change repairs have the same key."""
     if (found := WHERE.match(cause.message)) is None:
         return f"{cause.reason} {DIGITS.sub('#', cause.message)[:ALIKE_CHARACTERS]}"
     places = PLACE.findall(cause.message)
@@ -102,8 +102,8 @@ class Recurring:
 
         Args:
             episode: its id.
-            scored: it has a reward.
-            at_once: how many ran together.
+            scored: whether the episode has a reward.
+            at_once: how many episodes ran at the same time.
         """
         before, cause = self.standing, self._causes.pop(episode, None)
         self._scored |= scored
@@ -124,15 +124,15 @@ class Recurring:
 
     @property
     def standing(self) -> list[RecurringCause]:
-        """The standing causes, those first that ended the most episodes."""
+        """The standing causes. The ones that ended the most episodes come first."""
         known = (RecurringCause(self._last[key], self._counts[key]) for key in self._standing)
         return sorted(known, key=lambda each: (-each.count, each.cause.message))
 
     @property
     def fatal_cause(self) -> RecurringCause | None:
-        """The cause for which the job gives up.
+        """The cause for which the job gives up; None if it goes on.
 
-        Enough episodes have ended to expect that another would fail too.
+        The cause has ended so many episodes that the next one would probably fail too.
         """
         return self.worst_cause(max(LIKE_LIMIT, 2 * self._at_once))
 

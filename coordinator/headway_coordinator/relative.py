@@ -1,10 +1,10 @@
-"""Rewards that the environment gives to the episodes of a group against each other (`group_reward`).
+"""Rewards that the environment gives to the episodes of a group relative to each other (`group_reward`).
 
-Each group takes one call, in a sandbox of its own. Only groups of training rows are rewarded so, including
-those of the preflight. Held-out rows keep what `reward` gave, because a reward relative to other tries says
-nothing about them. A group that cannot be judged is retried in a fresh sandbox, and then abandoned
-(`NotJudged`). No episode of it gets another reward, and never a zero. The preflight judges a job by the
-reward that it trains on, so there the episodes of such a group are lost.
+Each group takes one call, in a sandbox of its own. Only groups of training rows get such rewards, including
+groups of the preflight. Episodes of held-out rows keep the reward from `reward`: a reward relative to other
+tries does not measure a model. A group that cannot be judged is retried in a fresh sandbox, and then
+abandoned (`NotJudged`). Its episodes get no other reward, not even 0. The preflight judges a job by the
+reward that it trains on. So a preflight group that cannot be judged has no scored episode.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from headway_coordinator.recurring import Recurring
 from headway_coordinator.sandboxes import ENTRYPOINT, Broker, Witness
 
 MAX_FAILURE_CHARACTERS = 1500
-"""The most characters of the last failure in a group's record."""
+"""The most characters of the last failure that a group's record keeps."""
 TOO_FEW = f"group_reward: fewer than {MIN_SCORED} episodes of the group are scored"
 
 
@@ -55,13 +55,13 @@ class RelativeJudge:
         self.grouped |= first.grouped
 
     def witnessed(self, by: Callable[[str], Witness]) -> groups.GroupJudge:
-        """This `RelativeJudge`, with a witness of the questions to judges. `by`: lease name -> witness."""
+        """This judge, with a witness that notes questions to judges. `by`: given a lease, its witness."""
         return _Witnessed(self, self.broker.witnessed(by))
 
     async def judged(
         self, plan: groups.Plan, group: GroupRecord, attempts: range, broker: Broker | None = None
     ) -> GroupRecord:
-        """As in `group.GroupJudge`. `broker` leases the sandboxes instead of the usual one."""
+        """The group with final rewards, as `group.GroupJudge` specifies. `broker` replaces the usual one."""
         scored = group.scored
         if plan.purpose not in (Purpose.TRAIN, Purpose.PREFLIGHT) or not self.grouped:
             return group
@@ -121,7 +121,11 @@ class RelativeJudge:
         return reply.rewards
 
     def _check(self, reply: GroupReply, scored: list[EpisodeRecord]) -> None:
-        """Check the rewards against the rules for any reward. Raises InfraError."""
+        """Check the group's rewards by the rules for every reward.
+
+        Raises:
+            InfraError: a reward is missing, out of range or too large.
+        """
         if len(reply.rewards) != len(scored):
             message = (
                 f"the environment gave {len(reply.rewards)} rewards for {len(scored)} episodes of a group"
@@ -139,7 +143,7 @@ class _Witnessed:
     broker: Broker
 
     async def judged(self, plan: groups.Plan, group: GroupRecord, attempts: range) -> GroupRecord:
-        """As in `group.GroupJudge`."""
+        """The group with final rewards, as `group.GroupJudge` specifies."""
         return await self.relative.judged(plan, group, attempts, self.broker)
 
 
@@ -149,9 +153,9 @@ def leases_of(group_id: str) -> str:
 
 
 def lost(group: GroupRecord, message: str, cause: Cause | None = None) -> GroupRecord:
-    """A preflight's group that was not judged, with none of its episodes scored.
+    """Take the scores from the episodes of a preflight group that was not judged.
 
-    Any other group is unchanged.
+    A group of another purpose is returned unchanged.
     """
     if group.purpose is not Purpose.PREFLIGHT:
         return group
@@ -177,7 +181,7 @@ def group_episode(episode: EpisodeRecord) -> GroupEpisode:
 
 
 def delivered(episode: EpisodeRecord) -> int:
-    """Turns that reached the agent."""
+    """The number of turns that reached the agent."""
     return sum(turn.delivered for turn in episode.turns)
 
 

@@ -27,7 +27,7 @@ async def addresses(host: str, file: Path | None) -> list[str]:
     """The addresses of a name.
 
     Raises:
-        socket.gaierror: EAI_NONAME if it has none, EAI_AGAIN if nobody can say.
+        socket.gaierror: EAI_NONAME if the name has no address, EAI_AGAIN if that cannot be found out now.
     """
     if file is None:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -55,13 +55,13 @@ class HostsResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Reads the file each time, because a process that starts again may have another address."""
+        """The addresses of a name. The file is read each time: a restarted process may have a new address."""
         if not (found := _listed(host, self._file)):
             return await self._others.resolve(host, port, family)
         return [_result(host, address, port) for address in found]
 
     async def close(self) -> None:
-        """Does nothing, because it holds nothing."""
+        """Close the resolver of the other names. The file is not held open."""
         await self._others.close()
 
 

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Restoring:
-    """What is restored."""
+    """The parts of a training job whose state is restored."""
 
     state: State
     scheduler: BatchScheduler
@@ -39,7 +39,7 @@ class Restoring:
     budget: Budget
 
     async def restore(self, replay: Replay) -> None:
-        """Restore what a predecessor left: no spooled group is sampled again."""
+        """Restore what a predecessor left. No spooled group is sampled again."""
         self.state.reports = list(replay.reports)
         self.remedies.restore(replay.known, replay.undone)
         self.scheduler.batch_size = self.remedies.now.algorithm.batch_size
@@ -51,7 +51,7 @@ class Restoring:
         sampled = {position: oldest_step(group) for position, group in kept.items()}
         # A rollback abandons groups of older weights. A predecessor may have ended before it abandoned all.
         left = {p: ROLLED_BACK for p, step in sampled.items() if step is not None and step < back}
-        # A group without a token to train counts as sampled just before the undone step that has it.
+        # A group without a token to train counts as sampled just before the undone step that contained it.
         restored = {
             position_of(group): report.step - 1 for report in replay.undone for group in report.groups
         }

@@ -66,7 +66,7 @@ _log = logging.getLogger(__name__)
 
 
 class Nothing(Record):
-    """An answer that only confirms."""
+    """An answer without content, which only confirms the call."""
 
 
 class Tools(Protocol):
@@ -76,7 +76,7 @@ class Tools(Protocol):
 
 
 class Witness(Protocol):
-    """Notes what a sandbox answered."""
+    """Notes what a sandbox answered, for checks and records beside the episode."""
 
     def began(self, reply: ResetReply) -> None: ...
 
@@ -149,7 +149,8 @@ class Sandbox:
     ) -> FinishReply:
         """Have the environment judge the episode, including what its agent reported.
 
-        With `judges` the environment may ask them. Call `questions` and `answer` meanwhile.
+        The environment may ask the `judges` that are named. While this call runs, fetch its questions with
+        `questions` and answer them with `answer`.
         """
         body = FinishRequest(
             messages=messages,
@@ -162,16 +163,16 @@ class Sandbox:
         return await self._post("finish", body, FinishReply)
 
     async def probe(self, destinations: Sequence[Destination]) -> ProbeReply:
-        """What the sandbox can reach."""
+        """Which of these destinations the sandbox can reach."""
         places = [each.model_dump(include={"address", "port", "protocol"}) for each in destinations]
         return await self._post("probe", ProbeRequest(destinations=places), ProbeReply)
 
     async def group(self, body: GroupRequest) -> GroupReply:
-        """Have the environment reward the episodes of a group against each other."""
+        """Have the environment reward the episodes of a group relative to each other."""
         return await self._post("group", body, GroupReply)
 
     async def questions(self, seconds: float) -> list[Question]:
-        """What the environment asks of judges: new questions, or none after `seconds`."""
+        """New questions of the environment to judges; none if it asks none within `seconds`."""
         try:
             found = await self._post("judge/questions", QuestionWait(seconds=seconds), Questions)
         except InfraError as fault:
@@ -217,7 +218,7 @@ class Sandbox:
 
 
 async def pool_of(brokers: Sequence[Broker]) -> PoolState:
-    """The pools of several brokers as one, with the first problem that any of them has."""
+    """The pools of several brokers, added up, with the first problem that any of them has."""
     pools = [await broker.pool() for broker in brokers]
     return PoolState(
         ready=sum(pool.ready for pool in pools),
@@ -228,9 +229,9 @@ async def pool_of(brokers: Sequence[Broker]) -> PoolState:
 
 
 class Broker:
-    """Leases of sandboxes, in the name of one coordinator process.
+    """Leases sandboxes for one coordinator process.
 
-    `on_tool` is called at each answered tool call.
+    `on_tool` is called after each answered tool call, with the seconds that it took.
     """
 
     def __init__(
@@ -255,7 +256,9 @@ class Broker:
         return seen
 
     async def claim(self, deadline: float) -> None:
-        """Announce this process, which frees what its predecessor held. Asks again for `deadline` seconds.
+        """Announce this process, so that the broker frees its predecessor's sandboxes.
+
+        A broker that does not accept the announcement is asked again for `deadline` seconds.
 
         Raises:
             JobError: `BrokerUnavailable`, retriable.
@@ -288,11 +291,11 @@ class Broker:
     async def lease(self, episode_id: str, deadline_seconds: float, timeout: float) -> AsyncIterator[Sandbox]:
         """A sandbox for one episode, released whatever happens.
 
-        `timeout` bounds each later call to the sandbox. The caller bounds the wait for the lease: while the
-        broker says a temporary 503, or does not answer, this asks again.
+        `timeout` bounds each later call to the sandbox. The caller bounds the wait for the lease: this asks
+        again while the broker does not answer, or answers with a temporary 503.
 
         Raises:
-            InfraError: the broker refuses otherwise.
+            InfraError: the broker refuses for another reason.
             JobError: `Superseded`: another coordinator has claimed the sandboxes.
         """
         request = LeaseRequest(lease=episode_id, owner=self._owner, deadline_seconds=deadline_seconds)
@@ -318,7 +321,7 @@ class Broker:
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def _release(self, episode_id: str) -> None:
-        """Best effort: a sandbox that is not released dies at its own deadline."""
+        """Release a sandbox. A failure is only logged, because the sandbox ends at its deadline anyway."""
         try:
             await self._call("DELETE", f"leases/{quote(episode_id, safe='')}", timeout=RELEASE_SECONDS)
         except (UpstreamError, PeerUnreachableError) as error:

@@ -1,4 +1,4 @@
-"""Whether Prometheus has scraped the final metrics, because it cannot scrape an ended process."""
+"""Waits until Prometheus has scraped the final metrics, because it cannot scrape a process that has ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headway_api.finishing import LAST_SCRAPE_SECONDS
 
 
 class Scrapes:
-    """Reads of `/metrics`, of the event loop's thread alone."""
+    """Notes each read of `/metrics`. Only the event loop's thread uses it."""
 
     def __init__(self) -> None:
         self._ever = False

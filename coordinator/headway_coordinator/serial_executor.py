@@ -1,4 +1,4 @@
-"""Blocking calls off the event loop, never two at once."""
+"""Runs blocking calls outside the event loop, one at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job's signals, as status, `/metrics` and MLflow show them."""
+"""Judges a job's signals, and gives them the forms that status, `/metrics` and MLflow show."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Signals:
-    """The signals of one job. `previous`: a predecessor's conditions, shown until there is as much data."""
+    """The signals of one job. `previous`: a predecessor's conditions, from which Healthy continues."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Signals:
         self._states = self._by_name()
 
     def recall(self, step: int, metrics: Metrics) -> None:
-        """Add a step that a predecessor has reported already."""
+        """Add the metrics of a step whose signals a predecessor has logged already."""
         self._watch.step(step, metrics)
         self._states = self._by_name()
 
@@ -60,7 +60,7 @@ class Signals:
         self._states = self._by_name()
 
     def history(self, name: str) -> dict[int, float]:
-        """A metric by step, for the steps that are known and kept."""
+        """A metric by step, for the steps that are still remembered."""
         return self._watch.metric(name)
 
     @property
@@ -116,7 +116,7 @@ class Signals:
         }
 
     def _say(self, step: int) -> None:
-        """Log each change that somebody may want to find later."""
+        """Log each signal that was raised, or is no longer raised."""
         now = self._by_name()
         for verdict in self._watch.verdicts():
             name, state = verdict.signal.name.value, verdict.standing.state
@@ -152,7 +152,7 @@ def number(reading: Reading) -> str:
 
 
 def message(verdict: Verdict) -> str:
-    """What was seen. If it is bad, also the first thing to change."""
+    """What the signal observed. If it is raised or suspect, also the first thing to change."""
     reading = verdict.standing.reading
     if reading is None:
         return ""

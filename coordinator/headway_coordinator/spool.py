@@ -48,13 +48,17 @@ def encode(group: GroupRecord) -> bytes:
 
 
 def decode(data: bytes) -> GroupRecord:
-    """Inverse of `encode`; raises OutOfBoundsError."""
+    """A group from its stored form.
+
+    Raises:
+        OutOfBoundsError: the data is not a group, or is too large.
+    """
     return stored_group(data)
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What a coordinator finds when it starts."""
+    """What a coordinator finds in the store when it starts."""
 
     reports: list[StepReport] = field(default_factory=list)
     """Step reports that are still valid, oldest first."""
@@ -65,12 +69,12 @@ class Replay:
     last: list[GroupRecord] = field(default_factory=list)
     """The groups of the newest step that has any."""
     validations: dict[int, list[GroupRecord]] = field(default_factory=dict)
-    """Validation groups by step. An id may have several, of which at most one is answered. A step with a
-    summary has only groups without a scored episode."""
+    """Validation groups by step. A group id may occur several times: at most one of these groups has a scored
+    episode. A step with a summary has only groups without a scored episode."""
     summaries: dict[int, Summary] = field(default_factory=dict)
     """Finished validations by step."""
     known: Known = field(default_factory=Known)
-    """The decisions about the running job."""
+    """The recorded decisions about remedies."""
 
     @property
     def taken(self) -> set[str]:
@@ -87,7 +91,7 @@ class Spool:
 
     @property
     def decided(self) -> Journal:
-        """The decisions about the running job."""
+        """The journal of decisions about remedies."""
         return Journal(self._store, self._layout)
 
     def put(self, group: GroupRecord) -> GroupRecord:
@@ -99,10 +103,10 @@ class Spool:
         return group if self._store.put_new(uri, encode(group)) else next(self._groups([uri]))
 
     def put_unless_superseded(self, group: GroupRecord, start_number: int) -> GroupRecord:
-        """`put`, by the newest coordinator only.
+        """Make a group durable with `put`, but only if this coordinator is the newest.
 
         Raises:
-            JobError: as `refuse_superseded`.
+            JobError: `Superseded`: there is a coordinator newer than number `start_number`.
         """
         self.refuse_superseded(start_number)
         return self.put(group)
@@ -114,7 +118,7 @@ class Spool:
         return group
 
     def replay(self) -> Replay:
-        """Read everything back, except the groups that a summary covers."""
+        """Read what a restarted coordinator needs. Groups that a summary covers are not read."""
         reports, undone = standing(self._reports())
         listed = self._validation_groups()
         summaries = self._summaries(listed, reports[-1].step if reports else -1)
@@ -141,7 +145,7 @@ class Spool:
     def baseline(self) -> list[GroupRecord]:
         """The preflight's groups of baseline episodes, including those without a scored episode.
 
-        An id may have several, of which at most one is answered.
+        A group id may occur several times. At most one of these groups has a scored episode.
         """
         failed = self._groups(self._written(self._layout.failed_groups))
         answered = self._groups(self._written(self._layout.preflight_groups))
@@ -157,12 +161,12 @@ class Spool:
         return [*answered, *self.unanswered()]
 
     def unanswered(self) -> list[GroupRecord]:
-        """The groups of all candidates without a scored episode. An id may have several."""
+        """The groups of all candidates without a scored episode. A group id may occur several times."""
         failed = self._groups(self._written(self._layout.failed_groups))
         return [group for group in failed if group.purpose is Purpose.EVALUATION]
 
     def rows_digest(self, digest: str) -> str:
-        """The digest of the rows that the job began with, as the first start wrote it."""
+        """The digest of the rows that the job began with. The first start stores its own `digest`."""
         uri = self._layout.rows_digest
         if self._store.put_new(uri, digest.encode()):
             return digest
@@ -181,7 +185,7 @@ class Spool:
         self._store.put(self._layout.validation(summary.step), summary.model_dump_json().encode())
 
     def keep(self, report: StepReport) -> None:
-        """Keep a step's report as long as the job's folder. The first writer wins."""
+        """Store a step's report for as long as the job's folder exists. The first report of a step wins."""
         self._store.put_new(self._layout.step_history(report.step), report.model_dump_json().encode())
 
     def keep_metrics(self, found: BatchMetrics) -> None:
@@ -200,7 +204,7 @@ class Spool:
         return [*self._groups([*map(self._layout.train_group, report.groups)])]
 
     def taken(self, group: str) -> GroupRecord | None:
-        """A group that a step has taken; None if it is not there any more."""
+        """A group that a step has taken; None if the store no longer has it."""
         try:
             return next(self._groups([self._layout.train_group(group)]))
         except ObjectNotFoundError:
@@ -292,7 +296,7 @@ class Spool:
         try:
             pointed_to = pointed(self._store.get(self._layout.latest))
         except (ObjectNotFoundError, OutOfBoundsError):
-            # It is missing or unreadable. The learner resumes there and reports the error.
+            # The pointer is missing or unreadable. The learner resumes by it too, and reports the error.
             return last.durable
         return min(pointed_to, last.step)
 

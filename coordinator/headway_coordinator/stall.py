@@ -14,30 +14,32 @@ from headway_coordinator.recurring import Recurring, causes_message
 from headway_coordinator.training import Training
 
 AFTER_SECONDS = 120.0
-"""Patience with a part that answers soon or not at all."""
+"""Seconds for which a part may keep the job waiting, if it answers soon or not at all."""
 LEARNER_SECONDS = 1800.0
-"""Patience with a learner that trains: it equals how long one of its ranks may keep the others waiting."""
+"""Seconds for which a learner that trains may keep the job waiting. One rank may keep the others waiting as
+long."""
 STORE_SECONDS = 60.0
 """A write to the artifact store that takes longer counts as a wait for the store."""
 CHECK_SECONDS = 5.0
 
 
 class Blocker(NamedTuple):
-    """The part that has to move next."""
+    """The part of the job that has to act next."""
 
     words: str
+    """The part, and what it does not do."""
     patience: float
     """Seconds for which the part may keep the job waiting before anything is wrong."""
 
 
 def blocker(training: Training, router: Router, pool: PoolState | str, episode_seconds: float) -> Blocker:
-    """The part that has to move next, in its own words.
+    """The part of a training job that has to act next.
 
     Args:
         training: the job.
-        router: its servers.
+        router: the job's rollout servers.
         pool: the broker's answer, or why there is none.
-        episode_seconds: longest an episode may take.
+        episode_seconds: the longest that an episode may take.
     """
     step = training.state.step
     if training.store_busy > STORE_SECONDS:
@@ -65,12 +67,14 @@ def _of_servers(router: Router) -> str | None:
 def of_episodes(
     problem: str | None, pool: PoolState | str, faults: Recurring, running: int, episode_seconds: float
 ) -> Blocker:
-    """The part that has to move if episodes run and none ends. Arguments as for `blocker`.
+    """The part that has to act next if episodes run and none ends.
 
     Args:
-        problem: the part that samples and why it does not; None if it does.
+        problem: why nothing can be sampled, after the name of the part; None if sampling works.
+        pool: the broker's answer, or why there is none.
         faults: why episodes failed.
         running: episodes in flight.
+        episode_seconds: the longest that an episode may take.
     """
     if problem is not None:
         return Blocker(problem, AFTER_SECONDS)
@@ -89,8 +93,8 @@ class Watch:
 
     Args:
         idle: seconds without progress; None if the job is over.
-        blame: who has to move next, given the broker's answer or why there is none.
-        pool: asks the broker.
+        blame: given the broker's answer or why there is none, returns the part that has to act next.
+        pool: asks the broker for the state of its pool.
         changed: called when `stalled` has changed.
     """
 

@@ -32,7 +32,7 @@ class Tested:
 
 @dataclass(kw_only=True)
 class ProgressTime:
-    """When there was progress last: a start of this process, a scored episode, a group or a step."""
+    """When the job last made progress: a start of this process, a scored episode, a group or a step."""
 
     updated_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     moved_at: float = field(default_factory=time.monotonic)
@@ -57,11 +57,11 @@ class State(ProgressTime):
     last_batch: list[GroupRecord] = field(default_factory=list)
     """The groups of the last step that had any; empty before that."""
     tested: Tested | None = None
-    """The judgement on the test split, once there is one."""
+    """The result on the test split, once there is one."""
     finished: FinishedWhy | None = None
     exported: bool = False
-    """Whether the folder of the newest step's weights holds all of them, though they were not published
-    whole."""
+    """Whether the folder of the newest step's weights is complete now, although the learner first published
+    only a part of them."""
     evaluating: int | None = None
     """The step whose validation runs now."""
     in_flight: Counter[str] = field(default_factory=Counter)
@@ -69,11 +69,11 @@ class State(ProgressTime):
     ended: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Episodes of this process that ended, by outcome and purpose."""
     retried: Counter[str] = field(default_factory=Counter)
-    """Ended episodes that were started again after an InfraError, by purpose."""
+    """Episodes that were started as retries after an InfraError, by purpose."""
     abandoned: Counter[str] = field(default_factory=Counter)
     """Groups that this process abandoned, by reason."""
     discarded: Counter[str] = field(default_factory=Counter)
-    """Tokens of this process's groups that nothing was trained on, by reason."""
+    """Tokens of this process's groups that were discarded, by reason."""
 
     @property
     def durable(self) -> bool:
@@ -106,9 +106,9 @@ class State(ProgressTime):
 
     @property
     def went_back(self) -> int:
-        """The newest step that went back to older weights.
+        """The newest step that went back to older weights; 0 if no step did.
 
-        The policy that sampled earlier groups is gone. 0 before any.
+        The policy that sampled the groups of earlier steps is gone.
         """
         return newest_return(self.reports)
 

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class JobUpdate:
-    """What others have written to the job meanwhile."""
+    """What users and the operator have written to the job."""
 
     replicas: int | None = None
     """spec.rollout.replicas; it may change while the job runs."""
@@ -53,7 +53,7 @@ class JobUpdate:
 
 
 class Sink(Protocol):
-    """Where a status goes. Blocking. Returns the job as it is then, if that is known."""
+    """Writes a status. Blocking. Returns what others have written to the job, if the answer shows it."""
 
     def __call__(self, status: dict[str, Any]) -> JobUpdate | None: ...
 
@@ -61,7 +61,7 @@ class Sink(Protocol):
 def previous_status(stored: StoredJob) -> RLTrainingJobStatus:
     """The coordinator's part of a training job's status as a predecessor left it.
 
-    It includes which pause is over, and which accelerators the job holds.
+    It also has two fields of the operator: which pause is over, and which accelerators the job holds.
     """
     try:
         known = RLTrainingJobStatus.model_validate(_read(stored))
@@ -91,9 +91,9 @@ def previous_status(stored: StoredJob) -> RLTrainingJobStatus:
 
 
 def previous_evaluation_status(stored: StoredJob) -> RLEvalJobStatus:
-    """The coordinator's part of an evaluation's status that a successor needs.
+    """The coordinator's part of an evaluation's status as a predecessor left it.
 
-    It includes which accelerators the job holds.
+    It also has a field of the operator: which accelerators the job holds.
     """
     try:
         known = RLEvalJobStatus.model_validate(_read(stored))
@@ -135,7 +135,7 @@ def sink_of(stored: StoredJob) -> Sink:
 
 
 def _update(job: Mapping[str, Any]) -> JobUpdate:
-    """What a job at the API server tells its coordinator."""
+    """What users and the operator have written into a stored job."""
     candidates = job.get("status", {}).get("candidates", [])
     lost = {
         each["name"]: (each["lostReason"], each.get("lostMessage", ""))
@@ -181,12 +181,12 @@ def log_sink(status: dict[str, Any]) -> None:
 
 
 class Writer:
-    """Keeps the stored status equal to `current`, as often as allowed.
+    """Keeps the stored status equal to `current`, with at most one write every `LEAST_SECONDS`.
 
-    It writes an unchanged status only to read the answer.
+    It writes an unchanged status only because the answer shows what others wrote.
 
-    A failed write is retried with newer content; the job does not wait for it. `on_update` gets what the
-    sink returns. `on_written` is called after a successful write.
+    A failed write is retried with the status of that time; the job does not wait for it. `on_update` receives
+    what the sink returns. `on_written` is called after a successful write.
     """
 
     def __init__(
@@ -201,7 +201,8 @@ class Writer:
         self._on_update = on_update
         self._on_written = on_written
         self.waits = False
-        """Whether somebody waits for an answer. If so, the status is written as often as allowed."""
+        """Whether the job waits for something that others write. Then the status is written every
+        `LEAST_SECONDS`."""
         self._changed = asyncio.Event()
         self._written: dict[str, Any] | None = None
         self._answered_at = -math.inf
@@ -223,7 +224,7 @@ class Writer:
                 continue
 
     async def settle(self, seconds: float) -> bool:
-        """Write the last status, again and again for up to `seconds`. Returns whether it was written."""
+        """Write the final status, and retry for up to `seconds`. Returns whether it was written."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not await self.flush():

@@ -1,4 +1,4 @@
-"""Takes the learner's reports of its steps: each follows the one before, and is durable once answered."""
+"""Takes the learner's reports of its steps, in order. A report is durable before it is answered."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ class StepReports:
         """Take the learner's report of a step. Repeating it changes nothing.
 
         Raises:
-            StepConflictError: the step does not follow, names other groups than its batch, or its learner was
-                replaced.
-            JobError: `LearnerRolledBack`: the learner goes on from an older step. It ends `run` too.
+            StepConflictError: the step does not follow the last one, names other groups than its batch, or
+                comes from a learner that was replaced.
+            JobError: `LearnerRolledBack`: the learner goes on from an older step. This also ends
+                `Training.run`.
         """
         async with self._lock:
             newest = self.state.reports[-1].version if self.state.reports else report.version
@@ -68,7 +69,11 @@ class StepReports:
             await self._take_next(report)
 
     async def _refuse_rollback(self, report: StepReport) -> None:
-        """End this process if the learner was rolled back, because its state was read before that."""
+        """End this process if the learner was rolled back, because the process restored a later state.
+
+        Raises:
+            JobError: `LearnerRolledBack`.
+        """
         if not self.state.reports:
             return
         latest = await self.durable.latest()
@@ -114,10 +119,10 @@ class StepReports:
         await self.progress.notify()
 
     def _refuse_undecided(self, report: StepReport) -> None:
-        """Refuse a step without groups that nobody decided.
+        """Refuse a remedy that the coordinator did not decide.
 
         Raises:
-            StepConflictError: it is such a step, or its directive differs from the decision.
+            StepConflictError: no remedy is due, the report has another directive, or it names groups.
         """
         change = self.remedies.due(report.step)
         if change is None or report.directive != change.directive or report.groups:
@@ -126,6 +131,6 @@ class StepReports:
     async def _want(self, report: StepReport, reported: float) -> None:
         """Ask the fleet to sample with the weights of a step."""
         if self.test.runs and self.concurrent is None:
-            return  # the servers hold what is tested; nothing is sampled with newer weights any more
+            return  # the servers hold the weights that are tested; nothing samples newer weights any more
         # The learner reports step 0 while the servers still start, so that wait says nothing about weights.
         await self.fleet.want(report.weights, reported if report.step > 0 else None)

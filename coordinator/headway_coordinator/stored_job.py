@@ -1,4 +1,4 @@
-"""The job as it is stored, at the API server or in a folder: this process writes its part of the status.
+"""The stored job, at the API server or in a folder. This process writes its own part of the job's status.
 
 Parts are merged by owner. A field that this process does not send stays if another process owns it. It is
 removed if this process owned it. Calls block.
@@ -30,7 +30,7 @@ class StoredJob(Protocol):
 
 
 class KubernetesJob:
-    """At the API server, by server-side apply."""
+    """A job at the API server. Its status is written by server-side apply."""
 
     def __init__(self, job: Identity, api: Any) -> None:
         """`api` is a `kubernetes.client.CustomObjectsApi`."""
@@ -46,7 +46,7 @@ class KubernetesJob:
         return cls(job, client.CustomObjectsApi())
 
     def read_status(self) -> Json:
-        """Read by an empty patch, which is answered with the object.
+        """Read the status by an empty patch, because the answer to a patch is the object.
 
         The coordinator may patch its job's status and read nothing else.
         """
@@ -55,7 +55,10 @@ class KubernetesJob:
         return status
 
     def write_status(self, status: Json) -> Json:
-        """The patch names the uid, so a leftover coordinator cannot write into a new job of the same name."""
+        """Apply the coordinator's part of the status.
+
+        The patch names the uid, so a leftover coordinator cannot write into a new job of the same name.
+        """
         job = self._job
         body = {
             "apiVersion": names.API_VERSION,
@@ -83,7 +86,7 @@ class KubernetesJob:
 
 
 class FolderJob:
-    """In a folder of this machine."""
+    """A job in a folder of this machine."""
 
     def __init__(self, folder: JobFolder) -> None:
         self._folder = folder

@@ -11,9 +11,9 @@ them, and keeps the order:
     a remedy is taken     as a step without groups, if one was decided before its batch was cut (`remedies`)
     a validation runs     beside training; full weights without a server of their own: between a step's report
                           and the next batch
-    a paused job          hands out no batch and begins no group; what runs may end (`pause`)
+    a paused job          hands out no batch and begins no group; running groups may end (`pause`)
     the test split        is judged once the last step is taken, and every validation is complete
-    the job ends          after that
+    the job ends          after the test split
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Callbacks:
-    """What a job calls as it goes on."""
+    """Functions that a job calls as it makes progress."""
 
     on_change: Callable[[], None] = lambda: None
     on_episode: Callable[[EpisodeRecord], None] = lambda record: None
     on_validation: Callable[[int, Metrics], None] = lambda step, metrics: None
     on_test: Callable[[int, Metrics], None] = lambda step, metrics: None
     paused: Callable[[], bool] = lambda: False
-    """Whether nothing more may be trained or begun. `on_change` may decide it."""
+    """Whether the job is paused, so that it trains and begins nothing. `on_change` may pause it."""
 
 
 class Training:
@@ -99,8 +99,8 @@ class Training:
             concurrent: samples validations while training goes on; None if training waits for them.
             signals: may call for a remedy.
             faults: collects why episodes failed.
-            relative: rewards the episodes of a group against each other.
-            budget: lets groups begin.
+            relative: rewards the episodes of a group relative to each other.
+            budget: decides when groups may begin.
             limits: the bounds of an episode.
             started: when this process started, in Unix time.
         """
@@ -139,7 +139,7 @@ class Training:
         )
 
     def _held_out(self, data: Data, runner: GroupRunner, calls: Callbacks) -> tuple[Validations, FinalTest]:
-        """What measures the job on rows that it does not train on."""
+        """The validations and the final test, which measure the job on rows that it does not train on."""
         concurrent, durable = self._concurrent, self._durable
         validations = Validations(
             self._spec,
@@ -171,53 +171,54 @@ class Training:
 
     @property
     def steps(self) -> int:
-        """As `Batches.steps`."""
+        """The expected number of steps."""
         return self._batches.steps
 
     @property
     def done(self) -> bool:
-        """As `Batches.done`."""
+        """Whether no step follows."""
         return self._batches.done
 
     @property
     def epochs_done(self) -> int:
-        """As `Batches.epochs_done`."""
+        """Completed epochs of the training rows."""
         return self._batches.epochs_done
 
     @property
     def batch_ready(self) -> bool:
-        """As `Batches.ready`."""
+        """Whether the learner could take a batch or a remedy now."""
         return self._batches.ready
 
     def learner_may_step(self) -> bool:
-        """As `Batches.learner_may_step`."""
+        """Whether the learner may take a step now, which would free the budget that its groups reserve."""
         return self._batches.learner_may_step()
 
     async def batch(self, step: int) -> Batch | Finished | None:
-        """As `Batches.take`."""
+        """The batch of `step`, once it can be cut; None until then. Raises as `Batches.take` does."""
         return await self._batches.take(step)
 
     async def wait_for_batch(self, step: int, timeout: float) -> Batch | Finished | None:
-        """As `Batches.wait`."""
+        """The batch of `step`, after waiting up to `timeout` seconds. Raises as `Batches.take` does."""
         return await self._batches.wait(step, timeout)
 
     def waits_of(self, batch: Batch) -> BatchWaits:
-        """As `Batches.waits`."""
+        """The waits of a batch that is sent now."""
         return self._batches.waits(batch)
 
     async def report(self, report: StepReport) -> None:
-        """As `StepReports.take`."""
+        """Take the learner's report of a step. Raises as `StepReports.take` does."""
         await self._reports.take(report)
 
     async def restore(self, replay: Replay) -> None:
-        """As `Restoring.restore`."""
+        """Restore what a predecessor left in the store."""
         await self._restoring.restore(replay)
 
     async def until_durable(self) -> None:
         """Return once the newest step has a complete checkpoint. The caller sets the deadline.
 
         Raises:
-            JobError: `LearnerRolledBack`: the step never becomes durable; it is taken again.
+            JobError: `LearnerRolledBack`: the step never becomes durable, because a rolled-back learner takes
+                it again.
         """
         await self._progress.until(lambda: self.state.durable or self._progress.fault is not None)
         if self._progress.fault is not None:
@@ -271,7 +272,7 @@ class Training:
         return "BudgetExhausted" if self.drains else "MaxEpochs"
 
     def _has_work(self, seen: int) -> bool:
-        """Whether there is work that did not exist at step `seen`, when all slots were taken."""
+        """Whether `run` has work again: a step after `seen`, the end of training, or a group to start."""
         startable = self._may_start and self.scheduler.free > 0 and not self.scheduler.exhausted
         return self.state.step != seen or self.done or startable
 

@@ -10,7 +10,7 @@ from headway_coordinator.budget.worst import Bill, Limits
 
 
 def fits(budget: Budget, spec: RLTrainingJobSpec, limits: Limits) -> str:
-    """Return a message that a training group fits the budget in the worst case.
+    """Check that a training group fits the budget in the worst case. Returns the check's message.
 
     Raises:
         JobError: `BudgetTooSmall`, with the smallest budget that fits.

@@ -27,7 +27,7 @@ from headway_coordinator.state import State
 
 @dataclass
 class TrainingGroups:
-    """Only the event loop uses it. Groups are known by their position in the data's order."""
+    """Only the event loop uses it. A group's key is its position in the data's order."""
 
     spec: RLTrainingJobSpec
     rows: Sequence[Row]
@@ -43,7 +43,7 @@ class TrainingGroups:
     waiting: dict[int, GroupRecord] = field(default_factory=dict)
     """Finished groups that no step has taken."""
     leaving: dict[int, Abandoned] = field(default_factory=dict)
-    """Why running groups were abandoned. Each leaves once it has ended."""
+    """Why running groups are to be abandoned. An entry is removed once its group has ended."""
     _lost_in_a_row: int = 0
 
     async def train(self, position: int) -> None:
@@ -93,21 +93,21 @@ class TrainingGroups:
                 raise self.given_up(group)
 
     def given_up(self, group: GroupRecord) -> JobError:
-        """The error of a job whose groups are all lost. It names the fault that ended most, if one did."""
+        """The error of a job whose groups are all lost. It names the worst recurring cause, if any."""
         found = self.faults.worst_cause()
         return lost(group) if found is None else given_up(found, begun=self.state.step > 0)
 
     def cancel_untrainable(self) -> None:
-        """Cancel groups that can no longer be trained. Called wherever that may have become true."""
+        """Cancel running groups if no step can train them. Called after every change that may cause this."""
         if self.scheduler.over:
             for stop in self.running.values():
                 stop.now(NO_STEP_LEFT)
 
     def passed(self, report: StepReport) -> list[tuple[GroupRecord, Abandoned]]:
-        """After a remedy was taken or refused, abandon what no step can train any more.
+        """After the learner took or refused a remedy, abandon the groups that no step can train any more.
 
-        Running groups are stopped, and abandoned once they end. Returns the finished ones among the abandoned
-        groups, to be made durable.
+        Running groups are stopped, and abandoned once they end. Returns the finished groups that are
+        abandoned; the caller has to make that durable.
         """
         self.remedies.took(report)
         now, gone = self.remedies.now.algorithm, []

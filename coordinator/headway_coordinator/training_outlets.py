@@ -1,4 +1,4 @@
-"""What follows from the progress of a training job: metrics, signals, pauses, tags and traces."""
+"""Passes the progress of a training job on: to metrics, signals, pauses, tags and traces."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TrainingOutlets:
             previous: the status of a predecessor.
             keep: makes the metrics of a batch durable.
             cost: the bill so far.
-            otlp: where traces go; None: nowhere.
+            otlp: where traces go; None if no traces are sent.
             changed: called when the status may have changed.
         """
         self._job = job
@@ -71,7 +71,7 @@ class TrainingOutlets:
             tracker.finish(final_artifacts(self._job, store, layout))
 
     def begin(self, training: Training) -> None:
-        """A predecessor's state is restored: judge signals from now on."""
+        """Note that a predecessor's state is restored. Signals can pause the job from now on."""
         self.restoring = False
         self.pauses.begin(training.state.step)
         self._judge()
@@ -88,16 +88,16 @@ class TrainingOutlets:
         self._changed()
 
     def validated(self, step: int, found: Metrics) -> None:
-        """A validation is complete."""
+        """Note the metrics of a complete validation."""
         self.metrics.validation(step, found, again=self.restoring)
         self._judge()
 
     def tested(self, step: int, found: Metrics) -> None:
-        """The test split has a result."""
+        """Note the metrics of the test split."""
         self.metrics.test(step, found, again=True)
 
     def synced(self, step: int, seconds: float) -> None:
-        """The first server serves the weights of a step."""
+        """Note how long after a step's report the first server had the step's weights."""
         self.metrics.sync(step, seconds, again=self.restoring)
         if (otlp := self._otlp()) is not None:
             otlp.give([otel.of_update(self._job, step, time.time(), seconds)])

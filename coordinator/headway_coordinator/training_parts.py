@@ -44,7 +44,7 @@ class RolloutServers:
 
 @dataclass(frozen=True)
 class Accounts:
-    """What the process keeps of the job: groups, usage, budget and faults."""
+    """What the process records of the job: groups, usage, budget and faults."""
 
     spool: Spool
     ledger: Ledger
@@ -55,7 +55,7 @@ class Accounts:
 
 @dataclass(frozen=True)
 class TrainingParts:
-    """Parts that exist together."""
+    """The parts of one training job. They are made together."""
 
     servers: RolloutServers
     training: Training
@@ -71,7 +71,7 @@ class TrainingParts:
 
     @property
     def fleets(self) -> dict[Purpose, Fleet]:
-        """The servers by what they sample."""
+        """The servers, by the purpose of the episodes that they sample."""
         found = {Purpose.TRAIN: self.fleet}
         if self.concurrent is not None and self.concurrent.limiter is not None:
             found[Purpose.VALIDATION] = self.concurrent.fleet
@@ -84,7 +84,7 @@ class TrainingParts:
             self.concurrent.fleet.router.replicas = replicas
 
     def background(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """What runs beside the training until its end."""
+        """The coroutines to run beside the training until it ends."""
         http, key = self.servers.http, self.servers.key
         yield self.fleet.run()
         yield Concurrency(http, key, self.fleet.router, self.training.limiter).run()
@@ -113,7 +113,7 @@ def assembled(
     fleet = Fleet(servers.http, servers.key, servers.discover, servers.on_load, outlets.synced)
     fleet.router.replicas = servers.replicas
     limiter = AdaptiveSemaphore(rollout.max_concurrency)
-    episode_runners.places.clear()  # places of the preflight, which has ended
+    episode_runners.places.clear()  # the turn limiters of the preflight, which has ended
     episode = episode_runners.on(fleet, limiter)
     concurrent = validation_servers(
         job,

@@ -27,7 +27,7 @@ def known(
     reported: bool,
     paged: bool,
 ) -> st.RLTrainingJobStatus:
-    """What a coordinator knows from its start. The rest is the predecessor's."""
+    """The fields that a coordinator knows from its start. All others are copied from the predecessor."""
     return previous.model_copy(
         update={
             "conditions": conditions,

@@ -26,7 +26,7 @@ def validation_servers(
     discover_validation: Discover,
     replicas: int,
 ) -> ConcurrentValidation | None:
-    """None: training waits for validations, on its own servers."""
+    """What samples validations beside training. None if training waits while its own servers sample them."""
     spec = job.spec
     if spec.has_validation_server:
         own = Fleet(http, key, discover_validation, unannounced=NOT_VALIDATING)

@@ -1,9 +1,9 @@
 """The validations of one job: which are due, which one runs, and their results.
 
-Full weights on shared servers: one runs between a step's report and the next batch, and training waits for
-it.
-LoRA on shared servers: they hold the validated adapter in a weight slot of its own, and training goes on.
-A server for held-out rows (spec.evaluation.servers): training goes on, whatever is trained.
+Full weights on shared servers: a validation runs between a step's report and the next batch, and training
+waits for it.
+LoRA on shared servers: the servers hold the validated adapter in a separate slot, and training goes on.
+A server for held-out rows (spec.evaluation.servers): training goes on, with LoRA and with full weights.
 While training goes on, one validation runs and one may wait. When a third is due, the learner gets no batch
 until the first is over.
 """
@@ -44,35 +44,35 @@ _log = logging.getLogger(__name__)
 class ConcurrentValidation:
     """Samples held-out rows while training goes on.
 
-    It uses a weight slot of its own on the training servers, or a server of its own.
+    It uses a separate weight slot on the training servers, or a separate server.
     """
 
     fleet: Fleet
     episode: groups.Run
     limiter: AdaptiveSemaphore | None = None
-    """Bounds its episodes. None: they share the limit of training episodes on the same servers."""
+    """Bounds the episodes of validations. None if they share the limit and servers of training episodes."""
 
     @property
     def dedicated(self) -> Router | None:
-        """The router of a server of its own."""
+        """The router of the separate server; None if there is no such server."""
         return None if self.limiter is None else self.fleet.router
 
 
 class Validations:
-    """All of its state changes on the event loop only.
+    """Runs the validations of one job. All of its state changes on the event loop only.
 
     Args:
         rows: the held-out rows.
-        tasks: the task of each of them; None if no column names it.
-        state: the job's; it contains the complete validations.
+        tasks: the task of each row; None if no column names tasks.
+        state: the job's state, which contains the complete validations.
         fleet: samples the trained policy.
-        concurrent: samples validations instead, if training goes on meanwhile.
+        concurrent: samples validations instead of `fleet`, if training goes on meanwhile.
         play: runs a group and makes it durable.
         keep: makes a summary durable.
-        published: whether the store still has weights.
-        moved: called at every change.
-        on_validation: called with the result of a complete validation.
-        given_up: given a group, says why the job ends when all rows were lost.
+        published: whether the store still has the weights.
+        moved: called at every change of the state.
+        on_validation: called with the step and the metrics of a complete validation.
+        given_up: given a lost group, returns the error that ends the job when all rows were lost.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Validations:
         self._on_validation = on_validation
         self._given_up = given_up
         self._answered: dict[int, list[GroupRecord]] = {}
-        """Answered groups of validations that a predecessor began, or made at steps that are taken again."""
+        """Answered groups of validations that a predecessor did not complete, or that a rollback repeats."""
         self._refused: set[int] = set()
         """Steps whose validations do not fit the budget, in a job that ends for that reason."""
         self.unfinished: list[int] = []
@@ -140,7 +140,7 @@ class Validations:
             await self._store_score(replay.summaries[max(replay.summaries)])
         for step in sorted(replay.validations.keys() - replay.summaries.keys()):
             standing = driver.standing(replay.validations[step])
-            # A rollback takes steps beyond the newest again, from the same groups. Their answers count then.
+            # After a rollback, later steps are taken again from the same groups, so these answers count then.
             if step <= self._state.step and driver.complete(standing, len(self._rows)):
                 await self._conclude(step, standing)
             else:
@@ -160,7 +160,7 @@ class Validations:
                 logs.event(_log, "validation-skipped", level=logging.WARNING, step=report.step)
 
     async def updated(self, report: StepReport) -> None:
-        """Ask for a step's weights where the learner has published them again."""
+        """Ask for the weights of the validated step again, because the learner has published them again."""
         if self._concurrent and self._state.evaluating == report.step:
             await self._fleet.want(report.weights)
 
@@ -168,7 +168,7 @@ class Validations:
         """Run the oldest unfinished validation.
 
         Raises:
-            JobError: `EpisodesFailing`, or the reason of the fault that ended most: no row was answered.
+            JobError: no row was answered. Its reason is the worst recurring cause, or `EpisodesFailing`.
         """
         step = self.unfinished[0]
         self._state.evaluating = step
@@ -217,9 +217,9 @@ class Validations:
         self._concluded(summary)
 
     async def _store_score(self, summary: Summary) -> None:
-        """Compute a validation's interval for the status.
+        """Compute the interval of a validation's score for the status.
 
-        With many tries that would take too long on the event loop.
+        A thread computes it, because many tries would block the event loop for too long.
         """
         if (found := await asyncio.to_thread(summary.estimate)) is not None:
             self._state.score = summary.step, in_a_line(found)
