@@ -76,7 +76,7 @@ class Tools(Protocol):
 
 
 class Witness(Protocol):
-    """Notes what a sandbox answered, for checks and records beside the episode."""
+    """Notes what an episode's sandbox answered, for the checks of the preflight."""
 
     def began(self, reply: ResetReply) -> None: ...
 

@@ -27,7 +27,7 @@ class EpisodeContext:
     messages: list[Message] = field(default_factory=list)
     """The conversation, written as it happens, so a failure keeps the messages so far."""
     fault: Callable[[], str | None] = lambda: None
-    """A fault of the platform that the agent met, and that no later answer has resolved."""
+    """Returns a fault of the platform that the agent met and no later answer has resolved, or None."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class AgentResult:
     reported: list[float] | None = None
     """The agent's own reward, as input to the environment's judgement: one value, or one a turn."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Numbers that the agent reported with it."""
+    """Numbers that the agent reported with its reward."""
 
 
 class Agent(Protocol):

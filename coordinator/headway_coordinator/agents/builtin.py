@@ -1,8 +1,8 @@
 """The platform's own agent: sample a turn, run its tool calls in the sandbox, repeat.
 
-A tool call that cannot be read stays in the trajectory as it was sampled and is counted. Its answer is an
-error that the model can learn from. Reaching maxTurns, maxTokens, episodeTokenLimit or the context truncates
-the episode.
+A tool call that cannot be read stays in the trajectory as it was sampled, and is counted. The agent answers it
+with an error message, which the model can learn from. Reaching maxTurns, maxTokens, episodeTokenLimit or the
+end of the context truncates the episode.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Builtin:
     chat: Chat
     max_turns: int
     system_prompt: str | None = None
-    """Replaces the environment's own."""
+    """Replaces the environment's system prompt. None keeps it."""
 
     async def play(self, context: EpisodeContext) -> AgentResult:
         """Play one episode, from the environment's first messages to the model's last.
 
         Raises:
-            AgentError: the model's family has no way to go on from what the model said.
+            AgentError: the model's chat template cannot continue from what the model said.
         """
         messages = context.messages
         messages += opening(context.first, self.system_prompt)
@@ -43,8 +43,8 @@ class Builtin:
             except RenderError as error:
                 if not context.session.turns:
                     raise  # the environment wrote the conversation: the model has said nothing yet
-                # Some templates take no tool answer without a call, as after a call that could not be read.
-                # If such episodes were dropped, the model could not learn from its mistakes.
+                # Some templates refuse a tool's answer without a call, which follows a call that could not be
+                # read. If such episodes were dropped, the model could not learn from its mistakes.
                 raise AgentError(str(error)) from error
             messages.append(completion.message)
             if completion.finish_reason == "length":

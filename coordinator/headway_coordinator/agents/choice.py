@@ -42,7 +42,7 @@ def addresses_of(job: Job, pod_ip: str, port: int = names.PORT_GATEWAY) -> Gatew
     """The gateway's addresses."""
     host = f"[{pod_ip}]" if ":" in pod_ip else pod_ip
     service = names.service_host(job.stem, names.COORDINATOR, job.namespace)
-    if hosts_file() is not None:  # agents outside the job do not read that file
+    if hosts_file() is not None:  # agents outside the job do not read the hosts file
         service = host
     return GatewayAddresses(f"http://{service}:{port}", f"http://{host}:{port}")
 
@@ -50,7 +50,7 @@ def addresses_of(job: Job, pod_ip: str, port: int = names.PORT_GATEWAY) -> Gatew
 def agent_of(
     job: Job, backend: Backend, server: GatewayServer, at: GatewayAddresses, http: aiohttp.ClientSession
 ) -> Agent:
-    """The job's agent. `backend` answers its turns; an evaluation has one for each candidate."""
+    """The job's agent. `backend` answers its turns; an evaluation has a backend for each candidate."""
     spec = job.spec.agent
     if spec.http is not None:
         host = _host(job, backend, server, spec.http.callback_url or at.service)
@@ -80,7 +80,7 @@ def agent_url(job: Job, spec: HttpSpec) -> str:
 
 
 def job_arn(job: Job) -> str:
-    """The job's name in the form of MTRL's clients."""
+    """The job's name in the form that MTRL's clients expect."""
     return f"arn:headway:{job.kind.lower()}::{job.namespace}:{job.name}/{job.uid}"
 
 

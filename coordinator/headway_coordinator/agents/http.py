@@ -1,11 +1,11 @@
-"""An agent that runs as a service: it receives the prompt, and calls the gateway back. MTRL's protocol.
+"""An agent that runs as a service. By MTRL's protocol it receives the prompt, and then calls the gateway.
 
     post the prompt ...... until it is taken: an agent that restarts is asked again
     wait ................. for complete-rollout, and for the reward if the agent reports one
     watch ................ an agent that took the prompt and falls silent has lost it: a fault of the platform
 
-The post's answer only means "taken", so agents may answer at once or at the end of their work. An agent is
-not silent while its connection is open or one of its calls runs.
+The answer to the post only means that the prompt is taken. So agents may give it at once or at the end of
+their work. An agent is not silent while the post's connection is open or one of the agent's calls runs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ END_SECONDS = 2.0
 """The longest silence after an agent answered its post with an error, before that error is final."""
 LOOK_SECONDS = 0.25
 MESSAGE_LENGTH = 1000
-"""The most characters that are kept of an agent's own words."""
+"""The most characters that are kept of an agent's error message."""
 GATEWAY_TIMEOUT = 504
 LATER = frozenset({408, 425, 429, 500, 502, 503, GATEWAY_TIMEOUT})
 """Statuses of an agent that cannot take the prompt now. Any other refusal is final."""
@@ -81,7 +81,7 @@ class HttpAgent:
                 context.messages[:] = rollout.conversation
 
     async def _word(self, rollout: Rollout) -> AgentResult:
-        """The result that the agent reports at its end."""
+        """The agent's result, once the agent has reported that it is done."""
         await rollout.until(Status.READY, Status.REWARD_RECEIVED, Status.FAILED)
         if rollout.status is Status.FAILED:
             return failed(rollout, rollout.error or "the agent completed its rollout as failed")
@@ -99,13 +99,13 @@ class HttpAgent:
         Ends once the agent must have lost the prompt, or has reported a failure.
 
         Raises:
-            AgentError: it failed.
-            InfraError: it lost the prompt, or failed because of the platform.
+            AgentError: the agent failed.
+            InfraError: the agent lost the prompt, or failed because of the platform.
         """
         taken = await self._deliver(context, rollout)
         since = time.monotonic()
         while True:
-            # Once the agent has said that it is done, its reward has a limit of its own.
+            # Once the agent has said that it is done, `REWARD_SECONDS` bounds the wait for its reward.
             busy = rollout.calls or rollout.status is not Status.PENDING
             silent = 0.0 if busy else time.monotonic() - max(since, rollout.called_at)
             if silent > taken.patience:
@@ -130,7 +130,8 @@ class HttpAgent:
     async def _deliver(self, context: EpisodeContext, rollout: Rollout) -> _Taken:
         """Post the prompt until it is taken.
 
-        Each post has a new address. If an earlier one did arrive, only one of the two runs acts.
+        Each post names a new address of the gateway. If an earlier post has arrived after all, only one of
+        the two addresses works, so only one of the agent's two runs acts.
 
         Raises:
             AgentError: the agent refuses this prompt.

@@ -22,7 +22,7 @@ from headway_coordinator.gateway.turns import Backend
 
 @dataclass(frozen=True)
 class RemoteAgentHost:
-    """Opens episodes to their agents."""
+    """Gives the agents of episodes access to the gateway."""
 
     server: GatewayServer
     backend: Backend
@@ -32,11 +32,11 @@ class RemoteAgentHost:
     job_arn: str
     reward_range: tuple[float, float]
     seconds: float
-    """The most seconds of an episode, and so of its token."""
+    """The longest that an episode may take. The token for its address is valid as long."""
     prompt: Callable[[Purpose, dict[str, Any]], str]
-    """Gives the prompt in a dataset row."""
+    """Given an episode's purpose and its dataset row, returns the row's prompt."""
     lenient: bool = False
-    """As `Rollout.lenient`."""
+    """Whether the gateway ignores fields of a request that it cannot apply. Otherwise it refuses the request."""
 
     def open(self, context: EpisodeContext, *, takes_reward: bool) -> AbstractAsyncContextManager[Rollout]:
         """The episode's rollout, open while the block lasts."""
@@ -54,11 +54,11 @@ class RemoteAgentHost:
         return self.server.open(rollout, self.backend)
 
     def endpoint(self, rollout: Rollout) -> str:
-        """Base URL of one episode."""
+        """The gateway's base URL for one episode."""
         return f"{self.base_url.rstrip('/')}/e/{rollout.token}"
 
     def document(self, context: EpisodeContext, rollout: Rollout) -> dict[str, Any]:
-        """The episode as its agent receives it."""
+        """The JSON document in which an agent receives its episode."""
         sampling = context.session.sampling
         return {
             "prompt": self.prompt(context.purpose, context.row),
@@ -89,7 +89,7 @@ def played(rollout: Rollout) -> AgentResult:
     Raises:
         InfraError: the last answer to the agent was a fault of the platform, so its result does not measure
             the model.
-        CandidateError: no model answers any more.
+        CandidateError: the candidate's model answers no turn any more.
     """
     rollout.require_candidate()
     if rollout.fault is not None:
@@ -103,12 +103,12 @@ def played(rollout: Rollout) -> AgentResult:
 
 
 def failed(rollout: Rollout, why: str) -> AgentResult:
-    """The result of a rollout whose agent gave up. It depends on whose fault that was.
+    """The result of a rollout whose agent gave up, or an error that depends on whose fault that was.
 
     Raises:
         InfraError: the platform failed the agent first, or the agent did not wait for a turn's answer.
         AgentError: the agent itself was at fault.
-        CandidateError: no model answers any more.
+        CandidateError: the candidate's model answers no turn any more.
     """
     rollout.require_candidate()
     if rollout.fault is not None:

@@ -1,8 +1,8 @@
 """An agent that is a program in the episode's own sandbox.
 
-It starts once the environment is ready. It finds its endpoint in a file and in the variables that OpenAI's
-and SageMaker's clients read. Its end is the end of the episode: exit status 0, or a fault of its own with its
-last output.
+The program starts once the environment is ready. It finds its endpoint in a file, and in the environment
+variables that OpenAI's and SageMaker's clients read. When the program ends, the episode ends. An exit status
+other than 0 is the agent's fault, and the error quotes the program's last output.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headway_coordinator.gateway.rollouts import Rollout, Status
 WAIT_SECONDS = 20.0
 """Seconds of one long poll for the exit of the program."""
 LAST_WORDS = 1000
-"""The most characters of its output in an error message."""
+"""The most characters of the program's output in an error message."""
 
 PLACEHOLDER_AWS = {
     "AWS_ACCESS_KEY_ID": "none",
@@ -26,7 +26,7 @@ PLACEHOLDER_AWS = {
     "AWS_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
 }
-"""Credentials that open nothing. SageMaker's SDK signs a token for each call, and makes no call without
+"""Credentials without any rights. SageMaker's SDK signs a token for each call, and makes no call without
 credentials. The gateway ignores the token, because the address names the episode."""
 
 
@@ -54,9 +54,9 @@ class SandboxedAgent:
         return failed(rollout, rollout.error or _last_words(state))
 
     def _document(self, context: EpisodeContext, rollout: Rollout) -> dict[str, Any]:
-        """The program's document.
+        """The JSON document that the program receives.
 
-        It leaves out the row, because the model may read it and the row has the answers.
+        It has no dataset row: the model may read the document, and the row has the answers.
         """
         document = self.host.document(context, rollout)
         del document["instance"]

@@ -1,4 +1,4 @@
-"""The cost of time: the accelerators that a job holds, until its pods could have ended. Pure."""
+"""The accelerator time to reserve: what the job's pods may still hold until they could have ended. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from headway_api.accelerators import Accelerators, Holder, seconds
 from headway_coordinator.budget.worst import Slot
 
 AHEAD_SECONDS: Final = 300
-"""The longest that accelerators may still be held once the budget is used up. The coordinator has to look,
-the operator has to learn of it, and the pods have to end with their grace period."""
+"""The longest that accelerators may still be held once the budget is used up. The coordinator has to notice,
+the operator has to learn that, and the pods have to end within their grace period."""
 
 
 def worst_case(report: Accelerators | None, counted: Mapping[Holder, float], now: datetime) -> Counter[Slot]:

@@ -1,7 +1,7 @@
-"""Limits, what is spent, and what is reserved: the arithmetic of a budget, without clock, waiting or I/O.
+"""The arithmetic of a budget: its limits, what is spent, and what is reserved. No clock, waiting or I/O.
 
-The ledger says what is spent, by the current prices, so a corrected price changes it. Reservations are kept
-in tokens and seconds. They are worth the most that they may cost by those prices.
+The amount spent is the ledger's usage at the current prices, so a corrected price changes it. Reservations are
+kept in tokens and seconds. In money, a reservation counts as the most that it may cost at these prices.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ class Limit:
     granted: bool = False
     """Whether it is a grant of the namespace's RLBudget, which grants more if it can."""
     refused: Decimal | None = None
-    """For a granted limit: a need that was refused."""
+    """For a granted limit: the smallest need that the namespace has refused, if it has refused one."""
 
     def rounded(self, much: Decimal) -> Decimal:
         """An amount as messages show it, rounded up to a whole token or a hundredth of a cent."""
         return much.to_integral_value(ROUND_CEILING) if self.classes else much.quantize(CENTS, ROUND_CEILING)
 
     def takes(self, slot: Slot) -> bool:
-        """Whether tokens of a slot may count against it."""
+        """Whether tokens of a slot may count against this limit."""
         return any(class_of(key) in self.classes for key in slot)
 
 
@@ -109,7 +109,7 @@ class LimitUse:
 
     @property
     def is_low(self) -> bool:
-        """Whether less than a fifth of it is unspent."""
+        """Whether less than a fifth of the limit is unspent."""
         return self.limit.maximum - self.spent < LOW * self.limit.maximum
 
 
@@ -133,9 +133,9 @@ class GrantRequest:
     """A job's request to raise a limit that its namespace grants."""
 
     needed: Decimal | None
-    """The least with which the job can go on; None: it goes on anyway."""
+    """The smallest limit with which the job can go on. None if it can go on with the current one."""
     wished: Decimal
-    """The amount that it would like to have."""
+    """The limit that the job would like to have."""
 
 
 def limits_of(spec: BudgetSpec | None) -> tuple[Limit, ...]:
@@ -145,7 +145,7 @@ def limits_of(spec: BudgetSpec | None) -> tuple[Limit, ...]:
 
 
 def _classes(name: str) -> frozenset[str]:
-    """What a limit bounds, by its name; empty: US dollars.
+    """The classes of tokens that a limit bounds, by the limit's name. Empty for the limit in US dollars.
 
     Raises:
         KeyError: this limit is unknown.
@@ -194,7 +194,7 @@ class Account:
         self._total = +self._total
 
     def shortfalls(self, more: Amounts) -> list[Shortfall]:
-        """The limits that are too small for `more` beside what is spent and reserved. Empty: it fits."""
+        """The limits that are too small for `more` beside what is spent and reserved. Empty if it fits."""
         found = []
         for limit, (spent, reserved) in self._each():
             needed = spent + reserved + self.worth(limit, more)
@@ -203,13 +203,14 @@ class Account:
         return found
 
     def grant_request(self, standing: LimitUse, waiting: Sequence[Amounts]) -> GrantRequest | None:
-        """The request to raise a granted limit; None: the job has enough for now.
+        """The request to raise a granted limit. None if the job has enough for now.
 
-        The job wishes for what waits, and for half of its reservations again. So the next group rarely has to
-        wait.
+        The job wishes for everything that waits, and for half of its reservations on top. So the next group
+        rarely has to wait.
 
         Args:
-            waiting: worst cases of what does not fit yet; the first is the most urgent.
+            standing: the limit and its current use.
+            waiting: worst cases of groups and questions that do not fit yet; the first is the most urgent.
         """
         limit, now = standing.limit, standing.spent + standing.reserved
         # The job's current use comes first. Without it the job stops, whatever waits.
@@ -235,7 +236,7 @@ class Account:
         return sorted({class_of(key) for key in keys if self._prices.highest_price(key) is None})
 
     def worth(self, limit: Limit, amounts: Amounts) -> Decimal:
-        """The part of a limit that amounts may use."""
+        """The most that amounts may use of a limit, in US dollars or tokens as the limit counts."""
         with localcontext(EXACT):
             if limit.classes:
                 return sum((Decimal(much) for slot, much in amounts.items() if limit.takes(slot)), Decimal(0))

@@ -1,4 +1,4 @@
-"""Lets groups begin only where their worst case fits the budget; the others wait.
+"""Lets a group begin only if its worst case fits the budget; the other groups wait.
 
     a group begins    once all that it may cost is reserved: every attempt, and its share of training
     an episode ends   the part of its reservation that it has not used is free again
@@ -47,7 +47,7 @@ from headway_coordinator.cancel_token import CancelToken, StoppedError
 SPENT: Final = Abandoned(reason="BudgetExhausted", message="its possible cost does not fit spec.budget")
 UNGROUPED: Final = "ungrouped/"
 TIME: Final = "time"
-"""The account's name for what time will cost."""
+"""The name under which the account reserves the coming cost of accelerator time."""
 _log = logging.getLogger(__name__)
 
 
@@ -93,11 +93,11 @@ class Budget:
         """
         self.spec = spec
         self.grant: Grant | None = None
-        """The namespace's grant for the job; None: it has no bound."""
+        """The namespace's grant for the job. None if the namespace does not bound the job."""
         self.closed = False
         """Whether nothing begins any more, so that what is spent and reserved is final."""
         self._last: list[Shortfall] = []
-        """The lacking limits when it was closed."""
+        """The limits that were too small when the budget was closed."""
         self._refused: Mapping[str, Decimal] = {}
         """Granted limits -> the smallest need that was refused since a grant last grew."""
         self._opened = opened
@@ -141,7 +141,7 @@ class Budget:
         return len(self._queue)
 
     def shortfalls(self) -> list[Shortfall]:
-        """The limits that are exhausted, with the smallest that would be enough. Empty if the job goes on."""
+        """The exhausted limits, each with the smallest value that would be enough. Empty if the job goes on."""
         if self.closed:
             return self._last
         if self.exhausted_at is None:
@@ -184,8 +184,8 @@ class Budget:
     def open(self) -> None:
         """Let groups begin.
 
-        By now it is known whether the namespace bounds the job, and the status no longer has a predecessor's
-        `closed`.
+        Call this once it is known whether the namespace bounds the job, and once the status no longer has a
+        predecessor's `closed`.
         """
         if not self._opened and not self.closed:
             self._opened = True
@@ -202,7 +202,7 @@ class Budget:
             self.closed, self._opened = True, False
 
     def reserve_time(self, amounts: Amounts) -> None:
-        """Reserve the cost of time that is not in the ledger yet, until the job's pods could end."""
+        """Reserve accelerator time that is not in the ledger yet, up to when the job's pods could end."""
         self.account.reserve(TIME, amounts)
         self.look()
 
@@ -219,7 +219,7 @@ class Budget:
     async def group(
         self, plan: Planned, bill: Bill, limits: Limits, sampled: int
     ) -> AsyncIterator[GroupReservation]:
-        """Hold a group's worst case during the block, which begins once that fits or `plan` is stopped.
+        """Hold a group's worst case during the block, which begins once it fits or `plan` is stopped.
 
         Args:
             sampled: most tokens that an attempt samples.
@@ -243,16 +243,16 @@ class Budget:
             self.look()
 
     def refuse(self) -> None:
-        """Refuse what waits, and end its group, because nothing more may begin."""
+        """End the groups that wait, and those with waiting questions, because nothing more may begin."""
         for group in [*self._groups]:
             if not group.admitted or group.blocked:
                 group.stop.now(SPENT)
 
     @asynccontextmanager
     async def reserved(self, maximum: Amounts) -> AsyncIterator[Used]:
-        """As in `Spending`, for a question that belongs to no group.
+        """Hold `maximum` for a question that belongs to no group during the block, which begins once it fits.
 
-        Its usage stays reserved until `ungrouped_billed`.
+        The part that the block reports as used stays reserved until `ungrouped_billed`.
         """
         self._ungrouped += 1
         whose, used = f"{UNGROUPED}{self._ungrouped}", Counter[Slot]()
@@ -280,7 +280,7 @@ class Budget:
         self.account.reserve(group.key, group.reservation())
 
     async def ask(self, group: GroupReservation, maximum: Amounts) -> None:
-        """Return once a question of a running group fits."""
+        """Return once a question of a running group fits, with its worst case reserved."""
         fits = False
 
         def admit() -> None:
@@ -371,14 +371,14 @@ class Budget:
             self._moved()
 
     def _follows(self) -> Amounts:
-        """The waiting amounts that begin next: of those that need only a larger grant, the smallest.
+        """The waiting amounts that begin next: the smallest of those that need only a larger grant.
 
-        Needs that were refused come last. If no amounts need only a grant, the first that waits.
+        Needs that were refused come last. If no amounts need only a grant, the first in the queue begin next.
         """
         return min(self._could_begin(), key=self._of_grants, default=self._queue[0].amounts)
 
     def _of_grants(self, amounts: Amounts) -> tuple[bool, list[Decimal]]:
-        """The order in which waiting amounts are requested from the namespace."""
+        """The key that sorts waiting amounts by the order in which the namespace is asked for them."""
         worth = [self.account.worth(limit, amounts) for limit in self.account.limits if limit.granted]
         return self._falls_short_permanently(amounts), worth
 
@@ -397,7 +397,7 @@ class Budget:
 def _refusals(
     before: Mapping[str, Decimal], was: Sequence[Limit], now: Sequence[Limit]
 ) -> dict[str, Decimal]:
-    """The needs that are known to be refused.
+    """Granted limits -> the smallest need that is known to be refused.
 
     The operator reports one need at a time. A grant that grew may be enough for needs that were refused
     before.

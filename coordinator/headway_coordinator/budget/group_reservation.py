@@ -1,4 +1,4 @@
-"""What the budget holds for one group: its attempts, its rewards and its questions."""
+"""What the budget reserves for one group: its attempts, its rewards and its questions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from headway_coordinator.episode import Task
 
 
 class Reserving(Protocol):
-    """What a reservation asks of the budget."""
+    """The part of a budget that a group's reservation needs."""
 
     async def ask(self, group: GroupReservation, limit: Amounts) -> None:
-        """Return once a question of a running group fits."""
+        """Return once a question of a running group fits, with its worst case reserved."""
 
     def changed(self, group: GroupReservation) -> None:
         """Apply a change in the reservation of a group."""
@@ -53,7 +53,7 @@ class GroupReservation:
 
     @property
     def runs(self) -> bool:
-        """Whether some of its work runs, which will free what it does not use."""
+        """Whether some of the group's work runs. At its end, that work frees the budget that it did not use."""
         return self.admitted and max(1, self.open) > self.blocked
 
     def reservation(self) -> Amounts:
@@ -63,7 +63,10 @@ class GroupReservation:
 
     @asynccontextmanager
     async def reserved(self, limit: Amounts) -> AsyncIterator[Used]:
-        """As in `Spending`."""
+        """Hold `limit` for a question of this group during the block, which begins once it fits.
+
+        The part that the block reports as used stays reserved until the group ends.
+        """
         used: Counter[Slot] = Counter()
         await self.budget.ask(self, limit)
         try:
@@ -76,7 +79,7 @@ class GroupReservation:
     def watched(
         self, episode: Callable[[Task], Awaitable[EpisodeRecord]], settled: Container[str] = ()
     ) -> Callable[[Task], Awaitable[EpisodeRecord]]:
-        """Runs the group's episodes, and frees what each has not used.
+        """A function that runs an episode of the group, and then frees the budget that it did not use.
 
         An episode whose id is in `settled` is not retried.
         """

@@ -1,6 +1,6 @@
-"""A budget's queries of price book and ledger.
+"""Reads prices and usage for a budget, from the price book and the ledger.
 
-Every check of the budget needs them, so they are cached until either changes.
+Every check of the budget needs both, so the results are cached until book or ledger changes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Priced:
     def __init__(
         self, ledger: Ledger, book: Callable[[], PriceBook], day: Callable[[], date] = today
     ) -> None:
-        """`book`: returns the current one, for the job's model. `day`: returns the current day, UTC."""
+        """`book`: returns the current price book for the job's model. `day`: returns the current day, UTC."""
         self._ledger = ledger
         self._book = book
         self._day = day

@@ -70,7 +70,7 @@ def conditions(budget: Budget) -> list[Condition]:
 
 
 def _waits(budget: Budget) -> str:
-    """What a job waits for if it needs more of its namespace's budget."""
+    """What a job waits for if it needs more of its namespace's budget; empty if it needs no more."""
     limits = (limit for limit in budget.account.limits if limit.granted)
     requests = budget.grant_requests
     needs = ((limit, request.needed) for limit in limits if (request := requests.get(limit.name)) is not None)
@@ -114,7 +114,7 @@ def exhausted(budget: Budget) -> JobError:
 
 
 def too_small(shortfalls: Sequence[Shortfall], what: str) -> JobError:
-    """The error of a job whose budget can never be enough. `what`: what does not fit."""
+    """The error of a job whose budget can never be enough. `what` names the work that does not fit."""
     one = shortfalls[0]
     least = amount(one.limit, one.needed)
     message = f"{what} may use up to {least}, and {one.limit.field} is {amount(one.limit, one.limit.maximum)}"

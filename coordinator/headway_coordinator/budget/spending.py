@@ -18,7 +18,7 @@ class Spending(Protocol):
     def reserved(self, limit: Amounts) -> AbstractAsyncContextManager[Used]:
         """Hold `limit` during the block, which begins once it fits.
 
-        What the block reports as used stays; the rest is freed.
+        The part that the block reports as used stays reserved; the rest is freed.
         """
 
 
@@ -26,7 +26,7 @@ class Unbounded:
     """Reserves nothing, for jobs without a budget."""
 
     def reserved(self, limit: Amounts) -> AbstractAsyncContextManager[Used]:
-        """As in `Spending`."""
+        """Begin the block at once, and reserve nothing."""
         return nullcontext(lambda used: None)
 
 

@@ -1,8 +1,8 @@
 """The most that episodes may be billed for: pure functions of limits and of what an episode has used.
 
-Amounts are by slot. A slot names the bill's classes, and each of its tokens will be billed under one of them.
-Whether a prompt is cached, or its group abandoned, is only known afterwards. So a slot costs what its most
-expensive class costs.
+Amounts are by slot. A slot names several classes of the bill, and each of its tokens will be billed under one
+of them. Only afterwards is it known whether a prompt was cached, or its group abandoned. So a slot costs as
+much as its most expensive class.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Limits:
         """The most tokens that an attempt samples.
 
         Args:
-            max_tokens: of one turn.
-            episode_tokens: of one episode, if that is limited.
+            max_tokens: the most tokens that one turn samples.
+            episode_tokens: the most tokens that one episode samples, if that is limited.
         """
         limit = self.tokens if self.turns is None else min(self.tokens, self.turns * max_tokens)
         return limit if episode_tokens is None else min(limit, episode_tokens)
@@ -72,7 +72,7 @@ class Bill:
     purpose: Purpose
     sampled_by: SampledBy = "servers"
     model: str | None = None
-    """The model whose prices apply; None: the job's own."""
+    """The model whose prices apply. None for the job's own model."""
 
     @property
     def classes(self) -> tuple[str, str, str]:
@@ -93,7 +93,7 @@ def of_attempts(limits: Limits, bill: Bill, sampled: int, attempts: int) -> Coun
 
     Args:
         sampled: most tokens that an attempt samples.
-        attempts: the one that counts, and those before it that may be lost.
+        attempts: the number of attempts. One counts, and the others before it may be lost.
     """
     found: Counter[Slot] = Counter()
     if attempts < 1:

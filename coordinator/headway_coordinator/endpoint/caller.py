@@ -27,7 +27,7 @@ CONNECT_SECONDS = 10.0
 QUOTED_BYTES = 64 * 1024
 """The most bytes of an error's content that are read to find its meaning."""
 CHARACTERS = 400
-"""The most characters of another service's words in a message."""
+"""The most characters that a message quotes from another service."""
 HEADERS = ("Retry-After", "retry-after-ms", "Date", "Location")
 
 
@@ -72,7 +72,7 @@ class Caller:
         except aiohttp.ClientPayloadError:
             message = "the answer is cut off"
             return Verdict(RefusalKind.UNREADABLE, message, reason="EndpointUnreadable")
-        except (aiohttp.ClientSSLError, ValueError) as error:  # there is no certificate, or no address
+        except (aiohttp.ClientSSLError, ValueError) as error:  # the certificate or the URL is not valid
             return Verdict(RefusalKind.FAULT, self._words(error), "url", "EndpointUnreachable")
         except aiohttp.ClientConnectorError as error:
             return Verdict(RefusalKind.BUSY, self._words(error), reason="EndpointUnreachable")
@@ -98,7 +98,7 @@ class Caller:
         url = _below(self.spec.url, path)
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
-            url = url.with_user(None)  # if the URL has credentials too, the Secret's count
+            url = url.with_user(None)  # the Secret's token replaces credentials in the URL
         limit = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
         # A redirect would carry the token to another host.
         asked = self.http.request(

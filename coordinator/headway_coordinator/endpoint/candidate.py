@@ -41,7 +41,7 @@ async def connected(
     patience: float,
     answered: bool = False,
 ) -> AsyncIterator[EndpointChat]:
-    """Answers turns at an endpoint, with connections of its own. Arguments as for `EndpointChat`."""
+    """A client that answers turns at an endpoint, with its own connections. `EndpointChat` has the arguments."""
     async with aiohttp.ClientSession(connector=connector(), cookie_jar=aiohttp.DummyCookieJar()) as http:
         yield EndpointChat(
             http, owner, endpoint, token, timeout=timeout, patience=patience, answered=answered
@@ -51,7 +51,7 @@ async def connected(
 async def once_ready(chat: EndpointChat, play: Run, task: Task) -> EpisodeRecord:
     """Run an episode once the endpoint no longer asks to wait.
 
-    Otherwise its sandbox and its deadline would run meanwhile.
+    If the episode began earlier, its sandbox would be idle and its deadline would run during the wait.
     """
     await chat.ready()
     return await play(task)
@@ -61,10 +61,10 @@ def token_of(candidate: str, spec: CandidateEndpoint, folder: Path) -> str | Non
     """The bearer token; None if the spec names no Secret.
 
     Args:
-        folder: where each candidate's token lies, as `names.ENDPOINTS_DIR`.
+        folder: has each candidate's token in a folder of the candidate's name.
 
     Raises:
-        CandidateError: it is missing, empty, or holds what no header can.
+        CandidateError: the token is missing or empty, or has characters that a header cannot have.
     """
     if spec.secret_ref is None:
         return None
@@ -92,7 +92,7 @@ async def token_in_time(
         still: called at each look with the reason why there is no token yet; returns whether to go on.
 
     Raises:
-        CandidateError: as `token_of`, after that time.
+        CandidateError: there is no valid token after that time.
     """
     ends = time.monotonic() + seconds
     while True:

@@ -4,7 +4,7 @@ A turn is one POST to `<url>/chat/completions`, without a stream and without log
 
     429, 503, 529, no connection  all requests wait as long as asked, else longer each time; up to `patience`
     500, a broken connection      the request is retried, `TRIES` times in all; then the episode is lost
-    HTML, no JSON, no choices     the same; if nothing was ever answered, the candidate ends instead
+    HTML, no JSON, no choices     retried likewise; if no request was ever answered, the candidate ends instead
     a parameter is refused        later requests omit it, and `Notes.dropped` lists it
     the conversation is too long  tried once without a bound on the answer; then the episode is truncated
     401, 403, 404, a redirect     the candidate ends: a `CandidateError` names the field to change
@@ -60,7 +60,7 @@ LIST_SECONDS = 10.0
 PROBE_TOKENS = 16
 """Tokens of the answer that a probe asks for. Reasoning models refuse to be given fewer."""
 ELSEWHERE = PolicyVersion(incarnation=0, step=0)
-"""The version of weights that this job never sees."""
+"""The policy version in the records of an endpoint's turns, because the job never sees the weights."""
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class Notes:
     requests: int = 0
     """Requests for a turn, including failed ones."""
     busy: int = 0
-    """Requests after which all had to wait."""
+    """Refusals after which all requests had to wait."""
 
 
 class FirstTurnRefusedError(InfraError):
@@ -104,7 +104,7 @@ class EndpointChat:
             token: bearer token; None if it needs none.
             timeout: longest a turn may take, in seconds, including every try and wait.
             patience: longest time without one success, in seconds, before a fault is final.
-            answered: whether an earlier process had answers from it.
+            answered: whether an earlier process had answers from the endpoint.
         """
         self._owner = owner
         self._spec = spec
@@ -116,7 +116,7 @@ class EndpointChat:
         self._answered = answered
         """Whether a turn of an episode succeeded. A probe does not count, because it has no tools."""
         self._failing: tuple[float, Verdict] | None = None
-        """Since when nothing has succeeded, and the last failure."""
+        """Since when nothing has succeeded, and the last failure. None after a success."""
         self.fault: CandidateError | None = None
         """Why the candidate cannot go on; every later turn raises it at once."""
         self.notes = Notes(dropped=self._dialect.dropped)
@@ -293,7 +293,7 @@ class EndpointChat:
         """Note a failure after which the endpoint rests for `wait` seconds.
 
         Raises:
-            CandidateError: patience ends before that.
+            CandidateError: the rest would end after `patience`.
         """
         now = time.monotonic()
         since = self._failing[0] if self._failing else now
@@ -320,7 +320,7 @@ class EndpointChat:
             raise CandidateError(self.fault.reason, str(self.fault), self.fault.field)
 
     def _end(self, reason: str, name: str, message: str) -> CandidateError:
-        """The end of the candidate, and what to change."""
+        """The error that ends the candidate. It says what a person has to change."""
         self.fault = CandidateError(
             reason, f"{self._at}: {message}; {self._remedy(reason, name)}", self._owner.field(name)
         )
@@ -331,7 +331,7 @@ class EndpointChat:
         return f"{self._owner.shown}: {self._caller.shown}"
 
     def _remedy(self, reason: str, name: str) -> str:
-        """What to write instead."""
+        """What a person has to change to resolve a fault."""
         where, other = self._owner.field(name), self._owner.other
         if reason == "EndpointDenied":
             return self._owner.token(self._spec)

@@ -14,7 +14,7 @@ class Owner(Protocol):
 
     @property
     def shown(self) -> str:
-        """How messages and log lines name it."""
+        """How messages and log lines name the owner."""
 
     def field(self, setting: str) -> str:
         """Where a person changes a setting: `url`, `model`, `requestsPerMinute`, `secretRef`."""

@@ -36,7 +36,7 @@ class Pace:
 
     @asynccontextmanager
     async def request(self) -> AsyncIterator[None]:
-        """Hold one request's place, first come, first served. A cancelled caller uses up no start."""
+        """Hold one request's place, first come, first served. A caller cancelled before uses up no start."""
         async with self._places:
             async with self._door:
                 await self._sleep(lambda: max(self._next, self._quiet_until))
@@ -65,10 +65,10 @@ def backoff(tries: int, chance: Callable[[], float] = random.random) -> float:
 
 
 def pause(asked: float | None, tries: int, chance: Callable[[], float] = random.random) -> float:
-    """Seconds that every request waits after the `tries`-th refusal of one, at least as long as asked.
+    """Seconds that every request waits after a request's `tries`-th refusal, at least as long as asked.
 
-    Without a time, the wait is that of `backoff`. After a second refusal, an asked wait is at least half a
-    second.
+    If the endpoint asks for no time, the wait is that of `backoff`. From the second refusal of a request on,
+    an asked wait lasts at least half a second.
     """
     if asked is None:
         return backoff(tries, chance)

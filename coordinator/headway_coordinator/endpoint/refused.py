@@ -13,10 +13,10 @@ from headway_api.bounds import OutOfBoundsError, json_within, shortened
 from headway_coordinator.endpoint.pace import asked_for
 
 SHOWN = 400
-"""The most characters of an endpoint's own words in a message."""
+"""The most characters that a message quotes from an endpoint."""
 READ = 4096
-"""The most characters of them that are searched for their meaning. Searching takes time with the square of
-their number."""
+"""The most characters of an error that are searched for its meaning. The time of a search grows with the
+square of their number."""
 BUSY = frozenset({429, 503, 529})
 UNREACHABLE = frozenset({502, 504})
 """Statuses of a proxy that cannot reach its model."""
@@ -28,7 +28,7 @@ NO_QUOTA = re.compile(
 SOON = re.compile(
     r"(try again|retry) in\b|retry.?delay|rate_limit_exceeded|per.?(second|minute)", re.IGNORECASE
 )
-"""Words of a limit that passes by itself. Services quote their page on billing there too."""
+"""Words of a limit that passes by itself. Errors of such limits may also name the service's billing page."""
 FULL = re.compile(
     r"context[ _](length|window|size)|maximum (input|prompt|number of tokens)"
     r"|(prompt|input|request) is too (long|large)|too many tokens|reduce the length"
@@ -38,7 +38,7 @@ FULL = re.compile(
 FILTERED = re.compile(r"content_filter|content management policy|ResponsibleAIPolicy", re.IGNORECASE)
 FLAGGED = re.compile(r"\bflagged\b|\bmoderation\b", re.IGNORECASE)
 NO_TOOL = re.compile(r"\b(function|tool)\b.{0,100}\bnot (exist|found)", re.IGNORECASE | re.DOTALL)
-"""A model called a tool that there is not."""
+"""Words of an error because the model called a tool that does not exist."""
 NO_MODEL = re.compile(
     r"model_not_found|model\b.{0,300}\b(not found|not exist|does not exist|not a valid)"
     r"|(unknown|invalid|no such) model|not a valid model",
@@ -58,7 +58,7 @@ class RefusalKind(StrEnum):
     DROP = "drop"
     """Leave the parameter `name` out."""
     FULL = "full"
-    """The conversation, alone or with its answer, fits no context."""
+    """The conversation, alone or with its answer, is too long for the context."""
     FILTERED = "filtered"
     """The endpoint filters every answer to this conversation."""
     REFUSED = "refused"
@@ -73,7 +73,7 @@ class Verdict:
 
     kind: RefusalKind
     message: str
-    """For a person: the status, and the endpoint's own words."""
+    """For a person: the HTTP status, and the endpoint's own words."""
     name: str = ""
     """The dropped parameter, or the faulty field below spec.candidates[NAME].endpoint."""
     reason: str = ""

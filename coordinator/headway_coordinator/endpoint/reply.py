@@ -17,7 +17,7 @@ MAX_BYTES = bounds.ANSWER
 MAX_DEPTH = 64
 """The deepest nesting of lists and objects in the answer and in a call's arguments."""
 MAX_VALUES = bounds.ANSWER_VALUES
-"""The most lists, objects and values in them."""
+"""The most lists, objects and values in the answer and in a call's arguments."""
 MAX_CALLS = 128
 """Tool calls of one turn that are carried out. The rest counts as one call that cannot be read."""
 FINISH = {
@@ -41,7 +41,7 @@ OTHER_FINISH = (
     ("length", re.compile(r"length|max|limit|truncat|incomplete", re.IGNORECASE)),
     ("content_filter", re.compile(r"filter|safety|block|refus|prohibit|recitation|sensitive", re.IGNORECASE)),
 )
-"""How other reasons are read. Any remaining one is a `stop`: the endpoint ended a complete answer."""
+"""Patterns for other reasons. A reason that matches none is a `stop`: the endpoint ended a complete answer."""
 MAX_TOKENS = 10**9
 """The most tokens of one turn. A larger count is ignored."""
 _FINISH = {name: reason for reason, names in FINISH.items() for name in names}
@@ -79,8 +79,8 @@ def read(data: bytes) -> Reply:
     """Check and read an answer's body.
 
     Raises:
-        UnreadableReplyError: says what is wrong with it.
-        EndpointReplyError: it is an error.
+        UnreadableReplyError: the answer is not a chat completion, or not a complete one.
+        EndpointReplyError: the answer's content is an error.
     """
     body = _json(data)
     choices = body.get("choices")
@@ -196,7 +196,7 @@ def _usage(usage: Any) -> dict[str, Any]:
     prompt, sampled = _count(found.get("prompt_tokens")), _count(found.get("completion_tokens"))
     total = _count(found.get("total_tokens"))
     if prompt is not None and sampled is not None and total is not None:
-        # Some endpoints count the tokens of thoughts only in the total, and charge for them.
+        # Some endpoints count the tokens of reasoning only in the total, and charge for them.
         sampled = max(sampled, total - prompt)
     details = found.get("prompt_tokens_details")
     cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None

@@ -8,14 +8,14 @@ from headway_api import names
 
 
 class InvalidTokenError(Exception):
-    """There is no token that can be sent; says what is wrong with it."""
+    """There is no token that can be sent. The message says what is wrong with the file's content."""
 
 
 def read_token(folder: Path) -> str:
     """The token in a folder that the operator mounts from a Secret.
 
     Raises:
-        InvalidTokenError: it is missing, empty, or holds what no header can.
+        InvalidTokenError: the token is missing or empty, or has characters that a header cannot have.
     """
     try:
         token = (folder / names.TOKEN_KEY).read_text(errors="replace").strip()

@@ -1,4 +1,4 @@
-"""The request of a turn for an endpoint, without what this endpoint refuses. Pure except for `learn`."""
+"""Makes a turn's request to an endpoint, without parameters that it refuses. Pure except for `learn`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Dialect:
     def learn(self, name: str, message: str) -> bool:
         """Omit a parameter from now on. Returns whether that is new.
 
-        `max_tokens` has another name to try, unless its value was refused.
+        After a refusal of `max_tokens`, the other name of this limit is tried, unless its value was refused.
         """
         if name in self.dropped:
             return False
