@@ -1,7 +1,7 @@
 """The platform's own agent: sample a turn, run its tool calls in the sandbox, repeat.
 
-A tool call that cannot be read stays in the trajectory as it was sampled, and is counted. The agent answers it
-with an error message, which the model can learn from. Reaching maxTurns, maxTokens, episodeTokenLimit or the
+A tool call that cannot be read stays in the trajectory as it was sampled, and is counted. The agent answers
+with an error message, from which the model can learn. Reaching maxTurns, maxTokens, episodeTokenLimit or the
 end of the context truncates the episode.
 """
 

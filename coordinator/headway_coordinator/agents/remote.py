@@ -36,7 +36,7 @@ class RemoteAgentHost:
     prompt: Callable[[Purpose, dict[str, Any]], str]
     """Given an episode's purpose and its dataset row, returns the row's prompt."""
     lenient: bool = False
-    """Whether the gateway ignores fields of a request that it cannot apply. Otherwise it refuses the request."""
+    """Whether the gateway ignores fields that it cannot apply. Otherwise it refuses the request."""
 
     def open(self, context: EpisodeContext, *, takes_reward: bool) -> AbstractAsyncContextManager[Rollout]:
         """The episode's rollout, open while the block lasts."""

@@ -1,7 +1,7 @@
 """The arithmetic of a budget: its limits, what is spent, and what is reserved. No clock, waiting or I/O.
 
-The amount spent is the ledger's usage at the current prices, so a corrected price changes it. Reservations are
-kept in tokens and seconds. In money, a reservation counts as the most that it may cost at these prices.
+The amount spent is the ledger's usage at the current prices, so a corrected price changes it. Reservations
+are kept in tokens and seconds. In money, a reservation counts as the most that it may cost at these prices.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ class Budget:
         return len(self._queue)
 
     def shortfalls(self) -> list[Shortfall]:
-        """The exhausted limits, each with the smallest value that would be enough. Empty if the job goes on."""
+        """The exhausted limits, each with the smallest sufficient value. Empty if the job goes on."""
         if self.closed:
             return self._last
         if self.exhausted_at is None:

@@ -53,7 +53,7 @@ class GroupReservation:
 
     @property
     def runs(self) -> bool:
-        """Whether some of the group's work runs. At its end, that work frees the budget that it did not use."""
+        """Whether some of the group's work runs. At its end, it frees the budget that it did not use."""
         return self.admitted and max(1, self.open) > self.blocked
 
     def reservation(self) -> Amounts:

@@ -41,7 +41,10 @@ async def connected(
     patience: float,
     answered: bool = False,
 ) -> AsyncIterator[EndpointChat]:
-    """A client that answers turns at an endpoint, with its own connections. `EndpointChat` has the arguments."""
+    """A client that answers turns at an endpoint, with its own connections.
+
+    `EndpointChat` explains the arguments.
+    """
     async with aiohttp.ClientSession(connector=connector(), cookie_jar=aiohttp.DummyCookieJar()) as http:
         yield EndpointChat(
             http, owner, endpoint, token, timeout=timeout, patience=patience, answered=answered

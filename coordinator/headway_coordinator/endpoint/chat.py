@@ -4,7 +4,7 @@ A turn is one POST to `<url>/chat/completions`, without a stream and without log
 
     429, 503, 529, no connection  all requests wait as long as asked, else longer each time; up to `patience`
     500, a broken connection      the request is retried, `TRIES` times in all; then the episode is lost
-    HTML, no JSON, no choices     retried likewise; if no request was ever answered, the candidate ends instead
+    HTML, no JSON, no choices     retried likewise; if nothing was ever answered, the candidate ends instead
     a parameter is refused        later requests omit it, and `Notes.dropped` lists it
     the conversation is too long  tried once without a bound on the answer; then the episode is truncated
     401, 403, 404, a redirect     the candidate ends: a `CandidateError` names the field to change
@@ -293,7 +293,7 @@ class EndpointChat:
         """Note a failure after which the endpoint rests for `wait` seconds.
 
         Raises:
-            CandidateError: the rest would end after `patience`.
+            CandidateError: with this wait, failures would last longer than `patience`.
         """
         now = time.monotonic()
         since = self._failing[0] if self._failing else now

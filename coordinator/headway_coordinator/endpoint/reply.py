@@ -41,7 +41,7 @@ OTHER_FINISH = (
     ("length", re.compile(r"length|max|limit|truncat|incomplete", re.IGNORECASE)),
     ("content_filter", re.compile(r"filter|safety|block|refus|prohibit|recitation|sensitive", re.IGNORECASE)),
 )
-"""Patterns for other reasons. A reason that matches none is a `stop`: the endpoint ended a complete answer."""
+"""Patterns for other reasons. A reason without a match is a `stop`: the endpoint ended a complete answer."""
 MAX_TOKENS = 10**9
 """The most tokens of one turn. A larger count is ignored."""
 _FINISH = {name: reason for reason, names in FINISH.items() for name in names}

@@ -78,11 +78,11 @@ def adapt(limit: int, ceiling: int, peak: int, wanted: bool, samples: Sequence[L
     """The next limit, between one episode a server and `ceiling`.
 
     Args:
-        limit: the current one.
+        limit: the current limit.
         ceiling: spec.rollout.maxConcurrency.
         peak: the most places held at once since the last look.
-        wanted: whether a caller had to wait for one.
-        samples: of the servers that answered; without any the limit stays.
+        wanted: whether a caller had to wait for a place.
+        samples: the samples of the servers that answered. Without a sample the limit stays.
     """
     if not samples:
         return limit
@@ -97,9 +97,10 @@ def adapt(limit: int, ceiling: int, peak: int, wanted: bool, samples: Sequence[L
 
 
 def read(text: str) -> tuple[float, float, float] | None:
-    """KV-cache use (the fullest engine's), preemptions and waiting requests of vLLM's `/metrics`.
+    """KV-cache use, preemptions and waiting requests, from the text of vLLM's `/metrics`.
 
-    None if one of them is missing or not a number.
+    If a server has several engines, the cache use is the fullest one's, and the others are sums. None if a
+    value is missing or not a number.
     """
     found = engine_metrics.read(text, (KV_USE, PREEMPTIONS, WAITING))
     if found is None:

@@ -13,7 +13,10 @@ Discover = Callable[[], Awaitable[set[Endpoint]]]
 
 
 def by_dns(host: str) -> Discover:
-    """The addresses behind a headless Service. If the name server cannot answer, the last known ones."""
+    """A function that finds the addresses behind a headless Service.
+
+    If the name server cannot answer, the function returns the last known addresses.
+    """
     known: set[Endpoint] = set()
 
     async def discover() -> set[Endpoint]:

@@ -1,8 +1,8 @@
 """The live rollout servers: found by DNS, loaded with weights, and asked for tokens.
 
 Each server is watched, and is made to hold the wanted version in one weight slot. A request moves to another
-server only if its own fails or stops responding. It stays if its server left discovery, or lacks weights that
-became wanted meanwhile. The caller's deadline bounds everything here.
+server only if its own server fails or stops responding. It stays on a server that left discovery, or that
+lacks newer weights which became wanted meanwhile. The caller's deadline bounds every wait here.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ LAST_RETRY_SECONDS = 60.0
 """The longest pause between two loads of weights that a server refuses, because each may fetch a whole
 model."""
 SILENT_LOOKS = 2
-"""Unanswered looks in a row after which a server's requests move. Moving discards what they have sampled, and
-a busy machine, this one included, may miss one look."""
+"""Unanswered checks in a row after which a server's requests move to other servers. Moving discards the
+tokens sampled so far. One check may fail only because the server's or the coordinator's machine is busy."""
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.25, 5.0
 """The pause before a server is asked again for a turn that it failed, doubled each time. Otherwise a request
 that no server can answer would keep all of them busy."""
@@ -47,8 +47,8 @@ STATIC = ("lora", "base")
 NOTHING = WeightsState(version=None, ready=False)
 """The state of a slot that a server has released."""
 STARTING = 503
-"""A server answers with this status while it loads the base model. That is not a failure: it will take
-weights."""
+"""A server answers with this status while it loads the base model. That is not a failure: the server will
+take weights later."""
 
 _log = logging.getLogger(__name__)
 
@@ -73,9 +73,9 @@ class Fleet:
     """All rollout servers of the job, for one of their weight slots. Each slot has a fleet of its own.
 
     Args:
-        slot: where the servers hold the wanted weights.
+        slot: the name of the weight slot in which the servers hold the wanted weights.
         unannounced: the problem to report while no weights are wanted.
-        on_load: called when a server took weights, with the seconds since it was asked to.
+        on_load: called after each successful load of weights, with the seconds that it took.
         on_sync: called with a step, and the seconds since the learner's report of it, when the first server
             with its weights is in rotation.
     """
@@ -113,7 +113,7 @@ class Fleet:
         answer."""
         self.router = Router(unannounced=unannounced)
         self.reroutes, self._schemas = 0, Suspects()
-        """Requests that were lost with a server and sent to another."""
+        """`reroutes`: requests that were lost with a server and sent to another."""
         self.verification_failures = 0
         """Loads after which a server found that the weights do not match their manifest."""
 
@@ -130,8 +130,8 @@ class Fleet:
     async def release(self) -> None:
         """Have every server release the slot, once no request uses it. No weights are wanted from then on.
 
-        A server that does not answer is asked again while `run` goes on. The slot of the trained policy lasts
-        as long as its server: it keeps its weights until others are wanted.
+        A server that does not answer is asked again while `run` goes on. The slot of the trained policy is
+        never released: it keeps its weights until others are wanted.
         """
         self._manifest, self._reported, self._released = None, None, self._slot != POLICY
         self.router.wanted = None
@@ -151,10 +151,10 @@ class Fleet:
             await self._changed.wait_for(self.router.in_rotation)
 
     async def generate(self, session: str, request: vllm.Request, timeout: float) -> vllm.Sampled:
-        """Sample from the wanted version; `timeout` seconds for each server asked.
+        """Sample from the wanted version. Each server that is asked has `timeout` seconds.
 
         Raises:
-            SchemaRefusedError: the servers refuse the schema, or servers were lost with it.
+            SchemaRefusedError: a server refuses the schema, or servers were lost while they used it.
             InfraError: the request itself was refused, or every server that was asked failed.
         """
         failures, failed = 0, set[Endpoint]()
@@ -185,7 +185,7 @@ class Fleet:
         """Sample from one server.
 
         Raises:
-            ServerLostError: it failed, left or stopped responding.
+            ServerLostError: the server failed, left or stopped responding.
             InfraError: the request itself was refused.
         """
         url, version = server.endpoint.engine, manifest.version
@@ -214,12 +214,12 @@ class Fleet:
             patience.reschedule(now)
 
     async def _proven(self, server: Server, asked: PolicyVersion, newest: PolicyVersion) -> None:
-        """Wait until a server has proven the weights that it took during a turn.
+        """Wait until a server has proven the weights that it loaded during a turn.
 
         Only then does the turn count. `newest` may be more than one version ahead of `asked`.
 
         Raises:
-            ServerLostError: the server did not prove them.
+            ServerLostError: the server did not prove these weights.
         """
 
         def gone() -> bool:
@@ -261,7 +261,7 @@ class Fleet:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _maintain(self, endpoint: Endpoint) -> None:
-        """Do all work for one server."""
+        """Keep the wanted weights on one server and check that it answers, until cancelled."""
         async with asyncio.TaskGroup() as both:
             both.create_task(self._sync(endpoint))
             both.create_task(self._watch(endpoint))
@@ -269,7 +269,8 @@ class Fleet:
     async def _drain(self, endpoint: Endpoint) -> None:
         """Let a server that left discovery finish its requests.
 
-        It may only have been slow to report that it is ready. The requests move once it stops responding.
+        The server may only have been slow to report that it is ready. Its requests move once it stops
+        responding.
         """
         while self._asking.get(endpoint):
             try:
@@ -330,10 +331,10 @@ class Fleet:
             await self._pause(endpoint, manifest, pause)
 
     async def _bring(self, endpoint: Endpoint, manifest: WeightsManifest | None) -> bool:
-        """Look at a server once, and load the wanted weights if it lacks them. Returns whether it has them.
+        """Check a server once, and load the wanted weights if it lacks them. Returns whether it has them.
 
         Raises:
-            WeightsRefusedError: it answered the load with an error.
+            WeightsRefusedError: the server answered the load with an error.
         """
         state = await self._state(endpoint)
         if manifest is None:
@@ -355,11 +356,11 @@ class Fleet:
     ) -> WeightsState:
         """Have a server load new weights, and note the result.
 
-        If newer weights replaced them meanwhile, a failed load is not a failure: the old weights may be gone
-        already.
+        If newer weights are wanted meanwhile, a failed load does not count as a failure: the files of the
+        older weights may be deleted already.
 
         Raises:
-            WeightsRefusedError: it answered with an error.
+            WeightsRefusedError: the server answered with an error.
         """
         started = time.monotonic()
         try:
@@ -381,7 +382,8 @@ class Fleet:
             wrong = failure.reason is Reason.VERIFICATION_FAILED
             if wrong or manifest.version == self.router.wanted:
                 self.router.failed(endpoint, failure)
-            # A server with a permanent failure repeats it until it has ended. That counts as one failure.
+            # A server with a permanent failure reports it at every try until its process ends. All of these
+            # reports count as one failure.
             self.verification_failures += wrong and after != before
             raise WeightsRefusedError(after.error)
         return after

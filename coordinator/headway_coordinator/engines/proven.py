@@ -16,8 +16,8 @@ LOOK_SECONDS: Final = 0.5
 REFUSED_SECONDS: Final = 60.0
 """If every server finds for this long that weights are wrong, the candidate cannot be served."""
 BESIDE_SECONDS: Final = 300.0
-"""If the servers have held another candidate for this long, the store excuses no failed load. That covers a
-pause between two loads, and a load."""
+"""If the servers have held another candidate's weights for this long, the store works, so it excuses no
+failed load. The time covers a pause between two loads, and a load."""
 
 
 async def proven(
@@ -29,17 +29,18 @@ async def proven(
 ) -> None:
     """Return once a server holds the candidate's verified weights, or the candidate is no longer wanted.
 
-    If no server comes, the operator decides, because it sees the pods.
+    If no server appears, the operator decides what to do, because it sees the pods.
 
     Args:
-        field: names the candidate's model.
-        fleet: the candidate's.
-        is_wanted: whether it is still to be measured.
+        field: the spec's field that names the candidate's model.
+        fleet: the candidate's servers.
+        is_wanted: returns whether the candidate still has to be measured.
         patience: for how many seconds servers may fail to load, as while the artifact store is unavailable.
-        served_since: since when (monotonic) the servers have held another candidate. It waits for this one.
+        served_since: returns since when (monotonic) the servers have held another candidate, which waits for
+            this one. None if they hold none.
 
     Raises:
-        CandidateError: there are servers, and none of them can have the weights.
+        CandidateError: there are servers, and none of them can load the weights.
     """
     failed_at: float | None = None
     while is_wanted() and not fleet.router.in_rotation():
@@ -63,11 +64,11 @@ def refusal(
     """Why a candidate's servers are given up, if they are.
 
     Args:
-        field: see `proven`.
-        failures: one of each server.
-        seconds: how long every server has had one.
-        beside: how much of that time the servers have held another candidate.
-        patience: see `proven`.
+        field: the spec's field that names the candidate's model.
+        failures: the failure of each server.
+        seconds: how long every server has had a failure.
+        beside: for how many of these seconds the servers have held another candidate.
+        patience: for how many seconds servers may fail to load.
     """
     wrong = [failure for failure in failures if failure.reason is Reason.VERIFICATION_FAILED]
     if len(wrong) == len(failures) and seconds > REFUSED_SECONDS:

@@ -20,11 +20,11 @@ from headway_api.records import PolicyVersion
 from headway_coordinator.engines import weights
 
 SLACK: Final = 2
-"""An episode moves if its server has over this many episodes more than another, or over a quarter of its own
-if that is more. Moving leaves its cached prefix behind, which costs the other server a prefill."""
+"""An episode stays if its server has at most this many episodes more than another. A server with many
+episodes may have a quarter of its own more. Moving loses the cached prefix, which costs a prefill."""
 
 FIRST_REST_SECONDS: Final = 1.0
-"""The rest after one loss. A single break, as when a server takes weights or restarts, costs little."""
+"""The rest after one loss. It is short, because a server that takes weights or restarts fails only once."""
 LAST_REST_SECONDS: Final = 60.0
 
 
@@ -89,14 +89,14 @@ class Server:
     losses: int = 0
     """Times in a row that the server lost requests, without an answer in between."""
     rests_until: float = 0.0
-    """By the router's clock."""
+    """When its rest ends, by the router's clock."""
     problem: str = "its weight agent has not answered yet"
     """Why the server is not in rotation, in its own words; empty if there is no reason."""
     failure: Failure | None = None
     """The server's last failure; None once it holds the wanted weights."""
     in_step_at: float = math.inf
-    """When it last held the wanted weights, by the router's clock. If it never did since it came or failed,
-    when it first held any. Its arrival does not count, because a start is not a load."""
+    """When the server last held the wanted weights, by the router's clock. If it has not held them since it
+    arrived or failed, when it first held any weights. Infinite before that: a start is not a slow load."""
     canary_error: float | None = None
     """Mean absolute difference to the manifest's canary, measured when `version` was loaded."""
     reading: Reading | None = None
@@ -116,8 +116,8 @@ class SessionAffinity:
 class Router:
     """Rotation with the least loaded server first. An episode stays where its prefix is cached.
 
-    Servers come back one after the other: with new weights, from a restart, or as an addition. Episodes that
-    sample before the last one is back use the first ones, and move over later.
+    Servers enter rotation one after the other: with new weights, after a restart, or as an addition. Episodes
+    that sample before the last server is back use the first servers, and some of them move later.
     """
 
     wanted: PolicyVersion | None = None
@@ -204,7 +204,7 @@ class Router:
         self.lost(endpoint, problem)
 
     def in_rotation(self) -> list[Server]:
-        """Servers that may be asked, ordered by address so that ties always break alike.
+        """Servers that may be asked, ordered by address so that ties always break in the same way.
 
         Resting servers are left out, unless there are no others.
         """
@@ -217,11 +217,11 @@ class Router:
         return [s for s in self.servers.values() if self.wanted is not None and s.version == self.wanted]
 
     def verified(self) -> list[Server]:
-        """Servers with proven weights: the wanted ones, or those that they are to replace."""
+        """Servers with verified weights: the wanted ones, or older ones that they will replace."""
         return [server for server in self.servers.values() if server.version is not None]
 
     def behind(self, now: float) -> list[Endpoint]:
-        """Servers that have held only overtaken weights for longer than a load may take.
+        """Servers that have held only weights older than the wanted ones, for longer than a load may take.
 
         Their loads succeed too late, so they get no requests.
         """

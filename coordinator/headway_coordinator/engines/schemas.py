@@ -1,4 +1,4 @@
-"""Schemas with which servers were lost, because a schema's compiler runs beside everybody's turns.
+"""Remembers the schemas with which servers were lost. A server compiles schemas in the process of all turns.
 
 Schemas that are known to be slow or ignored never get here (`gateway/schemas.py`). This module covers unknown
 ones: a schema that ends one server would end the next one too, where its turn is retried.
@@ -30,7 +30,7 @@ class Suspects:
         """Watch one server's turn.
 
         Raises:
-            SchemaRefusedError: servers were lost with this schema, including the one of this block.
+            SchemaRefusedError: `LOSSES` servers were lost with this schema, before or in this block.
         """
         if schema is None:
             yield

@@ -38,7 +38,7 @@ class Request:
     seed: int
     stop_token_ids: Sequence[int]
     stop: Sequence[str] = ()
-    """Strings that also end it. The token that completes one is the last."""
+    """Strings that also end the turn. The token that completes such a string is the last one."""
     schema: str | None = None
     """JSON schema. Tokens that break it are hidden from the sampler, so the log-probabilities cover only the
     others."""
@@ -86,8 +86,8 @@ async def generate(
             for the base model's name.
 
     Raises:
-        ServerLostError: it is unreachable, fails, lacks the model, or aborted the request.
-        SchemaRefusedError: it refuses a request that has a schema.
+        ServerLostError: the server is unreachable, fails, lacks the model, or aborted the request.
+        SchemaRefusedError: the server refuses a request that has a schema.
         InfraError: the server refuses the request itself, or gives an answer that cannot be trusted.
     """
     body = _body(model, salt_of(version, slot), request)
@@ -128,8 +128,8 @@ def largest(tokens: int) -> AnswerBounds:
 def _body(model: str, salt: str, request: Request) -> dict[str, Any]:
     return {
         "model": model,
-        # The prefix cache never finds entries of another version, even if it was not reset when the weights
-        # changed.
+        # With the version in the salt, the prefix cache never finds entries of another version, even if it
+        # was not reset when the weights changed.
         "cache_salt": salt,
         "token_ids": list(request.prompt),
         "sampling_params": {
@@ -176,7 +176,7 @@ def _whole(value: object) -> int:
     """A token's id, or a count.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: the value is neither.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_TOKENS:
         raise ValueError(f"{_shown(value)} is neither a token id nor a count")
@@ -203,8 +203,8 @@ def _versions(
 ) -> list[VersionSpan]:
     """The version spans of an answer.
 
-    A server reports spans if it knows our versions (full weights, swapped even during a request). An adapter,
-    or a base model that nothing replaces, has one version, which the server calls `default`.
+    A server reports spans if it knows Headway's versions: full weights may change even during a request. An
+    adapter, or a base model that nothing replaces, has one version, which the server calls `default`.
     """
     if not spans and not static:
         raise InfraError("the server does not say which weights sampled, and they may have changed meanwhile")

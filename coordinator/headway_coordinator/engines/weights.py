@@ -1,4 +1,4 @@
-"""Client of the weight agent beside a rollout server: reads what it holds, and makes it take a version."""
+"""Client of a rollout server's weight agent: reads which weights the server holds, and has it load others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def state(http: aiohttp.ClientSession, url: str, token: str, slot: str = P
 async def load(
     http: aiohttp.ClientSession, url: str, token: str, manifest: WeightsManifest, slot: str = POLICY
 ) -> WeightsState:
-    """Make the server fetch, verify and take `manifest`. Returns once it has, or has failed."""
+    """Make the server fetch, verify and use the weights of `manifest`. Returns once it has, or has failed."""
     body = manifest.model_dump(mode="json")
     answer = await call(http, "POST", _place(url, slot), timeout=LOAD_SECONDS, token=token, body=body)
     return WeightsState.model_validate(answer)

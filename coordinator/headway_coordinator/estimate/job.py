@@ -63,7 +63,7 @@ class TrainingEstimates(Estimates[Training]):
         self._heard += 1
 
     def planned(self, data: Data) -> None:
-        """Set how much there is to play."""
+        """Set the plan: how many episodes and steps the job's data and spec require."""
         self.plan = plan_of(
             self._spec, train=len(data.train), validation=len(data.validation), test=len(data.test)
         )
@@ -110,7 +110,7 @@ class TrainingEstimates(Estimates[Training]):
             return self._tally.ended - self._tally.began
 
     def newest(self, of: Training | None) -> Made | None:
-        """As in `Estimates`."""
+        """The running estimate, or else the last one from before training. None before there is one."""
         if of is not None and of.state.step >= 1:
             self._look(of)
         if self._running is not None:

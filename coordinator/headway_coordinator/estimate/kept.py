@@ -1,7 +1,7 @@
 """The estimate of the whole job's usage and cost: in status, metrics and the report.
 
-Estimates from before the job has played are stored in the artifact store, so that the report can compare them
-with the bill. The first one written is kept through every restart.
+Estimates of the bases in `KEPT` are stored in the artifact store, so that the report can compare them with
+the bill. Each is made before the job's own episodes. The first one written is kept through every restart.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Estimates(ABC, Generic[T]):
         return Made.of(found, began, self._tariff().edition(datetime.now(UTC).date()))
 
     def _as_running(self, found: Estimate) -> Made:
-        """An estimate from played episodes. Its basis began with the first one."""
+        """An estimate from played episodes. Its basis began when the first such estimate was made."""
         self._since = self._since or datetime.now(UTC)
         return self._as_made(found, self._since)
 

@@ -23,14 +23,16 @@ def lengths(
     column: str | None,
     system_prompt: str | None,
 ) -> list[float]:
-    """As `headway_analysis.estimate.prompts.lengths`; empty if no sandbox was asked. Blocking.
+    """Tokens of the first prompts of rows from all over the data, tools included. Blocking.
+
+    Empty if no sandbox was asked, or if the chat template fails.
 
     Args:
         first: how an episode of the first row begins; None if no sandbox was asked.
-        renderer: the job's.
+        renderer: the renderer of the job's conversations.
         rows: the training rows.
         column: `spec.data.train.promptColumn`.
-        system_prompt: the agent's own, which replaces the environment's.
+        system_prompt: the agent's own system prompt, which replaces the environment's.
     """
     if first is None:
         return []
@@ -38,7 +40,7 @@ def lengths(
 
 
 def size_of(renderer: Renderer) -> Size:
-    """Counts the tokens of a conversation with its tools."""
+    """A function that counts the tokens of a conversation with its tools."""
     return lambda messages, tools: len(renderer.render(messages, tools))
 
 

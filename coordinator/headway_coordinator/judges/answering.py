@@ -1,8 +1,8 @@
 """Sends one sandbox's questions to judges, and delivers their answers, while the environment judges.
 
 The coordinator opens each connection, with the token of the lease. So nobody else can ask or answer. If a
-judge fails, the judgement ends here. The environment never sees the failure, so it cannot make a reward of
-it.
+judge fails, the judgement ends here. The environment never sees the failure, so it cannot turn the failure
+into a reward.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headway_coordinator.sandboxes import ENTRYPOINT, Sandbox
 
 Reply = TypeVar("Reply")
 LOOK_SECONDS: Final = 20.0
-"""The longest that one look for questions takes."""
+"""The longest that one request for new questions takes."""
 
 
 @dataclass
@@ -56,13 +56,13 @@ class Judges:
         """The environment's result for an episode or a group. Its questions are answered meanwhile.
 
         Args:
-            finish: asks the sandbox for it, given the judges that may be asked.
+            finish: given the judges that may be asked, asks the sandbox for the result.
             on_judgement: called with the cost of each question.
-            waits: called with the judge whose answer is awaited; None: of none.
-            spending: reserves what each question may cost; None: as for those that belong to no group.
+            waits: called with the judge whose answer is awaited, or None if no answer is.
+            spending: reserves what each question may cost. By default `Judges.spending` does.
 
         Raises:
-            InfraError: a judge failed, or the sandbox did.
+            InfraError: a judge or the sandbox failed.
         """
         if not self.by_name:
             return await finish([])
@@ -140,7 +140,7 @@ class _Judgement:
         await self._bring(question.id, found)
 
     async def _bring(self, question: int, found: Any) -> None:
-        # It is removed before the answer is sent, because the environment may return before that call ends.
+        # The question is removed first, because the environment may return before the call below ends.
         del self.open[question]
         self.waits(next(iter(self.open.values()), None))
         await self.sandbox.answer(question, found)

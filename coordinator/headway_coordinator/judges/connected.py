@@ -24,7 +24,7 @@ from headway_coordinator.judges.kept import Kept
 
 
 def of_job(job: JobConfig | EvalConfig, http: aiohttp.ClientSession, store: Store, layout: Layout) -> Judges:
-    """The judges of a job in its pods, including those that it serves itself. As `connected`."""
+    """The judges of a job in its pods, including those that it serves itself. Nothing is sent yet."""
     return connected(job.spec.judges, http, store, layout, served=judge_servers.urls(job))
 
 
@@ -39,8 +39,8 @@ def connected(
     """The judges of a job. Nothing is sent yet.
 
     Args:
-        http: without cookies.
-        folder: where each judge's token lies; by default the folder in `ENV_JUDGES`.
+        http: a session without cookies.
+        folder: has each judge's token in a folder of the judge's name; by default the folder in `ENV_JUDGES`.
         served: base URL of each judge whose model the job serves.
     """
     folder = folder or Path(os.environ.get(names.ENV_JUDGES, names.JUDGES_DIR))
@@ -58,7 +58,7 @@ def _place(spec: JudgeSpec, served: Mapping[str, str]) -> ModelEndpoint:
 
 
 def token_of(spec: JudgeSpec, folder: Path) -> Callable[[], str | None]:
-    """Reads a judge's token at each question, so that a corrected Secret applies."""
+    """A function that reads a judge's token. It is called at each question, so a corrected Secret applies."""
 
     def read() -> str | None:
         if spec.secret_ref is None and spec.model is None:

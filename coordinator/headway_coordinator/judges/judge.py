@@ -1,9 +1,10 @@
-"""One judge: asked as often as needed, within its time; a question with a stored answer is not asked again.
+"""Asks one judge. A question is repeated after a failure; a question with a stored answer is not asked again.
 
     429, 503, 529, no connection   every question waits as long as asked, or longer each time
     500, a broken answer, HTML     asked again, `TRIES` times in all
-    no answer to the question      the same: prose instead of JSON, nothing, a refusal, a cut-off answer
-    a parameter is refused         omitted from then on
+    no answer to the question      asked again likewise: prose instead of JSON, nothing, a refusal, a cut-off
+                                   answer
+    a parameter is refused         the parameter is omitted from then on
     anything else that is refused  not asked again: the fault names the field to change
     no answer within its time      the question is given up
 
@@ -100,11 +101,11 @@ class Judge:
         """Sends nothing yet.
 
         Args:
-            http: for endpoints, without cookies.
-            spec: which model it is, and its limits.
-            place: where it is served.
-            token: reads its bearer token; None if it has none. Raises InvalidTokenError.
-            kept: answers that were given.
+            http: a session for endpoints, without cookies.
+            spec: the judge's model and limits.
+            place: the address where the model is served.
+            token: reads the judge's bearer token; None if it has none. Raises InvalidTokenError.
+            kept: the stored answers.
         """
         self.spec = spec
         self._place = place
@@ -131,7 +132,7 @@ class Judge:
             on_judgement: called once with the cost, whatever the result.
 
         Raises:
-            InfraError: there is none; its cause names the judge and the field to change.
+            InfraError: the judge gave no usable answer. The cause names the judge and the field to change.
         """
         if not self.spec.cache:
             return await self._shared(self._begun(question), question, on_judgement)
@@ -157,7 +158,7 @@ class Judge:
     async def _shared(
         self, one: _Open, question: PreparedQuestion, on_judgement: Callable[[Judgement], None]
     ) -> Any:
-        """Wait for an answer that other callers may also wait for. The last caller to leave gets its cost."""
+        """Wait for an answer that other callers may also wait for. The last caller to leave gets the bill."""
         one.waiting += 1
         try:
             return await asyncio.shield(one.task)
@@ -303,7 +304,7 @@ def _reason(kind: RefusalKind) -> str:
 
 
 def _remedy(reason: str, where: str, *, served: bool) -> str:
-    """What to change. `served`: the job itself serves the judge."""
+    """What a person has to change. `served`: whether the job itself serves the judge."""
     match reason:
         case "JudgeDenied" if served:
             return "delete the job and create it again; it then gets new keys"

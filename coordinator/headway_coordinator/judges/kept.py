@@ -42,7 +42,7 @@ class KeptAnswer(Record):
 class Kept:
     """The stored answers of one job.
 
-    If one cannot be stored or read, the judge is asked again, which only costs money.
+    If an answer cannot be stored or read, the judge is asked again, which only costs money.
     """
 
     def __init__(self, store: Store, layout: Layout) -> None:
@@ -81,7 +81,7 @@ class Kept:
                 return await asyncio.to_thread(call)
         except ObjectNotFoundError:
             return None
-        except JobError as error:  # a foreign object
+        except JobError as error:  # the object is not an answer that this program stored
             logs.event(_log, "judgement-unreadable", level=logging.WARNING, error=str(error))
             return None
         except (StoreDeniedError, StoreUnavailableError, OSError) as error:  # TimeoutError is an OSError

@@ -38,7 +38,7 @@ class UnusableAnswerError(Exception):
 
 @dataclass(frozen=True)
 class PreparedQuestion:
-    """One question with its identity."""
+    """One question, with the digest by which its answer is stored."""
 
     messages: list[dict[str, Any]]
     schema: dict[str, Any] | None
@@ -50,7 +50,7 @@ def prepared(question: Question, judge: Judge) -> PreparedQuestion:
     """A question in the form for `judge`.
 
     Raises:
-        OutOfBoundsError: it is too large.
+        OutOfBoundsError: the question is too large.
     """
     whom = {**judge.whom, "most": judge.max_tokens}
     what = {"messages": question.messages, "schema": question.answer_schema}
@@ -81,8 +81,8 @@ def body(
 ) -> dict[str, Any]:
     """The request's JSON.
 
-    The first attempt takes the likeliest answer. Attempts after an unusable answer sample, because the judge
-    would repeat itself.
+    The first attempt has temperature 0. After an unusable answer the temperature is 1, because otherwise the
+    judge would repeat itself.
 
     Args:
         model: the judge's name at the endpoint.
@@ -104,7 +104,7 @@ def body(
 
 
 def fits(found: Any, question: PreparedQuestion) -> bool:
-    """Whether a stored answer fits this question. Anybody who may write the store may have written it."""
+    """Whether a stored answer fits this question. Others who may write to the store may have written it."""
     if question.schema is None:
         return isinstance(found, str) and bool(found)
     try:
@@ -117,7 +117,7 @@ def answer(reply: Reply, question: PreparedQuestion) -> Any:
     """The answer for the environment: text, or JSON if the question has a schema.
 
     Raises:
-        UnusableAnswerError: says what is wrong with it.
+        UnusableAnswerError: the answer cannot be used. The message says why.
     """
     if reply.finish_reason == "length":
         raise UnusableAnswerError("its answer is cut off at maxTokens; raise it")

@@ -1,7 +1,7 @@
-"""JSON schemas for judges' answers: the part of the language that reads no address and searches no text.
+"""JSON schemas for judges' answers: a part of JSON Schema without references and regular expressions. Pure.
 
-An environment writes them. A pattern could search for hours, and a `$ref` could read any address. A keyword
-that is not in `KEYWORDS` is refused by name. Pure.
+An environment sends the schemas. Matching a `pattern` could take hours, and a `$ref` could name any address.
+A keyword that is not in `KEYWORDS` is refused by name.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MAX_NAMED: Final = 8
 
 
 class InvalidSchemaError(ValueError):
-    """An environment's schema cannot be used for answers; says where, and why."""
+    """An environment's schema cannot be used for answers. The message says where, and why."""
 
 
 def require(schema: Any) -> None:
@@ -112,7 +112,7 @@ def mismatch(value: Any, schema: Any, place: str = "the answer") -> str:
         place: the name of `value` in the text.
 
     Raises:
-        OutOfBoundsError: it takes more than `MAX_COMPARISONS`: values times alternatives.
+        OutOfBoundsError: the check takes more than `MAX_COMPARISONS`: values times alternatives.
     """
     found = _Comparison().fault(value, schema, place)
     return "" if found is None else found.words()
@@ -201,7 +201,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _shown(value: Any) -> str:
-    """The beginning of a value as JSON. No more is written than is shown."""
+    """The beginning of a value as JSON. Only the part that is shown is encoded."""
     text = ""
     for part in json.JSONEncoder(ensure_ascii=False).iterencode(_cut(value)):
         text += part

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 def edition(number: int, book: PriceBook, before: PriceBook | None, used: Usages, at: datetime) -> Edition:
-    """The edition made of `book`. `used`: the usage so far."""
+    """The edition of `book`, with the old and the new cost of the usage so far (`used`) if they differ."""
     old, new = (None if known is None else cost_by_day(used, known) for known in (before, book))
     corrected = old is not None and old != new
     return Edition(
@@ -68,7 +68,7 @@ class Books:
         self._seen: bytes | None = None
         """The file's content at the last look."""
         self.whole = without
-        """The current book, as it was written."""
+        """The current book as it was written, with the prices of all models."""
         self.now = without.of(model)
         """The current book's prices for the job's model."""
         self.editions: list[Edition] = []

@@ -12,7 +12,7 @@ An event's id depends only on what it counts. So a replay yields the same ids, a
 * turns that never reached their agent: also `discarded`, whatever happened to their episode;
 * questions to judges: `judgePrompt` and `judgeSample`, even in lost episodes, like tokens of an endpoint;
 * a step: `train`, the tokens of each group that went through forward and backward;
-* accelerators: `acceleratorSeconds` by role and product, held since the segment before.
+* accelerators: `acceleratorSeconds` by role and product, held since the previous segment of accelerators.
 
 Events name the model if it is not the job's own: for judges, endpoints and candidates.
 """
@@ -130,10 +130,10 @@ def of_accelerators(
     *,
     last: bool,
 ) -> list[UsageEvent]:
-    """Accelerator seconds that are held but not counted yet. `number` is the segment's.
+    """Accelerator seconds that were held but are not counted yet. `number` is the segment's.
 
-    If less was held than is counted, a pod had ended a little before it was last seen. The seconds held next
-    make up for that. If there are none (`last`), an event takes the rest back.
+    If less was held than is counted, a pod ended a little earlier than the last count assumed. Seconds held
+    later make up for the difference. If none follow (`last`), an event with a negative quantity does.
     """
     grown = {whose: seconds - counted.get(whose, 0) for whose, seconds in sorted(held_seconds.items())}
     return [
@@ -167,7 +167,7 @@ def _elsewhere(episode: EpisodeRecord, model: str | None) -> Iterator[UsageEvent
 
 
 def judged(whose: str, judgements: Sequence[Judgement], at: float) -> Iterator[UsageEvent]:
-    """The usage of one episode's, group's or script's questions. `at`: Unix time, which decides the price."""
+    """The usage of questions to judges, of one episode, group or script. `at`: Unix time, for the price."""
     for number, asked in enumerate(judgements):
         used = {UsageClass.JUDGE_PROMPT: asked.prompt_tokens, UsageClass.JUDGE_SAMPLE: asked.sampled_tokens}
         for name, quantity in used.items():

@@ -70,7 +70,7 @@ class Ledger:
     def group(self, group: GroupRecord) -> None:
         """Write the usage of a finished group.
 
-        A group that was abandoned after that gets the cost of an abandoned one.
+        If the group is abandoned later, another segment changes its cost to that of an abandoned group.
         """
         uri, meant = self._layout.usage_of_group(group.key), events.of_group(group)
         found = {uri: self._write(uri, meant)}
@@ -83,7 +83,7 @@ class Ledger:
     def _read_stored(self, uri: str) -> list[UsageEvent]:
         try:
             return next(read_each(self._store, [uri], decode))
-        except ObjectNotFoundError:  # it had no cost
+        except ObjectNotFoundError:  # a group without cost has no segment
             return []
 
     def events(self) -> list[UsageEvent]:
@@ -93,11 +93,11 @@ class Ledger:
         return [event for segment in read_each(self._store, uris, decode) for event in segment]
 
     def lost(self, groups: Iterable[str]) -> list[str]:
-        """The groups, by `GroupRecord.key`, that have no segment although each trained group had one."""
+        """The trained groups whose segments are missing, by `GroupRecord.key`. Each of them had a segment."""
         return sorted(key for key in groups if self._layout.usage_of_group(key) not in self._seen)
 
     def judgements(self, whose: str, found: Sequence[Judgement], at: float) -> None:
-        """Write the cost of judges' questions that belong to no group. `whose` is used once."""
+        """Write the cost of judges' questions that belong to no group. No two calls have the same `whose`."""
         uri = self._layout.usage_of_group(whose)
         self._count({uri: self._write(uri, [*events.judged(whose, found, at)])})
 
@@ -109,7 +109,7 @@ class Ledger:
     def accelerators(self, held_seconds: Mapping[Holder, float], at: float, *, last: bool = False) -> None:
         """Write accelerator seconds that are not counted yet.
 
-        What another process wrote meanwhile is kept.
+        If another process has written this segment meanwhile, that segment is kept and counted.
         """
         number = self._accelerator_segments + 1
         counted = self.accelerator_totals()
@@ -143,7 +143,7 @@ class Ledger:
         return segment
 
     def _count(self, segments: Mapping[str, Sequence[UsageEvent]]) -> None:
-        """Count all at once: a bill in between would match neither state."""
+        """Count all segments at once, because a bill of only some of them would match no state."""
         found = [event for segment in segments.values() for event in segment]
         kept = [uri for uri, segment in segments.items() if segment]
         with self._counting:

@@ -22,7 +22,7 @@ JUDGE = (UsageClass.JUDGE_PROMPT, UsageClass.JUDGE_SAMPLE)
 MAX_UNPRICED: Final = 16
 """The most entries of `status.usage.unpriced`."""
 NAME_LENGTH: Final = 128
-"""The most characters of each."""
+"""The most characters of such an entry."""
 
 
 def usage(

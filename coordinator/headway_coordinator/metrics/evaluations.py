@@ -1,7 +1,7 @@
 """An evaluation in MLflow: a run for the job, below it one for each candidate, and a trace for each episode.
 
-It is logged once, at the end of the job. A failing tracking server never fails the job. The log lists what
-the server did not take, and the artifact store has everything.
+The evaluation is logged once, at the end of the job. A failing tracking server never fails the job. The
+coordinator's log lists what the server did not take, and the artifact store has everything.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ TAKEN: Final = re.compile(
     r"(mean|std|min|max)(_within_groups)?|(failed|succeeded)_rollouts|success_threshold|num_prompts"
     r"|rollouts_per_prompt|zero_frac|\w+_(rate|share)|pass_\w+_\d+"
 )
-"""The rest of a metric's name in `Content.metrics`, as in `eval/reward/mean`."""
+"""Last parts of the names in `Content.metrics`, such as `mean` in `eval/reward/mean`. A task that has such a
+name gets a hash, so that no two metrics share a name."""
 ENDS: Final = re.compile(r".*_(low|high|p_holm)")
 """The suffixes of the bounds of an interval, and of a p value."""
 _UNUSABLE = re.compile(r"[^A-Za-z0-9_.\- /]")
@@ -132,7 +133,7 @@ class Publisher:
             "report.json": json.dumps(report, indent=2),
             "report.md": self._content.text,
         }
-        with suppress(ObjectNotFoundError):  # it may have failed, and no job fails for it
+        with suppress(ObjectNotFoundError):  # writing the page may have failed, which fails no job
             files["report.html"] = self._store.get(self._layout.page)
         put_files(self._client, run.run_id, files)
         self._client.set_terminated(run.run_id)
@@ -140,7 +141,7 @@ class Publisher:
     def candidates(self, parent: MlflowRun) -> None:
         """Log a run below the job's for each measured candidate. If one fails, the others go on.
 
-        Traces follow all metrics, because a slow server takes only some of them.
+        All metrics are sent before the traces, because a slow server may take only some of the traces.
         """
         measured = [each for each in self._content.report["candidates"] if each["tries"]]
         runs = dict[str, MlflowRun]()
@@ -247,7 +248,7 @@ def _differences(candidate: str, differences: Mapping[str, Any], behind: str) ->
 
 
 def parameters(candidate: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, str]:
-    """The candidate, and what it was measured on."""
+    """The candidate's model and the settings of its measurement, as parameters of its run."""
     return {**dict(flat("candidate", candidate["model"])), **settings(job)}
 
 
@@ -260,7 +261,7 @@ def settings(job: Mapping[str, Any]) -> dict[str, str]:
 
 
 def flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Every leaf by its path."""
+    """Every leaf of a nested value, with its path."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from flat(f"{path}.{usable(name)}", item)
@@ -275,14 +276,14 @@ def usable(name: str) -> str:
 
 
 def shown_task(task: str) -> str:
-    """A task in a metric's name. If it is also a part of a training job's metrics, it gets a hash too."""
+    """A task's name as part of a metric's name. It gets a hash if it matches `TAKEN`."""
     return hashed(task, task) if TAKEN.fullmatch(task) else usable(task)
 
 
 def shown_measure(measure: str) -> str:
-    """A measure in a metric's name.
+    """A measure's name as part of a metric's name.
 
-    If it looks like the bound of another measure's interval, it gets a hash.
+    It gets a hash if it looks like the bound of another measure's interval.
     """
     return hashed(measure, measure) if ENDS.fullmatch(measure) else measure
 

@@ -44,8 +44,7 @@ UID = f"{names.GROUP}/uid"
 CANDIDATE = f"{names.GROUP}/candidate"
 """The tag with the candidate of a run. An evaluation's own run and a training job's have none."""
 NOW = f"{names.GROUP}/now"
-"""The folder of the tags for parameters that a person has changed, because MLflow never changes a
-parameter."""
+"""The prefix of tags with the new values of changed parameters, because MLflow never changes a parameter."""
 HTTP_ENVIRONMENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
 """The variables for requests to a tracking server. A pod's own variables override them."""
 NO_REDIRECTS = {"MLFLOW_ALLOW_HTTP_REDIRECTS": "false"}
@@ -71,7 +70,7 @@ class _Tags:
 
 @dataclass(frozen=True)
 class About:
-    """A run's description of its job."""
+    """The name, parameters and tags of a run, which describe its job."""
 
     name: str
     """The run's own name."""
@@ -108,7 +107,7 @@ class Mlflow:
         """Tags that `tag` has added to those of `about`."""
         self._items: queue.Queue[_Item | _Tags | Ending | None] = queue.Queue(MAX_WAITING)
         self._steps: dict[str, set[int]] = {}
-        """By name of a metric: the steps that the run had when this was first asked."""
+        """By name of a metric: the steps that the run had when they were first looked up."""
         self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
         self._patience = CLOSE_SECONDS
         """The longest that `close` waits."""
@@ -270,7 +269,7 @@ def _created(client: Any, experiment: str, tags: Mapping[str, str]) -> str | Non
     """Id of the first run with the uid and the candidate of these tags."""
     if UID not in tags:
         return None
-    # MLflow's filter has no way to say that a tag is absent, as the candidate is of a job's own run.
+    # MLflow's filter cannot select runs without a tag, and a job's own run has no tag for a candidate.
     of_job = client.search_runs(
         [experiment], f"tags.`{UID}` = '{tags[UID]}'", order_by=["attributes.start_time ASC"]
     )

@@ -24,7 +24,7 @@ MAX_LINKS: Final = 128
 OPERATION: Final = "gen_ai.operation.name"
 PROVIDER: Final = "gen_ai.provider.name"
 HEADWAY: Final = "headway"
-"""The provider's name. The conventions have none for self-hosted servers, and allow names of one's own."""
+"""The provider's name. The conventions have none for self-hosted servers, and allow custom names."""
 FAILED: Final = (Outcome.INFRA_ERROR, Outcome.AGENT_ERROR)
 KIND_INTERNAL, KIND_CLIENT, STATUS_ERROR = 1, 3, 2
 """Values of OTLP's enumerations SpanKind and StatusCode."""
@@ -43,11 +43,11 @@ class Span:
     ended: float
     attributes: Mapping[str, Value]
     failed: str | None = None
-    """Why it failed, if it did."""
+    """Why the span failed, if it did."""
     links: Sequence[tuple[bytes, bytes]] = ()
-    """(trace, span) of each part."""
+    """The ids (trace, span) of each linked span."""
     kind: int = KIND_INTERNAL
-    """What OTLP's SpanKind says. A turn is a call to a server."""
+    """A value of OTLP's SpanKind. A turn has `KIND_CLIENT`, because it is a call to a server."""
 
 
 def trace_id(uid: str, what: str) -> bytes:
@@ -140,7 +140,7 @@ def of_step(job: Identity, report: StepReport, episodes: Sequence[str]) -> list[
     """A step's trace, its root first. Empty if the report does not say when the step ended.
 
     Args:
-        episodes: ids of the episodes of its batch.
+        episodes: ids of the episodes in the step's batch.
     """
     if report.ended_at is None:
         return []
@@ -162,7 +162,7 @@ def of_step(job: Identity, report: StepReport, episodes: Sequence[str]) -> list[
 
 
 def of_update(job: Identity, step: int, ended: float, seconds: float) -> Span:
-    """The span from a step's report until the first server had its weights."""
+    """The span from a step's report until the first server had the step's weights."""
     uid, name = job.uid, _step(step)
     identity = span_id(uid, f"{name}/update_weights")
     root = span_id(uid, name)

@@ -32,7 +32,7 @@ def parameters(spec: RLTrainingJobSpec) -> dict[str, str]:
 
 
 def tags(job: JobConfig, kind: str) -> dict[str, str]:
-    """The owner of the run."""
+    """Tags that name the job to which the run belongs."""
     labels = {"job": job.name, "namespace": job.namespace, "uid": job.uid, "kind": kind}
     return {f"{names.GROUP}/{name}": value for name, value in labels.items()}
 

@@ -22,7 +22,7 @@ class Sample:
     """The current value of one metric."""
 
     name: str
-    """As in `headway_api.metrics`."""
+    """The metric's name, as `headway_api.metrics` declares it."""
     value: float
     labels: Labels = field(default_factory=dict)
 

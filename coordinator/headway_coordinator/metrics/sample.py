@@ -1,4 +1,4 @@
-"""Which episodes of a training job become traces in MLflow: of validations, and a sample of each step.
+"""Chooses the episodes of a training job that become traces in MLflow: of validations, and some of each step.
 
 The job's stored records alone decide. So a coordinator that starts again chooses the same episodes.
 """
@@ -18,9 +18,9 @@ from headway_coordinator.metrics.traces import Traced
 MAX_VALIDATED: Final = 500
 """The most episodes of validations, in equal numbers for each validation, from the first rows."""
 MAX_STEPS: Final = 125
-"""The most steps whose episodes are sampled. Of more steps, evenly spaced ones."""
+"""The most steps whose episodes are chosen. If a job has more steps, the chosen ones are evenly spaced."""
 GROUPS_OF_STEP: Final = 2
-"""Groups of a step: the first and the last. Each has its best and its worst episode traced."""
+"""Chosen groups of a step: the first and the last. The best and the worst episode of each become traces."""
 T = TypeVar("T")
 
 
@@ -65,7 +65,7 @@ def _pairs(group: GroupRecord, rules: Rules) -> Iterator[tuple[Try, EpisodeRecor
 
 
 def evenly(items: Sequence[T], limit: int) -> list[T]:
-    """At most so many of the items, evenly spaced. The first and the last are among them."""
+    """At most `limit` of the items, evenly spaced. The first and the last are among them."""
     if len(items) <= limit:
         return [*items]
     return [items[round(at * (len(items) - 1) / max(1, limit - 1))] for at in range(limit)]

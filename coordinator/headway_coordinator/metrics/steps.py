@@ -29,9 +29,10 @@ class StepMetrics:
         self._spec = spec
         self.signals = signals
         self._latest: dict[str, Metrics] = {}
-        """By source, so that the metrics of a tool that is no longer called disappear."""
+        """The latest metrics by source. A new batch replaces all of its source's metrics, so the metrics of a
+        tool that is no longer called disappear."""
         self._batches: set[int] = set()
-        """Steps with known batches. A step that is taken again is made from the same groups."""
+        """Steps whose batches are known. A step that a rollback repeats has the same groups."""
         self._validated = -1
         """The newest step whose validation is shown."""
         self.tasks: Sequence[str] | None = None
@@ -41,7 +42,7 @@ class StepMetrics:
 
     @property
     def run(self) -> MlflowRun | None:
-        """The run to which they are logged, once it exists."""
+        """The MLflow run to which the metrics are logged, once it exists."""
         return self.tracker.run if self.tracker else None
 
     def shown(self) -> Metrics:
@@ -50,13 +51,13 @@ class StepMetrics:
         return {name: value for name, value in found.items() if is_metric(name)}
 
     def of(self, groups: Sequence[GroupRecord], report: StepReport, idle: Sequence[int]) -> Metrics:
-        """The metrics of a step's batch, without the learner's. `idle`: steps without groups."""
+        """The metrics of a step's batch, without the learner's metrics. `idle`: steps without groups."""
         limit = self._spec.agent.turn_limit
         found = metrics.batch(groups, report.step, trained=report.trained, max_turns=limit, idle=idle)
         return found if self.tasks is None else found | tasks.batch(groups, self.tasks)
 
     def restore(self, spool: Spool, replay: Replay) -> list[BatchMetrics]:
-        """Give the signals what predecessors saw, so that each signal returns to its state.
+        """Give the signals the metrics that predecessors saw, so that each signal returns to its state.
 
         Nothing is logged. Returns the metrics that predecessors could not store. Blocking.
         """
@@ -80,11 +81,11 @@ class StepMetrics:
     ) -> BatchMetrics | None:
         """Take the metrics of the last batch of `state`, once a step has trained it.
 
-        None if it has none, or they are known.
+        None if no batch was trained, or if its metrics are known already.
 
         Args:
-            cost: of the whole job by now, in US dollars; None if nothing has a price. After a restart it is
-                left out, because it would include the cost of later steps.
+            cost: returns the cost of the whole job so far, in US dollars; None if nothing has a price. After
+                a restart the cost is left out, because it would include later steps.
         """
         report = state.trained
         if report is None or not state.last_batch or report.step in self._batches:

@@ -35,7 +35,7 @@ class Traced:
     one: Try
     episode: EpisodeRecord
     when: tuple[Purpose, int] | None = None
-    """Why a training job ran it, and at which step. None: it belongs to an evaluation."""
+    """Why a training job ran the episode, and at which step. None if it belongs to an evaluation."""
 
     @property
     def name(self) -> str:
@@ -86,7 +86,7 @@ def log(
         job: the job's uid.
         episodes: read one by one. Of each batch, only the spans are in memory.
         until: a time of `time.monotonic`.
-        details: of the event `mlflow-traces-left`.
+        details: further fields of the event `mlflow-traces-left`.
     """
     made, sent = (_of(run, job, each) for each in episodes), 0
     while some := [*islice(made, AT_ONCE)]:
@@ -106,7 +106,7 @@ def _of(run: MlflowRun, job: str, traced: Traced) -> tuple[list[Any], Any]:
 
 
 def spans(traced: Traced) -> list[Span]:
-    """The root first, then every turn with its tool calls."""
+    """The spans of an episode: the root first, then every turn with its tool calls."""
     root = _id(traced.episode.episode_id)
     return [_root(root, traced), *_turns(root, traced.episode)]
 

@@ -1,4 +1,6 @@
-"""How a running job is changed: decided by `headway_analysis.remedies`, durable here, done by the learner.
+"""Changes to a running job: `headway_analysis.remedies` decides them, and the learner carries them out.
+
+This package asks for decisions and stores them.
 
 journal.py   decisions in the artifact store
 driver.py    when a remedy is decided, and because of what

@@ -41,7 +41,7 @@ class Remedies:
     """The remedies of one job. Used on the event loop only.
 
     Args:
-        state: the job's; its reports show what was done.
+        state: the job's state. Its reports show which remedies were taken.
         scheduler: knows how many steps and groups are left.
         signals: may call for a change.
         write: makes a record durable; returns the stored one.
@@ -65,11 +65,11 @@ class Remedies:
         """Numbers of decisions whose steps were taken with groups before the learner was rolled back."""
         self._lock = asyncio.Lock()
         self.course = Course()
-        """The changes so far."""
+        """The remedies so far, with the state of each."""
         self.order: str | None = None
-        """A person's order in the job, as last read."""
+        """A person's order for a remedy, as last read from the job."""
         self.now = spec
-        """The spec with all changes applied."""
+        """The spec with all remedies applied."""
 
     @property
     def busy(self) -> bool:
@@ -78,7 +78,7 @@ class Remedies:
 
     @property
     def goes_back(self) -> bool:
-        """Whether the next step that has to sample groups comes after a return to older weights.
+        """Whether a return to older weights is decided, and no step before it needs newly sampled groups.
 
         If so, groups sampled now would not be trained.
         """
@@ -115,11 +115,11 @@ class Remedies:
         )
 
     def due(self, step: int) -> Decision | None:
-        """The decision for `step`, which is still to be taken."""
+        """The decided remedy that `step` still has to carry out; None if there is none."""
         return self.course.due(step)
 
     def batch(self, decision: Decision, *, epoch: int, validating: list[int]) -> Batch:
-        """The learner's instructions for a decision."""
+        """The batch with which the learner carries out a decision."""
         return Batch(
             step=decision.step,
             epoch=epoch,
@@ -153,7 +153,7 @@ class Remedies:
         return self._known.refused.get(order)
 
     def answer(self, order: str) -> tuple[Decision | None, StepReport | None]:
-        """The decision about an order, and the report of that step, if they exist."""
+        """The decision about an order, and the report of the decision's step, if they exist."""
         if order not in self.course.orders:
             return None, None
         reports = {report.step: report for report in self._state.reports}

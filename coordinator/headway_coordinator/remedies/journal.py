@@ -54,7 +54,7 @@ class Journal:
         return known
 
     def write(self, record: Decision | Kept | RefusedOrder) -> Decision | Kept | RefusedOrder:
-        """Make a record durable. Returns the stored one, which is an earlier one if there is one."""
+        """Make a record durable. Returns the stored record, which may be an earlier one of the same name."""
         if isinstance(record, Decision):
             return self._write(self._layout.remedy(record.number), record)
         if isinstance(record, Kept):

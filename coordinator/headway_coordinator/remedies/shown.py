@@ -1,4 +1,4 @@
-"""The changes to a job, as status, report, `/metrics` and MLflow show them."""
+"""The remedies of a job, as status, report, `/metrics` and MLflow show them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MAX_SHOWN: Final = 8
 TEXT_LENGTH: Final = 1024
 WORD_LENGTH: Final = 128
 TAG: Final = f"{names.GROUP}/remedy"
-"""The folder of the tags that describe changes."""
+"""The prefix of the tags that describe remedies."""
 
 
 def remediations(course: Course, spec: RLTrainingJobSpec) -> list[st.Remediation]:
-    """`status.remediations`: the last ones, oldest first."""
+    """`status.remediations`: the last remedies, oldest first."""
     return [_shown(entry, spec) for entry in course.entries[-MAX_SHOWN:]]
 
 

@@ -10,7 +10,7 @@ from headway_coordinator.remedies.driver import Remedies
 
 
 class RemedyTags:
-    """Writes each change once."""
+    """Writes the tags again whenever the remedies have changed."""
 
     def __init__(self, spec: RLTrainingJobSpec) -> None:
         self._spec = spec

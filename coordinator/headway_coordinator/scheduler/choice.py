@@ -1,9 +1,10 @@
 """Which finished groups make the next batch: pure functions, derived in docs/staleness.md.
 
-A group must be in a batch S + 1 batches after its start, counting from 0. Its *slack* is how many more
-batches may be cut before that. All choices keep one promise, called *feasible*: of the groups that are left,
-at most j * P have a slack up to j. A batch takes P groups, so every one of them can still be trained in time,
-whatever the order in which they finish. The choices differ in which finished groups they prefer:
+A batch has P groups, S is the staleness bound, and B = (S + 1) * P groups may be active. A group must be in
+one of the S + 1 batches after its start. Its *slack* is how many other batches may be cut before that one.
+All choices keep one promise, called *feasible*: of the groups that are left, at most j * P have a slack up to
+j. Then every group can still be trained in time, whatever the order in which groups finish. The choices
+differ in which finished groups they prefer:
 
     in_order     the first positions of the data; waits for them, so that fast prompts are never preferred
     windowed     the oldest, out of the oldest P + (B - P) / 2: one slow group does not block the rest

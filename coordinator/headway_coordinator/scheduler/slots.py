@@ -13,8 +13,8 @@ A step may be taken without groups: a remedy (docs/remedies.md). No group ages b
 gradient. If it changes P or S, or goes back to older weights, groups that no step can train any more are
 abandoned.
 
-A slot returns exactly once: when its group is abandoned or trained. A group whose
-rewards are uniform keeps its place in its batch, where it has no gradient, and its slot until then.
+A slot becomes free exactly once: when its group is abandoned or trained. A uniform group keeps its place in
+its batch, where it has no gradient, and keeps its slot until that batch is trained.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Active:
     """A group that holds a slot."""
 
     since: int
-    """The learner's step when it started: no older version sampled any of its tokens. Each later step without
-    groups is added, so the difference to the learner's step counts only steps with a gradient."""
+    """The learner's step when the group started: no older version sampled any of its tokens. Each later step
+    without groups adds 1, so the difference to the learner's step counts only steps with a gradient."""
     ended: int | None = None
     """The group's number in the order of finishing; None while it runs."""
 
@@ -63,7 +63,7 @@ class BatchScheduler:
     step: int = 0
     """Steps the learner has taken."""
     active: dict[int, Active] = field(default_factory=dict)
-    """By position."""
+    """Groups that hold a slot, by position."""
     settled: set[int] = field(default_factory=set)
     """Positions trained or abandoned: they never start again."""
     used: int = 0
@@ -160,8 +160,8 @@ class BatchScheduler:
     def accepts(self, step: int, positions: Iterable[int]) -> bool:
         """Whether the learner may report `step` with these groups.
 
-        They must be those of the batch that this process gave it. If this process gave none, a predecessor
-        did, which saw other groups finish first.
+        They must be the groups of the batch that this process gave the learner. If this process gave none, a
+        predecessor did, and may have seen other groups finish first. Then any feasible batch is accepted.
         """
         given = sorted(positions)
         if step != self.step + 1:
@@ -193,7 +193,8 @@ class BatchScheduler:
         `leaving`, and must be ended.
 
         Args:
-            rolled_back: it went back to older weights. The policy that sampled earlier groups is gone.
+            rolled_back: whether the step went back to older weights. If so, the policy that sampled earlier
+                groups is gone.
         """
         if step != self.step + 1 or self.cut is not None:
             raise OutOfOrderError(f"step {step} without groups does not follow step {self.step}")
@@ -218,8 +219,8 @@ class BatchScheduler:
     ) -> dict[int, Late]:
         """Restore the state after a restart: what was trained or abandoned, and what waits in the spool.
 
-        Returns the waiting groups that cannot be trained in time, which are abandoned. A process that follows
-        this class leaves none. A process that was thought dead may.
+        Returns the waiting groups that cannot be trained in time, which are abandoned. A predecessor leaves
+        no such group, unless it was thought dead and still wrote.
 
         Args:
             step: the newest step taken.
