@@ -13,7 +13,7 @@ from headway_api.records import MAX_BATCH_WAITS, BatchWait, BatchWaitKind, Batch
 OF_GROUPS: Final = 2
 """Waits of single groups that a batch lists: one for the budget, and one for the store."""
 LEAST_SECONDS: Final = 0.001
-"""Shorter waits are not noted: the coordinator looks for a server before each group."""
+"""Shorter waits are not noted. The check for a ready server before each group would otherwise be a wait."""
 
 
 class WaitNotes:
@@ -31,7 +31,7 @@ class WaitNotes:
         """By position in the data's order: the group's wait for the budget, and its wait for the store."""
 
     def runs(self, kind: BatchWaitKind, runs: bool) -> None:
-        """Note whether a wait runs now. It begins and ends when `runs` changes."""
+        """Note whether a wait of this kind runs now. The wait begins and ends when `runs` changes."""
         now = time.time()
         if runs:
             self._running.setdefault(kind, now)

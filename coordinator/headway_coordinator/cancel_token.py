@@ -1,6 +1,7 @@
 """Cancels a group's episodes once the group cannot be trained any more, and reports that as a separate fault.
 
-    async with stop.guard():  # raises StoppedError when `stop.now(why)` is called, or at once if it was ...
+    async with stop.guard():  # raises StoppedError once `stop.now(why)` was called, even before the block
+        ...
 
 A cancellation from outside, such as the end of the process, passes through unchanged.
 """
@@ -16,7 +17,7 @@ from headway_coordinator.faults import InfraError
 
 
 class StoppedError(InfraError):
-    """The episode cannot be trained any more. It is an InfraError, so it is never scored or billed."""
+    """The episode cannot be trained any more. It is an InfraError, so it is never scored."""
 
     def __init__(self, why: Abandoned) -> None:
         super().__init__(f"cancelled with its group, {why.reason}: {why.message}")

@@ -152,7 +152,7 @@ class Coordinator(Process):
         await self._finish(parts.training)
 
     async def _check(self, runner: Runner) -> Ready:
-        """The checks of the preflight that need no other process. Returns what they have loaded."""
+        """Run the preflight's checks that need no other process. Returns what these checks have loaded."""
         await self._blocking(runner.prices, self._books)
         ready = await self._blocking(runner.basics, self._store, self._cache)
         await self._blocking(self._spool.keep_template, ready.template)
@@ -168,7 +168,7 @@ class Coordinator(Process):
     async def _check_services(
         self, http: aiohttp.ClientSession, runner: Runner, ready: Ready, broker: Broker, start_number: int
     ) -> Judges:
-        """The checks of the agent, the judges and the environment. Returns the judges."""
+        """Run the checks of the agent, the judges and the environment. Returns the judges."""
         await self._load_ledger()
         if self.spec.agent.http is not None:
             await runner.agent(http, agent_url(self.job, self.spec.agent.http))

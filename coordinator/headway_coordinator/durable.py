@@ -44,7 +44,7 @@ class Durable:
         """Spool a group. If a predecessor has spooled one of this name, return that one.
 
         Raises:
-            JobError: `Superseded`.
+            JobError: `Superseded`: there is a newer coordinator.
         """
         return await self._call(self._spool.put_unless_superseded, group, self._start_number)
 
@@ -52,7 +52,7 @@ class Durable:
         """Mark a spooled group as abandoned, and return the marked group.
 
         Raises:
-            JobError: `Superseded`.
+            JobError: `Superseded`: there is a newer coordinator.
         """
         return await self._call(self._claimed_give_up, group, why)
 
@@ -60,7 +60,7 @@ class Durable:
         """Record a decision about a remedy. Return the first one that was written for its number.
 
         Raises:
-            JobError: `Superseded`.
+            JobError: `Superseded`: there is a newer coordinator.
         """
         return await self._call(self._claimed_decide, record)
 
@@ -68,7 +68,7 @@ class Durable:
         """Record a validation's summary.
 
         Raises:
-            JobError: `Superseded`.
+            JobError: `Superseded`: there is a newer coordinator.
         """
         await self._call(self._claimed_conclude, summary)
 

@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 class Sessions(Protocol):
-    """Remembers episodes between their turns (the router)."""
+    """Remembers each episode between its turns, as the router of rollout servers does."""
 
     def forget(self, session: str) -> None: ...
 
@@ -68,7 +68,7 @@ class Rules:
     agent_field: str | None = None
     """The spec's field that names the agent, if the agent is the user's own."""
     tokens: Callable[[], int | None] = lambda: None
-    """The most tokens of all prompts and answers of an episode. None: no limit."""
+    """Returns the most tokens of all prompts and answers of an episode, or None if there is no limit."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class EpisodeProgress:
     stage: str = "a sandbox"
     """What the episode waits for. The error message names it."""
     why: str | None = None
-    """What cut the agent short."""
+    """Why the agent ended before it was done; None if it did not."""
     messages: list[dict[str, Any]] = field(default_factory=list)
     acting_since: float = 0.0
     """When the agent began, in monotonic seconds."""

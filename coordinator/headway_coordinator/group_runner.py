@@ -92,7 +92,7 @@ class GroupRunner:
         self.state.abandoned[why.reason] += 1
 
     def _untrainable(self, group: GroupRecord) -> Abandoned | None:
-        """Why a predecessor's group, spooled instead of this one, is abandoned; None if it may be trained.
+        """Why the group of a predecessor, which was spooled first, is abandoned. None if it may be trained.
 
         A group with tokens older than its slot allows is abandoned, even if it could still be trained. The
         scheduler bounds staleness from a group's start. A group that was sampled before a rollback needs its

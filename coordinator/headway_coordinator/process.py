@@ -60,11 +60,11 @@ from headway_wire.listening import listening
 
 CLAIM_SECONDS: Final = 600.0
 COUNT_SECONDS: Final = 60.0
-"""How often accelerator seconds go to the ledger: as often as the operator reports them."""
+"""Seconds between two writes of accelerator seconds to the ledger. The operator reports them as often."""
 BUDGET_SECONDS: Final = 10.0
-"""How often the cost of time is checked against the budget."""
+"""Seconds between two checks of the cost of accelerator time against the budget."""
 POLL_SECONDS: Final = 1.0
-"""How often the process looks for new accelerator seconds."""
+"""Seconds between two checks for the first accelerator seconds."""
 STORE_SECONDS: Final = 3600.0
 """The longest that a blocking call may take. The longest ones are at the start: they load a model's files, or
 the spool of a long run."""
@@ -95,8 +95,8 @@ class Process(ABC):
     ) -> None:
         """
         Args:
-            begun: a predecessor got past the preflight. So the spec was right, and the failure may be
-                transient.
+            begun: whether a predecessor got past the preflight. If so, the spec was right, and a failure may
+                be transient.
             model: the job's base model; empty if there are several.
             book: the price book if there is no ConfigMap.
             before: the job's status when this process began.
@@ -199,7 +199,7 @@ class Process(ABC):
 
     @abstractmethod
     async def _work(self, stack: AsyncExitStack, http: aiohttp.ClientSession) -> None:
-        """The job's work."""
+        """Do the job's work, from the first check to the final status."""
 
     async def _show_end(self) -> None:  # noqa: B027
         """Publish the results of a job that failed permanently. An evaluation has done so earlier, and does
@@ -254,7 +254,7 @@ class Process(ABC):
         self._scrapes.leave()
 
     def _metrics(self) -> bytes:
-        """What `/metrics` answers."""
+        """The content of `/metrics`. The read is noted as a scrape."""
         text = self._exporter.text()
         self._scrapes.read()
         return text

@@ -218,11 +218,12 @@ def _number(value: float | None) -> str | None:
 
 
 def checkpoints(layout: Layout, state: State, evaluations: list[Evaluation]) -> st.Checkpoints | None:
-    """The steps to resume from and to serve."""
+    """The checkpoint to resume from, and the weights to serve."""
     if not state.reports:
         return None
     last = state.reports[-1]
-    # Some steps' folders cannot be served by themselves. At the end, the last one gets the whole model.
+    # The folders of some steps lack weights, so they cannot be served. At the job's end, the last step's
+    # folder gets all of them.
     whole = {report.step: report.weights for report in state.reports if report.weights.whole}
     if state.exported:
         whole[last.step] = last.weights

@@ -97,10 +97,10 @@ class Signals:
             yield Sample("signal/threshold", standing.reading.threshold, which)
 
     def metrics(self, clock: Literal["step", "validation"]) -> Metrics:
-        """The states for MLflow, as `signal/state/<name>`, of the signals that `clock` judges.
+        """The states for MLflow, as `signal/state/<name>`, of the signals that are judged at each `clock`.
 
-        A validation's states are logged with the validation, because no step may follow. So MLflow has every
-        last state.
+        The states at a validation are logged with the validation, because perhaps no step follows. So MLflow
+        has the last state of every signal.
         """
         return {
             f"signal/state/{verdict.signal.name.value}": STATE_VALUES[verdict.standing.state]

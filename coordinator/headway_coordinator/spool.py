@@ -223,7 +223,7 @@ class Spool:
         """The number of this coordinator process: one more than any before it, alive or not.
 
         Raises:
-            JobError: `BucketUnavailable`: this is a coordinator's first write.
+            JobError: `BucketUnavailable`: the store refuses the write, which is a coordinator's first one.
         """
         try:
             number = len(self._store.list(self._layout.coordinator_starts))

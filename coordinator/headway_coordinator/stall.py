@@ -14,7 +14,7 @@ from headway_coordinator.recurring import Recurring, causes_message
 from headway_coordinator.training import Training
 
 AFTER_SECONDS = 120.0
-"""Seconds for which a part may keep the job waiting, if it answers soon or not at all."""
+"""Seconds for which a part may keep the job waiting, if it normally acts soon."""
 LEARNER_SECONDS = 1800.0
 """Seconds for which a learner that trains may keep the job waiting. One rank may keep the others waiting as
 long."""

@@ -161,7 +161,7 @@ def _budget(job: Mapping[str, Any]) -> BudgetSpec | Literal["unknown"] | None:
     stored = job.get("spec", {}).get("budget")
     try:
         return None if stored is None else BudgetSpec.model_validate(stored)
-    except ValidationError as error:  # a definition of another version let it through
+    except ValidationError as error:  # the installed CRD is of another version, and accepted this
         logs.event(_log, "budget-not-read", level=logging.WARNING, error=str(error))
         return "unknown"
 

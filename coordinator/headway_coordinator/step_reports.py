@@ -69,7 +69,7 @@ class StepReports:
             await self._take_next(report)
 
     async def _refuse_rollback(self, report: StepReport) -> None:
-        """End this process if the learner was rolled back, because the process restored a later state.
+        """End this process if the learner was rolled back: its successor restores the earlier state.
 
         Raises:
             JobError: `LearnerRolledBack`.
@@ -82,7 +82,7 @@ class StepReports:
             raise fault
 
     async def _again(self, report: StepReport) -> None:
-        """Take the newest step's report again: a newer step is durable, or the learner started again."""
+        """Take the newest step's report again: a newer checkpoint is durable, or the learner restarted."""
         before = self.state.reports[-1]
         if report == before:
             return

@@ -92,7 +92,7 @@ class FolderJob:
         self._folder = folder
 
     def read_status(self) -> Json:
-        """The status of every manager."""
+        """The whole status, from the files of all writers."""
         status: Json = self._folder.whole()["status"]
         return status
 

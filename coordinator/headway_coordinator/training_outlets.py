@@ -55,8 +55,8 @@ class TrainingOutlets:
         self._cost, self._otlp, self._changed = cost, otlp, changed
         self.training: Training | None = None
         self.restoring = True
-        """While this is true, metrics that a predecessor saw are shown again, and are tracked if it could not
-        track them."""
+        """Whether the predecessor's state is being restored. Its metrics are then shown again, and are logged
+        to MLflow only if the run lacks them."""
 
     def track(self, stack: AsyncExitStack, store: Store, layout: Layout) -> None:
         """Log to MLflow if the spec asks for it."""

@@ -26,7 +26,7 @@ from headway_coordinator.resolving import hosts_file
 
 @dataclass(frozen=True)
 class GatewayAddresses:
-    """How agents reach this process."""
+    """The addresses at which agents call this process's gateway."""
 
     service: str
     """The gateway's base URL through the coordinator's Service, for agents that resolve names."""
@@ -35,7 +35,7 @@ class GatewayAddresses:
 
 
 Job = JobConfig | EvalConfig
-"""Both specs have an agent, a reward's range and a deadline of episodes."""
+"""Either kind of job. Both specs have an agent, a range of rewards and a deadline for episodes."""
 
 
 def addresses_of(job: Job, pod_ip: str, port: int = names.PORT_GATEWAY) -> GatewayAddresses:

@@ -1,6 +1,6 @@
 """An agent that runs as a service. By MTRL's protocol it receives the prompt, and then calls the gateway.
 
-    post the prompt ...... until it is taken: an agent that restarts is asked again
+    post the prompt ...... until the agent takes it: an agent that restarts gets the prompt again
     wait ................. for complete-rollout, and for the reward if the agent reports one
     watch ................ an agent that took the prompt and falls silent has lost it: a fault of the platform
 
@@ -130,8 +130,8 @@ class HttpAgent:
     async def _deliver(self, context: EpisodeContext, rollout: Rollout) -> _Taken:
         """Post the prompt until it is taken.
 
-        Each post names a new address of the gateway. If an earlier post has arrived after all, only one of
-        the two addresses works, so only one of the agent's two runs acts.
+        Each post names a new address of the gateway. If an earlier post has arrived after all, the agent may
+        run twice. The gateway then serves only the run that calls first.
 
         Raises:
             AgentError: the agent refuses this prompt.

@@ -42,7 +42,7 @@ class Prices(Protocol):
     """The part of a price book that a budget needs."""
 
     def highest_price(self, key: str) -> Decimal | None:
-        """The highest price from today on of a token or second, by the bill's key; None: it has no price."""
+        """The highest price from today on of a token or second, by the bill's key. None without a price."""
 
     def spent(self) -> Decimal:
         """US dollars for everything in the ledger."""
@@ -228,7 +228,7 @@ class Account:
         return [LimitUse(limit, *amounts) for limit, amounts in self._each()]
 
     def unpriced(self) -> list[str]:
-        """Classes in use or reserved that the limit in US dollars does not bound."""
+        """Classes in use or reserved that the limit in US dollars cannot bound: they have no price."""
         if all(limit.classes for limit in self.limits):
             return []
         used = {name for name, quantity in self._prices.used().items() if quantity}

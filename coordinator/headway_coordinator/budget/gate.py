@@ -2,12 +2,13 @@
 
     a group begins    once all that it may cost is reserved: every attempt, and its share of training
     an episode ends   the part of its reservation that it has not used is free again
-    a question        to a judge or an endpoint is reserved just before it is sent: their number is unknown
-    a group ends      once the ledger has it; what a step will train of it stays reserved until that step
+    a question        to a judge or an endpoint is reserved just before it is sent, because nobody knows the
+                      number of questions earlier
+    a group ends      once the ledger has it; its training stays reserved until a step has trained it
     exhausted         nothing runs, and nothing that waits fits. Or more is spent and reserved than there is:
                       time has passed, a price was corrected, or the budget was lowered. If the namespace may
                       grant more, the job first waits for the grant or its refusal
-    drained           if `onExhausted` is Drain, and nothing runs or fits: what waits is abandoned
+    drained           if `onExhausted` is Drain, and nothing runs or fits: the waiting groups are abandoned
 
 The reservations of a process that ends need no record, because its running episodes are not billed.
 """
@@ -70,7 +71,7 @@ class _Wait:
 
     amounts: Amounts
     admit: Callable[[], None]
-    """Reserves its amounts."""
+    """Reserves the amounts."""
     turn: asyncio.Future[None]
 
 

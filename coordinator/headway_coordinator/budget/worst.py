@@ -62,7 +62,7 @@ class Limits:
 
 
 NO_LIMITS: Final = Limits(0, 0, 0, 0)
-"""For a job without a budget, whose limits nobody reads."""
+"""The limits in a job without a budget. Nothing reads them."""
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ async def _content(response: aiohttp.ClientResponse) -> bytes:
     """An answer's content, decompressed.
 
     Raises:
-        UnreadableReplyError: it is longer than any answer.
+        UnreadableReplyError: the content has more than `MAX_BYTES` bytes.
     """
     try:
         return await content(response, MAX_BYTES)

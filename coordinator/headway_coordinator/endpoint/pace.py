@@ -36,7 +36,10 @@ class Pace:
 
     @asynccontextmanager
     async def request(self) -> AsyncIterator[None]:
-        """Hold one request's place, first come, first served. A caller cancelled before uses up no start."""
+        """Hold one request's place, first come, first served.
+
+        A caller that is cancelled while it waits uses up no start.
+        """
         async with self._places:
             async with self._door:
                 await self._sleep(lambda: max(self._next, self._quiet_until))

@@ -106,7 +106,7 @@ def judge(status: int, headers: Mapping[str, str], text: str, sent: Sequence[str
 
 
 def _is_used_up(headers: Mapping[str, str], everything: str) -> bool:
-    """Whether a quota is used up until a person pays. A limit that passes by itself says when."""
+    """Whether a quota is used up until a person pays. Errors of other limits say when to try again."""
     if "insufficient_quota" in everything:
         return True
     passes = asked_for(headers) is not None or SOON.search(everything) is not None
@@ -132,7 +132,7 @@ def _bad_request(status: int, message: str, everything: str, param: str, sent: S
 
 
 def _named(everything: str, param: str, sent: Sequence[str]) -> str | None:
-    """The parameter in an error: the one it names, else the first one in its words."""
+    """The parameter that an error is about: the one in `param`, or else the first one in its text."""
     last = re.split(r"[.\]/]", param)[-1]
     if last in sent:
         return last
@@ -162,7 +162,7 @@ def _words(text: str) -> tuple[str, str, str]:
 def _details(detail: Any) -> tuple[str, str, str]:
     """Message, code and parameter of an error in FastAPI's form: a list of places and messages.
 
-    FastAPI repeats the request beside them; that part is left out.
+    FastAPI also repeats the request there; that part is left out.
     """
     if not isinstance(detail, list):
         return str(detail), "", ""

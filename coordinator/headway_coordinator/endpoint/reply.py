@@ -110,7 +110,7 @@ def document(data: bytes) -> Any:
     It may contain half of a surrogate pair, if a model's turn was cut there.
 
     Raises:
-        OutOfBoundsError: it is not such JSON.
+        OutOfBoundsError: the data is not such JSON.
     """
     return json_within(data, MAX_BYTES, depth=MAX_DEPTH, values=MAX_VALUES, halves=True)
 

@@ -195,7 +195,7 @@ class Router:
     def lost_request(self, endpoint: Endpoint, problem: str) -> None:
         """Note that the server did not answer a request.
 
-        Losses during its rest count as the same loss, because all requests on a server break off at once.
+        Losses during its rest count as the same loss, because all requests on a server fail at the same time.
         """
         server, now = self.servers.get(endpoint), self.clock()
         if server is not None and now >= server.rests_until:

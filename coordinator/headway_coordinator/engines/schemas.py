@@ -1,4 +1,4 @@
-"""Remembers the schemas with which servers were lost. A server compiles schemas in the process of all turns.
+"""Remembers the schemas with which servers were lost, because compiling a schema can end a server.
 
 Schemas that are known to be slow or ignored never get here (`gateway/schemas.py`). This module covers unknown
 ones: a schema that ends one server would end the next one too, where its turn is retried.

@@ -19,8 +19,8 @@ from headway_coordinator.http import AnswerBounds, PeerUnreachableError, Upstrea
 MISSING_LOGPROB = -9999.0
 """vLLM writes this if it has no log-probability."""
 TOKEN_BYTES, TOKEN_VALUES = 1024, 32
-"""The most bytes and values of one sampled token in an answer. It takes some 100 bytes with its
-log-probability."""
+"""The most bytes and values of one sampled token in an answer. A token with its log-probability usually has
+some 100 bytes."""
 ROUNDING = 1e-3
 """Rounding may raise a log-probability above 0 by at most this."""
 MAX_TOKENS = 10**9
@@ -151,7 +151,8 @@ def read(answer: dict[str, Any], version: PolicyVersion, *, static: bool = True)
     """Check an answer: as many log-probabilities as tokens, each one finite and of the token itself.
 
     Raises:
-        ServerLostError: the server aborted the request, or used foreign weights (if they are not static).
+        ServerLostError: the server aborted the request, or its weights are not static and did not come from
+            Headway.
         InfraError: evidence for a sampled token is missing.
     """
     choice = answer["choices"][0]

@@ -1,8 +1,8 @@
-"""Estimates what a whole training job will use and cost.
+"""Estimates what a whole training job will use and cost. An estimate has one of three bases:
 
-data        from rows, prompts and limits, once a sandbox has shown how an episode begins
-preflight   from its episodes, once the preflight is over
-running     from the usage and the episodes so far, once a step was taken
+data        rows, prompts and limits, once a sandbox has shown how an episode begins
+preflight   the episodes of the preflight, once it is over
+running     the usage and the episodes so far, once a step was taken
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from headway_coordinator.training import Training
 class TrainingEstimates(Estimates[Training]):
     """The estimates of one training job.
 
-    They change on the event loop, except for ledger events from threads.
+    They change on the event loop, except that threads add the events of the ledger.
     """
 
     def __init__(

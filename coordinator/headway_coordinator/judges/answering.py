@@ -84,7 +84,7 @@ class Judges:
 
 @dataclass
 class _Judgement:
-    """One episode's questions to judges."""
+    """The questions to judges of one episode or group."""
 
     judges: Judges
     sandbox: Sandbox

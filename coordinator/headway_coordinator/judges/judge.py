@@ -122,7 +122,7 @@ class Judge:
 
     @property
     def shown(self) -> str:
-        """Where it is served, without secrets."""
+        """The judge's URL as messages show it, without secrets."""
         return Caller(self._http, self._place, None).shown
 
     async def ask(self, question: PreparedQuestion, on_judgement: Callable[[Judgement], None]) -> Any:

@@ -23,7 +23,7 @@ from headway_coordinator.judges.schema import mismatch
 MAX_QUESTION: Final = 2048 * KIB
 """The most bytes of one question and its judge, as JSON. A sandbox may send half of that."""
 MAX_ANSWER: Final = 256 * KIB
-"""Bytes of one answer."""
+"""The most bytes of one answer."""
 ANSWER_DEPTH: Final = 16
 FORMAT: Final = "response_format"
 TRIES: Final = 3

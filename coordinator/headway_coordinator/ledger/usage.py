@@ -31,7 +31,7 @@ def usage(
     """The bill so far: each day's usage at that day's prices.
 
     Args:
-        books: the source of the book.
+        books: the source of `book`, which knows its corrections and problems.
         used: the same usage with accelerator seconds by product, if there are any.
     """
     totals = total(days)

@@ -213,7 +213,7 @@ def _others_go_on(candidate: str) -> Iterator[None]:
     """Log a failure of one candidate: it says nothing about the others."""
     try:
         yield
-    except Exception as error:  # as in `publish`
+    except Exception as error:  # an optional part failed: log it, and let the job go on to its end
         logs.event(_log, "mlflow-failed", level=logging.WARNING, candidate=candidate, error=str(error))
 
 

@@ -72,7 +72,7 @@ class Exporter:
     def _counted(self, known: MetricFamily, labels: Sequence[str], value: float) -> float:
         """`value`, or for a counter the highest value so far.
 
-        Prometheus takes a falling counter for a restarted one, and counts all of it once more. A bill may
+        Prometheus treats a falling counter as a restarted one, and counts all of it once more. A bill may
         fall, because billed tokens can be withdrawn.
         """
         if known.kind != "counter":

@@ -23,7 +23,10 @@ READ_AGAIN = 16
 
 
 class StepMetrics:
-    """The metrics of one job. `again`: an earlier process may have logged them already."""
+    """The metrics of one job.
+
+    In all methods `again` means that an earlier process may have logged the metrics already.
+    """
 
     def __init__(self, spec: RLTrainingJobSpec, signals: Signals) -> None:
         self._spec = spec
@@ -36,7 +39,7 @@ class StepMetrics:
         self._validated = -1
         """The newest step whose validation is shown."""
         self.tasks: Sequence[str] | None = None
-        """The task of each training row, if a column names it."""
+        """The task of each training row, if a column names tasks."""
         self.tracker: Mlflow | None = None
         """Logs the metrics, if the spec asks for it."""
 

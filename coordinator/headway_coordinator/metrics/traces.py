@@ -60,7 +60,7 @@ class Span:
     kind: str
     begun: float
     ended: float
-    """Both times are Unix times."""
+    """`begun` and `ended` are Unix times."""
     attributes: Mapping[str, Any]
     failed: bool = False
 

@@ -3,6 +3,6 @@
 This package asks for decisions and stores them.
 
 journal.py   decisions in the artifact store
-driver.py    when a remedy is decided, and because of what
+driver.py    asks for a decision before each step, at a signal or a person's order
 shown.py     remedies in status and MLflow
 """

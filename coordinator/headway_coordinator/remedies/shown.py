@@ -19,7 +19,7 @@ from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.remedies.driver import Remedies
 
 MAX_SHOWN: Final = 8
-"""The most changes in a status, as its schema allows."""
+"""The most remedies in a status, as its schema allows."""
 TEXT_LENGTH: Final = 1024
 WORD_LENGTH: Final = 128
 TAG: Final = f"{names.GROUP}/remedy"
@@ -50,7 +50,7 @@ def _shown(entry: Entry, spec: RLTrainingJobSpec) -> st.Remediation:
 
 
 def action(entry: Entry, spec: RLTrainingJobSpec) -> str:
-    """What a change did, or was meant to do."""
+    """What a remedy did, or was meant to do."""
     settings = changed_settings(applied(spec, entry.was), applied(spec, entry.decision.in_force))
     steps = [entry.restored] if entry.restored is not None else entry.decision.directive.restore
     back = f"goes back to the weights of step {' or '.join(map(str, steps))}" if steps else ""
@@ -58,7 +58,7 @@ def action(entry: Entry, spec: RLTrainingJobSpec) -> str:
 
 
 def message(entry: Entry) -> str:
-    """Why a change was made, and why it ended as it did."""
+    """Why a remedy was decided, and why it ended as it did."""
     why = entry.decision.why
     return f"{why}. {entry.state}: {entry.why}" if entry.why else why
 
@@ -97,14 +97,14 @@ def order(remedies: Remedies) -> st.RemedyOrder | None:
 
 
 def samples(course: Course) -> Iterator[Sample]:
-    """The number of changes in each state."""
+    """The number of remedies in each state."""
     count = Counter(entry.state for entry in course.entries)
     for state in get_args(st.RemedyState):
         yield Sample("remedy/changes", count[state], {"state": state})
 
 
 def tags(course: Course, spec: RLTrainingJobSpec, now: RLTrainingJobSpec) -> dict[str, str]:
-    """The run's tags: each change, and the current values of all parameters that ever changed."""
+    """The run's tags: each remedy, and the current values of all parameters that a remedy ever changed."""
     found = {f"{TAG}/{entry.number:06d}": written(_line(entry, spec)) for entry in course.entries}
     given, current = parameters(spec), parameters(now)
     for entry in course.entries:
@@ -119,5 +119,5 @@ def _line(entry: Entry, spec: RLTrainingJobSpec) -> str:
 
 
 def report(course: Course, spec: RLTrainingJobSpec) -> list[dict[str, Any]]:
-    """All changes, for the report of a finished job."""
+    """All remedies, for the report of a finished job."""
     return [_shown(entry, spec).as_object() for entry in course.entries]

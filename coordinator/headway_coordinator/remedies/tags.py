@@ -15,7 +15,7 @@ class RemedyTags:
     def __init__(self, spec: RLTrainingJobSpec) -> None:
         self._spec = spec
         self._tagged = Course()
-        """The changes that the run in MLflow shows already."""
+        """The remedies that the run in MLflow shows already."""
 
     def write(self, tracker: Mlflow | None, remedies: Remedies) -> None:
         """Write the remedies that were taken into the run in MLflow."""

@@ -26,7 +26,7 @@ class Group:
 
     position: int
     slack: int
-    """Batches that may be cut before it must be in one. 0: it is in the next batch, or it is too old."""
+    """How many batches may be cut before the one that must have the group. With 0 it is the next one."""
     ended: int | None
     """The group's number in the order of finishing; None while it runs."""
 
@@ -44,7 +44,7 @@ def in_order(groups: Collection[Group], size: int, max_staleness: int) -> list[i
 
 
 def windowed(groups: Collection[Group], size: int, max_staleness: int) -> list[int] | None:
-    """The oldest finished among the oldest `window(size, max_staleness)`, as far as that is feasible."""
+    """The oldest finished groups among the oldest `window(size, max_staleness)`, as far as is feasible."""
     oldest = sorted(groups, key=lambda group: (group.slack, group.position))
     return _fill(oldest[: window(size, max_staleness)], groups, size)
 

@@ -67,7 +67,7 @@ class BatchScheduler:
     settled: set[int] = field(default_factory=set)
     """Positions trained or abandoned: they never start again."""
     used: int = 0
-    """Groups trained."""
+    """The number of groups that were trained."""
     leaving: set[int] = field(default_factory=set)
     """Positions abandoned while they run. Each holds its slot until it has ended."""
     cursor: int = 0
@@ -136,7 +136,7 @@ class BatchScheduler:
         self._finished += 1
 
     def abandoned(self, position: int) -> None:
-        """Remove a running group that can train nothing: it leaves the order and returns its slot."""
+        """Remove a running group that will not be trained. Its slot becomes free."""
         if position in self.leaving:
             self.leaving.remove(position)
             self.settled.add(position)
