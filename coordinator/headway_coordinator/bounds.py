@@ -23,7 +23,7 @@ ROLLED_BACK: Final = Abandoned(
     reason="RolledBack", message="a remedy went back to a step before the weights that sampled it"
 )
 GIVEN_UP: Final = {"TooOld": TOO_OLD_NOW, "NoStepLeft": NO_STEP_LEFT, "RolledBack": ROLLED_BACK}
-"""By reason: why a group is abandoned when a remedy leaves no step that may train it."""
+"""Why a group is abandoned when a remedy leaves no step that may train it, by reason."""
 LIKE_LIMIT: Final = 12
 """The job ends once recurring causes have ended this many episodes, and twice the number in flight at once,
 before any episode is scored."""

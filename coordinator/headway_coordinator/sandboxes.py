@@ -60,7 +60,7 @@ PAUSE_SECONDS = 1.0
 
 Reply = TypeVar("Reply", bound=Record)
 Timed = Callable[[float], None]
-"""Called with the seconds that something took."""
+"""Called with the seconds that a call took."""
 
 _log = logging.getLogger(__name__)
 
@@ -283,7 +283,7 @@ class Broker:
 
         Raises:
             UpstreamError: the broker refuses.
-            PeerUnreachableError: it does not answer, or its answer is not a pool.
+            PeerUnreachableError: the broker does not answer, or its answer is not a pool.
         """
         return self._understood(await self._call("GET", "pool"), PoolState)
 

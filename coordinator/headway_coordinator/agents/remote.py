@@ -26,7 +26,7 @@ class RemoteAgentHost:
 
     server: GatewayServer
     backend: Backend
-    """Answers the turns of those episodes."""
+    """Answers the turns of the agents' episodes."""
     base_url: str
     """The gateway's base URL for agents."""
     job_arn: str

@@ -78,7 +78,7 @@ class Limit:
     classes: frozenset[str] = frozenset()
     """Classes of tokens that it limits. If empty, it limits US dollars."""
     granted: bool = False
-    """Whether it is a grant of the namespace's RLBudget, which grants more if it can."""
+    """Whether the limit is a grant of the namespace's RLBudget, which is raised on request if possible."""
     refused: Decimal | None = None
     """For a granted limit: the smallest need that the namespace has refused, if it has refused one."""
 
@@ -115,7 +115,7 @@ class LimitUse:
 
 @dataclass(frozen=True)
 class Shortfall:
-    """A limit that is too small for something."""
+    """A limit that is too small for the work to come."""
 
     limit: Limit
     needed: Decimal

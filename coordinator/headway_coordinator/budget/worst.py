@@ -18,9 +18,9 @@ from headway_api.records import EpisodeRecord, GroupRecord, Judgement, Outcome, 
 from headway_coordinator.ledger.events import classes_of
 
 Slot = tuple[str, ...]
-"""Keys of the bill (`prices.of`)."""
+"""Keys of the bill (`prices.of`). Each token of the slot is billed under one of them."""
 Amounts = Mapping[Slot, int]
-"""Tokens, or seconds rounded up."""
+"""By slot: tokens, or seconds rounded up."""
 CONTEXTS: Final = 32
 """Whole contexts that an episode of an agent with its own loop may use under a budget, over all its turns.
 The spec has no limit for that."""

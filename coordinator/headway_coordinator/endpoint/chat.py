@@ -141,11 +141,11 @@ class EndpointChat:
 
         Raises:
             ContextFullError: the endpoint says that the conversation is too long.
-            ForcedCallError: it refuses `tool_choice`.
+            ForcedCallError: the endpoint refuses `tool_choice`.
             GatewayError: the request has no conversation.
-            RenderError: it refuses a conversation that continues from its own answer.
-            InfraError: it failed; the episode may be retried.
-            CandidateError: it will not answer before a person changes something.
+            RenderError: the endpoint refuses a conversation that continues from its own answer.
+            InfraError: the endpoint failed; the episode may be retried.
+            CandidateError: the endpoint will not answer before a person changes a setting.
         """
         if ask.text is not None:
             raise bad("prompt", "an endpoint answers conversations; use /v1/chat/completions", UNSUPPORTED)
@@ -179,7 +179,7 @@ class EndpointChat:
         to start. No record has the cost of a probe.
 
         Raises:
-            CandidateError: it does not answer, or not within `patience`.
+            CandidateError: the endpoint refuses the probe, or does not answer within `patience`.
         """
         session = Session("probe", 0, Sampling(temperature=1.0, top_p=1.0, max_tokens=PROBE_TOKENS))
         tries = 0

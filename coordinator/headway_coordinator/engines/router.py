@@ -188,7 +188,7 @@ class Router:
             server.in_step_at = math.inf
 
     def lost(self, endpoint: Endpoint, problem: str) -> None:
-        """Note that the server cannot be used until it `holds` something again."""
+        """Note that the server cannot be used until `holds` notes verified weights again."""
         if server := self.servers.get(endpoint):
             server.version, server.problem = None, problem
 
