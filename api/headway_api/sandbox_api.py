@@ -55,7 +55,7 @@ TURN_REWARDS_TOLERANCE: Final = 1e-6
 
 
 Metrics = Annotated[dict[str, float], BeforeValidator(bounds.named_numbers)]
-"""Numbers by name, counted before any of them is parsed."""
+"""Named metrics, counted before any of them is parsed."""
 Messages = Annotated[list[dict[str, Any]], Field(max_length=bounds.MESSAGES, fail_fast=True)]
 Tools = Annotated[list[dict[str, Any]], Field(max_length=bounds.TOOLS, fail_fast=True)]
 TurnRewards = Annotated[list[float], Field(max_length=bounds.MESSAGES, fail_fast=True)]
