@@ -10,7 +10,7 @@ from typing import Final
 
 from headway_api.records import MAX_BATCH_WAITS, BatchWait, BatchWaitKind, BatchWaits, GroupRecord
 
-OF_GROUPS: Final = 2
+WAITS_OF_GROUPS: Final = 2
 """Waits of single groups that a batch lists: one for the budget, and one for the store."""
 LEAST_SECONDS: Final = 0.001
 """Shorter waits are not noted. The check for a ready server before each group would otherwise be a wait."""
@@ -25,7 +25,7 @@ class WaitNotes:
         Args:
             started: when the process started, in Unix time.
         """
-        self._noted: deque[BatchWait] = deque(maxlen=MAX_BATCH_WAITS - OF_GROUPS)
+        self._noted: deque[BatchWait] = deque(maxlen=MAX_BATCH_WAITS - WAITS_OF_GROUPS)
         self._running: dict[BatchWaitKind, float] = {"start": started}
         self._of_groups: dict[int, tuple[BatchWait, BatchWait]] = {}
         """By position in the data's order: the group's wait for the budget, and its wait for the store."""

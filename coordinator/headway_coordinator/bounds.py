@@ -13,18 +13,19 @@ MIN_SCORED = 2
 NO_STEP_LEFT: Final = Abandoned(reason="NoStepLeft", message="too few groups are left to fill another batch")
 SUPERSEDED: Final = "Superseded"
 TOO_OLD: Final = Abandoned(
-    reason="TooOld", message="an earlier coordinator wrote it late, and its weights are too old now"
+    reason="TooOld",
+    message="an earlier coordinator stored the group late: the weights that sampled it are too old now",
 )
 TOO_OLD_NOW: Final = Abandoned(
     reason="TooOld",
-    message="a remedy has lowered how old a trained token may be, or how many are trained at once",
+    message="a remedy has lowered maxStepsOffPolicy or batchSize, so no step can train the group in time",
 )
 ROLLED_BACK: Final = Abandoned(
     reason="RolledBack", message="a remedy went back to a step before the weights that sampled it"
 )
 GIVEN_UP: Final = {"TooOld": TOO_OLD_NOW, "NoStepLeft": NO_STEP_LEFT, "RolledBack": ROLLED_BACK}
 """Why a group is abandoned when a remedy leaves no step that may train it, by reason."""
-LIKE_LIMIT: Final = 12
+FATAL_CAUSE_EPISODES: Final = 12
 """The job ends once recurring causes have ended this many episodes, and twice the number in flight at once,
 before any episode is scored."""
 LOST_LIMIT = 8

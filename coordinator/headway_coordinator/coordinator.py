@@ -256,7 +256,7 @@ class Coordinator(Process):
         self._reported = True
         self._status.changed()  # the operator then allows `FINISHING_SECONDS` beyond the deadline
         await self._show_end()
-        await self._last_word()
+        await self._write_final_status()
         await until_informed(self._api)
         logs.event(_log, "finished", reason=training.state.finished, informed=self._api.has_sent_finished)
 

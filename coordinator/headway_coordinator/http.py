@@ -18,7 +18,7 @@ from headway_coordinator.resolving import HostsResolver, hosts_file
 from headway_wire.contents import content
 
 CONNECT_SECONDS = 5.0
-KEPT_SECONDS = 2.0
+KEEPALIVE_SECONDS = 2.0
 """How long an idle connection is kept for another request. The engine closes it after 5 s (uvicorn's
 timeout_keep_alive). If a request is sent at that moment, the server looks lost, and another server computes
 the turn again."""
@@ -51,7 +51,7 @@ def connector() -> aiohttp.TCPConnector:
     file = hosts_file()
     resolver = None if file is None else HostsResolver(file)
     return aiohttp.TCPConnector(
-        limit=0, keepalive_timeout=KEPT_SECONDS, resolver=resolver, use_dns_cache=file is None
+        limit=0, keepalive_timeout=KEEPALIVE_SECONDS, resolver=resolver, use_dns_cache=file is None
     )
 
 

@@ -393,7 +393,7 @@ class Process(ABC):
             if await self._blocking(self._books.look, self._ledger.used()):
                 self._status.changed()
 
-    async def _last_word(self) -> None:
+    async def _write_final_status(self) -> None:
         """Write the final status.
 
         Raises:

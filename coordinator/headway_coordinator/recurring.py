@@ -5,7 +5,7 @@ Pure.
 Two faults are alike if the same method or tool failed at the same line, whatever values their messages
 contain. A cause is standing from when it has ended `RAISED` of the last `WINDOW` episodes, until it has ended
 none of the last `CLEAR_AFTER`. A job gives up if no episode was scored, and its standing causes have ended at
-least half of all episodes. They must also have ended `LIKE_LIMIT` episodes or more.
+least half of all episodes. They must also have ended `FATAL_CAUSE_EPISODES` episodes or more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headway_api.exits import JobError
-from headway_coordinator.bounds import LIKE_LIMIT
+from headway_coordinator.bounds import FATAL_CAUSE_EPISODES
 from headway_coordinator.faults import Cause
 
 WINDOW: Final = 64
@@ -29,7 +29,7 @@ ROUND: Final = (1, 2, 5)
 AGENT_FAILED: Final = "AgentFailed"
 AGENT_HANGS: Final = "AgentHangs"
 HANGS: Final = "EnvironmentHangs"
-MENDED_APART: Final = ("spec.agent.http", "spec.suites[", "spec.environment.sandbox.resources")
+NEVER_FATAL_FIELDS: Final = ("spec.agent.http", "spec.suites[", "spec.environment.sandbox.resources")
 """Causes with these fields end no job. A person can repair an agent's service while the job runs. A suite
 fails without the others, and sandboxes may be lost with their nodes."""
 PLACE: Final = re.compile(r"\S+:\d+ in \S+")
@@ -134,14 +134,16 @@ class Recurring:
 
         The cause has ended so many episodes that the next one would probably fail too.
         """
-        return self.worst_cause(max(LIKE_LIMIT, 2 * self._at_once))
+        return self.worst_cause(max(FATAL_CAUSE_EPISODES, 2 * self._at_once))
 
     def worst_cause(self, least: int = RAISED) -> RecurringCause | None:
         """The worst cause, if causes that may end a job have ended enough episodes.
 
         They must have ended at least `least` episodes, and half of all. No episode may have been scored yet.
         """
-        known = [each for each in self.standing if not (each.cause.field or "").startswith(MENDED_APART)]
+        known = [
+            each for each in self.standing if not (each.cause.field or "").startswith(NEVER_FATAL_FIELDS)
+        ]
         ended = sum(each.count for each in known)
         enough = ended >= least and 2 * ended >= self._ended
         return known[0] if enough and not self._scored else None

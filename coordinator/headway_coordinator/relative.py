@@ -68,7 +68,7 @@ class RelativeJudge:
         if group.abandoned is not None or len(scored) < MIN_SCORED:
             return lost(group, TOO_FEW) if plan.size >= MIN_SCORED else group
         judgements: list[Judgement] = []
-        began, fault = time.monotonic(), InfraError("it was not tried")
+        began, fault = time.monotonic(), InfraError("no attempt was made to judge the group")
         for attempt in attempts:
             lease = f"{leases_of(plan.group_id)}{attempt}"
             try:

@@ -47,12 +47,12 @@ class Signals:
     def step(self, step: int, metrics: Metrics) -> None:
         """Judge the signals by the metrics of a step that was taken."""
         self._watch.step(step, metrics)
-        self._say(step)
+        self._log_changes(step)
 
     def validation(self, step: int, metrics: Metrics) -> None:
         """Judge the signals by the metrics of a complete validation."""
         self._watch.validation(step, metrics)
-        self._say(step)
+        self._log_changes(step)
 
     def changed(self, step: int, spec: RLTrainingJobSpec) -> None:
         """Judge by the settings of `spec` from a step on, because a remedy changed the job."""
@@ -115,7 +115,7 @@ class Signals:
             if verdict.standing.state != "Unknown"
         }
 
-    def _say(self, step: int) -> None:
+    def _log_changes(self, step: int) -> None:
         """Log each signal that was raised, or is no longer raised."""
         now = self._by_name()
         for verdict in self._watch.verdicts():

@@ -110,7 +110,7 @@ class StepReports:
             self.groups.waits.forget(positions)
         self.state.reports.append(report)
         if report.directive is not None:
-            gone = self.groups.passed(report)
+            gone = self.groups.took_remedy(report)
         self.on_change()  # before the next batch can be requested: this step may pause the job
         await self._want(report, reported)
         for group, why in gone:

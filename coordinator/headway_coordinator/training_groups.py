@@ -103,7 +103,7 @@ class TrainingGroups:
             for stop in self.running.values():
                 stop.now(NO_STEP_LEFT)
 
-    def passed(self, report: StepReport) -> list[tuple[GroupRecord, Abandoned]]:
+    def took_remedy(self, report: StepReport) -> list[tuple[GroupRecord, Abandoned]]:
         """After the learner took or refused a remedy, abandon the groups that no step can train any more.
 
         Running groups are stopped, and abandoned once they end. Returns the finished groups that are
@@ -111,7 +111,7 @@ class TrainingGroups:
         """
         self.remedies.took(report)
         now, gone = self.remedies.now.algorithm, []
-        late = self.scheduler.passed(
+        late = self.scheduler.took_remedy(
             report.step, now.batch_size, now.max_steps_off_policy, rolled_back=report.restored is not None
         )
         for position, reason in late.items():

@@ -38,7 +38,7 @@ LOOK_SECONDS = 0.25
 MESSAGE_LENGTH = 1000
 """The most characters that are kept of an agent's error message."""
 GATEWAY_TIMEOUT = 504
-LATER = frozenset({408, 425, 429, 500, 502, 503, GATEWAY_TIMEOUT})
+RETRIABLE_STATUSES = frozenset({408, 425, 429, 500, 502, 503, GATEWAY_TIMEOUT})
 """Statuses of an agent that cannot take the prompt now. Any other refusal is final."""
 
 _log = logging.getLogger(__name__)
@@ -70,17 +70,17 @@ class HttpAgent:
         """Have the service play the episode, and wait for its end."""
         async with self.host.open(context, takes_reward=self.reports_reward) as rollout:
             work = asyncio.create_task(self._watched(context, rollout))
-            word = asyncio.create_task(self._word(rollout))
+            reported = asyncio.create_task(self._reported_result(rollout))
             try:
-                await asyncio.wait({work, word}, return_when=asyncio.FIRST_COMPLETED)
-                return word.result() if word.done() else work.result()
+                await asyncio.wait({work, reported}, return_when=asyncio.FIRST_COMPLETED)
+                return reported.result() if reported.done() else work.result()
             finally:
                 work.cancel()
-                word.cancel()
-                await asyncio.gather(work, word, return_exceptions=True)
+                reported.cancel()
+                await asyncio.gather(work, reported, return_exceptions=True)
                 context.messages[:] = rollout.conversation
 
-    async def _word(self, rollout: Rollout) -> AgentResult:
+    async def _reported_result(self, rollout: Rollout) -> AgentResult:
         """The agent's result, once the agent has reported that it is done."""
         await rollout.until(Status.READY, Status.REWARD_RECEIVED, Status.FAILED)
         if rollout.status is Status.FAILED:
@@ -149,7 +149,7 @@ class HttpAgent:
                 if rollout.begun:
                     slow = error.status == GATEWAY_TIMEOUT
                     return _Taken(self.idle_seconds) if slow else self._ended(rollout, str(error))
-                if error.status not in LATER:
+                if error.status not in RETRIABLE_STATUSES:
                     raise AgentError(rollout.redacted(str(error))) from error
                 problem: Exception = error
             except PeerUnreachableError as error:

@@ -45,7 +45,9 @@ from headway_coordinator.budget.spending import Used
 from headway_coordinator.budget.worst import Amounts, Bill, Limits, Slot
 from headway_coordinator.cancel_token import CancelToken, StoppedError
 
-SPENT: Final = Abandoned(reason="BudgetExhausted", message="its possible cost does not fit spec.budget")
+SPENT: Final = Abandoned(
+    reason="BudgetExhausted", message="the group's worst-case cost does not fit spec.budget"
+)
 UNGROUPED: Final = "ungrouped/"
 TIME: Final = "time"
 """The name under which the account reserves the coming cost of accelerator time."""

@@ -59,7 +59,7 @@ LIST_SECONDS = 10.0
 """The longest wait for a list of models."""
 PROBE_TOKENS = 16
 """Tokens of the answer that a probe asks for. Reasoning models refuse to be given fewer."""
-ELSEWHERE = PolicyVersion(incarnation=0, step=0)
+ENDPOINT_VERSION = PolicyVersion(incarnation=0, step=0)
 """The policy version in the records of an endpoint's turns, because the job never sees the weights."""
 
 _log = logging.getLogger(__name__)
@@ -356,7 +356,7 @@ def _recorded(session: Session, ask: Ask, number: int, reply: Reply) -> Completi
         finish_reason=reply.finish_reason,
         malformed_tool_calls=sum(call.problem is not None for call in parsed.calls),
         malformed_kinds=kinds(parsed.calls),
-        policy_version=ELSEWHERE,
+        policy_version=ENDPOINT_VERSION,
         counted=reply.counted,
     )
     node = len(session.nodes)

@@ -280,7 +280,7 @@ class EvalCoordinator(Process):
         self._status.changed()  # the operator then allows `FINISHING_SECONDS` beyond the deadline
         await self._write_page(self._decoder)
         await self._track(written)
-        await self._last_word()
+        await self._write_final_status()
         logs.event(_log, "finished", groups=evaluation.state.groups_done)
         if (error := projections.ending(evaluation.state, compared)) is not None:
             raise error

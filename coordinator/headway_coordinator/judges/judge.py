@@ -313,7 +313,7 @@ def _remedy(reason: str, where: str, *, served: bool) -> str:
         case "JudgeNotFound":
             return f"correct {where}"
         case "JudgeAnswerUnusable":
-            return "ask more plainly, raise maxTokens, or name a judge that follows a schema"
+            return "simplify the question, raise maxTokens, or name a judge that follows a schema"
         case "JudgeQuestionTooLong":
             return "ask with fewer words, or name a judge with a longer context"
         case "JudgeRefused":
@@ -321,5 +321,5 @@ def _remedy(reason: str, where: str, *, served: bool) -> str:
         case "JudgeSlow":
             return f"raise {where}, or have the judge answer sooner"
     if served:
-        return "its servers restart, and episodes wait for it; status.roles shows what they lack"
+        return "the job restarts its servers, and episodes wait until it answers; status.roles shows what is missing"
     return "make it answer again: episodes wait for it"

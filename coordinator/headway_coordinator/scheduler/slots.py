@@ -184,7 +184,7 @@ class BatchScheduler:
         self.step = step
         self.cut = None
 
-    def passed(
+    def took_remedy(
         self, step: int, batch_size: int, max_staleness: int, *, rolled_back: bool = False
     ) -> dict[int, Late]:
         """Note that the learner took `step` without groups. P and S have these values from now on.

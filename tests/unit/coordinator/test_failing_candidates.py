@@ -9,7 +9,7 @@ import pytest
 from evaluation_rig import EvalJob, spec
 
 from headway_api.exits import JobError, job_error
-from headway_coordinator.bounds import LIKE_LIMIT, LOST_LIMIT
+from headway_coordinator.bounds import FATAL_CAUSE_EPISODES, LOST_LIMIT
 from headway_coordinator.dataset import position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.run import WRITING, Evaluation
@@ -96,7 +96,7 @@ async def test_one_cause_for_all_candidates_ends_the_job(tmp_path: Path, sets: t
     assert error.permanent
     assert error.termination.reason == "ToolFailed"
     assert error.termination.field == TOOL.field
-    assert len(job.tasks) < 2 * (LIKE_LIMIT + 4 * job.spec.rollout.max_concurrency)
+    assert len(job.tasks) < 2 * (FATAL_CAUSE_EPISODES + 4 * job.spec.rollout.max_concurrency)
 
 
 @pytest.mark.parametrize("sets", [(0,), (0, 1)])

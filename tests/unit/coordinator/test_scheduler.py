@@ -97,7 +97,7 @@ class Schedule(RuleBasedStateMachine):
         """A remedy. One that a rollback undid is the one it was."""
         step = self.scheduler.step + 1
         change = self.changes.setdefault(step, Change(size, lag, rolled_back))
-        late = self.scheduler.passed(step, change.size, change.lag, rolled_back=change.rolled_back)
+        late = self.scheduler.took_remedy(step, change.size, change.lag, rolled_back=change.rolled_back)
         for position in late.keys() - self.scheduler.leaving:
             self.returned[position] = self.returned.get(position, 0) + 1
         if change.rolled_back:
@@ -221,7 +221,7 @@ class Schedule(RuleBasedStateMachine):
         later = copy.deepcopy(self.scheduler)
         while later.step + 1 in self.changes:
             again = self.changes[later.step + 1]
-            later.passed(later.step + 1, again.size, again.lag, rolled_back=again.rolled_back)
+            later.took_remedy(later.step + 1, again.size, again.lag, rolled_back=again.rolled_back)
         while not later.done and later.batch() is None:
             idle = [p for p, group in later.active.items() if group.ended is None]
             assert idle or later.leaving or later.free, "nothing runs or may start, and no batch can be cut"
@@ -422,7 +422,7 @@ def test_undone_step_with_other_groups_changes_all_later_ones(order: Order) -> N
     """The others may be groups of those."""
     scheduler = BatchScheduler(batch_size=1, max_staleness=1, steps=10, positions=20, order=order)
     scheduler.restore(2, {0, 1}, {2: 2, 3: 3}, {4: [2], 5: [3]}, used=2, changes=True)
-    assert scheduler.passed(3, 1, 1, rolled_back=True) == {2: "RolledBack"}
+    assert scheduler.took_remedy(3, 1, 1, rolled_back=True) == {2: "RolledBack"}
     assert scheduler.take() == [3]
     scheduler.trained(4, [3])
     assert scheduler.batch() is None
@@ -437,7 +437,7 @@ def test_undone_step_with_other_groups_changes_all_later_ones(order: Order) -> N
 def test_lag_bound_accepted_on_retry_applies_to_undone_steps(order: Order) -> None:
     scheduler = BatchScheduler(batch_size=1, max_staleness=2, steps=10, positions=20, order=order)
     scheduler.restore(2, {0, 1}, {2: 2, 3: 2}, {4: [2], 5: [3]}, used=2, changes=True)
-    assert scheduler.passed(3, 1, 0) == {3: "TooOld"}
+    assert scheduler.took_remedy(3, 1, 0) == {3: "TooOld"}
     assert scheduler.take() == [2]
     scheduler.trained(4, [2])
     assert scheduler.batch() is None
@@ -449,7 +449,7 @@ def test_larger_batch_accepted_on_retry_applies_to_undone_steps(order: Order) ->
     """One of fewer would leave more groups than the batches after it can take in time."""
     scheduler = BatchScheduler(batch_size=1, max_staleness=1, steps=10, positions=20, order=order)
     scheduler.restore(2, {0, 1}, {2: 2, 3: 2}, {4: [2], 5: [3]}, used=2, changes=True)
-    assert scheduler.passed(3, 2, 1) == {}
+    assert scheduler.took_remedy(3, 2, 1) == {}
     while (position := scheduler.start()) is not None:
         scheduler.finished(position)
     assert scheduler.take() == [2, 3]
