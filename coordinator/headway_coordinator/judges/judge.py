@@ -321,5 +321,8 @@ def _remedy(reason: str, where: str, *, served: bool) -> str:
         case "JudgeSlow":
             return f"raise {where}, or have the judge answer sooner"
     if served:
-        return "the job restarts its servers, and episodes wait until it answers; status.roles shows what is missing"
+        return (
+            "the job restarts its servers, and episodes wait until it answers; "
+            "status.roles shows what is missing"
+        )
     return "make it answer again: episodes wait for it"
