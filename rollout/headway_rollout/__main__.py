@@ -13,7 +13,7 @@ from headway_rollout.server import RolloutServer, Settings
 
 
 def served(environ: Mapping[str, str]) -> config.ServedModel:
-    """The model that this server loads: a judge's, or in an RLEvalJob that of its set of servers."""
+    """The model that this server loads: a judge's, a server set's of an RLEvalJob, or the trained one."""
     job = config.load_any(environ)
     if (judge := environ.get(names.ENV_JUDGE)) is not None:
         return judge_servers.served(job, judge)
@@ -23,7 +23,7 @@ def served(environ: Mapping[str, str]) -> config.ServedModel:
 
 
 def main() -> None:
-    """Serve until SIGTERM; explain the reason if the server ends by itself."""
+    """Serve until SIGTERM. If the server ends by itself, write the reason as termination message."""
     logs.setup()
     settings = Settings.read(os.environ)
     settings.cache.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""HTTP for the coordinator (weights, with a key) and for the kubelet (probes, without)."""
+"""The weight agent's HTTP API: weights for the coordinator, with a key, and the kubelet's probes, without."""
 
 from __future__ import annotations
 
@@ -31,32 +31,40 @@ OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 
 
 class Server(Protocol):
-    """What the agent needs from its process."""
+    """The methods of the rollout server that the routes call."""
 
     def state(self, slot: str) -> WeightsState:
         """The weights that a slot of the engine holds."""
 
     async def take(self, slot: str, manifest: WeightsManifest) -> WeightsState | None:
-        """Load weights into a slot; None while the engine is not up. Raises `SlotRefusedError`."""
+        """Load weights into a slot, and return its state; None while vLLM still loads the base model.
+
+        Raises:
+            SlotRefusedError: the engine has no room for another slot, or cannot have this one.
+        """
 
     def release(self, slot: str) -> None:
-        """Release a slot once no request uses its weights. Raises `SlotRefusedError`."""
+        """Release a slot once no request uses its weights.
+
+        Raises:
+            SlotRefusedError: the slot is reserved for the trained policy.
+        """
 
     def alive(self) -> bool:
-        """Whether everything that should run is running."""
+        """Whether vLLM runs, or has not been started yet."""
 
     async def ready(self) -> bool:
-        """Whether the engine answers, and no verification has failed."""
+        """Whether the engine answers and can still be trusted."""
 
 
 def application(server: Server, key: str) -> web.Application:
     """The weight agent's routes; all but the probes need `Authorization: Bearer <key>`.
 
-        POST   /v1/weights?slot=NAME   take the manifest in the body; 200 with the state afterwards
-        GET    /v1/weights?slot=NAME   the state
-        DELETE /v1/weights?slot=NAME   release it once no request uses it; the state from now on
+        POST   /v1/weights?slot=NAME   load the manifest in the body; 200 with the slot's state afterwards
+        GET    /v1/weights?slot=NAME   200 with the slot's state
+        DELETE /v1/weights?slot=NAME   release the slot once no request uses it; 200 with its new state
 
-    The default of `slot` is that of the trained policy.
+    The default of `slot` is the trained policy's slot.
     """
 
     async def put_weights(request: web.Request) -> web.Response:

@@ -1,8 +1,8 @@
-"""Runs inside vLLM's front process: no route of its port answers without the coordinator's key.
+"""Runs inside vLLM's front process: every route of its port but `/health` needs the coordinator's key.
 
 vLLM's own `--api-key` guards paths that begin with `/v1`, `/v2` and `/inference`. It leaves the development
 endpoints open, which pause vLLM and replace its weights. `launch.py` names `AuthMiddleware` as vLLM's
-middleware, which runs before every route. It knows the key's SHA-256 and not the key, so vLLM has no secret.
+middleware, which runs before every route. It has only the key's SHA-256, so vLLM's process has no secret.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 ENV_DIGEST: Final = "HEADWAY_ENGINE_KEY_SHA256"
 OPEN: Final = ("GET", "/health")
-"""The one route that needs no key: whether vLLM is alive."""
+"""The one route that needs no key. It says whether vLLM is alive."""
 SCHEME: Final = b"Bearer "
 CLOSED: Final = 1008
 """Close code of a websocket: policy violation (RFC 6455)."""
@@ -42,7 +42,12 @@ class AuthMiddleware:
     """An ASGI application in front of another one, which it calls only for requests with the key."""
 
     def __init__(self, app: App) -> None:
-        """Raise KeyError or ValueError if the process has no digest: then nobody is let in."""
+        """Read the key's digest from the environment.
+
+        Raises:
+            KeyError: the variable is not set, so vLLM does not start.
+            ValueError: it is not a SHA-256, so vLLM does not start.
+        """
         self._app = app
         self._digest = bytes.fromhex(os.environ[ENV_DIGEST])
         if len(self._digest) != sha256().digest_size:

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 def skipping(shrink: Callable[..., None]) -> Callable[..., None]:
-    """`shrink`, with a result of 0 for tokens that have no adapter.
+    """Wrap `shrink` so that its result is 0 for tokens without an adapter.
 
     Args:
         shrink: fills `output_tensor` (tokens x rank) from `inputs` (tokens x features), the stacked matrices
-            and the adapter's index of each token.
+            and each token's adapter index.
     """
 
     @wraps(shrink)
@@ -45,9 +45,9 @@ def skipping(shrink: Callable[..., None]) -> Callable[..., None]:
 
 
 class LoraWorker(Worker):
-    """The worker extension of an engine with adapters. Naming it makes the worker import this module."""
+    """The worker extension of an engine with adapters. Naming this class makes workers import this module."""
 
 
 if current_platform.is_cpu():
-    # vLLM calls one for single tokens, and the other for whole prompts.
+    # Whole prompts use the name in `lora_ops`, and single tokens the name that `punica_cpu` imported.
     lora_ops.bgmv_shrink = punica_cpu.bgmv_shrink = skipping(lora_ops.bgmv_shrink)

@@ -1,8 +1,8 @@
-"""Which signal killed one of vLLM's processes, and in which call: pure.
+"""Finds out which signal killed one of vLLM's processes, and in which call: pure functions.
 
-vLLM's front process (the API server) starts EngineCore, which starts workers if there are several. If one
-dies of a signal, the others end too, and the front process ends with exit code 0 or 1. So the signal is read
-from the output: from faulthandler's dump, and from the exit codes that vLLM reports.
+vLLM's front process (the API server) starts EngineCore, which starts workers if it needs several. If one
+process dies of a signal, the others end too, and the front process ends with exit code 0 or 1. So the signal
+is read from the output: from faulthandler's dump, and from the exit codes that vLLM reports.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ SIGNALS: Final = {
     "Illegal instruction": signal.SIGILL,
     "Segmentation fault": signal.SIGSEGV,
 }
-"""The signals that faulthandler handles, by its names for them."""
+"""The signals that faulthandler handles, by the name that it prints."""
 SEGFAULT: Final = "Segfault encountered"
-"""Printed by tvm_ffi's handler, which replaces faulthandler's if it is imported later."""
+"""Line of tvm_ffi's handler of SIGSEGV. It replaces faulthandler's if tvm_ffi is imported later."""
 THREAD: Final = re.compile(r"(?P<which>Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
 FRAME: Final = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
-"""A frame of faulthandler's dump; a traceback has a comma before `in`."""
+"""A frame of faulthandler's dump. A frame of a traceback does not match: it has a comma before `in`."""
 DUMP_END: Final = "Extension modules:"
 ROLES: Final = (
     ("worker_main", "worker"),
     ("run_engine_core", "EngineCore"),
     ("openai/api_server.py", "API server"),
 )
-"""Functions and ends of file names at the bottom of the main thread, with the process that runs them."""
+"""Names of functions, and ends of file names, in the main thread's frames; each with its process's role."""
 SOME: Final = "a process of vLLM"
 LIBRARIES: Final = re.compile(r".*/(?:site-packages|dist-packages|python3\.\d+)/")
 OURS: Final = ("vllm/", "headway_rollout/")
@@ -54,11 +54,11 @@ class Death:
     """How one of vLLM's processes died."""
 
     process: str
-    """As a sentence begins with it."""
+    """Name of the process, such as "vLLM's worker", as a message begins with it."""
     signal: int | None
-    """None if nothing names it: only SIGKILL leaves no trace."""
+    """None if the output does not name the signal: only SIGKILL leaves no trace."""
     place: str | None = None
-    """`function (file:line)`."""
+    """The call that ran, as `function (file:line)`; None if unknown."""
 
     @property
     def sentence(self) -> str:
@@ -76,13 +76,13 @@ class Thread:
     """A thread in faulthandler's dump."""
 
     current: bool
-    """Whether it got the signal."""
+    """Whether this thread got the signal."""
     frames: list[re.Match[str]] = field(default_factory=list)
-    """The innermost call first."""
+    """Matches of `FRAME`, the innermost call first."""
 
 
 def name_of(number: int) -> str:
-    """`SIGILL (illegal instruction)`; the number if the signal has no name."""
+    """A signal in words, such as `SIGILL (illegal instruction)`; `signal 99` if it has no name."""
     if number not in set(signal.Signals):
         return f"signal {number}"
     words = signal.strsignal(number)
@@ -90,7 +90,7 @@ def name_of(number: int) -> str:
 
 
 def find(code: int, lines: Sequence[str]) -> Death | None:
-    """The first death by a signal.
+    """The first death of a vLLM process by a signal; None if no signal killed one.
 
     Args:
         code: vLLM's exit code, or 128 + the signal that killed its front process.
@@ -104,7 +104,7 @@ def find(code: int, lines: Sequence[str]) -> Death | None:
 
 
 def in_output(lines: Sequence[str]) -> Death | None:
-    """The first death whose signal the output names."""
+    """The first death whose signal the output `lines` name; None if there is none."""
     dumps = [_dump(match, lines[at + 1 :]) for at, line in enumerate(lines) if (match := FATAL.search(line))]
     dump = next((one for one in dumps if one is not None and one.process != SOME), None)
     dump = dump or next((one for one in dumps if one is not None), None)
@@ -125,7 +125,7 @@ def begins(line: str) -> bool:
 
 
 def of_core(line: str) -> bool:
-    """Whether a line says that EngineCore is gone: from then on no answer of vLLM is a success."""
+    """Whether a line says that EngineCore is gone. After such a line vLLM answers no request successfully."""
     return CORE_GONE in line
 
 
@@ -140,7 +140,10 @@ def _exit(line: str) -> re.Match[str] | None:
 
 
 def _threads(lines: Sequence[str]) -> list[Thread]:
-    """The threads of one dump, the main thread last. Lines of other processes may lie between."""
+    """The threads of faulthandler's first dump in `lines`, the main thread last.
+
+    Lines of other processes may be mixed in, and are skipped.
+    """
     threads: list[Thread] = []
     for line in lines:
         if DUMP_END in line or FATAL.search(line):
@@ -153,7 +156,7 @@ def _threads(lines: Sequence[str]) -> list[Thread]:
 
 
 def _process(threads: Sequence[Thread]) -> str:
-    # A forked process has its parent's frames below its own, so the innermost frame decides.
+    # A forked process has its parent's frames below its own, so the innermost match decides.
     for frame in threads[-1].frames if threads else []:
         for mark, role in ROLES:
             if mark == frame["function"] or frame["file"].endswith(mark):
@@ -162,9 +165,9 @@ def _process(threads: Sequence[Thread]) -> str:
 
 
 def _place(threads: Sequence[Thread]) -> str | None:
-    """vLLM's innermost call: the frames within it are wrappers of torch and of the standard library."""
-    # A thread of OpenMP is not Python's, so no thread is current. The main thread waits for it in the same
-    # call.
+    """The innermost call in code of vLLM or Headway. Deeper frames are wrappers of torch or of Python."""
+    # If a thread of OpenMP got the signal, no Python thread is marked as current. The main thread, which
+    # waits for the OpenMP thread, then shows the call.
     crashed = next((thread for thread in threads if thread.current), threads[-1] if threads else None)
     if crashed is None or not crashed.frames:
         return None

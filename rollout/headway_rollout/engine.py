@@ -15,15 +15,16 @@ from headway_wire.contents import content
 HEALTH_SECONDS: Final = 5.0
 SHORT_SECONDS: Final = 30.0
 LOAD_SECONDS: Final = 600.0
-"""Deadline of a call that moves weights, or waits behind one."""
+"""Deadline of a call that moves weights, and of a call that may have to wait for such a call."""
 JOIN_SECONDS: Final = MEET_SECONDS + STEP_SECONDS + SHORT_SECONDS
-"""Deadline of the call in which the workers meet the learner, which also bounds its parts."""
+"""Deadline of the call in which the workers meet the learner. The learner is reached within `MEET_SECONDS`,
+and the group forms within `STEP_SECONDS`."""
 MAX_METRICS: Final = 16 * bounds.MIB
-"""Maximum bytes of vLLM's metrics: a hundred times those at its start."""
+"""Maximum bytes of vLLM's metrics: a hundred times their size when vLLM has just started."""
 
 WRONG_TENSOR: Final = "wrong tensor: "
-"""Marks the answer of an engine whose worker found a tensor that does not match its digest. vLLM passes on
-only the message of a worker's exception."""
+"""Beginning of a worker's error message if a tensor does not match its digest. vLLM passes on only the
+message of a worker's exception, so the message must identify the error."""
 
 
 class EngineError(Exception):
@@ -31,7 +32,7 @@ class EngineError(Exception):
 
 
 class UnknownToEngineError(EngineError):
-    """vLLM knows nothing of that name."""
+    """vLLM has no adapter of the name in the call."""
 
 
 class LearnerNotMetError(Exception):
@@ -39,11 +40,11 @@ class LearnerNotMetError(Exception):
 
 
 class WrongWeightsError(EngineError):
-    """A worker received, or holds, another tensor than the learner published."""
+    """A worker received or holds a tensor that differs from the one that the learner published."""
 
 
 class Exposition(NamedTuple):
-    """An engine's answer to a scrape."""
+    """An engine's metrics, unparsed, in the text format of Prometheus."""
 
     content: bytes
     content_type: str
@@ -58,7 +59,7 @@ class Engine:
         self._url = url
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self.suspended = False
-        """Whether it must not compute now: it is paused, or its workers meet the learner."""
+        """Whether the engine must not compute now: it is paused, or its workers are meeting the learner."""
 
     async def healthy(self) -> bool:
         """Whether vLLM answers and its engine loop is alive."""
@@ -96,7 +97,7 @@ class Engine:
         """All of vLLM's metrics, unparsed: within `seconds`, and at most `maximum` bytes.
 
         Raises:
-            EngineError: it did not answer, or the answer is larger.
+            EngineError: vLLM did not answer in time or with 200, or the answer is larger.
         """
         limit, plain = aiohttp.ClientTimeout(total=seconds), self._headers | {"Accept-Encoding": "identity"}
         url = f"{self._url}/metrics"
@@ -112,14 +113,17 @@ class Engine:
             raise EngineError(f"GET /metrics: {type(error).__name__}: {error}") from error
 
     async def next_logprob(self, model: str, context: list[int], token: int) -> float:
-        """Log-probability of `token` after `context`, by the very path that samples.
+        """Log-probability of `token` after `context`, by the code path that also samples.
 
-        The request has no salt, unlike the coordinator's. If keys and values of older weights survived a swap
-        in the prefix cache, this request would find them, and the canary would differ.
+        Unlike the coordinator's requests, this one has no cache salt. If keys and values of older weights
+        survived a swap in the prefix cache, this request would find them, and the canary would differ.
 
         It does not use `prompt_logprobs`: with adapters, vLLM scores a prompt's tokens with the indices of
         the tokens that it will sample next. That kills the engine as soon as another request shares the
         batch.
+
+        Raises:
+            EngineError: vLLM refused, did not answer, or returned no log-probability for `token`.
         """
         body = {
             "model": model,
@@ -143,7 +147,7 @@ class Engine:
         return found[0]
 
     async def pause(self) -> None:
-        """Freeze all requests and drop every computed key and value; `resume` computes them again."""
+        """Freeze all requests and clear the KV cache. After `resume`, vLLM computes their prefixes again."""
         await self._post("/pause?mode=keep&clear_cache=true", None, LOAD_SECONDS)
         self.suspended = True
 
@@ -153,7 +157,7 @@ class Engine:
         self.suspended = False
 
     async def update_weights(self, folder: str, files: list[str], digests: str | None, version: str) -> None:
-        """Read a whole checkpoint into the paused engine; tokens sampled from here on carry `version`.
+        """Load a whole checkpoint into the paused engine. vLLM labels later tokens with `version`.
 
         `digests` names the file with the tensors' digests: the engine's workers refuse other tensors.
         """
@@ -163,7 +167,7 @@ class Engine:
         """Make the workers meet the learner on `host`; their weights are unchanged.
 
         Raises:
-            LearnerNotMetError: some or all of them could not.
+            LearnerNotMetError: at least one worker could not meet the learner.
         """
         where = {"host": host, "place": place.model_dump_json()}
         body = {"method": "meet_learner", "kwargs": where}
@@ -184,9 +188,9 @@ class Engine:
             )
 
     async def take_joined(self, folder: str, header: str, version: str) -> None:
-        """Load the joined learner's weights into the paused engine; later tokens carry `version`.
+        """Load the joined learner's weights into the paused engine. vLLM labels later tokens with `version`.
 
-        `header` is the file in `folder` that describes the weights; workers refuse others.
+        `header` is the file in `folder` that describes the weights; the workers refuse other weights.
         """
         await self._update({"folder": folder, "header": header}, version)
 
@@ -231,8 +235,11 @@ def _message(text: str) -> str:
 
 
 def parse_adapters_in_use(metrics: str) -> frozenset[str]:
-    """Read `vllm:lora_requests_info`: a series for each set of names, whose value is the time it was last
-    true."""
+    """Adapters that a request uses, read from `vllm:lora_requests_info` in vLLM's metrics.
+
+    It has one series for each set of adapters that were in use together. A series' value is the time when it
+    last applied, so only the newest series counts.
+    """
     newest = max(
         (line for line in metrics.splitlines() if line.startswith("vllm:lora_requests_info{")),
         key=lambda line: float(line.rsplit(" ", 1)[1]),

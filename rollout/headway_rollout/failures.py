@@ -1,4 +1,4 @@
-"""Why vLLM ended, read from its exit code and its last lines: pure."""
+"""Finds out why vLLM ended, from its exit code and its last lines of output: pure functions."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from headway_rollout import deaths
 
 ERROR: Final = re.compile(r"(?:^|[\s\]])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)): ?(.+)$")
 SUMMARY: Final = re.compile(r"\d+ validation errors? for \w+$")
-"""First line of pydantic's errors: the lines after it say what was wrong."""
+"""First line of a pydantic error. The next line says what was wrong."""
 PREFIX: Final = re.compile(r"^\(\w+ pid=\d+\) ?(?:ERROR [-\d]+ [:\d]+ \[[^\]]*\] ?)?")
-"""vLLM's prefix of the lines of each of its processes."""
+"""Prefix that vLLM adds to each line of output: the process, its pid, level and time."""
 
 CONSEQUENCES: Final = (
     "Engine core initialization failed",
     "Engine process failed to start",
     "EngineDeadError",
 )
-"""Errors of the front process that only say that the engine behind it failed."""
+"""Errors of vLLM's front process which only say that EngineCore failed, and not why."""
 
 LOADABLE: Final = (
     "give a complete Hugging Face folder (config.json, safetensors weights) of a model that this vLLM loads"
@@ -37,11 +37,11 @@ PASSING: Final = (
     "CUDA error",
     "NCCL error",
 )
-"""Failures to start that may not occur on another node, or a moment later."""
+"""Parts of startup errors that a retry may not meet, on another node or a moment later."""
 
 
 def last_error(lines: Sequence[str]) -> str | None:
-    """The last exception in vLLM's output that is a cause and not a consequence."""
+    """The last exception in vLLM's output that is not one of `CONSEQUENCES`; None if there is none."""
     texts = [PREFIX.sub("", line).strip() for line in lines]
     causes = []
     for at, text in enumerate(texts):
@@ -57,7 +57,12 @@ def _is_consequence(name: str, text: str) -> bool:
 
 
 def died(code: int, lines: Sequence[str]) -> str | None:
-    """Which signal killed one of vLLM's processes, and its last error before that; None if none died so."""
+    """Which signal killed a process of vLLM, with vLLM's last error; None if no signal killed one.
+
+    Args:
+        code: vLLM's exit code, or 128 + the signal that killed its front process.
+        lines: vLLM's last lines of output, oldest first.
+    """
     death = deaths.find(code, lines)
     if death is None:
         return None
@@ -66,7 +71,7 @@ def died(code: int, lines: Sequence[str]) -> str | None:
 
 
 def before_ready(code: int, lines: Sequence[str], field: str = FIELD) -> JobError:
-    """vLLM ended before its first answer. `field` is the field that names the model."""
+    """The error of a vLLM that ended before it was ready. `field` is the field that names the model."""
     if death := died(code, lines):
         return JobError("EngineKilled", f"while it loaded the model, {death}", permanent=False)
     error = last_error(lines)
@@ -77,6 +82,6 @@ def before_ready(code: int, lines: Sequence[str], field: str = FIELD) -> JobErro
 
 
 def after_ready(code: int, lines: Sequence[str]) -> JobError:
-    """vLLM ended while it served requests."""
+    """The error of a vLLM that ended while it served requests."""
     how = died(code, lines) or f"vLLM ended (exit code {code}): {last_error(lines) or 'no error message'}"
     return JobError("EngineDied", how, permanent=False)

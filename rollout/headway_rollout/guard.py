@@ -2,11 +2,11 @@
 
     python -m headway_rollout.guard COMMAND...
 
-It leads a process group of its own, in which vLLM and vLLM's workers live. Its standard input is a pipe that
-nobody writes to. When the server dies, however suddenly, the pipe closes and the guard kills the whole group,
-itself included. Conversely, the server kills the group when the guard ends.
+The guard leads a process group of its own, in which vLLM and vLLM's workers run. Its standard input is a pipe
+that nobody writes to. When the server dies, however suddenly, the pipe closes and the guard kills the whole
+group, itself included. Conversely, the server kills the group when the guard ends.
 
-Standard library only: it must run before anything slow is imported.
+The guard imports only the standard library, so that it watches the server from the first moment.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main(command: list[str]) -> int:
     """Run `command` to its end. Return its exit code, or 128 + the signal that killed it."""
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
-    # Fork from the main thread, so that the death signal is tied to the guard's own end.
+    # Fork from the main thread: the kernel sends the death signal when the forking thread ends.
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
 
     def forward(number: int, _frame: FrameType | None) -> None:

@@ -1,9 +1,9 @@
-"""Whether the engine still computes, judged from its own counters.
+"""Finds an engine that no longer computes, from the engine's own counters.
 
-An engine whose workers wait for each other forever still answers its probes: another process serves HTTP.
-That process learns the counters only after each step, so they lag the engine. If an engine hangs over the
-first request after an idle time, its counters still show no request. So an idle engine is asked for a token
-now and then, and that counts as a running request.
+An engine whose workers wait for each other forever still answers its probes, because another process serves
+HTTP. That process receives the counters only after each step, so they lag the engine. If an engine hangs on
+the first request after an idle time, its counters still show no request. So this module asks an idle engine
+for a token now and then, and counts that request as running.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from headway_api.model_names import BASE_MODEL
 from headway_rollout.engine import Engine, EngineError
 
 LOOK_SECONDS = 5.0
-"""Seconds between two looks, and most seconds that one may take."""
+"""Seconds between two reads of the counters, and maximum seconds that one read may take."""
 HUNG_SECONDS = 120.0
-"""How long an engine with running requests may count no token. vLLM counts a prompt once all of it is
-computed. So this must exceed the longest prefill, which takes tens of seconds. An engine that is killed by
-mistake loses more time than this."""
+"""Maximum seconds that an engine with running requests may count no token. vLLM counts a prompt once all of
+it is computed. So the limit must exceed the longest prefill, which takes tens of seconds. Killing a healthy
+engine by mistake costs more time than this wait."""
 
 PROBE_SECONDS = 30.0
-"""How long every look must find no requests before the engine is asked for a token."""
+"""Seconds without any running request after which the engine is asked for a token."""
 
 RUNNING: Final = "vllm:num_requests_running"
 PROMPT: Final = "vllm:prompt_tokens_total"
@@ -42,15 +42,16 @@ class EngineProgress(NamedTuple):
 
 
 class EngineStall(NamedTuple):
-    """An engine that had requests, and has counted no token since."""
+    """An engine that has running requests and counts no further token."""
 
     since: float
-    """Monotonic time."""
+    """Monotonic time, in seconds, of the first read with this count of tokens."""
     tokens: float
+    """Tokens counted since the engine started."""
 
 
 def read(text: str) -> EngineProgress | None:
-    """The progress in vLLM's `/metrics`; None if they do not contain it."""
+    """The progress in `text`, vLLM's `/metrics`; None if a counter is missing."""
     values = engine_metrics.read(text, (RUNNING, PROMPT, GENERATED))
     if values is None:
         return None
@@ -58,10 +59,14 @@ def read(text: str) -> EngineProgress | None:
 
 
 def after(before: EngineStall | None, progress: EngineProgress | None, now: float) -> EngineStall | None:
-    """The judgement of the engine after one more look.
+    """The stall after one more read of the counters: `before` if no token was counted since, or a new one.
+
+    None if the engine is idle, or if its progress is unknown.
 
     Args:
+        before: the stall after the previous read.
         progress: None if it is unknown, or if the engine must not compute now.
+        now: monotonic time, in seconds.
     """
     if progress is None or progress.running == 0:
         return None
@@ -71,7 +76,7 @@ def after(before: EngineStall | None, progress: EngineProgress | None, now: floa
 
 
 async def found(engine: Engine) -> str:
-    """Return once the engine hangs, with how that showed."""
+    """Wait until the engine hangs. Return a sentence that says how this showed."""
     stall: EngineStall | None = None
     probe, busy = asyncio.create_task(_request_token(engine)), time.monotonic()
     try:
@@ -80,7 +85,7 @@ async def found(engine: Engine) -> str:
             now = time.monotonic()
             try:
                 progress = read(await engine.metrics(LOOK_SECONDS))
-            except EngineError:  # an engine that does not even answer has computed nothing new
+            except EngineError:  # an engine that does not answer counts as busy, with no new tokens
                 progress = EngineProgress(running=1, tokens=stall.tokens if stall is not None else 0.0)
             if engine.suspended:
                 progress = None
@@ -98,6 +103,6 @@ async def found(engine: Engine) -> str:
 
 
 async def _request_token(engine: Engine) -> None:
-    """Ask for one token; the counters show whether the engine computed it."""
+    """Ask the engine for one token, and ignore errors: the counters show whether it computed the token."""
     with suppress(EngineError):
         await engine.next_logprob(BASE_MODEL, [0], 0)

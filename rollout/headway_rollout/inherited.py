@@ -1,7 +1,7 @@
 """Which variables of the rollout server its engine inherits: a pure function.
 
-The store's Secret gives the server all its keys as variables, whose names nobody knows in advance. So the
-engine gets only what is listed here.
+The artifact store's Secret adds all its entries to the server's environment, under names that nobody knows in
+advance. So the engine inherits only the variables that this module lists.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAMES: Final = frozenset(
         *("CC", "CXX", "MAX_JOBS", "LOCAL_RANK"),
     }
 )
-"""Names that belong to the system, its certificates and its compilers."""
+"""Variables of the operating system, its certificates and its compilers."""
 BEGINNINGS: Final = (
     *("LC_", "LD_", "XDG_", "PYTHON", "MALLOC_"),
     *(
@@ -43,13 +43,13 @@ BEGINNINGS: Final = (
     *("TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "FLASH_", "DG_", "DEEP_EP_", "TVM_"),
     *("VLLM_", "RAY_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "SAFETENSORS_", "HUGGINGFACE_HUB_CACHE"),
 )
-"""Beginnings of names that belong to the libraries that vLLM runs on."""
+"""Prefixes of the variables of vLLM and of the libraries that it uses."""
 SECRET: Final = ("_API_KEY", "_ACCESS_KEY", "_TOKEN", "_TOKEN_PATH", "_SECRET", "_PASSWORD", "_CREDENTIALS")
-"""Ends of names among these that hold a secret, such as VLLM_API_KEY and HF_TOKEN."""
+"""Suffixes of variables with a secret, such as VLLM_API_KEY and HF_TOKEN. They are never inherited."""
 
 
 def inherited(parent: Mapping[str, str]) -> dict[str, str]:
-    """The variables of `parent` that the engine may have."""
+    """The variables of the environment `parent` that the engine may inherit."""
     return {name: value for name, value in parent.items() if _may(name)}
 
 

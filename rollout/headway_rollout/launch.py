@@ -1,7 +1,7 @@
-"""From the served model to vLLM's command line and environment: a pure function.
+"""Turns a served model into vLLM's command line and environment: a pure function.
 
-Nothing here looks at the machine; `Host` describes what matters of it. Flags that users add in
-`spec.rollout.engine.extraArgs`, or in `extraArgs` of a judge, come last, so they win.
+This module does not look at the machine; `Host` describes it. Flags that users add in
+`spec.rollout.engine.extraArgs`, or in `extraArgs` of a judge, come last, so they override ours.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from headway_api.config import ServedModel
 
 KEEP_ADAPTERS: Final = 3
-"""Versions of the trained policy that stay loaded: the newest, and those that turns in flight may still
-sample from."""
+"""Number of versions of the trained policy that stay loaded: the newest, and older ones from which turns in
+flight may still sample."""
 
 TRANSFER_BACKEND: Final = "headway-folder"
 """Name of the weight-transfer engine in `weight_transfer.py`."""
@@ -33,25 +33,27 @@ TRANSFER_BACKEND: Final = "headway-folder"
 FULL_WORKER: Final = "headway_rollout.weight_transfer.WorkerExtension"
 LORA_WORKER: Final = "headway_rollout.cpu_lora.LoraWorker"
 PLAIN_WORKER: Final = "headway_rollout.worker.Worker"
-"""Modules that vLLM's workers import before they load the model: for full weights, adapters or neither."""
+"""Classes that vLLM's workers import before they load the model: for full weights, adapters or neither."""
 
 AUTH_MIDDLEWARE: Final = "headway_rollout.auth_middleware.AuthMiddleware"
 """Middleware that vLLM's front process runs before all its routes."""
 
 LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256)
-"""Ranks for which vLLM can reserve slots; an adapter of a rank between two of them takes the larger."""
+"""Ranks for which vLLM can reserve memory. An adapter of another rank takes the next larger of these."""
 
 MEBIBYTE: Final = 1 << 20
 SMALLEST_CACHE: Final = 64 * MEBIBYTE
+"""Minimum bytes of the KV cache on a CPU."""
 LARGEST_CACHE: Final = 512 * MEBIBYTE
-"""Largest cache on a CPU, unless a single sequence of full length needs more."""
+"""Maximum bytes of the KV cache on a CPU, unless a single sequence of full length needs more."""
 
 BYTES: Final = {"float32": 4, "bfloat16": 2}
+"""Bytes of a number, by its format."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """What the command line depends on besides the spec."""
+    """The properties of the machine on which vLLM's command line depends."""
 
     accelerator: bool
     """Whether there is a GPU; otherwise vLLM runs on the CPU."""
@@ -114,8 +116,8 @@ def _weights(model: ServedModel) -> list[str]:
 
 
 def max_adapters(model: ServedModel) -> int:
-    """Adapters that requests name at the same time: one for each slot, and older versions of the trained
-    policy. Turns in flight still sample from those versions."""
+    """Maximum adapters that requests name at the same time: one for each slot, and older versions of the
+    trained policy. Turns in flight may still sample from those versions."""
     return model.adapters + (KEEP_ADAPTERS - 1 if model.updates else 0)
 
 
@@ -125,7 +127,7 @@ def _lora(rank: int, adapters: int) -> list[str]:
         "--enable-lora",
         "--max-lora-rank", str(place),
         "--max-loras", str(adapters),
-        # vLLM's worker keeps unloaded adapters until it needs their place; twice the live ones is enough.
+        # vLLM's worker keeps unloaded adapters until it needs their place. Twice the loaded number is enough.
         "--max-cpu-loras", str(2 * adapters),
         "--worker-extension-cls", LORA_WORKER,
     ]  # fmt: skip
@@ -142,9 +144,9 @@ def _cpu(model: ServedModel, config: Mapping[str, Any]) -> list[str]:
     argv = ["--enforce-eager", "--kv-cache-memory-bytes", str(cache_bytes(model, config))]
     # Only whole blocks are cached. The default of 128 tokens would match nothing in short conversations.
     argv += ["--block-size", "32"]
-    # vLLM's CPU engine dies if it computes a prompt in parts and the request has a seed, as all of ours do.
-    # It would rewind a random generator that has no offset. It also dies if it computes turns again after
-    # full weights were loaded.
+    # With chunked prefill, vLLM's CPU engine dies on a prompt in several chunks if the request has a seed.
+    # All requests of Headway have one. vLLM would rewind a random generator that has no offset. The engine
+    # also dies when it computes turns again after full weights were loaded.
     argv += ["--no-enable-chunked-prefill"]
     if model.rollout.engine.tensor_parallel_size == 1:
         argv += ["--distributed-executor-backend", "uni"]
@@ -152,7 +154,11 @@ def _cpu(model: ServedModel, config: Mapping[str, Any]) -> list[str]:
 
 
 def cache_bytes(model: ServedModel, config: Mapping[str, Any]) -> int:
-    """Bytes of KV cache on a CPU: room for every episode in flight at full length, within bounds."""
+    """Bytes of KV cache on a CPU: room for every episode in flight at full length, within bounds.
+
+    Args:
+        config: content of the base model's config.json.
+    """
     heads = int(config["num_attention_heads"])
     head_size = int(config.get("head_dim") or int(config["hidden_size"]) // heads)
     kv_heads = int(config.get("num_key_value_heads") or heads)
@@ -164,44 +170,44 @@ def cache_bytes(model: ServedModel, config: Mapping[str, Any]) -> int:
 
 
 def environment(model: ServedModel, host: Host, parent: Mapping[str, str], key: str) -> dict[str, str]:
-    """Environment of the engine: the variables that it may inherit, and vLLM's own switches.
+    """Environment of the engine: the variables of `parent` that it may inherit, and vLLM's own switches.
 
-    Of the key of vLLM's port it has only the digest.
+    It contains only the digest of `key`, not the key itself.
     """
     env = inherited(parent) | {
         "HOME": str(host.cache),
         "XDG_CACHE_HOME": str(host.cache / "xdg"),
-        # An image may bring a warm cache of what vLLM learnt about each model class. To ask again costs
-        # seconds.
+        # An image may contain a warm cache of vLLM's facts about each model class. Without it, vLLM inspects
+        # the class again, which takes seconds.
         "VLLM_CACHE_ROOT": parent.get("VLLM_CACHE_ROOT") or str(host.cache / "vllm"),
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "PYTHONUNBUFFERED": "1",
-        # A process that a signal kills names the call (`deaths.py`).
+        # A process that a signal kills prints its Python calls, which `deaths.py` reads.
         "PYTHONFAULTHANDLER": "1",
-        # The tests run on the first model runner, the only one that works on a CPU.
+        # Version 1 of vLLM's model runner is the only one that works on a CPU, where our tests run.
         "VLLM_USE_V2_MODEL_RUNNER": parent.get("VLLM_USE_V2_MODEL_RUNNER") or "0",
         ENV_DIGEST: digest(key),
-        # Pause, resume and weight updates. Like every route, they need the key.
+        # Adds the routes that pause, resume and update weights. Like every route, they need the key.
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
     }
     if not host.accelerator:
         env |= {
             "OMP_NUM_THREADS": parent.get("OMP_NUM_THREADS") or str(threads(model, host)),
-            # If bound, every server of a node would run on core 0.
+            # If vLLM bound its threads to cores, every server of a node would run on core 0.
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            # Otherwise the first request for log-probabilities compiles, or fails because there is no
-            # compiler.
+            # Otherwise the first request for log-probabilities compiles a kernel, or fails because there is
+            # no compiler.
             "TORCHDYNAMO_DISABLE": "1",
         }
     return env
 
 
 def threads(model: ServedModel, host: Host) -> int:
-    """Threads for the CPU's kernels: the container's limit if it has one, else the cores."""
+    """Number of threads for CPU kernels: the container's CPU limit, and at most the machine's cores."""
     limits = model.rollout.resources.limits if model.rollout.resources is not None else None
     quantity = (limits or {}).get("cpu")
     if quantity is None:

@@ -16,13 +16,16 @@ from aiohttp import web
 from headway_rollout.engine import Engine, EngineError
 
 ANSWER_SECONDS: Final = 8.0
-"""Longest that a scrape waits; Prometheus gives up after 10 s by default."""
+"""Maximum seconds that a scrape waits. Prometheus gives up after 10 s by default."""
 MAX_BYTES: Final = 16 << 20
-"""A hundred times the size of vLLM's metrics at its start."""
+"""Maximum bytes of vLLM's metrics: a hundred times their size when vLLM has just started."""
 
 
 def application(engine: Callable[[], Engine | None]) -> web.Application:
-    """The one route, without a token; `engine` is None while vLLM loads the base model."""
+    """An application with the one route /metrics, which needs no key.
+
+    `engine` returns None while vLLM loads the base model; scrapes then get 503.
+    """
     one_at_a_time = asyncio.Lock()
 
     async def metrics(_request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""The base model: from its URI to a folder in Hugging Face layout."""
+"""Fetches the base model that a URI names into a folder in Hugging Face layout."""
 
 from __future__ import annotations
 
@@ -24,18 +24,22 @@ def fetch(model: Source, store: Store, cache: Path, field: str = base_model.FIEL
     """Fetch the base model from the artifact store or the hub. `field` is the field that errors name.
 
     Raises:
-        JobError: `ModelUnavailable` if nothing usable lies there, `ModelNotFetched` if the transfer failed;
-            both are retriable and name `field`.
+        JobError: `ModelUnavailable` if no usable model is at the URI, `ModelNotFetched` if the transfer
+            failed; both are retriable and name `field`.
     """
     try:
-        with not_final():  # the preflight has checked that it exists
+        with not_final():  # the preflight has checked that the model exists, so a failure may pass
             return base_model.fetch(model, store, cache, field=field)
     except STORE_FAILURES as error:
         raise JobError("ModelNotFetched", f"{model.base}: {error}", field=field, permanent=False) from error
 
 
 def read_config(folder: Path, field: str = base_model.FIELD) -> dict[str, Any]:
-    """The model's config.json; for a multimodal model, the part that describes its text model."""
+    """The model's config.json; for a multimodal model, the part that describes its text model.
+
+    Raises:
+        JobError: `ModelNotLoadable` if the file is missing or is not JSON.
+    """
     path = folder / "config.json"
     try:
         config = base_model.read_config(path)

@@ -1,4 +1,4 @@
-"""The engine's processes: started in a group of their own, read, and gone when the server is gone."""
+"""Runs the engine in a process group of its own, reads its output, and ends it with the server."""
 
 from __future__ import annotations
 
@@ -20,21 +20,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KEPT_LINES: Final = 400
+"""Maximum last lines of the engine's output that are kept."""
 DEATH_LINES: Final = 1000
-"""Maximum lines kept in addition from the point where a process of the engine dies: a dump of its threads."""
+"""Maximum further lines that are kept after the first line about a death, such as a dump of the threads."""
 LONGEST_LINE: Final = 1 << 20
 GONE_SECONDS: Final = 10.0
-"""How long vLLM's front process may outlive EngineCore. It notices the death within 5 s and ends, but only
-after every answer is sent. It waits forever for EngineCore's answer to a call that moves weights."""
+"""Seconds that vLLM's front process may outlive EngineCore. It notices the death within 5 s and ends, but
+only after every answer is sent. If EngineCore was moving weights, the front process waits for its answer
+forever."""
 LAST_WORDS_SECONDS: Final = 5.0
+"""Maximum seconds to read the remaining output of an engine that was killed."""
 STOP_SECONDS: Final = 15.0
-"""How long vLLM may take to end after SIGTERM before its group is killed."""
+"""Seconds that vLLM may take to end after SIGTERM before its group is killed."""
 
 
 class Transcript:
-    """The engine's last lines, and those about a death.
+    """The engine's last lines of output, and the lines about the first death of one of its processes.
 
-    After a death, the front process writes hundreds of lines for each request in flight.
+    The latter are kept separately: after a death, the front process writes hundreds of lines for each request
+    in flight.
     """
 
     def __init__(self) -> None:
@@ -63,7 +67,7 @@ class EngineProcess:
     """vLLM under its guard.
 
     Invariant: once `stop` has returned, or this process has died, no process of the engine's group is left.
-    `_bury` ensures the first, `guard` the second.
+    `_bury` ensures this after `stop`. `guard` ensures it after the death of this process.
     """
 
     def __init__(
@@ -80,7 +84,7 @@ class EngineProcess:
     @classmethod
     async def start(cls, launch: Launch) -> EngineProcess:
         """Start vLLM. It returns at once, long before vLLM answers."""
-        # Our own pipes: `wait` on asyncio's would also wait for every process that inherited them.
+        # These pipes are not asyncio's: `wait` would then also wait for every process that inherited them.
         read_output, write_output = os.pipe()
         read_lifeline, write_lifeline = os.pipe()
         process = await asyncio.create_subprocess_exec(
@@ -126,7 +130,7 @@ class EngineProcess:
     async def ended(self) -> int:
         """Wait until the engine ends by itself. Return its exit code, or 128 + the signal that killed it.
 
-        It does not return once `kill` was called: that exit code says nothing about the engine.
+        After a call of `kill` it never returns, because that exit code says nothing about the engine.
         """
         gone = asyncio.create_task(self._outlived())
         exited = asyncio.create_task(self._process.wait())
@@ -142,7 +146,7 @@ class EngineProcess:
         return code if code >= 0 else 128 - code
 
     async def _outlived(self) -> None:
-        """Return once EngineCore has been gone for too long."""
+        """Return once EngineCore has been gone for `GONE_SECONDS`."""
         await self._core_gone.wait()
         await asyncio.sleep(GONE_SECONDS)
         event(log, "the front process outlives EngineCore", logging.WARNING, seconds=GONE_SECONDS)
@@ -158,14 +162,14 @@ class EngineProcess:
         await self._bury()
 
     async def kill(self) -> None:
-        """End the engine at once: no request in flight gets an answer any more. `lines` is complete
+        """End the engine at once, so that no request in flight gets an answer. `lines` is complete
         afterwards."""
         self._killed = True
         await self._bury()
 
     async def _bury(self) -> None:
         """Kill what is left of the group, and read the rest of its output."""
-        # An empty group is what we want.
+        # The error means that the group has no process left.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()

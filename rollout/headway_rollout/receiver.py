@@ -1,4 +1,4 @@
-"""In vLLM's worker: receives tensors from the learner's memory (`headway_api.weights_direct`)."""
+"""Runs in vLLM's worker: receives tensors from the learner's memory (`headway_api.weights_direct`)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from headway_api.weights_direct import (
 )
 
 BLOCKING: Final = "TORCH_NCCL_BLOCKING_WAIT"
-"""If set when an NCCL group is created, an operation that fails or times out raises in its caller. Otherwise
-the group's watchdog ends the whole process."""
+"""Environment variable that torch reads when an NCCL group is created. If set, an operation that fails or
+times out raises in its caller. Otherwise the group's watchdog ends the whole process."""
 DTYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
 class Receiver:
-    """This worker's place in the process group of one transfer."""
+    """This worker's member of the process group that one transfer uses."""
 
     def __init__(
         self,
@@ -44,8 +44,10 @@ class Receiver:
 
         Args:
             rank: rank of this worker, from 1: the learner is 0.
-            size: size of the group, the learner included.
-            device: where the tensors are needed.
+            size: number of processes in the group, including the learner.
+            device: device of the model. With gloo, the tensors arrive on the CPU instead.
+            step_seconds: maximum seconds for the group to form, and for one tensor to arrive.
+
         Raises:
             RuntimeError: the learner could not be met.
         """
@@ -58,7 +60,7 @@ class Receiver:
             timeout=timedelta(seconds=min(MEET_SECONDS, step_seconds)),
         )
         self._store = PrefixStore(place.key, met)
-        # gloo delivers to the CPU.
+        # gloo receives into CPU memory only.
         self._device = device if place.transport == "nccl" else torch.device("cpu")
         self._group = _process_group(place.transport, self._store, rank, size, limit)
         self._rank = rank
@@ -79,14 +81,14 @@ class Receiver:
         self._store.set(done(self._rank), "")
 
     def _take(self, data: torch.Tensor) -> None:
-        """Fill `data` with what the learner sends next."""
+        """Fill `data` with the learner's next broadcast."""
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = 0, 0
         self._group.broadcast([data], options).wait()
 
 
 def _process_group(transport: Transport, store: Any, rank: int, size: int, limit: timedelta) -> Any:
-    """Like the learner's function of this name, for the other ranks."""
+    """Create the process group for a rank other than the learner's; the learner has the same function."""
     if transport == "gloo":
         return dist.ProcessGroupGloo(store, rank, size, limit)
     options = dist.ProcessGroupNCCL.Options()

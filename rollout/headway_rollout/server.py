@@ -1,5 +1,4 @@
-"""The rollout server's life: start the agent, fetch the model, start vLLM, take weights, until something
-ends."""
+"""The rollout server's process: starts the weight agent, fetches the base model, starts and watches vLLM."""
 
 from __future__ import annotations
 
@@ -44,17 +43,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 START_SECONDS: Final = 1800.0
-"""How long vLLM may take to load the base model."""
+"""Maximum seconds that vLLM may take to load the base model."""
 POLL_SECONDS: Final = 0.5
 ANY_ADDRESS: Final = "0.0.0.0"
 REPORT_SECONDS: Final = 3.0
-"""How long a failed server still answers `GET /v1/weights` with the reason before it ends."""
+"""Seconds that a failed server still answers `GET /v1/weights` with the reason before it ends."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the process listens and works. The environment may set each value, so that tests run side by
-    side."""
+    """The process's address, ports and folder. Environment variables set them, so that several servers can
+    run on one machine in tests."""
 
     address: str
     engine_port: int
@@ -80,7 +79,7 @@ class Settings:
         return f"http://{host}:{self.engine_port}"
 
     def host(self) -> Host:
-        """What the engine's command line needs to know about the machine."""
+        """The properties of this machine that vLLM's command line depends on."""
         return Host(
             accelerator=Path("/dev/nvidiactl").exists(),
             cores=len(os.sched_getaffinity(0)),
@@ -92,10 +91,11 @@ class Settings:
 
 
 class RolloutServer:
-    """The process: vLLM, and the agent that reports its weights.
+    """The process: vLLM, and the agent that loads and reports its weights.
 
-    It ends, with the engine, on SIGTERM (normally), when the engine ends or hangs, and when weights could not
-    be verified (all retriable). A base model that vLLM cannot load ends it permanently.
+    The process ends normally on SIGTERM. It ends with a retriable error if the engine ends or hangs, or if
+    the policy's weights cannot be verified. It ends with a permanent error if vLLM cannot load the base
+    model. The engine always ends with the process.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class RolloutServer:
         settings: Settings,
         asked: Key = Key.COORDINATOR_TO_ROLLOUT,
     ) -> None:
-        """`asked` is the key that both of its ports ask for."""
+        """Create a server of `served`. Its weights port and vLLM's port require the key `asked`."""
         self._served = served
         self._keys = keys
         self._key = keys[asked]
@@ -149,8 +149,8 @@ class RolloutServer:
             listening(shown, self._settings.metrics_port, host=host),
         ):
             try:
-                # The engine closes an idle connection after 5 s. A request during the close would look like
-                # an engine that fails.
+                # vLLM closes an idle connection after 5 s. A request that reuses the connection at that
+                # moment fails, as if the engine had failed. So each request opens its own connection.
                 connector = aiohttp.TCPConnector(limit=0, force_close=True)
                 async with aiohttp.ClientSession(connector=connector) as http:
                     await self._until(stopping, self._serve(http))
@@ -160,7 +160,7 @@ class RolloutServer:
         event(log, "stopped")
 
     async def _until(self, stopping: asyncio.Event, work: Coroutine[None, None, None]) -> None:
-        """Run `work` until it raises, its only way to end, or until SIGTERM."""
+        """Run `work` until SIGTERM, or until it raises: it never returns."""
         serving, asked = asyncio.create_task(work), asyncio.create_task(stopping.wait())
         try:
             await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
@@ -173,7 +173,7 @@ class RolloutServer:
 
     async def _serve(self, http: aiohttp.ClientSession) -> None:
         served, cache, started = self._served, self._settings.cache, time.monotonic()
-        # Weights that an earlier container fetched: its engine is gone, so nobody will ask for them.
+        # An earlier container of this pod may have left weights. Its engine is gone, so nobody needs them.
         await asyncio.to_thread(shutil.rmtree, cache / "weights", ignore_errors=True)
         store = await asyncio.to_thread(_open_store, served.output)
         folder = await asyncio.to_thread(model.fetch, served, store, cache, served.field)
@@ -217,7 +217,7 @@ class RolloutServer:
         return Slots(updater, served.adapters, reserved=POLICY if served.updates else None)
 
     async def _kill(self) -> str | None:
-        """End the engine. Return which signal had killed one of its processes before, or None."""
+        """End the engine. If a signal had already killed one of its processes, return a sentence about it."""
         assert self._process is not None, "weights are taken by an engine that was started"
         await self._process.kill()
         death = deaths.find(0, self._process.lines)
@@ -261,5 +261,5 @@ class RolloutServer:
 
 
 def _open_store(output: OutputSpec) -> Store:
-    with not_final():  # the preflight has used this bucket already
+    with not_final():  # the preflight has used this bucket, so a failure may pass
         return open_store(output)

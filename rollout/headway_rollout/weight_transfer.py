@@ -3,15 +3,15 @@
 Only this module and `cpu_lora` know vLLM's internals. `launch.py` names `WorkerExtension` as the worker
 extension, so every worker imports this module before it creates its transfer engine.
 
-vLLM's reload packs each layer's weights again as it loads them. One layer is never loaded: an output head
-tied to the embeddings. On a GPU the head shares their storage and needs nothing. On a CPU its product runs on
-a packed copy that was made once. So the head would keep the old weights while every request answers 200.
-`finish_weight_update` packs it again.
+vLLM's reload packs each layer's weights again as it loads them. It skips an output head that is tied to the
+embeddings. On a GPU the head shares the embeddings' storage, so it has the new weights. On a CPU the head
+multiplies with a packed copy of its weights, made once at the start. The head would keep the old weights
+while every request answers 200. So `finish_weight_update` packs the head again.
 
-Each tensor is compared with the learner's digest as the model receives it. Some parameters remain unchanged
-in the model (the base model shows which); they are compared again in the model afterwards. So the engine's
-own process has checked that it holds this version. That works in bfloat16 too, where a canary cannot
-distinguish versions.
+The worker compares each tensor with the learner's digest before the model receives it. The model stores some
+parameters exactly as the checkpoint has them; a comparison with the base model shows which. After the load,
+the worker compares these parameters with the digests too. So the engine's own process has checked that it
+holds this version. That works in bfloat16 too, where a canary cannot distinguish versions.
 """
 
 from __future__ import annotations
@@ -41,54 +41,55 @@ BACKEND = "headway-folder"
 """The same name as `launch.TRANSFER_BACKEND`; a test compares the two."""
 
 HASHED_AHEAD = 8
-"""Tensors that are hashed while earlier ones are loaded."""
+"""Maximum tensors that are hashed while earlier tensors are loaded."""
 HASHED_AHEAD_DIRECT = 2
-"""Tensors that are hashed while earlier ones are loaded, if they arrive in the device's memory."""
+"""`HASHED_AHEAD` for tensors that the learner sends: they occupy the device's memory meanwhile."""
 
 
 class WrongTensorError(Exception):
-    """A tensor is not the one that the learner published."""
+    """A tensor's digest differs from the learner's, or a tensor is missing."""
 
 
 @dataclass
 class NoInit(WeightTransferInitInfo):
-    """No peer has to be met before the first update."""
+    """The engine's settings at its start, of which there are none."""
 
 
 @dataclass
 class Folder(WeightTransferUpdateInfo):
-    """A whole checkpoint in Hugging Face layout."""
+    """A whole checkpoint in Hugging Face layout, or the header of weights that the learner sends."""
 
     folder: str
     files: list[str] = field(default_factory=list)
+    """Safetensors files in `folder`; empty if the learner sends the weights."""
     digests: str | None = None
     """File with the tensors' digests; without it the tensors are not checked."""
     header: str | None = None
-    """File with the `DirectHeader` of what the learner sends, instead of files."""
+    """File with the `DirectHeader` of the weights that the learner sends; None if `files` has the weights."""
 
 
 class FolderTransferEngine(WeightTransferEngine[NoInit, Folder]):
-    """Loads a folder's safetensors files, or what the learner sends, into the live model."""
+    """Loads tensors into the live model: from a folder's safetensors files, or from the learner."""
 
     init_info_cls = NoInit
     update_info_cls = Folder
     _receiver: Receiver | None = None
-    """The learner that was joined and has sent nothing yet."""
+    """The connection to a learner that has sent no weights yet; None without one."""
     _expected: Mapping[str, str] = {}
-    """Digests of the tensors of the current update."""
+    """Digests of the current update's tensors, by tensor name."""
     _dtypes: Mapping[str, torch.dtype] = {}
-    """Number formats in which they were received."""
+    """Number formats in which the current update's tensors were received, by tensor name."""
     _kept: frozenset[str] | None = None
-    """Names of parameters that the model holds exactly as in a checkpoint; None before the first update."""
+    """Names of parameters that the model stores exactly as checkpoints do; None before the first update."""
 
     def init_transfer_engine(self, init_info: NoInit) -> None:
         """Nothing to set up."""
 
     def meet(self, host: str, place: DirectPlace) -> None:
-        """Meet the learner, together with the other workers of this engine; the model is unchanged.
+        """Connect to the learner, together with the engine's other workers; the model is unchanged.
 
         Raises:
-            RuntimeError: the learner, or another worker, did not come.
+            RuntimeError: the learner, or another worker, did not connect in time.
         """
         self._receiver = None
         self._receiver = Receiver(
@@ -106,7 +107,13 @@ class FolderTransferEngine(WeightTransferEngine[NoInit, Folder]):
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: Folder) -> None:
-        """Load the tensors, a few in memory at a time."""
+        """Load the tensors into the model, with only a few of them in memory at a time.
+
+        Raises:
+            ValueError: the update names neither files nor a header.
+            RuntimeError: the weights come from the learner, which was not joined or stopped responding.
+            WrongTensorError: a tensor differs from its digest, or is missing.
+        """
         self._expected, self._dtypes = {}, {}
         folder = Path(update_info.folder)
         if update_info.header is not None:
@@ -139,7 +146,11 @@ class FolderTransferEngine(WeightTransferEngine[NoInit, Folder]):
         return verified(tensors, expected, dtypes, ahead)
 
     def finish_weight_update(self) -> None:
-        """Move the loaded weights to where the kernels read them."""
+        """Let vLLM store the loaded weights as its kernels need them, and check those stored unchanged.
+
+        Raises:
+            WrongTensorError: a parameter in the model differs from its digest.
+        """
         finalize_layerwise_reload(self.model, self.model_config)
         if current_platform.is_cpu():
             _pack_output_heads(self.model)
@@ -147,14 +158,14 @@ class FolderTransferEngine(WeightTransferEngine[NoInit, Folder]):
         check_kept(self.model, kept, self._expected)
 
     def shutdown(self) -> None:
-        """Release a learner that was joined."""
+        """Drop the connection to the learner, if there is one."""
         self._receiver = None
 
 
 def _tensors(
     folder: Path, files: list[str], of: Collection[str] | None = None
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of some files, or those named in `of`; each is read only when it is needed."""
+    """The tensors of `files`, or only those named in `of`. Each is read when the caller asks for it."""
     for name in files:
         with safe_open(folder / name, framework="pt", device="cpu") as file:
             for key in file.keys():  # noqa: SIM118  safe_open is not a mapping
@@ -168,12 +179,16 @@ def verified(
     dtypes: MutableMapping[str, torch.dtype],
     ahead_of_use: int = HASHED_AHEAD,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each tensor of `tensors` after its digest was checked; some are hashed ahead of use.
+    """Yield the names and tensors of `tensors`, each after its digest was checked.
 
-    `dtypes` is filled with the number format of each.
+    Args:
+        tensors: names and tensors.
+        expected: SHA-256 of each tensor, by name.
+        dtypes: receives the number format of each tensor, by name.
+        ahead_of_use: maximum tensors that are hashed while the caller uses earlier ones.
 
     Raises:
-        WrongTensorError: one is not what it should be, or they are not all there.
+        WrongTensorError: a tensor differs from its digest, or a tensor of `expected` is missing.
     """
     with ThreadPoolExecutor(HASHED_AHEAD) as threads:
         ahead: deque[tuple[str, torch.Tensor, Future[str]]] = deque()
@@ -196,9 +211,10 @@ def verified(
 
 
 def kept_as_they_are(model: torch.nn.Module, base: Path) -> frozenset[str]:
-    """Parameters that equal, bit for bit, the checkpoint's tensor of their name, in their own format.
+    """Names of parameters that equal the tensor of the same name in the checkpoint `base`.
 
-    As a rule these are embeddings and norms, and on a GPU all that is neither fused nor split over workers.
+    A tensor is converted to its parameter's number format first. As a rule embeddings and norms are equal. On
+    a GPU, all parameters that are neither fused nor split over workers are equal too.
     """
     parameters = dict(model.named_parameters())
     files = sorted(path.name for path in base.glob("*.safetensors"))
@@ -213,10 +229,10 @@ def _same(parameter: torch.Tensor, tensor: torch.Tensor) -> bool:
 
 
 def check_kept(model: torch.nn.Module, kept: Mapping[str, torch.dtype], expected: Mapping[str, str]) -> None:
-    """Raise `WrongTensorError` if a parameter that is kept unchanged does not have the expected digest.
+    """Raise `WrongTensorError` if a parameter that the model stores unchanged differs from its digest.
 
-    `kept` has the number format in which each was received. A parameter held in another format has other
-    bytes, and is skipped.
+    `kept` has the names of such parameters, with the number format in which each tensor was received. A
+    parameter that the model stores in another format has other bytes, and is skipped.
     """
     parameters = dict(model.named_parameters())
     same_format = {name: parameters[name] for name, dtype in kept.items() if parameters[name].dtype == dtype}
@@ -232,7 +248,7 @@ def digest(tensor: torch.Tensor) -> str:
 
 
 def check(name: str, found: str, expected: Mapping[str, str]) -> None:
-    """Raise `WrongTensorError` if a digest is not the expected one."""
+    """Raise `WrongTensorError` if the digest `found` of tensor `name` is not the expected one."""
     if found != expected.get(name):
         raise WrongTensorError(
             f"{WRONG_TENSOR}{name} has sha256 {found}; the learner published {expected.get(name)}"
@@ -253,8 +269,8 @@ class WorkerExtension(Worker):
     def meet_learner(self, host: str, place: str) -> str | None:
         """Meet the learner at `place`, a `DirectPlace` in JSON. Return why that failed, or None.
 
-        It returns the reason instead of raising. After one worker's error, vLLM mistakes the others' answers
-        to that call for answers to the next.
+        The method returns the reason instead of raising. After an error in one worker, vLLM reads the other
+        workers' answers to that call as answers to the next call.
         """
         try:
             self.weight_transfer_engine.meet(host, DirectPlace.model_validate_json(place))

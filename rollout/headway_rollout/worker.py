@@ -1,11 +1,11 @@
 """Runs inside vLLM's workers: prepares each of them before its first step.
 
-`launch.py` names `Worker`, or a subclass, as the worker extension. Every worker imports it before it loads
-the model.
+`launch.py` names `Worker`, or a subclass, as the worker extension. Every worker imports the extension before
+it loads the model.
 
 Linux lets a process use AMX tiles only after the process has asked for them. vLLM's attention on the CPU uses
-tiles for bfloat16 without asking, and the kernel ends the worker with SIGILL. The permission applies to the
-whole process, including threads that already run.
+tiles for bfloat16 without asking, so the kernel would end the worker with SIGILL. This module asks for them.
+The permission applies to the whole process, including threads that already run.
 
 tvm_ffi, which vLLM imports, replaces faulthandler's handler of SIGSEGV with its own. That handler names no
 Python call, so this module restores faulthandler.
@@ -24,14 +24,13 @@ class Worker:
 
 
 def ask_for_tiles() -> bool:
-    """Ask the kernel for AMX tiles. Return whether this process may use them: False if the processor has
-    none."""
+    """Ask the kernel for AMX tiles. Return whether this process may use them, False without such hardware."""
     return torch.cpu._init_amx()
 
 
 def name_calls() -> None:
-    """Make a fatal signal print the Python call in which it came, on standard error."""
-    faulthandler.disable()  # enabling it again would not replace the handlers that others have set since
+    """Make a fatal signal print the running Python call of each thread to standard error."""
+    faulthandler.disable()  # without this, `enable` would not replace handlers that libraries have set since
     faulthandler.enable(sys.__stderr__ or 2)
 
 

@@ -1,4 +1,4 @@
-"""The proof that weights arrived: learner and engine score the same fixed sequence."""
+"""Compares how learner and engine score the same fixed sequence, to prove that weights arrived."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 MAX_POSITIONS: Final = 32
-"""Maximum positions of the sequence that are scored; each is a request of its own."""
+"""Maximum positions of the sequence that are scored. Each position needs a request of its own."""
 
 
 def positions(count: int) -> list[int]:
@@ -26,5 +26,5 @@ def difference(expected: Sequence[float], found: Sequence[float]) -> float:
 
 
 def agrees(measured: float, tolerance: float) -> bool:
-    """Whether a measured difference passes; NaN does not."""
+    """Whether a measured difference is within `tolerance`. NaN is not."""
     return measured <= tolerance

@@ -1,4 +1,4 @@
-"""From a manifest of full weights, or of a delta, to a whole model on this server's disk."""
+"""Builds a whole model on this server's disk, from a manifest of full weights or of a delta."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class VersionOnDisk:
-    """A whole version on this disk."""
+    """A policy version whose whole model is in a folder on this disk."""
 
     version: PolicyVersion
     folder: Path
 
 
 def after(current: PolicyVersion | None, links: Sequence[WeightsLink]) -> Sequence[WeightsLink] | None:
-    """The deltas to apply to the version held, in order; None if the last link is not built on it."""
+    """The deltas that lead from version `current` to the last link, in order.
+
+    Returns None if `current` is no earlier link, so that these deltas cannot start from it.
+    """
     for at, link in enumerate(links[:-1]):
         if link.version == current:
             return links[at + 1 :]
@@ -34,14 +37,15 @@ def after(current: PolicyVersion | None, links: Sequence[WeightsLink]) -> Sequen
 
 
 def fetch(store: Store, manifest: WeightsManifest, folder: Path, current: VersionOnDisk | None) -> None:
-    """Fill `folder` with the whole model of `manifest`; the held version is read and remains unchanged.
+    """Write the whole model of `manifest` into `folder`. The files of `current` are read and not changed.
 
-    A delta is applied to the version held if its chain leads there, else to the full version at the chain's
-    start. If it does not fit the version held, that may be damaged, so the full version is used instead.
-    Deltas are fetched first: if one is missing, all weights need not be fetched to find out.
+    Deltas are applied to `current` if the manifest's chain contains its version. Otherwise they are applied
+    to the full version at the chain's start. If a result differs from its digest, the copy of `current` may
+    be damaged, so the full version is fetched instead. Deltas are downloaded before the full version: a
+    missing delta is then found without downloading all weights.
 
     Raises:
-        CorruptFileError: a file or a tensor differs from its digest, and no other way leads to this version.
+        CorruptFileError: a file or a tensor differs from its digest, also from the full version.
         ObjectNotFoundError: a link of the chain is missing.
     """
     if not manifest.chain:
@@ -71,7 +75,10 @@ def _download(store: Store, deltas: Sequence[WeightsLink], folder: Path) -> None
 
 
 def _apply(start: Path, deltas: Sequence[WeightsLink], folder: Path) -> None:
-    """Apply `deltas`, which lie in `folder`, one after the other to the model in `start`."""
+    """Apply `deltas`, which are in `folder`, one after the other to the model in `start`.
+
+    The resulting model and its digests are in `folder` afterwards.
+    """
     current = start
     for link in deltas:
         here = folder / str(link.version)

@@ -1,6 +1,6 @@
-"""Checks downloaded files before the engine is touched.
+"""Checks downloaded files before the engine loads them.
 
-The engine crashes on a wrong shape, overlooks a missing tensor, and answers 200 to an empty list of files.
+The engine would crash on a wrong shape, overlook a missing tensor, and answer 200 to an empty list of files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headway_api.weights_format import (
 
 FLOATS: Final = frozenset({"F32", "F16", "BF16"})
 TIED: Final = "lm_head.weight"
-"""A checkpoint with tied embeddings may hold the output head or leave it out: it is the embedding."""
+"""Name of the output head. With tied embeddings the head is the embedding, so a checkpoint may omit it."""
 
 
 class UnusableManifestError(Exception):
@@ -40,7 +40,7 @@ def read_header(path: Path) -> dict[str, TensorHeader]:
     """Names, dtypes and shapes in a safetensors file, checked against the size of the file.
 
     Raises:
-        UnusableManifestError: not a whole safetensors file.
+        UnusableManifestError: `path` is not a complete safetensors file.
     """
     try:
         spans = read_spans(path)
@@ -50,7 +50,11 @@ def read_header(path: Path) -> dict[str, TensorHeader]:
 
 
 def read_headers(folder: Path, names: Iterable[str] | None = None) -> dict[str, TensorHeader]:
-    """All tensors of a folder's safetensors files, or of the named files."""
+    """The headers of all tensors in a folder's safetensors files, or in the files `names`, by tensor name.
+
+    Raises:
+        UnusableManifestError: a file is not a complete safetensors file, or two files have the same tensor.
+    """
     paths = sorted(folder.glob("*.safetensors")) if names is None else [folder / name for name in names]
     found: dict[str, TensorHeader] = {}
     for path in paths:
@@ -63,8 +67,13 @@ def read_headers(folder: Path, names: Iterable[str] | None = None) -> dict[str, 
 
 
 def check_manifest(manifest: WeightsManifest, kinds: Collection[str]) -> None:
-    """Check that this job's servers take the manifest's kind, and that its file names stay inside their
-    folder."""
+    """Check a manifest's kind, canary and file names before anything is downloaded.
+
+    Raises:
+        UnusableManifestError: the kind is not in `kinds`, the canary is malformed, a needed file is not
+            named,
+            or a file name would leave its folder.
+    """
     if manifest.kind not in kinds:
         raise UnusableManifestError(
             f"the manifest is of {manifest.kind} weights; this server takes {' and '.join(kinds)}"
@@ -106,7 +115,7 @@ def check_full(expected: Mapping[str, TensorHeader], found: Mapping[str, TensorH
     """Check that a full checkpoint has the base model's tensors, each in its shape, in floating point.
 
     Raises:
-        UnusableManifestError: names the first tensor at fault.
+        UnusableManifestError: a tensor is missing, unknown, or of a wrong shape or type.
     """
     missing = sorted(expected.keys() - found.keys() - {TIED})
     unknown = sorted(found.keys() - expected.keys() - {TIED})
@@ -125,10 +134,15 @@ def check_full(expected: Mapping[str, TensorHeader], found: Mapping[str, TensorH
 
 
 def check_lora(config: Mapping[str, object], found: Mapping[str, TensorHeader], max_rank: int) -> None:
-    """Check that an adapter has pairs of matrices of its own rank, which the engine has room for.
+    """Check that an adapter consists of pairs of LoRA matrices of its rank, and fits the engine.
+
+    Args:
+        config: content of adapter_config.json.
+        found: the adapter's tensors, by name.
+        max_rank: largest rank for which the engine has room.
 
     Raises:
-        UnusableManifestError: names the first fault.
+        UnusableManifestError: the adapter breaks one of these rules; the message says which.
     """
     rank = config.get("r")
     if config.get("peft_type") != "LORA" or not isinstance(rank, int):

@@ -1,6 +1,6 @@
-"""Applies a delta to the version it is built on, in the format of `headway_api.weights_format`.
+"""Applies a delta to the version that it changes, in the format of `headway_api.weights_format`.
 
-The result is not trusted: each tensor is compared with its digest before anyone may load it.
+Each tensor of the result is compared with its digest, so an engine never loads a wrong result.
 """
 
 from __future__ import annotations
@@ -25,10 +25,14 @@ MAX_THREADS: Final = 8
 
 
 def decode(elements: Elements, data: bytes) -> None:
-    """Change `elements` (flat, of one unsigned type) as the delta says.
+    """Apply the delta `data` to `elements` in place.
+
+    Args:
+        elements: a tensor's elements, with their bits as unsigned integers, shape (n,).
+        data: the tensor's compressed changes.
 
     Raises:
-        ValueError: the data is not a delta of so many elements.
+        ValueError: `data` is not a delta of that many elements.
     """
     at = 0
     for start in range(0, elements.size, CHUNK):
@@ -66,11 +70,13 @@ def _numbers(data: bytes, dtype: np.dtype[Any]) -> Elements:
 
 
 def apply(before: Path, delta: Path, digests: Path, after: Path) -> None:
-    """Write to `after` the safetensors file that results from `before` and `delta`.
+    """Apply the delta file to the safetensors file `before`, and write the result to `after`.
+
+    `digests` is a file with the digest of each tensor of the result.
 
     Raises:
         CorruptFileError: a tensor does not match its digest. One of the three files is damaged, or the delta
-            is not of this version.
+            belongs to another version.
     """
     try:
         spans, changes = read_spans(before), read_spans(delta)

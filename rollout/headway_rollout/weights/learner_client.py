@@ -1,4 +1,7 @@
-"""A server's client of the learner, if its weights come from memory (`headway_api.weights_direct`)."""
+"""The rollout server's client of the learner, for weights that come from the learner's memory.
+
+The calls are those of `headway_api.weights_direct`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from headway_rollout.weights.checks import TensorHeader, UnusableManifestError, 
 from headway_wire.contents import content, start
 
 HEADER_FILE: Final = "header.json"
-"""File in the folder of a version that the engine takes from the learner, instead of its weights."""
+"""File that a version's folder has instead of weights, if the learner sends the weights to the engine."""
 ASK_SECONDS: Final = 30.0
 SHOWN_CHARACTERS: Final = 500
 """Maximum characters of a refusal that an error repeats."""
@@ -38,16 +41,18 @@ class LearnerClient:
     http: aiohttp.ClientSession
     key: str
     join: DirectJoin
-    """The workers of this engine, as the learner needs to know them."""
+    """Describes this engine's workers to the learner."""
 
     async def meet(
         self, source: DirectSource, folder: Path, engine: Engine, expected: Mapping[str, TensorHeader]
     ) -> None:
-        """Make the engine meet the learner, which then waits for it; `folder` gets the header.
+        """Make the engine meet the learner, and write the weights' header into `folder`.
+
+        The learner then waits until the engine is ready to receive weights.
 
         Raises:
             LearnerNotMetError: the learner is unavailable, or now offers other weights.
-            UnusableManifestError: its offer is not what the manifest names, or not this model's weights.
+            UnusableManifestError: the learner's header does not match the manifest, or not this model.
         """
         where = f"http://{source.host}:{source.port}"
         try:
@@ -68,7 +73,7 @@ class LearnerClient:
         except LearnerUnavailableError as error:
             raise LearnerNotMetError(f"the learner offers no weights: {error}") from error
         await engine.join(source.host, place)
-        # The header marks a folder whose learner was joined.
+        # `FullLoader.load` takes the weights from the learner if the folder has a header.
         await asyncio.to_thread(_write, folder, header)
 
     async def _call(self, method: str, url: str, body: Any = None) -> Any:
@@ -76,7 +81,7 @@ class LearnerClient:
         limit = aiohttp.ClientTimeout(total=ASK_SECONDS)
         # A redirect would carry the key to another host.
         options: dict[str, Any] = {"headers": headers, "timeout": limit, "allow_redirects": False}
-        options["auto_decompress"] = False  # a compressed answer was not asked for, and is not JSON
+        options["auto_decompress"] = False  # refuse a compressed answer: the request asks for a plain one
         try:
             async with self.http.request(method, url, json=body, **options) as response:
                 if response.status >= 300:

@@ -1,4 +1,4 @@
-"""How weights are loaded into the engine: as one more adapter, instead of all weights, or not at all."""
+"""Loads weights into the engine: as a further adapter, as a replacement of all weights, or not at all."""
 
 from __future__ import annotations
 
@@ -36,40 +36,58 @@ class Loader(Protocol):
     """One way to load weights into one slot. `fetch` does not touch the engine; `load` does."""
 
     kinds: tuple[str, ...]
-    """Kinds of manifests that it takes."""
+    """Kinds of manifests that this loader accepts."""
 
     def holds(self, manifest: WeightsManifest) -> bool:
-        """Whether no fetch is needed: the engine has the weights, or their files are still here.
+        """Whether no fetch is needed: the engine has the weights, or their files are still on this disk.
 
-        Raises `UnusableManifestError` if this version had other files.
+        Raises:
+            UnusableManifestError: this version cannot be loaded, such as one held with other files.
         """
 
     async def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
         """Download the files into `folder`, which does not exist yet, or make the engine meet the learner.
 
-        Raises `UnusableManifestError` if they are not this model's, what `download_folder` raises, and
-        `LearnerNotMetError`.
+        Raises:
+            UnusableManifestError: the weights are not of this model.
+            LearnerNotMetError: the engine could not meet the learner.
+            Exception: any error of `download_folder`.
         """
 
     async def load(self, manifest: WeightsManifest, folder: Path) -> None:
-        """Load the weights. Raises `EngineError`; the engine's copy of them is then not to be trusted."""
+        """Load the weights into the engine.
+
+        Raises:
+            EngineError: the engine may hold wrong weights now.
+        """
 
     def model(self, manifest: WeightsManifest) -> str:
-        """Model name of requests for it."""
+        """The model name that requests for these weights use."""
 
     async def tidy(self) -> None:
-        """After a verified load, release what is no longer needed."""
+        """After a verified load, release weights and files that are no longer needed.
+
+        Raises:
+            EngineError: the engine refused, or did not answer.
+        """
 
     async def drop(self, manifest: WeightsManifest) -> None:
-        """After an unverified load in an engine that continues, make it forget these weights. Raises
-        `EngineError`."""
+        """Remove weights that could not be verified from an engine that continues.
+
+        Raises:
+            EngineError: the engine refused, or did not answer.
+        """
 
     async def release(self) -> bool:
-        """Release all that no request uses. Return whether nothing is left. Raises `EngineError`."""
+        """Release the slot's weights that no request uses. Return whether none are left.
+
+        Raises:
+            EngineError: the engine refused, or did not answer.
+        """
 
 
 class BaseLoader:
-    """The model that the engine loaded when it started: there is nothing to fetch or load."""
+    """Loads nothing: the engine serves only the base model, which it loaded at its start."""
 
     kinds: tuple[str, ...] = ("base",)
 
@@ -96,12 +114,13 @@ class BaseLoader:
 
 
 class LoraLoader:
-    """Adapters side by side, each version with its own name and folder; or their base model."""
+    """Loads adapters beside each other, each version with its own name and folder. It accepts the base model
+    too, which needs no loading."""
 
     kinds: tuple[str, ...] = ("lora", "base")
 
     def __init__(self, engine: Engine, max_rank: int, slot: str = POLICY, keep: int = KEEP_ADAPTERS) -> None:
-        """The `keep` newest versions stay loaded, whether or not requests use them."""
+        """Create a loader of `slot`. The `keep` newest versions stay loaded, even if no request uses them."""
         self._engine = engine
         self._max_rank = max_rank
         self._slot = slot
@@ -110,9 +129,10 @@ class LoraLoader:
         self._folders: dict[PolicyVersion, Path] = {}
         """Folders of the adapters that are loaded or draining."""
         self._files: dict[PolicyVersion, list[FileDigest]] = {}
-        """Files in these folders."""
+        """Files in the folder of each version."""
         self._doubtful: set[PolicyVersion] = set()
-        """Versions that the engine may have, because it did not answer: their folders stay."""
+        """Unverified versions that the engine may still hold: their unload has not succeeded yet. The folders
+        stay."""
 
     def holds(self, manifest: WeightsManifest) -> bool:
         if manifest.kind == "base":
@@ -189,15 +209,21 @@ class LoraLoader:
 
 
 class FullLoader:
-    """Replaces every weight in place: requests in flight wait, then continue under the new weights. Until the
-    first load the engine has the base model."""
+    """Replaces all weights of the engine. Requests in flight pause, then continue with the new weights. Until
+    the first load the engine has the base model."""
 
     kinds: tuple[str, ...] = ("full", "delta", "direct", "base")
 
     def __init__(
         self, engine: Engine, expected: dict[str, TensorHeader], learner: LearnerClient | None = None
     ) -> None:
-        """`learner` sends weights that a manifest says are in its memory."""
+        """Create a loader of full weights.
+
+        Args:
+            engine: the engine whose weights are replaced.
+            expected: the base model's tensors, which every checkpoint must have.
+            learner: client of the learner, for manifests whose weights are in the learner's memory.
+        """
         self._engine = engine
         self._expected = expected
         self._learner = learner
@@ -238,8 +264,8 @@ class FullLoader:
         else:
             digests = DIGESTS_FILE if (folder / DIGESTS_FILE).exists() else None
             await self._engine.update_weights(where, _model_files(manifest), digests, version)
-        # The canary is a request like any other, so the engine must run. Until the canary passes, the state
-        # is not ready. A server that fails ends its requests in flight.
+        # The canary is an ordinary request, so the engine must run. Until the canary passes, the state is not
+        # ready. If it fails, the server kills the engine, so requests in flight get no answer.
         await self._engine.resume()
         self._previous, self._current = self._current, VersionOnDisk(manifest.version, folder)
 
@@ -252,7 +278,7 @@ class FullLoader:
         self._previous = None
 
     async def drop(self, manifest: WeightsManifest) -> None:
-        """Never called: an unverified load has replaced all other weights, so the engine ends."""
+        """Never called: after an unverified load of full weights, the engine is killed."""
         raise AssertionError(f"{manifest.version} cannot be removed from the engine")
 
     async def release(self) -> bool:
@@ -261,6 +287,6 @@ class FullLoader:
 
 
 def _model_files(manifest: WeightsManifest) -> list[str]:
-    """Files with tensors of the whole model that `fetch` leaves."""
+    """Names of the files with the whole model's tensors that `fetch` writes."""
     whole = manifest.chain[0] if manifest.chain else manifest
     return tensor_files(whole.files)

@@ -1,8 +1,8 @@
-"""The slots of one engine: names under which it holds weights independently of one another.
+"""The weight slots of one engine: names under which the engine holds weights, independently of each other.
 
 The policy that a job trains has the slot `policy`. Weights that are validated during training, and each
-candidate of an evaluation, have a slot of their own. A slot begins with its first manifest. It ends once it
-was released and no request uses its weights.
+candidate of an evaluation, have a slot of their own. The first manifest for a slot creates it. A released
+slot ends once no request uses its weights.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from headway_rollout.weights.updater import NOTHING, WeightUpdater
 MAX_SLOTS: Final = 64
 """Maximum slots of one engine, including those that hold the base model."""
 LOOK_SECONDS = 2.0
-"""Seconds between two checks whether requests still use what was released."""
+"""Seconds between two checks whether requests still use the weights of a released slot."""
 
 Failed = asyncio.Future[JobError]
 
 
 class SlotRefusedError(Exception):
-    """The engine has no such slot, no room for one more, or does not release it."""
+    """The engine cannot have such a slot, has no room for another slot, or must keep the slot."""
 
 
 class Slots:
@@ -36,9 +36,9 @@ class Slots:
         """Create the slots of an engine.
 
         Args:
-            updater: makes the updater of a slot.
-            adapters: slots that may hold an adapter at the same time.
-            reserved: slot that exists from the start, and for which one of these places is kept.
+            updater: creates the updater of a slot.
+            adapters: maximum slots that hold an adapter at the same time.
+            reserved: slot that exists from the start. It always counts as one of the `adapters`.
         """
         self.failed: Failed = asyncio.get_running_loop().create_future()
         """Done when the engine can no longer be trusted."""
@@ -47,7 +47,7 @@ class Slots:
         self._reserved = frozenset() if reserved is None else frozenset({reserved})
         self._updaters = {slot: updater(slot, self.failed) for slot in self._reserved}
         self._with_adapter: set[str] = set()
-        """Slots that were given an adapter and have not ended."""
+        """Slots that received an adapter and have not ended."""
         self._draining: dict[str, asyncio.Task[None]] = {}
 
     def state(self, slot: str) -> WeightsState:
@@ -56,7 +56,7 @@ class Slots:
         return NOTHING if updater is None else updater.state
 
     async def take(self, slot: str, manifest: WeightsManifest) -> WeightsState:
-        """Make a slot hold `manifest`.
+        """Load the weights of `manifest` into a slot, and return the slot's state.
 
         Raises:
             SlotRefusedError: the engine has no room for another slot, or cannot have this one.
@@ -80,7 +80,7 @@ class Slots:
         """Release a slot once no request uses its weights. A slot that does not exist is already released.
 
         Raises:
-            SlotRefusedError: it is the reserved one.
+            SlotRefusedError: the slot is the reserved one.
         """
         if slot in self._reserved:
             raise SlotRefusedError(f"the slot {slot} is reserved and cannot be released; release another")
@@ -103,6 +103,6 @@ class Slots:
             del self._draining[slot]
 
     def hung(self, why: str) -> None:
-        """Record that the engine hangs."""
+        """Record that the engine hangs; `why` is a sentence about it."""
         if not self.failed.done():
             self.failed.set_result(JobError("EngineHung", why, permanent=False))

@@ -1,19 +1,19 @@
-"""Loads one manifest after another into one slot: fetch, check, load, prove; and reports the slot's state.
+"""Loads one manifest after another into one slot: fetch, check, load, prove. Reports the slot's state.
 
 There are two kinds of failure, depending on whether the engine was touched:
 
-* Files may be unavailable, differ from their digests, or not be this model's weights. These are refused, and
+* Files may be unavailable, differ from their digests, or not be this model's weights. They are refused, and
   the engine is unchanged. The state keeps its version and reports `error`, and the coordinator may post
-  again. The same applies if weights come from a learner's memory and the learner cannot be met.
-* Once the engine was asked to take weights, an error means that nobody knows what it computes. Such an error
-  is a refusal, a deadline, or a canary outside its tolerance. The state is permanently not ready. The engine
-  is killed at once, so that no request in flight can finish on such weights. The process ends as retriable:
-  Kubernetes starts it again with a clean engine, which takes the next manifest. An engine that hangs is
-  treated the same. If a signal killed it, the error names the signal.
+  again. The same applies if weights come from a learner's memory and the engine cannot meet the learner.
+* Once the engine was asked to take weights, an error means that nobody knows what the engine computes. Such
+  an error is a refusal, a missed deadline, or a canary outside its tolerance. The state is permanently not
+  ready. The engine is killed at once, so that no request in flight can finish on such weights. The process
+  ends with a retriable error. Kubernetes starts it again with a clean engine, which takes the next manifest.
+  An engine that hangs is treated the same. If a signal killed the engine, the error names the signal.
 
-The second kind applies to the trained policy. An adapter of another slot does not affect what else the engine
-holds. If it cannot be verified, the engine is asked to forget it. Its slot is then not ready, and the other
-slots continue.
+A failure of the second kind ends the engine only if the slot is the trained policy's. An adapter of another
+slot does not affect the other weights of the engine. If such an adapter cannot be verified, it is unloaded.
+Its slot is then not ready, and the other slots continue.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ UNTOUCHED: Final = (
     LearnerNotMetError,
     *STORE_FAILURES,
 )
-"""Failures to get usable files, or to meet the learner; the engine is unchanged."""
+"""Errors of a load that has not touched the engine: no usable files, or the engine did not meet the
+learner."""
 
 
 class NotVerifiedError(Exception):
@@ -57,7 +58,7 @@ class NotVerifiedError(Exception):
 
 
 UNVERIFIED: Final = (UnusableManifestError, CorruptFileError, NotVerifiedError, WrongWeightsError)
-"""Failures which mean that these are not the weights of the manifest."""
+"""Errors which mean that files or the engine's weights are not those of the manifest."""
 
 
 def kind_of(error: Exception) -> LoadFailure:
@@ -75,7 +76,7 @@ NOTHING: Final = WeightsState(version=None, ready=False)
 
 
 def unverified(error: Exception, measured: float | None) -> WeightsState:
-    """State after a load that began and was not verified; `measured` is the canary's difference, if known."""
+    """State after a load that could not be verified; `measured` is the canary's difference, if known."""
     finite = measured if measured is not None and measured != float("inf") else None
     return WeightsState(
         version=None, ready=False, error=failure_text(error), reason=kind_of(error), canary_error=finite
@@ -83,21 +84,21 @@ def unverified(error: Exception, measured: float | None) -> WeightsState:
 
 
 def ended(error: JobError) -> WeightsState:
-    """State of an engine that can no longer be trusted: it takes no weights."""
+    """State of a slot whose engine can no longer be trusted. The engine takes no more weights."""
     why = f"{error.termination.reason}: {error}"
     return WeightsState(version=None, ready=False, error=why, reason="UpdateFailed")
 
 
 async def nothing_known() -> str | None:
-    """The `kill` of an engine whose process nobody watches."""
+    """The default of `WeightUpdater`'s `kill`: ends no process, and reports no signal."""
     return None
 
 
 class WeightUpdater:
-    """Takes manifests one at a time and returns the state afterwards.
+    """Loads manifests into one slot, one at a time.
 
-    Invariant: `state.ready` implies that the canary of `state.version`, if it has one, passed on this very
-    engine.
+    Invariant: if `state.ready` is true, the canary of `state.version` passed on this very engine. Only a
+    manifest without a canary is ready without one.
     """
 
     def __init__(
@@ -115,9 +116,9 @@ class WeightUpdater:
         """Create the updater of one slot.
 
         Args:
-            failed: the future of the whole engine.
+            failed: future that all slots of the engine share; done when the engine can no longer be trusted.
             final: whether an unverified load ends the engine.
-            kill: ends the engine and returns which signal had killed it before, or None.
+            kill: ends the engine. If a signal had killed it before, returns a sentence about that, else None.
         """
         self._kill = kill
         self._engine = engine
@@ -134,23 +135,23 @@ class WeightUpdater:
 
     @property
     def state(self) -> WeightsState:
-        """The present state of the slot."""
+        """The slot's state. If the engine has failed, it is not ready, and its error gives the reason."""
         if self.failed.done() and (self._state.ready or self._state.error is None):
             return ended(self.failed.result())
         return self._state
 
     @property
     def leaving(self) -> bool:
-        """Whether the slot was released, and has received no weights since."""
+        """Whether the slot was released and no manifest for it has arrived since."""
         return self._leaving
 
     def release(self) -> None:
-        """Release the slot's weights; `let_go` does the work."""
+        """Mark the slot as released. `let_go` then releases its weights."""
         self._leaving = True
         self._settle(NOTHING)
 
     async def let_go(self) -> bool:
-        """Once `leaving`, release what no request uses now. Return whether nothing is left."""
+        """If `leaving`, release the weights that no request uses. Return whether none are left."""
         async with self._one_at_a_time:
             if not self._leaving:
                 return False
@@ -162,7 +163,7 @@ class WeightUpdater:
                 return False
 
     async def take(self, manifest: WeightsManifest) -> WeightsState:
-        """Make the engine hold `manifest`. If it already does, that costs nothing."""
+        """Load `manifest` into the slot, unless the slot holds its version already. Return the new state."""
         self._leaving = False
         async with self._one_at_a_time:
             if self.failed.done() or (self._state.ready and self._state.version == manifest.version):
@@ -188,12 +189,12 @@ class WeightUpdater:
         return folder
 
     async def _fetch(self, manifest: WeightsManifest, folder: Path) -> None:
-        # An earlier try left a folder of this name: the engine never saw it.
+        # An earlier try may have left a folder of this name, which the engine never loaded.
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         try:
             await self._loader.fetch(self._store, manifest, folder)
         except UNTOUCHED:
-            # It may be as large as a model, and may never be needed again.
+            # The folder may be as large as a model, and may never be needed again.
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
             raise
 
@@ -235,7 +236,7 @@ class WeightUpdater:
         self._settle(state)
 
     async def _fail_engine(self, manifest: WeightsManifest, error: Exception, state: WeightsState) -> None:
-        # The answer to this load names the signal too, so read the engine's last output first.
+        # The state after this load should name the signal, so find the signal before setting the state.
         died = await self._kill() if isinstance(error, EngineError) else None
         if died is not None:
             why = f"{died}; it was loading weights {manifest.version}"
@@ -251,8 +252,8 @@ class WeightUpdater:
             self.failed.set_result(error)
 
     def _settle(self, state: WeightsState) -> None:
-        """Record the state, unless the engine has already failed: a load that the failure broke off must not
-        replace it."""
+        """Record the state, unless the engine has already failed. A load that the failure interrupted must
+        not replace the state of the failure."""
         if not self.failed.done():
             self._state = state
 
