@@ -62,7 +62,7 @@ app.add_typer(data.app, name="data")
 
 
 def _version(context: typer.Context, asked: bool) -> None:
-    if asked and not context.resilient_parsing:  # a shell that completes later words parses this one too
+    if asked and not context.resilient_parsing:  # set while a shell asks for completions: print nothing then
         typer.echo(f"headway {version('headway')}")
         raise typer.Exit
 
@@ -82,7 +82,8 @@ def main() -> None:
     try:
         app(prog_name="headway")
     except SystemExit as ended:
-        # Once nobody reads the output, Typer replaces it and exits with 1. Rich writes help: it only exits.
+        # If the output's reader has ended, Typer replaces `sys.stdout` and exits with 1. Rich, which writes
+        # the help texts, exits without replacing it.
         if sys.stdout is not output or isinstance(ended.__context__, BrokenPipeError):
             sys.exit(CLOSED)
         raise

@@ -1,4 +1,4 @@
-"""What a run has written, by kind, with counts and sizes; and which keys a pattern matches. Pure."""
+"""Lists what a run has written, by kind, with counts and sizes. Matches keys with a pattern. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ REPORTS: Final = (
     "report.json", "report.md", "report.html", "results.parquet",
     "preflight.json", "preflight.md", "job.json",
 )  # fmt: skip
-"""Files for readers, at the root of a run."""
+"""Files at the root of a run that people read."""
 OTHERS: Final = ("usage", "export", "logs", "estimates", "prices")
-"""Folders that a person may look for; the rest is internal to the job."""
+"""Further folders that are listed by name. Objects in any other folder are listed together as `REST`."""
 REST: Final = "other"
 UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -39,17 +39,17 @@ class Sum:
 
 @dataclass(frozen=True)
 class Marks:
-    """Which steps are the best and the newest; None if there is none."""
+    """The steps of the best weights, the newest weights and the newest checkpoint; each None if absent."""
 
     best: int | None = None
     latest: int | None = None
     checkpoint: int | None = None
-    """The newest step from which training resumes."""
+    """Step of the newest checkpoint, from which training resumes."""
 
 
 @dataclass
 class Contents:
-    """The objects of a run; each part in the order of its names."""
+    """The objects of a run, by kind; each kind in the order of its names."""
 
     root: str
     checkpoints: dict[int, Sum] = field(default_factory=dict)
@@ -64,8 +64,8 @@ def contents(root: str, sizes: Mapping[str, int]) -> Contents:
     """Sort the objects of a run by kind.
 
     Args:
-        root: URI of its folder.
-        sizes: key below that -> bytes.
+        root: URI of the run's folder.
+        sizes: size of each object in bytes, by its key below `root`.
     """
     found = Contents(root)
     for key, size in sorted(sizes.items()):
@@ -84,8 +84,8 @@ def contents(root: str, sizes: Mapping[str, int]) -> Contents:
 
 
 def matching(keys: Iterable[str], pattern: str) -> list[str]:
-    """Keys that a pattern matches: `*` and `?` match anything, also `/`. A folder's name matches all below
-    it."""
+    """The keys that a pattern matches. Its `*` and `?` also match `/`, and a folder's name matches all keys
+    below it."""
     below = f"{pattern.rstrip('/')}/*"
     return [key for key in keys if fnmatchcase(key, pattern) or fnmatchcase(key, below)]
 
@@ -135,7 +135,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def in_bytes(size: int) -> str:
-    """A size in the largest unit that leaves it at 1 or more."""
+    """A size as text, in the largest binary unit in which the number is at least 1: `1.5 MiB`."""
     value = float(size)
     for unit in UNITS[:-1]:
         if value < 1024:

@@ -1,4 +1,4 @@
-"""The endpoint that plays the baseline of `headway doctor`, from options."""
+"""Reads the options that name an endpoint for the baseline episodes of `headway doctor`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOLDER: Final = "baseline-endpoint"
 
 @dataclass(frozen=True)
 class Options:
-    """What a person wrote."""
+    """The options of `headway doctor` that describe an endpoint; None if an option was not written."""
 
     endpoint: str | None
     model: str | None
@@ -34,7 +34,7 @@ def chosen(options: Options, environ: Mapping[str, str]) -> BaselineEndpoint | N
     """The endpoint; None if the job's own model plays.
 
     Raises:
-        ManifestError: an option is missing, wrong, or of no use without another.
+        ManifestError: an option is missing, wrong, or needs another option.
     """
     given = {
         "url": options.endpoint,
@@ -71,9 +71,12 @@ def _token(variable: str | None, environ: Mapping[str, str]) -> str | None:
 
 @contextmanager
 def written(endpoint: BaselineEndpoint | None, job: Path) -> Iterator[dict[str, str]]:
-    """The coordinator's variables for an endpoint, whose token lies on the disk only during the block.
+    """Write the endpoint into the job's folder. Yield the environment variables that tell the coordinator.
+
+    The endpoint's token is on the disk only during the block.
 
     Args:
+        endpoint: None if the job's own model plays: nothing is written.
         job: the job's folder.
     """
     if endpoint is None:

@@ -1,4 +1,4 @@
-"""A run's bill: the usage in its ledger, priced with its price book. Pure, except for `read`."""
+"""Computes a run's bill: the usage in its ledger, priced with its price book. Pure, except for `read`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from headway_cli.runs import RunNotFoundError
 from headway_cli.stored_run import StoredRun, readable
 
 HASH: Final = 12
-"""Digits of a price book's SHA-256 that are shown, as in status."""
+"""Number of digits that are shown of a price book's SHA-256, the same as in the status."""
 UNITS: Final = ("Tokens", "Seconds")
-"""Ends of the fields of `status.usage` that count something."""
+"""Suffixes of the fields of `status.usage` that are quantities."""
 
 
 @dataclass(frozen=True)
@@ -31,26 +31,29 @@ class Used:
     """One kind of usage."""
 
     key: str
-    """Class, with the model or product if that is not the job's own."""
+    """Class of usage, with the model or the accelerator product if that is not the job's own."""
     quantity: float
     """Tokens or seconds."""
     cost: str | None = None
-    """US dollars; None if it has no price, or if the cost is not split by kind."""
+    """US dollars; None if this kind has no price, or if the bill has only a total."""
 
 
 @dataclass(frozen=True)
 class Correction:
-    """A changed price book changed the cost of earlier usage."""
+    """A change of the cost of earlier usage, because the price book changed."""
 
     edition: int
+    """Number of the price book's new edition."""
     at: datetime
     before: str
+    """US dollars before the change."""
     after: str
+    """US dollars after the change."""
 
 
 @dataclass(frozen=True)
 class Estimated:
-    """An estimate of what the whole job costs."""
+    """An estimate of the whole job's cost, in US dollars; None if unknown."""
 
     basis: str
     low: str | None
@@ -64,26 +67,30 @@ class Bill:
 
     used: tuple[Used, ...]
     cost: str
-    """US dollars."""
+    """Total in US dollars."""
     unpriced: tuple[str, ...]
+    """Kinds of usage without a price, which the total lacks."""
     price_book: str
-    """NAME@DATE."""
+    """Name and date of the price book's entry, as NAME@DATE."""
     price_book_hash: str
+    """The first digits of the price book's SHA-256."""
     corrections: tuple[Correction, ...] = ()
     correction_count: int = 0
     problem: str | None = None
-    """Why the ConfigMap's present content is not in force."""
+    """Why the present content of the price book's ConfigMap is not in force; None if it is."""
     estimates: tuple[Estimated, ...] = ()
 
 
 def read(run: StoredRun, base: str | None) -> Bill:
-    """The bill of a run, from its store.
+    """The bill of a run, from its ledger in the store.
 
     Args:
-        base: the job's base model, if the store does not name it.
+        run: the run.
+        base: the job's base model; None if the run's own files name it.
+
     Raises:
-        RunNotFoundError: a part of the ledger is torn or is there twice, or nothing says which model's prices
-            apply.
+        RunNotFoundError: a ledger segment is torn or stored twice, or neither `base` nor the run says which
+            model's prices apply.
     """
     days = _usage(run)
     editions = _editions(run)
@@ -118,7 +125,7 @@ def _editions(run: StoredRun) -> list[Edition]:
 
 
 def _estimates(run: StoredRun) -> list[Estimated]:
-    """The stored estimates, and the newest one in a local job's status."""
+    """The stored estimates. A local job's status adds its newest, if that one's basis is not stored."""
     found = []
     for basis in ("data", "preflight"):
         with readable(run.layout.root):
@@ -137,8 +144,11 @@ def of_status(estimate: Mapping[str, Any] | None) -> list[Estimated]:
 
 
 def model_of(job: Mapping[str, Any]) -> str | None:
-    """The model whose prices apply to a job's own usage: its base model. In an evaluation, the base of all
-    candidates, or an empty text if they have several. None if nothing names it."""
+    """The model whose prices apply to a job's own usage: its base model.
+
+    In an evaluation it is the base of all candidates, or an empty text if they have several bases. Returns
+    None if the job does not name it.
+    """
     spec = job.get("spec")
     if not spec:
         return None
@@ -166,12 +176,12 @@ def made(
     """The bill for usage by day.
 
     Args:
-        days: what was used.
-        whole: the price book, as it was written.
+        days: usage of each day.
+        whole: the price book, with the prices of all models.
         model: the model whose prices apply to the job's own usage; empty if there are several.
-        last: the day whose entry of the price book is named.
-        editions: every edition that was in force.
-        estimates: what the job was estimated to cost.
+        last: the day whose entry of the price book the bill names.
+        editions: every edition of the price book that was in force.
+        estimates: estimates of the whole job's cost.
     """
     book = whole.of(model)
     totals: dict[str, float] = {}
@@ -207,10 +217,10 @@ def _cost(days: Usages, key: str, book: PriceBook) -> str | None:
 
 
 def from_status(status: Mapping[str, Any]) -> Bill:
-    """The bill from a job's status: classes are summed as the status counts them, with one cost.
+    """The bill from a job's status, which has the quantity of each class, but only a total cost.
 
     Raises:
-        RunNotFoundError: the status has none yet.
+        RunNotFoundError: the status has no usage yet.
     """
     usage = status.get("usage")
     if usage is None:

@@ -1,4 +1,4 @@
-"""The models and weights of an evaluation's candidates, before the job is applied. Pure."""
+"""Resolves the models and weights of an evaluation's candidates before the job is applied. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from headway_cli.local.manifest import ManifestError
 from headway_operator.plan.candidates import Missing, conflicts, numbered, resolve
 
 Trained = Callable[[str], Json]
-"""Name of a training job -> the job, as an API server holds it; raises ManifestError if nobody has it."""
+"""Returns the training job of a name, as an API server has it; raises ManifestError if there is none."""
 
 
 def resolved(spec: RLEvalJobSpec, trained: Trained) -> tuple[ResolvedCandidate, ...]:
-    """The candidates as the operator will choose them. Weights that do not exist yet are assumed to appear.
+    """The candidates as the operator will resolve them. Weights that do not exist yet are assumed to appear.
 
     Raises:
-        ManifestError: a candidate has no weights, or cannot share its servers.
+        ManifestError: a candidate will have no weights, or cannot share servers with the others.
     """
     jobs: dict[str, Json] = {}
     for each in spec.candidates:
@@ -35,7 +35,12 @@ def resolved(spec: RLEvalJobSpec, trained: Trained) -> tuple[ResolvedCandidate, 
 
 
 def with_weights(job: Json, step: int) -> Json:
-    """A copy of `job` whose status has weights of at least `step`, and some best weights."""
+    """A copy of `job` whose status names weights of step `step` or later, and best weights.
+
+    Args:
+        job: a training job with its status.
+        step: smallest step of the newest weights.
+    """
     status = job.get("status") or {}
     checkpoints = status.get("checkpoints") or {}
     newest = checkpoints.get("adapter") or {

@@ -1,4 +1,4 @@
-"""Notices that the reader of a command's output has ended, as `head` does after its lines."""
+"""Ends a command when the reader of its output has ended, such as `head` after its last line."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from contextlib import contextmanager
 from typing import Final
 
 LOOK_MILLISECONDS: Final = 500
-"""Longest that the end of a command waits for the thread that looks."""
+"""Milliseconds of one wait for the reader's end. At the latest then, the thread notices the command's end."""
 RESEND_SECONDS: Final = 0.1
-"""How often the signal is sent until the main thread has handled it. One that arrives just before a system
-call does not interrupt the call."""
+"""Seconds after which the signal is sent again, until the main thread has handled it. A signal that arrives
+just before a system call does not interrupt the call."""
 
 
 class ClosedPipeError(Exception):
-    """Nobody reads the output any more."""
+    """The process that read the output has ended."""
 
 
 def out() -> int | None:
-    """File descriptor of a standard output with a reader at its other end; else None."""
+    """File descriptor of standard output if it is a pipe or a socket, so that a process reads it; else
+    None."""
     try:
         found = sys.stdout.fileno()
         kind = os.fstat(found).st_mode
@@ -59,18 +60,18 @@ class _Reader:
 
     def __init__(self) -> None:
         self.over = threading.Event()
-        """Set once nobody needs to know any more whether it has ended."""
-        # Plain values, because a signal handler may interrupt itself and must take no lock.
+        """Set once the block is over, so that the reader need not be watched any more."""
+        # Plain values and no locks, because a signal handler may interrupt itself.
         self._gone = self._handled = False
 
     def handle(self, *_: object) -> None:
-        """Raise ClosedPipeError once in the main thread, as the handler of SIGPIPE."""
-        if self._gone and not self._handled:  # a broken network connection sends the same signal
+        """Handle SIGPIPE in the main thread: raise ClosedPipeError, once, if the reader has ended."""
+        if self._gone and not self._handled:  # a broken network connection causes SIGPIPE too
             self._handled = True
             raise ClosedPipeError
 
     def look(self, descriptor: int) -> None:
-        """Wait until the other end is closed, and wake the main thread."""
+        """Wait until the reader closes its end, and then interrupt the main thread with SIGPIPE."""
         poll = select.poll()
         poll.register(descriptor, 0)  # errors are always reported
         while not self.over.is_set() and not poll.poll(LOOK_MILLISECONDS):
@@ -82,7 +83,8 @@ class _Reader:
 
 
 def give_up() -> None:
-    """Discard the remaining output: the interpreter would flush it at its end, and fail with a traceback."""
+    """Discard the remaining output. Otherwise the interpreter would flush it at exit, and print a
+    traceback."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""Jobs on the cluster that kubectl points at, and explanations of its errors."""
+"""Reads and changes jobs on the cluster that kubectl uses, and explains the cluster's errors."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from headway_cli import near_names, newer_fields
 MANAGER: Final = "headway-cli"
 CALL_SECONDS: Final = 30
 UNREACHABLE_SECONDS: Final = 300.0
-"""Longest that a cluster which has answered may be unreachable while a job is followed."""
+"""Maximum seconds that a cluster may be unreachable while a job is followed, after it has answered once."""
 RETRY_SECONDS: Final = 5.0
 WATCH_SECONDS: Final = 240
-"""Seconds after which a watch is started again, so that a dead connection is noticed by then."""
+"""Seconds after which a watch is started again. A dead connection is noticed then at the latest."""
 INSTALL: Final = "helm install headway charts/headway -n headway-system --create-namespace"
 OLDER: Final = (
     "this command knows the field, so the cluster may have an older Headway: `helm list -n headway-system` "
@@ -35,11 +35,11 @@ OLDER: Final = (
 
 
 class ClusterError(Exception):
-    """The cluster refuses, or there is none; the message says what to do."""
+    """The cluster refuses a call, or no cluster is configured; the message says what to do."""
 
 
 class JobNotFoundError(ClusterError):
-    """There is no job of that name."""
+    """There is no job of the given name."""
 
 
 class ClusterUnreachableError(ClusterError):
@@ -51,13 +51,17 @@ class JobDeletedError(Exception):
 
 
 class Cluster:
-    """Custom resources of one namespace."""
+    """The jobs in one namespace of a cluster."""
 
     def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
-        """The cluster of a context of the kubeconfig, by default the current one, and its namespace.
+        """Read the kubeconfig.
+
+        Args:
+            context: context of the kubeconfig; default: the current context.
+            namespace: default: the context's namespace.
 
         Raises:
-            ClusterError: there is no such context.
+            ClusterError: the kubeconfig cannot be read, or has no such context.
         """
         try:
             contexts, current = config.list_kube_config_contexts()
@@ -82,7 +86,7 @@ class Cluster:
         namespace = metadata.get("namespace") or self.namespace
         body = {**job, "metadata": {**metadata, "namespace": namespace}}
         with self._explained(job["kind"]):
-            self._api.patch_namespaced_custom_object(  # its answer is lost if it creates (201)
+            self._api.patch_namespaced_custom_object(  # the client drops the answer if the job is new (201)
                 *_place(job["kind"], namespace),
                 metadata["name"],
                 body,
@@ -95,7 +99,7 @@ class Cluster:
         return job["kind"], namespace, metadata["name"]
 
     def job(self, kind: str, name: str) -> Json:
-        """A job.
+        """The job of this kind and name.
 
         Raises:
             ClusterError: no job has that name; the message suggests similar names.
@@ -107,12 +111,12 @@ class Cluster:
         return answer
 
     def jobs(self, kind: str) -> list[Json]:
-        """All jobs of a kind."""
+        """All jobs of a kind in the namespace."""
         with self._explained(kind):
             return self._listed(kind)
 
     def change(self, kind: str, name: str, patch: Json) -> Json:
-        """The job after a merge patch."""
+        """Apply a merge patch to a job, and return the changed job."""
         with self._explained(kind, name):
             answer: Json = self._api.patch_namespaced_custom_object(
                 *_place(kind, self.namespace),
@@ -125,10 +129,12 @@ class Cluster:
         return answer
 
     def follow(self, kind: str, name: str) -> Iterator[Json]:
-        """The job now, and after each change, without end.
+        """Yield the job now, and again after each change, without end.
 
         Raises:
-            JobDeletedError: it was deleted.
+            JobDeletedError: the job was deleted.
+            JobNotFoundError: there was no such job from the start.
+            ClusterUnreachableError: the cluster has been unreachable for too long.
         """
         seen, since = False, time.monotonic()
         while True:
@@ -170,8 +176,10 @@ class Cluster:
 
     @contextmanager
     def _explained(self, kind: str, name: str = "", *, gone_is_old: bool = False) -> Iterator[None]:
-        """Turn what the client raises into a ClusterError. With `gone_is_old`, a version too old only ends
-        the block."""
+        """Turn the Kubernetes client's errors into a ClusterError.
+
+        With `gone_is_old`, status 410 (the watched resource version is too old) ends the block silently.
+        """
         try:
             yield
         except ApiException as error:
@@ -225,7 +233,7 @@ def _place(kind: str, namespace: str) -> tuple[str, str, str, str]:
 
 
 def _refusal(error: ApiException) -> tuple[str, str]:
-    """Message and reason of the API server's answer."""
+    """Message and reason in the API server's error response."""
     try:
         body = json.loads(error.body or "")
         return str(body["message"]), str(body.get("reason", ""))
@@ -234,12 +242,13 @@ def _refusal(error: ApiException) -> tuple[str, str]:
 
 
 def _is_absent(error: ApiException) -> bool:
-    """Whether the job is absent. For an unknown kind the API server's answer is different."""
+    """Whether the API server says that the job does not exist. For an unknown kind its 404 has no such
+    reason."""
     return bool(error.status == 404 and _refusal(error)[1] == "NotFound")
 
 
 def _cause(error: BaseException) -> str:
-    """The innermost of nested client errors, in one line."""
+    """The innermost of nested client errors, as one line of text."""
     reason = getattr(error, "reason", None)
     if isinstance(reason, BaseException):
         return _cause(reason)
@@ -249,5 +258,5 @@ def _cause(error: BaseException) -> str:
 def _quiet(ask: Callable[[], list[Json]]) -> list[Json]:
     try:
         return ask()
-    except (ApiException, urllib3.exceptions.HTTPError):  # without permission to list there are no names
+    except (ApiException, urllib3.exceptions.HTTPError):  # the names are only a hint, so do without them
         return []

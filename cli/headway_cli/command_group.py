@@ -1,4 +1,4 @@
-"""The group of all commands. An option with a wrong value gets our words, and not those of pydantic."""
+"""The group of all commands. It rewords errors of Typer and pydantic about wrong options."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typer.core import TyperGroup
 from headway_api import mistake_words
 
 CHOICE: Final = re.compile(r"^(?:Value error, )?'(.*)' is not one of (.*?)\.?$", re.DOTALL)
-"""What Typer says of a value that is none of an option's."""
+"""Typer's message about a value that is not one of an option's choices."""
 
 
 class CommandGroup(TyperGroup):
-    """A group of commands, which may be groups themselves."""
+    """A group of commands and of further groups, such as `headway data`."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that `ctx` names, and reword what it says of a wrong option."""
+        """Run the command that `ctx` names, and reword its error about a wrong option."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
@@ -28,7 +28,12 @@ class CommandGroup(TyperGroup):
 
 
 def words(message: str, cause: BaseException | None) -> str:
-    """What is wrong with an option, and what to write. `cause` is the error whose message Typer took."""
+    """What is wrong with an option, and what to write instead.
+
+    Args:
+        message: Typer's message.
+        cause: the exception from which Typer took the message.
+    """
     if (found := CHOICE.match(message)) is not None:
         *others, last = re.findall(r"'([^']*)'", found[2])
         choices = f"{', '.join(others)} or {last}" if others else last

@@ -1,4 +1,4 @@
-"""Text of token ids, if a tokenizer is available."""
+"""Turns token ids into text, if a tokenizer is available."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ FILE: Final = "tokenizer.json"
 
 
 def decoder(folder: Path | None, base: str | None) -> Decode | None:
-    """A function from token ids to text; None if no folder is named and `base` is none with a tokenizer.
+    """A function from token ids to text; None without a `folder` if `base` is no local folder with a
+    tokenizer.
 
     Args:
-        folder: folder that a person named, so it must have a tokenizer.
-        base: `spec.model.base` of the run, used without a `folder` if it is a folder of this machine.
+        folder: folder that a person named, which must have a tokenizer.json.
+        base: `spec.model.base` of the run. Without `folder`, its tokenizer.json is used if `base` is a local
+            folder that has one.
+
     Raises:
         RunNotFoundError: the tokenizer cannot be read, or the package tokenizers is not installed.
     """

@@ -1,4 +1,4 @@
-"""Which episodes of a run are shown, in which order, and as which text. Pure."""
+"""Selects and orders a run's episodes, and formats them as text or JSON. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway_api.records import EpisodeRecord, GroupRecord, Outcome
 from headway_cli.terminal_text import without_controls
 
 FAILED: Final = (Outcome.AGENT_ERROR, Outcome.INFRA_ERROR)
-"""Outcomes of episodes that did not come to their end."""
+"""Outcomes of episodes that an error ended."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Task:
     """Rows of the dataset that have this task."""
 
     def has(self, group: GroupRecord) -> bool:
-        """Whether a group is on one of its rows, or a sample of the suite."""
+        """Whether a group belongs to this task: its row is one of `rows`, or its suite has this name."""
         return group.row in self.rows if group.suite is None else group.suite == self.name
 
 
@@ -37,30 +37,30 @@ class Shown:
 
     @property
     def gap(self) -> float:
-        """Distance between reward and external score; 0 if one of them is missing."""
+        """Absolute difference of reward and external score; 0 if one of them is missing."""
         return gap(self.episode)
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Which episodes to show; None: any."""
+    """Selects episodes. A field that is None selects all."""
 
     step: int | None = None
     outcome: Outcome | None = None
     row: int | None = None
     disagree: bool = False
-    """Only those whose reward and external score differ, the furthest apart first."""
+    """Only episodes whose reward and external score differ, the largest difference first."""
     failed: bool = False
-    """Only those whose outcome is one of `FAILED`."""
+    """Only episodes whose outcome is one of `FAILED`."""
     task: Task | None = None
 
     @property
     def lost(self) -> bool:
-        """Whether groups without any scored episode may match: all their episodes ended with InfraError."""
+        """Whether groups may match in which every episode ended with InfraError, so that none was scored."""
         return self.failed or self.outcome is Outcome.INFRA_ERROR
 
     def of(self, groups: Iterable[GroupRecord]) -> list[Shown]:
-        """The episodes that match, in the order of their groups."""
+        """The matching episodes, in the order of their groups; with `disagree`, by falling difference."""
         found = [Shown(group, episode) for group in groups for episode in group.episodes]
         found = [each for each in found if self._takes(each)]
         return sorted(found, key=lambda each: -each.gap) if self.disagree else found
@@ -108,7 +108,7 @@ def _end(episode: EpisodeRecord) -> str:
 
 
 def row(each: Shown) -> dict[str, Any]:
-    """An episode as an object of JSON: what `text` shows, without its tokens."""
+    """An episode as a JSON object: its ids, outcome, scores and messages, without its tokens."""
     episode, group = each.episode, each.group
     return {
         "episode": episode.episode_id,

@@ -1,4 +1,4 @@
-"""An estimate as text for a person, and as JSON. Pure."""
+"""Formats an estimate as text for a person, and as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ from headway_api.prices import PriceBook
 from headway_cli.artifact_list import aligned
 
 HASH = 12
-"""Digits of a price book's SHA-256 that are shown, as in status."""
+"""Number of digits that are shown of a price book's SHA-256, the same as in the status."""
 
 
 def text(made: Made, book: PriceBook, plays: str) -> str:
-    """What a job will use by class, and what it will cost."""
+    """A job's estimated usage by class, and its cost, as text.
+
+    Args:
+        made: the estimate.
+        book: the price book.
+        plays: a sentence about the episodes that the job will play.
+    """
     rows: list[tuple[str, ...]] = [("", "low", "likely", "high")]
     rows += [(key, *(f"{round(each):,}" for each in ends)) for key, ends in sorted(made.usage.items())]
     if made.cost is not None:

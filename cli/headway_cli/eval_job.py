@@ -1,4 +1,4 @@
-"""An evaluation from options, checked: what it takes from a training job, and its file."""
+"""Makes an evaluation from options and a training job, checks it, and writes its file."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from headway_cli.local.manifest import ManifestError
 def written(
     asked: EvalOptions, training: Json | None, file: Path, *, local: bool = False
 ) -> tuple[str, Json]:
-    """Write the evaluation to a file. Return the text, and the job in it.
+    """Write the evaluation to a file. Return the file's text, and the job in it.
 
     Args:
         asked: the options.
-        training: the training job that has the rest; None: there is none.
+        training: the training job that supplies fields which the options lack; None if there is none.
         file: the file to write.
-        local: it runs on this machine, whatever its output says.
+        local: whether the evaluation runs on this machine; spec.output is then not checked.
+
     Raises:
-        ManifestError: an option or a field is wrong, or one is missing.
+        ManifestError: an option or a field is wrong or missing.
     """
     text = yaml.safe_dump(eval_manifest.manifest(asked, training), sort_keys=False)
     file.write_text(text)
@@ -37,7 +38,7 @@ def written(
 
 
 def _check(document: Json, training: Json | None, *, local: bool) -> None:
-    """Raise ManifestError if a field is wrong. A local job's output is its folder, whatever it says."""
+    """Raise ManifestError if a field is wrong. A local job's spec.output is replaced by its folder later."""
     if local:
         document = {**document, "spec": {**document["spec"], "output": {"uri": "file:///"}}}
     try:
@@ -56,10 +57,13 @@ def training(
     Args:
         file: file with the training job.
         job: name of a training job.
-        jobs: folder with the folders of local jobs; None: the job is on the cluster.
+        jobs: folder with the folders of local jobs; None if `job` is on the cluster.
+        context: context of the kubeconfig; None for the current one.
+        namespace: namespace of the cluster; None for the context's.
+
     Raises:
-        ManifestError: the file has another kind of job, or the job does not exist.
-        ClusterError: the cluster does not have it.
+        ManifestError: the file has another kind of job, or no local job has this name.
+        ClusterError: the cluster has no such job, or does not answer.
     """
     if file is not None:
         found = manifest.read(file)

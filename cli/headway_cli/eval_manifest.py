@@ -1,4 +1,4 @@
-"""An RLEvalJob from options, and what it takes from a training job. Pure."""
+"""Makes an RLEvalJob from options, with missing fields from a training job. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHARED: Final = (
     "seed", "agent", "reward", "judges", "output", "priceBook", "serviceAccountName", "imagePullSecrets",
     "tracking", "managedBy",
 )  # fmt: skip
-"""Blocks of a training job that an evaluation has too."""
+"""Blocks of a training job's spec that an evaluation has too, and takes unchanged."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,14 @@ class EvalOptions:
 
 
 def manifest(asked: EvalOptions, training: Json | None) -> Json:
-    """The evaluation.
+    """The RLEvalJob that the options describe.
 
     Args:
         asked: the options.
-        training: the training job that has the rest; None: there is none.
+        training: the training job that supplies fields which the options lack; None if there is none.
+
     Raises:
-        ManifestError: an option is wrong, or one is missing.
+        ManifestError: an option is wrong or missing.
     """
     borrowed = borrowed_of(training) if training is not None else {}
     candidates = candidates_of(asked, training)
@@ -84,24 +85,26 @@ def manifest(asked: EvalOptions, training: Json | None) -> Json:
 
 
 def _name(asked: EvalOptions, training: Json | None) -> str:
-    """A name of the evaluation's own, since each local job has a folder of its name."""
+    """The default name. It differs from the training job's, because each local job has a folder of its
+    name."""
     of = asked.job or (training["metadata"]["name"] if training is not None else None)
     return "evaluation" if of is None else f"{of}-eval"
 
 
 def borrowed_of(training: Json) -> Json:
-    """What an evaluation takes from a training job: the blocks in `SHARED`, and environment, rows, servers
-    and settings of the measurement.
+    """The spec fields that an evaluation takes from a training job.
 
-    Budget, deadlines and failure rules are not taken.
-    The rows are those of the test split, else those of validation. Tokens are sampled as in validation.
+    These are the blocks in `SHARED`, and environment, rows, servers and settings of the measurement, but not
+    budget, deadlines and failure rules. The rows are the test split, or else the validation's. Tokens are
+    sampled as in validation.
     """
     spec = training.get("spec") or {}
     found: Json = {key: spec[key] for key in SHARED if key in spec}
     environment = {key: value for key, value in (spec.get("environment") or {}).items() if key != "contract"}
     data = spec.get("data") or {}
     rows = data.get("test") or data.get("validation")
-    if (roles := (spec.get("output") or {}).get("roleSecretRefs")) is not None:  # it has no learner
+    # An evaluation has no learner, so it needs no Secret for one.
+    if (roles := (spec.get("output") or {}).get("roleSecretRefs")) is not None:
         others = {key: value for key, value in roles.items() if key != names.LEARNER}
         found["output"] = {**spec["output"], "roleSecretRefs": others}
     if environment:
@@ -113,7 +116,7 @@ def borrowed_of(training: Json) -> Json:
         found["rollout"] = rollout
     measured = _of_model(spec.get("evaluation"), MeasureSpec)
     if data.get("test"):
-        measured.pop("maxRows", None)  # it refers to the rows of validation
+        measured.pop("maxRows", None)  # the training job's limit is for the rows of its validation
     limit = RolloutSpec().sampling.max_tokens
     training_sampling = (spec.get("rollout") or {}).get("sampling") or {}
     sampling = {"maxTokens": training_sampling.get("maxTokens", limit), **(measured.get("sampling") or {})}
@@ -122,7 +125,7 @@ def borrowed_of(training: Json) -> Json:
 
 
 def _of_model(block: Any, model: type[ServersSpec | MeasureSpec]) -> Json:
-    """The fields of a block that the narrower `model` has too."""
+    """The fields of a training job's block that `model`, its counterpart of an evaluation, has too."""
     known = {field.alias or name for name, field in model.model_fields.items()}
     return {key: value for key, value in (block or {}).items() if key in known}
 
@@ -130,10 +133,10 @@ def _of_model(block: Any, model: type[ServersSpec | MeasureSpec]) -> Json:
 def candidates_of(asked: EvalOptions, training: Json | None) -> list[Json]:
     """The candidates, in this order: from --job, from --candidate, from --model.
 
-    By default they are those of the given training job: its best weights, and the model before training.
+    Without these options, the training job's best weights and its base model are the candidates.
 
     Raises:
-        ManifestError: one cannot be read, or there is none.
+        ManifestError: an option cannot be read, two candidates have the same name, or there are none.
     """
     found: list[Json] = []
     job = asked.job
@@ -151,10 +154,10 @@ def candidates_of(asked: EvalOptions, training: Json | None) -> list[Json]:
 
 
 def candidate(text: str) -> Json:
-    """The candidate of an option NAME=WHAT.
+    """The candidate that a value NAME=WHAT of --candidate describes.
 
     Raises:
-        ManifestError: it cannot be read.
+        ManifestError: the value has another form.
     """
     name, equals, what = text.partition("=")
     if not equals or not name:
@@ -169,7 +172,10 @@ def candidate(text: str) -> Json:
 
 
 def _as_trained(each: Json, training: Json | None) -> Json:
-    """Load a candidate that is the training job's base model as that job does, so that both share servers."""
+    """Give a candidate that is the training job's base model that job's settings of the model.
+
+    With the same settings, it can share servers with the trained weights.
+    """
     trained = ((training or {}).get("spec") or {}).get("model") or {}
     if "model" not in each or each["model"]["base"] != trained.get("base"):
         return each
@@ -184,7 +190,7 @@ def _model(uri: str, option: str) -> str:
 
 
 def _named(uri: str) -> str:
-    """A candidate's name from a model's address."""
+    """A candidate's name, made from the model's URI."""
     last = uri.rstrip("/").rpartition("/")[2].lower()
     return re.sub(r"[^a-z0-9]+", "-", last).strip("-")[:LONGEST].strip("-") or "model"
 
@@ -198,7 +204,7 @@ def _require_apart(found: Iterable[Json]) -> None:
 
 
 def names_of(candidates: Iterable[Json]) -> list[str]:
-    """Names in the results, including those that `withBase` adds."""
+    """The candidates' names in the results, including base models that `withBase` adds."""
     found = []
     for each in candidates:
         found.append(str(each["name"]))
@@ -208,12 +214,12 @@ def names_of(candidates: Iterable[Json]) -> list[str]:
 
 
 def gate_of(asked: EvalOptions, candidates: Sequence[Json]) -> Json:
-    """The gate that the options ask for; empty if they ask for none.
+    """The gate that --must-beat and --margin describe; empty without them.
 
-    It judges the first candidate other than the one to beat.
+    The gate judges the first candidate other than the one to beat.
 
     Raises:
-        ManifestError: nothing is left to judge, or a margin is given alone.
+        ManifestError: --must-beat names no candidate or the only one, or --margin was written alone.
     """
     if asked.must_beat is None:
         if asked.margin is not None:

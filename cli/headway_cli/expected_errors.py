@@ -1,4 +1,4 @@
-"""Errors whose message says what is wrong, and what to write."""
+"""The errors that a command reports as a message, without a traceback. The message says what to write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first messages of a job's episode, from its environment in a process of this machine."""
+"""Gets the first messages of a job's episode from its environment, in a process of this machine."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from headway_api.spec.training import RLTrainingJobSpec
 from headway_sandbox.testing.sandbox import Sandboxes
 
 PREFLIGHT: Final = "preflight"
-"""Purpose of the random draws of a job's first sandbox."""
+"""Purpose in the random seed of a job's first sandbox, which the job's preflight starts."""
 Note = Callable[[str], None]
 
 
 def beginning(
     spec: RLTrainingJobSpec | RLEvalJobSpec, row: Row, modules: Path | None, note: Note
 ) -> ResetReply | None:
-    """What an agent sees first.
+    """The reply of the environment's reset, which has the first messages of an episode.
 
     Args:
-        spec: the job's.
-        row: the first of its rows.
-        modules: folder of the environment's modules; None: no episode is begun.
-        note: receives the reason if nothing is returned: the module is not there, or fails.
+        spec: the job's spec.
+        row: the first of the job's rows.
+        modules: folder of the environment's modules; None to begin no episode.
+        note: receives the reason if None is returned: the module is missing, or fails.
     """
     asked = spec.environment
     if modules is None:

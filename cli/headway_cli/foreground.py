@@ -10,16 +10,18 @@ from contextlib import contextmanager, suppress
 from typing import IO, Final
 
 GRACE_SECONDS: Final = 20.0
-"""Maximum seconds that a program may take to end."""
+"""Maximum seconds that a program may take to end after SIGINT."""
 
 
 def run(argv: Sequence[str], env: Mapping[str, str], log: IO[bytes] | None = None) -> int | None:
-    """Exit status of a program; None if Ctrl-C, SIGTERM or a closed terminal has ended it.
+    """Run a program. Return its exit status; None if Ctrl-C, SIGTERM or a closed terminal ended it.
 
-    It has a process group of its own: Ctrl-C reaches it only through this function, once.
+    The program has a process group of its own, so that Ctrl-C reaches it only once, through this function.
 
     Args:
-        log: receives the program's output; by default it goes where this process writes.
+        argv: the program and its arguments.
+        env: the program's environment variables.
+        log: receives the program's output; None for this process's own stdout and stderr.
     """
     with interrupts():
         process = subprocess.Popen(argv, env=dict(env), stdout=log, stderr=log, process_group=0)
@@ -32,7 +34,7 @@ def run(argv: Sequence[str], env: Mapping[str, str], log: IO[bytes] | None = Non
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End what is left of a program's process group."""
+    """End a program, and kill the rest of its process group."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
@@ -44,7 +46,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """Make SIGTERM and a closed terminal interrupt as Ctrl-C does."""
+    """Make SIGTERM and a closed terminal (SIGHUP) raise KeyboardInterrupt, like Ctrl-C."""
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
     try:

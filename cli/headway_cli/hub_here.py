@@ -1,4 +1,4 @@
-"""Says to a person at this machine what to do if the hub gives no model. A job's error names pods instead."""
+"""Rewords errors of a model download for a command on this machine: a job's error advises about pods."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ GATED_RUN: Final = "set HF_TOKEN in this shell to a token that may read it"
 
 
 def explained(error: str, *, base_option: bool) -> str:
-    """The error of `base_model.fetch` for this machine.
+    """The message of an error of `base_model.fetch`, with advice for this machine.
 
     Args:
-        error: its sentence.
-        base_option: whether the command has --base, so that a person may name another model.
+        error: the error's message.
+        base_option: whether the command has --base, so that the advice may name it.
     """
     offline = f"{OFFLINE}, or write --base file:///FOLDER" if base_option else OFFLINE
     gated = GATED if base_option else GATED_RUN

@@ -15,7 +15,7 @@ from typing import Final
 from headway_cli.local.manifest import ManifestError
 
 BUILDERS: Final = ("buildah", "docker")
-"""The first of these that is installed is used."""
+"""Programs that build images, in the order of preference."""
 LOCAL: Final = "localhost/headway"
 """Prefix of images that stay on this machine."""
 TAG: Final = "dev"
@@ -27,12 +27,12 @@ REFERENCE: Final = re.compile(
 BASE: Final = re.compile(r"^ARG BASE=(\S+)", re.MULTILINE)
 DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 LAST: Final = 100
-"""Maximum lines of a program's output that are kept."""
+"""Maximum last lines of a program's output that `run` returns."""
 Show = Callable[[str], None]
 
 
 class ImageError(ManifestError):
-    """Nothing can be built from what was given; the message says what to write or install."""
+    """The image cannot be built from these options; the message says what to write or install."""
 
 
 class ImageBuildError(Exception):
@@ -41,17 +41,24 @@ class ImageBuildError(Exception):
 
 @dataclass(frozen=True)
 class Order:
-    """What to build."""
+    """An image to build."""
 
     folder: Path
     """The folder with the Dockerfile, which is also the build context."""
     reference: str
+    """Name and tag of the image."""
     base: str | None = None
     """Replaces the Dockerfile's `ARG BASE`."""
 
 
 def order(folder: Path, tag: str | None, base: str | None, *, push: bool) -> Order:
-    """What to build, checked before anything is started.
+    """The image that the options of `headway image` describe, checked before anything is started.
+
+    Args:
+        folder: the folder with the Dockerfile.
+        tag: name of the image; None for `localhost/headway/FOLDER:dev`.
+        base: image to build on; None for the Dockerfile's own.
+        push: whether the image will be pushed, so that its name must have a registry.
 
     Raises:
         ImageError: the folder has no Dockerfile, or the reference cannot be built or pushed.
@@ -83,10 +90,10 @@ def base_of(wanted: Order) -> str | None:
 
 
 def builder() -> str:
-    """The program that builds images here.
+    """The first program of `BUILDERS` that is installed.
 
     Raises:
-        ImageError: there is none.
+        ImageError: none is installed.
     """
     for program in BUILDERS:
         if shutil.which(program):
@@ -95,10 +102,10 @@ def builder() -> str:
 
 
 def build(program: str, wanted: Order, show: Show) -> None:
-    """Build, and show the program's output line by line.
+    """Build an image, and show the program's output line by line.
 
     Raises:
-        ImageBuildError: it failed.
+        ImageBuildError: the build failed.
     """
     based = [] if wanted.base is None else ["--build-arg", f"BASE={wanted.base}"]
     file = ["-f", str(wanted.folder / "Dockerfile")]
@@ -106,10 +113,10 @@ def build(program: str, wanted: Order, show: Show) -> None:
 
 
 def push(program: str, reference: str, show: Show) -> str:
-    """Push with the program's own login. Return the reference by digest.
+    """Push an image with the program's own login. Return its reference by digest.
 
     Raises:
-        ImageBuildError: it failed, or reported no digest.
+        ImageBuildError: the push failed, or the program reported no digest.
     """
     with tempfile.TemporaryDirectory(prefix="headway-image-") as scratch:
         file = Path(scratch) / "digest"
@@ -125,10 +132,10 @@ def push(program: str, reference: str, show: Show) -> str:
 
 
 def run(command: Sequence[str], show: Show) -> str:
-    """Run a program to its end and show its output as it comes. Return the last lines.
+    """Run a program, and show its output as it comes. Return the last lines of the output.
 
     Raises:
-        ImageBuildError: its exit status was not 0, or it could not be started.
+        ImageBuildError: the program's exit status was not 0, or it could not be started.
     """
     try:
         running = subprocess.Popen(
@@ -147,7 +154,7 @@ def run(command: Sequence[str], show: Show) -> str:
             for line in running.stdout or ():
                 last.append(line)
                 show(line.rstrip("\n"))
-        except BaseException:  # Ctrl-C, or our reader is gone
+        except BaseException:  # Ctrl-C, or the reader of our output has ended
             running.terminate()
             raise
     if running.returncode != 0:

@@ -1,4 +1,4 @@
-"""Episodes of a run as a log of Inspect AI. Pure, except for `write`."""
+"""Writes episodes of a run as a log of Inspect AI. Pure, except for `write`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,21 @@ from headway_cli.task_rows import SPLITS
 
 ENDING: Final = ".eval"
 UNKNOWN: Final = "unknown"
-"""The model, if the run does not name its own."""
+"""Name of the model in the log, if the run does not name its model."""
 
 
 def write(path: Path, run: StoredRun, shown: Sequence[Shown], task: str = "") -> None:
-    """Write episodes as a log, each as a sample whose id is its group and whose epoch is its index, from 1.
+    """Write episodes as a log of Inspect AI.
+
+    Each episode becomes a sample. The sample's id is the episode's group, and its epoch, from 1, is the
+    episode's index in the group.
 
     Args:
         path: the file, with the ending `.eval`.
-        task: the task of all of them; empty if it is not known.
+        run: the run that has the episodes.
+        shown: the episodes.
+        task: the task of all these episodes; empty if it is not known.
+
     Raises:
         RunNotFoundError: Inspect AI is not installed, or the file cannot be written.
     """
@@ -46,7 +52,7 @@ def write(path: Path, run: StoredRun, shown: Sequence[Shown], task: str = "") ->
 
 
 def head_of(run: StoredRun, shown: Sequence[Shown]) -> Head:
-    """What the log says of the run."""
+    """The log's header: the run's name, model, data and limits."""
     models = list(dict.fromkeys(model_of(run, each) for each in shown))
     purposes = sorted({each.group.purpose.value for each in shown})
     return Head(
@@ -70,7 +76,7 @@ def model_of(run: StoredRun, each: Shown) -> str:
 def played(
     run: StoredRun, shown: Sequence[Shown], head: Head, task: str = ""
 ) -> list[tuple[str, PlayedEpisode]]:
-    """The episodes as tries, each with its model, and with the earlier attempts at it."""
+    """The episodes as tries, each with its model, its record, and earlier attempts that were discarded."""
     measure = run.spec.get("evaluation") or {}
     rules = Rules(float(measure.get("successThreshold", 1.0)), head.turn_limit)
     found: list[tuple[str, PlayedEpisode]] = []

@@ -1,4 +1,4 @@
-"""What a command reads from files besides a manifest: the checked job, and a price book."""
+"""Checks the job in a manifest, and reads a price book from a file."""
 
 from __future__ import annotations
 

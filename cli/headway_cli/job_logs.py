@@ -1,4 +1,4 @@
-"""The lines that a job's processes have written, wherever the job is."""
+"""Reads log lines of a job's processes: of a local job, a job on a cluster, or a run in a store."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class LogOptions:
     endpoint_url: str | None
     """Address of the S3-compatible store; None: spec.output.endpointUrl."""
     note: Callable[[str], None]
-    """Called if the lines are those that processes kept in the store."""
+    """Receives a message if the lines come from the store instead of from pods."""
 
 
 def of_local_job(place: LocalJob, wanted: Wanted, follow: bool) -> Iterator[Line]:
-    """Lines of a job of this machine; with `follow` also new lines, without end."""
+    """Log lines of a local job; with `follow` also new lines, without end."""
     raw = JobFolder(place.folder).whole()
     begins = log_lines.stems(raw["kind"], raw["metadata"]["name"])
     read = log_lines.followed if follow else log_lines.of_folder
@@ -37,12 +37,12 @@ def of_local_job(place: LocalJob, wanted: Wanted, follow: bool) -> Iterator[Line
 
 
 def of_run(run: StoredRun, wanted: Wanted) -> Iterator[Line]:
-    """Lines of logs that the processes of a run kept in its store."""
+    """Lines of the logs that a run's processes wrote to its store at their end."""
     return log_lines.of_store(run, log_lines.stems(run.job.get("kind"), run.name), wanted)
 
 
 def of_cluster(there: PodLogs, kind: str, name: str, asked: LogOptions) -> Iterator[Line]:
-    """Lines of a job's pods; if pods are gone, what they kept in the store.
+    """Log lines of a job's pods. If the pods are gone, lines of the logs that they wrote to the store.
 
     Raises:
         ClusterError: the job does not exist, or the cluster refuses.
@@ -66,10 +66,10 @@ def of_cluster(there: PodLogs, kind: str, name: str, asked: LogOptions) -> Itera
 
 
 def _kept(raw: Json, uri: str, asked: LogOptions) -> list[Line]:
-    """What a job's processes kept of their logs.
+    """Lines of the logs that a job's processes wrote to the store at `uri`.
 
     Raises:
-        RunNotFoundError: the store cannot be read from here.
+        RunNotFoundError: this machine cannot read the store.
     """
     url = asked.endpoint_url or raw["spec"].get("output", {}).get("endpointUrl")
     begins = log_lines.stems(raw["kind"], raw["metadata"]["name"])

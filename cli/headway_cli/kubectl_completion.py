@@ -1,7 +1,8 @@
-"""Completion of `kubectl headway`: kubectl runs this as `kubectl_complete-headway`, with the words so far.
+"""Completes words after `kubectl headway`. kubectl runs it as `kubectl_complete-headway`, with the words
+typed.
 
-The form is Cobra's. A line is a completion, and after a tab its help. The last line says whether files may
-follow.
+The output has Cobra's format. A line has one completion, and after a tab its help. The last line says whether
+the shell may offer files too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 from headway_cli.app import app
 
 NO_FILES, FILES = ":4", ":0"
-"""Last lines: the shell offers nothing else, or it offers files. Cobra's name is ShellCompDirective."""
+"""Values of Cobra's ShellCompDirective for the last line: offer no files, or offer files."""
 PROGRAM: Final = "headway"
 
 
@@ -26,14 +27,14 @@ def main() -> None:
 
 
 def answer(words: list[str]) -> list[str]:
-    """Lines for the words after `kubectl headway`. The last word is incomplete, and may be empty."""
+    """The output for the words after `kubectl headway`. The last word is incomplete, and may be empty."""
     *words, incomplete = words or [""]
     found = completions(words, incomplete)
     return [*found, NO_FILES if found else FILES]
 
 
 def completions(words: list[str], incomplete: str) -> list[str]:
-    """What Typer offers to fish, whose lines have the same form."""
+    """Typer's completions for the fish shell, whose lines have the same format."""
     typed = shlex.join([PROGRAM, *words, *([incomplete] if incomplete else [])])
     os.environ["_HEADWAY_COMPLETE"] = "complete_fish"
     os.environ["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"

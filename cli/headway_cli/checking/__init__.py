@@ -1,6 +1,6 @@
-"""`headway check`: what is wrong with a job and its environment, without a model.
+"""`headway check`: finds what is wrong with a job and its environment, without a model.
 
-Each part returns findings in the form of the preflight's checks, so both are read and written alike.
+Each module here returns `Finding` objects, as the preflight's checks do. So one form serves both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def findings(document: Json, folder: Path, max_rows: int) -> Iterator[Finding]:
     Args:
         document: the job, as in its file.
         folder: folder of the environment's modules.
-        max_rows: training rows on which episodes are played.
+        max_rows: maximum training rows on which episodes are played.
     """
     found, spec = job.read(document)
     yield from found

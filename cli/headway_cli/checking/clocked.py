@@ -1,4 +1,4 @@
-"""Sandboxes that note how long each of their answers took."""
+"""Sandboxes that record how long each of their answers took."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ START, RESET, JUDGEMENT = "start", "reset", "reward and score"
 
 @dataclass(frozen=True)
 class Clocked(Sandboxes):
-    """As `Sandboxes`."""
+    """`Sandboxes` that record the time of each answer."""
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
-    """By request: START (process and import), RESET, a tool's name, JUDGEMENT."""
+    """Seconds of each answer, by request: START (process and import), RESET, a tool's name, JUDGEMENT."""
 
     def start(self) -> Sandbox:
         """A new sandbox for one episode. Use it in a `with`."""
@@ -40,7 +40,7 @@ class _Clocked(Sandbox):
         began = time.monotonic()
         reply = super().ask(request)
         ended = time.monotonic()
-        if isinstance(request, ResetRequest):  # the lease was asked for before this request
+        if isinstance(request, ResetRequest):  # the reset begins when the sandbox is leased
             self._note(RESET, ended - self._leased)
         elif isinstance(request, ToolCall):
             self._note(shortened(request.name, NAME), ended - began)

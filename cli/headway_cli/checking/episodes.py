@@ -1,6 +1,6 @@
-"""Plays episodes of an environment in a process of their own, and returns findings as they come.
+"""Plays episodes of an environment in a process of their own, and yields each finding once it is known.
 
-That process runs the author's oracle, which may print, hang or exit; `played` runs in it.
+The process runs the module `played`, and in it the author's oracle, which may print, hang or exit.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from headway_cli.checking.rows import TRAIN, Data
 
 ENVIRONMENT: Final = "environment"
 REPORTED: Final = "headway_sandbox.reported:"
-"""Module of the environment that trusts what an agent reports."""
+"""Beginning of the entrypoint of an environment that takes the reward from the agent's own report."""
 SECONDS: Final = 300.0
 """Maximum seconds for all episodes together."""
 CLOSING_SECONDS: Final = 5.0
-"""Seconds from its last output to its end."""
+"""Maximum seconds between the process's last finding and its end."""
 TAIL: Final = 2_000
-"""Maximum bytes of the last output of a process that failed."""
+"""Number of last bytes read from the output of a process that failed."""
 
 
 @dataclass(frozen=True)
 class PlayRequest:
-    """What to play."""
+    """The job whose episodes to play, and on how many rows."""
 
     document: Json
     """The job, as in its file."""
     folder: str
     """Folder of the environment's modules."""
     rows: int
-    """Training rows on which episodes are played."""
+    """Maximum training rows on which episodes are played."""
 
 
 def findings(asked: PlayRequest, spec: Spec, data: Data, seconds: float = SECONDS) -> Iterator[Finding]:
@@ -82,11 +82,11 @@ def _written_findings(process: subprocess.Popen[bytes], asked: PlayRequest) -> I
     with (
         contextlib.suppress(BrokenPipeError),
         process.stdin as pipe,
-    ):  # if it has ended, its last output says why
+    ):  # the pipe is broken if the process has ended; its last output then says why
         pipe.write(json.dumps(dataclasses.asdict(asked)).encode())
     with process.stdout as lines:
         for line in lines:
-            if line.endswith(b"\n"):  # otherwise it was ended within the line
+            if line.endswith(b"\n"):  # the process may have been killed while it wrote a line
                 yield of_json(json.loads(line))
 
 
@@ -98,7 +98,7 @@ def _broken(output: str, code: int | None) -> Finding:
 
 
 def _not_played(spec: Spec, data: Data) -> Finding | None:
-    """Why no episode can be played here; None if episodes can."""
+    """A finding that says why no episode can be played here; None if episodes can be played."""
     if not data.of(TRAIN):
         observed, advice = "No episode was played, because no rows are known.", "Correct the rows first."
         return Finding(ENVIRONMENT, "Unknown", observed, advice=advice, field="spec.data")
@@ -113,7 +113,7 @@ def _not_played(spec: Spec, data: Data) -> Finding | None:
 
 
 def to_json(finding: Finding) -> Json:
-    """A finding as an object of JSON, without absent fields."""
+    """A finding as a JSON object, without empty fields."""
     made = dataclasses.asdict(finding)
     made["figures"] = dict(made.pop("numbers"))
     made["examples"] = [
@@ -123,7 +123,7 @@ def to_json(finding: Finding) -> Json:
 
 
 def of_json(found: Json) -> Finding:
-    """The finding that a JSON object was made from."""
+    """The finding in a JSON object that `to_json` returned."""
     examples = tuple(Example(**example) for example in found.get("examples", ()))
     numbers = tuple(found.get("figures", {}).items())
     known = {key: value for key, value in found.items() if key != "figures"}

@@ -1,6 +1,6 @@
 """Checks whether the operator accepts a job, and whether guard rails warn about it.
 
-Pure, except for a look at the model's folder.
+Pure, except that it checks whether the model's folder exists.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Spec = RLTrainingJobSpec | RLEvalJobSpec
 
 
 def read(document: Json) -> tuple[list[Finding], Spec | None]:
-    """What is wrong with a job; and its spec, if that can be read."""
+    """The findings about a job, and its spec; the spec is None if it cannot be parsed."""
     parsed = parse(KINDS[document["kind"]], document)
     if isinstance(parsed, SpecRefusal):
         return [finding(JOB, "Fail", message) for message in parsed.messages], None
@@ -45,8 +45,10 @@ def read(document: Json) -> tuple[list[Finding], Spec | None]:
 
 
 def finding(check: str, verdict: Verdict, message: str) -> Finding:
-    """A message of the form `FIELD: what is wrong; what to write`, or `FIELD is VALUE: write ...`, as a
-    finding."""
+    """Split a message into a finding's field, observation and advice.
+
+    The message has the form `FIELD: what is wrong; what to write`, or `FIELD is VALUE: write ...`.
+    """
     match = _FIELD.match(message)
     field = match[0] if match else None
     rest = message.removeprefix(f"{field}: ")
@@ -64,7 +66,7 @@ def finding(check: str, verdict: Verdict, message: str) -> Finding:
 
 
 def sentence(text: str) -> str:
-    """The text as a sentence. A field or a path at its start keeps its case."""
+    """The text with a capital letter and a full stop. A field or a path at its start keeps its case."""
     first = text.split(" ", 1)[0].rstrip(",:;")
     begun = text[:1].upper() + text[1:] if first.isalpha() and first not in BLOCKS else text
     return begun if begun.endswith((".", "?", "!")) else f"{begun}."
@@ -78,7 +80,7 @@ def _valid(document: Json) -> Finding:
 
 
 def _on_this_machine(value: Any, path: str) -> Iterator[str]:
-    """Fields that name files of this machine."""
+    """The paths of fields below `value` that name files of this machine. `path` is the path of `value`."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _on_this_machine(inner, f"{path}.{key}")

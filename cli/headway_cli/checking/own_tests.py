@@ -1,4 +1,4 @@
-"""The environment's own tests: `test_*.py` beside its module, run by pytest in a process of its own."""
+"""Runs the environment's own tests: `test_*.py` beside its module, with pytest in a separate process."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from headway_cli.checking.process import ended, running
 
 TESTS: Final = "tests"
 SECONDS: Final = 180.0
-"""Maximum seconds for all of them together."""
+"""Maximum seconds for all tests together."""
 PASSED, NONE_FOUND = 0, 5
-"""Exit codes of pytest."""
+"""Exit codes of pytest: all tests passed, and no tests were found."""
 LINES: Final = 12
+"""Maximum lines of pytest's output that a finding shows."""
 COLUMNS: Final = "200"
-"""Width of pytest's summary, which truncates its lines."""
+"""Width of the terminal for pytest, which truncates the lines of its summary to it."""
 WRITE: Final = "Write one: docs/environments.md#testing-an-environment."
 
 
 def run(folder: Path, seconds: float = SECONDS) -> Iterator[Finding]:
-    """The results of a folder's tests."""
+    """Run the tests of a folder, and yield the result as one finding."""
     files = sorted(path.name for path in folder.glob("test_*.py"))
     if not files:
         yield Finding(TESTS, "Unknown", f"{folder} has no test_*.py.", advice=WRITE)
@@ -61,6 +62,6 @@ def _run(folder: Path, files: Sequence[str], seconds: float) -> Finding:
 
 
 def _summary(lines: Sequence[str]) -> Sequence[str]:
-    """The lines that name failures; if there are none, the last lines."""
+    """The first lines that name a failed test; if there are none, the last lines."""
     named = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
     return named[:LINES] or lines[-LINES:]

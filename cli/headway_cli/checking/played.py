@@ -1,7 +1,8 @@
 """Plays an environment's episodes and judges them: `python -m headway_cli.checking.played`, input on stdin.
 
-First it plays the oracle on some training rows: whether it is right, and how fast episodes are. Then it plays
-a novice, and runs the preflight's checks that need no model.
+First the oracle plays on some training rows. This shows whether its answers earn full reward, and how fast
+episodes are. Then a novice plays, which knows the oracle and errs at random. The preflight's checks that need
+no model judge its episodes.
 """
 
 from __future__ import annotations
@@ -38,21 +39,29 @@ from headway_sandbox.testing.playing import Model, Player, baseline
 ORACLE: Final = "oracle"
 SPEED: Final = "speed"
 EPISODE_SECONDS: Final = 30.0
-"""Maximum seconds of an episode here; a job may allow more."""
+"""Maximum seconds of an episode in this check, even if the job allows more."""
 TRIES: Final = 2
-"""Tries of the novice on each row."""
+"""Episodes of the novice on each row."""
 MAX_FAULTS: Final = 5
-"""Maximum faults of an environment that are reported."""
+"""Maximum errors of the environment that are reported."""
 ENTRY: Final = "spec.environment.entrypoint"
 CONTRACT: Final = "tools-like-production"
-"""Id of the check that needs spec.environment.contract."""
+"""Id of the preflight check that needs spec.environment.contract."""
 ELSEWHERE: Final = {"isolated": "The preflight of the job tries what a sandbox reaches."}
-"""Advice for a check that cannot be answered completely here."""
+"""Advice for checks that only the job's preflight can answer completely, by the id of the check."""
 Say = Callable[[Finding], None]
 
 
 def play(spec: Spec, data: Data, folder: Path, max_rows: int, say: Say) -> None:
-    """Play the episodes of an environment, and report findings as soon as they are known."""
+    """Play episodes of an environment, and report each finding as soon as it is known.
+
+    Args:
+        spec: the job's spec.
+        data: the job's rows.
+        folder: folder of the environment's modules.
+        max_rows: maximum training rows on which episodes are played.
+        say: reports a finding.
+    """
     asked = spec.environment
     sandboxes = Sandboxes(
         asked.entrypoint,
@@ -89,7 +98,7 @@ def play(spec: Spec, data: Data, folder: Path, max_rows: int, say: Say) -> None:
 
 
 def _judge(sandboxes: Sandboxes, model: Model, facts: Facts, count: int, say: Say) -> None:
-    """Report what the preflight's checks find."""
+    """Play episodes of `model`, and report the findings of the preflight's checks about them."""
     report = examine(
         sandboxes,
         facts.rows,
@@ -112,7 +121,7 @@ def _judge(sandboxes: Sandboxes, model: Model, facts: Facts, count: int, say: Sa
 
 
 def facts_of(spec: Spec, data: Data) -> Facts:
-    """What the checks need to know about the job."""
+    """The facts about the job that the preflight's checks need."""
     training = spec if isinstance(spec, RLTrainingJobSpec) else None
     low, high = spec.reward.range
     facts = Facts(
@@ -137,7 +146,7 @@ def facts_of(spec: Spec, data: Data) -> Facts:
 
 
 def failed_permanently(first: Baseline) -> bool:
-    """Whether no episode completed, for a reason other than what reward or score returned."""
+    """Whether every episode ended with an error that was not a wrong reward or score."""
     return all(one.record.error is not None and one.record.cause not in JUDGEMENT for one in first.sampled)
 
 
@@ -147,7 +156,7 @@ def _unusable(why: str) -> Finding:
 
 
 def _say_faults(report: Report, say: Say) -> bool:
-    """Report what the environment itself raised or returned. Return whether there was anything."""
+    """Report the errors that the environment raised or returned. Return whether there were any."""
     broken = report.broken
     for text in broken[:MAX_FAULTS]:
         advice = "Correct the named line. A tool that refuses a call raises ToolError."
@@ -164,7 +173,12 @@ def _without_oracle(why: str) -> Finding:
 
 
 def of_oracle(first: Baseline, faults: Sequence[str]) -> Finding:
-    """Whether the oracle is right on every row, within the job's limits."""
+    """A finding that says whether the oracle is right on every row, within the job's limits.
+
+    Args:
+        first: the oracle's episodes.
+        faults: errors in the oracle itself.
+    """
     facts, many = first.facts, len(first.sampled)
     right = [one for one in first.sampled if is_full(one, facts)]
     wrong = [one for one in first.scored if not is_full(one, facts)]
@@ -188,8 +202,11 @@ def of_oracle(first: Baseline, faults: Sequence[str]) -> Finding:
 
 
 def _cut(cut: Sequence[Sampled], facts: Facts, many: int, shown: tuple[Example, ...]) -> Finding:
-    """Turns are counted, so too many are a failure. Tokens are estimated from characters, so too many are a
-    warning."""
+    """A finding about episodes of the oracle that reached a limit of the job.
+
+    Turns are counted exactly, so too many turns are a failure. Tokens are estimated from characters, so too
+    many tokens are only a warning.
+    """
     turns = [one for one in cut if facts.max_turns is not None and len(one.results) >= facts.max_turns]
     if turns:
         observed = f"The oracle needs more than {facts.max_turns} turns on {len(turns)} of {many} rows."
@@ -218,7 +235,11 @@ def _example(one: Sampled) -> Example:
 
 
 def of_speed(seconds: Mapping[str, Sequence[float]]) -> Finding:
-    """The median time of each part of an episode."""
+    """A finding with the median time of each part of an episode.
+
+    Args:
+        seconds: durations of each part, as in `Clocked.seconds`.
+    """
     found = {what: median(each) for what, each in seconds.items()}
     parts = ", ".join(f"{what} {_shown(took)}" for what, took in _in_order(found))
     observed = f"In the median: {parts}."
@@ -235,14 +256,14 @@ def _shown(seconds: float) -> str:
 
 
 def _in_order(found: Mapping[str, float]) -> Iterator[tuple[str, float]]:
-    """Parts in the order of an episode."""
+    """The parts and their seconds, in the order in which an episode has them."""
     first, last = (clocked.START, clocked.RESET), (clocked.JUDGEMENT,)
     tools = sorted(what for what in found if what not in (*first, *last))
     return ((what, found[what]) for what in (*first, *tools, *last) if what in found)
 
 
 def main() -> None:
-    """Read the request from stdin, and write a finding a line to stdout."""
+    """Read a `PlayRequest` as JSON from stdin, and write each finding as a line of JSON to stdout."""
     asked = PlayRequest(**json.load(sys.stdin))
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # output of the author's code goes to stderr

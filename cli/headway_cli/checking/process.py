@@ -1,4 +1,4 @@
-"""Processes that run the author's code: they end within their time, and leave no process behind."""
+"""Runs the author's code in processes that end within a time limit and leave no process behind."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from headway_sandbox import process as processes
 
 @contextmanager
 def running(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in a session of its own, which ends with the block. `options` are those of `Popen`.
+    """A process in a session of its own, which is killed at the end of the block.
 
-    An interrupt while it starts or ends is raised afterwards, so that the process never stays behind.
+    `options` are passed to `Popen`. An interrupt (Ctrl-C) while the process starts or ends is raised only
+    afterwards, so that the process never stays behind.
     """
     interrupts = _Interrupts()
     process = None
@@ -37,7 +38,7 @@ def running(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen
 
 
 def ended(process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """Wait for a process, and return its exit code; None if it has not ended in time."""
+    """Wait at most `seconds` for a process, and return its exit code; None if it has not ended by then."""
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -45,7 +46,7 @@ def ended(process: subprocess.Popen[bytes], seconds: float) -> int | None:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its descendants, which may have left its session; no effect if it has ended."""
+    """Kill a process with its descendants, even those outside its session. No effect if it has ended."""
     if process.poll() is not None:
         return
     left = processes.living(process.pid)
@@ -58,8 +59,8 @@ def end(process: subprocess.Popen[bytes]) -> None:
 class _Interrupts:
     """Delivers SIGINT while the block runs, and defers it while the process starts and ends.
 
-    Once one has been delivered, the next are deferred: the first may have begun the end.
-    Another thread than the main one never receives SIGINT.
+    After the first SIGINT was delivered, further ones are deferred, because the process may be ending. Only
+    the main thread receives SIGINT, so nothing happens in other threads.
     """
 
     def __init__(self) -> None:
@@ -72,23 +73,23 @@ class _Interrupts:
             self._before = signal.signal(signal.SIGINT, self._handle)
 
     def deliver(self) -> None:
-        """Raise the interrupt that came meanwhile; from now on each is raised at once.
+        """Raise an interrupt that was deferred. From now on an interrupt is raised at once.
 
         Raises:
-            KeyboardInterrupt: one came.
+            KeyboardInterrupt: an interrupt was deferred.
         """
         self._deferring = False
         self._raise_deferred()
 
     def defer(self) -> None:
-        """From now on note an interrupt instead of raising it."""
+        """Defer interrupts from now on, instead of raising them."""
         self._deferring = True
 
     def restore(self) -> None:
-        """Set the handler that was there before, and raise the interrupt that was deferred.
+        """Restore the earlier handler of SIGINT, and raise an interrupt that was deferred.
 
         Raises:
-            KeyboardInterrupt: one came.
+            KeyboardInterrupt: an interrupt was deferred.
         """
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
@@ -105,4 +106,4 @@ class _Interrupts:
             return
         self._deferring = True
         self._before(number, frame)
-        self._deferring = False  # the handler before did not raise, so the block goes on
+        self._deferring = False  # the earlier handler did not raise, so the block continues

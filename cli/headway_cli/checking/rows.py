@@ -1,4 +1,4 @@
-"""The rows of a job: whether they can be read, have what is needed, and are each in only one split."""
+"""Checks a job's rows: whether they can be read, have the needed columns, and are each in only one split."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ TRAIN: Final = "train"
 
 @dataclass
 class Data:
-    """Rows by split, for the splits that could be read. Rows of an evaluation are in `TRAIN`, too."""
+    """The rows of each split that could be read. The rows of an evaluation are under `TRAIN`."""
 
     splits: dict[str, list[Row]] = field(default_factory=dict)
 
     def of(self, split: str) -> list[Row]:
-        """The rows of a split; empty if they are not known."""
+        """The rows of a split; empty if they could not be read."""
         return self.splits.get(split, [])
 
 
 def read(spec: Spec) -> tuple[list[Finding], Data]:
-    """What is wrong with a job's rows; and the rows."""
+    """The findings about a job's rows, and the rows themselves."""
     data, found = Data(), list[Finding]()
     for block, dataset in datasets(spec).items():
         name = block.rpartition(".")[2] if block != "spec.data" else TRAIN
@@ -49,7 +49,7 @@ def read(spec: Spec) -> tuple[list[Finding], Data]:
 
 
 def datasets(spec: Spec) -> dict[str, Dataset]:
-    """Each dataset by the block of the spec that names it."""
+    """The datasets of a job, by the path of the block that names each, such as `spec.data.train`."""
     if not isinstance(spec, RLTrainingJobSpec):
         return {"spec.data": spec.data}
     named = {"train": spec.data.train, "validation": spec.data.validation, "test": spec.data.test}
@@ -57,7 +57,11 @@ def datasets(spec: Spec) -> dict[str, Dataset]:
 
 
 def _loaded(block: str, dataset: Dataset) -> list[Row]:
-    """Load the rows of a dataset. Raises JobError."""
+    """Load the rows of a dataset.
+
+    Raises:
+        JobError: the rows cannot be read, or lack a column that the dataset names.
+    """
     rows = load(dataset, FileStore(), block)
     for name, column in (("taskColumn", dataset.task_column), ("clusterColumn", dataset.cluster_column)):
         if column is not None:
@@ -78,7 +82,7 @@ def _passed(data: Data) -> Finding:
 
 
 def _enough(spec: Spec, data: Data) -> Iterator[Finding]:
-    """Check that the rows fill at least one batch."""
+    """A finding if the training rows do not fill one batch in all epochs."""
     if not isinstance(spec, RLTrainingJobSpec) or TRAIN not in data.splits:
         return
     rows, size, epochs = len(data.of(TRAIN)), spec.algorithm.batch_size, spec.schedule.max_epochs

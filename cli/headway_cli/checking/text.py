@@ -14,18 +14,23 @@ from headway_analysis.preflight.run import GRAVEST_FIRST
 
 NARROWEST: Final = 40
 NAMES: Final = 16
-"""Characters of a check's id."""
+"""Width of the column with a check's id, in characters."""
 INDENT: Final = " " * 8
 WORDS: Final = {"Fail": "failed", "Warn": "warned", "Unknown": "unknown", "Pass": "passed"}
 
 
 def width() -> int | None:
-    """Columns of the terminal; None if lines may have any length."""
+    """Columns of the terminal; None if the output is not a terminal, so that lines may have any length."""
     return max(NARROWEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
 
 
 def lines(finding: Finding, columns: int | None) -> Iterator[str]:
-    """A finding: its verdict, what was seen, what to write, and example episodes."""
+    """A finding as lines of text: its verdict, the observation, the advice, and example episodes.
+
+    Args:
+        finding: the finding.
+        columns: maximum length of a line; None for no limit.
+    """
     head = f"{finding.verdict:<7} {finding.check:<{NAMES}} "
     yield from _wrapped(head + finding.observed, INDENT, columns)
     if finding.verdict == "Pass":
@@ -45,6 +50,6 @@ def _wrapped(text: str, indent: str, columns: int | None) -> Sequence[str]:
 
 
 def summary(found: Sequence[Finding]) -> str:
-    """The number of findings of each verdict."""
+    """The number of findings of each verdict, as text: `1 failed, 7 passed`."""
     counts = Counter(finding.verdict for finding in found)
     return ", ".join(f"{counts[verdict]} {WORDS[verdict]}" for verdict in GRAVEST_FIRST if counts[verdict])

@@ -1,14 +1,14 @@
 """Jobs from Python: start them, wait for them, read their results (docs/python.md).
 
-client        starts jobs and finds them: TrainingClient
-run           one of them: its status, metrics, episodes, bill
-asynchronous  the same as coroutines: AsyncTrainingClient, AsyncRun
-places        what a run needs from the place of its job
+client        starts and finds jobs: TrainingClient
+run           one job: its status, metrics, episodes and bill
+asynchronous  the same methods as coroutines: AsyncTrainingClient, AsyncRun
+places        the interface that jobs on a cluster and on this machine implement
 on_cluster    a job on a cluster
 on_machine    a job on this machine
-child         the process that runs it, and its end
+child         starts and ends the process that runs a local job
 kept          the program of that process
-waiting       how to wait for a run
+waiting       how to wait for a job
 document      the job in a file or a mapping, with changes: pure, except for reading
 outcome       whether a job runs, is held or has ended: pure
 frames        metrics as pandas.DataFrame

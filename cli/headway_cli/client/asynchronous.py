@@ -1,4 +1,4 @@
-"""The client's methods as coroutines: each runs in a thread, so that it does not block the event loop."""
+"""The client's methods as coroutines. Each runs in a thread, so that it does not block the event loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class AsyncRun(Generic[Status]):
-    """As `Run`, whose methods have the details. `status` is a coroutine too."""
+    """A `Run` whose methods are coroutines, also `status`. Arguments and errors are those of `Run`."""
 
     def __init__(self, run: Run[Status]) -> None:
         """
@@ -43,34 +43,34 @@ class AsyncRun(Generic[Status]):
         return self._run.name
 
     async def status(self) -> Status:
-        """As `Run.status`."""
+        """`Run.status` as a coroutine."""
         return await asyncio.to_thread(lambda: self._run.status)
 
     async def poll(self) -> Status | None:
-        """As `Run.poll`."""
+        """`Run.poll` as a coroutine."""
         return await asyncio.to_thread(self._run.poll)
 
     async def wait(self, timeout: float | None = None) -> Status:
-        """As `Run.wait`. Cancelling it ends the wait, not the job."""
+        """`Run.wait` as a coroutine. Cancelling it ends the wait, not the job."""
         waiting = Waiting(self.name, self._run.poll, timeout)
         while (found := await asyncio.to_thread(waiting.look)) is None:
             await asyncio.sleep(waiting.pause())
         return found
 
     async def suspend(self) -> None:
-        """As `Run.suspend`."""
+        """`Run.suspend` as a coroutine."""
         await asyncio.to_thread(self._run.suspend)
 
     async def resume(self) -> None:
-        """As `Run.resume`."""
+        """`Run.resume` as a coroutine."""
         await asyncio.to_thread(self._run.resume)
 
     async def metrics(self) -> DataFrame:
-        """As `Run.metrics`."""
+        """`Run.metrics` as a coroutine."""
         return await asyncio.to_thread(self._run.metrics)
 
     async def validations(self) -> DataFrame:
-        """As `Run.validations`."""
+        """`Run.validations` as a coroutine."""
         return await asyncio.to_thread(self._run.validations)
 
     async def trajectories(
@@ -84,7 +84,7 @@ class AsyncRun(Generic[Status]):
         failed: bool = False,
         task: str | None = None,
     ) -> AsyncIterator[Trajectory]:
-        """As `Run.trajectories`, for `async for`."""
+        """`Run.trajectories` for `async for`."""
         found = await asyncio.to_thread(
             self._run.trajectories,
             purpose,
@@ -99,16 +99,16 @@ class AsyncRun(Generic[Status]):
             yield each
 
     async def report(self, path: str | Path = PAGE, *, tokenizer: str | Path | None = None) -> Path:
-        """As `Run.report`."""
+        """`Run.report` as a coroutine."""
         return await asyncio.to_thread(self._run.report, path, tokenizer=tokenizer)
 
     async def cost(self) -> Bill:
-        """As `Run.cost`."""
+        """`Run.cost` as a coroutine."""
         return await asyncio.to_thread(self._run.cost)
 
 
 class AsyncTrainingClient:
-    """As `TrainingClient`, whose methods have the details."""
+    """A `TrainingClient` whose methods are coroutines. Arguments and errors are those of `TrainingClient`."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class AsyncTrainingClient:
         prices: str | Path | None = None,
         secrets: Mapping[str, str | Path] | None = None,
     ) -> None:
-        """As for `TrainingClient`."""
+        """Create a client with the arguments of `TrainingClient`."""
         self._client = TrainingClient(
             context,
             namespace,
@@ -137,14 +137,14 @@ class AsyncTrainingClient:
     async def train(
         self, spec: Spec, *, name: str | None = None, fresh: bool = False, **changes: Any
     ) -> AsyncRun[RLTrainingJobStatus]:
-        """As `TrainingClient.train`."""
+        """`TrainingClient.train` as a coroutine."""
         begin = self._client.train
         return AsyncRun(await asyncio.to_thread(begin, spec, name=name, fresh=fresh, **changes))
 
     async def evaluate(
         self, spec: Spec, *, name: str | None = None, fresh: bool = False, **changes: Any
     ) -> AsyncRun[RLEvalJobStatus]:
-        """As `TrainingClient.evaluate`."""
+        """`TrainingClient.evaluate` as a coroutine."""
         begin = self._client.evaluate
         return AsyncRun(await asyncio.to_thread(begin, spec, name=name, fresh=fresh, **changes))
 
@@ -157,7 +157,7 @@ class AsyncTrainingClient:
     async def run(
         self, name: str, kind: Literal["training", "eval"] = "training"
     ) -> AsyncRun[RLTrainingJobStatus] | AsyncRun[RLEvalJobStatus]:
-        """As `TrainingClient.run`."""
+        """`TrainingClient.run` as a coroutine."""
         if kind == "eval":
             return AsyncRun(await asyncio.to_thread(self._client.run, name, "eval"))
         return AsyncRun(await asyncio.to_thread(self._client.run, name))

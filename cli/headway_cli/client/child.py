@@ -1,8 +1,9 @@
-"""The process that runs a client's local job, and its end.
+"""Starts and ends the process that runs a client's local job.
 
-The child is in a process group of its own: Ctrl-C, which interrupts a cell of a notebook, does not reach it.
-The child ends with its parent: in order if the parent exits, and by itself if the parent is killed (`kept`).
-What the job has acknowledged remains in its folder, and the next run continues from there.
+The child has a process group of its own, so that Ctrl-C, which interrupts a notebook's cell, does not reach
+it. The child ends with its parent. A parent that exits ends its children in order. If the parent is killed,
+the child notices and ends itself (`kept`). Acknowledged work remains in the job's folder, and the next run
+continues from there.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import IO, Final
 from headway_cli.local.pod import kill_all, left_over
 
 END_SECONDS: Final = 60.0
-"""Longest time that a job may take to end before it is killed."""
+"""Maximum seconds that a job may take to end before its process is killed."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,13 @@ class Child:
 
     process: subprocess.Popen[bytes]
     output: IO[bytes]
-    """Its progress. The first line means that the job has begun."""
+    """The process's stdout, with the job's progress. The first line means that the job has begun."""
     notes: IO[bytes]
-    """Its stderr."""
+    """The process's stderr."""
 
     @classmethod
     def start(cls, words: Sequence[str]) -> Child:
-        """Run `headway` with the arguments `words`."""
+        """Start `headway` with the arguments `words`."""
         output, notes = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115  # closed with it
         command = [sys.executable, "-m", "headway_cli.client.kept", *words]
         process = subprocess.Popen(
@@ -47,19 +48,19 @@ class Child:
 
     @property
     def code(self) -> int | None:
-        """Exit code; None while it runs."""
+        """The process's exit code; None while it runs."""
         return self.process.poll()
 
     @property
     def has_begun(self) -> bool:
-        """Whether it has begun the job."""
+        """Whether the process has begun the job."""
         return os.fstat(self.output.fileno()).st_size > 0
 
     @property
     def noted(self) -> list[str]:
-        """Lines of its stderr."""
+        """Lines that the process has written to stderr."""
         file = self.notes.fileno()
-        # The process writes at the same offset, so reading must not move it.
+        # The process shares the file offset and writes there, so reading must not move the offset.
         return os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace").splitlines()
 
     def let_go(self) -> None:
@@ -79,8 +80,8 @@ class Child:
 
 
 children: dict[Path, Child] = {}
-"""The children of this process, by the job's folder. They are kept here because a child without a reference
-would end."""
+"""The children of this process, by the job's folder. Without a reference from here, a child's stdin would be
+closed, which would end the child."""
 
 
 @atexit.register

@@ -40,15 +40,17 @@ class TrainingClient:
         Args:
             context: context of the kubeconfig; default: the current one.
             namespace: default: the context's.
-            endpoint_url: address of the S3-compatible store for this machine; default: the job's own.
+            endpoint_url: address at which this machine reaches the S3-compatible store; default: the address
+                in the job.
             local: run jobs on this machine, without a cluster (docs/local.md). The arguments below are for
                 local jobs.
             folder: folder with a folder for each job.
-            modules: folder of the environment's modules; default: that of the job's file.
-            prices: file of the price book; default: the built-in one.
-            secrets: name of a Secret that a job names -> file with its token.
+            modules: folder of the environment's modules; default: the folder of the job's file.
+            prices: file of the price book; default: the built-in price book.
+            secrets: file with the token of each Secret that a job names, by the Secret's name.
+
         Raises:
-            ClusterError: there is no such context.
+            ClusterError: the kubeconfig cannot be read or has no such context.
             ValueError: both a cluster and `local` were given.
         """
         if local and (context or namespace or endpoint_url):
@@ -65,18 +67,19 @@ class TrainingClient:
     ) -> TrainingRun:
         """Begin a training job.
 
-        On this machine a job of the same name continues where it stopped. It ends with this process, and can
-        be started again afterwards.
+        On this machine, a job of the same name continues where it stopped. The job ends with this Python
+        process, and can be started again afterwards.
 
         Args:
             spec: a file with an RLTrainingJob, or the job as a mapping.
-            name: another name for the job.
-            fresh: on this machine: delete what an earlier run left.
-            changes: fields of `spec`, merged into it mapping by mapping: `schedule={"maxSteps": 3}`.
+            name: a name for the job, instead of the name in `spec`.
+            fresh: for jobs on this machine: delete what an earlier run of that name left.
+            changes: fields of the job's `spec`, merged into it block by block: `schedule={"maxSteps": 3}`.
+
         Raises:
             ManifestError: the job is wrong, or already runs on this machine.
-            ClusterError: the cluster refuses it, or does not answer.
-            RunFailedError: the process that should run it on this machine has crashed.
+            ClusterError: the cluster refuses the job, or does not answer.
+            RunFailedError: the process that should run the job on this machine has crashed.
         """
         job = document.made(spec, names.TRAINING_KIND, name, changes)
         return Run(self._place.begin(job, document.home(spec), fresh=fresh), RLTrainingJobStatus)
@@ -84,7 +87,7 @@ class TrainingClient:
     def evaluate(
         self, spec: Spec, *, name: str | None = None, fresh: bool = False, **changes: Any
     ) -> EvaluationRun:
-        """Begin an evaluation: as `train`, with an RLEvalJob."""
+        """Begin an evaluation. Arguments and errors are those of `train`; `spec` has an RLEvalJob."""
         job = document.made(spec, names.EVAL_KIND, name, changes)
         return Run(self._place.begin(job, document.home(spec), fresh=fresh), RLEvalJobStatus)
 
@@ -93,11 +96,15 @@ class TrainingClient:
     @overload
     def run(self, name: str, kind: Literal["eval"]) -> EvaluationRun: ...
     def run(self, name: str, kind: Literal["training", "eval"] = "training") -> TrainingRun | EvaluationRun:
-        """An existing job.
+        """Find an existing job.
+
+        Args:
+            name: name of the job.
+            kind: `training` or `eval`.
 
         Raises:
-            ClusterError: the cluster has none of this kind and name, or does not answer.
-            RunNotFoundError: this machine has none.
+            ClusterError: the cluster has no job of this kind and name, or does not answer.
+            RunNotFoundError: the client's folder has no job of this kind and name.
         """
         if kind == "eval":
             return Run(self._place.find(names.EVAL_KIND, name), RLEvalJobStatus)

@@ -1,4 +1,4 @@
-"""The job in a file or a mapping, with changes merged into its spec. Pure, except for reading the file."""
+"""Reads a job from a file or a mapping, and merges changes into its spec. Pure, except for reading."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from headway_cli.local import manifest
 from headway_cli.local.manifest import ManifestError
 
 Spec = str | Path | Mapping[str, Any]
-"""A file with one job, or the job itself, as in its file."""
+"""A file with one job, or the job as a mapping with the file's content."""
 BEGINS = {names.TRAINING_KIND: "train()", names.EVAL_KIND: "evaluate()"}
-"""Kind of job -> the call that begins it."""
+"""The client's method that begins a job, by the kind of job."""
 
 
 def made(spec: Spec, kind: str, name: str | None, changes: Mapping[str, Any]) -> Json:
-    """The job with its changes.
+    """The job with changes merged into its spec.
 
     Args:
-        kind: the kind that it must have.
-        name: another name for the job.
-        changes: fields of its spec, merged into it mapping by mapping.
+        spec: the job, or its file.
+        kind: the kind that the job must have.
+        name: a name for the job; None for the name in `spec`.
+        changes: fields of the job's spec, merged into it block by block.
+
     Raises:
-        ManifestError: it is not a job, of another kind, or has no name.
+        ManifestError: it is not a job, is of another kind, or has no name.
     """
     read = dict(spec) if isinstance(spec, Mapping) else manifest.read(Path(spec))
     job: Json = json.loads(json.dumps(read, default=str))
@@ -45,8 +47,8 @@ def made(spec: Spec, kind: str, name: str | None, changes: Mapping[str, Any]) ->
 
 
 def laid_over(block: Mapping[str, Any], changes: Mapping[str, Any]) -> Json:
-    """A block with changes. If both values are mappings, they are merged field by field; else the change
-    replaces the value."""
+    """A copy of `block` with `changes`. If a field's old and new values are mappings, they are merged field
+    by field. Otherwise the new value replaces the old one."""
     found = dict(block)
     for key, new in changes.items():
         old: Any = found.get(key)
@@ -56,5 +58,5 @@ def laid_over(block: Mapping[str, Any], changes: Mapping[str, Any]) -> Json:
 
 
 def home(spec: Spec) -> Path | None:
-    """The folder of a job's file, which has its environment; None for a mapping."""
+    """The folder of a job's file, where its environment's modules are; None for a mapping."""
     return None if isinstance(spec, Mapping) else Path(spec).parent

@@ -1,4 +1,4 @@
-"""Metrics by step as pandas.DataFrame; pandas is imported for the first one."""
+"""Metrics by step as pandas.DataFrame. pandas is imported only when a table is made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Metrics = Mapping[str, float]
 
 
 def of(by_step: Mapping[int, Metrics]) -> DataFrame:
-    """A row for each step, in order; a column for each metric, by name. NaN if a step lacks it.
+    """A table with a row for each step, in order, and a column for each metric. NaN if a step lacks a metric.
 
     Raises:
         ModuleNotFoundError: pandas is not installed.
@@ -30,7 +30,7 @@ def of(by_step: Mapping[int, Metrics]) -> DataFrame:
 
 
 def validated(records: Iterable[ValidationRecord]) -> dict[int, Metrics]:
-    """The results of validations, by step: their own numbers under their fields' names, and metrics."""
+    """The results of each validation, by step: the numbers of `ValidationRecord` and its metrics, by name."""
     return {
         each.step: {
             "reward": each.reward,

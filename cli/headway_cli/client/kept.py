@@ -1,9 +1,9 @@
-"""The process of a local job that a client began: `headway`, for as long as the client's process lives.
+"""Runs `headway` for a client's local job, and ends when the client's process ends.
 
     python -m headway_cli.client.kept run FILE --local ...
 
-Its input is a pipe that the client's process holds open and never writes to. However that process ends, the
-pipe closes, and this process ends the job as SIGTERM does.
+Its stdin is a pipe that the client's process holds open and never writes to. When that process ends, for
+whatever reason, the pipe closes. This process then sends itself SIGTERM, which ends the job in order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A job on a cluster: its object in the API server, and what it has written to its store."""
+"""Jobs on a cluster: their objects in the API server, and what they have written to their stores."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class OnCluster:
 
     cluster: Cluster
     endpoint_url: str | None = None
-    """Address of the S3-compatible store for this machine; None: spec.output.endpointUrl."""
+    """Address at which this machine reaches the S3-compatible store; None: spec.output.endpointUrl."""
 
     def begin(self, job: Json, home: Path | None, *, fresh: bool) -> ClusterJob:
-        """Apply a job. See `places.JobPlace`."""
+        """Apply a job to the cluster. Arguments and errors are those of `places.JobPlace.begin`."""
         if fresh:
             raise ManifestError(
                 "fresh: applies only to jobs on this machine; delete the job, or give another name"
@@ -38,15 +38,19 @@ class OnCluster:
         return ClusterJob(there, kind, name, self.endpoint_url)
 
     def find(self, kind: str, name: str) -> ClusterJob:
-        """See `places.JobPlace`."""
+        """The existing job of this kind and name.
+
+        Raises:
+            ClusterError: there is no such job, or the cluster does not answer.
+        """
         self.cluster.job(kind, name)
         return ClusterJob(self.cluster, kind, name, self.endpoint_url)
 
     def first(self, kinds: Sequence[str], name: str) -> ClusterJob:
-        """The job of this name, of the first of `kinds` that has one.
+        """The job of this name; of the first kind in `kinds`, if several kinds have one.
 
         Raises:
-            JobNotFoundError: none of them has one.
+            JobNotFoundError: none of the kinds has a job of this name.
             ClusterError: the cluster refuses, or does not answer.
         """
         absent: JobNotFoundError | None = None
@@ -61,7 +65,7 @@ class OnCluster:
 
 @dataclass(frozen=True)
 class ClusterJob:
-    """One job. See `places.Job`."""
+    """One job on a cluster. The methods are those of `places.Job`."""
 
     cluster: Cluster
     kind: str
@@ -69,24 +73,28 @@ class ClusterJob:
     endpoint_url: str | None
 
     def now(self) -> Json:
-        """The job with its status."""
+        """The job with its status, from the API server."""
         return self.cluster.job(self.kind, self.name)
 
     def still(self) -> Json | None:
-        """The job once it has ended or is held."""
+        """The job if it has ended or is held; None while it runs."""
         job = self.now()
         return job if outcome.is_over(job) or outcome.is_held(job) else None
 
     def suspend(self) -> None:
-        """Suspend it, so that the operator deletes its pods."""
+        """Suspend the job, so that the operator deletes its pods."""
         self.cluster.change(self.kind, self.name, patches.SUSPENSION)
 
     def resume(self) -> None:
-        """Resume it, and end its pause."""
+        """Resume the job, and end its pause."""
         self.cluster.change(self.kind, self.name, patches.resumption(self.now()))
 
     def stored(self) -> StoredRun:
-        """The run at status.artifacts.uri."""
+        """The stored run at status.artifacts.uri.
+
+        Raises:
+            RunNotFoundError: the job has written nothing yet, or the store cannot be read.
+        """
         job = self.now()
         uri = job.get("status", {}).get("artifacts", {}).get("uri")
         if uri is None:
@@ -100,5 +108,5 @@ class ClusterJob:
             ) from error
 
     def bill(self) -> Bill:
-        """The bill from its status."""
+        """The bill from the job's status."""
         return bill.from_status(self.now().get("status", {}))

@@ -1,4 +1,5 @@
-"""A job on this machine: `headway run --local` in a process of its own, and the job's folder."""
+"""Jobs on this machine: each is `headway run --local` in a process of its own, with a folder for its
+files."""
 
 from __future__ import annotations
 
@@ -29,33 +30,44 @@ from headway_cli.where import LocalJob
 
 LOOK_SECONDS: Final = 0.1
 ORDERLY: Final = (0, 1, 2, 3, 130, -signal.SIGTERM)
-"""Exit codes of `headway run`, and of its end before the job began."""
+"""Exit codes of `headway run` that are no crash. SIGTERM may end the process before the job has begun."""
 WRONG: Final = 2
+"""Exit code of `headway run` if the job or an option is wrong."""
 ERROR: Final = "headway: "
 """Prefix of an error message of `headway`."""
 LAST_LINES: Final = 20
+"""Last lines of a crashed process's stderr that its error shows."""
 
 
 @dataclass(frozen=True)
 class OnThisMachine:
-    """The jobs of a folder, each in a folder of its name."""
+    """The jobs in the folder `jobs`, each in a subfolder of its name."""
 
     jobs: Path
     modules: Path | None = None
-    """Folder of the environment's modules; None: that of the job's file."""
+    """Folder of the environment's modules; None: the folder of the job's file."""
     prices: Path | None = None
-    """File of the price book."""
+    """File of the price book; None: the built-in price book."""
     secrets: Mapping[str, Path] = field(default_factory=dict)
-    """Name of a Secret that a job names -> file with its token."""
+    """File with the token of each Secret that a job names, by the Secret's name."""
 
     def begin(self, job: Json, home: Path | None, *, fresh: bool) -> LocalRun:
-        """See `places.JobPlace`."""
+        """Start a job's process, and wait until the job has begun. Arguments are those of `places.JobPlace`.
+
+        Raises:
+            ManifestError: the job is wrong, already runs, or names no modules.
+            RunFailedError: the process has crashed.
+        """
         made = self._of(job["kind"], job["metadata"]["name"], self.modules or home)
         made.start(job, ["--fresh"] if fresh else [])
         return made
 
     def find(self, kind: str, name: str) -> LocalRun:
-        """See `places.JobPlace`."""
+        """The existing job of this kind and name.
+
+        Raises:
+            RunNotFoundError: there is no such job.
+        """
         if not manifest.NAME.fullmatch(name) or not where.is_local_job(self.jobs / name):
             there = (each.name for each in where.local_jobs(self.jobs))
             hint = near_names.question(name, there) or "write folder= of the jobs, or train it"
@@ -76,7 +88,7 @@ class OnThisMachine:
 
 @dataclass(frozen=True)
 class LocalRun:
-    """One job. See `places.Job`."""
+    """One job on this machine. The methods are those of `places.Job`."""
 
     folder: Path
     kind: str
@@ -88,7 +100,9 @@ class LocalRun:
         """Begin the job in a process of its own, and wait until it has begun.
 
         Args:
-            more: options of `headway run`.
+            job: the job, as in its file.
+            more: further options of `headway run`.
+
         Raises:
             ManifestError: the job is wrong, already runs, or names no modules.
             RunFailedError: the process has crashed.
@@ -114,7 +128,7 @@ class LocalRun:
         children[self.folder] = child
 
     def _report_stderr(self, child: Child) -> None:
-        """Raise or warn with what a process wrote to stderr, once it has begun or ended."""
+        """Raise the errors and warn with the warnings that a child wrote to stderr until the job began."""
         noted = child.noted
         if child.code == WRONG and not child.has_begun:
             wrong = [each.removeprefix(ERROR) for each in noted if each.startswith(ERROR)]
@@ -124,20 +138,20 @@ class LocalRun:
             warnings.warn(each.removeprefix("warning: "), stacklevel=5)
 
     def _require_orderly(self, child: Child) -> None:
-        """Raise RunFailedError if the process has crashed, and end what is left of the job."""
+        """If the process has crashed, kill the job's remaining processes and raise RunFailedError."""
         if child.code is not None and child.code not in ORDERLY:
             kill_all(left_over(self.folder))
             output = "\n".join(child.noted[-LAST_LINES:])
             raise RunFailedError(self.name, "Crashed", f"its process ended with {child.code}: {output}")
 
     def now(self) -> Json:
-        """The job with its status."""
+        """The job with its status, from its folder."""
         if not where.is_local_job(self.folder):
             raise RunNotFoundError(f"{self.folder} no longer has a job")
         return JobFolder(self.folder).whole()
 
     def still(self) -> Json | None:
-        """The job once no process runs it."""
+        """The job if no process runs it; None otherwise."""
         if self.is_run():
             return None
         job, child = self.now(), children.get(self.folder)
@@ -146,7 +160,8 @@ class LocalRun:
         return job
 
     def is_run(self) -> bool:
-        """Whether a process of this machine runs it. Such a process holds a lock beside the folder."""
+        """Whether a process of this machine runs the job. Such a process holds a lock file beside the
+        folder."""
         child = children.get(self.folder)
         if child is not None and child.code is None:
             return True
@@ -160,7 +175,7 @@ class LocalRun:
         return False
 
     def suspend(self) -> None:
-        """Write spec.suspend, which the process that runs the job obeys."""
+        """Set spec.suspend in the job's folder. The process that runs the job then stops it."""
         raw = self.now()
         if raw["spec"].get("suspend") is not True:
             metadata = {**raw["metadata"], "generation": raw["metadata"].get("generation", 1) + 1}
@@ -168,7 +183,7 @@ class LocalRun:
             JobFolder(self.folder).write(suspended)
 
     def resume(self) -> None:
-        """Run it again, once no process does, and end its pause."""
+        """End the job's pause or suspension, and start it once the process that stops it has ended."""
         while self.is_run():
             raw = self.now()
             if not raw["spec"].get("suspend") and not engine.is_held(raw):
@@ -177,16 +192,16 @@ class LocalRun:
         self.start(as_written(self.now()), ["--resume"])
 
     def stored(self) -> StoredRun:
-        """The run in its folder."""
+        """The stored run in the job's folder."""
         return stored_run.opened(LocalJob(self.folder))
 
     def bill(self) -> Bill:
-        """The bill from its ledger."""
+        """The bill from the job's ledger."""
         return bill.read(self.stored(), None)
 
 
 def as_written(stored: Json) -> Json:
-    """A stored job as a person would write it, not suspended. Pure."""
+    """A stored job as a person would write it in a file, and not suspended. Pure."""
     kept = ("name", "namespace", "labels")
     metadata = {key: value for key, value in stored["metadata"].items() if key in kept}
     spec = {**stored["spec"], "suspend": False}

@@ -1,4 +1,4 @@
-"""Whether a job, by its status, runs, has ended or is held. Pure."""
+"""Says from a job's status whether it runs, has ended or is held. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from headway_api.document import Json
 from headway_cli import progress
 
 HOLDING = ("BudgetExhausted", "Suspended", "Stalled")
-"""Conditions that hold a job; the most informative one first."""
+"""Conditions that hold a job, in the order in which an error prefers them."""
 
 
 class RunFailedError(Exception):
@@ -16,8 +16,8 @@ class RunFailedError(Exception):
     def __init__(self, name: str, reason: str, message: str) -> None:
         """
         Args:
-            name: the job's.
-            reason: one word that scripts may match on.
+            name: name of the job.
+            reason: one word that scripts may compare.
             message: what is wrong and what to change.
         """
         super().__init__(f"{name} failed: {reason}: {message}")
@@ -26,15 +26,15 @@ class RunFailedError(Exception):
 
 
 class RunHeldError(Exception):
-    """The job is held until somebody changes something; the message says what."""
+    """The job is held until somebody changes something; the message says what to change."""
 
 
 def require_complete(job: Json) -> None:
-    """Check a job that has stopped.
+    """Check that a job that no longer runs is Complete.
 
     Raises:
-        RunFailedError: it has failed.
-        RunHeldError: it has not ended.
+        RunFailedError: the job has failed.
+        RunHeldError: the job is held, or no process runs it.
     """
     if progress.is_true(job, "Complete"):
         return
@@ -55,8 +55,11 @@ def is_over(job: Json) -> bool:
 
 
 def is_held(job: Json) -> bool:
-    """Whether a job on a cluster is held under its newest spec. A job that was just resumed is not, although
-    its status says so until the operator has seen it."""
+    """Whether a job on a cluster is suspended or stalled under its newest spec.
+
+    A job that was just resumed is not held, although its status says so until the operator has seen the
+    change.
+    """
     now = job["metadata"].get("generation")
     by_type = _conditions(job)
     holding = [by_type[kind] for kind in ("Suspended", "Stalled") if progress.is_true(job, kind)]

@@ -1,4 +1,4 @@
-"""What a run needs from the place of its job. Every method blocks."""
+"""The interface that jobs on a cluster and jobs on this machine implement. Every method blocks."""
 
 from __future__ import annotations
 
@@ -24,42 +24,44 @@ class Job(Protocol):
         """The job with its status."""
 
     def still(self) -> Json | None:
-        """The job once it has stopped; None while it runs.
+        """The job if it has stopped; None while it runs.
 
         Raises:
-            RunFailedError: the process that runs it has crashed.
+            RunFailedError: the process that ran the job on this machine has crashed.
         """
 
     def suspend(self) -> None:
-        """End its processes, without waiting for their end."""
+        """End the job's processes, without waiting for their end."""
 
     def resume(self) -> None:
-        """Resume it, and end its pause."""
+        """Resume the job, and end its pause."""
 
     def stored(self) -> StoredRun:
-        """What it has written.
+        """The files that the job has written.
 
         Raises:
-            RunNotFoundError: nothing yet.
+            RunNotFoundError: the job has written nothing yet.
         """
 
     def bill(self) -> Bill:
-        """What it has used.
+        """The job's usage and its cost.
 
         Raises:
-            RunNotFoundError: nothing yet.
+            RunNotFoundError: the job has used nothing yet.
         """
 
 
 class JobPlace(Protocol):
-    """A cluster or a machine that has jobs."""
+    """A place where jobs run: a namespace of a cluster, or a folder of this machine."""
 
     def begin(self, job: Json, home: Path | None, *, fresh: bool) -> Job:
-        """Begin a job, or continue one of this name.
+        """Begin a job, or continue an existing job of its name.
 
         Args:
-            home: folder of the job's file.
-            fresh: delete what an earlier run left.
+            job: the job, as in its file.
+            home: folder of the job's file; None if the job came from no file.
+            fresh: delete what an earlier run of that name left.
+
         Raises:
             ManifestError: the job or an argument is wrong.
         """

@@ -1,4 +1,4 @@
-"""One job from Python: its status, its metrics, its episodes, its bill."""
+"""One job as a Python object: its status, metrics, episodes and bill."""
 
 from __future__ import annotations
 
@@ -35,21 +35,22 @@ Status = TypeVar("Status", bound=RLTrainingJobStatus | RLEvalJobStatus)
 
 @dataclass(frozen=True, repr=False)
 class Trajectory(Shown):
-    """An episode, with purpose, step and row of its group. `str` of it is its conversation."""
+    """An episode, with purpose, step and row of its group. `str(trajectory)` is its conversation as text."""
 
     @property
     def purpose(self) -> Purpose:
-        """Why it was played."""
+        """Why the episode was played, such as training or validation."""
         return self.group.purpose
 
     @property
     def step(self) -> int:
-        """In training, the learner's step when its group began. In a validation, the measured step."""
+        """In training, the learner's step when the episode's group began. In a validation, the measured
+        step."""
         return self.group.step
 
     @property
     def row(self) -> int:
-        """Row of the dataset, from 0."""
+        """Index of the episode's row in the dataset, from 0."""
         return self.group.row
 
     def __repr__(self) -> str:
@@ -62,14 +63,15 @@ class Trajectory(Shown):
 class Run(Generic[Status]):
     """One job, on a cluster or on this machine. Every method blocks.
 
-    Each raises ClusterError or RunNotFoundError if the job no longer exists, or its cluster does not answer.
+    Every method raises ClusterError or RunNotFoundError if the job no longer exists, or if its cluster does
+    not answer.
     """
 
     def __init__(self, job: Job, form: type[Status]) -> None:
         """
         Args:
-            job: the job at its place.
-            form: the class of its status.
+            job: the job, on a cluster or on this machine.
+            form: the class of the job's status.
         """
         self._job = job
         self._form = form
@@ -89,15 +91,15 @@ class Run(Generic[Status]):
 
     @property
     def status(self) -> Status:
-        """Its present status, without the blocks that another version wrote."""
+        """The job's present status, without blocks that another version of Headway wrote."""
         return self._status(self._job.now())
 
     def poll(self) -> Status | None:
-        """Its status once it is Complete; None while it runs.
+        """The job's status if it is Complete; None while it runs.
 
         Raises:
-            RunFailedError: it has failed.
-            RunHeldError: it is held until somebody changes something.
+            RunFailedError: the job has failed.
+            RunHeldError: the job is held until somebody changes something.
         """
         job = self._job.still()
         if job is None:
@@ -106,14 +108,15 @@ class Run(Generic[Status]):
         return self._status(job)
 
     def wait(self, timeout: float | None = None) -> Status:
-        """Its status, once it is Complete. Ctrl-C ends the wait, not the job.
+        """Wait until the job is Complete, and return its status. Ctrl-C ends the wait, not the job.
 
         Args:
-            timeout: in seconds; None: no limit.
+            timeout: maximum seconds to wait; None for no limit.
+
         Raises:
-            RunFailedError: it has failed.
-            RunHeldError: it is held until somebody changes something.
-            TimeoutError: it still runs after the timeout.
+            RunFailedError: the job has failed.
+            RunHeldError: the job is held until somebody changes something.
+            TimeoutError: the job still runs after the timeout.
         """
         waiting = Waiting(self.name, self.poll, timeout)
         while (found := waiting.look()) is None:
@@ -121,25 +124,26 @@ class Run(Generic[Status]):
         return found
 
     def suspend(self) -> None:
-        """End its processes, without waiting for them; what is acknowledged remains."""
+        """End the job's processes, without waiting for their end. Acknowledged steps remain."""
         self._job.suspend()
 
     def resume(self) -> None:
-        """Resume it if it is suspended or paused, or if the process that ran it has ended.
+        """Resume the job if it is suspended or paused, or if the process that ran it has ended.
 
         Raises:
-            ManifestError: the client of a job on this machine that `run` found names no `modules`.
+            ManifestError: `TrainingClient.run` found this local job, and the client has no `modules`.
         """
         self._job.resume()
 
     def metrics(self) -> DataFrame:
-        """Metrics of each trained step: a row a step, a column a metric of `headway_api.metrics`.
+        """Metrics of the learner and of the batch, for each trained step.
 
-        They are those of the learner and of the step's batch. NaN if a step lacks a metric.
+        The table has a row for each step, and a column for each metric of `headway_api.metrics`. A value is
+        NaN if a step lacks the metric.
 
         Raises:
-            RunNotFoundError: it has written nothing yet, a record cannot be read, or it is an evaluation.
-            ModuleNotFoundError: pandas is not installed.
+            RunNotFoundError: the job has written nothing yet, a record cannot be read, or it is an
+            evaluation. ModuleNotFoundError: pandas is not installed.
         """
         with self._trained() as files:
             return frames.of(reading.curves(files).by_step)
@@ -151,8 +155,8 @@ class Run(Generic[Status]):
         each metric (`val/...`).
 
         Raises:
-            RunNotFoundError: it has written nothing yet, a record cannot be read, or it is an evaluation.
-            ModuleNotFoundError: pandas is not installed.
+            RunNotFoundError: the job has written nothing yet, a record cannot be read, or it is an
+            evaluation. ModuleNotFoundError: pandas is not installed.
         """
         with self._trained() as files:
             return frames.of(frames.validated(files.validations()))
@@ -168,19 +172,21 @@ class Run(Generic[Status]):
         failed: bool = False,
         task: str | None = None,
     ) -> Iterator[Trajectory]:
-        """Its episodes, in the order of their groups; groups are read one at a time.
+        """The job's episodes, in the order of their groups. Groups are read one at a time.
 
         Args:
-            purpose: default: `train`, or `evaluation` for an evaluation.
-            step: only those of one step.
-            row: only those of one row of the dataset, from 0.
-            outcome: only those with this outcome, such as `AgentError`.
-            disagree: only those whose reward and external score differ, furthest apart first. All are read
-                before the first is returned.
-            failed: only those that ended with `AgentError` or `InfraError`.
-            task: only those of one task: a value of the data's `taskColumn`, or a suite.
+            purpose: only episodes with this purpose; default: `train`, or `evaluation` for an evaluation.
+            step: only episodes of one step.
+            row: only episodes of one row of the dataset, from 0.
+            outcome: only episodes with this outcome, such as `AgentError`.
+            disagree: only episodes whose reward and external score differ, the largest difference first. All
+                groups are read before the first episode is returned.
+            failed: only episodes that ended with `AgentError` or `InfraError`.
+            task: only episodes of one task: a value of the data's `taskColumn`, or a suite.
+
         Raises:
-            RunNotFoundError: it has written nothing yet, a group cannot be read, or there is no such task.
+            RunNotFoundError: the job has written nothing yet, a group cannot be read, or there is no such
+                task.
             ValueError: there is no such purpose or outcome.
         """
         ended = None if outcome is None else Outcome(outcome)
@@ -193,14 +199,15 @@ class Run(Generic[Status]):
         return (Trajectory(each.group, each.episode) for batch in batches for each in wanted.of(batch))
 
     def report(self, path: str | Path = PAGE, *, tokenizer: str | Path | None = None) -> Path:
-        """Write it as one HTML page (docs/report.md), and return the path.
+        """Write a report of the job as one HTML page (docs/report.md), and return the page's path.
 
         Args:
             path: the file to write.
             tokenizer: folder with tokenizer.json; default: spec.model.base, if that is a folder.
+
         Raises:
-            RunNotFoundError: it has written nothing yet, a record cannot be read, or an evaluation has not
-                ended.
+            RunNotFoundError: the job has written nothing yet, a record cannot be read, or an evaluation has
+                not ended.
             OSError: the file cannot be written.
         """
         stored, out = self._job.stored(), Path(path)
@@ -209,10 +216,10 @@ class Run(Generic[Status]):
         return out
 
     def cost(self) -> Bill:
-        """What it has used, in tokens and seconds, and what that costs, in US dollars.
+        """The job's usage, in tokens and seconds, and its cost, in US dollars.
 
         Raises:
-            RunNotFoundError: it has used nothing yet, or its ledger cannot be read.
+            RunNotFoundError: the job has used nothing yet, or its ledger cannot be read.
         """
         return self._job.bill()
 
@@ -223,7 +230,7 @@ class Run(Generic[Status]):
 
     @contextmanager
     def _trained(self) -> Iterator[RunFiles]:
-        """The files of a training job; errors of reading them become RunNotFoundError."""
+        """The files of a training job. An error while they are read becomes RunNotFoundError."""
         stored = self._job.stored()
         if stored.evaluates:
             raise RunNotFoundError(

@@ -1,4 +1,4 @@
-"""How a client waits for a run: how often it looks, and how long the cluster may be unavailable."""
+"""Waits for a job: how often a client asks for the result, and how long the cluster may be unavailable."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Final, Generic, TypeVar
 from headway_cli.cluster import UNREACHABLE_SECONDS, ClusterUnreachableError
 
 LOOK_SECONDS: Final = 2.0
-"""Seconds between two looks."""
+"""Seconds between two calls of `Waiting.look`."""
 T = TypeVar("T")
 
 
 class Waiting(Generic[T]):
-    """One wait. The caller sleeps between looks, so that a coroutine can be cancelled meanwhile."""
+    """One wait for a result. The caller itself sleeps between two calls of `look`, so a coroutine can be
+    cancelled meanwhile."""
 
     def __init__(self, name: str, ask: Callable[[], T | None], timeout: float | None) -> None:
         """
         Args:
             name: name of the job.
-            ask: returns its result; None before there is one.
-            timeout: in seconds; None: no limit.
+            ask: returns the result; None while there is none.
+            timeout: maximum seconds to wait; None for no limit.
         """
         self._name = name
         self._ask = ask
@@ -30,10 +31,12 @@ class Waiting(Generic[T]):
         self._answered: float | None = None
 
     def look(self) -> T | None:
-        """The result, if there is one. A cluster that has answered may be down for UNREACHABLE_SECONDS.
+        """Ask once for the result; None if there is none yet.
+
+        After its first answer, a cluster may be unreachable for UNREACHABLE_SECONDS.
 
         Raises:
-            ClusterUnreachableError: it never answered, or is down for longer.
+            ClusterUnreachableError: the cluster has never answered, or is unreachable for longer.
         """
         try:
             found = self._ask()
@@ -45,10 +48,10 @@ class Waiting(Generic[T]):
         return found
 
     def pause(self) -> float:
-        """Seconds until the next look.
+        """Seconds to sleep before the next call of `look`.
 
         Raises:
-            TimeoutError: the time is over.
+            TimeoutError: the timeout is over.
         """
         if self._ends is None:
             return LOOK_SECONDS

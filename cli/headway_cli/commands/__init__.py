@@ -1,1 +1,1 @@
-"""The verbs of `headway`: each module has one, or a few that belong together."""
+"""The commands of `headway`. Each module has one command, or a few related ones."""

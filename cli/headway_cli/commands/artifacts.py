@@ -56,10 +56,10 @@ def artifacts(
 
 
 def _copy(run: StoredRun, keys: list[str], pattern: str, folder: Path, output: Form) -> None:
-    """Copy what matches into a folder, each object under its key.
+    """Copy the objects whose keys match into a folder, each to the path of its key.
 
     Raises:
-        RunNotFoundError: a key would leave the folder, or the store cannot be read.
+        RunNotFoundError: a key's path would leave the folder, or the store cannot be read.
     """
     chosen = artifact_list.matching(keys, pattern)
     if not chosen:

@@ -134,10 +134,11 @@ def _wrong_fields_first(document: Json, unreachable: type[ClusterError] = Cluste
 
 @contextmanager
 def _local_named(name: str, context: str | None, namespace: str | None) -> Iterator[None]:
-    """Say of a job that no cluster has that it is one of this machine.
+    """Explain an error of the cluster if the named job is a local job.
 
     Raises:
-        RunNotFoundError: it is, and neither --context nor -n says that a job on a cluster is meant.
+        RunNotFoundError: the cluster gave an error, and this machine has a job of that name. Only if neither
+            --context nor -n was written, which mean a job on a cluster.
     """
     try:
         yield
@@ -160,7 +161,7 @@ def _watch(there: Cluster, kind: str, name: str, mode: Mode) -> None:
                     return
                 if progress.is_true(job, "Failed"):
                     break
-        if mode is Mode.LINES:  # the screen has them
+        if mode is Mode.LINES:  # the screen shows the conditions already
             typer.echo("\n".join(progress.conditions(job)))
     except JobDeletedError as error:
         note(f"headway: {error}")

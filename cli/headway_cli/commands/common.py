@@ -1,4 +1,4 @@
-"""What the commands share: exit codes, options, and error messages."""
+"""Exit codes, options and error messages that several commands use."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from headway_cli.reach import Reach
 JOBS: Final = Path(names.LOCAL_JOBS)
 """Folder with the folders of local jobs, below the current directory."""
 WRONG, FAILED, HELD, INTERRUPTED, CLOSED = 2, 1, 3, 130, 141
-"""Exit codes, in this order. The input is wrong. The job failed. The job is held until something is changed.
-Ctrl-C. Nobody reads the output of a command that follows a job."""
+"""Exit codes. WRONG: the input is wrong. FAILED: the job failed. HELD: the job is held until somebody changes
+something. INTERRUPTED: Ctrl-C. CLOSED: the reader of the output ended while the command followed a job."""
 
 
 OPEN: Final = (
     "warning: this system gives a user no namespaces, so sandboxes use this machine's network, see its "
     "processes, and can read their job's keys (docs/local.md)"
 )
-"""Printed before environments run on this machine without the isolation of user namespaces."""
+"""Warning if environments run on this machine without the isolation of user namespaces."""
 
 
 class Form(StrEnum):
@@ -73,7 +73,8 @@ JsonLines = Annotated[Form, typer.Option(help="For people, or one JSON object a 
 
 
 def reach(namespace: str | None, context: str | None, endpoint_url: str | None = None) -> Reach:
-    """The jobs and runs that a command may be given: of this folder, of the cluster, and of the store."""
+    """Access to the jobs and runs that a command's argument may name: local ones, the cluster's, the
+    store's."""
     return Reach(JOBS, context, namespace, endpoint_url)
 
 
@@ -91,7 +92,12 @@ class ProgressPrinter:
     """Prints a line of a job whenever its status changes."""
 
     def __init__(self, say: Callable[[str], None] = typer.echo, *, preflight: bool = True) -> None:
-        """`preflight`: also print the results of its checks, once they are over."""
+        """Create a printer.
+
+        Args:
+            say: prints a line.
+            preflight: also print the results of the preflight's checks, once it is over.
+        """
         self._say = say
         self._started = time.monotonic()
         self._line = ""
@@ -111,7 +117,8 @@ class ProgressPrinter:
 
 @contextmanager
 def reported_errors() -> Iterator[None]:
-    """Turn an error of the input or the cluster into a line and exit code 2, and Ctrl-C into 130."""
+    """Turn an error of the input or the cluster into a message and exit code 2, and Ctrl-C into exit code
+    130."""
     try:
         yield
     except KeyboardInterrupt:
@@ -121,11 +128,11 @@ def reported_errors() -> Iterator[None]:
 
 
 def note(text: str) -> None:
-    """Print a line that is not a result."""
+    """Print a line that is not a result, to stderr."""
     typer.echo(text, err=True)
 
 
 def wrong(message: str) -> typer.Exit:
-    """Print what is wrong. Return the exit that the command raises."""
+    """Print what is wrong to stderr. Return the `typer.Exit` that the command must raise."""
     note(f"headway: {message}")
     return typer.Exit(WRONG)

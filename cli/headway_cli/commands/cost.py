@@ -1,4 +1,4 @@
-"""`headway cost`: what a job has used so far, and what that costs."""
+"""`headway cost`: shows a job's usage so far, and its cost."""
 
 from __future__ import annotations
 

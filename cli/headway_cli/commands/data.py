@@ -71,7 +71,7 @@ def _row(table: uploads.Table, uri: str) -> dict[str, object]:
 
 
 def _described(table: uploads.Table, uri: str) -> str:
-    """A file, its columns, and where it is now."""
+    """A text about a file: its rows, size and columns, and the URI to which it was uploaded."""
     lines = [f"{table.path}: {table.rows} rows, {table.size} bytes, sha256 {table.sha256}"]
     width = max(len(column.name) for column in table.columns)
     for column in table.columns:
@@ -81,7 +81,7 @@ def _described(table: uploads.Table, uri: str) -> str:
 
 
 def _spec(pushed: dict[Path, str], base: str | None, endpoint_url: str | None) -> str:
-    """What to write in the job; `base` is the address of a model that was uploaded."""
+    """The lines to write in the job's spec; `base` is the URI of an uploaded model."""
     lines = ["", "write in the job's spec:", "  data:"]
     for split, block in uploads.blocks(pushed).items():
         lines.append(f"    {split}: {{uri: {block['uri']}}}")

@@ -1,4 +1,4 @@
-"""`headway doctor`: the preflight of a job on this machine, with its model or at an endpoint; no training."""
+"""`headway doctor`: runs a job's preflight on this machine, with the job's model or at an endpoint."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from headway_cli.local import run as local_run
 from headway_sandbox.broker.processes import walls
 
 FAILURE: Final = "  Failed=True"
-"""How the line of the condition begins that says why a job failed."""
+"""Beginning of the line with the condition that says why a job failed."""
 OVER: Final = ("Passed", "Warned", "Skipped")
-"""States after which a learner starts. A preflight that fails ends its job, which says why."""
+"""States of a preflight after which the learner would start. A preflight that fails ends its job instead."""
 
 
 class _OverError(Exception):
@@ -105,7 +105,8 @@ def doctor(
 
 
 def _sampling(document: Json, episodes: int | None) -> Json:
-    """The job with a preflight that samples, and that ends the job if it fails: no learner may start then."""
+    """The job with a preflight that samples episodes, and whose failure ends the job: no learner may
+    start."""
     spec = document.get("spec")
     block = spec.get("preflight") if isinstance(spec, dict) else None
     if episodes is None and isinstance(block, dict) and block.get("episodes") == 0:
@@ -136,7 +137,7 @@ def _write_result(job: Json, output: Form) -> None:
     if uri is not None and "findings" in found:
         note(f"evidence and advice: {uri.removeprefix('file://')}/preflight.md")
     lines = progress.preflight(job)
-    if not lines:  # it ended before a single episode
+    if not lines:  # the job ended before its first episode
         lines = [f"  {each['message']}" for each in found.get("checks", []) if not each["passed"]]
         lines = lines or [line for line in progress.conditions(job) if line.startswith(FAILURE)]
         if output is Form.JSON:
@@ -145,7 +146,7 @@ def _write_result(job: Json, output: Form) -> None:
 
 
 def _leave(job: Json) -> None:
-    """Exit with a code unless every check has passed or warned."""
+    """Exit with FAILED if the job or a check has failed, and with HELD if the preflight is not over."""
     preflight = job.get("status", {}).get("preflight", {})
     findings = preflight.get("findings", [])
     if progress.is_true(job, "Failed") or any(each["verdict"] == "Fail" for each in findings):

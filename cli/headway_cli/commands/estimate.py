@@ -1,4 +1,4 @@
-"""`headway estimate`: what a job will cost, before it is applied."""
+"""`headway estimate`: estimates a job's cost before it is applied."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def estimate(
     context: Context = None,
 ) -> None:
     """Say what a job will use and cost: low, likely and high, by its rows, prompts and limits."""
-    # Statistics and tokenizers take seconds to import, which other commands should not wait for.
+    # These modules take seconds to import. Other commands should not have to wait for that.
     from headway_cli import estimate_text, price_before
 
     notes: list[str] = []
@@ -91,10 +91,10 @@ def _note_book(document: Json, notes: list[str], *, given: bool) -> None:
 
 
 def _trained(name: str, known: list[Json], context: str | None, namespace: str | None) -> Json:
-    """A training job: of this machine, of a file, or of the cluster.
+    """The training job called `name`: a local job, else one of the jobs `known`, else a job on the cluster.
 
     Raises:
-        ManifestError: none of them has it.
+        ManifestError: there is no such job in any of these places.
     """
     if where.is_local_job(JOBS / name):
         return JobFolder(JOBS / name).whole()

@@ -1,4 +1,4 @@
-"""`headway eval`: models judged side by side, from options."""
+"""`headway eval`: makes an evaluation from options, and runs or applies it."""
 
 from __future__ import annotations
 

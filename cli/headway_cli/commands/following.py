@@ -1,4 +1,4 @@
-"""How a command that follows a job shows it: a screen, lines, or JSON."""
+"""Shows the job that a command follows: as a screen, as lines, or as JSON."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class Mode(Enum):
 
 
 def mode(output: Form, *, plain: bool) -> Mode:
-    """A screen if the terminal can be redrawn and nothing else is asked for; else lines."""
+    """JSON if `output` asks for it, a screen if the terminal can be redrawn and `plain` is false; else
+    lines."""
     if output is Form.JSON:
         return Mode.JSON
     drawn = not plain and sys.stdout.isatty() and Console().is_interactive
@@ -42,13 +43,14 @@ def mode(output: Form, *, plain: bool) -> Mode:
 
 @contextmanager
 def shown(mode: Mode) -> Iterator[Show]:
-    """A function that shows the job at each look.
+    """Yield a function that shows the job's present state. Call it with the job whenever it may have changed.
 
     Raises:
-        typer.Exit: with CLOSED, once nobody reads the output any more.
+        typer.Exit: with CLOSED, if the reader of the output ends during the block.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a character that the terminal lacks must not end it
+        # A character that the terminal's encoding lacks must not end the command.
+        sys.stdout.reconfigure(errors="replace")
     try:
         if mode is Mode.SCREEN:
             with foreground.interrupts(), Terminal(Console(highlight=False)) as there:
@@ -61,7 +63,7 @@ def shown(mode: Mode) -> Iterator[Show]:
 
 
 class JsonLines:
-    """Writes a job as an object of JSON a line, whenever its status has changed."""
+    """Writes a job as a line of JSON whenever its status has changed."""
 
     def __init__(self) -> None:
         self._status: object = None

@@ -1,4 +1,4 @@
-"""`headway image`: builds and pushes an environment's image."""
+"""`headway image`: builds an environment's image, and pushes it on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headway init`: a new project, which runs as written."""
+"""`headway init`: writes a new project, which runs without any change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headway logs`: what a job's processes write."""
+"""`headway logs`: shows the logs of a job's processes."""
 
 from __future__ import annotations
 

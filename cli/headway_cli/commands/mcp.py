@@ -1,4 +1,4 @@
-"""`headway mcp`: the verbs as tools of an MCP server."""
+"""`headway mcp`: serves the commands of `headway` as tools of an MCP server."""
 
 from __future__ import annotations
 

@@ -37,9 +37,9 @@ from headway_cli.stored_run import StoredRun, readable
 from headway_cli.where import LocalJob
 
 LEARNER: Final = ("headway_trainer", "torch", "deepspeed")
-"""Packages that the learner needs here."""
+"""Packages that the learner's replay imports."""
 LOG_TAIL: Final = 2000
-"""Maximum characters of the log that are shown if the learner could not explain its failure."""
+"""Maximum last characters of the learner's log that an error shows, if the learner gave no reason."""
 
 
 def replay(
@@ -114,15 +114,22 @@ def _require_learner() -> None:
 
 
 def _output(stored: StoredRun, output: OutputSpec, endpoint_url: str | None) -> OutputSpec:
-    """The run's present place, which may differ from its job's, and how to reach its store."""
+    """The job's output block, with the run's present URI and the store's address from `--endpoint-url`.
+
+    The run may have been copied, so that its present URI differs from the one in the job.
+    """
     there = {"uri": stored.layout.root} | ({} if endpoint_url is None else {"endpoint_url": endpoint_url})
     return output.model_copy(update=there)
 
 
 @contextmanager
 def _folder(out: Path | None, owned: Path) -> Iterator[Path]:
-    """The scratch folder, deleted afterwards unless a person named it; never one in `owned`, the run's
-    folder."""
+    """A new folder for the replay's files.
+
+    Args:
+        out: the folder that a person named; None for a temporary folder, which is deleted afterwards.
+        owned: the run's own folder, in which `out` must not be.
+    """
     if out is None:
         folder = Path(tempfile.mkdtemp(prefix="headway-replay-"))
         try:
@@ -143,7 +150,7 @@ def _folder(out: Path | None, owned: Path) -> Iterator[Path]:
 
 
 def _replayed(request: ReplayRequest, folder: Path) -> ReplayResult:
-    """Run the learner's replay in a process of its own."""
+    """Run the learner's replay in a process of its own, with its files in `folder`."""
     request.write(folder)
     termination = folder / TERMINATION
     termination.touch()

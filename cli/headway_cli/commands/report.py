@@ -1,4 +1,4 @@
-"""`headway report` and `headway compare`: a run as a page, or several side by side."""
+"""`headway report` and `headway compare`: write an HTML page about one run, or about several runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headway run`: a job on this machine."""
+"""`headway run`: runs a job on this machine."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def run(
         except local_run.RunStoppedError:
             note(f"stopped; run it again to continue; its files are in {where}")
             raise typer.Exit(INTERRUPTED) from None
-    if mode is Mode.LINES:  # the screen already shows them
+    if mode is Mode.LINES:  # the screen already shows the conditions
         typer.echo("\n".join(progress.conditions(ended)))
     if mode is not Mode.JSON:
         typer.echo(f"files: {where}")
@@ -78,7 +78,8 @@ def run(
 
 
 def _leave(ended: Json) -> None:
-    """Say what holds a local job, and exit with a code unless the job is Complete."""
+    """Return if the job is Complete. Exit with FAILED if it has failed, else say what holds it and exit with
+    HELD."""
     if progress.is_true(ended, "Complete"):
         return
     if progress.is_true(ended, "Failed"):

@@ -1,4 +1,4 @@
-"""`headway timeline`: where the seconds of a run's steps went."""
+"""`headway timeline`: shows on what each step of a run spent its time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headway tiny-model`: a model to try an environment with."""
+"""`headway tiny-model`: makes a tiny model, to try an environment with."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from headway_cli.tiny.task import Task, TinyModelError
 
 FILE: Final = "file://"
 DTYPE: Final = "float32"
-"""The format in which such a model is exact, and fast enough."""
+"""Number format in which a job should use the tiny model: it is exact, and fast enough for so small a
+model."""
 NEEDED: Final = ("torch", "transformers", "tokenizers", "renderers")
-"""Packages that the command imports once it has something to do."""
+"""Packages that the command needs, and that other commands do not import."""
 
 
 def tiny_model(
@@ -68,14 +69,14 @@ def tiny_model(
 
 
 def place(found: Task, job: Path) -> Path:
-    """Where the model goes: where the job looks for it, else beside the job."""
+    """The model's folder: the folder in spec.model.base if it is a `file://` URI, else one beside the job."""
     if found.base.startswith(FILE):
         return Path(found.base.removeprefix(FILE))
     return job.parent / "tiny-model"
 
 
 def require_packages() -> None:
-    """Raise TinyModelError if a package is missing that teaching needs."""
+    """Raise TinyModelError if a package that teaching needs is not installed."""
     for name in NEEDED:
         try:
             importlib.import_module(name)
@@ -87,7 +88,7 @@ def require_packages() -> None:
 
 
 def described(made: Made) -> str:
-    """What was made, in a few lines."""
+    """A text of a few lines about the model that was made."""
     sft = made.sft
     return "\n".join(
         [
@@ -101,12 +102,12 @@ def described(made: Made) -> str:
 
 
 def share(found: Share) -> str:
-    """`N of M`."""
+    """A share as text: `N of M`."""
     return f"{found.successes} of {found.rows}"
 
 
 def command(task: Task, made: Made, job: Path, environment: Path | None, changes: list[str]) -> str:
-    """How to run the job with the model."""
+    """The command that runs the job with the model."""
     base = f"{FILE}{made.folder}"
     more = [] if task.base == base else [f"spec.model.base={base}"]
     more += [] if task.dtype == DTYPE else [f"spec.model.dtype={DTYPE}"]
@@ -118,7 +119,7 @@ def command(task: Task, made: Made, job: Path, environment: Path | None, changes
 
 
 def warnings(task: Task, made: Made) -> Iterator[str]:
-    """What would keep the job from learning with this model."""
+    """Warnings about settings of the job, or traits of the model, that would keep the model from learning."""
     if made.longest_turn > task.max_tokens:
         yield f"spec.rollout.sampling.maxTokens is {task.max_tokens}: write {made.longest_turn} or more"
     if task.max_turns is not None and made.turns > task.max_turns:

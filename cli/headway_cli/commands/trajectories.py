@@ -1,4 +1,4 @@
-"""`headway trajectories`: a run's episodes turn by turn."""
+"""`headway trajectories`: shows a run's episodes turn by turn."""
 
 from __future__ import annotations
 

@@ -22,11 +22,11 @@ from headway_operator.plan.reading import parse_status
 LOOK_SECONDS: Final = 0.5
 """Seconds between two plans."""
 HERE: Final = "this-machine"
-"""The image of every container."""
+"""Name that the plan uses as the image of every container: no image is needed here."""
 
 
 def platform(accelerators: bool) -> OperatorConfig:
-    """This machine, as the plan's configuration describes it."""
+    """The operator's configuration for this machine. `accelerators`: whether it has a GPU."""
     images = Images.model_validate(dict.fromkeys(Images.model_fields, HERE))
     return OperatorConfig(images=images, accelerator="nvidia.com/gpu" if accelerators else "")
 
@@ -51,7 +51,8 @@ class Engine:
         """Run until the job has ended or is held, and none of its processes runs.
 
         Args:
-            show: called with the job at each look.
+            show: called with the job before each plan, and at the end.
+
         Returns:
             The job with its last status.
         """
@@ -74,7 +75,7 @@ class Engine:
                 await asyncio.sleep(min(LOOK_SECONDS, max(0.0, again)))
 
     def _count_rest(self) -> None:
-        """Count the time since the last run as suspended, so that it does not count towards a deadline."""
+        """Count the time since the last run as suspended, so that no deadline includes it."""
         status, since = self.folder.last_status(names.FIELD_MANAGER_OPERATOR)
         begun = "startTime" in status and "completionTime" not in status
         held = is_held(self.folder.whole())
@@ -84,13 +85,13 @@ class Engine:
             self.folder.write_status(names.FIELD_MANAGER_OPERATOR, status)
 
     def _sources(self, raw: Json) -> dict[str, Json]:
-        """The jobs that this one names, if they ran beside it: each in a folder of its name."""
+        """The jobs whose weights this job uses, by name, if they have folders beside its own."""
         beside = {name: JobFolder(self.folder.folder.parent / name) for name in planner.sources(raw)}
         return {name: folder.whole() for name, folder in beside.items() if folder.exists()}
 
 
 def is_held(raw: Json) -> bool:
-    """Whether it is held until a person changes something: suspended, paused, out of budget, refused."""
+    """Whether a job is held until a person changes something: suspended, paused, out of budget or refused."""
     found = parse_status(job_kind_of(raw).model, raw).conditions
     return is_true(found, ConditionType.SUSPENDED) or is_true(found, ConditionType.STALLED)
 

@@ -1,4 +1,4 @@
-"""The objects of a plan on one machine, and their pods: the local engine's replacement of a cluster."""
+"""Keeps a plan's objects and runs their pods on one machine: what a cluster does for the operator."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ from headway_operator.plan.observed import Observed
 
 KEY_BYTES: Final = 32
 NETWORKS: Final = range(16, 240)
-"""Second number of the loopback addresses of a job: each job has 127.N.0.0/16."""
+"""Values of the second number in a job's loopback addresses: each job has its own 127.N.0.0/16."""
 LOOPBACK: Final = "127.0.0.1"
 FIRST_HOST: Final = 2
 WORKLOADS: Final = {"Job": "job", "Deployment": "deployment"}
 INDEX: Final = "batch.kubernetes.io/job-completion-index"
 LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
-"""Characters at the end of a pod's name, as in Kubernetes: they form no words."""
+"""Characters of the random end of a pod's name, as in Kubernetes. Without vowels they form no words."""
 
 Ref = tuple[str, str]
-"""Kind and name; one job has one namespace."""
+"""Kind and name of an object. All objects of a job are in one namespace."""
 
 
 class MachineBusyError(Exception):
-    """No part of the loopback network is free."""
+    """No subnet of the loopback network is free."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """A part of the loopback network. No other job of this machine has it while this object holds it."""
+    """A subnet of the loopback network, which only one job of this machine has at a time."""
 
     number: int
     lock: socket.socket
 
     @classmethod
     def take(cls) -> Network:
-        """Take the first free part.
+        """Take the first free subnet.
 
         Raises:
-            MachineBusyError: none is free.
+            MachineBusyError: no subnet is free.
         """
         for number in NETWORKS:
             lock = socket.socket(socket.AF_UNIX)
@@ -67,19 +67,19 @@ class Network:
         raise MachineBusyError(f"{len(NETWORKS)} jobs run on this machine: wait until one of them has ended")
 
     def address(self, host: int) -> str:
-        """Address of a pod."""
+        """The address in this subnet whose last number is `host`."""
         return f"127.{self.number}.0.{host}"
 
 
 class Machine:
-    """The machine of one job. Use it in an `async with`: afterwards none of its processes runs."""
+    """The objects and pods of one job. Use it in an `async with`: afterwards no process of the job runs."""
 
     def __init__(
         self, folder: Path, modules: Path, job: Json, coordinator: Mapping[str, str] | None = None
     ) -> None:
         """
         Args:
-            folder: the job's folder, with everything that it leaves.
+            folder: the job's folder, for all files of the job.
             modules: folder of the environment's modules.
             job: the job with its metadata.
             coordinator: further environment variables of the coordinator.
@@ -91,12 +91,13 @@ class Machine:
         self._stem = names.stem(job["kind"], job["metadata"]["name"])
         service = ((job["spec"].get("agent") or {}).get("http") or {}).get("service")
         self._agent = None if service is None else f"{service['name']}.{self._namespace}.svc"
-        """Host name of the user's own agent, which a person starts on this machine."""
+        """Host name of the user's agent, which the user starts on this machine; None without one."""
         self._objects: dict[Ref, Json] = {}
         self._pods: dict[str, Pod] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._hosts: dict[tuple[str, int], int] = {}
-        """The last number of the address of each pod of each workload; a pod's successor has the same."""
+        """Last number of the address of each pod, by workload and index. A pod's successor gets its
+        address."""
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(kill_all, left_over(self._folder))
@@ -122,7 +123,7 @@ class Machine:
     # carrying out the plan
 
     async def carry_out(self, wanted: Iterable[Wanted], to_delete: Iterable[Json]) -> None:
-        """Create objects, delete others, and start or end the pods of each workload."""
+        """Create the wanted objects, delete others, and start or end the pods of each workload."""
         for body in to_delete:
             self._delete(body)
         for item in wanted:
@@ -133,7 +134,11 @@ class Machine:
         self._write_hosts()
 
     def observed(self, sources: Mapping[str, Json]) -> Observed:
-        """All objects, as the operator's plan sees a cluster. `sources`: jobs whose weights this one uses."""
+        """All objects and pods, as the operator observes a cluster.
+
+        Args:
+            sources: the jobs whose weights this job uses, by name.
+        """
         pods = (pod.seen() for pod in self._pods.values())
         return Observed(datetime.now(UTC), (*self._objects.values(), *pods), sources=sources)
 
@@ -251,7 +256,7 @@ class Machine:
         return self._network.address(taken)
 
     def _mounts(self, spec: Json, pod: str) -> dict[str, Path]:
-        """Folders of this machine for what a pod mounts."""
+        """The folder of this machine for each path that a pod mounts."""
         volumes = {volume["name"]: volume for volume in spec["volumes"]}
         (container, *_) = spec["containers"]
         found: dict[str, Path] = {}
@@ -270,7 +275,8 @@ class Machine:
         return found
 
     def _token(self, volume: Json, at: str) -> Path:
-        """The folder of a mounted Secret, which need not exist: its keys by their paths."""
+        """A folder with a link for each key of a mounted Secret, at the key's path. The Secret may be
+        absent."""
         folder = self._folder / "mounts" / at.lstrip("/")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for item in volume["items"]:
@@ -280,7 +286,7 @@ class Machine:
         return folder
 
     def _variables(self) -> dict[str, str]:
-        """Environment variables that the processes of a job get without a cluster."""
+        """Environment variables that all processes of a local job get, and that pods of a cluster lack."""
         folder = self._folder
         coordinator = self._address(names.child(self._stem, names.COORDINATOR), 0)
         learner = self._address(names.child(self._stem, names.LEARNER), 0)
@@ -297,11 +303,12 @@ class Machine:
         }
 
     def _own(self, labels: Mapping[str, str]) -> dict[str, str]:
-        """Environment variables of one role."""
+        """Further environment variables of the role that a pod's `labels` name."""
         return dict(self._coordinator) if labels.get(names.LABEL_COMPONENT) == names.COORDINATOR else {}
 
     def _write_hosts(self) -> None:
-        """Write the addresses behind each Service, which replace the DNS."""
+        """Write the addresses behind each Service to a file, which a job's processes read instead of the
+        DNS."""
         lines = [
             f"{pod.place.address} {name}.{self._namespace}.svc"
             for (kind, name), service in self._objects.items()
@@ -321,7 +328,7 @@ class Machine:
 
 
 def _folders(mounts: Mapping[str, Path]) -> dict[str, str]:
-    """Variables with the folders in which a process looks instead of a pod's paths."""
+    """Environment variables that replace paths in a pod by folders of this machine."""
     found = {
         names.ENV_KEYS: mounts.get(names.KEYS_DIR),
         names.ENV_PRICES: mounts.get(names.PRICES_DIR),
@@ -332,7 +339,7 @@ def _folders(mounts: Mapping[str, Path]) -> dict[str, str]:
 
 
 def _above(mounts: Mapping[str, Path], folder: str) -> Path | None:
-    """The folder here for a folder below which several Secrets are mounted."""
+    """The folder of this machine for `folder`, a path in the pod below which several Secrets are mounted."""
     return next((path.parent for at, path in mounts.items() if at.startswith(f"{folder}/")), None)
 
 

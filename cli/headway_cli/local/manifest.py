@@ -1,4 +1,7 @@
-"""The job as a person wrote it, and the changes that let it run on this machine. Pure, except for `read`."""
+"""Reads a job as a person wrote it, and changes it so that it can run on this machine.
+
+Pure, except for `read` and `lend`.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def read(path: Path) -> Json:
     """The only job in a file of YAML documents.
 
     Raises:
-        ManifestError: there is none, or more than one.
+        ManifestError: the file cannot be read, or has no job or several jobs.
     """
     try:
         documents = list(yaml.safe_load_all(path.read_text()))
@@ -73,7 +76,7 @@ def read(path: Path) -> Json:
 
 
 def _fault(error: yaml.YAMLError | UnicodeDecodeError) -> str:
-    """Where a file is not YAML, and why, in one line."""
+    """A line that says where and why a file is not YAML."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
@@ -81,7 +84,11 @@ def _fault(error: yaml.YAMLError | UnicodeDecodeError) -> str:
 
 
 def changed(job: Json, settings: Iterable[str]) -> Json:
-    """The job with `PATH=VALUE` set, such as `spec.schedule.maxSteps=3`; the value is YAML.
+    """A copy of the job with fields set.
+
+    Args:
+        job: the job.
+        settings: `PATH=VALUE`, such as `spec.schedule.maxSteps=3`; the value is YAML.
 
     Raises:
         ManifestError: a setting has another form.
@@ -105,10 +112,13 @@ def changed(job: Json, settings: Iterable[str]) -> Json:
 
 
 def local(job: Json, folder: Path, now: datetime) -> tuple[Json, tuple[str, ...]]:
-    """The job as an API server would hold it, with its artifacts in `folder`; and notes of what was left out.
+    """The job as an API server would store it, with its artifacts in `folder`.
+
+    Returns:
+        The job, and messages about fields that were left out because they need a cluster.
 
     Raises:
-        ManifestError: its spec is wrong.
+        ManifestError: the job's spec is wrong, or needs a cluster.
     """
     spec, notes = dict(job.get("spec") or {}), []
     store = spec["output"] if isinstance(spec.get("output"), dict) else {}
@@ -147,11 +157,16 @@ def local(job: Json, folder: Path, now: datetime) -> tuple[Json, tuple[str, ...]
 
 
 def lend(stored: JobFolder, job: Json, prices: Path | None, secrets: Iterable[str]) -> None:
-    """Write what a namespace would hold to where the job's processes look for it.
+    """Write the price book and Secrets into the job's folder, where its processes look for them.
+
+    On a cluster they would be objects of the namespace.
 
     Args:
+        stored: the job's folder.
+        job: the job, as in its file.
         prices: the price book's file; None leaves the price book as it is.
-        secrets: NAME=FILE, with the token of a Secret.
+        secrets: NAME=FILE for each Secret; the file has the Secret's token.
+
     Raises:
         ManifestError: a file cannot be read.
     """
@@ -171,12 +186,15 @@ def lend(stored: JobFolder, job: Json, prices: Path | None, secrets: Iterable[st
 
 
 def continued(stored: Json, made: Json, *, resume: bool) -> Json:
-    """The stored job with the changes of its spec since, as an API server accepts them while nothing runs.
+    """The stored job with the spec of `made`, if an API server would accept the change of a suspended job.
 
     Args:
+        stored: the job in its folder.
+        made: the job that `local` made from the present file.
         resume: end the job's present pause.
+
     Raises:
-        ManifestError: a field was changed that no job may change.
+        ManifestError: a field was changed that must not change once the job has begun, or the job has ended.
     """
     model = KINDS[stored["kind"]]
     if made["kind"] != stored["kind"]:
@@ -211,9 +229,9 @@ def continued(stored: Json, made: Json, *, resume: bool) -> Json:
 
 
 def frozen(one: SpecModel, other: SpecModel, path: str = "spec") -> Iterator[str]:
-    """Paths of fields in which two specs differ, although no job may change them once it has begun."""
+    """Paths of fields that differ between two specs and must not change once a job has begun."""
     if type(one).mutable is None:
-        return  # the block that contains it may change
+        return  # a block without `mutable` follows the block around it, which may change
     for name, field in type(one).model_fields.items():
         before, now = getattr(one, name), getattr(other, name)
         if before == now:
@@ -228,5 +246,5 @@ def frozen(one: SpecModel, other: SpecModel, path: str = "spec") -> Iterator[str
 
 
 def utc_now() -> datetime:
-    """The present time, in the zone of manifests."""
+    """The present time in UTC."""
     return datetime.now(UTC)

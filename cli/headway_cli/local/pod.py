@@ -1,4 +1,4 @@
-"""One pod as a process of this machine: started, probed, restarted and ended as a kubelet would."""
+"""Runs one pod as a process of this machine: starts, probes, restarts and ends it like a kubelet."""
 
 from __future__ import annotations
 
@@ -25,31 +25,37 @@ from headway_cli.local.workloads import PodState, backoff, moment
 from headway_cli.user_cache import user_cache
 
 LOG_TAIL: Final = 2048
-"""Bytes of the log's end that replace the message of a process that wrote none, as for a container."""
+"""Number of last bytes of the log that become the termination message if a process wrote none. Kubernetes
+does the same for a container."""
 TERMINATION_BYTES: Final = 4096
+"""Maximum bytes of a termination message."""
 LOOK_SECONDS: Final = 0.05
 NOT_STARTED: Final = 128
 """Exit code of a process that this machine could not start."""
 KILLED_SECONDS: Final = 10.0
-"""Longest that a process may take to disappear once it is killed."""
+"""Maximum seconds to wait until a killed process is gone."""
 FOLDER_PREFIX: Final = "headway-pod-"
 
 
 @dataclass(frozen=True)
 class PodPlace:
-    """What a pod gets besides its manifest."""
+    """A pod's workload, and its address and folders on this machine."""
 
     workload: str
-    """Name of its Job or Deployment."""
+    """Name of the pod's Job or Deployment."""
     index: int
     """Index of the pod in its workload."""
     address: str
+    """Loopback address of the pod."""
     log: Path
+    """File for the output of the pod's process."""
     mounts: Mapping[str, Path]
-    """Path in a container -> folder of this machine."""
+    """Folder of this machine for each mounted path of the container."""
     variables: Mapping[str, str]
+    """Environment variables that the pod's manifest lacks."""
     lent: tuple[int, ...] = ()
-    """Descriptors that its process inherits: the job keeps its network while any of its processes runs."""
+    """File descriptors that the pod's process inherits. One is the lock of the job's network, so the job
+    keeps its network while any of its processes runs."""
 
 
 @dataclass
@@ -85,7 +91,7 @@ class Pod:
 
     @property
     def ready(self) -> bool:
-        """Whether it takes requests."""
+        """Whether the pod passes its readiness probe and is not ending."""
         return self._ready and self._ends is None
 
     @property
@@ -131,7 +137,7 @@ class Pod:
         self._life = asyncio.create_task(self._live())
 
     async def end(self) -> None:
-        """Send SIGTERM, wait for the grace period, then send SIGKILL to what is left."""
+        """Send SIGTERM, wait at most the grace period, then send SIGKILL to the remaining processes."""
         grace = float(self.body["spec"].get("terminationGracePeriodSeconds", 30))
         self._ends = datetime.fromtimestamp(time.time() + grace, UTC)
         if self._process is not None and self._process.returncode is None:
@@ -143,7 +149,7 @@ class Pod:
         await self.kill()
 
     async def kill(self) -> None:
-        """End it at once, with everything that it started."""
+        """End the pod at once, with all processes that it started."""
         self._ends = self._ends or datetime.now(UTC)
         if self._life is not None:
             self._life.cancel()
@@ -163,7 +169,7 @@ class Pod:
         while True:
             try:
                 code = await self._run()
-            except OSError as error:  # this machine has no memory or processes left
+            except OSError as error:  # such as no memory left, or too many processes
                 self._state, code = _terminated(NOT_STARTED, self._created, str(error)), NOT_STARTED
             if self.body["spec"].get("restartPolicy") == "Never":
                 self._phase = "Succeeded" if code == 0 else "Failed"
@@ -196,7 +202,8 @@ class Pod:
         finally:
             probing.cancel()
             self._set_ready(False)
-        # All processes that it started end with it, also those in another session, as in a container.
+        # When a container's main process ends, all its other processes end too, also those in another
+        # session.
         await asyncio.to_thread(kill_all, self._processes())
         code = code if code >= 0 else 128 - code
         self._state = _terminated(code, started, self._last_words() if code else "")
@@ -211,7 +218,7 @@ class Pod:
         return output.decode(errors="replace")
 
     async def _probe(self, process: asyncio.subprocess.Process) -> None:
-        """Probe whether it is ready, and end it if it hangs."""
+        """Run the container's probes: set whether the pod is ready, and kill a process that hangs."""
         startup, readiness = self._container.get("startupProbe"), self._container.get("readinessProbe")
         liveness = self._container.get("livenessProbe")
         if startup is not None:
@@ -253,7 +260,7 @@ class Pod:
             self._ready, self._ready_at = ready, datetime.now(UTC)
 
     def _processes(self) -> list[int]:
-        """Its process and whatever that started, found by descent and by inherited variables."""
+        """The pod's process and all that it started, found as descendants or by inherited variables."""
         found = left_over(Path(self.place.variables[names.ENV_LOCAL_JOB]), self.name)
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -267,7 +274,7 @@ class Pod:
             for name, value in os.environ.items()
             if not name.startswith(("HEADWAY_", "KUBERNETES_"))
         }
-        # vLLM inspects a model class for seconds, unless it finds the result of an earlier job here.
+        # vLLM inspects a model class for seconds, unless this folder has the result from an earlier job.
         outside.setdefault("VLLM_CACHE_ROOT", str(user_cache(os.environ, "vllm")))
         found: dict[str, str] = {}
         for each in self._container["env"]:
@@ -283,7 +290,7 @@ class Pod:
         }
 
     def _here(self, value: str) -> str:
-        """A path in the container, as a path on this machine."""
+        """The path on this machine for a path in the container. Any other value is returned unchanged."""
         for at, folder in self.place.mounts.items():
             if value == at or value.startswith(f"{at}/"):
                 return f"{folder}{value[len(at) :]}"
@@ -310,7 +317,7 @@ def _terminated(code: int, started: datetime, message: str) -> Json:
 
 
 def kill_all(pids: Iterable[int]) -> None:
-    """Send SIGKILL, and wait until they are gone."""
+    """Send SIGKILL to processes, and wait until they are gone, at most KILLED_SECONDS."""
     left = []
     for pid in pids:
         with contextlib.suppress(psutil.Error):
@@ -323,7 +330,7 @@ def kill_all(pids: Iterable[int]) -> None:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether it runs. An ended process may wait long for its parent to collect it."""
+    """Whether a process still runs. A zombie has ended, and only waits for its parent to collect it."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -331,10 +338,11 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def left_over(folder: Path, pod: str | None = None) -> list[int]:
-    """Processes of a job, or of one of its pods, whatever their parents are now.
+    """The ids of a job's running processes, or of those of one pod, even if their parents have ended.
 
-    A process is recognized by its environment, or by its pod's folder, in which it runs. A process that
-    renames itself may overwrite its environment, as vLLM's engine does.
+    A process is recognized by its environment variables, or by its working directory in the pod's folder. The
+    latter is needed because a process that renames itself, such as vLLM's engine, may overwrite its
+    environment.
     """
     found, folders = [], _pod_folders(folder)
     for process in psutil.process_iter():
@@ -354,7 +362,7 @@ def left_over(folder: Path, pod: str | None = None) -> list[int]:
 
 
 def _pod_folders(job: Path) -> dict[Path, str]:
-    """Folders of a job's pods in the system's temporary folder -> the names of the pods."""
+    """Names of a job's pods, by each pod's folder in the system's temporary folder."""
     found = {}
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
         with contextlib.suppress(OSError):
@@ -364,7 +372,7 @@ def _pod_folders(job: Path) -> dict[Path, str]:
 
 
 def remove_folders(job: Path) -> None:
-    """Remove what a job's pods have left in the system's temporary folder."""
+    """Remove the folders that a job's pods have left in the system's temporary folder."""
     for folder in _pod_folders(job):
         with contextlib.suppress(OSError):
             shutil.rmtree(folder)

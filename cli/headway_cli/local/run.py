@@ -1,4 +1,4 @@
-"""Opens the folder of a local job, and follows the job."""
+"""Opens the folder of a local job, and runs the job to its end."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ class RunStoppedError(Exception):
 def opened(
     document: Json, folder: Path, note: Callable[[str], None], *, fresh: bool = False, resume: bool = False
 ) -> Iterator[JobFolder]:
-    """The folder of a new or continued job. Nobody else runs the job while the block lasts.
+    """Open the folder of a new or continued job. No other process can run the job during the block.
 
     Args:
-        note: receives what is left out of the job.
-        fresh: delete the job that is there.
+        document: the job, as in its file.
+        folder: the job's folder.
+        note: receives messages about fields that are left out of a new job.
+        fresh: delete an earlier job in the folder.
         resume: end the job's present pause.
+
     Raises:
         ManifestError: the spec is wrong, the folder is another job's, or the job already runs.
     """
@@ -65,11 +68,11 @@ def opened(
 
 
 def followed(running: Engine, show: Callable[[Json], None]) -> Json:
-    """Run a job until it ends or is held, and return it. `show` gets the job at each look.
+    """Run a job until it ends or is held, and return it. `show` is called with the job before each plan.
 
     Raises:
-        RunStoppedError: by SIGINT, SIGTERM, or a closed terminal.
-        MachineBusyError: no more jobs can run here.
+        RunStoppedError: SIGINT, SIGTERM or a closed terminal stopped the command.
+        MachineBusyError: too many jobs run on this machine.
     """
     try:
         return asyncio.run(_until_end(running, show, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)))
@@ -86,5 +89,5 @@ async def _until_end(running: Engine, show: Callable[[Json], None], signals: Ite
 
 
 def private() -> None:
-    """From now on, let nobody else on this machine read what this process writes."""
+    """Set the umask so that other users of this machine cannot read files which this process creates."""
     os.umask(0o077)
